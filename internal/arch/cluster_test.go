@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// clusterLayers are the packages that make and change clusters, the lowest first. Each may import
-// those above it in this list, and none below it.
+// clusterLayers are the packages that create and change clusters, from the lowest to the highest.
+// Each package may import those above it in this list, and none below it.
 func clusterLayers() []string {
 	return []string{
 		"report",         // steps and warnings, as the user sees them

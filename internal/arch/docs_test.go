@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestDrawingNamesWhatIsThere: each box of the drawing of the packages has its directory as title.
+// TestDrawingNamesWhatIsThere: each box in the drawing of the packages has an existing directory as
+// its title.
 func TestDrawingNamesWhatIsThere(t *testing.T) {
 	root := filepath.Join("..", "..")
 	drawing, err := os.ReadFile(filepath.Join(root, "docs", "packages.svg"))
@@ -25,7 +26,7 @@ func TestDrawingNamesWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestDocsNameWhatIsThere: files and packages that docs for developers name.
+// TestDocsNameWhatIsThere: the files and packages that the developer docs name exist.
 func TestDocsNameWhatIsThere(t *testing.T) {
 	root := filepath.Join("..", "..")
 	place := regexp.MustCompile("`((?:internal|test|docs|cmd)/[a-z0-9_./-]+)`")

@@ -24,8 +24,8 @@ func textsMatched() map[string]string {
 	}
 }
 
-// TestErrorTextsAreNotMatched: the words of an error change with each release of a
-// library, and with them whatever was decided by them.
+// TestErrorTextsAreNotMatched: no decision depends on the text of an error. The text changes with
+// each release of a library.
 func TestErrorTextsAreNotMatched(t *testing.T) {
 	packages := map[string][]source{}
 	err := filepath.WalkDir("../../internal", func(path string, entry fs.DirEntry, err error) error {
@@ -63,8 +63,8 @@ func TestErrorTextsAreNotMatched(t *testing.T) {
 	}
 }
 
-// hasOtherRules reports whether a directory holds nothing of the daemon and the supervisor.
-// Commands, provisioning and clusters read what other programs print.
+// hasOtherRules reports whether a directory contains no code of the daemon or the supervisor.
+// Commands, provisioning and clusters may read what other programs print.
 func hasOtherRules(dir string) bool {
 	return slices.Contains([]string{"internal/cli", "internal/cluster", "internal/provision", "internal/manifest"}, dir)
 }
@@ -84,8 +84,8 @@ func parseSource(name, path string, content any) (source, error) {
 	return source{files, tree}, nil
 }
 
-// matchesOfErrorTexts are the places in a package where what Error() returned is looked
-// into: itself, in a variable, or as the argument of a function of the package.
+// matchesOfErrorTexts returns the places in a package that search the result of Error(): directly,
+// through a variable, or as the argument of a function of the package.
 func matchesOfErrorTexts(files []source) []token.Position {
 	s := &textSearch{functions: map[string]*ast.FuncDecl{}, texts: map[*ast.FuncDecl]map[string]bool{}}
 	for _, file := range files {

@@ -1,5 +1,4 @@
-// Package arch holds the test of the import direction that docs/architecture.md
-// draws.
+// Package arch tests the import direction that docs/architecture.md defines.
 package arch
 
 import (
@@ -16,7 +15,7 @@ const module = "github.com/berthrun/berth/"
 // ban says that no package below from may import a package below to.
 type ban struct {
 	from, to, why string
-	// but is a package, and all below it, that may be imported all the same; "" is none.
+	// but is a package that may be imported anyway, with all packages below it; "" means none.
 	but string
 }
 
@@ -120,8 +119,8 @@ func bans() []ban {
 	)
 }
 
-// floors are the packages of the image store, from the top to the ground: none imports one
-// above it.
+// floors are the packages of the image store, from the highest to the lowest. No package imports
+// one above it.
 func floors() []string {
 	return []string{
 		"local",
@@ -157,8 +156,8 @@ func TestImageStoreIsBuiltUpwards(t *testing.T) {
 	}
 }
 
-// TestImagesAreKnownByTheirContract: what is below internal/image is for those who open a
-// store, and for tests.
+// TestImagesAreKnownByTheirContract: only tests and packages that open a store may import packages
+// below internal/image.
 func TestImagesAreKnownByTheirContract(t *testing.T) {
 	for from, tos := range load(t) {
 		if below(from, "internal/image") || below(from, "internal/cli") || !below(from, "internal/") {
@@ -172,8 +171,8 @@ func TestImagesAreKnownByTheirContract(t *testing.T) {
 	}
 }
 
-// TestSpecIsBuiltUpwards: a request is read and checked without the spec that is computed
-// from it.
+// TestSpecIsBuiltUpwards: the packages that read and check a request do not import the package that
+// computes the spec from it.
 func TestSpecIsBuiltUpwards(t *testing.T) {
 	imports := load(t)
 	floors := []string{"internal/ocispec/defaults", "internal/ocispec", "internal/ocispec/check", "internal/ocispec/request", "internal/ocispec/fielderror"}
@@ -202,8 +201,8 @@ func TestImportDirection(t *testing.T) {
 	}
 }
 
-// TestOnlyCLIReadsConfig: configuration reaches every package as its own plain
-// Config, so that none depends on the file's shape.
+// TestOnlyCLIReadsConfig: each package receives its configuration as its own plain Config, so no
+// package depends on the format of the file.
 func TestOnlyCLIReadsConfig(t *testing.T) {
 	for from, tos := range load(t) {
 		for _, to := range tos {
@@ -214,8 +213,8 @@ func TestOnlyCLIReadsConfig(t *testing.T) {
 	}
 }
 
-// TestOneFileOpensTheNativeEngine: above its interface, the daemon's file that opens the
-// native engine is the only one that knows it.
+// TestOneFileOpensTheNativeEngine: only one file of the daemon above the engine interface imports
+// the native engine. This file opens it.
 func TestOneFileOpensTheNativeEngine(t *testing.T) {
 	const native, opener = "internal/engine/native", "internal/cli/daemon"
 	for from, tos := range load(t) {
@@ -240,8 +239,8 @@ func TestOneFileOpensTheNativeEngine(t *testing.T) {
 	}
 }
 
-// TestClientsOfTheDaemon: the commands are clients of the daemon's socket, and one provider
-// of clusters is. Everybody else is a part of the daemon or reaches it by its binary.
+// TestClientsOfTheDaemon: only the commands and one cluster provider are clients of the daemon's
+// socket. All other code is part of the daemon, or runs its binary.
 func TestClientsOfTheDaemon(t *testing.T) {
 	const commands, provider = "internal/cli", "internal/cluster/provider/berth"
 	for from, tos := range load(t) {

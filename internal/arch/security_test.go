@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// advisories are the faults of other runtimes that SECURITY.md has a line for.
+// advisories are the vulnerabilities of other runtimes that SECURITY.md has a line for.
 var advisories = strings.Fields(`
 	2022-23471 2022-31030 2023-25809 2023-27561 2023-28642 2023-6476 2024-11218 2024-1753 2024-21626 2024-23650
 	2024-23651 2024-23652 2024-23653 2024-25621 2024-3056 2024-3154 2024-3727 2024-40635 2024-41110 2024-45310
@@ -28,8 +28,8 @@ var (
 	testName   = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9_]+)`")
 )
 
-// TestSecurityPageNamesTests: each advisory has a line in SECURITY.md, each line names
-// tests that are there, or says why it has none.
+// TestSecurityPageNamesTests: each advisory has a line in SECURITY.md. Each line names existing
+// tests, or says why it has none.
 func TestSecurityPageNamesTests(t *testing.T) {
 	page, err := os.ReadFile("../../SECURITY.md")
 	if err != nil {
@@ -44,7 +44,7 @@ func TestSecurityPageNamesTests(t *testing.T) {
 	}
 }
 
-// faultsOfPage says what is wrong with the page's table of advisories.
+// faultsOfPage returns the errors in the page's table of advisories.
 func faultsOfPage(page string, advisories []string, tests map[string]bool) []string {
 	var faults []string
 	seen := map[string]bool{}
@@ -83,7 +83,7 @@ func faultsOfPage(page string, advisories []string, tests map[string]bool) []str
 	return faults
 }
 
-// testsBelow are the names of all test and fuzz functions, whatever their build tags.
+// testsBelow returns the names of all test and fuzz functions, with any build tags.
 func testsBelow(root string) (map[string]bool, error) {
 	tests := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

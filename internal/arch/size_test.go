@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// maxFiles is how many files a package has at most, tests apart: more, and nobody finds
-// the right one.
+// maxFiles is the maximum number of files in a package, without tests. In a larger package it is
+// hard to find the right file.
 const maxFiles = 15
 
 // TestPackagesAreSmall: a package has at most maxFiles files.

@@ -52,7 +52,8 @@ func connect(t *testing.T, register func(grpc.ServiceRegistrar)) *criclient.Conn
 	return connectBy(t, nil, register)
 }
 
-// connectBy is connect with another listener made of the socket's; wrap may be nil.
+// connectBy is connect with a listener that wrap creates from the socket's listener. wrap may be
+// nil.
 func connectBy(t *testing.T, wrap func(net.Listener) net.Listener, register func(grpc.ServiceRegistrar)) *criclient.Conn {
 	t.Helper()
 	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler))
@@ -90,7 +91,7 @@ func TestListJobs(t *testing.T) {
 	}
 }
 
-// TestListJobsOfAnyBytes: a job can wait for a path of an image that is not UTF-8.
+// TestListJobsOfAnyBytes: a job can wait for a path in an image that is not valid UTF-8.
 func TestListJobsOfAnyBytes(t *testing.T) {
 	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { return []berthapi.Job{{ID: "ab", WaitsFor: "/data\xff"}} }}
 	jobs, err := connect(t, api.Register).Berth.ListJobs(t.Context())
@@ -114,7 +115,7 @@ func TestPullTellsProgress(t *testing.T) {
 			if ref != "a:1" || auth.Username != "u" || auth.Password != "p" {
 				return "", fmt.Errorf("asked for %s as %v", ref, auth)
 			}
-			for i := range int64(1000) { // far more than anybody reads
+			for i := range int64(1000) { // far more than any client reads
 				progress(image.Progress{Stage: "fetching", Done: i, Total: 1000})
 			}
 			<-seen
@@ -183,7 +184,7 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// A file that breaks off on the client's side must not become an image.
+// If the archive ends early on the client's side, no image is created.
 func TestBrokenArchiveIsNeverWhole(t *testing.T) {
 	ended := make(chan error, 1)
 	images := &fakeImages{load: func(_ context.Context, r io.Reader, _ string, _ bool, _ func(image.Progress)) ([]image.Image, error) {
@@ -228,7 +229,7 @@ func TestExportSendsTheWholeArchive(t *testing.T) {
 	}
 }
 
-// An archive that breaks off on either side ends with an error on both.
+// If the archive ends early on either side, both sides report an error.
 func TestExportThatBreaksOff(t *testing.T) {
 	ended := make(chan error, 1)
 	images := &fakeImages{write: func(refs []string, to io.Writer) error {

@@ -24,7 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// calls registers the service without some of its methods and notes which are called.
+// calls registers the service without some of its methods, and records which methods are called.
 type calls struct {
 	grpc.ServiceRegistrar
 	without string
@@ -49,8 +49,8 @@ func (c calls) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	c.ServiceRegistrar.RegisterService(desc, impl)
 }
 
-// importer connects to a daemon without a method, which answers an import with the
-// archive's size, and tells what it was called for.
+// importer connects to a daemon that lacks one method. The daemon answers an import with the
+// archive's size, and records the calls.
 func importer(t *testing.T, without string, wrap func(net.Listener) net.Listener) (conn *criclient.Conn, called func() string) {
 	t.Helper()
 	images := &fakeImages{load: func(_ context.Context, r io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error) {
@@ -72,7 +72,7 @@ func importer(t *testing.T, without string, wrap func(net.Listener) net.Listener
 	}
 }
 
-// archiveFile is a file of so many bytes.
+// archiveFile is a file of the given size.
 func archiveFile(t *testing.T, size int64) *os.File {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "archive"))
@@ -89,20 +89,20 @@ func archiveFile(t *testing.T, size int64) *os.File {
 func TestTheDaemonReadsAFileThatTheClientHasOpen(t *testing.T) {
 	conn, called := importer(t, "ImportImage", nil)
 	archive := archiveFile(t, 3<<20+7)
-	if err := os.Remove(archive.Name()); err != nil { // it is not found by name
+	if err := os.Remove(archive.Name()); err != nil { // it cannot be opened by name
 		t.Fatal(err)
 	}
 	images, err := conn.Berth.ImportImage(t.Context(), berthapi.ImportRequest{Name: "x:1", Pin: true}, archive, nil)
 	if err != nil || len(images) != 1 || images[0].ID != "x:1true" || images[0].Size != 3<<20+7 || called() != "ImportFile" {
 		t.Errorf("%v, %v; called %s", images, err, called())
 	}
-	// As when it is sent, the reader is at its end.
+	// The offset is at the end of the file, as after a copy over the stream.
 	if n, err := archive.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("the client's file is not at its end: %d, %v", n, err)
 	}
 }
 
-// unseen are connections that do not tell of the other end, as those from another pid namespace.
+// unseen hides the peer's credentials, as for a client in another PID namespace.
 type unseen struct{ net.Listener }
 
 func (l unseen) Accept() (net.Conn, error) {
@@ -138,7 +138,8 @@ func TestWhatTheDaemonCannotReadIsSent(t *testing.T) {
 			}
 			return file
 		}, 4, "ImportImage"},
-		// Locks are empty files, and the daemon's own would go with a descriptor that it closes.
+		// Lock files are empty. If the daemon closes a descriptor of its own lock file, it loses
+		// the lock.
 		{"an empty file", "", nil, func(t *testing.T) io.Reader { return archiveFile(t, 0) }, 0, "ImportImage"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -151,7 +152,7 @@ func TestWhatTheDaemonCannotReadIsSent(t *testing.T) {
 	}
 }
 
-// An import that fails is not tried again by another way.
+// If an import fails, the client does not retry it by the other method.
 func TestAnImportThatBeganIsNotRepeated(t *testing.T) {
 	imports := 0
 	images := &fakeImages{load: func(_ context.Context, _ io.Reader, _ string, _ bool, progress func(image.Progress)) ([]image.Image, error) {
@@ -166,7 +167,7 @@ func TestAnImportThatBeganIsNotRepeated(t *testing.T) {
 	}
 }
 
-// opened is a descriptor of a path for the test's time.
+// opened opens a path and returns the descriptor, until the test ends.
 func opened(t *testing.T, path string, flags int) int {
 	t.Helper()
 	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
@@ -255,7 +256,7 @@ func TestCancelEndsTheReadingOfAFile(t *testing.T) {
 	}
 }
 
-// A file system that does not answer holds up nobody who has gone.
+// A file system that does not answer does not block a client that has disconnected.
 func TestReadingAheadEndsWithTheContext(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// v1Methods are the calls that version 1 had, with whether the answer is a stream.
+// v1Methods are the calls of version 1. The value is true if the answer is a stream.
 func v1Methods() map[string]bool {
 	return map[string]bool{
 		"ListJobs": false, "ListLayers": false, "TagImage": false,
@@ -40,8 +40,7 @@ func callV1(ctx context.Context, conn grpc.ClientConnInterface, method string, s
 	return stream.RecvMsg(resp)
 }
 
-// TestOlderClient: an older client gets an error that says what to do, and the daemon does
-// nothing.
+// TestOlderClient: an older client gets an error that names the fix. The daemon changes nothing.
 func TestOlderClient(t *testing.T) {
 	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { t.Error("the daemon served the call"); return nil }}
 	conn, err := grpc.NewClient(connect(t, api.Register).Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -52,8 +51,8 @@ func TestOlderClient(t *testing.T) {
 	for method, streams := range v1Methods() {
 		answer := status.Convert(callV1(t.Context(), conn, method, streams))
 		want := "cannot serve " + method + ": this program is older than the daemon"
-		// An older client takes "unknown service" for another runtime, and pulls with CRI if
-		// the call is not implemented.
+		// An older client takes "unknown service" to mean another runtime. If the call is not
+		// implemented, it pulls through CRI.
 		if answer.Code().String() != "Unimplemented" || !strings.HasPrefix(answer.Message(), want) {
 			t.Errorf("%s: %v, want %s", method, answer, want)
 		}
@@ -71,7 +70,7 @@ func registerV1(to grpc.ServiceRegistrar) {
 	to.RegisterService(desc, nil)
 }
 
-// TestOlderDaemon: each call to an older daemon fails with an error that says what to do.
+// TestOlderDaemon: each call to an older daemon fails with an error that names the fix.
 func TestOlderDaemon(t *testing.T) {
 	conn := connect(t, registerV1)
 	_, jobsErr := conn.Berth.ListJobs(t.Context())

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
 )
 
-// TestNodeWritesWhatServeReads: the file that `berth node` makes for berth has only
-// keys and values that `berth serve` takes. The two know nothing of each other.
+// TestNodeWritesWhatServeReads: the file that `berth node` writes for berth has only keys and
+// values that `berth serve` accepts. Neither command imports the other.
 func TestNodeWritesWhatServeReads(t *testing.T) {
 	for name, m := range map[string]runtimeconf.Model{
 		"least": {},
@@ -32,7 +32,8 @@ func TestNodeWritesWhatServeReads(t *testing.T) {
 	}
 }
 
-// TestClusterWritesWhatServeReads: so does the file of a node of `berth cluster`.
+// TestClusterWritesWhatServeReads: the file that `berth cluster` writes for a node has only keys
+// and values that `berth serve` accepts.
 func TestClusterWritesWhatServeReads(t *testing.T) {
 	text, err := berthtoml.File{
 		CgroupDriver: "cgroupfs", SELinux: "lenient", RegistryDirs: []string{"/etc/own/certs.d"},

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestInstallLinks: make install-kind and install-crictl link to a berth that is installed, again
-// and again, and take nobody's program away.
+// TestInstallLinks: make install-kind and install-crictl create links to an installed berth. They
+// can run again, and never replace another program.
 func TestInstallLinks(t *testing.T) {
 	require.Binary(t, "make")
 	dir := t.TempDir()

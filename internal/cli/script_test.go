@@ -36,7 +36,8 @@ func TestScripts(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
-	// Whoever runs the tests may ignore it, as nohup does, and so would what they start.
+	// The caller may ignore the signal, as nohup does. The started processes would then ignore it,
+	// too.
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(hangup) })
@@ -57,7 +58,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// importer is the fake store with an import that takes whatever it is sent.
+// importer is the fake store with an import that accepts any data.
 type importer struct{ *podtest.Images }
 
 func (i importer) Import(_ context.Context, archive io.Reader, _ string, pin bool, progress func(image.Progress)) ([]image.Image, error) {
@@ -102,7 +103,7 @@ func serveFakes(t *testing.T) (socket string) {
 	api.Register(server)
 	own := &berthapi.Server{Images: images, Jobs: func() []berthapi.Job { return nil }}
 	own.Register(server)
-	// The path of a unix socket is short, that of a test's directory may not be.
+	// The path of a unix socket must be short. The path of a test's directory may be too long.
 	dir, err := os.MkdirTemp("", "berth-cli-")
 	if err != nil {
 		t.Fatal(err)

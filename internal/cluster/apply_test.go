@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// create makes a cluster and forgets how.
+// create creates a cluster, and clears the recorded calls.
 func create(t *testing.T, f *clustertest.Fake, text string) *Clusters {
 	t.Helper()
 	c, _ := clusters(f)
@@ -31,8 +31,8 @@ func create(t *testing.T, f *clustertest.Fake, text string) *Clusters {
 	return c
 }
 
-// state is what a cluster is made of: containers, nodes in the API, members of etcd and servers of
-// the load balancer.
+// state describes a cluster: containers, nodes in the API, etcd members and servers of the load
+// balancer.
 func state(f *clustertest.Fake) string {
 	var told struct{ Servers []struct{ Name string } }
 	if f.Balanced != "" {
@@ -103,7 +103,7 @@ func TestNodesComeAndGo(t *testing.T) {
 		}
 	}
 
-	// The first control plane goes, too, and one that does not run.
+	// The first control plane is deleted too, and so is one that does not run.
 	if err := f.Stop(t.Context(), "dev-control-plane2"); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestHostLacks: what stands against new nodes does not stand against those that go.
+// TestHostLacks: a host that lacks something for new nodes can still remove nodes.
 func TestHostLacks(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, twoWorkers)
@@ -147,7 +147,7 @@ func TestHostLacks(t *testing.T) {
 	}
 }
 
-// TestAddFails: at each call in turn, and the cluster is what it was.
+// TestAddFails: each call fails in turn. The cluster is as before.
 func TestAddFails(t *testing.T) {
 	for at := 1; ; at++ {
 		f := clustertest.New(t)
@@ -164,7 +164,7 @@ func TestAddFails(t *testing.T) {
 		if !errors.Is(err, clustertest.ErrFake) || !strings.Contains(err.Error(), "cannot change the cluster dev") {
 			t.Errorf("call %d: %v", at, err)
 		}
-		// Once they have joined they stay, and the same once more does the rest.
+		// Nodes that have joined stay. A second attempt completes the rest.
 		if got := state(f); got != before && f.Config == kept && !strings.Contains(got, "control-plane3 control-plane4]") || strings.Contains(strings.Join(f.Ran, "\n"), "in-node rebalance") && got != before && !strings.Contains(got, "control-plane4") {
 			t.Errorf("call %d (%v): %s, before %s", at, err, got, before)
 		}
@@ -234,8 +234,9 @@ networking: {apiServerPort: 16443}
 	}
 }
 
-// TestApplyToWhatIsGone: a container that somebody removed is made anew, and what the cluster knew
-// of it is forgotten first; one that is not wanted any more is forgotten.
+// TestApplyToWhatIsGone: apply creates a container again that was removed by hand. It first removes
+// the cluster's record of the old one. If the description no longer has the node, apply only
+// removes the record.
 func TestApplyToWhatIsGone(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, threePlanes)
@@ -265,7 +266,7 @@ func TestCannotChange(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	if f.Calls > 5 || len(f.Changed) > 0 { // the network is looked for each time
+	if f.Calls > 5 || len(f.Changed) > 0 { // each call looks for the network
 		t.Errorf("%d calls, %q", f.Calls, f.Changed)
 	}
 	f.Config = ""
@@ -283,8 +284,8 @@ func TestCannotChange(t *testing.T) {
 	}
 }
 
-// TestChangesOfContainerd: nodes of kindest/node come with their own runtime, mirrors go to
-// where it looks, and the routes are its image's business.
+// TestChangesOfContainerd: nodes of kindest/node have their own runtime. berth writes mirrors where
+// this runtime looks for them. The image installs the routes.
 func TestChangesOfContainerd(t *testing.T) {
 	f := kindest(t, "dev-control-plane", "dev-worker", "dev-worker2")
 	c := create(t, f, "nodes: [{}, {role: worker}]\n")

@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// TestNoFieldIsIgnored: each field that kind's format has changes what is made of the
-// cluster, or is warned of. A field that is new needs an entry here.
+// TestNoFieldIsIgnored: each field of kind's format changes the cluster, or causes a warning. A new
+// field needs an entry here.
 func TestNoFieldIsIgnored(t *testing.T) {
 	const mount, port = "{containerPath: /c, hostPath: /h}", "{containerPort: 80, hostPort: 8080}"
 	inNode := func(text string) string { return "nodes: [{role: control-plane}, {role: worker, " + text + "}]\n" }
@@ -69,13 +69,13 @@ func TestNoFieldIsIgnored(t *testing.T) {
 	for field := range fields {
 		t.Errorf("there is no field %s", field)
 	}
-	// What kind does not have of a mode: its kubeadm phase is left out.
+	// A mode that kind does not have: its kubeadm phase is skipped.
 	if text := made(t, "networking: {kubeProxyMode: none}\n"); !strings.Contains(text, "addon/kube-proxy") || strings.Contains(text, "KubeProxyConfiguration") {
 		t.Error("kubeProxyMode none leaves kube-proxy in")
 	}
 }
 
-// leaves are the paths of the fields of a type, those of structs below it included.
+// leaves returns the paths of all fields of a type, including those of nested structs.
 func leaves(at string, of reflect.Type) []string {
 	var all []string
 	for i := range of.NumField() {
@@ -96,7 +96,7 @@ func leaves(at string, of reflect.Type) []string {
 	return all
 }
 
-// made is all that is made of a description in kind's format, as text.
+// made renders everything that a description in kind's format creates.
 func made(t *testing.T, text string) string {
 	t.Helper()
 	c, err := config.Load("f", []byte("apiVersion: kind.x-k8s.io/v1alpha4\nkind: Cluster\n"+text), config.Options{Dir: "/from"})

@@ -17,8 +17,9 @@ import (
 
 const threePlanes = "nodes: [{}, {}, {}, {role: worker}]\n"
 
-// TestSeveralControlPlanes: the load balancer knows them before the first one starts, they join one
-// after the other with the authorities of the first, and the API is reached by the balancer.
+// TestSeveralControlPlanes: the load balancer has all control planes before the first one starts.
+// They join one after the other with the certificates of the first. The API is reached through the
+// load balancer.
 func TestSeveralControlPlanes(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -84,7 +85,8 @@ func TestSeveralControlPlanes(t *testing.T) {
 	}
 }
 
-// TestBalancerByName: addresses that may change are no good after a restart.
+// TestBalancerByName: if addresses may change, the load balancer uses names, so that it works after
+// a restart.
 func TestBalancerByName(t *testing.T) {
 	f := clustertest.New(t)
 	f.Unstable = true
@@ -100,7 +102,7 @@ func TestBalancerByName(t *testing.T) {
 	}
 }
 
-// TestBalancerFails: its last words say why.
+// TestBalancerFails: the error has the end of the load balancer's log.
 func TestBalancerFails(t *testing.T) {
 	f := clustertest.New(t)
 	f.FailOn = "/usr/local/bin/berth cluster in-node rebalance"
@@ -111,7 +113,8 @@ func TestBalancerFails(t *testing.T) {
 	}
 }
 
-// TestRemoteEngine: ports of another host cannot be picked here.
+// TestRemoteEngine: a remote engine cannot have several control planes, because berth cannot pick
+// free ports on another host.
 func TestRemoteEngine(t *testing.T) {
 	f := clustertest.New(t)
 	f.FakeFacts.Remote = true

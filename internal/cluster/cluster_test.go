@@ -74,13 +74,14 @@ func TestCreateAndDelete(t *testing.T) {
 			t.Errorf("delete %d: %v, %v", i, found, err)
 		}
 	}
-	// As with kind, no context is the current one then.
+	// As with kind, the kubeconfig has no current context afterwards.
 	if kube, err = os.ReadFile(file); err != nil || strings.Contains(string(kube), "berth-dev") || !strings.Contains(string(kube), `current-context: ""`) || len(f.Nodes) > 0 {
 		t.Errorf("left: %v, %v\n%s", f.Nodes, err, kube)
 	}
 }
 
-// TestMeant: who names no cluster means the only one, whatever file its name came from.
+// TestMeant: a command without a cluster name uses the only cluster, even if its name came from a
+// file.
 func TestMeant(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := clusters(f)
@@ -113,8 +114,8 @@ func TestMeant(t *testing.T) {
 	meant("", config.DefaultKindName)
 }
 
-// TestDeleteOfWhatIsGone: somebody has removed the containers. What the kubeconfig has of the
-// cluster goes all the same, and what kind has there under the same name stays.
+// TestDeleteOfWhatIsGone: the containers were removed by hand. delete still removes the cluster's
+// entries from the kubeconfig, and keeps kind's entries with the same name.
 func TestDeleteOfWhatIsGone(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := clusters(f)
@@ -146,7 +147,8 @@ func TestDeleteOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestNetworkStays: as kind has it, scripts connect containers to it between two clusters.
+// TestNetworkStays: as with kind, the network stays. Scripts connect containers to it between two
+// clusters.
 func TestNetworkStays(t *testing.T) {
 	f := clustertest.New(t)
 	withRegistry(t, f)
@@ -167,7 +169,7 @@ func TestNetworkStays(t *testing.T) {
 	}
 }
 
-// TestCreateFails: at each call in turn, and nothing is left.
+// TestCreateFails: each call fails in turn. Nothing is left.
 func TestCreateFails(t *testing.T) {
 	for name, text := range map[string]string{"workers": twoWorkers, "control planes": threePlanes} {
 		t.Run(name, func(t *testing.T) { createFails(t, text) })
@@ -198,7 +200,7 @@ func createFails(t *testing.T, text string) {
 	}
 }
 
-// TestNoPlaceInTheKubeconfig: the error comes before anything is created.
+// TestNoPlaceInTheKubeconfig: create reports the error before it creates anything.
 func TestNoPlaceInTheKubeconfig(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -211,7 +213,7 @@ func TestNoPlaceInTheKubeconfig(t *testing.T) {
 	}
 }
 
-// TestFailureSaysWhy: kubeadm reports that it has waited, the kubelet for what.
+// TestFailureSaysWhy: kubeadm reports only a timeout. The kubelet's log has the reason.
 func TestFailureSaysWhy(t *testing.T) {
 	f := clustertest.New(t)
 	f.FailOn = "kubeadm init"
@@ -225,7 +227,8 @@ func TestFailureSaysWhy(t *testing.T) {
 	}
 }
 
-// TestNodeEndsInTheMiddle: the error says so, and not that the journal cannot be read.
+// TestNodeEndsInTheMiddle: the error reports that the node exited, and not that the journal is
+// unreadable.
 func TestNodeEndsInTheMiddle(t *testing.T) {
 	for want, end := range map[string]func(*clustertest.Fake){
 		"the container dev-control-plane runs no more: it is exited, status 137": func(f *clustertest.Fake) {
@@ -251,8 +254,8 @@ func TestNodeEndsInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestRetainOfHalf: an engine that fails while it makes containers leaves those that it has
-// made, of which is told; with none of them nothing stays.
+// TestRetainOfHalf: an engine fails while it creates containers. With Retain those that exist stay,
+// and the error names them. If there are none, nothing stays.
 func TestRetainOfHalf(t *testing.T) {
 	for _, retained := range []int{0, 2} {
 		f := clustertest.New(t)
@@ -266,7 +269,8 @@ func TestRetainOfHalf(t *testing.T) {
 	}
 }
 
-// TestSubnetsInUse: of the nodes' network and of the host; nothing stays of what is refused.
+// TestSubnetsInUse: subnets in use by the nodes' network or by the host are refused. Nothing of the
+// cluster stays.
 func TestSubnetsInUse(t *testing.T) {
 	const own, of = "networking: {podSubnet: 10.89.0.0/16}\n", "networking: {serviceSubnet: 192.0.2.0/24}\n"
 	for _, test := range []struct {
@@ -292,7 +296,7 @@ func TestSubnetsInUse(t *testing.T) {
 	}
 }
 
-// TestPatchOfAnotherVersion: the nodes' version of Kubernetes is known when they are there.
+// TestPatchOfAnotherVersion: the Kubernetes version of the nodes is known only once they exist.
 func TestPatchOfAnotherVersion(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -307,8 +311,8 @@ func TestPatchOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestInterrupted: Ctrl-C ends the context, between steps or while nodes are waited for; nothing
-// is left all the same.
+// TestInterrupted: Ctrl-C cancels the context between steps, or while create waits for nodes.
+// Nothing is left.
 func TestInterrupted(t *testing.T) {
 	for name, when := range map[string]func(f *clustertest.Fake, c *Clusters, interrupt func()){
 		"at a step": func(_ *clustertest.Fake, c *Clusters, interrupt func()) {
@@ -334,7 +338,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestNotReadyInTime: the cluster stays, and the nodes are named with their reasons.
+// TestNotReadyInTime: the cluster stays. The error names the nodes with their reasons.
 func TestNotReadyInTime(t *testing.T) {
 	f := clustertest.New(t)
 	f.NotReady = true
@@ -351,7 +355,7 @@ func TestNotReadyInTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The list is one answer; the context ends while it is asked for again.
+	// The first list is answered. The context ends during the second one.
 	ctx, cancel := context.WithCancel(t.Context())
 	nodes, err := client.WaitForNodes(ctx, func(nodes []kubeapi.Node) bool {
 		if len(nodes) > 0 {
@@ -403,8 +407,8 @@ func TestStopAndStart(t *testing.T) {
 	}
 }
 
-// TestStartWithAStaleNode: a container that somebody has removed by hand leaves its node in the
-// API, which the others need not wait for.
+// TestStartWithAStaleNode: a container that was removed by hand leaves its node in the API. start
+// does not wait for it.
 func TestStartWithAStaleNode(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -423,7 +427,7 @@ func TestStartWithAStaleNode(t *testing.T) {
 	if !slices.ContainsFunc(*steps, func(s string) bool { return strings.Contains(s, "kubectl delete node dev-worker") }) {
 		t.Errorf("nobody is told: %q", *steps)
 	}
-	// A container that the API does not know yet is waited for.
+	// start waits for a container that the API does not know yet.
 	wanted := kubeapi.AllNodes([]string{"a", "b"}, func(n kubeapi.Node) bool { return n.Ready })
 	for want, nodes := range map[bool][]kubeapi.Node{
 		false: {{Name: "a", Ready: true}, {Name: "stale", Ready: true}}, true: {{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "stale"}},
@@ -434,8 +438,8 @@ func TestStartWithAStaleNode(t *testing.T) {
 	}
 }
 
-// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes.
-// One of kind's image among them keeps all with systemd's driver.
+// TestCgroupDriver: with cgroup v1 systemd removes cgroups that the kubelet of berth's nodes uses,
+// so the driver is cgroupfs. If one node has kind's image, all nodes use systemd's driver.
 func TestCgroupDriver(t *testing.T) {
 	for _, host := range []struct {
 		v2, kindest bool
@@ -455,7 +459,7 @@ func TestCgroupDriver(t *testing.T) {
 	}
 }
 
-// TestMirrors: a certificate that cannot be read is refused before anything is made.
+// TestMirrors: an unreadable certificate is refused before anything is created.
 func TestMirrors(t *testing.T) {
 	text := fmt.Sprintf("registries: [{host: docker.io, ca: [%q]}]\n", filepath.Join(t.TempDir(), "ca.pem"))
 	f := clustertest.New(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// TestControlPlaneIsMarkedLast: `kubeadm init` does not wait for the node, and what a description
-// leaves out stays out.
+// TestControlPlaneIsMarkedLast: `kubeadm init` does not wait for the node. A phase that the
+// description skips stays skipped.
 func TestControlPlaneIsMarkedLast(t *testing.T) {
 	for patch, want := range map[string][]string{
 		"": {
@@ -45,7 +45,7 @@ func TestControlPlaneIsMarkedLast(t *testing.T) {
 	}
 }
 
-// slowInit is an engine in which `kubeadm init` goes on until a node joins, and then ends so.
+// slowInit is an engine in which `kubeadm init` runs until a node joins, and then returns ends.
 type slowInit struct {
 	*clustertest.Fake
 	joined chan struct{}
@@ -67,15 +67,15 @@ func (s *slowInit) Exec(ctx context.Context, name string, c provider.Command) er
 	case strings.HasPrefix(line, "kubeadm join"):
 		s.once.Do(func() { close(s.joined) })
 		if s.ends != nil {
-			<-ctx.Done() // for an API that comes no more
+			<-ctx.Done() // as for an API that never answers
 			return ctx.Err()
 		}
 	}
 	return s.Fake.Exec(ctx, name, c)
 }
 
-// TestWorkersJoinWhileInitGoesOn: they need what the API tells anybody, and no add-ons. When init
-// fails then, that is the error.
+// TestWorkersJoinWhileInitGoesOn: workers join while `kubeadm init` runs. They need only what the
+// API returns without credentials, and no add-ons. If init fails then, create returns its error.
 func TestWorkersJoinWhileInitGoesOn(t *testing.T) {
 	for _, ends := range []error{nil, clustertest.ErrFake} {
 		f := clustertest.New(t)
@@ -90,7 +90,7 @@ func TestWorkersJoinWhileInitGoesOn(t *testing.T) {
 	}
 }
 
-// TestInitFailsBeforeItsAPI: the step that fails is its own, not that of the nodes which join.
+// TestInitFailsBeforeItsAPI: create fails in the step of init, before any node joins.
 func TestInitFailsBeforeItsAPI(t *testing.T) {
 	f := clustertest.New(t)
 	f.API.Close()
@@ -102,7 +102,8 @@ func TestInitFailsBeforeItsAPI(t *testing.T) {
 	}
 }
 
-// TestMarkingThatFails fails the creation before the kubeconfig has the cluster.
+// TestMarkingThatFails: if mark-control-plane fails, create fails before the kubeconfig has the
+// cluster.
 func TestMarkingThatFails(t *testing.T) {
 	f := clustertest.New(t)
 	f.FailOn = "kubeadm init phase"
@@ -116,7 +117,7 @@ func TestMarkingThatFails(t *testing.T) {
 	}
 }
 
-// TestLoopback6: the API of a cluster of IPv6 only is where clients reach it.
+// TestLoopback6: clients can reach the API of an IPv6-only cluster.
 func TestLoopback6(t *testing.T) {
 	for leads, want := range map[bool]string{true: "::1", false: "127.0.0.1"} {
 		f := clustertest.New(t)

@@ -23,15 +23,16 @@ main.main()
 	/src/main.go:12 +0x1d
 `
 
-// TestCrashes: kubeadm is not waited for when a part of the control plane, or the kubelet, ends
-// again and again, and what that said is quoted; one that waits for another part is waited for.
+// TestCrashes: if a part of the control plane or the kubelet crashes repeatedly, create stops
+// waiting for kubeadm and quotes its output. If the part only waits for another one, create keeps
+// waiting.
 func TestCrashes(t *testing.T) {
 	const logs = "/var/log/pods/kube-system_kube-apiserver-dev/kube-apiserver"
 	for name, c := range map[string]struct {
-		parts []string // the answers, one after the other
-		log   string   // which is read
+		parts []string // the answers, in order
+		log   string   // which log create reads
 		text  string
-		want  string // "" is that kubeadm is waited for
+		want  string // "" if create keeps waiting
 	}{
 		"an unknown flag": {
 			[]string{"kubelet 0\nkube-apiserver 0 no " + logs, "kubelet 0\nkube-apiserver 1 no " + logs},
@@ -59,7 +60,7 @@ func TestCrashes(t *testing.T) {
 				for ctx.Err() == nil && f.CrashChecks() < len(c.parts)+4 {
 					time.Sleep(time.Millisecond)
 				}
-				// A program that is ended reports the signal and not the reason.
+				// A program that a signal ended reports the signal and not the reason.
 				if ctx.Err() != nil {
 					return errors.New("signal: killed")
 				}

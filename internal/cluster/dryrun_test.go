@@ -18,8 +18,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestApplyChecksFirst: what could not be made is refused before anything goes or is changed, and
-// the retry finds the cluster as it was.
+// TestApplyChecksFirst: apply refuses what it could not create before it removes or changes
+// anything. A retry finds the cluster as it was.
 func TestApplyChecksFirst(t *testing.T) {
 	busy, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestApplyChecksFirst(t *testing.T) {
 		"{role: worker, image: \"foreign:1\"}": {errs.Unsupported, "the image foreign:1 of dev-worker2 is neither"},
 		"{role: worker, image: \"other:1\", extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}": {errs.Exists, "of dev-worker2 is in use on this host"},
 		"{role: worker, extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}":                     {errs.Exists, "of dev-worker2 is in use on this host"},
-		// A patch that reads well and fits no document.
+		// A valid patch that matches no document.
 		"{role: worker, kubeadmConfigPatchesJSON6902: [{group: kubeadm.k8s.io, version: v1beta4, kind: JoinConfiguration, patch: \"[{op: remove, path: /none}]\"}]}": {
 			errs.Invalid, "cannot make the kubeadm configuration of dev-worker2: patches of the node",
 		},
@@ -57,7 +57,7 @@ func TestApplyChecksFirst(t *testing.T) {
 	}
 }
 
-// TestNoPlaneRuns: the last control plane that runs is not taken away from those that do not.
+// TestNoPlaneRuns: apply does not remove the last running control plane while others are stopped.
 func TestNoPlaneRuns(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {}, {role: worker}]\n")
@@ -73,8 +73,8 @@ func TestNoPlaneRuns(t *testing.T) {
 	}
 }
 
-// TestPortsChange: a worker whose ports change keeps its volume, also over an attempt that failed;
-// one whose image changes does not.
+// TestPortsChange: a worker whose ports change keeps its volume, also if an earlier attempt failed.
+// A worker whose image changes does not.
 func TestPortsChange(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {role: worker}, {role: worker}]\n")
@@ -107,7 +107,7 @@ func TestPortsChange(t *testing.T) {
 	}
 }
 
-// TestApplyFromAnotherShell: whoever applies may have other proxies.
+// TestApplyFromAnotherShell: the caller of apply may have other proxy settings.
 func TestApplyFromAnotherShell(t *testing.T) {
 	f := clustertest.New(t)
 	f.Env = map[string]string{"HTTPS_PROXY": "http://one:3128"}
@@ -123,8 +123,8 @@ func TestApplyFromAnotherShell(t *testing.T) {
 	}
 }
 
-// TestTrialThatWasLeft: what a change that was killed has left to look at is no node, and goes with
-// the next change.
+// TestTrialThatWasLeft: a killed change leaves a trial container. It does not count as a node, and
+// the next change removes it.
 func TestTrialThatWasLeft(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, twoWorkers)

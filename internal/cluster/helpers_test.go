@@ -7,7 +7,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 )
 
-// clusters are those of the fake, with a kubeconfig file of their own.
+// clusters returns the clusters of the fake, with a separate kubeconfig file.
 func clusters(f *clustertest.Fake) (c *Clusters, steps *[]string) {
 	reporter, steps := f.Reporter()
 	return &Clusters{Provider: f, Kubeconfig: kubeconfig.Files{filepath.Join(f.T.TempDir(), "config")}, Reporter: reporter}, steps

@@ -45,7 +45,7 @@ spec:
         - {name: POD_SUBNET, value: "{{ .PodSubnet }}"}
 `
 
-// kindest makes the nodes of dev ones of kindest/node.
+// kindest gives the nodes of the cluster dev the image kindest/node.
 func kindest(t *testing.T, nodes ...string) *clustertest.Fake {
 	f := clustertest.New(t)
 	f.Kind = map[string]bool{}
@@ -88,7 +88,7 @@ func TestNodesOfKind(t *testing.T) {
 	if got := f.Files["dev-control-plane:applied"]; !strings.Contains(got, "10.244.0.0/16") || !strings.Contains(got, "dev-control-plane:6443") || !strings.Contains(got, "kubernetes.io/host-path") {
 		t.Errorf("the network:\n%s", got)
 	}
-	// A restart leaves routes to the image's own network.
+	// At a restart berth adds no routes, because the image's own network does.
 	f.Ran = nil
 	if err := c.Stop(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestNodesOfKind(t *testing.T) {
 	}
 }
 
-// TestNothingToPatch: containerd goes on where its configuration stays.
+// TestNothingToPatch: berth does not restart containerd if its configuration does not change.
 func TestNothingToPatch(t *testing.T) {
 	f := kindest(t, "dev-control-plane")
 	c, _ := clusters(f)
@@ -127,8 +127,8 @@ func TestMixedImages(t *testing.T) {
 	}
 }
 
-// TestContainerdPatchesForBerth: registries in them are those of every node, and all else
-// is told.
+// TestContainerdPatchesForBerth: registries in containerd patches apply to every node of berth. All
+// other settings cause a warning.
 func TestContainerdPatchesForBerth(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -151,8 +151,8 @@ func TestContainerdPatchesForBerth(t *testing.T) {
 	}
 }
 
-// TestRegistryForContainerd: nodes of kindest/node get the mirrors of the shared registry
-// where their runtime looks, at the start and later.
+// TestRegistryForContainerd: nodes of kindest/node get the mirrors of the shared registry where
+// their runtime looks for them, at the start and later.
 func TestRegistryForContainerd(t *testing.T) {
 	f := kindest(t, "dev-control-plane")
 	withRegistry(t, f)
@@ -175,8 +175,8 @@ func TestRegistryForContainerd(t *testing.T) {
 	}
 }
 
-// TestHelpersBesideContainerd: the load balancer and the registry are berth's programs, whatever
-// image nodes have.
+// TestHelpersBesideContainerd: the load balancer and the registry run berth's programs, with any
+// node image.
 func TestHelpersBesideContainerd(t *testing.T) {
 	f := kindest(t, "dev-control-plane", "dev-control-plane2")
 	withRegistry(t, f)

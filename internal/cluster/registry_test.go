@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// withRegistry has the fake's registry answer, at a port of this host.
+// withRegistry makes the fake's registry answer on a port of this host.
 func withRegistry(t *testing.T, f *clustertest.Fake) int {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -29,7 +29,7 @@ func withRegistry(t *testing.T, f *clustertest.Fake) int {
 	return f.RegistryPort
 }
 
-// TestNoRegistry: what cannot be one is refused, and nothing is made.
+// TestNoRegistry: an invalid registry is refused, and nothing is created.
 func TestNoRegistry(t *testing.T) {
 	for want, o := range map[string]registry.Options{
 		"port 70000: want 1 to 65535":                   {Port: 70000},
@@ -46,7 +46,7 @@ func TestNoRegistry(t *testing.T) {
 
 const mirrorFile = ":/etc/berth/certs.d/berth-registry:5000/hosts.toml"
 
-// TestLostRequest: one that nobody answers does not use up the wait for a registry.
+// TestLostRequest: a request without an answer does not use up the time to wait for a registry.
 func TestLostRequest(t *testing.T) {
 	f := clustertest.New(t)
 	var asked atomic.Int32
@@ -63,8 +63,8 @@ func TestLostRequest(t *testing.T) {
 	}
 }
 
-// TestRegistryOfACluster: nodes have its mirror from the start, the cluster tells of it, and
-// it stays when the cluster goes.
+// TestRegistryOfACluster: nodes have the mirror from the start, the cluster publishes the registry,
+// and the registry stays when the cluster is deleted.
 func TestRegistryOfACluster(t *testing.T) {
 	f := clustertest.New(t)
 	withRegistry(t, f)
@@ -108,8 +108,8 @@ func TestRegistryOfACluster(t *testing.T) {
 	}
 }
 
-// TestRegistryForClustersThatExist: they get the mirror of a later registry, and a cluster that is
-// made beside one has it without asking.
+// TestRegistryForClustersThatExist: existing clusters get the mirror of a registry that starts
+// later. A cluster that is created while a registry exists has its mirror by default.
 func TestRegistryForClustersThatExist(t *testing.T) {
 	f := clustertest.New(t)
 	port := withRegistry(t, f)
@@ -154,7 +154,7 @@ func TestRegistryForClustersThatExist(t *testing.T) {
 	}
 }
 
-// TestRegistryIsUndone: one that a cluster brought goes with its failure, and no other.
+// TestRegistryIsUndone: if create fails, it removes a registry that it has created, and no other.
 func TestRegistryIsUndone(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		f := clustertest.New(t)
@@ -185,7 +185,8 @@ func TestPlanOfARegistry(t *testing.T) {
 	}
 }
 
-// TestNewNodesHaveTheRegistry: those that come later, and those whose mirrors are changed.
+// TestNewNodesHaveTheRegistry: nodes that are added later have the mirror, and so have nodes whose
+// mirrors change.
 func TestNewNodesHaveTheRegistry(t *testing.T) {
 	f := clustertest.New(t)
 	withRegistry(t, f)
@@ -205,7 +206,8 @@ func TestNewNodesHaveTheRegistry(t *testing.T) {
 	}
 }
 
-// TestEachThingIsUndone: whichever call fails, what this run made goes and what was there stays.
+// TestEachThingIsUndone: each call fails in turn. Objects that this run created are removed.
+// Existing objects stay.
 func TestEachThingIsUndone(t *testing.T) {
 	const text = twoWorkers + "registry: {enabled: true, port: 0}\n"
 	for _, there := range []string{"nothing", "the network", "the registry"} {

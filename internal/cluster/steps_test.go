@@ -8,7 +8,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/steps"
 )
 
-// TestStepsOfCreate: each job comes before the steps that depend on it, whatever is left out.
+// TestStepsOfCreate: each job is listed before the steps that depend on it, whichever steps are
+// left out.
 func TestStepsOfCreate(t *testing.T) {
 	for _, text := range []string{"", twoWorkers, threePlanes, "networking: {disableDefaultCNI: true}\n", "registry: {enabled: true, port: 0}\n"} {
 		c, _ := clusters(clustertest.New(t))

@@ -9,7 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 )
 
-// TestToldOnce: warnings about the host are shown when they are new to the user, others each time.
+// TestToldOnce: a warning about the host is shown to each user once. Other warnings are shown every
+// time.
 func TestToldOnce(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -38,8 +39,8 @@ func TestToldOnce(t *testing.T) {
 	}
 }
 
-// TestOnlyNode: load balancers of services send to it, as to kind's; and nobody relies on policies
-// that have no effect.
+// TestOnlyNode: service load balancers may send traffic to the only node, as with kind. A warning
+// says that network policies have no effect.
 func TestOnlyNode(t *testing.T) {
 	const unlabel = `PATCH dev-control-plane {"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`
 	const warning = "warning: NetworkPolicy objects have no effect"

@@ -143,7 +143,8 @@ func TestChangedTellsReloadableKeysFromOthers(t *testing.T) {
 	}
 }
 
-// What a running daemon takes over is a mix of both; neither of them changes.
+// A running daemon uses a combination of the old and the new configuration. Neither of them
+// changes.
 func TestReloadedTakesOverWhatItCan(t *testing.T) {
 	current, next := DefaultDaemon(), DefaultDaemon()
 	next.Log.Level, next.Default.Env, next.Jobs.StageTimeout = "debug", []string{"A=b"}, Duration(time.Minute)
@@ -175,7 +176,7 @@ func TestEveryFieldHasHelp(t *testing.T) {
 	}
 }
 
-// The page on other runtimes' options names keys that there are.
+// The page about other runtimes' options names only existing keys.
 func TestPageOfPeersNamesOurKeys(t *testing.T) {
 	page, err := os.ReadFile("../../docs/peers.md")
 	if err != nil {

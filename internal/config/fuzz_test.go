@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// FuzzDaemon: whatever a file says, it is a configuration that its own rendering
-// loads as again, or a list of faults.
+// FuzzDaemon: any file is either a configuration that can be rendered and loaded again, or a list
+// of faults.
 func FuzzDaemon(f *testing.F) {
 	f.Add([]byte(Sample(DefaultDaemon())))
 	f.Add([]byte("root = 5\n[network]\nsubnets = ['10.0.0.0/8', 3]\n[nets]\nx.y = 1"))

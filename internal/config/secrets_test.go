@@ -12,7 +12,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if strings.Contains(shown, "hunter2") || !strings.Contains(shown, "TOKEN="+Hidden) || cfg.Default.Env[0] != "TOKEN=hunter2" {
 		t.Errorf("shown is %s, and kept %q", shown, cfg.Default.Env)
 	}
-	// Such a file would give containers the wrong value.
+	// Such a file would set a wrong value in containers.
 	if _, err := LoadDaemon(write(t, shown), nil); err == nil || !strings.Contains(err.Error(), "defaults.env: TOKEN: ") {
 		t.Errorf("a configuration without its secrets is read: %v", err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// noImages is a store for tests that use none.
+// noImages is an image store for tests without images.
 func noImages() image.Store { return &fakeImages{} }
 
 // call binds a request to a client's method.
@@ -62,7 +62,7 @@ func TestExecSyncCapsEachStream(t *testing.T) {
 	if err != nil || len(resp.Stdout) < 7<<20 || len(resp.Stderr) < 7<<20 {
 		t.Errorf("got %d and %d bytes, %v", len(resp.GetStdout()), len(resp.GetStderr()), err)
 	}
-	// A kubelet's limit to a message.
+	// The kubelet limits the size of a message.
 	if size := proto.Size(resp); size > 16<<20 {
 		t.Errorf("the answer has %d bytes", size)
 	}
@@ -84,7 +84,7 @@ func TestFitAnswer(t *testing.T) {
 	}
 }
 
-// The kubelet tells a probe that timed out by the code DeadlineExceeded.
+// The kubelet recognizes a probe that timed out by the code DeadlineExceeded.
 func TestExecSyncTimeout(t *testing.T) {
 	pods := &fakePods{exec: func(ctx context.Context, _ *engine.ExecSpec) (int32, error) {
 		<-ctx.Done()
@@ -244,7 +244,7 @@ func TestPullImage(t *testing.T) {
 	}
 }
 
-// An image is the same for every runtime handler that there is, and none for others.
+// An image is the same for every existing runtime handler, and unknown handlers are refused.
 func TestRuntimeHandlersOfImages(t *testing.T) {
 	pods := &fakePods{info: &engine.Info{Handlers: []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "sandboxed"}}}}
 	images := &fakeImages{images: map[string]*image.Image{"a": {ID: "sha256:a"}}}
@@ -268,7 +268,7 @@ func TestRuntimeHandlersOfImages(t *testing.T) {
 	}
 }
 
-// What an update demands and berth cannot do is refused by name.
+// If an update needs something that berth cannot do, the error names it.
 func TestUpdatesRefuseWhatTheyCannotDo(t *testing.T) {
 	c := runtimeapi.NewRuntimeServiceClient(client(t, &fakePods{}, noImages(), nil))
 	linux := &runtimeapi.LinuxContainerResources{CpuShares: 2}

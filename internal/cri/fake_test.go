@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/pod/events"
 )
 
-// pods are all the rules that a Server calls.
+// pods are all rules that a Server calls.
 type pods interface {
 	Lifecycle
 	Sessions
@@ -27,8 +27,8 @@ type pods interface {
 	Node
 }
 
-// fakePods answers what a test sets; what it does not set panics, which the
-// interceptors turn into an Internal error that no test expects.
+// fakePods returns the answers that a test sets. A call without one panics. The interceptors turn
+// the panic into an Internal error, which no test expects.
 type fakePods struct {
 	pods
 	run       func(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error)
@@ -100,7 +100,7 @@ func (f *fakeImages) Usage(context.Context) (image.DiskUsage, error) {
 	return image.DiskUsage{Images: usage, Containers: usage}, nil
 }
 
-// fakeStreams answers the id that it was asked for.
+// fakeStreams returns the id that it was called with.
 type fakeStreams struct{}
 
 func (fakeStreams) ExecURL(req *runtimeapi.ExecRequest) (string, error) {
@@ -151,7 +151,7 @@ func client(t *testing.T, p pods, images image.Store, log *slog.Logger) *grpc.Cl
 	return conn
 }
 
-// sandboxRequest is the config of a sandbox that is as it should be.
+// sandboxRequest returns a valid sandbox config.
 func sandboxRequest() *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "ns", Uid: "u-1"},

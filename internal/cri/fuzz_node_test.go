@@ -24,17 +24,17 @@ import (
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
-// fuzzedImage is the one image that a fuzzed node has.
+// fuzzedImage is the only image of a fuzzed node.
 const fuzzedImage = podtest.ImageName
 
-// fuzzedNode is a node with a sandbox and a container in each state, on an engine in
-// memory and under the real rules and checks.
+// fuzzedNode is a node with a sandbox and a container in each state. Its engine is in memory. Its
+// rules and checks are the real ones.
 type fuzzedNode struct {
 	parts  *podtest.Parts
 	pods   *pod.Service
 	server *Server
 	dir    string
-	// ids of what the node has, by the words that requests have for them.
+	// ids of the node's objects, by the words that requests use for them.
 	ids map[string]string
 }
 
@@ -80,7 +80,7 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 
 func (n *fuzzedNode) logs() string { return filepath.Join(n.dir, "logs") }
 
-// fill makes the sandbox and its containers.
+// fill creates the sandbox and its containers.
 func (n *fuzzedNode) fill(t testing.TB) {
 	t.Helper()
 	sandbox, err := n.pods.RunSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
@@ -106,7 +106,7 @@ func (n *fuzzedNode) fill(t testing.TB) {
 	})
 }
 
-// renew removes all that the node has, wants nothing left, and fills it again.
+// renew removes everything from the node, checks that nothing is left, and fills it again.
 func (n *fuzzedNode) renew(t testing.TB) {
 	t.Helper()
 	list, err := n.pods.ListSandboxes(t.Context(), nil)
@@ -118,13 +118,13 @@ func (n *fuzzedNode) renew(t testing.TB) {
 	podtest.Eventually(t, "nothing is left", func() bool { return len(n.left(t)) == 0 })
 	logs, err := os.ReadDir(n.logs())
 	failed(t, "list logs", err)
-	for _, log := range logs { // they are the client's
+	for _, log := range logs { // logs belong to the client
 		failed(t, "remove log", os.RemoveAll(filepath.Join(n.logs(), log.Name())))
 	}
 	n.fill(t)
 }
 
-// left names what the engine, the network and the state hold.
+// left lists what the engine, the network and the state contain.
 func (n *fuzzedNode) left(t testing.TB) []string {
 	t.Helper()
 	actual, err := n.parts.Engine.List(t.Context())
@@ -147,8 +147,8 @@ func (n *fuzzedNode) left(t testing.TB) []string {
 	return left
 }
 
-// settled is all that the node has, in its records' words, once no job is under way.
-// Tombstones are left out: they are written later.
+// settled returns all records of the node once no job runs. Tombstones are excluded, because they
+// are written later.
 func (n *fuzzedNode) settled(t testing.TB) string {
 	t.Helper()
 	podtest.Eventually(t, "the jobs end", func() bool { return len(n.pods.Jobs()) == 0 })
@@ -162,7 +162,7 @@ func (n *fuzzedNode) settled(t testing.TB) string {
 	return text.String()
 }
 
-// walk visits all files of the node but tombstones and the room that is held in reserve.
+// walk visits all files of the node, except tombstones and the reserve.
 func (n *fuzzedNode) walk(t testing.TB, visit func(path string, data []byte)) {
 	t.Helper()
 	failed(t, "walk the node's files", filepath.WalkDir(n.dir, func(path string, entry fs.DirEntry, err error) error {
@@ -177,7 +177,7 @@ func (n *fuzzedNode) walk(t testing.TB, visit func(path string, data []byte)) {
 	}))
 }
 
-// checkWritten looks at names and contents of files.
+// checkWritten checks the names and contents of files.
 func (n *fuzzedNode) checkWritten(t testing.TB) {
 	t.Helper()
 	n.walk(t, func(path string, data []byte) {
@@ -190,8 +190,8 @@ func (n *fuzzedNode) checkWritten(t testing.TB) {
 	})
 }
 
-// checkTaken looks at the words of a request that was taken: each becomes a part of a
-// path, of a line or of a C string.
+// checkTaken checks the strings of an accepted request. Each becomes part of a path, a line or a C
+// string.
 func checkTaken(t *testing.T, req proto.Message) {
 	t.Helper()
 	switch req := req.(type) {
@@ -214,8 +214,8 @@ func checkTaken(t *testing.T, req proto.Message) {
 	}
 }
 
-// checkedStreams are a streaming server's, each promised by a server of its own: one
-// server makes a bounded number of promises.
+// checkedStreams uses a separate streaming server for each URL, because one server has a limited
+// number of pending URLs.
 type checkedStreams struct {
 	ctx context.Context //nolint:containedctx // the fuzz target's
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/berthrun/berth/internal/cri/scrub"
 )
 
-// rpc is one call of CRI, as gRPC makes it: decode reads the request.
+// rpc is a CRI call as gRPC performs it. decode reads the request.
 type rpc struct {
 	name string
 	call func(ctx context.Context, guard interceptors, decode func(any) error) error
 }
 
-// rpcs are all calls that answer by themselves, sorted by name: a stream of events
-// ends when its client does.
+// rpcs are all calls that end by themselves, sorted by name. An event stream ends only when its
+// client disconnects.
 func rpcs(server *Server) []rpc {
 	var all []rpc
 	for _, service := range []grpc.ServiceDesc{runtimeapi.RuntimeService_ServiceDesc, runtimeapi.ImageService_ServiceDesc} {
@@ -52,9 +52,9 @@ func rpcs(server *Server) []rpc {
 	return all
 }
 
-// serverStream has one request and drops the answers.
+// serverStream has one request and drops the responses.
 type serverStream struct {
-	ctx    context.Context //nolint:containedctx // grpc.ServerStream has it so
+	ctx    context.Context //nolint:containedctx // required by grpc.ServerStream
 	decode func(any) error
 }
 
@@ -65,10 +65,10 @@ func (s *serverStream) SetHeader(metadata.MD) error  { return nil }
 func (s *serverStream) SendHeader(metadata.MD) error { return nil }
 func (s *serverStream) SetTrailer(metadata.MD)       {}
 
-// FuzzRequests: whatever bytes come as a request, of any call, on a node with pods:
-// the call is refused, with a code that blames somebody, the field's name, a text that
-// gRPC can carry, and nothing left behind; or it does what can be undone, and nothing
-// that was written holds a NUL or has a name of two lines.
+// FuzzRequests sends any bytes as the request of any call to a node with pods. Either the call is
+// refused: the error has a code that blames the caller or the node, the name of the field, and a
+// text that gRPC can carry, and nothing is left behind. Or the call succeeds: its result can be
+// undone, and no written file contains a NUL or has a newline in its name.
 func FuzzRequests(f *testing.F) {
 	node := newFuzzedNode(f)
 	calls := rpcs(node.server)
@@ -130,7 +130,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// checkRefusal judges an answer that is an error.
+// checkRefusal checks a response that is an error.
 func checkRefusal(t *testing.T, name string, req proto.Message, err error) {
 	t.Helper()
 	code, text := status.Code(err), status.Convert(err).Message()
@@ -145,11 +145,11 @@ func checkRefusal(t *testing.T, name string, req proto.Message, err error) {
 	}
 }
 
-// fieldPath is how a text spells a field, or one of a field.
+// fieldPath matches a field, or a nested field, in a text.
 var fieldPath = regexp.MustCompile(`[A-Za-z_]+(?:\[[^\]]*\])?(?:\.[A-Za-z_]+(?:\[[^\]]*\])?)*`)
 
-// namesField reports whether text names a field of the request: the path of a value, or
-// of a message that is missing.
+// namesField reports whether the text names a field of the request: the path of a value, or of a
+// missing message.
 func namesField(req protoreflect.Message, text string) bool {
 	leaves := map[string]bool{}
 	fieldNames(req.Descriptor(), leaves, 0)
@@ -167,8 +167,8 @@ func namesField(req protoreflect.Message, text string) bool {
 	return false
 }
 
-// fieldNames collects the names of all values that a message can hold. Of the
-// messages in it only those that are lists count: their length can be wrong.
+// fieldNames collects the names of all values that a message can hold. Of nested messages it
+// includes only lists, because a list can have a wrong length.
 func fieldNames(desc protoreflect.MessageDescriptor, leaves map[string]bool, depth int) {
 	const deepest = 6
 	for i := range desc.Fields().Len() {
@@ -183,8 +183,8 @@ func fieldNames(desc protoreflect.MessageDescriptor, leaves map[string]bool, dep
 	}
 }
 
-// putIDs puts the ids of what the node has where a request says "sandbox", "running",
-// "created" or "exited".
+// putIDs replaces the words "sandbox", "running", "created" and "exited" in a request by ids of the
+// node's objects.
 func (n *fuzzedNode) putIDs(m protoreflect.Message) {
 	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
@@ -198,7 +198,7 @@ func (n *fuzzedNode) putIDs(m protoreflect.Message) {
 	})
 }
 
-// fuzzedRequests are what the fuzzer starts from, by call.
+// fuzzedRequests are the fuzzer's seeds, by call.
 func fuzzedRequests() map[string][]proto.Message {
 	const sandbox, running, created, exited = "sandbox", "running", "created", "exited"
 	limits := &runtimeapi.LinuxContainerResources{
@@ -263,7 +263,7 @@ func fuzzedRequests() map[string][]proto.Message {
 	return all
 }
 
-// fuzzedSandbox asks for all that a sandbox can have.
+// fuzzedSandbox requests every feature of a sandbox.
 func fuzzedSandbox() *runtimeapi.PodSandboxConfig {
 	config := sandboxRequest()
 	config.Metadata.Attempt = 1
@@ -283,7 +283,7 @@ func fuzzedSandbox() *runtimeapi.PodSandboxConfig {
 	return config
 }
 
-// fuzzedContainer asks for all that a container can have.
+// fuzzedContainer requests every feature of a container.
 func fuzzedContainer(limits *runtimeapi.LinuxContainerResources) *runtimeapi.ContainerConfig {
 	profile := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/x.json"}
 	return &runtimeapi.ContainerConfig{
@@ -309,7 +309,7 @@ func fuzzedContainer(limits *runtimeapi.LinuxContainerResources) *runtimeapi.Con
 	}
 }
 
-// failed is what the fuzzed node's own steps stop with.
+// failed stops the fuzz target if one of its own steps failed.
 func failed(t testing.TB, step string, err error) {
 	t.Helper()
 	if err != nil {

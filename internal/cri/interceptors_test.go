@@ -77,7 +77,7 @@ func TestLongTextsAreShortenedInTheMiddle(t *testing.T) {
 	}
 }
 
-// The log has no more of a value than an answer would have.
+// The log contains no more of a value than a response would.
 func TestLongValuesAreLoggedInPart(t *testing.T) {
 	i := interceptors{scrub: scrub.New()}
 	huge := strings.Repeat("x", 1<<20)
@@ -140,8 +140,7 @@ func TestRequestsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// A call that waits for a job knows its caller's deadline, and its answer says where
-// the work is.
+// A call that waits for a job has its caller's deadline. Its error names the current stage.
 func TestDeadlineErrorHasTheStage(t *testing.T) {
 	pods := &fakePods{run: func(ctx context.Context, _ *runtimeapi.PodSandboxConfig, _ string) (string, error) {
 		if _, ok := ctx.Deadline(); !ok {

@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/fieldtest"
 )
 
-// What lists and small requests have in them is checked as well, and told by its field.
+// Filters and small requests are checked too. The error names the field.
 func TestBadFieldsOfSmallRequests(t *testing.T) {
 	noReference := fmt.Errorf("no reference: %w", errs.Invalid)
 	conn := client(t, &fakePods{}, &fakeImages{getErr: noReference, pullErr: noReference}, nil)
@@ -62,7 +62,7 @@ func TestBadFieldsOfSmallRequests(t *testing.T) {
 	}
 }
 
-// first makes a call of a streamed list for its first answer.
+// first returns the first response of a streamed list.
 func first[Request, Response any](method func(context.Context, *Request, ...grpc.CallOption) (grpc.ServerStreamingClient[Response], error), req *Request) func(context.Context) error {
 	return func(ctx context.Context) error {
 		stream, err := method(ctx, req)
@@ -73,7 +73,7 @@ func first[Request, Response any](method func(context.Context, *Request, ...grpc
 	}
 }
 
-// An empty request is the worst that a client can send to any call.
+// An empty request is the smallest one that a client can send to any call.
 func TestEmptyRequestsAreInvalid(t *testing.T) {
 	conn := client(t, &fakePods{}, noImages(), nil)
 	r, i := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
@@ -105,8 +105,8 @@ func TestEmptyRequestsAreInvalid(t *testing.T) {
 	}
 }
 
-// TestOnlyCheckpointsAreUnimplemented walks every method of the API: one that a new
-// version of it brings shows here.
+// TestOnlyCheckpointsAreUnimplemented calls every method of the API. It fails if a new version of
+// the API adds a method.
 func TestOnlyCheckpointsAreUnimplemented(t *testing.T) {
 	conn := client(t, &fakePods{}, noImages(), nil)
 	missing := map[string]bool{"CheckpointContainer": true, "CheckpointPod": true, "RestorePod": true}

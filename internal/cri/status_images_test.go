@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// faultyImages is a store that says what it has lost.
+// faultyImages is a store that reports lost data.
 type faultyImages struct {
 	image.Store
 	faults []string
@@ -18,7 +18,7 @@ type faultyImages struct {
 
 func (f *faultyImages) Faults() []string { return f.faults }
 
-// TestStatusOfADamagedImageStore: operators see it, and the node stays ready.
+// TestStatusOfADamagedImageStore: verbose status shows the damage, and the node stays ready.
 func TestStatusOfADamagedImageStore(t *testing.T) {
 	images := &faultyImages{Store: noImages()}
 	c := runtimeapi.NewRuntimeServiceClient(client(t, &fakePods{info: &engine.Info{}}, images, nil))

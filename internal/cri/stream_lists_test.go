@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestStreamedListsSendEachItemOnce: a list larger than any message comes whole, in
-// order, in messages that are neither empty nor large.
+// TestStreamedListsSendEachItemOnce: a list that is larger than any message arrives completely and
+// in order. No message is empty or large.
 func TestStreamedListsSendEachItemOnce(t *testing.T) {
 	const count, size = 50, 100 << 10
 	pods := &fakePods{}

@@ -39,7 +39,7 @@ func serveAt(t *testing.T, path string, v *versions) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(l) // it ends by stop
+		_ = server.Serve(l) // stop ends it
 	}()
 	return func() {
 		server.Stop()
@@ -57,7 +57,7 @@ func dialFor(t *testing.T, path string, restart time.Duration) *Conn {
 	return conn
 }
 
-// version asks for the version.
+// version requests the version.
 func version(t *testing.T, conn *Conn) error {
 	t.Helper()
 	_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
@@ -104,7 +104,7 @@ func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 			t.Errorf("a stream began with %v", err)
 		}
 		stop = serveAt(t, path, &versions{let: let})
-		awaitState(t, conn, connectivity.Ready) // by itself, and no call sees it
+		awaitState(t, conn, connectivity.Ready) // the client reconnects without a call
 	}
 	defer stop()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -114,7 +114,8 @@ func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// TestRuntimeThatRestarts: calls wait for it, and for what takes longer than a restart.
+// TestRuntimeThatRestarts: calls wait for a runtime that restarts, even if the call itself takes
+// longer than a restart.
 func TestRuntimeThatRestarts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	let := make(chan struct{})

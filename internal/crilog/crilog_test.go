@@ -22,7 +22,7 @@ func at(t testing.TB) time.Time {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The zone of the node must not show.
+	// The node's time zone must not affect the output.
 	return when.In(time.FixedZone("east", 3600))
 }
 
@@ -149,9 +149,8 @@ func TestTailOffset(t *testing.T) {
 	}
 }
 
-// FuzzRender holds the three promises of the renderer: no byte is lost or made
-// up, no line is too long, and the bytes done decide the result alone, however
-// the input came in.
+// FuzzRender checks the three guarantees of the renderer. No byte is lost or added. No line is too
+// long. The result depends only on the bytes, and not on how the input was split.
 func FuzzRender(f *testing.F) {
 	f.Add([]byte("one\ntwo\n"), 8, 5, 100)
 	f.Add([]byte("12345678\n12345678x"), 8, 8, 1)

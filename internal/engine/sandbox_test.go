@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSandboxRoundTrip: the record of a sandbox has the engine's own fields beside the
-// others, as records of earlier versions have them.
+// TestSandboxRoundTrip: the record of a sandbox has the engine's own fields beside the common ones,
+// as in records of earlier versions.
 func TestSandboxRoundTrip(t *testing.T) {
 	for _, record := range []string{
 		`{}`,

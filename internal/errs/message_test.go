@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// remote is as a client has errors of a daemon: the kind's name is in the text.
+// remote is an error of the daemon as a client gets it. Its text contains the kind's name.
 type remote struct{ text string }
 
 func (r remote) Error() string { return r.text }
@@ -28,7 +28,7 @@ func TestMessage(t *testing.T) {
 		{remote{"the container x does not run: wrong state"}, "the container x does not run"},
 		{fmt.Errorf("cannot stop: %w", remote{"the container x does not run: wrong state"}), "cannot stop: the container x does not run"},
 		{fmt.Errorf("cannot exec: it is ending: %w (no process)", State), "cannot exec: it is ending (no process)"},
-		// Where nothing else says why, or where another program has said it, the words stay.
+		// The kind's name stays if the error has no other reason, or if another program wrote it.
 		{fmt.Errorf("cluster file a.yaml: %w", NotFound), "cluster file a.yaml: not found"},
 		{errors.New("the tool says of the volume that it is: not found"), "the tool says of the volume that it is: not found"},
 		{fmt.Errorf("a program that says much about this: %w", errors.New("x: invalid argument")), "a program that says much about this: x: invalid argument"},

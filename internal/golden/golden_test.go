@@ -8,7 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/golden"
 )
 
-// told counts what a check complains of.
+// told counts the errors that a check reports.
 type told struct {
 	testing.TB
 	errors int

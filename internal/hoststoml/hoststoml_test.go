@@ -52,7 +52,7 @@ capabilities = ["pull", "resolve"]
 	}
 }
 
-// FuzzText: whatever a description says, a reader of TOML finds it again, and nothing else.
+// FuzzText: a TOML reader gets exactly the description back.
 func FuzzText(f *testing.F) {
 	f.Add("https://m.example", "/etc/ca.pem", "Basic eA==")
 	f.Add("a\"]\nskip_verify = true\n[x.\"", "\\", "\x7f\x00\t")
@@ -84,8 +84,8 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// runes is what a string becomes when it is read rune by rune: each byte that is no part
-// of one is a replacement character.
+// runes returns a string as a rune-by-rune reader sees it. Each byte that is not part of a rune
+// becomes a replacement character.
 func runes(s string) string { return string([]rune(s)) }
 
 func TestDirAndURL(t *testing.T) {

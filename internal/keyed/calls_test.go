@@ -87,7 +87,7 @@ func TestPanicOfACallLeavesTheIDFree(t *testing.T) {
 	}
 }
 
-// TestCallReturnsItsOwnError: a call that ends because its time is over says why.
+// TestCallReturnsItsOwnError: a call that ends because of its deadline returns its own reason.
 func TestCallReturnsItsOwnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCalls(time.Second)

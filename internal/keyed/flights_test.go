@@ -99,7 +99,8 @@ func TestRunEndsWithItsLastCallerOnly(t *testing.T) {
 	})
 }
 
-// TestRunOutlivesTheContextThatStartedIt: others may have joined it. Values stay.
+// TestRunOutlivesTheContextThatStartedIt: other callers may have joined the run. The context's
+// values stay.
 func TestRunOutlivesTheContextThatStartedIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type name struct{}
@@ -123,8 +124,8 @@ func TestRunOutlivesTheContextThatStartedIt(t *testing.T) {
 	})
 }
 
-// TestAbandonedRunIsNotJoined: there is one run per key at any time, also when the one
-// before does not heed its context.
+// TestAbandonedRunIsNotJoined: there is one run per key at any time, even if the previous one
+// ignores its context.
 func TestAbandonedRunIsNotJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f Flights[struct{}, int]

@@ -146,7 +146,8 @@ type derived struct {
 	On     bool              `json:"on" help:"A switch."`
 }
 
-// TestEmbeddedFieldsAreFields: in reading, schema, sample and reference.
+// TestEmbeddedFieldsAreFields: the reader, the schema, the sample and the reference treat embedded
+// fields as fields.
 func TestEmbeddedFieldsAreFields(t *testing.T) {
 	var got derived
 	if err := Read("f", []byte("name: a\nsize: 3\ncolors: []\n"), &got).Err(); err != nil {

@@ -30,8 +30,8 @@ func TestRequestedAddresses(t *testing.T) {
 	}
 }
 
-// FuzzRequestedAddresses: what is taken is one address of each family at most, and a refusal
-// blames the annotation.
+// FuzzRequestedAddresses: accepted input has at most one address of each family. A refusal names
+// the annotation.
 func FuzzRequestedAddresses(f *testing.F) {
 	for _, text := range []string{"", "10.0.0.7", "fd00::7,10.0.0.7", "10.0.0.7,10.0.0.8", "fe80::1%eth0", "::ffff:10.0.0.7", ","} {
 		f.Add(text)

@@ -39,8 +39,8 @@ func TestCallsOfOneSandboxComeOneAtATime(t *testing.T) {
 	})
 }
 
-// TestCallOutlivesItsCaller: work goes on when its caller has left, and the next
-// caller waits for it.
+// TestCallOutlivesItsCaller: a call continues after its caller has returned. The next caller waits
+// for it.
 func TestCallOutlivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := network.NewSandboxCalls()
@@ -65,7 +65,7 @@ func TestCallOutlivesItsCaller(t *testing.T) {
 	})
 }
 
-// TestCallReturnsItsOwnError: a call that ends because its time is over says why.
+// TestCallReturnsItsOwnError: a call that ends because of its deadline returns its own reason.
 func TestCallReturnsItsOwnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := network.NewSandboxCalls()
@@ -83,8 +83,8 @@ func TestCallReturnsItsOwnError(t *testing.T) {
 	})
 }
 
-// TestPanicEndsOneCall: a fault in one call ends neither the daemon nor the next call for
-// the sandbox.
+// TestPanicEndsOneCall: a panic in one call ends neither the daemon nor the next call for the
+// sandbox.
 func TestPanicEndsOneCall(t *testing.T) {
 	calls := network.NewSandboxCalls()
 	err := calls.Do(t.Context(), "one", "work", func() error { panic("oh no") })

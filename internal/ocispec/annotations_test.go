@@ -8,8 +8,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// The runtime sets properties of systemd units that annotations name, ExecStopPost of the
-// host's systemd for one. Whatever an operator lets hooks see, no pod sets them
+// The runtime sets properties of systemd units from annotations, for example ExecStopPost in the
+// host's systemd. An operator may pass any annotations to hooks, but no pod can set such a property
 // (CVE-2024-3154).
 func TestAnnotationsThatCommandTheRuntimeAreLeftOut(t *testing.T) {
 	hostile := map[string]string{

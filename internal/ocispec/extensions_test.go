@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// TestTmpfsIsMountedInItsTurn: below what it lies in, above what lies in it, and before
-// the sandbox's own files.
+// TestTmpfsIsMountedInItsTurn: a tmpfs is mounted after the mounts above it, before the mounts
+// below it, and before the sandbox's own files.
 func TestTmpfsIsMountedInItsTurn(t *testing.T) {
 	in := plainInput()
 	in.Config.Annotations = map[string]string{request.AnnotationTmpfs: "/run,/data/cache,/etc"}

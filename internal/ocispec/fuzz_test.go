@@ -18,8 +18,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// FuzzMessages: whatever bytes a client and an image send, a request becomes a spec
-// that can be written down and holds no NUL, or an error that blames the request.
+// FuzzMessages: for any bytes from a client and an image, a request becomes a spec that can be
+// encoded and contains no NUL, or an error that blames the request.
 func FuzzMessages(f *testing.F) {
 	plain := plainInput()
 	sandbox, err := proto.Marshal(plain.SandboxConfig)
@@ -81,7 +81,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// volumesOf are the image's volumes, of which none may be where it should not.
+// volumesOf returns the image's volumes and checks that none is at a forbidden path.
 func volumesOf(t *testing.T, in Input) []ImageVolume {
 	t.Helper()
 	paths, _, err := ImageVolumes(in.Image, in.Config, func(path string) (string, error) { return path, nil })

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// declaring is an image with volumes.
+// declaring returns an image with volumes.
 func declaring(volumes ...string) imagespec.ImageConfig {
 	image := imagespec.ImageConfig{Volumes: map[string]struct{}{}}
 	for _, v := range volumes {
@@ -25,7 +25,7 @@ func declaring(volumes ...string) imagespec.ImageConfig {
 	return image
 }
 
-// links is an image with these links, each of a directory.
+// links is an image with these links, each to a directory.
 func links(to map[string]string) func(string) (string, error) {
 	return func(at string) (string, error) {
 		for range 10 {
@@ -95,8 +95,7 @@ func TestImageVolumesRefused(t *testing.T) {
 	}
 }
 
-// Image volumes can be written to, lie below what the pod mounts, and take nothing of
-// the runtime's away.
+// Image volumes are writable, are mounted below the pod's mounts, and hide no file of the runtime.
 func TestImageVolumeMounts(t *testing.T) {
 	in := plainInput()
 	in.Config.Linux.SecurityContext.ReadonlyRootfs = true

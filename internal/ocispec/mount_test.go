@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A mount with flags of its own names the source's, too: the runtime would clear those that
-// the spec does not name.
+// If a mount has flags, the spec also names the flags of the source. Otherwise the runtime would
+// clear those.
 func TestMountsKeepTheFlagsOfTheirSource(t *testing.T) {
 	source := Source{Path: "/src", Flags: []string{"noexec", "nosuid"}}
 	for name, c := range map[string]struct {

@@ -189,8 +189,8 @@ func TestResourcesByHost(t *testing.T) {
 	}
 }
 
-// Defaults come before what the image and the request say; berth's own annotations hide
-// what is passed on.
+// The image and the request override defaults. berth's own annotations override those that are
+// passed on.
 func TestDefaultsOfContainers(t *testing.T) {
 	in := plainInput()
 	in.Defaults = Defaults{
@@ -301,8 +301,8 @@ func TestExecProcess(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever passes the checks makes a spec whose strings end no line
-// and no C string where they must not.
+// FuzzRequest: a request that passes the checks gives a spec in which no string ends a line or a C
+// string where this is not allowed.
 func FuzzRequest(f *testing.F) {
 	f.Add("KEY", "value", "annotation", "more", "host", "10.0.0.1")
 	f.Add("A=B", "a\x00", "a\nb", "\n", "h\n", "1\n2")

@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// A request hides a default, however it spells the name.
+// A request overrides a default, with any spelling of the name.
 func TestDefaultSysctls(t *testing.T) {
 	config := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Sysctls: map[string]string{"net/core/somaxconn": "2"}}}
 	got, err := NetSysctls(config, map[string]string{"net.core.somaxconn": "1", "net.ipv4.ip_unprivileged_port_start": "80", "kernel.shmmax": "5"})

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// An image that gives its root the names that a number could be mistaken for.
+// An image whose root user has names that look like numbers.
 const testPasswd = `root:x:0:0:root:/root:/bin/sh
 # a comment
 app:x:1000:1001:App:/home/app:/bin/sh
@@ -140,7 +140,7 @@ func TestUsersOfRequests(t *testing.T) {
 	}
 }
 
-// Each group may be one that the kernel takes, and all of them one too many.
+// The kernel accepts each group alone, but all of them exceed its limit by one.
 func TestGroupsAreBounded(t *testing.T) {
 	all := make([]int64, request.MaxGroups)
 	for i := range all {

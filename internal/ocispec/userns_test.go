@@ -28,13 +28,13 @@ func TestUnmappedUsersAreRefused(t *testing.T) {
 func TestRecursiveReadOnlyNeedsTheKernel(t *testing.T) {
 	in := plainInput()
 	in.Config.Mounts[0].RecursiveReadOnly = true
-	// The word is what clients look for.
+	// Clients look for this word.
 	if _, err := Container(in); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "RROUnsupported") {
 		t.Errorf("a kernel without: %v", err)
 	}
 }
 
-// wholeHost are the ids of a machine's own user namespace.
+// wholeHost is the id mapping of a machine's initial user namespace.
 func wholeHost() request.UserNamespace {
 	all := request.IDMapping{Length: math.MaxUint32}
 	return request.UserNamespace{UIDs: all, GIDs: all}
@@ -62,7 +62,7 @@ func TestPodInitHasAUserOfItsOwn(t *testing.T) {
 	}
 }
 
-// Containers reach what the pod's init reaches.
+// Containers can reach everything that the pod's init can reach, so the init has nothing.
 func TestPodInitHasNothing(t *testing.T) {
 	spec := PodInit{SandboxConfig: plainInput().SandboxConfig, Rootfs: "/sealed", IDs: wholeHost()}.Spec()
 	for _, m := range spec.Mounts {

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// kubeletLike makes a config as large as a kubelet's for an ordinary pod.
+// kubeletLike returns a config as large as a kubelet's for an ordinary pod.
 func kubeletLike(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
 	for i := range 30 {
 		config.Envs = append(config.Envs, &runtimeapi.KeyValue{
@@ -31,8 +31,8 @@ func kubeletLike(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig
 	return config
 }
 
-// BenchmarkPodLife is what the rules themselves cost: a pod's whole life on an
-// engine and a network that cost nothing.
+// BenchmarkPodLife measures the rules alone: a pod's whole life on an engine and a network that
+// take no time.
 func BenchmarkPodLife(b *testing.B) {
 	w := podtest.NewWorld(b, podtest.Fake())
 	w.Limits = pod.Limits{Batch: time.Second}
@@ -60,8 +60,8 @@ func BenchmarkPodLife(b *testing.B) {
 	}
 }
 
-// TestMemoryPerContainer: the records of a thousand containers stay far below
-// the budget of 65 KB that all of the daemon has for each.
+// TestMemoryPerContainer: the records of a thousand containers stay far below the daemon's budget
+// of 65 KB per container.
 func TestMemoryPerContainer(t *testing.T) {
 	const count = 1000
 	w := podtest.NewWorld(t, podtest.Fake())

@@ -11,9 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
-// A machine without a clock of its own starts in 1970 (synctest's clock starts in 2000, which
-// does as well), with records from later: what is stopped, told and removed does not depend on
-// the difference.
+// A machine without a hardware clock boots in 1970, and its records have later times. (The clock of
+// synctest starts in 2000, with the same effect.) Stops, events and removals do not depend on the
+// difference.
 func TestRecordsFromTheFuture(t *testing.T) {
 	for name, at := range map[string]time.Time{
 		"a hundred years ahead": time.Now().AddDate(100, 0, 0),
@@ -41,7 +41,8 @@ func TestRecordsFromTheFuture(t *testing.T) {
 				b.s = b.Daemon(b.script)
 
 				f := b.follow(map[string]string{sandbox: "web", main: "main", done: "done"})
-				// The first stamp is larger than the records', or than the newest that a Hub begins after.
+				// The first timestamp is larger than those of the records. A Hub starts after the
+				// newest of these.
 				f.last = min(at.UnixNano(), math.MaxInt64-1<<60)
 				began := time.Now()
 				for b.status(main).GetState() != exited {
@@ -56,7 +57,7 @@ func TestRecordsFromTheFuture(t *testing.T) {
 				}
 				fresh := b.mustStart(sandbox, "fresh", b.Programs.Sleep)
 				f.names[fresh] = "fresh"
-				// Each stamp is larger than the one before, which next asserts.
+				// Each timestamp is larger than the previous one, which next checks.
 				for event := f.next(); event.GetContainerId() != fresh; event = f.next() {
 					if event.CreatedAt <= 0 {
 						t.Fatalf("an event of %d", event.CreatedAt)
@@ -74,5 +75,5 @@ func TestRecordsFromTheFuture(t *testing.T) {
 	}
 }
 
-// stampOf is a time as the JSON of a record has it.
+// stampOf returns a time as in the JSON of a record.
 func stampOf(digits string) json.Number { return json.Number(digits) }

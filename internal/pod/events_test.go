@@ -12,8 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// follower reads a subscription and shows its events by the names that a test gave
-// to ids.
+// follower reads a subscription. It shows the events with the names that a test assigned to ids.
 type follower struct {
 	*bed
 	sub   *events.Subscription
@@ -51,7 +50,7 @@ func (f *follower) next() *events.Event {
 	return event
 }
 
-// assert reads as many events as are wanted, each "NAME kind".
+// assert reads as many events as the test expects, each "NAME kind".
 func (f *follower) assert(want ...string) {
 	f.Helper()
 	var got []string
@@ -110,8 +109,8 @@ func TestEventsOfAPodLifecycle(t *testing.T) {
 	}
 }
 
-// A kubelet takes the first container of a name, in the status as in events, for the one
-// that counts: it must be the newest, or it restarts what runs.
+// If several containers have the same name, a kubelet uses the first one in the status and in
+// events. This must be the newest, or the kubelet restarts a running container.
 func TestStatusesOfContainersAreTheNewestFirst(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -148,8 +147,8 @@ func TestStatusesOfContainersAreTheNewestFirst(t *testing.T) {
 	check("event", event.ContainersStatuses)
 }
 
-// TestEventsOfFailedAttempts: what was never to be seen is not told of, and what
-// could not be started ended without having started.
+// TestEventsOfFailedAttempts: an object that was never visible has no events. A container that
+// could not start has exited without a start.
 func TestEventsOfFailedAttempts(t *testing.T) {
 	b := newBed(t, nil)
 	names := map[string]string{}
@@ -169,8 +168,8 @@ func TestEventsOfFailedAttempts(t *testing.T) {
 	f.assert("pod created", "pod started", "bad created", "bad stopped")
 }
 
-// TestEventsAreCompleteAfterARestart: what happened while nobody listened, and while
-// no daemon ran, is in the first events of the next subscription.
+// TestEventsAreCompleteAfterARestart: the first events of the next subscription cover the time
+// without a subscriber and the time without a daemon.
 func TestEventsAreCompleteAfterARestart(t *testing.T) {
 	b := newBed(t, nil)
 	names := map[string]string{}
@@ -192,7 +191,7 @@ func TestEventsAreCompleteAfterARestart(t *testing.T) {
 	again.assert("pod created", "pod started", "up created", "up started", "dies created", "dies stopped", "waits created")
 }
 
-// A removal that a dead daemon has begun is gone on with, and told of to who listens.
+// A removal that a dead daemon began is completed, and subscribers get its event.
 func TestEventsOfARemovalThatARestartFinishes(t *testing.T) {
 	b := newBed(t, nil)
 	names := map[string]string{}

@@ -25,8 +25,8 @@ const (
 	fuzzedContainer = "c0"
 )
 
-// FuzzRecords: whatever the files of a pod hold, a daemon starts on them; what it
-// cannot use it puts aside, and what it lists it can tell of, stop and remove.
+// FuzzRecords: with any files of a pod, the daemon starts. It quarantines unusable files. It can
+// report, stop and remove each object that it lists.
 func FuzzRecords(f *testing.F) {
 	for _, seed := range [][3]string{
 		{
@@ -52,7 +52,7 @@ func FuzzRecords(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sandbox, container, attachment []byte) {
 		var known record.Container
 		if json.Unmarshal(container, &known) == nil && known.LogPath != "" {
-			return // the log of what was never made is removed, wherever it is
+			return // a container that was never created loses its log, at any path
 		}
 		dir := t.TempDir()
 		state, root := filepath.Join(dir, "state"), filepath.Join(dir, "root")
@@ -115,7 +115,7 @@ func daemonOn(t *testing.T, parts *podtest.Parts, state, root string) *pod.Servi
 	return s
 }
 
-// askAll asks all that can be asked of what is listed.
+// askAll makes every call about the listed objects.
 func askAll(ctx context.Context, t *testing.T, s *pod.Service) {
 	t.Helper()
 	events, err := s.Events()
@@ -128,7 +128,7 @@ func askAll(ctx context.Context, t *testing.T, s *pod.Service) {
 		t.Fatal(err)
 	}
 	for _, sb := range sandboxes {
-		// What is being removed may be gone.
+		// An object that is being removed may be gone.
 		_, _ = s.SandboxStatus(ctx, sb.GetId(), true)
 		_, _ = s.PodSandboxStats(ctx, sb.GetId())
 	}
@@ -144,7 +144,7 @@ func askAll(ctx context.Context, t *testing.T, s *pod.Service) {
 	}
 }
 
-// removeAll removes what is listed, as a kubelet does.
+// removeAll removes the listed objects, as a kubelet does.
 func removeAll(ctx context.Context, t *testing.T, s *pod.Service) {
 	t.Helper()
 	containers, err := s.ListContainers(ctx, nil)
@@ -167,7 +167,7 @@ func removeAll(ctx context.Context, t *testing.T, s *pod.Service) {
 	}
 }
 
-// leftOf names what the engine has and which records there are.
+// leftOf lists the objects of the engine and the existing records.
 func leftOf(t *testing.T, parts *podtest.Parts, state string) []string {
 	t.Helper()
 	actual, err := parts.Engine.List(t.Context())

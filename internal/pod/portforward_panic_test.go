@@ -8,15 +8,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// broken is a client's stream with a fault.
+// broken is a client's stream that panics.
 type broken struct{}
 
 func (broken) Read([]byte) (int, error)    { panic("oh no") }
 func (broken) Write(p []byte) (int, error) { return len(p), nil }
 func (broken) Close() error                { return nil }
 
-// A fault in one client's stream, which is read in a goroutine of its own, is an error of that
-// client.
+// A client's stream is read in a goroutine of its own. A panic there is an error of that client.
 func TestPanicEndsOneForwarding(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -70,7 +70,7 @@ func TestRestartLosesNothing(t *testing.T) {
 	b.clear()
 }
 
-// A daemon that died around Start finds out what became of it.
+// A daemon died around Start. The next one finds out whether the container started.
 func TestRestartAroundStart(t *testing.T) {
 	for point, want := range map[string]runtimeapi.ContainerState{"before engine.Start": created, "after engine.Start": running} {
 		t.Run(point, func(t *testing.T) {
@@ -90,8 +90,8 @@ func TestRestartAroundStart(t *testing.T) {
 	}
 }
 
-// What was lost while no daemon ran has the code for an unknown exit, and says
-// so.
+// A container that was lost while no daemon ran has the exit code and the reason of an unknown
+// exit.
 func TestLostThings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -145,7 +145,7 @@ func TestOrphansAreRemoved(t *testing.T) {
 	b.clear()
 }
 
-// One bad record is moved aside, and the daemon starts.
+// A bad record is quarantined, and the daemon starts.
 func TestBadRecordIsQuarantined(t *testing.T) {
 	b := newBed(t, nil)
 	bad := b.mustRun(b.SandboxConfig("bad"))
@@ -170,7 +170,7 @@ func TestBadRecordIsQuarantined(t *testing.T) {
 	b.clear()
 }
 
-// reboot kills everything and takes what lies on tmpfs.
+// reboot kills everything and removes the files on tmpfs.
 func (b *bed) reboot(wipe bool) {
 	b.Helper()
 	b.script.Kill()
@@ -219,7 +219,7 @@ func TestReboot(t *testing.T) {
 				t.Errorf("a removed container: %v", err)
 			}
 			podtest.Eventually(t, "its address is free", func() bool { return len(b.Left()) == 0 })
-			b.restart() // the second start of this boot changes nothing
+			b.restart() // the second start after this boot changes nothing
 			b.assertExit(done, 7, "Error")
 			if err := b.s.RemoveContainer(t.Context(), done); err != nil {
 				t.Error(err)
@@ -233,7 +233,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// tombstones reports whether the tombstone of an id is on disk and has a word.
+// tombstones reports whether the tombstone of an id is on disk and contains a word.
 func (b *bed) tombstones(id, word string) bool {
 	b.Helper()
 	found := false
@@ -256,7 +256,7 @@ func (b *bed) walkRoot(visit func(path string, data []byte)) {
 	b.Helper()
 	err := filepath.WalkDir(filepath.Join(b.RootDir, "tombstones"), func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // replaced in this moment
+			return nil // just replaced
 		}
 		if err != nil || d.IsDir() {
 			return err
@@ -273,13 +273,13 @@ func (b *bed) walkRoot(visit func(path string, data []byte)) {
 	}
 }
 
-// The engine's connection is lost and comes back: no exit is missed.
+// The connection to the engine is lost and comes back. No exit is missed.
 func TestExitsSurviveLostListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
 		sandbox := b.mustRun(b.SandboxConfig("web"))
 		id := b.mustStart(sandbox, "main", b.Programs.Sleep)
-		stolen, err := b.Engine.Exits(t.Context()) // takes the daemon's place
+		stolen, err := b.Engine.Exits(t.Context()) // the test acts as the daemon
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +293,7 @@ func TestExitsSurviveLostListener(t *testing.T) {
 	})
 }
 
-// The engine comes back without what it had.
+// The engine comes back without its earlier containers.
 func TestEngineWithoutItsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -302,7 +302,7 @@ func TestEngineWithoutItsState(t *testing.T) {
 		done := b.mustStart(sandbox, "done", b.Programs.Exit(3))
 		synctest.Wait()
 		b.fake().Forget()
-		if _, err := b.Engine.Exits(t.Context()); err != nil { // takes the daemon's place
+		if _, err := b.Engine.Exits(t.Context()); err != nil { // the test acts as the daemon
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -339,7 +339,7 @@ func TestExitRecordIsRetried(t *testing.T) {
 	})
 }
 
-// BenchmarkRecovery500 is a start with 500 pods of two containers each.
+// BenchmarkRecovery500 measures a start with 500 pods of two containers each.
 func BenchmarkRecovery500(b *testing.B) {
 	w := podtest.NewWorld(b, podtest.Fake())
 	w.Limits = pod.Limits{Batch: time.Millisecond}
@@ -368,8 +368,8 @@ func BenchmarkRecovery500(b *testing.B) {
 	}
 }
 
-// A pod whose init an earlier berth made is named, until it has gone: nothing else makes
-// its containers safe.
+// The log names a pod whose init an earlier berth created, until the pod is removed. Only a new pod
+// makes its containers safe.
 func TestPodsWithAnUnsafeInitAreNamed(t *testing.T) {
 	b := newBed(t, nil)
 	old, safe, plain := b.mustRun(b.SandboxConfig("old")), b.mustRun(b.SandboxConfig("safe")), b.mustRun(b.SandboxConfig("plain"))

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Rule (b): equal requests get one sandbox, while it is made and after.
+// Rule (b): equal requests get the same sandbox, during its creation and after it.
 func TestEqualRequestsJoin(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("before network.Attach", false)
@@ -41,8 +41,8 @@ func TestEqualRequestsJoin(t *testing.T) {
 	b.clear()
 }
 
-// Rule (b), as a kubelet asks again: what it draws anew makes no other request, neither
-// while the job runs nor after.
+// Rule (b) for a kubelet's retries: values that a kubelet generates for each attempt do not make
+// the request a different one, neither during the job nor after it.
 func TestRetriesOfAKubeletJoin(t *testing.T) {
 	b := newBed(t, nil)
 	seen := func(at string) *runtimeapi.PodSandboxConfig {
@@ -86,8 +86,8 @@ func TestRetriesOfAKubeletJoin(t *testing.T) {
 	b.clear()
 }
 
-// A kubelet that has just started and not seen its pods yet asks for one that runs: it
-// must not get the sandbox, in which it would make the containers a second time.
+// A kubelet that has just started has not listed its pods yet and requests one that runs. It must
+// not get the same sandbox, because it would create the containers a second time.
 func TestSandboxWithContainersIsNotReturnedAgain(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -109,7 +109,7 @@ func TestSandboxWithContainersIsNotReturnedAgain(t *testing.T) {
 	b.clear()
 }
 
-// Rule (b): another config cancels a running job and starts anew.
+// Rule (b): another config cancels a running job, and a new job starts.
 func TestOtherConfigReplacesRunningJob(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("after network.Attach", false)
@@ -131,7 +131,7 @@ func TestOtherConfigReplacesRunningJob(t *testing.T) {
 	b.clear()
 }
 
-// Rule (b): after success another config is refused, naming the field.
+// Rule (b): after success another config is refused. The error names the field.
 func TestOtherConfigAfterSuccess(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -166,7 +166,7 @@ func TestOtherConfigAfterSuccess(t *testing.T) {
 	b.clear()
 }
 
-// A beginning that several ids have is refused by the field that has it.
+// A prefix that several ids share is refused. The error names the field.
 func TestAmbiguousIDNamesItsField(t *testing.T) {
 	b := newBed(t, nil)
 	begun := map[string]bool{}

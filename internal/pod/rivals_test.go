@@ -54,7 +54,7 @@ func (b *bed) warned() string {
 	return strings.Join(info.Warnings, "\n")
 }
 
-// rivals makes two sandboxes whose records have one name, and starts the daemon anew.
+// rivals creates two sandboxes whose records have the same name, and restarts the daemon.
 func (b *bed) rivals() (older, newer, main string) {
 	b.Helper()
 	older, newer = b.mustRun(b.SandboxConfig("was-web")), b.mustRun(b.SandboxConfig("web"))
@@ -67,8 +67,8 @@ func (b *bed) rivals() (older, newer, main string) {
 	return older, newer, main
 }
 
-// Of two sandboxes of one name the newer READY one keeps it; the other is stopped and can be
-// removed by its id. Neither keeps the daemon from starting.
+// Of two sandboxes with the same name the newer READY one keeps it. The other is stopped, and can
+// be removed by its id. The daemon starts with both.
 func TestSandboxesOfOneName(t *testing.T) {
 	b := newBed(t, nil)
 	older, newer, main := b.rivals()
@@ -81,7 +81,7 @@ func TestSandboxesOfOneName(t *testing.T) {
 	if again := b.mustRun(b.SandboxConfig("web")); again != newer {
 		t.Errorf("the name leads to %s, want %s", again, newer)
 	}
-	for range 5 { // what a start decided, the next one decides
+	for range 5 { // each start makes the same decision
 		b.restart()
 		if again := b.mustRun(b.SandboxConfig("web")); again != newer {
 			t.Errorf("the name leads to %s, want %s", again, newer)
@@ -100,7 +100,8 @@ func TestSandboxesOfOneName(t *testing.T) {
 	b.clear()
 }
 
-// A request by id reaches the sandbox of that id, also while one of the same name is worked on.
+// A request by id reaches the sandbox with that id, even while a job runs for another one with the
+// same name.
 func TestStopOfOneOfTwoSandboxesOfOneName(t *testing.T) {
 	b := newBed(t, nil)
 	older, newer, _ := b.rivals()
@@ -124,7 +125,7 @@ func TestStopOfOneOfTwoSandboxesOfOneName(t *testing.T) {
 	b.clear()
 }
 
-// Of two containers of one name the newer running one keeps it.
+// Of two containers with the same name the newer running one keeps it.
 func TestContainersOfOneName(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))

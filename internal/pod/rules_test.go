@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// bed is a machine in memory with one daemon, whose calls the script sees.
+// bed is a machine in memory with one daemon, whose calls go through the script.
 type bed struct {
 	*podtest.World
 	*testing.T
@@ -41,13 +41,13 @@ func (b *bed) restart() {
 	b.s = b.Daemon(b.script)
 }
 
-// outcome is what a request came to.
+// outcome is the result of a request.
 type outcome struct {
 	id  string
 	err error
 }
 
-// runLater makes a request for a sandbox that the test does not wait for.
+// runLater starts a request for a sandbox in the background.
 func (b *bed) runLater(ctx context.Context, config *runtimeapi.PodSandboxConfig) <-chan outcome {
 	came := make(chan outcome, 1)
 	go func() {
@@ -120,7 +120,7 @@ func (b *bed) status(id string) *runtimeapi.ContainerStatus {
 	return status
 }
 
-// clear removes everything that is listed and wants nothing left.
+// clear removes everything that is listed and checks that nothing is left.
 func (b *bed) clear() {
 	b.Helper()
 	for id := range b.listed() {
@@ -151,7 +151,7 @@ const (
 	notReady = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 )
 
-// Rule (a): what is being made shows in the jobs only.
+// Rule (a): an object whose creation runs appears only in the jobs.
 func TestUnfinishedSandboxIsHidden(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("before network.Attach", false)
@@ -196,7 +196,7 @@ func TestUnfinishedContainerIsHidden(t *testing.T) {
 	b.clear()
 }
 
-// Rule (a): READY on success, even if nobody waits any more.
+// Rule (a): the sandbox is READY after success, even if no client waits for it any more.
 func TestLostCallerDoesNotCancel(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("before network.Attach", false)
@@ -215,7 +215,7 @@ func TestLostCallerDoesNotCancel(t *testing.T) {
 	b.clear()
 }
 
-// Rule (a): NOTREADY only when the teardown failed; it is tried again.
+// Rule (a): a failed sandbox is NOTREADY only if the teardown failed. The teardown is retried.
 func TestFailedTeardownIsListedAndRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
@@ -251,7 +251,7 @@ func TestFailedTeardownIsListedAndRetried(t *testing.T) {
 	})
 }
 
-// Rule (c): a second before the deadline the call says where the job is.
+// Rule (c): one second before its deadline the call returns and names the job's stage.
 func TestDeadlineIsAnsweredEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -273,7 +273,7 @@ func TestDeadlineIsAnsweredEarly(t *testing.T) {
 	})
 }
 
-// Rule (d): no progress in one stage ends the job, and it tears down.
+// Rule (d): without progress in a stage the job ends and rolls back.
 func TestStageLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -293,7 +293,7 @@ func TestStageLimit(t *testing.T) {
 	})
 }
 
-// Limits that change hold for jobs that begin afterwards, and not for those under way.
+// Changed limits apply to jobs that begin afterwards, and not to running ones.
 func TestLimitsThatChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -313,8 +313,8 @@ func TestLimitsThatChange(t *testing.T) {
 	})
 }
 
-// Rule (d): the same when the call does not even return: other pods go on, the
-// sandbox shows as NOTREADY, and goes once the call has returned.
+// Rule (d): the same if the call does not even return. Other pods continue. The sandbox is
+// NOTREADY, and is removed once the call has returned.
 func TestCallThatNeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -338,7 +338,7 @@ func TestCallThatNeverReturns(t *testing.T) {
 	})
 }
 
-// Rule (d): a job that makes progress ends all the same when its time is over.
+// Rule (d): a job that makes progress still ends when its time is over.
 func TestTotalLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := podtest.NewWorld(t, podtest.Fake())
@@ -358,7 +358,7 @@ func TestTotalLimit(t *testing.T) {
 	})
 }
 
-// Rule (e): Stop and Remove cancel the job of their key.
+// Rule (e): Stop and Remove cancel the job with their key.
 func TestRemoveCancelsRunningJob(t *testing.T) {
 	for name, end := range map[string]func(*pod.Service, context.Context, string) error{
 		"stop": (*pod.Service).StopSandbox, "remove": (*pod.Service).RemoveSandbox,
@@ -380,8 +380,7 @@ func TestRemoveCancelsRunningJob(t *testing.T) {
 	}
 }
 
-// Rule (e): Remove is pursued to its end, also without its caller, and also by
-// the next daemon.
+// Rule (e): Remove is completed, also without its caller, and by the next daemon if necessary.
 func TestRemoveRunsToItsEnd(t *testing.T) {
 	for _, call := range []string{"before engine.StopSandbox", "after network.Detach", "before engine.RemoveSandbox"} {
 		t.Run(call, func(t *testing.T) {
@@ -402,7 +401,7 @@ func TestRemoveRunsToItsEnd(t *testing.T) {
 	}
 }
 
-// Rule (e): StopSandbox is pursued by the next daemon too, and keeps the record.
+// Rule (e): the next daemon completes StopSandbox, too. The record stays.
 func TestStopRunsToItsEnd(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -421,7 +420,7 @@ func TestStopRunsToItsEnd(t *testing.T) {
 	b.clear()
 }
 
-// A container that is being made while its sandbox is stopped goes with it.
+// If a sandbox is stopped during the creation of a container, the container is removed.
 func TestStopSandboxEndsCreation(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -443,7 +442,7 @@ func TestStopSandboxEndsCreation(t *testing.T) {
 	b.clear()
 }
 
-// The same when the sandbox was stopped before the container had a record.
+// The same if the sandbox was stopped before the container had a record.
 func TestCreationFindsSandboxStopped(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -462,7 +461,7 @@ func TestCreationFindsSandboxStopped(t *testing.T) {
 	b.clear()
 }
 
-// Rule (f): a job of a dead daemon leaves nothing, and the retry gets through.
+// Rule (f): the job of a dead daemon leaves nothing, and the retry succeeds.
 func TestCrashInJob(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("after network.Attach", false)
@@ -480,7 +479,7 @@ func TestCrashInJob(t *testing.T) {
 	b.clear()
 }
 
-// Nothing of one pod holds up another.
+// A pod never blocks another pod.
 func TestHangsDoNotDelayOthers(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("before engine.Create", true)
@@ -498,8 +497,8 @@ func TestHangsDoNotDelayOthers(t *testing.T) {
 	b.clear()
 }
 
-// A container that is to see another's processes must not see those of a process that has the
-// number of that one's process next.
+// A container may see the processes of a target container. If the target's process exits, another
+// process may get its pid. The container must not see that process.
 func TestTargetThatEndsDuringCreate(t *testing.T) {
 	var b *bed
 	target := ""
@@ -532,7 +531,7 @@ func TestTargetThatEndsDuringCreate(t *testing.T) {
 	b.clear()
 }
 
-// A fault of berth's in the middle of a job is undone as any other failure.
+// A panic in a job is rolled back like any other failure.
 func TestPanicIsRolledBack(t *testing.T) {
 	var at atomic.Value
 	at.Store("")

@@ -165,7 +165,7 @@ func TestExecAndStats(t *testing.T) {
 	b.clear()
 }
 
-// A half-made container's log goes with it; a finished one's stays.
+// The log of a container whose creation failed is removed. The log of an exited container stays.
 func TestLogsOfRemovedContainers(t *testing.T) {
 	var fail atomic.Bool
 	b := newBed(t, func(_ int, name string) error {
@@ -186,8 +186,8 @@ func TestLogsOfRemovedContainers(t *testing.T) {
 	if _, err := b.s.CreateContainer(t.Context(), sandbox, half); !errors.Is(err, podtest.ErrInjected) || strings.Count(err.Error(), "cannot create container ") != 1 {
 		t.Errorf("CreateContainer: %v", err)
 	}
-	time.Sleep(50 * time.Millisecond) // so that the file's clock tells the two apart
-	half.LogPath = "done.log"         // somebody else's
+	time.Sleep(50 * time.Millisecond) // so that the files' times differ
+	half.LogPath = "done.log"         // another container's
 	if _, err := b.s.CreateContainer(t.Context(), sandbox, half); !errors.Is(err, podtest.ErrInjected) {
 		t.Errorf("CreateContainer: %v", err)
 	}
@@ -209,8 +209,8 @@ func TestPortForward(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			// A server that answers once it has the whole request, so that only a
-			// half-close gets an answer.
+			// This server answers once it has the whole request, so the client must half-close the
+			// connection to get an answer.
 			go func() {
 				conn, err := l.Accept()
 				if err != nil {
@@ -250,10 +250,10 @@ func TestPortForward(t *testing.T) {
 	}
 }
 
-// A server that takes no more connections is an error in bounded time, which names the
-// pod, the port and both families.
+// If a server accepts no connections, the call fails in bounded time. The error names the pod, the
+// port and both families.
 func TestPortForwardToAServerThatHangs(t *testing.T) {
-	// Two connections are more than its queue holds, and nobody takes them out.
+	// Two connections exceed its queue. The test accepts none.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -329,10 +329,10 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// An address of a namespace that is gone is no reason to hang.
+// A namespace that no longer exists must not make the call hang.
 func TestPortForwardWithoutNamespace(t *testing.T) {
 	b := newBed(t, nil)
-	sandbox := b.mustRun(b.SandboxConfig("web")) // its namespace is a fake's
+	sandbox := b.mustRun(b.SandboxConfig("web")) // its namespace is a fake
 	done := make(chan error, 1)
 	go func() { done <- b.s.PortForward(t.Context(), sandbox, 80, &stream{request: strings.NewReader("")}) }()
 	select {

@@ -83,7 +83,7 @@ func TestSecondStopShortensTheGracePeriod(t *testing.T) {
 		go func() { first <- b.s.StopContainer(t.Context(), id, 3600) }()
 		time.Sleep(time.Minute)
 		if err := b.s.StopContainer(t.Context(), id, 7200); err == nil {
-			// A longer time does not lengthen the first.
+			// A longer grace period does not extend the first one.
 			t.Log("ended with the first")
 		}
 		if err := <-first; err != nil {
@@ -138,7 +138,7 @@ func TestRemoveEndsGracePeriod(t *testing.T) {
 	})
 }
 
-// A stop that joins a removal leaves no grace period behind: nobody would ever end it.
+// A stop that joins a removal leaves no grace period behind, because nothing would ever end it.
 func TestStopThatJoinsARemoval(t *testing.T) {
 	b := newBed(t, nil)
 	id := b.mustStart(b.mustRun(b.SandboxConfig("web")), "main", b.Programs.Sleep)
@@ -163,8 +163,8 @@ func TestStopThatJoinsARemoval(t *testing.T) {
 	b.clear()
 }
 
-// The next daemon goes on with a stop: the rest of the grace period, no second
-// stop signal.
+// The next daemon continues a stop with the rest of the grace period, and without a second stop
+// signal.
 func TestStopSurvivesRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -268,7 +268,7 @@ func TestStopSignalOfRequestAndImage(t *testing.T) {
 	b.clear()
 }
 
-// A stop that fails is told of, and goes on without being asked again.
+// A stop that fails is reported, and continues without another request.
 func TestFailedStopIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
@@ -291,7 +291,7 @@ func TestFailedStopIsRetried(t *testing.T) {
 	})
 }
 
-// A stop signal that could not be sent is sent again: the container keeps its grace.
+// A stop signal that could not be sent is sent again. The container keeps its grace period.
 func TestFailedStopSignalIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
@@ -319,7 +319,7 @@ func TestFailedStopSignalIsSentAgain(t *testing.T) {
 	})
 }
 
-// An engine that does not answer keeps no request waiting for ever.
+// An engine that does not answer cannot block a request forever.
 func TestStopIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -327,7 +327,7 @@ func TestStopIsBounded(t *testing.T) {
 		hang := b.script.HangAt("before engine.Signal", true)
 		begin := time.Now()
 		assertKind(t, b.s.StopContainer(t.Context(), id, 0), errs.Deadline, "send signal", "does not return")
-		if took := time.Since(begin); took != 20*time.Second { // 10 to answer, 10 to hear that it was cancelled
+		if took := time.Since(begin); took != 20*time.Second { // 10 for the answer, 10 after the cancellation
 			t.Errorf("took %s", took)
 		}
 		hang.Release()
@@ -352,7 +352,7 @@ func TestStartError(t *testing.T) {
 	b.clear()
 }
 
-// A start that fails for another reason leaves nothing running.
+// A start that fails for another reason leaves no running process.
 func TestStartFailsAfterItTookEffect(t *testing.T) {
 	b := newBed(t, func(_ int, name string) error {
 		if name == "after engine.Start" {
@@ -369,9 +369,9 @@ func TestStartFailsAfterItTookEffect(t *testing.T) {
 	b.clear()
 }
 
-// TestStoppedSandboxReleasesItsResources: what the engine made is released after the network was
-// detached and not before, the record shows no path to it, and containers that never
-// ran have ended.
+// TestStoppedSandboxReleasesItsResources: the engine's resources are released only after the
+// network was detached. The record contains no path to them. Containers that never ran are reported
+// as exited.
 func TestStoppedSandboxReleasesItsResources(t *testing.T) {
 	var asked atomic.Bool
 	b := newBed(t, func(_ int, name string) error {

@@ -13,11 +13,11 @@ import (
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
-// TestNoTombstoneWithoutItsSandbox: whenever the power goes, the tombstone of a container on
-// disk has that of its sandbox beside it, while pods come and while they go.
+// TestNoTombstoneWithoutItsSandbox: at any power loss, the tombstone of a container on disk has its
+// sandbox's tombstone beside it, while pods are created and removed.
 func TestNoTombstoneWithoutItsSandbox(t *testing.T) {
 	w := podtest.NewWorld(t, podtest.Fake())
-	w.Limits = pod.Limits{Batch: 100 * time.Millisecond} // one for all pods
+	w.Limits = pod.Limits{Batch: 100 * time.Millisecond} // one batch for all pods
 	var seen atomic.Int32
 	script := podtest.NewScript(func(_ int, name string) error {
 		if name != "after disk.Write" && name != "after disk.Remove" {
@@ -31,7 +31,7 @@ func TestNoTombstoneWithoutItsSandbox(t *testing.T) {
 			var head struct{ Record struct{ SandboxID string } }
 			data, err := os.ReadFile(file)
 			if err != nil {
-				continue // it has just gone
+				continue // just removed
 			}
 			if err := json.Unmarshal(data, &head); err != nil {
 				t.Error(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
-// An update is in the cgroup, in the status, and there again after a restart; the
-// config that asked for the container stays what it was.
+// An update is in the cgroup, in the status, and in both again after a restart. The container's
+// original config does not change.
 func TestUpdateContainer(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -68,7 +68,7 @@ func TestUpdateContainerRefused(t *testing.T) {
 	assertKind(t, b.s.UpdateContainer(t.Context(), done, res), errs.State, "exited")
 	assertKind(t, b.s.UpdateContainer(t.Context(), "0123", res), errs.NotFound)
 	assertKind(t, b.s.UpdateSandbox(t.Context(), "0123", nil, res), errs.NotFound)
-	// What an update does not change is judged all the same.
+	// Fields that an update cannot change are validated, too.
 	score := &runtimeapi.LinuxContainerResources{OomScoreAdj: 1001}
 	waiting := b.mustCreate(sandbox, "waiting", b.Programs.Sleep)
 	assertKind(t, b.s.UpdateContainer(t.Context(), waiting, score), errs.Invalid, "linux.oom_score_adj")
@@ -102,7 +102,7 @@ func TestUpdateSandbox(t *testing.T) {
 	b.clear()
 }
 
-// Limits that the engine could not write are not in the record, which says what holds.
+// If the engine could not write the limits, the record keeps the previous ones, which still apply.
 func TestUpdateSandboxThatFails(t *testing.T) {
 	var fail atomic.Bool
 	b := newBed(t, func(_ int, name string) error {
@@ -130,8 +130,8 @@ func TestUpdateSandboxThatFails(t *testing.T) {
 	b.clear()
 }
 
-// A program that is known to be missing when the container is created fails where
-// people look for it: at the start.
+// If berth knows at creation that a program is missing, the start fails, because users expect the
+// error there.
 func TestStartErrorKnownAtCreate(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -152,8 +152,8 @@ func TestStartErrorKnownAtCreate(t *testing.T) {
 	b.clear()
 }
 
-// A daemon that dies in the start of such a container tells its end at once: nobody
-// else would, however long one waited.
+// If the daemon dies during the start of such a container, the next one reports its exit at once.
+// No other process would ever report it.
 func TestRestartDuringAFailingStart(t *testing.T) {
 	b := newBed(t, nil)
 	id := b.mustCreate(b.mustRun(b.SandboxConfig("web")), "main", []string{"absent"})
@@ -167,7 +167,7 @@ func TestRestartDuringAFailingStart(t *testing.T) {
 	b.clear()
 }
 
-// Every signal that a request can name is one of this system's.
+// Every signal that a request can name exists on Linux.
 func TestEverySignalOfTheAPICanBeSent(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))

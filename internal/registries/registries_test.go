@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/manifest"
 )
 
-// document is a file that has registries only.
+// document is a file that contains only registries.
 type document struct {
 	Registries []Registry `json:"registries" help:"Registries."`
 }

@@ -161,13 +161,13 @@ func TestBadFilesAreQuarantined(t *testing.T) {
 	}
 }
 
-// claimant is a record that holds its own id.
+// claimant is a record that contains its own id.
 type claimant struct{ ID string }
 
 func (c *claimant) RecordID() string { return c.ID }
 
-// What a record undoes goes by the id in it, so one that says another id than its
-// file's would undo what is not its own.
+// The undo of a record uses the id in it. A record whose id differs from its file name would undo
+// objects of another record.
 func TestRecordsOfAnotherIDAreQuarantined(t *testing.T) {
 	dir := t.TempDir()
 	for id, says := range map[string]string{"good": "good", "other": "good", "path": "../..", "none": ""} {
@@ -185,7 +185,7 @@ func TestRecordsOfAnotherIDAreQuarantined(t *testing.T) {
 	}
 }
 
-// failing is a Disk whose writes fail after they took effect.
+// failing is a Disk whose writes take effect and then return an error.
 type failing struct {
 	Disk
 	fail bool

@@ -9,7 +9,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// openRanked opens things of which that with the higher count keeps a name.
+// openRanked opens a store in which the object with the higher count keeps a name.
 func openRanked(t *testing.T, dir string) *Dir[thing] {
 	t.Helper()
 	d, _, err := Open(Options[thing]{
@@ -30,8 +30,8 @@ func assertName(t *testing.T, d *Dir[thing], name, want string) {
 	}
 }
 
-// Files of any origin may hold a name twice. Which record it finds follows from the records,
-// never from the order in which they were read.
+// Files from any source may contain a name twice. The name refers to the record that the rule
+// selects, and does not depend on the order in which the records were read.
 func TestSharedNames(t *testing.T) {
 	dir := t.TempDir()
 	d := openRanked(t, dir)
@@ -56,7 +56,8 @@ func TestSharedNames(t *testing.T) {
 		}
 	}
 
-	// A record that is written again, or goes, gives the name to no other than the rule does.
+	// After an update or a removal of a record, the name still refers to the record that the rule
+	// selects.
 	d = openRanked(t, dir)
 	if _, err := d.Update("id03", func(v *thing) error { v.Config = d.entries["id17"].value.Config; return nil }); err != nil {
 		t.Fatal(err)

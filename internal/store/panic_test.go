@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// explosive is a record whose check panics on what it did not expect.
+// explosive is a record whose check panics on unexpected input.
 type explosive struct {
 	Bad *bool `json:"bad"`
 }
@@ -20,7 +20,7 @@ func (e *explosive) Validate() error {
 	return nil
 }
 
-// A record that makes its reader panic is quarantined as any other that cannot be read.
+// A record that makes its reader panic is quarantined like any other unreadable record.
 func TestRecordsThatPanicAreQuarantined(t *testing.T) {
 	dir := t.TempDir()
 	for id, record := range map[string]string{"good": `{"bad":false}`, "bad": `{"bad":true}`, "none": `{}`} {

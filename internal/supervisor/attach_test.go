@@ -13,7 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
-// attached is the fake's answer to an attach: joined at once, until the client leaves.
+// attached is the fake's answer to an attach: the client joins at once, and stays until it
+// disconnects.
 func attached(ctx context.Context, req *wire.Request) error {
 	var call AttachCall
 	if err := req.Decode(&call); err != nil {
@@ -31,8 +32,7 @@ func attached(ctx context.Context, req *wire.Request) error {
 	return ctx.Err()
 }
 
-// heldInput has the client hold the input of container x, and returns the container's
-// end.
+// heldInput passes the input of container x to the client to hold, and returns the container's end.
 func heldInput(t *testing.T, f *fake, c *Client) *os.File {
 	t.Helper()
 	container, ours, err := os.Pipe()
@@ -44,13 +44,13 @@ func heldInput(t *testing.T, f *fake, c *Client) *os.File {
 		t.Fatal(err)
 	}
 	ours.Close()
-	if _, err := c.List(t.Context()); err != nil { // the note is handled before the answer
+	if _, err := c.List(t.Context()); err != nil { // handles the note first
 		t.Fatal(err)
 	}
 	return container
 }
 
-// client is somebody attached to container x.
+// client is a client attached to container x.
 type client struct {
 	words *io.PipeWriter
 	leave context.CancelFunc
@@ -67,7 +67,7 @@ func attachTo(t *testing.T, c *Client) *client {
 	return cl
 }
 
-// fillInput writes until the pipe is full, and returns how much that was.
+// fillInput writes until the pipe is full, and returns the number of bytes.
 func fillInput(t *testing.T, c *Client) int {
 	t.Helper()
 	raw, err := c.link.held.get("x", StreamStdin).SyscallConn()
@@ -90,7 +90,7 @@ func fillInput(t *testing.T, c *Client) int {
 	return filled
 }
 
-// lent tells how many inlets of a descriptor are open.
+// lent returns how many inlets of a descriptor are open.
 func (h *held) lent(id, name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,8 +100,8 @@ func (h *held) lent(id, name string) int {
 	return 0
 }
 
-// TestLeavingClientReleasesTheInput: what a client that left had still to write into a full
-// pipe is not written, and keeps nobody waiting.
+// TestLeavingClientReleasesTheInput: a client disconnects while its data waits for a full pipe. The
+// data is dropped, and blocks no other client.
 func TestLeavingClientReleasesTheInput(t *testing.T) {
 	f := &fake{}
 	c := connect(t, f.serve(t))
@@ -109,7 +109,7 @@ func TestLeavingClientReleasesTheInput(t *testing.T) {
 	filled := fillInput(t, c)
 
 	first := attachTo(t, c)
-	if _, err := first.words.Write([]byte("late ")); err != nil { // taken, and stuck
+	if _, err := first.words.Write([]byte("late ")); err != nil { // waits for the pipe
 		t.Fatal(err)
 	}
 	first.leave()
@@ -134,8 +134,8 @@ func TestLeavingClientReleasesTheInput(t *testing.T) {
 	}
 }
 
-// TestInputOpenOnceEndsForAll: when the supervisor has an input closed, nobody who is
-// attached keeps it open, not even with something left to write.
+// TestInputOpenOnceEndsForAll: when the supervisor requests the end of an input, no attached client
+// keeps it open, not even one with pending data.
 func TestInputOpenOnceEndsForAll(t *testing.T) {
 	f := &fake{}
 	c := connect(t, f.serve(t))
@@ -150,7 +150,7 @@ func TestInputOpenOnceEndsForAll(t *testing.T) {
 	if err := f.conn().Note(NoteDrop, StreamSet{ID: "x", Names: []string{StreamStdin}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.List(t.Context()); err != nil { // the note is handled before the answer
+	if _, err := c.List(t.Context()); err != nil { // handles the note first
 		t.Fatal(err)
 	}
 	got, err := io.ReadAll(container)

@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
-// fake is a supervisor that knows what a test needs.
+// fake is a minimal supervisor.
 type fake struct {
 	protocol int
 	mu       sync.Mutex
@@ -27,7 +27,7 @@ type fake struct {
 	hellos   []Hello
 	offered  map[string]int
 	calls    int
-	// die ends the connection in place of the first n answers to list.
+	// die is the number of calls to list that end the connection in place of an answer.
 	die int
 }
 
@@ -132,7 +132,8 @@ func TestClientReconnectsAndRepeats(t *testing.T) {
 	}
 }
 
-// The supervisor dies while a stop signal is on its way: the container gets it all the same.
+// The supervisor dies while the client sends a stop signal. The container gets the signal all the
+// same.
 func TestInterruptedSignalIsSentAgain(t *testing.T) {
 	f := &fake{die: 1}
 	c := connect(t, f.serve(t))
@@ -154,7 +155,7 @@ func TestClientOffersWhatItHolds(t *testing.T) {
 	defer w.Close()
 	f.conn().Note(NoteHold, StreamSet{ID: "x", Names: []string{StreamStdout}}, r)
 	r.Close()
-	if _, err := c.List(t.Context()); err != nil { // the note is handled before the answer
+	if _, err := c.List(t.Context()); err != nil { // handles the note first
 		t.Fatal(err)
 	}
 	f.conn().Close()
@@ -203,8 +204,8 @@ func TestCallOnAClosedClient(t *testing.T) {
 	}
 }
 
-// TestFinishDoesNotWaitForOtherWriters: what is there is delivered, what
-// somebody may write later is not waited for.
+// TestFinishDoesNotWaitForOtherWriters: existing output is delivered. Finish does not wait for what
+// another process may write later.
 func TestFinishDoesNotWaitForOtherWriters(t *testing.T) {
 	var out bytes.Buffer
 	p := newPlumbing(t.Context())

@@ -30,7 +30,7 @@ type row struct {
 	needs []string
 	// note is additional text for the reader, "" for none.
 	note string
-	// later says that berth answers Unimplemented, and that the test requires this.
+	// later is true if berth answers Unimplemented. The test requires this answer.
 	later bool
 }
 

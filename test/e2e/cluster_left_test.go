@@ -71,7 +71,7 @@ func (h *clusterHost) noNetworkLeft() {
 var (
 	// counted matches a rule's packet counters.
 	counted = regexp.MustCompile(`counter packets \d+ bytes \d+ ?`)
-	// leads matches a rule that names an address or a port.
+	// leads matches a rule that contains an address or a port.
 	leads = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|[0-9a-f]+::|dport`)
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// docker is one of the test's own: nobody else uses its storage, networks, mounts and network
-// namespace.
+// docker is a docker of the test's own. No other process uses its storage, networks, mounts and
+// network namespace.
 type docker struct {
 	namespace, log string
 	args           []string
@@ -113,7 +113,7 @@ func (d *docker) start(t *testing.T) {
 	d.kill = func() {
 		_ = cmd.Process.Kill()
 		<-ended
-		// Its containerd has died with it, but counts as running until somebody waits for it.
+		// Its containerd has died with it, but counts as running until it is reaped.
 		_ = os.Remove(filepath.Join(filepath.Dir(d.log), "exec/containerd/containerd.pid"))
 	}
 	select {

@@ -1,7 +1,6 @@
 //go:build e2e
 
-// Package e2e holds the long tests: a real kubelet, crashes and leaks by the
-// hundred.
+// Package e2e contains the long tests: a real kubelet, and hundreds of crashes and leak checks.
 package e2e
 
 import (

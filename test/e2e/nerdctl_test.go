@@ -62,8 +62,8 @@ func nerdctlProgram(t *testing.T) string {
 }
 
 // nerdctlOnly starts a current containerd of the test's own, and puts a nerdctl for it into PATH.
-// Nobody else uses its storage, networks, mounts and network namespace. It returns the name of the
-// namespace.
+// No other process uses its storage, networks, mounts and network namespace. It returns the name of
+// the namespace.
 func nerdctlOnly(t *testing.T) (namespace string) {
 	t.Helper()
 	require.Root(t)

@@ -42,7 +42,7 @@ spec:
   - {name: web, image: "berth.run/hello:demo", command: [serve, --listen, ":8081"]}
 `
 
-// TestNodeOfCurrentContainerd makes a node of containerd 2, as its projects release it.
+// TestNodeOfCurrentContainerd creates a node of containerd 2, as its projects release it.
 func TestNodeOfCurrentContainerd(t *testing.T) {
 	assets, err := filepath.Abs("../../out/systemd-assets")
 	if err != nil {

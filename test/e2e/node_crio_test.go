@@ -32,7 +32,7 @@ images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
-// TestNodeOfCRIO makes a node of CRI-O, as its project releases it. CRIO names such an archive
+// TestNodeOfCRIO creates a node of CRI-O, as its project releases it. CRIO names such an archive
 // (cri-o.amd64.v1.36.0.tar.gz), because no package source here has it.
 func TestNodeOfCRIO(t *testing.T) {
 	archive := require.Given(t, "CRIO", "an archive of CRI-O's release")

@@ -30,9 +30,10 @@ network: {mode: kubenet, podCIDRs: [10.88.7.0/24]}
 	dockerOfPackages = nodeHead + "runtime: {name: docker}\n"
 )
 
-// TestNodeOfDistributions makes nodes of every runtime on each distribution that can be built from
-// packages here, except Debian 12, which the integration tests have. The runtime runs a pod with a
-// network, or a container. A second apply has nothing to do, and a reset leaves the disk as it was.
+// TestNodeOfDistributions creates nodes of every runtime on each distribution that can be built
+// from packages here, except Debian 12, which the integration tests have. The runtime runs a pod
+// with a network, or a container. A second apply has nothing to do, and a reset leaves the disk as
+// it was.
 func TestNodeOfDistributions(t *testing.T) {
 	assets, err := filepath.Abs("../../out/systemd-assets")
 	if err != nil {
@@ -72,7 +73,7 @@ func TestNodeOfDistributions(t *testing.T) {
 	}
 }
 
-// nodeWithPods makes a node whose runtime serves CRI at an endpoint.
+// nodeWithPods creates a node whose runtime serves CRI at an endpoint.
 func nodeWithPods(t *testing.T, release string, add map[string]string, text, endpoint string) {
 	m := systemd.BootNodeOf(t, systemd.Options{Release: release, Add: add})
 	m.Write(systemd.NodeFile, "")
@@ -86,7 +87,7 @@ func nodeWithPods(t *testing.T, release string, add map[string]string, text, end
 	m.WasReset(before, "--allow-disruption")
 }
 
-// nodeWithContainers makes a node of docker.
+// nodeWithContainers creates a node of docker.
 func nodeWithContainers(t *testing.T, release string) {
 	m := systemd.BootNodeOf(t, systemd.Options{Release: release})
 	m.Write(systemd.NodeFile, "")

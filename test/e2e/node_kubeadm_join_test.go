@@ -115,7 +115,7 @@ type taint struct{ Key, Value, Effect string }
 // node that is not ready some time after the node is.
 func ofController(t taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") }
 
-// isAsDescribed wants what the node file joinable says.
+// isAsDescribed requires what the node file joinable describes.
 func (n joined) isAsDescribed(t *testing.T, zone, ip string, taints int) {
 	t.Helper()
 	if got := n.Metadata.Labels["berth.run/zone"]; got != zone {

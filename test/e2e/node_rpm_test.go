@@ -53,7 +53,7 @@ mv /usr/bin/apt-get /usr/bin/apt-get.off
 // volatileOfRPM is what rpm, dnf and zypper write for themselves.
 var volatileOfRPM = []string{"/var/lib/rpm", "/var/lib/dnf", "/var/cache/dnf", "/var/lib/zypp", "/var/cache/zypp", "/etc/zypp"}
 
-// TestNodeOfRPM makes nodes on machines with RPM packages, by the real dnf and zypper. No such
+// TestNodeOfRPM creates nodes on machines with RPM packages, by the real dnf and zypper. No such
 // distribution is available here: the machine is Debian with another os-release, and the packages
 // are empty and have the names of that distribution.
 func TestNodeOfRPM(t *testing.T) {
@@ -83,7 +83,7 @@ func TestNodeOfRPM(t *testing.T) {
 			}
 			m.Run("/opt/berth", "node", "apply", "--yes")
 
-			// Nothing is left of a package that nobody has.
+			// Nothing is left of a package that no repository has.
 			half := m.Tree(append(systemd.Volatile(), volatileOfRPM...)...)
 			m.Describe(berthOfPackages + "packages: {install: [no-such-package]}\n")
 			if out, err := m.Try("/opt/berth", "node", "apply", "--yes"); err == nil || !strings.Contains(out, "no-such-package") || !strings.Contains(out, "rolled back") {

@@ -71,8 +71,8 @@ func podman(t *testing.T) {
 	}
 }
 
-// podmanOnly puts a podman of the test's own into PATH. Nobody else uses its storage, networks and
-// network namespace. It returns the name of the namespace.
+// podmanOnly puts a podman of the test's own into PATH. No other process uses its storage, networks
+// and network namespace. It returns the name of the namespace.
 func podmanOnly(t *testing.T) (namespace string) {
 	t.Helper()
 	require.Root(t)

@@ -165,9 +165,9 @@ func filesBelow(dir string) []string {
 	return all
 }
 
-// collected reports descriptors that the runtime of Go closes when it collects
-// garbage: those of processes that libcontainer started and does not wait for, and
-// of the FIFOs of inits that failed. The leak test sees that they do not add up.
+// collected reports descriptors that Go's garbage collector closes: those of processes that
+// libcontainer started and does not wait for, and of the FIFOs of inits that failed. The leak test
+// checks that they do not accumulate.
 func collected(target string) bool {
 	return target == "anon_inode:[pidfd]" || strings.HasSuffix(target, "exec.fifo (deleted)")
 }

@@ -48,7 +48,7 @@ func FindLeftovers(dir string) Leftovers {
 }
 
 // InstanceOf returns the instance of a berth with this state directory, as docs/architecture.md
-// says. It is part of every name on the host.
+// defines it. It is part of every name on the host.
 func InstanceOf(state string) string {
 	sum := sha256.Sum256([]byte(state))
 	return hex.EncodeToString(sum[:4])

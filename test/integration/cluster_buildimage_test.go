@@ -85,7 +85,7 @@ func interruptBuild(t *testing.T, bin string, signal syscall.Signal) {
 	ended := make(chan error, 1)
 	ready := make(chan string, 1)
 	go func() {
-		text, _ := os.ReadFile(at("ready")) // until the child has said so
+		text, _ := os.ReadFile(at("ready")) // until the child has started
 		ready <- strings.TrimSpace(string(text))
 	}()
 	go func() { ended <- cmd.Wait() }()

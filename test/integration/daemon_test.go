@@ -232,7 +232,7 @@ func TestServeNeedsRoot(t *testing.T) {
 	}
 	as := []string{"--reuid=65534", "--regid=65534", "--clear-groups", filepath.Join(bin, "berth")}
 	n.refused(t, n.run("setpriv", append(as, n.places()...)...), "must run as root")
-	// The error for a client without permission must say so, and not that the socket does not
+	// The error must report that the client has no permission, and not that the socket does not
 	// exist.
 	n.StartDaemon()
 	r := n.run("setpriv", append(as, "pod", "ls", "--endpoint", "unix://"+n.Socket)...)
@@ -543,7 +543,7 @@ func TestStopDoesNotWaitForRequests(t *testing.T) {
 		_, err := b.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: pod.Container, Timeout: 10})
 		stops <- err
 	}()
-	b.Await("the stop", func() bool { // nobody completes a request that has not arrived
+	b.Await("the stop", func() bool { // the rest of the request never arrives
 		jobs, _, err := b.CLI("jobs", "-o", "json")
 		return err == nil && strings.Contains(jobs, pod.Container)
 	})

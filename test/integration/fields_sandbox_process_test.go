@@ -129,7 +129,7 @@ func (f *fields) testSandboxProfiles(t *testing.T) {
 	containerSecurity(config).Privileged = true
 	_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
 	checkRefusal(t, err, codes.InvalidArgument, []string{"privileged"})
-	// Ours are those that there are.
+	// A privileged container has the capabilities of the bounding set of this process.
 	want(t, "capabilities", f.says(t, "grep CapEff /proc/self/status", f.privilegedPod()), "CapEff:\t"+statusLines(t, "/proc/self")["CapBnd"])
 
 	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) {

@@ -262,7 +262,7 @@ func (f *fields) testSeccomp(t *testing.T) {
 	const chmod = "chmod 700 /tmp 2>/dev/null && echo done || echo refused"
 	want(t, "Localhost", f.says(t, chmod, profile(runtimeapi.SecurityProfile_Localhost, file)), "refused")
 	want(t, "the old field's localhost", f.says(t, chmod, old("localhost/"+file)), "refused")
-	// CRI: privileged means that no filter is applied. The log says that the request named one.
+	// CRI: privileged means that no filter is applied. The log reports that the request named one.
 	privileged := f.privilegedPod()
 	want(t, "Localhost of a privileged container", f.says(t, chmod, func(c containerConfig) {
 		privileged(c)
@@ -307,7 +307,7 @@ func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	words := []string{"runtime.seccomp_profile of the configuration", noChmod, "does not exist"}
-	_, err := f.Runtime.RunPodSandbox(f.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: f.Sandbox("absent")}) // it asks for the default
+	_, err := f.Runtime.RunPodSandbox(f.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: f.Sandbox("absent")}) // it requests the default
 	checkRefusal(t, err, codes.InvalidArgument, words)
 	config := f.Container("absent", "exit 0")
 	byDefault(config)

@@ -91,8 +91,8 @@ func checkModes(t *testing.T, top string) (seen int) {
 	return seen
 }
 
-// seeClosed counts the files below a directory that nobody else can enter. Files of containers and
-// images there keep their own modes.
+// seeClosed counts the files below a directory that no other user can enter. Files of containers
+// and images there keep their own modes.
 func seeClosed(dir string, seen *int) error {
 	entries, err := os.ReadDir(dir)
 	*seen += len(entries)

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// A GPU for tests is another device by its names: this host's /dev/net/tun, which a container may
-// open only if its rules say so.
+// A GPU for tests is another device by its names: this host's /dev/net/tun. A container may open it
+// only if its device rules allow it.
 const (
 	makeGPU = "mkdir -p /var/run/cdi && mknod /dev/nvidia0 c 10 200 && chmod 666 /dev/nvidia0"
 	gpuSpec = `{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}]}`

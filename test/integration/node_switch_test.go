@@ -9,7 +9,8 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// switchable is a node of a runtime. Its images would come from a registry that nobody may ask.
+// switchable is a node of a runtime. Its images would come from a registry that the test must not
+// use.
 const switchable = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -70,7 +71,7 @@ func (m switched) is(name, other, socket string) {
 	m.PodAnswers(socket, 8081)
 }
 
-// asked checks that nobody has asked a registry since the machine's boot.
+// asked checks that no request has reached a registry since the machine's boot.
 func (m switched) asked() {
 	m.t.Helper()
 	if out := m.Run("nft", "list", "counter", "inet", "watch", "pulls"); !strings.Contains(out, "packets 0 bytes 0") {

@@ -99,8 +99,9 @@ func TestPodsOfEveryStateOverARestart(t *testing.T) {
 	}
 }
 
-// TestPodWhoseNamespaceIsDestroyed: somebody unmounts a pod's network namespace, or removes its
-// file. berth can still stop and remove the pod, before or after a restart, and the next pod works.
+// TestPodWhoseNamespaceIsDestroyed: another program unmounts a pod's network namespace, or removes
+// its file. berth can still stop and remove the pod, before or after a restart, and the next pod
+// works.
 func TestPodWhoseNamespaceIsDestroyed(t *testing.T) {
 	for name, destroy := range map[string]func(path string) error{
 		"unmounted": func(path string) error { return unix.Unmount(path, unix.MNT_DETACH) },

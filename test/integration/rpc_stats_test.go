@@ -128,7 +128,7 @@ func podStats(t *testing.T, b *harness.Berth, sandbox, container string) {
 	if linux.Cpu.GetUsageCoreNanoSeconds().GetValue() == 0 || linux.Memory.GetWorkingSetBytes().GetValue() == 0 || linux.Process.GetProcessCount().GetValue() < 2 {
 		t.Errorf("pod %v", linux)
 	}
-	// Nobody has asked before: the sampler includes a pod from its start.
+	// No request came before: the sampler includes a pod from its start.
 	if linux.Cpu.GetUsageNanoCores() == nil {
 		t.Errorf("the pod's rate of CPU is not known at the first read: %v", linux.Cpu)
 	}

@@ -26,7 +26,7 @@ func TestRPC(t *testing.T) {
 		name string
 		test func(*testing.T, *harness.Berth)
 	}{
-		{"UpdateRuntimeConfig", updateRuntimeConfig}, // while nobody has an address
+		{"UpdateRuntimeConfig", updateRuntimeConfig}, // no pod has an address yet
 		{"Version", version},
 		{"RuntimeConfig", runtimeConfig},
 		{"RunPodSandbox", runPodSandbox},

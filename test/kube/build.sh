@@ -33,7 +33,7 @@ if [ ! -e go.sum ] || ! cmp -s tools.go.new tools.go; then
     echo "module kube"
     awk '$1=="go" || $1=="godebug"' "$mod"
     echo "require k8s.io/kubernetes $version"
-    # Kubernetes replaces its staging modules by folders; outside they have versions.
+    # Kubernetes replaces its staging modules by folders. Other modules need versions of them.
     awk -v v="$staging" '/=> \.\/staging/{print "replace", $(NF-2), "=>", $(NF-2), v}' "$mod"
   } > go.mod
   mv tools.go.new tools.go

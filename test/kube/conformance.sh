@@ -23,7 +23,7 @@ printf '//go:build tools\n\npackage kube\n\nimport (\n\t_ "%s"\n\t_ "%s"\n\t_ "%
   awk '$1=="go" || $1=="godebug"' "$mod"
   echo "require k8s.io/kubernetes $version"
   awk '$1=="github.com/onsi/ginkgo/v2" {print "require", $1, $2}' "$mod"
-  # Kubernetes replaces its staging modules by folders; outside they have versions.
+  # Kubernetes replaces its staging modules by folders. Other modules need versions of them.
   awk -v v="$staging" '/=> \.\/staging/{print "replace", $(NF-2), "=>", $(NF-2), v}' "$mod"
 } > go.mod
 go mod tidy 2> tidy.log || { tail -5 tidy.log >&2; exit 1; }
@@ -55,7 +55,7 @@ image() {
   mv "$work/manifest.json" "$work/images/manifest.json"
 }
 
-# tag NAME: the version that the tests want of an image, as their list of images has it.
+# tag NAME: prints the version of an image that the tests need, from their list of images.
 list=$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/utils/image/manifest.go
 tag() { sed -n "s/.*configs\[$1\] *= Config{.*, \"\([^\"]*\)\"}/\1/p" "$list"; }
 
@@ -83,8 +83,8 @@ cp "$(command -v busybox)" "$work/busybox/bin/busybox"
 for applet in $("$work/busybox/bin/busybox" --list); do
   [ "$applet" = busybox ] || ln -s busybox "$work/busybox/bin/$applet"
 done
-# Debian's busybox has a shell that drops variables whose names are no identifiers. The tests with
-# such names find their shell by PATH; a test that needs busybox's own builtins uses /bin/sh.
+# Debian's busybox has a shell that drops variables whose names are not identifiers. The tests with
+# such names find their shell by PATH. A test that needs busybox's own builtins uses /bin/sh.
 cp "$work/agnhost/bin/bash-static" "$work/busybox/usr/bin/sh"
 echo 'root:x:0:0:root:/root:/bin/sh' > "$work/busybox/etc/passwd"
 echo 'root:x:0:' > "$work/busybox/etc/group"
@@ -100,7 +100,7 @@ chmod ug+s "$work/nonewprivs/usr/local/bin/nnp"
 layer "$work/nonewprivs" nonewprivs
 image nonewprivs "{\"Env\": $path, \"Cmd\": [\"nnp\"]}" "$at/nonewprivs:$(tag Nonewprivs)"
 
-# The sandboxes' process of other runtimes is a program of some tests.
+# Some tests use the pause program of other runtimes.
 mkdir "$work/pause"
 CGO_ENABLED=1 gcc -O2 -static -o "$work/pause/pause" "$here/../bench/pause/pause.c"
 layer "$work/pause" pause

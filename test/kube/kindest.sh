@@ -65,14 +65,14 @@ done
 install -m 755 "$(command -v jq)" "$root/usr/local/bin/jq"
 ldd "$(command -v jq)" | awk '$3 ~ /lib(jq|onig)/ {print $3}' | xargs -I{} cp -L {} "$root/usr/lib/"
 printf '%s' "$version" > "$root/kind/version"
-# Where a controller of cgroup v1 is mounted nowhere on the host, systemd mounts it in the
-# node when kind's entrypoint, which makes the kubelet's groups, has passed.
+# If a controller of cgroup v1 is mounted nowhere on the host, systemd mounts it in the node after
+# kind's entrypoint has created the kubelet's groups.
 cat > "$root/etc/systemd/system/kubelet.service.d/20-groups.conf" <<'END'
 [Service]
 ExecStartPre=/bin/sh -c 'for h in /sys/fs/cgroup/*/; do [ ! -e $h/cgroup.procs ] || mkdir -p $h/kubelet $h/kubelet.slice; done'
 END
 
-# The sandboxes' process, and what the pods of the network are made of.
+# The pause process, and the programs of the pod network.
 mkdir -p "$work/pause" "$work/network"/{bin,host,tmp}
 gcc -O2 -static -o "$work/pause/pause" test/bench/pause/pause.c
 archive registry.k8s.io/pause:3.10 "$work/pause" '{"Entrypoint": ["/pause"]}' "$work/images/pause.tar"

@@ -52,7 +52,7 @@ chroot root apt-get update -q > update.log 2>&1 || said update.log
 names="conntrack ethtool socat libapparmor1 containerd runc containernetworking-plugins docker.io cloud-init strace"
 names+=" $(chroot root apt-cache pkgnames docker-cli | grep -x docker-cli || :)" # which docker.io has in it, or not
 chroot root apt-get install -y -q -d --no-install-recommends $names > packages.log 2>&1 || said packages.log
-# Load balancers of clusters run it themselves.
+# The load balancers of clusters run it themselves.
 ln -s /dev/null root/etc/systemd/system/haproxy.service
 echo node > root/etc/hostname
 echo "$recipe" > recipe

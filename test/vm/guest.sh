@@ -8,7 +8,7 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # The kernel's security module.
 lsm=apparmor
 [ ! -e /sys/fs/selinux/enforce ] || lsm=selinux
-# Debian's policy forbids units what a test does to its machine. Logins may do it.
+# Debian's policy does not allow units what a test does to its machine. Logins may do it.
 if [ $lsm = selinux ] && ! grep -q :unconfined_t: /proc/self/attr/current; then
   exec runcon -t unconfined_t bash "$0"
 fi
@@ -28,7 +28,7 @@ declare -A steps=(
   [selinux]="integration -test.run SELinux|TestPodInit|TestContainersThat"
   [cluster]="e2e -test.run TestClusterOfInstalledBerth -test.timeout 110m"
 )
-# Which of them run by themselves, for each security module. cluster runs when it is named.
+# The steps that run by default, for each security module. cluster runs only if it is named.
 declare -A order=(
   [apparmor]="units lifecycle fields engine supervisor network kubelet crash"
   [selinux]="selinux"
@@ -51,7 +51,7 @@ setup() {
   systemctl start berth.service
 }
 
-# one STEP[=PATTERN]: runs a step, or those of its tests that PATTERN names.
+# one STEP[=PATTERN]: runs a step, or the tests in it that PATTERN names.
 one() {
   local name=${1%%=*} binary arguments
   read -r binary arguments <<< "${steps[$name]}"

@@ -52,8 +52,8 @@ for unit in systemd-networkd-wait-online.service systemd-udev-settle.service sys
   apt-daily-upgrade.timer e2scrub_all.timer getty@tty1.service serial-getty@ttyS0.service; do
   ln -sf /dev/null "root/etc/systemd/system/$unit"
 done
-# For the boots with SELinux: permissive until guest.sh enforces, with the types for
-# containers that Debian's policy names and does not have. Labels come last.
+# For the boots with SELinux: permissive until guest.sh enforces, with the types for containers that
+# Debian's policy names and does not contain. Labels come last.
 printf 'SELINUX=permissive\nSELINUXTYPE=default\n' > root/etc/selinux/config
 cp container.cil root/root/
 unshare --mount bash -euc '

@@ -75,7 +75,7 @@ func TestInstalledTerminalsLiveInTheFdStore(t *testing.T) {
 	b.RemoveAllPods()
 	left := "0"
 	if !sysproc.PidfdsReportExits() {
-		left = "1" // the process connector, which is no container's
+		left = "1" // the process connector does not belong to a container
 	}
 	b.Await("the fd store to be emptied", func() bool { return show(t, harness.SupervisorUnit, "NFileDescriptorStore") == left })
 }

@@ -135,7 +135,7 @@ func initPid(b *harness.Berth, container string) int {
 	return info.Pid
 }
 
-// show returns properties of a unit in the order asked for, a line each.
+// show returns properties of a unit in the requested order, one per line.
 func show(t testing.TB, unit string, properties ...string) string {
 	t.Helper()
 	var values []string

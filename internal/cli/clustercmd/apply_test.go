@@ -17,7 +17,7 @@ func TestConfirm(t *testing.T) {
 			t.Errorf("%q: %v", answer, err)
 		}
 	}
-	// Ctrl-C is an answer.
+	// Ctrl-C counts as an answer.
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupt"))
 	silent, _ := io.Pipe()

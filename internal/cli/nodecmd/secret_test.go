@@ -21,13 +21,13 @@ const (
 	newSecret = "hunter3-new"
 )
 
-// secretTarget has files that are kept from others in every way, each with content.
+// secretTarget has files that are protected in every possible way. Each contains content.
 func secretTarget(content string) provision.Target {
 	return provision.Target{Tasks: []provision.Task{
 		tasks.File{Path: "/etc/app/token", Content: content, Mode: 0o600},
 		tasks.File{Path: "/etc/app/group", Content: content + "\n", Mode: 0o640},
 		tasks.File{Path: "/etc/app/flagged", Content: content + "\n\n", Mode: 0o600, Secret: true},
-		tasks.File{Path: "/etc/app/opened", Content: "for all\n", Mode: 0o644}, // it was closed
+		tasks.File{Path: "/etc/app/opened", Content: "for all\n", Mode: 0o644}, // was 0600
 		tasks.File{Path: "/etc/closed/plain", Content: content + "\n\n\n\n", Mode: 0o644},
 		tasks.JSONKeys{Path: "/etc/app/keys.json", Set: map[string]any{"auth": content}, Mode: 0o600},
 		tasks.JSONKeys{Path: "/etc/app/open.json", Set: map[string]any{
@@ -40,13 +40,14 @@ func secretTarget(content string) provision.Target {
 	}}
 }
 
-// keyFile is a private key whose line in the middle is content.
+// keyFile returns a private key whose second line is content.
 func keyFile(content string) string {
 	const line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7\n"
 	return "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat(line, 5) + content + "\n" + strings.Repeat(line, 5) + "-----END PRIVATE KEY-----\n"
 }
 
-// leaks fails where a text has a secret, or a digest that a short secret is found by.
+// leaks fails the test if a text contains a secret, or a digest from which a short secret can be
+// found.
 func leaks(t *testing.T, what, text string) {
 	t.Helper()
 	for _, content := range []string{oldSecret, newSecret} {
@@ -61,8 +62,9 @@ func leaks(t *testing.T, what, text string) {
 	}
 }
 
-// TestSecretsAreNotShown: a file that not everybody may read, and a credential in another,
-// show as changed by size and fingerprint, in the text and the JSON of each command.
+// TestSecretsAreNotShown: a file that not every user may read, or a credential in another file, is
+// shown as changed, with size and fingerprint only. This holds for the text and the JSON of each
+// command.
 func TestSecretsAreNotShown(t *testing.T) {
 	host := provisiontest.New()
 	files := host.Files()
@@ -71,7 +73,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What was there before berth.
+	// The files existed before berth.
 	for name, mode := range map[string]uint32{
 		"/etc/app/token": 0o600, "/etc/app/group": 0o640, "/etc/app/flagged": 0o600, "/etc/app/opened": 0o600, "/etc/closed/plain": 0o644,
 	} {
@@ -153,7 +155,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestNodeFileOfTheHistory: credentials in settings that berth has no field for are hidden, too.
+// TestNodeFileOfTheHistory: credentials are hidden in settings for which berth has no field, too.
 func TestNodeFileOfTheHistory(t *testing.T) {
 	wish := "apiVersion: berth.run/v1alpha1\nkind: Node\nruntime:\n  name: containerd\n  config:\n    additions:\n      a.registry.auth: " + oldSecret + "\n      a.max: 5\n"
 	text, err := redacted(provisiontest.New(), []byte(wish))

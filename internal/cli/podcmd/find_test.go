@@ -62,7 +62,7 @@ func TestRemotePorts(t *testing.T) {
 	}
 }
 
-// Names come from whoever made the pod; none may lead a removal elsewhere.
+// The creator of the pod chooses the names. No name may make a removal delete other paths.
 func TestOwnNames(t *testing.T) {
 	for uid, want := range map[string]bool{"u-1": true, "": false, "..": false, "../../etc": false, "a/b": false, "a\x00": false} {
 		if got := ownNames(&runtimeapi.PodSandboxMetadata{Uid: uid, Namespace: "n", Name: "p"}); got != want {

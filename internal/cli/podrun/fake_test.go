@@ -18,12 +18,12 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// program is what a fake container does: it returns its exit code, and must end
-// when stop is closed.
+// program is what a fake container runs. It returns the exit code, and must return when stop is
+// closed.
 type program func(c *fakeContainer) int32
 
-// fakeRuntime is a CRI runtime in memory. Containers do what programs say for their
-// name, and write real log files.
+// fakeRuntime is a CRI runtime in memory. Containers run the program with their name, and write
+// real log files.
 type fakeRuntime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -42,7 +42,7 @@ type fakeSandbox struct {
 	ready  bool
 }
 
-// idOf a pod's sandbox; that of web, whom most tests run, is "sandbox".
+// idOf returns the id of a pod's sandbox. The pod web, which most tests run, has the id "sandbox".
 func idOf(meta *runtimeapi.PodSandboxMetadata) string {
 	if meta.Name == "web" {
 		return "sandbox"

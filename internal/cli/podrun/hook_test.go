@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// execs notes what hooks run, beside the calls of the runtime.
+// execs records the commands of hooks, beside the calls of the runtime.
 func execs(f *fakeRuntime, code func(cmd string) int32) {
 	f.exec = func(id string, cmd []string) (int32, error) {
 		f.mu.Lock()
@@ -63,7 +63,7 @@ func TestFailedPostStartEndsTheContainer(t *testing.T) {
 	}
 }
 
-// A hook that takes the whole grace leaves the container two seconds.
+// If a hook uses the whole grace period, the container still gets two seconds.
 func TestPreStopIsPartOfTheGrace(t *testing.T) {
 	s := newScene(t, `
   terminationGracePeriodSeconds: 3

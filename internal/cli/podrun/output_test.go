@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestSay: the keeper prints an error without the name of its kind, which is for programs.
+// TestSay: the keeper prints an error without the name of its kind. The kind is for programs.
 func TestSay(t *testing.T) {
 	var told strings.Builder
 	k := &podRun{out: output.New(false, "", nil, nil)}

@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// scene is a keeper at work on a fake runtime.
+// scene is a keeper that runs on a fake runtime.
 type scene struct {
 	t             *testing.T
 	runtime       *fakeRuntime
@@ -94,7 +94,7 @@ func (s *scene) wait() {
 	}
 }
 
-// until waits for something that the keeper brings about.
+// until waits until a condition is true that the keeper causes.
 func (s *scene) until(what string, is func() bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
@@ -108,7 +108,7 @@ func (s *scene) called(call string) func() bool {
 	return func() bool { return slices.Contains(s.runtime.noted(), call) }
 }
 
-// exits makes a program that ends at once, writes says that it writes first.
+// exits returns a program that writes says and then exits at once.
 func exits(code int32, writes string) program {
 	return func(c *fakeContainer) int32 {
 		if writes != "" {
@@ -118,7 +118,7 @@ func exits(code int32, writes string) program {
 	}
 }
 
-// serves makes a program that runs until it is stopped.
+// serves returns a program that runs until it is stopped.
 func serves(code int32) program {
 	return func(c *fakeContainer) int32 {
 		<-c.stop
@@ -230,7 +230,7 @@ func TestSecondInterruptKills(t *testing.T) {
 	s := newScene(t, `
   containers: [{name: a, image: "x:1"}]
 `, &fakeRuntime{programs: map[string]program{"a": func(c *fakeContainer) int32 {
-		<-t.Context().Done() // deaf
+		<-t.Context().Done() // ignores the stop signal
 		return 0
 	}}})
 	s.run()
@@ -268,7 +268,7 @@ func TestLivenessRestarts(t *testing.T) {
 	}
 }
 
-// A runtime that is away says nothing about the container.
+// If the runtime is unavailable, the state of the container is unknown.
 func TestProbeThatCannotTakePlaceCountsForNothing(t *testing.T) {
 	var probes atomic.Int32
 	s := newScene(t, `

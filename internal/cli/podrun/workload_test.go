@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml"
 )
 
-// newGroupScene is a keeper of all pods of a file.
+// newGroupScene creates a keeper for all pods of a file.
 func newGroupScene(t *testing.T, yaml string, f *fakeRuntime) (*scene, *podyaml.Manifest) {
 	t.Helper()
 	m, err := podyaml.Parse([]byte(yaml))
@@ -68,7 +68,8 @@ func TestStatefulSetStartsInOrderAndStopsLastFirst(t *testing.T) {
 		"stop db-2/a-0 in 30", "stop sandbox db-2", "stop db-1/a-0 in 30", "stop sandbox db-1", "stop db-0/a-0 in 30", "stop sandbox db-0")
 }
 
-// TestSecondInterruptKillsAllOfAStatefulSet: nobody waits for one that does not end.
+// TestSecondInterruptKillsAllOfAStatefulSet: the second interrupt kills all pods. The command does
+// not wait for a pod that does not exit.
 func TestSecondInterruptKillsAllOfAStatefulSet(t *testing.T) {
 	s, m := newGroupScene(t, threeOrdered, &fakeRuntime{programs: map[string]program{"a": func(*fakeContainer) int32 {
 		<-t.Context().Done()
@@ -170,7 +171,8 @@ func TestStartAllLeavesAllPodsRunning(t *testing.T) {
 	if s.called("stop sandbox one")() {
 		t.Errorf("calls %q", s.runtime.noted())
 	}
-	// The first one's hosts file has both: it is written again when the second one starts.
+	// The hosts file of the first pod has both names. The keeper writes it again when the second
+	// pod starts.
 	hosts, err := os.ReadFile(podyaml.HostsFile(filepath.Join(s.volumes, "u-1")))
 	if err != nil || strings.Count(string(hosts), "both.default.svc") != 2*strings.Count("both.default.svc both.default.svc.cluster.local", "both.default.svc") {
 		t.Errorf("hosts of the first:\n%s%v", hosts, err)

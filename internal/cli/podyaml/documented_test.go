@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestDocumentedFieldSets: the sets of fields that occur together in the manifests of
-// Kubernetes' documentation are taken, each in a manifest of our own.
+// TestDocumentedFieldSets: berth accepts the combinations of fields in the manifests of Kubernetes'
+// documentation. Each combination is in a manifest of our own.
 func TestDocumentedFieldSets(t *testing.T) {
 	files, err := filepath.Glob("testdata/documented/*.yaml")
 	if err != nil || len(files) < 25 {

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// FuzzParse: whatever a file says, it is refused as its author's fault, or it becomes
-// requests that can be written down, whose files lie below the pod's directory.
+// FuzzParse: any file is either refused, with an error that blames its author, or becomes requests
+// that can be encoded and whose files are below the pod's directory.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	more, moreErr := filepath.Glob("testdata/documented/*.yaml")
@@ -51,7 +51,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// translatesWhole: requests that can be written, and paths that stay where they belong.
+// translatesWhole checks that the requests can be encoded and that paths stay below their
+// directories.
 func translatesWhole(t *testing.T, b *Bundle) {
 	facts := testFacts()
 	out := []any{b.Sandbox(facts), b.ForegroundFields()}

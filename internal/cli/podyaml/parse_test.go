@@ -59,8 +59,8 @@ func TestFaultsNameTheirField(t *testing.T) {
 	}
 }
 
-// TestValuesOfAnotherType: each is named by its own line and place, also in a list, and in no words
-// of Go.
+// TestValuesOfAnotherType: the error for a value of the wrong type has its line and path, also in a
+// list. The message contains no Go type names.
 func TestValuesOfAnotherType(t *testing.T) {
 	const text = podHead + `  containers:
     - name: a
@@ -114,7 +114,8 @@ func TestValuesOfAnotherType(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotTold: a fault of a Secret's value stands in logs, and its value does not.
+// TestSecretsAreNotTold: the error for an invalid value of a Secret does not contain the value,
+// because errors end up in logs.
 func TestSecretsAreNotTold(t *testing.T) {
 	const text = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData:\n  pin: 48151623\ndata:\n  key: \"hush hush\"\n"
 	_, err := Parse([]byte(text))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// workloadOf is a document of a kind with a template, and more fields of its spec.
+// workloadOf returns a document of a kind with a template, and with more fields in its spec.
 func workloadOf(kind, more string) string {
 	group := "apps/v1"
 	if kind == "Job" {
@@ -16,8 +16,9 @@ func workloadOf(kind, more string) string {
 		"  template:\n    metadata: {labels: {app: w}}\n    spec: {restartPolicy: Never, containers: [{name: a, image: x, ports: [{name: http, containerPort: 80}]}]}\n"
 }
 
-// TestFieldsOfWorkloads: nothing of a document that makes or serves pods is taken in
-// silence. What begins with ! is a fault, the rest are notes, "" is none.
+// TestFieldsOfWorkloads: berth reports each field that it does not honour in a document that
+// creates or serves pods. A text that begins with ! is a fault, others are notes, "" means no
+// report.
 func TestFieldsOfWorkloads(t *testing.T) {
 	service := func(spec string) string {
 		return workloadOf("Deployment", "") + "---\napiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec:\n  selector: {app: w}\n" + spec
@@ -77,7 +78,8 @@ func TestMinReadySecondsOfAStatefulSet(t *testing.T) {
 	}
 }
 
-// TestClaimsAreBoundAsTheySay: by selector, mode and the namespace of claimRef.
+// TestClaimsAreBoundAsTheySay: a claim is bound by its selector, its mode and the namespace in
+// claimRef.
 func TestClaimsAreBoundAsTheySay(t *testing.T) {
 	const volume = "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: v, labels: {disk: fast}}\nspec: {hostPath: {path: /disk}, "
 	const claim = "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\nspec: {"
@@ -102,7 +104,7 @@ func TestClaimsAreBoundAsTheySay(t *testing.T) {
 	}
 }
 
-// TestWhatWorkloadsNeedAKeeperFor: -d refuses those.
+// TestWhatWorkloadsNeedAKeeperFor: -d refuses workloads that need a keeper.
 func TestWhatWorkloadsNeedAKeeperFor(t *testing.T) {
 	for text, want := range map[string]string{
 		workloadOf("Job", ""): "line 4: spec.backoffLimit: 6 (6 is the default; 0 works with -d)",

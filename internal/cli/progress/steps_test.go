@@ -36,8 +36,8 @@ func TestStepsOnATerminal(t *testing.T) {
 	}
 }
 
-// TestStepsOnANarrowTerminal: no line is longer than the terminal is wide while it turns; the
-// whole text is there at the end.
+// TestStepsOnANarrowTerminal: while the step runs, no line is wider than the terminal. At the end
+// the whole text is printed.
 func TestStepsOnANarrowTerminal(t *testing.T) {
 	var out bytes.Buffer
 	s := NewSteps(&out)

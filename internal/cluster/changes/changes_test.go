@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// TestSurvivable: what leaves a cluster without what it knows is refused.
+// TestSurvivable: a change that would lose the state of the cluster is refused.
 func TestSurvivable(t *testing.T) {
 	existing := func(planes int, balanced bool) (all []provider.Node) {
 		role := func(name, role string) provider.Node {

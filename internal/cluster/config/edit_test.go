@@ -91,7 +91,7 @@ func TestWithout(t *testing.T) {
 			t.Errorf("without %s: %v, want %v", names, err, want)
 		}
 	}
-	// The last control plane: the checks of every description.
+	// The last control plane: edits run the same checks as any description.
 	if got, err := c.Without([]string{"dev-control-plane"}); err == nil || !strings.Contains(err.Error(), "at least one control-plane node") {
 		t.Errorf("without a control plane: %v, %v", got, err)
 	}

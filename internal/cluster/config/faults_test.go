@@ -8,8 +8,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestFaults: each description is wrong in one way, or in those that are listed.
-// Lines count from 3, below the head.
+// TestFaults: each description has one fault, or the listed ones. Lines count from 3, after the
+// head.
 func TestFaults(t *testing.T) {
 	node := func(text string) string { return "nodes:\n- " + text }
 	cases := map[string]struct{ text, want string }{
@@ -103,7 +103,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsOfOurs: what kind's format cannot have.
+// TestFaultsOfOurs: faults in fields that kind's format does not have.
 func TestFaultsOfOurs(t *testing.T) {
 	for text, want := range map[string]string{
 		"nodes: [{name: a}, {role: worker, name: a}]":                                        `f:3:35: nodes[1].name: "berth-a": is the name of nodes[0].name, too`,
@@ -161,7 +161,7 @@ func TestFaultsOfTheHead(t *testing.T) {
 	}
 }
 
-// TestAllFaultsAreTold: together, in the order of the file.
+// TestAllFaultsAreTold: all faults are reported together, in the order of the file.
 func TestAllFaultsAreTold(t *testing.T) {
 	_, err := Load("f", []byte(kindHead+"name: A\nnodes:\n- role: boss\n- role: worker\n  image: B\nnetworking: {ipFamily: x, podSubnet: y}\nfeatureGates: {a b: true}\n"), Options{})
 	if err == nil {
@@ -177,7 +177,7 @@ func TestAllFaultsAreTold(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoFault: what kind takes, too.
+// TestWhatIsNoFault: berth accepts these descriptions, as kind does.
 func TestWhatIsNoFault(t *testing.T) {
 	for _, text := range []string{
 		"nodes: [{extraPortMappings: [{containerPort: 80}, {containerPort: 80}, {containerPort: 81, hostPort: -1}, {containerPort: 82, hostPort: -1}]}]",

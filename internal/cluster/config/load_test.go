@@ -18,7 +18,7 @@ const (
 	ourHead  = "apiVersion: berth.run/v1alpha1\nkind: Cluster\n"
 )
 
-// TestEveryFieldOfKind reads a file that says everything.
+// TestEveryFieldOfKind reads a file that sets every field.
 func TestEveryFieldOfKind(t *testing.T) {
 	text := kindHead + `name: full
 featureGates: {NodeSwap: true, "AllAlpha": no}
@@ -110,7 +110,7 @@ nodes:
 	}
 }
 
-// TestDefaults: what is not said, by family.
+// TestDefaults: the values of unset fields, by IP family.
 func TestDefaults(t *testing.T) {
 	type said struct{ name, api, pods, services string }
 	for text, want := range map[string]said{
@@ -140,7 +140,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestNamesOfNodes: as kind counts, and of pools and named nodes.
+// TestNamesOfNodes: nodes are numbered as in kind. Nodes of pools and named nodes have their own
+// names.
 func TestNamesOfNodes(t *testing.T) {
 	for text, want := range map[string]string{
 		kindHead + "nodes: [{role: worker}, {role: control-plane}, {role: control-plane}, {role: worker}]": "kind-worker kind-control-plane kind-control-plane2 kind-worker2",
@@ -165,7 +166,7 @@ func TestNamesOfNodes(t *testing.T) {
 	}
 }
 
-// TestRegistries: a node's own entry stands in place of the cluster's.
+// TestRegistries: an entry of a node replaces that of the cluster.
 func TestRegistries(t *testing.T) {
 	c, err := Load("f", []byte(ourHead+`registry: {enabled: true}
 registries:

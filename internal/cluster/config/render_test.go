@@ -14,7 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestRenderIsReadAgain: of every example, and of what only berth's format has.
+// TestRenderIsReadAgain: each example, and a description with fields that only berth has, reads
+// back as it was.
 func TestRenderIsReadAgain(t *testing.T) {
 	files, err := filepath.Glob("../testdata/examples/*.yaml")
 	if err != nil || len(files) < 30 {
@@ -51,7 +52,7 @@ registries: [{host: docker.io, mirrors: [{url: "https://m", ca: [a.pem]}]}]
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: %s\n%s", name, diff, rendered)
 		}
-		// A berth that does not know the fields reads the description of a cluster that does not use them.
+		// An older berth that lacks these fields can read a description that does not use them.
 		if unused := string(rendered); strings.Contains(unused, "clientCert") || strings.Contains(unused, "clientKey") || strings.Contains(unused, "credentials") {
 			t.Errorf("%s: fields that nothing is said of:\n%s", name, rendered)
 		}

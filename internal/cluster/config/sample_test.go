@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/manifest"
 )
 
-// TestSampleIsADescription: it means what is made without a file.
+// TestSampleIsADescription: the sample describes the cluster that berth creates without a file.
 func TestSampleIsADescription(t *testing.T) {
 	got, err := Load("sample", []byte(Sample()), Options{})
 	if err != nil {
@@ -25,8 +25,8 @@ func TestSampleIsADescription(t *testing.T) {
 	}
 }
 
-// TestSampleShowsEveryField: with its comments made text, the sample has no unknown
-// field and no value of a wrong type.
+// TestSampleShowsEveryField: with its commented fields enabled, the sample has no unknown field and
+// no value of a wrong type.
 func TestSampleShowsEveryField(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(Sample()) {
@@ -42,14 +42,14 @@ func TestSampleShowsEveryField(t *testing.T) {
 	}
 }
 
-// isField reports whether a line is a field, not a sentence.
+// isField reports whether a line is a field and not a sentence.
 func isField(text string) bool {
 	name, _, found := strings.Cut(text, ":")
 	return strings.TrimSpace(text) == "-" || found && !strings.ContainsAny(name, " .") && name[0] >= 'a' && name[0] <= 'z'
 }
 
-// TestSchemaNamesWhatTheReaderTakes compares the two ways in which the structs are
-// read.
+// TestSchemaNamesWhatTheReaderTakes: the schema and the reader derive the same fields from the
+// structs.
 func TestSchemaNamesWhatTheReaderTakes(t *testing.T) {
 	var schema struct {
 		Required   []string

@@ -24,7 +24,8 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 )
 
-// patient is an engine with a cluster of a control plane and a worker, well unless spoilt.
+// patient is an engine with a cluster of one control plane and one worker. It is healthy unless a
+// test breaks it.
 type patient struct {
 	provider.Provider
 	t        *testing.T
@@ -32,11 +33,11 @@ type patient struct {
 	registry []provider.Node
 	facts    provider.Facts
 	findings []hostcheck.UnmetRequirement
-	// says are what commands in nodes write, by a part of node and command.
+	// says is the output of commands in nodes, by a part of the node's name and the command.
 	says map[string]string
-	// mute: no command in a node ends.
+	// mute makes all commands in nodes hang.
 	mute bool
-	// known are the nodes that the API knows, with their condition.
+	// known are the nodes in the API with their condition.
 	known map[string]string
 	api   *httptest.Server
 }
@@ -148,7 +149,7 @@ func render(all []finding.Finding) string {
 func TestHealthy(t *testing.T) {
 	all := Examine(t.Context(), newPatient(t).clusters(), Options{Name: "dev", Wanted: true})
 	for _, f := range all {
-		// It is not said where the engine's disk is.
+		// The test does not set the location of the engine's disk.
 		if f.Check != "disk" && (f.Level != finding.OK || f.Fix != "") {
 			t.Errorf("%+v", f)
 		}
@@ -158,7 +159,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestSick: each ailment alone is found, with its evidence and what to do.
+// TestSick: doctor finds each single problem, and reports its evidence and its fix.
 func TestSick(t *testing.T) {
 	var lc net.ListenConfig
 	taken, err := lc.Listen(t.Context(), "tcp4", "127.0.0.1:0")
@@ -268,7 +269,7 @@ func TestSick(t *testing.T) {
 	}
 }
 
-// TestNoCluster: a host without one is well, unless somebody asks for it by name.
+// TestNoCluster: a host without a cluster is healthy, unless the command names a cluster.
 func TestNoCluster(t *testing.T) {
 	c := newPatient(t).clusters()
 	if all := Examine(t.Context(), c, Options{Name: "other"}); finding.HasProblem(all) {
@@ -283,7 +284,7 @@ func TestNoCluster(t *testing.T) {
 	}
 }
 
-// TestSeveralClusters: with none named, the host is looked at all the same.
+// TestSeveralClusters: without a cluster name, doctor still checks the host.
 func TestSeveralClusters(t *testing.T) {
 	all := Examine(t.Context(), newPatient(t).clusters(), Options{Which: errors.New("podman has several clusters: a, b; say which")})
 	last := all[len(all)-1]

@@ -19,13 +19,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// layersTold is the report of berth in a node about an image with the base.
+// layersTold is the report of a node's berth about an image with the base.
 func layersTold(id, tag string) string {
 	base := digest.FromString(clustertest.BaseLayer)
 	return fmt.Sprintf(`[{"id":%q,"tags":[%q],"layers":[{"diffID":%q,"digest":%q,"mediaType":"application/vnd.oci.image.layer.v1.tar","size":%d}]}]`, id, tag, base, base, len(clustertest.BaseLayer))
 }
 
-// received are the layers in what a node was sent.
+// received are the layers in the archive that a node received.
 func received(f *clustertest.Fake, node string) string {
 	var all []string
 	sent := f.Files[node+":image"]
@@ -40,7 +40,7 @@ func received(f *clustertest.Fake, node string) string {
 
 const twoWorkers = "pools: [{name: worker, count: 2}]\n"
 
-// loader returns a loader, and makes the containers of a cluster.
+// loader returns a loader, and creates the containers of a cluster.
 func loader(t *testing.T, f *clustertest.Fake, text string) (Loader, *[]string) {
 	t.Helper()
 	f.MakeContainers(clustertest.Describe(t, text))
@@ -83,8 +83,7 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let
-// go.
+// TestLoadInterrupted: half of an archive is an error, and the reader does not wait for the rest.
 func TestLoadInterrupted(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := loader(t, f, "")
@@ -105,8 +104,8 @@ func TestLoadInterrupted(t *testing.T) {
 	}
 }
 
-// TestLoadOfWhatIsThere: nothing is saved when all nodes have the image, and one that is
-// called otherwise gets its name.
+// TestLoadOfWhatIsThere: if all nodes have the image, berth saves nothing. A node that has it under
+// another name gets the new name.
 func TestLoadOfWhatIsThere(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := loader(t, f, twoWorkers)
@@ -128,7 +127,7 @@ func TestLoadOfWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestLoadAgain: a reported image may be gone.
+// TestLoadAgain: an image that the node reported may have been removed since.
 func TestLoadAgain(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := loader(t, f, "")
@@ -164,7 +163,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestContainerdTellsImages: as ctr lists them.
+// TestContainerdTellsImages: berth reads containerd's images from the output of ctr.
 func TestContainerdTellsImages(t *testing.T) {
 	r := &receiver{runtime: noderuntime.Containerd(), images: map[string][]string{}, refs: map[string]string{}}
 	r.has.Blobs = map[digest.Digest]bool{}

@@ -9,7 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestSpool: it has no name, is read from its beginning by all, and a full disk is named.
+// TestSpool: the spool file has no name. All readers read it from the start. The error of a full
+// disk names it.
 func TestSpool(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

@@ -37,7 +37,7 @@ func TestConfigOfHAProxy(t *testing.T) {
 	}
 }
 
-// TestLastTold: a balancer that starts again does what it did.
+// TestLastTold: a load balancer that restarts uses its last configuration.
 func TestLastTold(t *testing.T) {
 	n := node{t.TempDir()}
 	for _, told := range []string{"", `{"ipv4":true,"servers":[{"name":"a","host":"10.0.0.9"}]}`} {
@@ -62,12 +62,13 @@ func TestLastTold(t *testing.T) {
 	}
 }
 
-// fakeMaster begins a process for each reload; stuck, the new one does not come.
+// fakeMaster starts a process for each reload. If stuck is set, the new process never becomes
+// ready.
 type fakeMaster struct {
 	mu      sync.Mutex
 	reloads int
 	stuck   bool
-	// seen: somebody has looked at what a stuck reload came to.
+	// seen receives a value when the client polls the result of a stuck reload.
 	seen chan struct{}
 }
 
@@ -96,7 +97,8 @@ func (f *fakeMaster) serve(conn net.Conn) {
 	}
 }
 
-// TestReload: haproxy that starts late is waited for, and one that goes on as before is told of.
+// TestReload: a reload waits for haproxy to start. If haproxy keeps the old process, the reload
+// reports it.
 func TestReload(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "master.sock")
 	f := &fakeMaster{seen: make(chan struct{}, 1)}

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestForgetMember: by name, by address where it has no name yet, and again when etcd has not
-// settled.
+// TestForgetMember: a member is removed by its name, or by its address if it has no name yet. The
+// removal is retried until etcd has settled.
 func TestForgetMember(t *testing.T) {
 	const members = `{"members":[{"ID":"11284230014533542033","name":"dev-control-plane","peerURLs":["https://10.89.0.128:2380"]},
 {"ID":"2","name":"dev-control-plane2","peerURLs":["https://10.89.0.129:2380"]},{"ID":"3","peerURLs":["https://[fd00::83]:2380"]}]}`

@@ -23,7 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// alone says that a test runs in a network namespace of its own.
+// alone reports whether a test runs in a network namespace of its own.
 const alone = "BERTH_TEST_ALONE"
 
 // plane is a control plane that answers with its name.
@@ -38,8 +38,8 @@ func plane(t *testing.T, name, address string) (ready *atomic.Bool) {
 		}
 		fmt.Fprint(w, name)
 	}))
-	// haproxy listens on this port of every address, which a control plane has a host of its own
-	// for.
+	// haproxy listens on this port on every address. The control planes listen on it too, each on
+	// its own address.
 	shared := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var set error
 		err := conn.Control(func(fd uintptr) {
@@ -86,8 +86,8 @@ func (c *client) ask() (string, error) {
 	return string(name), err
 }
 
-// TestBalancing: haproxy as it is in Debian takes the configuration, goes on to the next one
-// without dropping a connection, and closes those to a control plane that is not ready any more.
+// TestBalancing: Debian's haproxy accepts the configuration. It uses the next control plane without
+// dropping a connection, and closes connections to one that is no longer ready.
 func TestBalancing(t *testing.T) {
 	require.Root(t)
 	require.Binary(t, "haproxy")
@@ -120,7 +120,7 @@ func TestBalancing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = haproxy.Wait() // it was told to end
+		_ = haproxy.Wait() // it was stopped
 		if t.Failed() {
 			t.Log(log.String())
 		}
@@ -149,7 +149,7 @@ func TestBalancing(t *testing.T) {
 		t.Fatalf("only %v answer", open)
 	}
 
-	// Somebody asks all the time while the configuration changes.
+	// A client sends requests all the time while the configuration changes.
 	var stop atomic.Bool
 	asked, done := 0, make(chan error, 1)
 	go func() {

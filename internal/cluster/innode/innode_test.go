@@ -25,8 +25,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestRenew: a node that starts with another address has it in its files, and nothing
-// else has changed.
+// TestRenew: a node that starts with another address gets this address in its files. Nothing else
+// changes.
 func TestRenew(t *testing.T) {
 	n := node{t.TempDir()}
 	for name, text := range map[string]string{
@@ -59,8 +59,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// controlPlane is a node that runs what a control plane does, with a kubeadm in PATH whose
-// certificates are the addresses that its configuration names.
+// controlPlane is a control-plane node. Its PATH has a kubeadm whose certificates contain the
+// addresses that its configuration names.
 func controlPlane(t *testing.T, kubeadm string) node {
 	t.Helper()
 	bin := t.TempDir()
@@ -89,7 +89,7 @@ func controlPlane(t *testing.T, kubeadm string) node {
 	return n
 }
 
-// goodKubeadm makes what it is told beside the authorities that it finds there.
+// goodKubeadm writes the requested certificate, if it finds the authorities in the directory.
 const goodKubeadm = `
 config=${5#--config=}
 dir=$(sed -n 's/^certificatesDir: //p' "$config")
@@ -100,7 +100,7 @@ sed -n 's/.*advertiseAddress: \([0-9.]*\).*/\1/p' "$config" > "$dir/$file.crt"
 cp "$dir/$file.crt" "$dir/$file.key"
 `
 
-// certificatesOf are what the certificates of a node name, each in a word.
+// certificatesOf returns the address in each certificate of a node.
 func certificatesOf(t *testing.T, n node) string {
 	t.Helper()
 	var all []string
@@ -126,7 +126,7 @@ func addrs(texts ...string) []netip.Addr {
 	return all
 }
 
-// TestRenewCertificates: also those that are missing, which no worker has either.
+// TestRenewCertificates: renew also creates missing certificates, but none on a worker.
 func TestRenewCertificates(t *testing.T) {
 	n := controlPlane(t, goodKubeadm)
 	if err := os.Remove(n.path("etc/kubernetes/pki/etcd/peer.crt")); err != nil {
@@ -147,8 +147,8 @@ func TestRenewCertificates(t *testing.T) {
 	}
 }
 
-// TestRenewIsRepeated: a node whose kubeadm fails, or that is stopped in the middle, has the
-// certificates that it had, and its next start does the rest, with whatever address it has then.
+// TestRenewIsRepeated: if kubeadm fails, or the node stops during the renewal, the node keeps its
+// certificates. Its next start completes the renewal, for the address that it has then.
 func TestRenewIsRepeated(t *testing.T) {
 	for name, kubeadm := range map[string]string{
 		"at once": "exit 1\n", "at the last": "case $4 in etcd-peer) exit 1;; esac\n" + goodKubeadm, "silently": "exit 0\n",
@@ -165,7 +165,7 @@ func TestRenewIsRepeated(t *testing.T) {
 				t.Errorf("recorded: %q, %v", text, err)
 			}
 			for _, now := range []string{"10.0.0.7", "10.0.0.9", "10.0.0.2"} {
-				again := controlPlane(t, goodKubeadm) // for its kubeadm
+				again := controlPlane(t, goodKubeadm) // only its kubeadm is used
 				again.root = t.TempDir()
 				if err := os.CopyFS(again.root, os.DirFS(n.root)); err != nil {
 					t.Fatal(err)
@@ -189,7 +189,7 @@ func TestRenewIsRepeated(t *testing.T) {
 	}
 }
 
-// TestWorkerHasNoCertificates: nor a kubeadm that could make them.
+// TestWorkerHasNoCertificates: a worker has no certificates, and no kubeadm to create them.
 func TestWorkerHasNoCertificates(t *testing.T) {
 	n := controlPlane(t, "exit 1\n")
 	if err := os.RemoveAll(n.path("etc/kubernetes/manifests")); err != nil {
@@ -200,7 +200,7 @@ func TestWorkerHasNoCertificates(t *testing.T) {
 	}
 }
 
-// TestTwoNetworks: a node that somebody has put on a second network keeps both addresses.
+// TestTwoNetworks: a node with a second network keeps both addresses.
 func TestTwoNetworks(t *testing.T) {
 	for _, test := range []struct {
 		before, now string
@@ -228,11 +228,12 @@ func TestSearchDomains(t *testing.T) {
 	}
 }
 
-// TestSearch: resolv.conf as programs of a node find it, after what an engine wrote.
+// TestSearch: resolv.conf as the programs of a node see it, for different contents that the engine
+// wrote.
 func TestSearch(t *testing.T) {
 	for _, test := range []struct {
 		wrote, want string
-		domains     any // nil is that the description says nothing
+		domains     any // nil: not in the description
 	}{
 		{"search dns.podman\nnameserver 10.89.0.1\n", "search dns.podman\nnameserver 10.89.0.1\noptions ndots:0\n", nil},
 		{"search dns.podman\nnameserver 10.89.0.1\n", "nameserver 10.89.0.1\nsearch a.example\noptions ndots:0\n", "a.example"},
@@ -246,7 +247,7 @@ func TestSearch(t *testing.T) {
 			t.Fatal(err)
 		}
 		domains, set := test.domains.(string)
-		for range 2 { // a node starts more than once
+		for range 2 { // a node starts several times
 			if err := n.search(func(string) (string, bool) { return domains, set }); err != nil {
 				t.Fatal(err)
 			}

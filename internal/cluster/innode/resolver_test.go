@@ -18,7 +18,8 @@ func TestWithServer(t *testing.T) {
 	}
 }
 
-// TestDockersServerIsFound: by the kernel's tables, whatever wrote docker's own rules.
+// TestDockersServerIsFound: berth finds docker's DNS server in the kernel's rules, whichever tool
+// wrote them.
 func TestDockersServerIsFound(t *testing.T) {
 	n := node{t.TempDir()}
 	number := func(address string) string {
@@ -54,7 +55,7 @@ func TestDockersServerIsFound(t *testing.T) {
 	}
 }
 
-// TestNoEmbeddedServer: a node of another engine is left alone.
+// TestNoEmbeddedServer: a node of another engine is not changed.
 func TestNoEmbeddedServer(t *testing.T) {
 	n := node{t.TempDir()}
 	if err := n.resolver(t.Context(), nil); err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/berthrun/berth/internal/cluster/patch"
 )
 
-// TestConfigurationIsThatOfKind: for each example and node, the documents that kind
-// v0.33 writes (testdata/kind: facts that were written down once) are those that we make,
-// but for what meant lists.
+// TestConfigurationIsThatOfKind: for each example and node, berth writes the same documents as kind
+// v0.33, except for the differences that meant lists. testdata/kind has recordings of kind's
+// documents.
 func TestConfigurationIsThatOfKind(t *testing.T) {
 	files, err := filepath.Glob("../testdata/examples/*.yaml")
 	if err != nil || len(files) < 30 {
@@ -45,7 +45,7 @@ func TestConfigurationIsThatOfKind(t *testing.T) {
 	}
 }
 
-// factsOf is, by version and node, the files that kind wrote.
+// factsOf returns the files that kind wrote, by version and node.
 func factsOf(t *testing.T, example string) map[string]map[string]map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile("../testdata/kind/" + strings.TrimSuffix(filepath.Base(example), ".yaml") + ".json")
@@ -61,7 +61,7 @@ func factsOf(t *testing.T, example string) map[string]map[string]map[string]stri
 	return facts.Files
 }
 
-// node is the i-th node as kind was shown it.
+// node returns the i-th node with the data that kind had for the recording.
 func node(c *config.Cluster, i int, version string) Node {
 	entrance := c.BalancerName()
 	if !c.HasBalancer() {
@@ -97,7 +97,7 @@ func compare(t *testing.T, what, kinds string, n Node, single bool) {
 	}
 }
 
-// dropEmpty takes options away that are none: no different from those that are not there.
+// dropEmpty removes empty options, which have no effect.
 func dropEmpty(doc patch.Doc) {
 	for _, component := range []string{"controllerManager", "scheduler"} {
 		fields, ok := doc[component].(map[string]any)
@@ -107,7 +107,7 @@ func dropEmpty(doc patch.Doc) {
 	}
 }
 
-// intended removes the differences that the documents' comments name.
+// intended removes the differences that the documents' comments explain.
 func intended(doc patch.Doc, single bool) {
 	switch doc["kind"] {
 	case "ClusterConfiguration":
@@ -134,7 +134,7 @@ func intended(doc patch.Doc, single bool) {
 	}
 }
 
-// meantArgs is options without those that kind does not set, in either form.
+// meantArgs returns options without those that kind does not set, in either format.
 func meantArgs(args any) any {
 	ours := []string{"kube-api-qps", "kube-api-burst", "leader-elect-retry-period"}
 	switch args := args.(type) {

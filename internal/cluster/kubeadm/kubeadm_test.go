@@ -22,7 +22,7 @@ func load(t *testing.T, text string) *config.Cluster {
 	return c
 }
 
-// TestWhole: all of a configuration, with what is not as kind has it.
+// TestWhole shows a complete configuration, including the differences from kind.
 func TestWhole(t *testing.T) {
 	c := load(t, `name: dev
 nodes: [{labels: {tier: front, a: b}}]
@@ -116,8 +116,8 @@ func TestRootless(t *testing.T) {
 	}
 }
 
-// TestTaints: a cluster of one node runs pods on it; in all others control planes keep
-// their taint.
+// TestTaints: the only node of a cluster runs pods. In all other clusters control planes keep their
+// taint.
 func TestTaints(t *testing.T) {
 	if got, ok := field(t, node(load(t, ""), 0, "v1.37.0"), "InitConfiguration", "nodeRegistration", "taints").([]any); !ok || len(got) != 0 {
 		t.Errorf("%v, want an empty list", got)
@@ -127,7 +127,7 @@ func TestTaints(t *testing.T) {
 	}
 }
 
-// TestNameOfOldPatches: what kind's early documentation puts into patches is gone.
+// TestNameOfOldPatches: a name that kind's early documentation puts into patches is removed.
 func TestNameOfOldPatches(t *testing.T) {
 	c := load(t, "kubeadmConfigPatches: ['{kind: ClusterConfiguration, metadata: {name: config}, clusterName: other}', '{kind: KubeletConfiguration, metadata: {name: mine}}']")
 	n := node(c, 0, "v1.37.0")

@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestUnused: patches for another version of kubeadm than the nodes', unless the file has one for
-// that, too.
+// TestUnused: a patch for another kubeadm version than the nodes' is unused, unless the file has a
+// patch for that version too.
 func TestUnused(t *testing.T) {
 	merge := func(version string) string {
 		return "'{apiVersion: kubeadm.k8s.io/" + version + ", kind: ClusterConfiguration, clusterName: other}'"

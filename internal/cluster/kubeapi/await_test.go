@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestAwaitClusterInfo: a client without credentials has to read it.
+// TestAwaitClusterInfo: a client without credentials must be able to read cluster-info.
 func TestAwaitClusterInfo(t *testing.T) {
 	statuses := []int{503, 403, 401, 404, 200}
 	var asked atomic.Int32
@@ -38,7 +38,8 @@ func TestAwaitClusterInfo(t *testing.T) {
 	}
 }
 
-// TestAwaitServer: a port that takes connections, as that of an engine's proxy does, is no server.
+// TestAwaitServer: an open port is not enough, because an engine's proxy accepts connections too.
+// The server must answer.
 func TestAwaitServer(t *testing.T) {
 	proxy := httptest.NewServer(nil)
 	t.Cleanup(proxy.Close)

@@ -18,7 +18,7 @@ import (
 // infoPath is the path of the ConfigMap kube-public/cluster-info.
 const infoPath = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
 
-// recorder answers calls by their method and path, and keeps what was asked.
+// recorder answers calls by method and path, and records the requests.
 type recorder struct {
 	t       *testing.T
 	answers map[string][]answer
@@ -27,7 +27,7 @@ type recorder struct {
 	all []string
 }
 
-// asked are the calls so far.
+// asked are the requests so far.
 func (r *recorder) asked() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +67,8 @@ func record(t *testing.T, answers map[string][]answer) (*recorder, *Client) {
 	return r, client(t, r.ServeHTTP)
 }
 
-// TestWriteConfigMap: it is created the first time, and replaced after that, also where the server
-// is not ready at first.
+// TestWriteConfigMap: the first write creates it, later writes replace it, also if the server is
+// not ready at first.
 func TestWriteConfigMap(t *testing.T) {
 	const at = "/api/v1/namespaces/kube-system/configmaps"
 	r, c := record(t, map[string][]answer{
@@ -98,7 +98,7 @@ func TestWriteConfigMap(t *testing.T) {
 	}
 }
 
-// TestSignClusterInfo: the controller manager compares the signature letter by letter.
+// TestSignClusterInfo: the controller manager compares the signature byte by byte.
 func TestSignClusterInfo(t *testing.T) {
 	r, c := record(t, map[string][]answer{"GET " + infoPath: {{503, "not yet"}, {200, `{"data":{"kubeconfig":"x","jws-kubeconfig-older0":"y"}}`}}})
 	if err := c.SignClusterInfo(t.Context(), "abcdef.0123456789abcdef"); err != nil {
@@ -159,8 +159,8 @@ func podList(pods ...map[string]any) string {
 	return string(text)
 }
 
-// TestDrain: pods that go with the node are left, one that is protected is asked again, and what
-// does not end in time is named.
+// TestDrain: drain leaves pods that end with the node. It retries the eviction of a protected pod.
+// The error names pods that do not end in time.
 func TestDrain(t *testing.T) {
 	const list = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dw"
 	stay := []map[string]any{

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// client returns a client of a server with this handler.
+// client returns a client for a server with this handler.
 func client(t *testing.T, answer http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -39,7 +39,8 @@ func item(name, cidr, ready, message string) string {
 "addresses":[{"type":"Hostname","address":%q},{"type":"InternalIP","address":"10.0.0.2"}]}}`, name, cidr, ready, message, name)
 }
 
-// TestWaitForNodes: a server that is not up yet, a list, a watch that ends, and one that brings it.
+// TestWaitForNodes: the server is not up at first. Then it answers a list, a watch that ends, and a
+// watch that reports the node.
 func TestWaitForNodes(t *testing.T) {
 	var watches, lists atomic.Int32
 	c := client(t, func(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +79,7 @@ func TestWaitForNodes(t *testing.T) {
 	}
 }
 
-// TestWaitEnds: the error says what happened last.
+// TestWaitEnds: the error has the last result.
 func TestWaitEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := client(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -93,7 +94,7 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// notifier reports each request.
+// notifier signals each request.
 type notifier struct {
 	http.RoundTripper
 	to chan struct{}

@@ -32,7 +32,7 @@ contexts:
 current-context: kubernetes-admin@dev
 `
 
-// foreign is a user's file with what berth has no idea of.
+// foreign is a user's file with fields that berth does not know.
 const foreign = `apiVersion: v1
 kind: Config
 clusters:
@@ -82,7 +82,7 @@ func sorted[V any](entries map[string]V) string {
 	return strings.Trim(strings.TrimPrefix(text, "map"), "[]")
 }
 
-// mapKeys as a map, since fmt sorts those.
+// mapKeys returns the keys as a map, because fmt sorts maps.
 func mapKeys[V any](entries map[string]V) map[string]struct{} {
 	keys := map[string]struct{}{}
 	for key := range entries {
@@ -150,7 +150,7 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%+v: %v %v", c, files, err)
 		}
 	}
-	// Without HOME it is that of the user, where there is one.
+	// Without HOME, the user's home directory is used if there is one.
 	files, err := Locate("", func(string) string { return "" })
 	if me, unknown := user.Current(); unknown == nil && me.HomeDir != "" {
 		if err != nil || files[0] != filepath.Join(me.HomeDir, ".kube", "config") {
@@ -161,7 +161,8 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestMergeAndRemove: what was there stays, byte for byte once ours is out again.
+// TestMergeAndRemove: Merge keeps the other entries. After Remove the file is as before, byte for
+// byte.
 func TestMergeAndRemove(t *testing.T) {
 	dir := t.TempDir()
 	file := put(t, filepath.Join(dir, "config"), foreign)
@@ -193,7 +194,7 @@ func TestMergeAndRemove(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second Remove has nothing to do
 		if err := files.Remove(t.Context(), "berth-dev"); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +210,7 @@ func TestMergeAndRemove(t *testing.T) {
 	noLocks(t, dir)
 }
 
-// TestRemoveKeepsTheCurrentContext: of another cluster.
+// TestRemoveKeepsTheCurrentContext: Remove keeps the current context of another cluster.
 func TestRemoveKeepsTheCurrentContext(t *testing.T) {
 	file := put(t, filepath.Join(t.TempDir(), "config"), foreign)
 	if _, err := (Files{file}).Merge(t.Context(), entry(t, "berth-dev", "")); err != nil {
@@ -236,7 +237,7 @@ func TestSeveralFiles(t *testing.T) {
 	const head = "apiVersion: v1\nkind: Config\n"
 	stale := head + "clusters: [{name: dd, cluster: {server: https://stale}}]\ncontexts: [{name: dd, context: {cluster: dd, user: dd}}]\n"
 	for name, c := range map[string]struct {
-		in   [3]string // "" is no such file
+		in   [3]string // "" if the file does not exist
 		want [3]string
 	}{
 		"none exists":      {[3]string{}, [3]string{"dd:{} | dd:{} | dd:{} | dd"}},
@@ -289,7 +290,7 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: clusters that are made and deleted at the same time lose nothing.
+// TestManyAtOnce: clusters are created and deleted at the same time. No entry is lost.
 func TestManyAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	files := Files{put(t, filepath.Join(dir, "a"), foreign), filepath.Join(dir, "b")}
@@ -335,12 +336,13 @@ func TestLocks(t *testing.T) {
 	if _, err := os.Stat(file + ".lock"); err != nil {
 		t.Errorf("the lock of another was taken away: %v", err)
 	}
-	// A file of no concern is not locked, so it does not matter that another has it.
+	// berth does not lock a file that it does not change, so the lock of another process has no
+	// effect.
 	other := put(t, filepath.Join(dir, "other"), "")
 	if where, err := (Files{other, file}).Merge(t.Context(), entry(t, "n", "")); err != nil || where != other {
 		t.Errorf("%s %v", where, err)
 	}
-	// Who waits gets it once it is free.
+	// A waiting process gets the lock once it is free.
 	done := make(chan error)
 	go func() {
 		_, err := (Files{file}).Merge(t.Context(), &api.Config{
@@ -373,7 +375,7 @@ func TestLinksAndBrokenFiles(t *testing.T) {
 	if got := names(t, real); !strings.Contains(got, "n:{}") {
 		t.Errorf("%s", got)
 	}
-	// One to a file that is not there yet makes that.
+	// A link to a missing file: Merge creates the file.
 	ahead := filepath.Join(dir, "ahead")
 	if err := os.Symlink("absent", ahead); err != nil {
 		t.Fatal(err)
@@ -403,7 +405,7 @@ func TestLinksAndBrokenFiles(t *testing.T) {
 	noLocks(t, dir)
 }
 
-// TestCheck: it reports that Merge would fail, and creates nothing.
+// TestCheck: Check reports that Merge would fail, and creates nothing.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	if err := (Files{filepath.Join(dir, "a", "b", "config")}).Check(t.Context()); err != nil {

@@ -15,7 +15,7 @@ import (
 
 const twoWorkers = "pools: [{name: worker, count: 2}]\n"
 
-// collector returns a collector, and makes the containers of a cluster.
+// collector returns a collector, and creates the containers of a cluster.
 func collector(t *testing.T, f *clustertest.Fake, text string) (Collector, *[]string) {
 	t.Helper()
 	f.MakeContainers(clustertest.Describe(t, text))
@@ -23,7 +23,7 @@ func collector(t *testing.T, f *clustertest.Fake, text string) (Collector, *[]st
 	return Collector{Provider: f, Warn: reporter.Warn}, said
 }
 
-// TestLogs: the files that kind writes, and those of /var/log.
+// TestLogs: the same files as kind writes, and those of /var/log.
 func TestLogs(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := collector(t, f, "")
@@ -43,8 +43,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogsAreNotForOthers: no proxy's password is in them, and nobody else reads them, also where
-// the directory was there before.
+// TestLogsAreNotForOthers: the logs contain no proxy password. No other user can read them, even if
+// the directory existed before.
 func TestLogsAreNotForOthers(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := collector(t, f, "")
@@ -83,8 +83,8 @@ func TestLogsAreNotForOthers(t *testing.T) {
 	}
 }
 
-// TestLogsOfHalfACluster: nodes that are stopped or report nothing are no reason to have nothing of
-// the others.
+// TestLogsOfHalfACluster: if some nodes are stopped or report nothing, the logs of the others are
+// still collected.
 func TestLogsOfHalfACluster(t *testing.T) {
 	f := clustertest.New(t)
 	c, said := collector(t, f, twoWorkers)
@@ -118,7 +118,7 @@ func TestLogsOfHalfACluster(t *testing.T) {
 	}
 }
 
-// TestUnpack: nothing that a node sends leads out of the directory.
+// TestUnpack: no archive from a node writes outside of the directory.
 func TestUnpack(t *testing.T) {
 	var text bytes.Buffer
 	w := tar.NewWriter(&text)

@@ -20,8 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// static is a program of a component, as far as anybody looks at it: the header of one for
-// this machine that needs no libraries.
+// static is a fake program of a component: the header of a static program for this machine.
 func static() string {
 	header := make([]byte, 64)
 	copy(header, "\x7fELF\x02\x01\x01")
@@ -34,7 +33,7 @@ func static() string {
 	return string(header)
 }
 
-// adm answers as kubeadm and kubelet.
+// adm answers like kubeadm and the kubelet.
 const adm = "#!/bin/sh\ncase \"$*\" in 'version -o short') echo v1.36.3 ;; --version) echo Kubernetes v1.36.3 ;; *) echo '" + listed + "' ;; esac\n"
 
 func archive(t *testing.T, files map[string]string) string {
@@ -64,8 +63,8 @@ func server() map[string]string {
 	return files
 }
 
-// TestGather: programs of Kubernetes come from a release, an archive, or a directory, and etcd
-// and CoreDNS from where they are said to be, or from the releases that this Kubernetes wants.
+// TestGather: programs of Kubernetes come from a release, an archive, or a directory. etcd and
+// CoreDNS come from the given sources, or from the releases that this Kubernetes requires.
 func TestGather(t *testing.T) {
 	files := map[string]string{
 		"/v1.36.3/kubernetes-server-linux-" + runtime.GOARCH + ".tar.gz": archive(t, server()),
@@ -145,7 +144,7 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestFullName: every engine knows the image by the name that it was given.
+// TestFullName: every engine knows the image by the full name that it was given.
 func TestFullName(t *testing.T) {
 	for name, want := range map[string]string{
 		"localhost/berth/node:latest":         "localhost/berth/node:latest",
@@ -163,11 +162,11 @@ func TestFullName(t *testing.T) {
 	}
 }
 
-// TestNoInternet: a download that fails says what needs none; one that is another file than was
-// meant does not.
+// TestNoInternet: the error of a failed download names an offline alternative. The error for a
+// wrong file does not.
 func TestNoInternet(t *testing.T) {
 	site := httptest.NewServer(http.NotFoundHandler())
-	site.Close() // nobody listens there any more
+	site.Close() // the server has stopped
 	for _, place := range []string{"v1.36.3", "stable", site.URL + "/kubernetes-server-linux-amd64.tar.gz"} {
 		b := &builder{Options: Options{Kubernetes: place, Image: "a", Work: t.TempDir(), Sites: release.Sites{Kubernetes: site.URL, Etcd: site.URL, CoreDNS: site.URL}}}
 		if err := b.check(); err != nil {

@@ -65,7 +65,7 @@ func TestCheckPrograms(t *testing.T) {
 	}
 }
 
-// read is what a tar file has: content by name, links with an arrow.
+// read returns the content of a tar file: file contents by name, and links with an arrow.
 func read(t *testing.T, from io.Reader) (names []string, content map[string]string) {
 	t.Helper()
 	content = map[string]string{}
@@ -108,7 +108,7 @@ func TestLayer(t *testing.T) {
 	}
 }
 
-// TestArchive: the same content is the same image, whenever it is made.
+// TestArchive: the same content gives the same image at any time.
 func TestArchive(t *testing.T) {
 	layer := filepath.Join(t.TempDir(), "layer")
 	if err := os.WriteFile(layer, []byte("no tar, which nobody looks at"), 0o600); err != nil {
@@ -139,8 +139,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestClosure: libraries are found in the root file system, by links that are meant in
-// it, and one that is missing is named with who needs it.
+// TestClosure: libraries are found in the root file system, through links that are resolved inside
+// of it. The error for a missing library names the file that needs it.
 func TestClosure(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {
@@ -166,7 +166,7 @@ func TestClosure(t *testing.T) {
 	if _, err := closure(rootfs, []string{"/bin/sh"}); err == nil || !strings.Contains(err.Error(), "/bin/sh needs "+wanted[0]) {
 		t.Errorf("without libraries: %v", err)
 	}
-	// A library and a loader that need nothing are as good as theirs.
+	// A library and a loader without needs of their own are a valid replacement.
 	static := filepath.Join(rootfs, "static")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", static, "./testdata/nothing")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -196,7 +196,7 @@ func TestClosure(t *testing.T) {
 	}
 }
 
-// TestTrim: what every node has to have of its own is not in the image.
+// TestTrim: the image does not contain files that each node must have of its own.
 func TestTrim(t *testing.T) {
 	b := &builder{root: t.TempDir()}
 	for _, name := range []string{"etc/machine-id", "var/cache/apt/archives/a.deb", "etc/systemd/system/getty.target", "usr/share/doc/a/b", "etc/hostname"} {
@@ -217,8 +217,8 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// TestStopTime: systemd in a node kills what does not end while an engine still waits; the
-// shortest wait is docker's, ten seconds, when its host goes down.
+// TestStopTime: systemd in a node kills remaining processes before the engine does. The shortest
+// timeout is docker's, ten seconds, when its host shuts down.
 func TestStopTime(t *testing.T) {
 	text, err := embedded.ReadFile("files/system.conf")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestTools: crictl and ctr are links to berth that hold in the image, or the program that is
-// given, also in a root file system that has been through a build before.
+// TestTools: crictl and ctr are links to berth that work in the image, or they are the given
+// program. This also holds for a root file system that was built before.
 func TestTools(t *testing.T) {
 	b := &builder{root: t.TempDir()}
 	bin := filepath.Join(b.root, "usr/local/bin")
@@ -43,7 +43,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestVersionFiles: scripts read the version where kind has it, without an end of line.
+// TestVersionFiles: scripts read the version from the same file as in kind's image. It has no
+// newline.
 func TestVersionFiles(t *testing.T) {
 	b := &builder{root: t.TempDir(), version: "v1.36.3"}
 	if err := b.versionFiles(); err != nil {
@@ -56,7 +57,7 @@ func TestVersionFiles(t *testing.T) {
 	}
 }
 
-// TestPackages: programs that scripts for nodes of kind call there.
+// TestPackages: the image has the programs that scripts for kind's nodes call.
 func TestPackages(t *testing.T) {
 	for _, name := range []string{"curl", "jq", "iproute2", "procps"} {
 		if !slices.Contains(Packages(), name) {
@@ -65,7 +66,7 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// TestNoCrictl: a program that is not there is a fault before anything is made.
+// TestNoCrictl: a missing program is an error before anything is created.
 func TestNoCrictl(t *testing.T) {
 	b := &builder{Options: Options{Image: "x:1", Kubernetes: t.TempDir(), Crictl: "/nosuch/crictl"}}
 	if err := b.check(); !errors.Is(err, errs.NotFound) {

@@ -16,8 +16,9 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestServicesAnswerAtOnce: what nobody serves yet is refused to a pod at once, in place of
-// going out to where it is lost; CoreDNS would wait half a minute for the API otherwise.
+// TestServicesAnswerAtOnce: a pod that connects to a service without endpoints gets an error at
+// once. Otherwise the packet would leave the node and be lost, and CoreDNS would wait half a minute
+// for the API.
 func TestServicesAnswerAtOnce(t *testing.T) {
 	require.Root(t)
 	require.Binary(t, "ip")
@@ -27,7 +28,7 @@ func TestServicesAnswerAtOnce(t *testing.T) {
 		t.Cleanup(func() { ip(t, "netns", "del", name) })
 	}
 	for _, line := range []string{
-		// The node: a way out where nobody answers, and a bridge for pods.
+		// The node has a default route to an address that does not answer, and a bridge for pods.
 		"-n NODE link add out type bridge", "-n NODE addr add 192.0.2.2/24 dev out", "-n NODE link set out up",
 		"-n NODE link add " + podBridge + " type bridge", "-n NODE addr add 10.244.0.1/24 dev " + podBridge,
 		"-n NODE link add host0 type veth peer name eth0 netns POD", "-n NODE link set host0 master " + podBridge + " up",
@@ -41,7 +42,7 @@ func TestServicesAnswerAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Who asks for where nobody is hears of that late, and in other words.
+	// Without the script the error comes late and has another text.
 	const refused = "Network is unreachable"
 	script := filepath.Join(t.TempDir(), "services")
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
@@ -50,7 +51,7 @@ func TestServicesAnswerAtOnce(t *testing.T) {
 	if said := connectFrom(t, pod, "10.96.0.1", time.Second); strings.Contains(said, refused) {
 		t.Fatalf("without the script a pod hears %q", said)
 	}
-	// It runs at every start of the node.
+	// The script runs at every start of the node.
 	for range 2 {
 		ip(t, "netns", "exec", node, "/bin/sh", "-eu", script)
 	}
@@ -74,7 +75,7 @@ func ip(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// connectFrom is what a pod hears of an address within a time; "" is nothing.
+// connectFrom connects from a pod to an address and returns the error, or "" after the timeout.
 func connectFrom(t *testing.T, namespace, address string, wait time.Duration) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)

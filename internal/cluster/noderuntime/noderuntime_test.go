@@ -19,7 +19,7 @@ import (
 
 const kindConfig = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"pause\"\n"
 
-// TestHostsFiles: mirrors in their order, and certificates copied.
+// TestHostsFiles: mirrors keep their order, and certificates are copied.
 func TestHostsFiles(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, []byte("CERTIFICATE"), 0o600); err != nil {
@@ -61,7 +61,7 @@ skip_verify = true
 	}
 }
 
-// TestHostsFilesWithSecrets: keys and credentials are readable by root only.
+// TestHostsFilesWithSecrets: only root can read keys and credentials.
 func TestHostsFilesWithSecrets(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -135,8 +135,8 @@ func TestContainerdConfig(t *testing.T) {
 	}
 }
 
-// TestPatchesOfContainerd: what people write for kind's nodes to reach registries works in
-// those of berth, and what does not is told by its name.
+// TestPatchesOfContainerd: patches with which users of kind configure registries work in nodes of
+// berth. The warning names all other patches.
 func TestPatchesOfContainerd(t *testing.T) {
 	c := clustertest.Describe(t, `registries: [{host: own.example, server: "http://own.example"}]
 containerdConfigPatches:

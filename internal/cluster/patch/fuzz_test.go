@@ -7,8 +7,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// FuzzPatches: whatever a cluster file has as patches, they are refused as its
-// author's fault, or what they make of a document can be written and read again.
+// FuzzPatches: any patches in a cluster file are either refused, with an error that blames the
+// author, or give a document that can be written and read back.
 func FuzzPatches(f *testing.F) {
 	const config = "version = 3\n[a]\nb = 5\nc = [1, 2]\nd = 1979-05-27T07:32:00Z\n"
 	f.Add(v1beta3, "kind: ClusterConfiguration\napiServer: {extraArgs: [{name: v, value: \"2\"}]}\n", `[{op: replace, path: /networking/podSubnet, value: 5.0}]`, config, "[a]\nb = 6\n")

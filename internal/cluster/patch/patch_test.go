@@ -29,7 +29,7 @@ apiServer:
   extraArgs: [{name: runtime-config, value: ""}, {name: v, value: "1"}]
 `
 
-// TestLabelsOfNodes: a patch for one label more leaves those of the description.
+// TestLabelsOfNodes: a patch that adds a label keeps those of the description.
 func TestLabelsOfNodes(t *testing.T) {
 	for _, test := range []struct{ old, added, want string }{
 		{"", "ingress-ready=true", "ingress-ready=true"},

@@ -15,8 +15,8 @@ func shell(proxy string) Host {
 	return Host{Engine: "podman", Env: map[string]string{"HTTPS_PROXY": proxy, "KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER": proxy}}
 }
 
-// bear are the digests of a plan's containers; older has them as earlier versions of berth wrote
-// them.
+// bear returns the digests of a plan's containers. With older it returns them in the format of
+// earlier versions of berth.
 func bear(p *Plan, older bool) map[string]string {
 	digests := map[string]string{}
 	for _, c := range p.Containers {
@@ -28,7 +28,7 @@ func bear(p *Plan, older bool) map[string]string {
 	return digests
 }
 
-// TestOtherShell: the environment of whoever calls replaces no node.
+// TestOtherShell: a caller with another environment replaces no node.
 func TestOtherShell(t *testing.T) {
 	c := load(t, twoNodes)
 	before := Make(c, shell("http://one:3128"))
@@ -37,8 +37,8 @@ func TestOtherShell(t *testing.T) {
 	}
 }
 
-// TestOlderDigest: nodes that an earlier berth made are compared by the description that the
-// cluster keeps, whatever shell they were made from.
+// TestOlderDigest: nodes that an earlier berth created are compared by the description that the
+// cluster stores, from any shell.
 func TestOlderDigest(t *testing.T) {
 	made := bear(Make(load(t, twoNodes), shell("http://one:3128")), true)
 	for name, digest := range made {
@@ -57,18 +57,18 @@ func TestOlderDigest(t *testing.T) {
 			t.Errorf("%s: %s", text, diff)
 		}
 	}
-	// Without a description, in the shell that they were made from, they are what they were.
+	// Without a stored description, the nodes are unchanged if the environment is the same.
 	if diff := cmp.Diff(Changes{}, Make(load(t, twoNodes), shell("http://one:3128")).Against(made, nil)); diff != "" {
 		t.Error(diff)
 	}
-	// That digest is what the version before this one wrote.
+	// The previous version wrote this digest.
 	const written = "031d9d3424472cb2c517d98191e6a83a4e179e46946478387a147f732c0df6ee"
 	if got := made["berth-worker"]; got != written {
 		t.Errorf("the digest of an earlier berth is %s, want %s", got, written)
 	}
 }
 
-// TestDifferences: each field that replaces a container is named.
+// TestDifferences: each field that causes a replacement is named.
 func TestDifferences(t *testing.T) {
 	before := Make(load(t, twoNodes), Host{})
 	for text, want := range map[string]string{
@@ -87,7 +87,7 @@ func TestDifferences(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	// Descriptions seldom give two containers of one name that differ in these fields.
+	// Two containers of one name seldom differ in these fields.
 	worker := *before.find("berth-worker")
 	for want, change := range map[string]func(*Container){
 		"role is control-plane, and was worker": func(c *Container) { c.Role = "control-plane" },

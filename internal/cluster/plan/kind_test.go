@@ -16,11 +16,11 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 )
 
-// kindImage is what kind v0.33 gives nodes that name no image.
+// kindImage is the image that kind v0.33 uses for nodes without one.
 const kindImage = "docker.io/kindest/node@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
 
-// TestContainersAreThoseOfKind: for each example, kind v0.33 ran podman as
-// testdata/kind says (facts that were written down once). Our plan is the same containers.
+// TestContainersAreThoseOfKind: for each example, our plan has the same containers for which kind
+// v0.33 ran podman. testdata/kind has recordings of kind's commands.
 func TestContainersAreThoseOfKind(t *testing.T) {
 	files, err := filepath.Glob("../testdata/examples/*.yaml")
 	if err != nil || len(files) < 30 {
@@ -70,18 +70,18 @@ func compare(t *testing.T, file, facts string, host Host) {
 	}
 }
 
-// alike takes away the differences that are meant.
+// alike removes the intended differences.
 func alike(t *testing.T, ours, kinds *Container) {
 	t.Helper()
-	// Labels of our own come on top.
+	// Our plan has additional labels.
 	maps.DeleteFunc(ours.Labels, func(key, _ string) bool { return strings.HasPrefix(key, "run.berth.") })
-	// kind leaves forwarding to the host and to the network of pods.
+	// kind leaves forwarding to the host and to the pod network.
 	delete(ours.Sysctls, ipForward)
 	if len(ours.Sysctls) == 0 {
 		ours.Sysctls = nil
 	}
 	if ours.Role == config.BalancerRole {
-		// kind's balancer is an image of its own.
+		// kind's load balancer has an image of its own.
 		ours.Image, kinds.Image = "", ""
 	}
 	if ours.Image == config.DefaultImage && kinds.Image == kindImage {
@@ -95,7 +95,7 @@ func alike(t *testing.T, ours, kinds *Container) {
 			kinds.Volumes[i].Name = kinds.Name + "-var"
 		}
 	}
-	// kind has picked free ports already.
+	// kind has already picked free ports.
 	for i, port := range ours.Ports {
 		if i < len(kinds.Ports) && port.Host == config.FreePort && kinds.Ports[i].Host > 1023 {
 			kinds.Ports[i].Host = config.FreePort
@@ -103,8 +103,8 @@ func alike(t *testing.T, ours, kinds *Container) {
 	}
 }
 
-// podmanName is an image's name in podman's form, which is the provider's business: no tag beside a
-// digest, and a registry.
+// podmanName returns an image's name in podman's form, which our provider computes: with a
+// registry, and without a tag if there is a digest.
 func podmanName(image string) string {
 	name, digest, found := strings.Cut(image, "@")
 	if i := strings.LastIndex(name, ":"); found && i > strings.LastIndex(name, "/") {
@@ -124,7 +124,7 @@ func podmanName(image string) string {
 	return name
 }
 
-// ran reads podman's arguments back into a container.
+// ran parses podman's arguments back into a container.
 func ran(t *testing.T, args []string, host Host) Container {
 	t.Helper()
 	c := Container{Labels: map[string]string{}, Env: map[string]string{}}
@@ -211,7 +211,7 @@ func (c *Container) volume(t *testing.T, value string) {
 	c.Mounts = append(c.Mounts, m)
 }
 
-// published reads address:host:container/protocol; no host port lets podman pick.
+// published parses address:host:container/protocol. Without a host port, podman picks one.
 func published(t *testing.T, value string) Port {
 	t.Helper()
 	value, protocol, _ := strings.Cut(value, "/")
@@ -233,7 +233,8 @@ func published(t *testing.T, value string) Port {
 	return port
 }
 
-// TestEveryExampleHasItsFacts: a new example without facts would compare nothing.
+// TestEveryExampleHasItsFacts: each example has recordings. Without them the tests would compare
+// nothing.
 func TestEveryExampleHasItsFacts(t *testing.T) {
 	var names [2][]string
 	for i, glob := range []string{"../testdata/examples/*.yaml", "../testdata/kind/*.json"} {

@@ -26,7 +26,7 @@ func load(t *testing.T, text string) *config.Cluster {
 	return c
 }
 
-// TestPlan: what kind's format cannot say, and other engines.
+// TestPlan: plans that kind's format cannot describe, and other engines.
 func TestPlan(t *testing.T) {
 	c := load(t, `name: dev
 nodes:
@@ -59,7 +59,7 @@ func TestEntrance(t *testing.T) {
 	}
 }
 
-// TestRegistryIsReachedDirectly: no proxy knows the name.
+// TestRegistryIsReachedDirectly: the name bypasses proxies, because no proxy can resolve it.
 func TestRegistryIsReachedDirectly(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "registry: {enabled: true}": true} {
 		p := Make(load(t, text), Host{Engine: "podman", Env: map[string]string{"HTTP_PROXY": "http://p"}})
@@ -81,7 +81,7 @@ func TestContextName(t *testing.T) {
 	}
 }
 
-// TestDigest: one more node leaves the others as they are; another port does not.
+// TestDigest: an additional node does not change the others. Another port changes its node.
 func TestDigest(t *testing.T) {
 	digest := func(text string) string {
 		p := Make(load(t, text), Host{Engine: "podman", Env: map[string]string{"https_proxy": "http://p"}})
@@ -104,7 +104,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// TestNoAddressOfTheHost: the field is named, which an engine does not know.
+// TestNoAddressOfTheHost: the error names the field, because the engine does not know it.
 func TestNoAddressOfTheHost(t *testing.T) {
 	for _, text := range []string{
 		"nodes: [{extraPortMappings: [{containerPort: 80, hostPort: 8080, listenAddress: 203.0.113.7}]}]",

@@ -31,7 +31,7 @@ const busy = `nodes:
 networking: {ipFamily: dual, apiServerPort: 6550}
 `
 
-// TestRunArguments: the whole call of each engine, of hosts with each oddity.
+// TestRunArguments: the complete command of each engine, for hosts with each special property.
 func TestRunArguments(t *testing.T) {
 	for name, facts := range map[string]Facts{
 		"podman":          {CgroupV2: true, ChosenLinks: true},
@@ -95,7 +95,7 @@ func TestCreateAndDelete(t *testing.T) {
 	r := request(t, e)
 	var done []string
 	r.Done = func(name string) { done = append(done, name) }
-	e.serial = true // done is not guarded
+	e.serial = true // done has no lock
 	if err := e.Create(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Errorf("nodes of another cluster: %v, %v", other, err)
 	}
 
-	// Once more is an error, and nothing is touched.
+	// A second create is an error, and changes nothing.
 	if err := e.Create(t.Context(), r); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "dev-control-plane, dev-control-plane2") {
 		t.Errorf("created twice: %v", err)
 	}
@@ -137,8 +137,8 @@ func TestCreateAndDelete(t *testing.T) {
 	}
 }
 
-// TestCreateFails: at each call that changes something, and nothing is left; what is
-// not ours stays.
+// TestCreateFails: each call that changes something fails in turn. Nothing is left. Objects of
+// others stay.
 func TestCreateFails(t *testing.T) {
 	for _, at := range []string{"volume create * dev-worker-var", "run --name dev-worker ", "run --name dev-external-load-balancer", "logs -f dev-control-plane2"} {
 		for _, retain := range []bool{false, true} {
@@ -185,7 +185,7 @@ func TestCreateIsCancelled(t *testing.T) {
 	}
 }
 
-// TestLeftVolumes: those of a node that is gone are replaced, others are not.
+// TestLeftVolumes: volumes of a missing node are replaced. Other volumes are not.
 func TestLeftVolumes(t *testing.T) {
 	f := newFake()
 	f.volumes["dev-worker-var"] = map[string]string{LabelNode: "dev-worker", "old": "yes"}
@@ -233,7 +233,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// TestNoSuchHostPath: podman's error has a path, and berth adds the field.
+// TestNoSuchHostPath: podman's error contains the path. berth adds the field.
 func TestNoSuchHostPath(t *testing.T) {
 	f := newFake()
 	e := engine(t, "podman", f)
@@ -245,7 +245,7 @@ func TestNoSuchHostPath(t *testing.T) {
 	}
 }
 
-// TestNoPullOfLocalImages: nobody is asked for what no registry has.
+// TestNoPullOfLocalImages: berth requests no pull of an image that no registry can have.
 func TestNoPullOfLocalImages(t *testing.T) {
 	f := newFake()
 	f.answers["image inspect"] = answer{err: "Error: localhost/berth/absent:1: image not known", failed: true}
@@ -256,7 +256,7 @@ func TestNoPullOfLocalImages(t *testing.T) {
 	}
 }
 
-// TestBuiltHere: what podman has built is not what a node would look for by a short name.
+// TestBuiltHere: a short name does not refer to an image that podman built on this host.
 func TestBuiltHere(t *testing.T) {
 	f := newFake()
 	absent := answer{err: "Error: image not known", failed: true}
@@ -293,7 +293,7 @@ func TestStart(t *testing.T) {
 	if err := e.Start(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	// The log has earlier runs, too.
+	// The log contains earlier runs, too.
 	if got := f.called("logs"); !slices.Equal(got, []string{"logs -f --since 2026-11-20T21:53:42.881142173Z a-control-plane"}) {
 		t.Errorf("%v", got)
 	}
@@ -316,7 +316,7 @@ func TestQualified(t *testing.T) {
 	}
 }
 
-// TestEndpoint: a description may lead ports of its own to the API; the certificate is for the
+// TestEndpoint: a description may map additional ports to the API. The certificate contains the
 // planned address only.
 func TestEndpoint(t *testing.T) {
 	const text = "nodes: [{extraPortMappings: [{containerPort: 6443, hostPort: 7000, listenAddress: 127.0.0.9}, {containerPort: 6443, hostPort: 7001, protocol: UDP}]}]\n"
@@ -337,7 +337,7 @@ func TestEndpoint(t *testing.T) {
 			}
 			n.Ports = append(n.Ports, p)
 		}
-		slices.SortFunc(n.Ports, func(a, b plan.Port) int { return strings.Compare(a.Listen, b.Listen) }) // as engines list them
+		slices.SortFunc(n.Ports, func(a, b plan.Port) int { return strings.Compare(a.Listen, b.Listen) }) // the engines' order
 		for range 2 {
 			if at, err := n.Endpoint(plan.APIPort); err != nil || at.String() != want {
 				t.Errorf("%s: %v, %v; want %s", api, at, err, want)
@@ -351,7 +351,8 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestModulesDirectory: a host without one gets it, empty, and nobody else's is made.
+// TestModulesDirectory: berth creates an empty directory on a host without one. It creates none on
+// a remote host.
 func TestModulesDirectory(t *testing.T) {
 	for name, test := range map[string]struct {
 		host   fstest.MapFS

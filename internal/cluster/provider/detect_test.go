@@ -101,8 +101,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// What dockers say of themselves, as far as it is read: on other hosts than the one of
-// the record, the client alone, and one without cgroups.
+// The fields that berth reads of docker's info: on other hosts than that of the recording, of a
+// client without a server, and of a host without cgroups.
 const (
 	dockerInfo20 = `{"Driver":"overlay2","DriverStatus":[["Backing Filesystem","xfs"],["Supports d_type","true"]],"MemoryLimit":true,"CPUShares":true,"PidsLimit":true,` +
 		`"CgroupDriver":"systemd","CgroupVersion":"2","SecurityOptions":["name=seccomp,profile=default","name=userns","name=cgroupns"],"ServerErrors":null}`
@@ -199,7 +199,7 @@ func TestCheck(t *testing.T) {
 		facts Facts
 		nodes int
 		host  fstest.MapFS
-		want  []string // part of problem, part of fix
+		want  []string // parts of problem and fix
 		fatal int
 	}{
 		"fine":        {facts: whole, nodes: 2, host: host},
@@ -234,8 +234,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestReadContainers: what podman 4.3.1 and docker 20.10 said of a running and of a stopped one,
-// and how others say the same.
+// TestReadContainers: recordings of podman 4.3.1 and docker 20.10 for a running and a stopped
+// container, and other formats with the same content.
 func TestReadContainers(t *testing.T) {
 	ports := []plan.Port{{Listen: "0.0.0.0", Host: 43279, Container: 80, Protocol: config.UDP}, {Listen: "127.0.0.1", Host: 36443, Container: 6443, Protocol: config.TCP}}
 	for _, file := range []string{"podman-4.3-running.json", "podman-4.3-stopped.json"} {

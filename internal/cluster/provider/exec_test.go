@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestPacked: files come first, the command gets its own arguments, and standard input is empty.
+// TestPacked: files are unpacked first. The command gets its own arguments, and its standard input
+// is empty.
 func TestPacked(t *testing.T) {
 	files := []File{{Path: "/etc/a b", Mode: 0o600, Content: []byte("one")}, {Path: "/run/c", Content: []byte("two")}}
 	for _, c := range []struct {
@@ -43,7 +44,7 @@ func TestPacked(t *testing.T) {
 		if len(c.command.Args) == 0 {
 			continue
 		}
-		// The same command in a directory of the test's, which tar unpacks to.
+		// The same command in a directory of the test, where tar unpacks the files.
 		dir := t.TempDir()
 		packed.Args[2] = strings.Replace(packed.Args[2], "--directory=/", "--directory="+dir, 1)
 		run := exec.CommandContext(t.Context(), packed.Args[0], packed.Args[1:]...)

@@ -19,16 +19,16 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/command"
 )
 
-// fake is an engine in memory: containers and volumes with their labels, as far as a
-// provider sees them. What it says on errors is what podman 4.3.1 and docker said.
+// fake is an engine in memory: containers and volumes with their labels, as far as a provider needs
+// them. Its error messages are those of podman 4.3.1 and docker.
 type fake struct {
 	mu sync.Mutex
-	// answers are for calls that begin so; they come before what fake does itself.
+	// answers are for calls with this prefix. They take precedence over the fake's own answers.
 	answers map[string]answer
-	// on is told each call before it is done, without the lock; an error fails it.
+	// on is called before each call, without the lock. If it returns an error, the call fails.
 	on func(args []string) error
-	// stays is asked of each container that is removed; words are why it is not, and rm ends
-	// with status 0 all the same. nil is that all are.
+	// stays is called for each container to remove. If it returns a text, the container stays, and
+	// rm prints the text and exits with status 0. nil means that all containers are removed.
 	stays func(name string) (words string)
 
 	calls      []string
@@ -181,7 +181,7 @@ func labelsOf(args []string) map[string]string {
 	return labels
 }
 
-// filtered are names whose labels a filter of ps or of volume ls takes.
+// filtered returns the names whose labels match a filter of ps or of volume ls.
 func filtered(all map[string]map[string]string, filter string) []string {
 	key, value, exact := strings.Cut(strings.TrimPrefix(filter, "label="), "=")
 	var names []string
@@ -194,7 +194,7 @@ func filtered(all map[string]map[string]string, filter string) []string {
 	return names
 }
 
-// called are the calls that begin so.
+// called returns the calls with this prefix.
 func (f *fake) called(start string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +207,7 @@ func (f *fake) called(start string) []string {
 	return found
 }
 
-// engine is one of a dialect that runs f.
+// engine returns an engine of a dialect that uses f.
 func engine(t *testing.T, tool string, f *fake) *CLI {
 	t.Helper()
 	d, err := dialectOf(tool)
@@ -217,7 +217,7 @@ func engine(t *testing.T, tool string, f *fake) *CLI {
 	return &CLI{dialect: d, run: f, version: version.MustParseGeneric("20.10.0"), host: fstest.MapFS{}, facts: Facts{CgroupV2: true, Memory: true, Pids: true, CPU: true}}
 }
 
-// planned are the containers of a description.
+// planned returns the containers of a description.
 func planned(t *testing.T, host plan.Host, text string) []Spec {
 	t.Helper()
 	c, err := config.Load("f", []byte("apiVersion: berth.run/v1alpha1\nkind: Cluster\nname: dev\n"+text), config.Options{Dir: "/"})

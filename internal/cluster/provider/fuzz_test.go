@@ -2,8 +2,8 @@ package provider
 
 import "testing"
 
-// FuzzAnswers: whatever an engine's tool prints, reading it does not panic, and what
-// is read are addresses and ports that there are.
+// FuzzAnswers: for any output of an engine's tool, the parsers do not panic and return valid
+// addresses and ports.
 func FuzzAnswers(f *testing.F) {
 	for _, seed := range []string{
 		`{"host":{"cgroupVersion":"v2","cgroupControllers":["cpu"]},"store":{"graphDriverName":"overlay","graphStatus":{"Backing Filesystem":"xfs"}}}`,

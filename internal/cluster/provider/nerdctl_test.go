@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// What nerdctl 2.3.5 with containerd 2.4.2 said; the files nerdctl-2.3-*.json are of it, too.
+// Recordings of nerdctl 2.3.5 with containerd 2.4.2. The files nerdctl-2.3-*.json are part of them.
 const (
 	nerdctlNoContainer = `time="2026-11-22T17:10:12Z" level=fatal msg="1 errors:\nno such container: b"`
 	nerdctlNoNetwork   = `time="2026-11-22T17:01:29Z" level=error msg="no network found matching: kind"` + "\n" +
@@ -30,7 +30,7 @@ func TestNerdctlContainers(t *testing.T) {
 	api := plan.Port{Listen: "127.0.0.1", Host: 36443, Container: 6443, Protocol: config.TCP}
 	for file, ports := range map[string][]plan.Port{
 		"nerdctl-2.3-running.json": {{Listen: "0.0.0.0", Host: 49153, Container: 80, Protocol: config.UDP}, api},
-		"nerdctl-2.3-stopped.json": {api}, // it tells of none; the label has the planned one
+		"nerdctl-2.3-stopped.json": {api}, // no ports here: the label has the planned one
 	} {
 		all, err := readContainers(recorded(t, file))
 		if err != nil || len(all) != 1 {
@@ -50,7 +50,7 @@ func TestNerdctlContainers(t *testing.T) {
 	}
 }
 
-// TestNerdctlGone: nerdctl reports no container if one of several is gone.
+// TestNerdctlGone: if one of several containers is missing, nerdctl reports none of them.
 func TestNerdctlGone(t *testing.T) {
 	f := newFake()
 	e := engine(t, "nerdctl", f)
@@ -66,8 +66,8 @@ func TestNerdctlGone(t *testing.T) {
 	}
 }
 
-// TestNerdctlRemoves: rm -f ends with status 0 though a container is still there, as one that
-// the restart monitor of containerd has started meanwhile.
+// TestNerdctlRemoves: rm -f exits with status 0 although a container still exists, for example one
+// that containerd's restart monitor has started meanwhile.
 func TestNerdctlRemoves(t *testing.T) {
 	const words = `time="2026-11-22T17:10:12Z" level=error msg="1 errors:\ncannot delete running task a: failed precondition"`
 	for _, test := range []struct {
@@ -108,7 +108,7 @@ func TestNerdctlRemoves(t *testing.T) {
 	}
 }
 
-// TestNerdctlWords: what it says, and what is made of it.
+// TestNerdctlWords: nerdctl's messages, and the errors that berth returns for them.
 func TestNerdctlWords(t *testing.T) {
 	f := newFake()
 	e := engine(t, "nerdctl", f)
@@ -157,7 +157,7 @@ func TestNerdctlNetwork(t *testing.T) {
 		if err != nil || len(n.Subnets) != 2 || !n.StableV4 || n.StableV6 != test.want {
 			t.Errorf("%s: %+v, %v", name, n, err)
 		}
-		// Its network rm takes no heed of stopped containers.
+		// Its network rm ignores stopped containers.
 		f.answers["ps -aq --no-trunc --filter network=kind"] = answer{out: "46a56fc5268c\n"}
 		if err := e.RemoveNetwork(t.Context(), "kind"); err != nil || len(f.called("network rm")) != 0 {
 			t.Errorf("%s: %v, %v", name, err, f.calls)
@@ -169,8 +169,8 @@ func TestNerdctlNetwork(t *testing.T) {
 	}
 }
 
-// TestLoopback6: a port of ::1 that nerdctl and podman take and nobody reaches is refused by its
-// field; an engine that can has it, as podman without root.
+// TestLoopback6: nerdctl and podman accept a port on ::1 that no client can reach. berth refuses it
+// and names its field. Other engines, such as podman without root, get the port.
 func TestLoopback6(t *testing.T) {
 	const six = "networking: {ipFamily: ipv6}\nnodes: [{}]\n"
 	for text, field := range map[string]string{

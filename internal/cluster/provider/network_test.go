@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestSubnetOfName: the first is that of every network called kind.
+// TestSubnetOfName: the first subnet is the one of every network called kind.
 func TestSubnetOfName(t *testing.T) {
 	if got := subnet6("kind", 0).String(); got != "fc00:f853:ccd:e793::/64" {
 		t.Error(got)
@@ -109,7 +109,7 @@ func TestEnsureNetwork(t *testing.T) {
 	}
 }
 
-// TestNamesakes: every process keeps the same one.
+// TestNamesakes: if several networks have the same name, every process keeps the same one.
 func TestNamesakes(t *testing.T) {
 	f := newFake()
 	f.answers["network ls"] = answer{out: "c\na\nb\n"}
@@ -146,7 +146,8 @@ func TestReadNetworks(t *testing.T) {
 	}
 }
 
-// TestAddresses: nobody's, in the upper half, and the end of the subnet is an end.
+// TestAddresses: berth picks free addresses in the upper half of the subnet, and none beyond its
+// end.
 func TestAddresses(t *testing.T) {
 	f := newFake()
 	f.containers["x"] = map[string]string{LabelAddresses: "10.89.0.129,fc00::80"}
@@ -171,7 +172,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestRoutes: what the kernel said of a host with two networks, in both families.
+// TestRoutes: a recording of the kernel's routes on a host with two networks, in both families.
 func TestRoutes(t *testing.T) {
 	e := engine(t, "podman", newFake())
 	e.host = fstest.MapFS{
@@ -184,7 +185,7 @@ func TestRoutes(t *testing.T) {
 			"fd000010024400010000000000000002 80 00000000000000000000000000000000 00 00000000000000000000000000000000 00000000 00000002 00000000 80200001     eth0\n" +
 			"fd000000000000000000000000000000 08 00000000000000000000000000000000 00 00000000000000000000000000000000 00000400 00000001 00000000 00000200       lo\n")},
 	}
-	// 10.244.0.0/24 lies in the kernel's table with its low byte first.
+	// 10.244.0.0/24 is in the kernel's table in little-endian byte order.
 	want := []string{"10.244.0.0/24", "fd00:10:244:1::/64"}
 	var got []string
 	for _, route := range e.PlanHost(Network{}).Routes {

@@ -9,8 +9,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestRelease: a container goes and its volume stays, for the next one of its name; also when that
-// cannot be made. Without Reuse the volume is one that was left, and goes.
+// TestRelease: the container is removed. Its volume stays for the next container with its name,
+// even if the creation of that one fails. Without Reuse the volume counts as left over and is
+// removed.
 func TestRelease(t *testing.T) {
 	f := newFake()
 	e := engine(t, "podman", f)
@@ -48,7 +49,7 @@ func TestRelease(t *testing.T) {
 	if err := e.Create(t.Context(), r); err != nil || f.volumes["dev-worker-var"][LabelAttempt] == attempt {
 		t.Errorf("%v; %v, want another volume than of %s", err, f.volumes, attempt)
 	}
-	// What has only a volume goes with the cluster.
+	// The deletion of the cluster removes a volume without a container.
 	if err := e.Release(t.Context(), "dev-worker"); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// TestRemovalDoesNotWait: podman would give each node ten seconds to end.
+// TestRemovalDoesNotWait: by default podman waits ten seconds for each node.
 func TestRemovalDoesNotWait(t *testing.T) {
 	for at, want := range map[string]string{
 		"podman 4.3.1": "rm -f -v -t 0 a b", "podman 3.4.4": "rm -f -v a b", "docker 20.10.24": "rm -f -v a b", "nerdctl 2.0.0": "rm -f -v a b",
@@ -25,7 +25,8 @@ func TestRemovalDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestRemovalOfStopped: containerd starts again what was only killed, while nerdctl removes it.
+// TestRemovalOfStopped: containerd may restart a killed container while nerdctl removes it, so
+// berth stops it first.
 func TestRemovalOfStopped(t *testing.T) {
 	for tool, want := range map[string][]string{"nerdctl": {"stop -t 0 a", "rm -f -v a"}, "docker": {"rm -f -v a"}} {
 		f := newFake()
@@ -40,8 +41,8 @@ func TestRemovalOfStopped(t *testing.T) {
 	}
 }
 
-// TestStopTime: systemd in a node gets the time that it needs, more than engines give by
-// themselves; containers that are no nodes end at what their programs know.
+// TestStopTime: systemd in a node gets the time that it needs, which is more than the engines'
+// default. Other containers handle their own stop signals.
 func TestStopTime(t *testing.T) {
 	f := newFake()
 	e := engine(t, "podman", f)

@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/command"
 )
 
-// listening notes what a tool is given on standard input.
+// listening records the standard input of a tool.
 type listening struct {
 	*fake
 	mu    sync.Mutex
@@ -31,7 +31,8 @@ func (l *listening) Run(ctx context.Context, c command.Call) error {
 	return l.fake.Run(ctx, c)
 }
 
-// TestProxyPasswords: they are in no command line, which every user of the host sees.
+// TestProxyPasswords: passwords are on no command line, because every user of the host can read
+// those.
 func TestProxyPasswords(t *testing.T) {
 	for _, tool := range []string{"podman", "docker", "nerdctl"} {
 		f := newFake()

@@ -33,7 +33,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestPieces: what is written in pieces is looked at by lines.
+// TestPieces: text that is written in pieces is redacted line by line.
 func TestPieces(t *testing.T) {
 	var out bytes.Buffer
 	w := To(&out)
@@ -48,7 +48,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestLongLine: memory is bounded, and what is not looked at is not written.
+// TestLongLine: memory is bounded. Text that cannot be checked is not written.
 func TestLongLine(t *testing.T) {
 	var out bytes.Buffer
 	w := To(&out)
@@ -68,7 +68,7 @@ func FuzzText(f *testing.F) {
 	const key = "\n-----BEGIN PRIVATE KEY-----\n" + body + "\n-----END PRIVATE KEY-----\n"
 	f.Add(key)
 	f.Fuzz(func(t *testing.T, text string) {
-		// Whatever stands before a key, nothing of the key is left.
+		// After any text, no part of the key is left.
 		if with := Text(text + key); strings.Count(with, body) > strings.Count(text, body) {
 			t.Errorf("%q and a private key left %q", text, with)
 		}

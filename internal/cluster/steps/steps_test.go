@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/clustertest"
 )
 
-// TestRun: steps run in their order, jobs beside them, and a step waits for the jobs that it
+// TestRun: steps run in their order, with jobs in parallel. A step waits for the jobs that it
 // depends on.
 func TestRun(t *testing.T) {
 	f := clustertest.New(t)
@@ -32,7 +32,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestJobFails: a job that fails stops what depends on it, and a step that fails ends all jobs.
+// TestJobFails: a job that fails stops the steps that depend on it. A step that fails ends all
+// jobs.
 func TestJobFails(t *testing.T) {
 	f := clustertest.New(t)
 	reporter, _ := f.Reporter()

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/storage"
 )
 
-// TestManifest: every document is one that Kubernetes knows, with no field that it does not,
-// and has the names that the programs go by.
+// TestManifest: each document has a kind that Kubernetes knows, no unknown fields, and the names
+// that the programs use.
 func TestManifest(t *testing.T) {
 	var class storagev1.StorageClass
 	var account corev1.ServiceAccount

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/pod/view"
 )
 
-// full has something of everything.
+// full has a value for each kind of figure.
 func full(cgroup string) *engine.Figures {
 	return &engine.Figures{
 		At: time.Unix(100, 0), CPU: 2_500_000_000, Tasks: 4,
@@ -40,8 +40,8 @@ func onePod() *view.PodFigures {
 	}
 }
 
-// TestEverySampleMatchesItsDescriptor: a kubelet refuses what does not, and two samples
-// with equal labels spoil the whole page.
+// TestEverySampleMatchesItsDescriptor: a kubelet refuses a sample without a matching descriptor.
+// Two samples with equal labels make the whole page invalid.
 func TestEverySampleMatchesItsDescriptor(t *testing.T) {
 	set := New(Groups())
 	labels := map[string][]string{}
@@ -74,7 +74,8 @@ func TestEverySampleMatchesItsDescriptor(t *testing.T) {
 	}
 }
 
-// TestHostWithoutHugePages: what is described must be told, and such a host cannot.
+// TestHostWithoutHugePages: each descriptor needs samples, which a host without huge pages cannot
+// give.
 func TestHostWithoutHugePages(t *testing.T) {
 	for _, d := range New(Groups()).Descriptors(&engine.Info{}) {
 		if strings.Contains(d.Name, "hugetlb") {
@@ -117,8 +118,8 @@ func TestLabelsAreTheKubelets(t *testing.T) {
 	}
 }
 
-// TestSamplesHaveTheirTime: what was measured earlier bears its time, what was
-// just read bears none, as CRI says.
+// TestSamplesHaveTheirTime: samples that were measured earlier have a timestamp. Samples that were
+// just read have none, as CRI defines.
 func TestSamplesHaveTheirTime(t *testing.T) {
 	measured := []string{"container_fs_usage_bytes", "container_fs_limit_bytes", "container_fs_inodes_total", "container_fs_inodes_free"}
 	seen := map[string]bool{}
@@ -137,7 +138,7 @@ func TestSamplesHaveTheirTime(t *testing.T) {
 	}
 }
 
-// A group that is left out is neither described nor told, and all groups are everything.
+// A disabled group has neither descriptors nor samples. All groups together cover everything.
 func TestGroups(t *testing.T) {
 	for group, name := range map[string]string{
 		GroupCPU: "container_cpu_usage_seconds_total", GroupMemory: "container_memory_working_set_bytes", GroupProcess: "container_processes",

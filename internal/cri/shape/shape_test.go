@@ -92,8 +92,8 @@ func TestBadContainerConfigsAreRefusedByField(t *testing.T) {
 	}
 }
 
-// refusal is a request that must be refused: what is changed in a good one, and the field
-// that the message names.
+// refusal is a request that must be refused: the change to a valid request, and the field that the
+// message names.
 type refusal[C any] struct {
 	change func(C)
 	kind   error

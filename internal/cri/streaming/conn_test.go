@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A client may send and go away while nobody reads: no read fails then.
+// A client may send data and disconnect while the server does not read. No read fails then.
 func TestContextEndsWithoutReads(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,8 +39,8 @@ func TestContextEndsWithoutReads(t *testing.T) {
 	within(t, "the end of the session", ctx.Done())
 }
 
-// TestSlowClientGetsTheClose: what was written before the end of a session arrives, also
-// at a client that sends something after it.
+// TestSlowClientGetsTheClose: data that was written before the end of a session arrives, even at a
+// client that sends something afterwards.
 func TestSlowClientGetsTheClose(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestSlowClientGetsTheClose(t *testing.T) {
 		_, err := io.Copy(io.Discard, conn)
 		reading <- err
 	}()
-	// More than the client's kernel takes while nobody reads there.
+	// More than the client's kernel buffers while the client does not read.
 	const all = 16 << 20
 	if err := conn.(*watchedConn).Conn.(*net.TCPConn).SetWriteBuffer(all); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestSlowClientGetsTheClose(t *testing.T) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("%d bytes written, %v; all of it is on its way", written, err)
 	}
-	for range 2 { // twice does no harm
+	for range 2 { // a second call has no effect
 		if err := conn.Close(); err != nil {
 			t.Error(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 )
 
-// A fault in one session is an error of that session: its client hears of it, and the server
+// A panic in one session is an error of that session. Its client gets the error, and the server
 // serves the next one.
 func TestPanicEndsOneSession(t *testing.T) {
 	clients(t, func(t *testing.T, dial func(string) remotecommand.Executor) {
@@ -41,7 +41,7 @@ func TestPanicEndsOneForwardedConnection(t *testing.T) {
 		if port == 9 {
 			panic("oh no")
 		}
-		// To the end first: an answer that comes earlier closes the connection below the client.
+		// Read to the end first. An earlier answer would close the connection of the client.
 		_, err := io.Copy(io.Discard, stream)
 		if err == nil {
 			_, err = io.WriteString(stream, "served")

@@ -67,8 +67,8 @@ func testPortForward(t *testing.T, dial dialer) {
 	}
 }
 
-// The context of a forwarded connection ends with the client, though the library
-// gives one that does not.
+// The context of a forwarded connection ends when the client disconnects, although the library
+// passes a context that does not.
 func TestPortForwardClientGone(t *testing.T) {
 	t.Run("spdy", func(t *testing.T) { testPortForwardClientGone(t, dialSPDY) })
 	t.Run("spdy in websocket", func(t *testing.T) { testPortForwardClientGone(t, dialTunnel) })
@@ -148,8 +148,8 @@ func forward(t *testing.T, dial dialer, raw string, ports []string) []string {
 	return addrs
 }
 
-// WebSocket clients name their ports when they ask for the URL; data and errors of
-// each have a channel, which begins with the port's number.
+// WebSocket clients name their ports when they request the URL. Data and errors of each port have a
+// channel, which begins with the port's number.
 func TestPortForwardOverWebSocket(t *testing.T) {
 	s := serve(t, &fake{portForward: func(_ context.Context, _ string, _ int32, stream io.ReadWriteCloser) error {
 		word := make([]byte, 4)

@@ -66,7 +66,7 @@ func serveWith(t *testing.T, opts Options) *Server {
 	return s
 }
 
-// within fails the test when done does not come.
+// within fails the test if done does not close in time.
 func within[T any](t *testing.T, what string, done <-chan T) T {
 	t.Helper()
 	select {
@@ -78,7 +78,7 @@ func within[T any](t *testing.T, what string, done <-chan T) T {
 	}
 }
 
-// clients are the protocols that real clients speak.
+// clients runs a test with each protocol that real clients use.
 func clients(t *testing.T, run func(t *testing.T, dial func(url string) remotecommand.Executor)) {
 	t.Helper()
 	t.Run("spdy", func(t *testing.T) {
@@ -214,7 +214,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// sizeQueue hands out sizes and then blocks, as a terminal does.
+// sizeQueue returns its sizes and then blocks, as a terminal does.
 type sizeQueue struct {
 	sizes chan remotecommand.TerminalSize
 }
@@ -272,8 +272,8 @@ func TestExecTerminal(t *testing.T) {
 	})
 }
 
-// A client that goes away ends the session's context, whether or not the
-// session reads what the client had sent.
+// If a client disconnects, the session's context ends, whether or not the session has read the
+// client's data.
 func TestClientGone(t *testing.T) {
 	clients(t, func(t *testing.T, dial func(string) remotecommand.Executor) {
 		for _, verb := range []string{"exec", "attach"} {

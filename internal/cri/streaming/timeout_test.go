@@ -19,8 +19,7 @@ import (
 // idle is shorter than the pause between two pings of a client.
 const idle = time.Second
 
-// A connection on which nothing moves is closed, and its session ends; one on which
-// something does stays.
+// The server closes an idle connection, and its session ends. A connection with traffic stays.
 func TestIdleSessionsEnd(t *testing.T) {
 	clients(t, func(t *testing.T, dial func(string) remotecommand.Executor) {
 		ended := make(chan time.Duration, 1)
@@ -29,7 +28,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 				if _, err := io.WriteString(spec.Stdout, "."); err != nil {
 					return 0, fmt.Errorf("busy, and cut off: %w", err)
 				}
-				time.Sleep(idle / 4) // the rhythm of a busy command
+				time.Sleep(idle / 4) // how often a busy command writes
 			}
 			began := time.Now()
 			<-ctx.Done()
@@ -72,7 +71,8 @@ func TestIdlePortForwardEnds(t *testing.T) {
 	}
 }
 
-// Who connects and says nothing, or upgrades and opens no stream, is not waited for.
+// The server does not wait for a client that connects and sends nothing, or that upgrades and opens
+// no stream.
 func TestStalledClientsAreDisconnected(t *testing.T) {
 	s := serveWith(t, Options{CreationTimeout: idle, Runtime: &fake{exec: func(context.Context, *engine.ExecSpec) (int32, error) {
 		return 0, errors.New("nobody asked for it")

@@ -32,7 +32,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// renew writes a new certificate for name, its own authority, and returns it.
+// renew writes a new self-signed certificate for name, and returns it.
 func (f TLS) renew(t *testing.T, name string) (chain, key []byte) {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKey(name, []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
@@ -52,17 +52,17 @@ func tlsFiles(t *testing.T) TLS {
 	return TLS{CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key")}
 }
 
-// shown is the name in the certificate that a server shows.
+// shown returns the name in the certificate that a server presents.
 func shown(t *testing.T, s *Server, config *tls.Config) (string, error) {
 	t.Helper()
-	config.InsecureSkipVerify = true // the test looks at what is shown
+	config.InsecureSkipVerify = true // the test reads the certificate itself
 	d := tls.Dialer{Config: config}
 	c, err := d.DialContext(t.Context(), "tcp", s.Address())
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	// A server that refuses a client's certificate says so behind the handshake.
+	// With TLS 1.3 a server rejects a client's certificate only after the handshake.
 	if _, err := fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		return "", err
 	}
@@ -114,7 +114,7 @@ func TestSessionsOverTLS(t *testing.T) {
 	}
 }
 
-// The context of a session ends with its client under TLS, too.
+// The context of a session ends when its client disconnects, under TLS too.
 func TestClientGoneOverTLS(t *testing.T) {
 	files := tlsFiles(t)
 	chain, _ := files.renew(t, "one")
@@ -195,7 +195,7 @@ func TestClientsNeedACertificateOfTheAuthority(t *testing.T) {
 	}
 }
 
-// clientCertificate is one for a client, and its own authority.
+// clientCertificate returns a self-signed certificate for a client.
 func clientCertificate(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -237,7 +237,8 @@ func TestBadCertificatesAreInvalid(t *testing.T) {
 	}
 }
 
-// A client that knows none of the suites is refused; TLS 1.3 has no choice of them.
+// The server refuses a client without any of the configured suites. TLS 1.3 has no configurable
+// suites.
 func TestOtherCipherSuitesAreRefused(t *testing.T) {
 	files := tlsFiles(t)
 	files.renew(t, "one")

@@ -60,7 +60,7 @@ func TestNoLog(t *testing.T) {
 	}
 }
 
-// lines hands what is printed to the test.
+// lines passes the printed lines to the test.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {
@@ -92,7 +92,7 @@ func TestFollowThroughRotationToTheEnd(t *testing.T) {
 	expect("last of the old file")
 	write(t, path, entry(3, "stdout", "F", "first of the new file"))
 	expect("first of the new file")
-	// Written before the end is known, so it must be read.
+	// The line was written before the exit was reported, so it must be read.
 	write(t, path, strings.Repeat(entry(4, "stdout", "F", "more"), 3))
 	close(end)
 	for range 3 {

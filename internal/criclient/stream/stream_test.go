@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// commands is a runtime whose commands are a function.
+// commands is a runtime that runs a function for each command.
 type commands func(ctx context.Context, spec *engine.ExecSpec) (int32, error)
 
 func (c commands) Exec(ctx context.Context, spec *engine.ExecSpec) (int32, error) {
@@ -31,7 +31,7 @@ func (commands) PortForward(context.Context, string, int32, io.ReadWriteCloser) 
 	return errs.Unsupported
 }
 
-// session is the URL of a command.
+// session returns the URL of a command.
 func session(t *testing.T, run commands) *url.URL {
 	t.Helper()
 	s, err := streaming.Listen(t.Context(), streaming.Options{Runtime: run, Log: slog.New(slog.DiscardHandler)})
@@ -69,7 +69,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestBrokenConnection: a command whose runtime dies has not succeeded.
+// TestBrokenConnection: if the runtime dies during a command, the command has not succeeded.
 func TestBrokenConnection(t *testing.T) {
 	at := session(t, func(ctx context.Context, spec *engine.ExecSpec) (int32, error) {
 		fmt.Fprint(spec.Stdout, "begun")
@@ -106,7 +106,7 @@ func TestBrokenConnection(t *testing.T) {
 	}
 }
 
-// writer is called with each write.
+// writer is called for each write.
 type writer func()
 
 func (w writer) Write(p []byte) (int, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// fakeHost is a host whose securityfs is a directory. Loading a profile appends it
-// to the list, as the kernel does.
+// fakeHost is a host whose securityfs is a directory. The load of a profile appends it to the list,
+// as the kernel does.
 func fakeHost(t *testing.T, profiles string) (h *Host, loads *int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "profiles")
@@ -60,7 +60,7 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// An operator's profile has to be there, where profiles are enforced.
+// On a host that enforces profiles, an operator's profile must be loaded.
 func TestProfileOfTheOperator(t *testing.T) {
 	for name, c := range map[string]struct {
 		host  *Host // nil for one with profiles
@@ -91,7 +91,7 @@ func TestProfileOfTheOperator(t *testing.T) {
 	}
 }
 
-// The default profile is loaded once, and again when somebody has unloaded it.
+// The default profile is loaded once, and again after it was unloaded.
 func TestDefaultProfileIsLoadedWhereItIsMissing(t *testing.T) {
 	h, loads := fakeHost(t, "")
 	ask := func() {
@@ -122,8 +122,8 @@ func TestDefaultProfileIsLoadedWhereItIsMissing(t *testing.T) {
 	}
 }
 
-// A parser that hangs is one error for each who waits for it, and one parser; nobody
-// who needs no profile loaded waits with them.
+// If the parser hangs, each request that waits for it gets an error. Only one parser runs. Requests
+// that need no profile loaded do not wait.
 func TestParserThatHangs(t *testing.T) {
 	h, _ := fakeHost(t, "p (enforce)\n")
 	loads, hang, loaded := atomic.Int64{}, make(chan struct{}), make(chan struct{})
@@ -166,7 +166,8 @@ func TestParserThatHangs(t *testing.T) {
 	}
 }
 
-// TestPanicOfALoadIsItsError: it ends one container's start, and not the daemon.
+// TestPanicOfALoadIsItsError: a panic fails the start of one container, and does not end the
+// daemon.
 func TestPanicOfALoadIsItsError(t *testing.T) {
 	h, _ := fakeHost(t, "p (enforce)\n")
 	h.load = func(string) error { panic("oh no") }
@@ -230,7 +231,8 @@ func TestDisabled(t *testing.T) {
 	}
 }
 
-// Where it is turned off, who asks for nothing has nothing, and a demand is refused.
+// If AppArmor is turned off, a request without a profile gets none, and a request for a profile is
+// refused.
 func TestOff(t *testing.T) {
 	if got, err := Off().Profile(t.Context(), request.AppArmorProfile{Default: true}); got != "" || err != nil {
 		t.Errorf("nothing asked for: %q, %v", got, err)

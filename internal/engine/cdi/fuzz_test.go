@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// FuzzSpecs: whatever a spec file on the node says, its devices are injected into a
-// spec that can be written down, or refused with the field's name.
+// FuzzSpecs: for any spec file on the node, its devices are injected into a spec that can be
+// encoded, or refused with the name of the field.
 func FuzzSpecs(f *testing.F) {
 	f.Add([]byte(spec), false)
 	f.Add([]byte("cdiVersion: 1.0.0\nkind: example.com/toy\nannotations: {a: b}\ndevices:\n- name: null\n  containerEdits:\n"+

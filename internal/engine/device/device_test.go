@@ -43,8 +43,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestConcurrentDeviceLookups: who asks for the same node at the same time shares the look
-// at it, and nothing else.
+// TestConcurrentDeviceLookups: concurrent requests for the same node share one lookup. Requests for
+// other nodes do not wait for it.
 func TestConcurrentDeviceLookups(t *testing.T) {
 	f, rules := Finder{probe.New(time.Second, 8)}, &Rules{OwnedByUser: true}
 	var wg sync.WaitGroup
@@ -65,7 +65,7 @@ func TestConcurrentDeviceLookups(t *testing.T) {
 	wg.Wait()
 }
 
-// Devices of every container give way to those that a container asks for in their place.
+// A device that a container requests replaces a device of the configuration at the same path.
 func TestAddedDevices(t *testing.T) {
 	f, rules := Finder{probe.New(time.Second, 8)}, &Rules{Added: []*runtimeapi.Device{
 		{HostPath: "/dev/zero", ContainerPath: "/dev/a", Permissions: "r"}, {HostPath: "/dev/zero", ContainerPath: "/dev/b", Permissions: "r"},

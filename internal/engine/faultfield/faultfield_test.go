@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// What the kernel and the OCI runtime refuse is reported under the request's field.
+// If the kernel or the OCI runtime refuses a value, the error names the field of the request.
 func TestRefusalsNameTheField(t *testing.T) {
 	config := &runtimeapi.ContainerConfig{
 		Mounts:  []*runtimeapi.Mount{{ContainerPath: "/a"}, {ContainerPath: "/etc/passwd/"}},

@@ -41,8 +41,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestMakeMissingSources: what was made for a container goes with it when it is refused, but for
-// what somebody uses, and stays once the container stands.
+// TestMakeMissingSources: a directory that was created for a refused container is removed with it,
+// unless another process uses it. Once the container exists the directory stays.
 func TestMakeMissingSources(t *testing.T) {
 	dir := t.TempDir()
 	there := filepath.Join(dir, "there")
@@ -93,7 +93,7 @@ func TestMakeMissingSources(t *testing.T) {
 	}
 }
 
-// TestMakeRefusedSources names the field.
+// TestMakeRefusedSources: the error names the field.
 func TestMakeRefusedSources(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

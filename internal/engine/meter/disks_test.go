@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// TestLargeLayersDoNotDelayOthers: containers with more files than can be counted in a turn
-// keep every walker busy, and others are measured all the same.
+// TestLargeLayersDoNotDelayOthers: containers with more files than one turn can count keep every
+// walker busy. Other containers are measured all the same.
 func TestLargeLayersDoNotDelayOthers(t *testing.T) {
 	place := t.TempDir()
 	begun := make(chan struct{}, 4*walkers)
@@ -21,7 +21,7 @@ func TestLargeLayersDoNotDelayOthers(t *testing.T) {
 			return usage, pace(ctx)
 		}
 		begun <- struct{}{}
-		for { // it never ends by itself
+		for { // it never returns by itself
 			if err := pace(ctx); err != nil {
 				return usage, err
 			}
@@ -54,7 +54,7 @@ func TestLargeLayersDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-// TestWalksTakeAShareOfACore: two walkers rest nine tenths of the time of large layers.
+// TestWalksTakeAShareOfACore: two walkers sleep for nine tenths of the time that large layers take.
 func TestWalksTakeAShareOfACore(t *testing.T) {
 	d := newDisks(nil)
 	defer d.close()
@@ -66,7 +66,7 @@ func TestWalksTakeAShareOfACore(t *testing.T) {
 	begin, worked := time.Now(), time.Duration(0)
 	for range 5 {
 		at := time.Now()
-		for time.Since(at) <= walkSlice { // a turn's work
+		for time.Since(at) <= walkSlice { // the work of one turn
 			if err := w.pace(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -85,8 +85,8 @@ func TestWalksTakeAShareOfACore(t *testing.T) {
 	}
 }
 
-// TestSizeAfterAnInterruptedWalk is what was counted: a container that makes directories all the
-// time has a size, too.
+// TestSizeAfterAnInterruptedWalk: the size is the part that was counted. So a container that
+// creates directories all the time has a size, too.
 func TestSizeAfterAnInterruptedWalk(t *testing.T) {
 	place := t.TempDir()
 	d := newDisks(func(context.Context, string, sysfile.Pace) (image.Usage, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// TestNoStatIsLost: each field of a cgroup's figures reaches the engine's field of the
-// same name, with its value.
+// TestNoStatIsLost: each field of a cgroup's figures has its value in the engine's field with the
+// same name.
 func TestNoStatIsLost(t *testing.T) {
 	var stats cgroup.Stats
 	var details cgroup.Details
@@ -23,7 +23,7 @@ func TestNoStatIsLost(t *testing.T) {
 		want, got := fields(t, test.from), fields(t, test.to)
 		for name := range got {
 			if _, ok := want[name]; !ok {
-				delete(got, name) // which no cgroup counts
+				delete(got, name) // no cgroup counts this
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -32,7 +32,7 @@ func TestNoStatIsLost(t *testing.T) {
 	}
 }
 
-// fill gives each number a value of its own, and each slice and pointer an element.
+// fill sets each number to a different value, and gives each slice and pointer an element.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {

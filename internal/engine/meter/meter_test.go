@@ -29,7 +29,7 @@ func TestRatesComeFromBackgroundReadings(t *testing.T) {
 	if _, ok := r.rate("c"); ok {
 		t.Error("one reading has no rate")
 	}
-	r.watch("c", nil, time.Now(), 5) // a request's reading does not disturb
+	r.watch("c", nil, time.Now(), 5) // a read for a request does not affect the samples
 	cpu = 2_000_000
 	r.sampleAll()
 	if rate, ok := r.rate("c"); !ok || rate < 900_000 || rate > 1_000_000 {
@@ -47,8 +47,8 @@ func TestRatesComeFromBackgroundReadings(t *testing.T) {
 	}
 }
 
-// TestRatesAreKnownAfterOneWindow: what is watched from its start has a rate before
-// anybody asks, and not one of what its cgroup was used for before.
+// TestRatesAreKnownAfterOneWindow: a container that is sampled from its start has a rate before the
+// first request. The rate excludes earlier usage of its cgroup.
 func TestRatesAreKnownAfterOneWindow(t *testing.T) {
 	cpu, err := uint64(7e9), error(nil)
 	m := &Meter{rates: newRates(func(cgroup.Paths) (uint64, error) { return cpu, err })}
@@ -66,7 +66,7 @@ func TestRatesAreKnownAfterOneWindow(t *testing.T) {
 	}
 }
 
-// TestThereIsADefaultInterface: a kubelet dies of a network without one.
+// TestThereIsADefaultInterface: a kubelet crashes if the network has no default interface.
 func TestThereIsADefaultInterface(t *testing.T) {
 	for _, test := range []struct {
 		links []engine.Link
@@ -99,8 +99,8 @@ func TestRatesStop(t *testing.T) {
 	r.close()
 }
 
-// TestSizesAreMeasuredInTheBackground: a request waits for the first size, and gets
-// old ones at once while a new one is measured.
+// TestSizesAreMeasuredInTheBackground: a request waits for the first size. Later requests get the
+// old size at once while a new one is measured.
 func TestSizesAreMeasuredInTheBackground(t *testing.T) {
 	place := t.TempDir()
 	hold := make(chan struct{})
@@ -117,7 +117,7 @@ func TestSizesAreMeasuredInTheBackground(t *testing.T) {
 				return image.Usage{}, ctx.Err()
 			}
 		}
-		// Old from the start, so that it is due again at once.
+		// The size is old from the start, so that it is measured again at once.
 		return image.Usage{Bytes: n, Mountpoint: place, At: time.Now().Add(-time.Hour)}, nil
 	})
 	defer d.close()

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 )
 
-// TestCountedDescriptors: all are counted, and of which kind they are is looked at for so
-// many that a container cannot keep the daemon busy with descriptors that cost it nothing.
+// TestCountedDescriptors: all descriptors are counted. Their kinds are determined up to a limit, so
+// that a container with many cheap descriptors cannot keep the daemon busy.
 func TestCountedDescriptors(t *testing.T) {
 	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -45,7 +45,7 @@ func TestCountedDescriptors(t *testing.T) {
 	few, many := reader(5), reader(300)
 	all := &engine.Details{}
 	countOpen(all, []int{few, many, 1 << 30}, 1000)
-	// The copies, and three each of a shell's own; a few may be this process's heritage.
+	// The copies, and three of each shell. A few may be inherited from this process.
 	if all.FileDescriptors < 311 || all.FileDescriptors > 330 || all.Sockets < 305 || all.Sockets > 320 {
 		t.Errorf("%d descriptors, %d sockets, want 311 and 305", all.FileDescriptors, all.Sockets)
 	}
@@ -59,7 +59,7 @@ func TestCountedDescriptors(t *testing.T) {
 	}
 }
 
-// sized reports whether the kernel gives the number of a process's descriptors (6.2).
+// sized reports whether the kernel reports the number of a process's descriptors (since 6.2).
 func sized(t *testing.T) bool {
 	t.Helper()
 	var st unix.Stat_t
@@ -72,7 +72,7 @@ func sized(t *testing.T) bool {
 	return st.Size > 0
 }
 
-// TestDescriptorsOfEndedProcesses: what ends meanwhile counts for nothing.
+// TestDescriptorsOfEndedProcesses: a process that ends during the count does not count.
 func TestDescriptorsOfEndedProcesses(t *testing.T) {
 	d := &engine.Details{}
 	countOpen(d, []int{1 << 30}, 10)

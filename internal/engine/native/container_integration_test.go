@@ -42,7 +42,7 @@ func TestEngineContract(t *testing.T) {
 	})
 }
 
-// want runs a script to its end and compares what it wrote.
+// want runs a script to its end and compares its output.
 func (w *world) want(spec *engine.SandboxSpec, sb *engine.Sandbox, script, want string, change func(*engine.ContainerSpec)) {
 	w.t.Helper()
 	if got, code := w.output(spec, sb, script, change); got != want {
@@ -157,7 +157,7 @@ func TestPodSharesPIDs(t *testing.T) {
 	if out != "1\n1\n" || code != 0 {
 		t.Errorf("seen from a container: %q, %d", out, code)
 	}
-	// An orphan falls to the pod's init, which leaves no zombie.
+	// An orphan is reparented to the pod's init, which leaves no zombie.
 	if out, _ := w.exec(second, "(sleep 0.1 & ) ; sleep 0.4; ps -o stat,comm | grep -c '^Z'"); strings.TrimSpace(out) != "0" {
 		t.Errorf("zombies: %q", out)
 	}
@@ -260,7 +260,7 @@ func TestRefusedByTheImage(t *testing.T) {
 	}
 }
 
-// bindPrivate makes dir a mount that shares nothing, wherever the test runs.
+// bindPrivate makes dir a private mount, on any host.
 func bindPrivate(t *testing.T, dir string) {
 	t.Helper()
 	if err := syscall.Mount(dir, dir, "", syscall.MS_BIND, ""); err != nil {
@@ -338,8 +338,7 @@ func TestUpdateChangesLimits(t *testing.T) {
 	}
 }
 
-// BenchmarkCreate tells what the engine adds to the supervisor, the root filesystem
-// left out.
+// BenchmarkCreate measures what the engine adds to the supervisor, without the root filesystem.
 func BenchmarkCreate(b *testing.B) {
 	w := newWorld(b)
 	spec, sb := w.sandbox(nil)
@@ -362,7 +361,7 @@ func BenchmarkCreate(b *testing.B) {
 		if err := w.cfg.Supervisor.Remove(ctx, c.ID); err != nil {
 			b.Fatal(err)
 		}
-		// The same bundle once more, without us.
+		// The same bundle again, without the engine.
 		start = time.Now()
 		_, err := w.cfg.Supervisor.Create(ctx, &supervisor.CreateRequest{
 			ID: c.ID, Bundle: filepath.Join(w.cfg.StateDir, "bundles", c.ID), LogDir: filepath.Join(w.dir, "logs"), LogPath: c.Config.LogPath,

@@ -29,7 +29,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// world is an engine with a real supervisor, in directories of the test's own.
+// world is an engine with a real supervisor, in separate directories for each test.
 type world struct {
 	*native.Engine
 	t      testing.TB
@@ -82,7 +82,7 @@ func mountState(t testing.TB, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The kernel lets go of a killed process's files a little later.
+		// The kernel closes the files of a killed process asynchronously.
 		waitUntil(t, "nobody uses the state directory", func() bool { return unix.Unmount(dir, 0) == nil })
 	})
 }
@@ -114,7 +114,7 @@ func startSupervisor(t testing.TB, binary, state string) *supervisor.Client {
 		if err := client.Close(); err != nil {
 			t.Error(err)
 		}
-		// The keeper first: it would start the other again.
+		// Stop the keeper first, because it would restart the supervisor.
 		kill(t, info.KeeperPid)
 		kill(t, info.Pid)
 	})
@@ -128,7 +128,7 @@ func kill(t testing.TB, pid int) {
 	}
 	pidfd, err := sysproc.OpenPidfd(pid)
 	if err != nil {
-		return // it has ended
+		return // it has exited
 	}
 	defer pidfd.Close()
 	if err := sysproc.SignalPidfd(pidfd, syscall.SIGKILL); err != nil {
@@ -146,7 +146,7 @@ func (w *world) id() string {
 	return fmt.Sprintf("%064x", 0xbe0000+w.ids)
 }
 
-// sandbox makes and starts a sandbox; change may be nil.
+// sandbox creates and starts a sandbox. change may be nil.
 func (w *world) sandbox(change func(*runtimeapi.PodSandboxConfig)) (*engine.SandboxSpec, *engine.Sandbox) {
 	w.t.Helper()
 	id := w.id()
@@ -181,7 +181,7 @@ func (w *world) removeSandbox(id string) {
 	}
 }
 
-// container makes a container that runs a shell script, and starts it.
+// container creates a container that runs a shell script, and starts it.
 func (w *world) container(spec *engine.SandboxSpec, sb *engine.Sandbox, script string, change func(*engine.ContainerSpec)) *engine.ContainerSpec {
 	w.t.Helper()
 	c := w.containerSpec(spec, sb, script, change)
@@ -224,8 +224,7 @@ func (w *world) containerSpec(spec *engine.SandboxSpec, sb *engine.Sandbox, scri
 	return c
 }
 
-// output runs a script to its end in a container of its own and returns what it
-// wrote and its exit code.
+// output runs a script to its end in a new container and returns its output and its exit code.
 func (w *world) output(spec *engine.SandboxSpec, sb *engine.Sandbox, script string, change func(*engine.ContainerSpec)) (string, int32) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -273,7 +272,7 @@ func (w *world) exec(c *engine.ContainerSpec, script string) (string, int32) {
 	return out.String(), code
 }
 
-// busyboxRootfs is an image.Rootfs of one image that is nothing but busybox.
+// busyboxRootfs is an image.Rootfs with one image, which contains only busybox.
 type busyboxRootfs struct{ dir, busybox string }
 
 func (r *busyboxRootfs) Prepare(_ context.Context, spec image.RootfsSpec) (*image.Mounted, error) {
@@ -295,7 +294,7 @@ func (r *busyboxRootfs) Prepare(_ context.Context, spec image.RootfsSpec) (*imag
 		os.WriteFile(filepath.Join(root, "etc", "passwd"), []byte("root:x:0:0::/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\n"), 0o644),
 		os.WriteFile(filepath.Join(root, "etc", "group"), []byte("root:x:0:\nstaff:x:50:app\n"), 0o644),
 	)
-	for _, applet := range strings.Fields("sh cat echo id ls sleep touch hostname mount ps stty kill sysctl ip pwd env grep dd mkdir mknod true") { // true is the last
+	for _, applet := range strings.Fields("sh cat echo id ls sleep touch hostname mount ps stty kill sysctl ip pwd env grep dd mkdir mknod true") { // true comes last
 		if linkErr := os.Symlink("busybox", filepath.Join(root, "bin", applet)); !errors.Is(linkErr, os.ErrExist) {
 			err = errors.Join(err, linkErr)
 		}
@@ -333,7 +332,7 @@ func (r *busyboxRootfs) Keys(context.Context) ([]string, error) {
 	return keys, err
 }
 
-// hasNamespace reports whether the sandbox has a namespace of the type to itself.
+// hasNamespace reports whether the sandbox has its own namespace of this type.
 func hasNamespace(e engine.Engine, sb *engine.Sandbox, kind string) bool {
 	return slices.ContainsFunc(e.ViewSandbox(sb).Namespaces, func(ns engine.Namespace) bool { return ns.Type == kind })
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/berthrun/berth/internal/ocispec"
 )
 
-// testLabel is an attribute that anybody may set.
+// testLabel is an attribute that every user may set.
 const testLabel = "user.berth.label"
 
-// fakePolicy is SELinux on a host without it.
+// fakePolicy is a fake SELinux policy for hosts without SELinux.
 type fakePolicy struct{ reserved []string }
 
 func (p *fakePolicy) Enabled() bool { return true }
@@ -46,7 +46,7 @@ func (p *fakePolicy) Release(label string) {
 
 func (p *fakePolicy) Check(string) error { return nil }
 
-// labelled is an engine that can do no more than label.
+// labelled returns an engine that can only label.
 func labelled(dir string, rules Rules) (*Engine, *fakePolicy) {
 	p := &fakePolicy{}
 	return ruled(&Engine{
@@ -65,8 +65,8 @@ func fileLabel(t *testing.T, path string) string {
 	return string(value[:n])
 }
 
-// A sandbox's labels are on the files that its containers share, outlive the daemon,
-// and are free again once the sandbox has gone.
+// The files that a sandbox's containers share have its label. The label survives the daemon, and is
+// free again once the sandbox is removed.
 func TestLabelsOfSandboxes(t *testing.T) {
 	dir := t.TempDir()
 	e, _ := labelled(dir, Rules{})
@@ -95,7 +95,7 @@ func TestLabelsOfSandboxes(t *testing.T) {
 			t.Errorf("%s has %q", path, got)
 		}
 	}
-	// A container with a label of its own shares them with the others.
+	// A container with its own label shares the files with the others.
 	spec := &containerSpec{ContainerSpec: &engine.ContainerSpec{SandboxSpec: &engine.SandboxSpec{ID: "pod", Dir: dir}}, Sandbox: sb}
 	for _, c := range []struct{ labels, want string }{
 		{"s0:c0,c1000", sb.MountLabel},

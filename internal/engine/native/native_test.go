@@ -20,14 +20,14 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// ruled is an engine that New did not make.
+// ruled returns an engine that New did not create.
 func ruled(e *Engine, rules Rules) *Engine {
 	e.SetRules(rules)
 	return e
 }
 
-// A demand for a filter that this host cannot enforce fails the sandbox, which may have
-// no process to confine, and not its first container.
+// If this host cannot enforce a requested filter, the sandbox is refused, and not only its first
+// container. The sandbox may have no process to confine.
 func TestSandboxSeccompIsCheckedWhereThereIsNone(t *testing.T) {
 	e := ruled(&Engine{apparmor: apparmor.Find("t"), seccomp: seccomp.NewLoader(ocispec.Host{}, probe.New(time.Second, 1))}, Rules{})
 	for name, c := range map[string]struct {
@@ -101,7 +101,7 @@ func TestExitOf(t *testing.T) {
 	}
 }
 
-// The configuration leaves the paths that images declare as volumes to the root filesystem.
+// The configuration leaves the paths that images declare as volumes in the root filesystem.
 func TestImageVolumesAreTurnedOff(t *testing.T) {
 	e := ruled(&Engine{}, Rules{NoImageVolumes: true})
 	c := &creation{containerSpec: &containerSpec{ContainerSpec: &engine.ContainerSpec{

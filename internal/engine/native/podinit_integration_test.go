@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The end of a pod's own init is told with the sandbox's id.
+// The exit of a pod's own init is reported with the sandbox's id.
 func TestEndOfPodInitIsReported(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -9,13 +9,13 @@ import (
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
-// The life of a pod on a real supervisor: call 1, 2, 3, ... fails.
+// The life of a pod on a real supervisor: call 1, 2, 3, ... fails in turn.
 func TestPodFaults(t *testing.T) { podtest.RunFaults(t, podParts(t)) }
 
-// The same: the daemon dies at call 1, 2, 3, ...
+// The same, but the daemon dies at call 1, 2, 3, ...
 func TestPodCrashes(t *testing.T) { podtest.RunCrashes(t, podParts(t)) }
 
-// podParts are a real engine on a network and images that are not.
+// podParts returns a real engine with a fake network and fake images.
 func podParts(t *testing.T) *podtest.Parts {
 	t.Helper()
 	net, images := &podtest.Network{}, podtest.NewImages()

@@ -27,8 +27,8 @@ type noRootfs struct{ image.Rootfs }
 
 func (noRootfs) Keys(context.Context) ([]string, error) { return nil, nil }
 
-// newBare returns an engine whose supervisor is never asked: it makes sandboxes
-// that need no process.
+// newBare returns an engine that never calls its supervisor. It creates sandboxes without a
+// process.
 func newBare(t testing.TB, netns string) (*native.Engine, native.Config) {
 	t.Helper()
 	require.Root(t)
@@ -115,7 +115,7 @@ func TestSandboxIsCreatedAndRemovedByItsID(t *testing.T) {
 		t.Errorf("the pod's cgroup: %v", err)
 	}
 
-	// Another engine, as after a crash, that knows the id alone.
+	// Another engine, as after a crash. It knows only the id.
 	again, err := native.New(cfg, native.Rules{})
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestSharedCgroupParentStaysForTheOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A container of the other's stands here.
+	// Another pod's container has its cgroup here.
 	if err := os.Mkdir(memoryCgroup(parent+"/container"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestUnknownHandler(t *testing.T) {
 	}
 }
 
-// memoryCgroup is where a cgroup is in the hierarchy that every host has.
+// memoryCgroup returns the path of a cgroup in the hierarchy that every host has.
 func memoryCgroup(path string) string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return filepath.Join("/sys/fs/cgroup", path)
@@ -216,8 +216,8 @@ func memoryCgroup(path string) string {
 	return filepath.Join("/sys/fs/cgroup/memory", path)
 }
 
-// snapshot lists what must be the same before and after: mounts and cgroups that
-// carry this test's names.
+// snapshot lists the mounts and cgroups with this test's names. It must be the same before and
+// after.
 func snapshot(t testing.TB) string {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")

@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 )
 
-// TestRecordsOfSandboxes: what is read from records, those of earlier versions included.
+// TestRecordsOfSandboxes: the engine reads sandbox records, including those of earlier versions.
 func TestRecordsOfSandboxes(t *testing.T) {
 	e := &Engine{}
 	for record, want := range map[string]struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// TestCgroupsAreReadOnce: a container without a cgroup is no reason to ask the
-// supervisor for all containers at every poll.
+// TestCgroupsAreReadOnce: for a container without a cgroup the engine does not list all containers
+// of the supervisor at every poll.
 func TestCgroupsAreReadOnce(t *testing.T) {
 	lists := 0
 	c := &cgroups{
@@ -41,8 +41,8 @@ func TestCgroupsAreReadOnce(t *testing.T) {
 	}
 }
 
-// TestCgroupsOfContainersRemovedMeanwhile: an answer that is older than the removal does not
-// bring the container back.
+// TestCgroupsOfContainersRemovedMeanwhile: an answer from before the removal does not add the
+// container again.
 func TestCgroupsOfContainersRemovedMeanwhile(t *testing.T) {
 	var gone atomic.Bool
 	c := &cgroups{exists: func(string) bool { return !gone.Load() }, known: map[string]cgroup.Paths{}}

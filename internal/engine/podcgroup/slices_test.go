@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// hungSystemd is a socket that takes connections and never answers. reached tells of
-// each.
+// hungSystemd is a socket that accepts connections and never answers. reached receives a value for
+// each connection.
 func hungSystemd(t *testing.T) (connect func(context.Context) (*dbus.Conn, error), reached <-chan struct{}) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "private")
@@ -46,8 +46,8 @@ func hungSystemd(t *testing.T) (connect func(context.Context) (*dbus.Conn, error
 	return connect, came
 }
 
-// TestHungSystemdDelaysNoOther: who starts a slice waits for as long as its context
-// says, and neither the engine's lock nor another slice waits for that.
+// TestHungSystemdDelaysNoOther: the start of a slice waits until its context ends. Meanwhile it
+// blocks neither the engine's lock nor other slices.
 func TestHungSystemdDelaysNoOther(t *testing.T) {
 	connect, reached := hungSystemd(t)
 	m := New(Config{Instance: "t", Driver: Systemd, DefaultParent: "berth_t.slice"}, nil)
@@ -56,13 +56,13 @@ func TestHungSystemdDelaysNoOther(t *testing.T) {
 	ended := make(chan error, 3)
 	for _, id := range []string{"a", "b"} {
 		go func() { ended <- m.startSlice(ctx, m.podSlice(id)) }()
-		<-reached // though the one before hangs
+		<-reached // although the previous one hangs
 	}
 	if !m.mu.TryLock() {
 		t.Fatal("the Manager is locked while systemd hangs")
 	}
 	m.mu.Unlock()
-	// Who needs the slices for himself gives up as well.
+	// A call that needs all slices ends with its context, too.
 	go func() {
 		ended <- m.slices.do(ctx, allSlices, func(*dbus.Conn) error { return errors.New("it ran") })
 	}()

@@ -27,7 +27,7 @@ func TestSandboxFiles(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
 		}
 	}
-	// Without a demand both are the host's own.
+	// Without a request both are copies of the host's files.
 	files = Files{Dir: dir, Hostname: "web", HostNetwork: true}
 	if err := files.Write(nil); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func TestHungProbeIsNamedAndRunsOnce(t *testing.T) {
 	if n := asked.Load(); n != 1 {
 		t.Errorf("asked %d times, want once while it hangs", n)
 	}
-	// Others are answered meanwhile.
+	// Other requests are answered meanwhile.
 	if v, err := Ask(context.Background(), pool, "look at /alive", func() (int, error) { return 7, nil }); v != 7 || err != nil {
 		t.Errorf("another question: %d, %v", v, err)
 	}

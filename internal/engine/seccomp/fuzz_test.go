@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// FuzzSeccompProfile: whatever a profile on the node says, it is refused as the
-// request's fault, or it is a filter that can be written down.
+// FuzzSeccompProfile: any profile on the node is refused as a fault of the request, or it is a
+// filter that can be encoded.
 func FuzzSeccompProfile(f *testing.F) {
 	for _, seed := range []string{
 		`{"defaultAction":"SCMP_ACT_ERRNO","defaultErrnoRet":1,"architectures":["SCMP_ARCH_X86_64"],"syscalls":[{"names":["read"],"action":"SCMP_ACT_ALLOW",` +

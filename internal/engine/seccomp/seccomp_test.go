@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// A profile that nobody asked for but the configuration is refused in its name.
+// If only the configuration requests a profile, the refusal names the configuration.
 func TestDefaultSeccompIsRefusedByItsKey(t *testing.T) {
 	l := NewLoader(ocispec.Host{Seccomp: true}, probe.New(time.Second, 1))
 	defaults := &ocispec.Defaults{Seccomp: request.SeccompProfile{Path: "/no/such.json"}}
@@ -34,8 +34,8 @@ func TestDefaultSeccompIsRefusedByItsKey(t *testing.T) {
 	}
 }
 
-// What an operator has put in the place of the runtime's default, and of what privileged
-// containers have, which is none.
+// The files with which an operator replaces the runtime's default profile, and the profile of
+// privileged containers, which is unconfined by default.
 func TestSeccompOfTheOperator(t *testing.T) {
 	const filter = `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["chmod"],"action":"SCMP_ACT_ERRNO"}]}`
 	file := filepath.Join(t.TempDir(), "profile.json")
@@ -55,8 +55,8 @@ func TestSeccompOfTheOperator(t *testing.T) {
 		rules      configured
 		profile    *runtimeapi.SecurityProfile
 		privileged bool
-		// denied is the one system call that the filter denies, "" for no filter; "many"
-		// stands for the built-in one; or the key that an error names.
+		// denied is the only system call that the filter denies, "" for no filter, "many" for the
+		// built-in filter, or the key that an error names.
 		denied, fault string
 	}{
 		"default":                       {rules, runtimeDefault, false, "chmod", ""},
@@ -92,7 +92,7 @@ func TestSeccompOfTheOperator(t *testing.T) {
 			t.Errorf("%s: denies %q, %v; want %q", name, denied, err, c.denied)
 		}
 	}
-	// A sandbox that asks for it is refused before its containers are.
+	// A sandbox that requests the profile is refused, before any container.
 	err := NewLoader(ocispec.Host{Seccomp: true}, probe.New(time.Minute, 1)).CheckSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Seccomp: runtimeDefault}},
 	}, &absent.Rules)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Only a name that is a digest to the letter promises one: all else in an archive is known by
-// what it holds.
+// Only a valid digest as the file name makes the content known by that digest. All other files of
+// an archive are identified by their content.
 func TestHostileNamesHaveNoDigest(t *testing.T) {
 	hex := strings.Repeat("a", 64)
 	for _, name := range []string{

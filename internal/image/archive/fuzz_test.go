@@ -25,9 +25,9 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// FuzzRead: an archive with whatever entries is refused for a fault of its own, or its
-// images are named and whole. The checksums of tar would stop a fuzzer of bytes; so
-// the entries are made from lines, see archiveOf.
+// FuzzRead: an archive with any entries is refused because of its own fault, or its images have
+// names and are complete. A fuzzer that changes bytes would fail at tar's checksums. So the target
+// creates the entries from lines: see archiveOf.
 func FuzzRead(f *testing.F) {
 	const config, layer = "f @.json {\"os\":\"linux\"}\n", "f l.tar x\n"
 	for _, text := range []string{
@@ -45,7 +45,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, form uint8, text string) {
 		store, found := readsOrBlames(t, archiveOf(t, form, text))
 		if strings.Contains(text, imagespec.ImageLayoutFile) {
-			return // whose own manifests are checked by who follows them
+			return // the reader of the layout checks these manifests
 		}
 		for _, image := range found {
 			store.checkManifest(t, image.Target)
@@ -53,7 +53,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzStream: the same for whatever bytes.
+// FuzzStream does the same with any bytes.
 func FuzzStream(f *testing.F) {
 	for _, write := range []func(io.Writer, ...imagetest.Spec) error{imagetest.Archive, imagetest.OCIArchive} {
 		var plain bytes.Buffer
@@ -101,10 +101,10 @@ func readsOrBlames(t *testing.T, data []byte) (*memory, []Image) {
 	return store, found
 }
 
-// forms are the ways in which an archive is wrapped.
+// forms are the ways to compress an archive.
 const forms = 4
 
-// wrapped compresses an archive, or cuts it short.
+// wrapped compresses an archive, or truncates it.
 func wrapped(t testing.TB, form uint8, plain []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -129,9 +129,9 @@ func wrapped(t testing.TB, form uint8, plain []byte) []byte {
 	return b.Bytes()
 }
 
-// archiveOf makes an archive with an entry for each line: a letter for its type, its
-// name, and its content or what it links to. In a name @ stands for the digest of the
-// content, in a content @ and a digit for that of an earlier line's content.
+// archiveOf creates an archive with an entry for each line. A line has a letter for the type, the
+// name, and the content or the link target. In a name, @ stands for the digest of the content. In a
+// content, @ and a digit stand for the digest of an earlier line's content.
 func archiveOf(t *testing.T, form uint8, text string) []byte {
 	t.Helper()
 	var plain bytes.Buffer
@@ -161,7 +161,7 @@ func archiveOf(t *testing.T, form uint8, text string) []byte {
 			header.Typeflag = tar.TypeFifo
 		}
 		if w.WriteHeader(header) != nil {
-			return nil // what tar itself cannot say
+			return nil // tar cannot encode it
 		}
 		if header.Typeflag == tar.TypeReg {
 			if _, err := io.WriteString(w, content); err != nil {
@@ -175,14 +175,14 @@ func archiveOf(t *testing.T, form uint8, text string) []byte {
 	return wrapped(t, form, plain.Bytes())
 }
 
-// memory is a content store without a disk, whose syncs would take most of the time.
+// memory is a content store in memory. On a disk, syncs would take most of the time.
 type memory struct {
 	content.Store
 	blobs map[digest.Digest][]byte
 	open  map[string]bool
 }
 
-// checkManifest: a manifest that was made, and all that it names, is there.
+// checkManifest checks that an imported manifest, and everything that it names, exists.
 func (m *memory) checkManifest(t *testing.T, target imagespec.Descriptor) {
 	t.Helper()
 	var manifest imagespec.Manifest
@@ -246,7 +246,7 @@ func (w *memoryWriter) Status() (content.Status, error) {
 
 func (w *memoryWriter) Truncate(int64) error { return errdefs.ErrNotImplemented }
 
-// Commit refuses what the local store does.
+// Commit refuses the same content as the local store.
 func (w *memoryWriter) Commit(_ context.Context, size int64, expected digest.Digest, _ ...content.Opt) error {
 	defer delete(w.store.open, w.ref)
 	if size > 0 && size != int64(w.Len()) {

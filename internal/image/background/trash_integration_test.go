@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// TestLargeTreesDoNotDelaySmallOnes: small trees are gone while a large one, whose turn comes
-// first, is still there.
+// TestLargeTreesDoNotDelaySmallOnes: small trees are removed while a large tree, which is first in
+// the order, still exists.
 func TestLargeTreesDoNotDelaySmallOnes(t *testing.T) {
 	dir := t.TempDir()
 	trash := NewTrash(dir, NewGroup(), slog.New(slog.DiscardHandler))

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// database makes one with buckets in buckets and some hundred pages.
+// database creates a database with nested buckets and some hundred pages.
 func database(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "metadata.db")
@@ -80,8 +80,8 @@ func TestDatabaseOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestDamage overwrites each page by itself, among others: no kind of damage ends or hangs who
-// asks, and each that a reader could meet is found.
+// TestDamage overwrites each page in turn. No damage crashes or blocks the check, and the check
+// finds each damage that a reader could meet.
 func TestDamage(t *testing.T) {
 	page := os.Getpagesize()
 	whole, err := os.ReadFile(database(t))

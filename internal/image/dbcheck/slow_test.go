@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestSlowDisk: a database is damaged when reading it goes round in circles, and not when a disk lets the
-// reader wait, or when the daemon stops.
+// TestSlowDisk: a database counts as damaged if the reader loops. It does not if the disk is slow,
+// or if the daemon stops.
 func TestSlowDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metadata.db")
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {

@@ -39,7 +39,7 @@ func TestImportReadsEveryForm(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := open(t, testConfig(t))
-				// Only a Reader: the stream cannot be read twice.
+				// Only a Reader: the stream can be read once.
 				list, err := s.Import(ctx, struct{ io.Reader }{squeeze(t, plain.Bytes(), compression)}, "", false, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -62,7 +62,7 @@ func TestImportReadsEveryForm(t *testing.T) {
 	}
 }
 
-// TestTagsOfOneRepository: an image with two tags of a repository has its digest there once.
+// TestTagsOfOneRepository: an image with two tags in a repository has its digest there once.
 func TestTagsOfOneRepository(t *testing.T) {
 	files := []imagetest.File{{Path: "f", Content: []byte("1")}}
 	for format, write := range map[string]func(io.Writer, ...imagetest.Spec) error{"docker": imagetest.Archive, "oci": imagetest.OCIArchive} {
@@ -302,7 +302,7 @@ func TestNamesAndIDs(t *testing.T) {
 		t.Errorf("Get of an absent image: %v", err)
 	}
 
-	// A tag moves; the image that had it stays, by id and by digest.
+	// A tag moves to another image. The previous image stays, by id and by digest.
 	moved := load("busybox", "", "4")
 	if img, err := s.Get(ctx, "busybox"); err != nil || img.ID != moved.ID {
 		t.Errorf("moved tag: %+v, %v", img, err)
@@ -329,7 +329,7 @@ func TestNamesAndIDs(t *testing.T) {
 	if err != nil || fmt.Sprint(before) != fmt.Sprint(after) {
 		t.Errorf("before %+v\nafter  %+v\n%v", before, after, err)
 	}
-	// Removal by any name removes the image with all its names, and twice is nil.
+	// Removal by any name removes the image with all its names. A second removal returns nil.
 	for _, ref := range []string{"other/name:v1", "other/name:v1", one.ID[:30], moved.ID, "pin:1", "given:7", nameless.ID} {
 		if err := reopened.Remove(ctx, ref); err != nil {
 			t.Errorf("Remove(%q): %v", ref, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// BenchmarkPrepareRelease is a container's root filesystem, there and back, on an
-// image of six layers.
+// BenchmarkPrepareRelease mounts and unmounts a container's root filesystem, on an image with six
+// layers.
 func BenchmarkPrepareRelease(b *testing.B) {
 	require.Root(b)
 	ctx := context.Background()

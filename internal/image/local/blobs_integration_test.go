@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// A loss of power may empty a blob that is shared by images, of which the database says that it
-// is there: it is fetched, or read from an archive, again.
+// A power loss may truncate a blob that several images share, although the database has an entry
+// for it. A pull fetches the blob again, and an import reads it again.
 func TestEmptyBlobsAreFetchedAgain(t *testing.T) {
 	ctx := context.Background()
 	r := &imagetest.Registry{}

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// layered is an image of a base that others share, and a layer of its own.
+// layered is an image with a shared base and a layer of its own.
 func layered(name, own string) imagetest.Spec {
 	return imagetest.Spec{Name: name, Layers: []imagetest.Layer{
 		{{Path: "base", Content: bytes.Repeat([]byte("base"), 1000)}},
@@ -24,7 +24,7 @@ func layered(name, own string) imagetest.Spec {
 	}}
 }
 
-// TestImportOfWhatIsMissing: an OCI layout need not have the layers that Layers tells.
+// TestImportOfWhatIsMissing: an OCI layout may omit the layers that Layers reports.
 func TestImportOfWhatIsMissing(t *testing.T) {
 	ctx := context.Background()
 	s := open(t, testConfig(t))
@@ -67,7 +67,7 @@ func TestImportOfWhatIsMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What it shares stays its own when the other goes.
+	// The shared layers stay when the other image is removed.
 	if err := s.Remove(ctx, first.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -27,14 +27,14 @@ const (
 	crashImages    = 4
 )
 
-// crashSpec is an image whose layers can be told from damaged ones: each file says
-// its own name.
+// crashSpec is an image whose damaged layers can be recognized, because each file contains its own
+// name.
 func crashSpec(i int) imagetest.Spec {
 	spec := imagetest.Spec{Name: fmt.Sprintf("crash%d:1", i), Compression: "gzip"}
 	for l := range 3 {
 		layer := imagetest.Layer{{Path: "d", Dir: true}}
 		for f := range 20 {
-			// The lowest layer is the same in all images.
+			// All images have the same lowest layer.
 			name := fmt.Sprintf("d/%d-%d-%d", l, f, i*l)
 			layer = append(layer, imagetest.File{Path: name, Content: []byte(strings.Repeat(name, 500))})
 		}
@@ -94,7 +94,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 	for i := range crashImages {
 		r.Push(fmt.Sprint("crash", i), "1", build(t, crashSpec(i)))
 	}
-	// Some rounds end before the first image is whole, some after, on any machine.
+	// On any machine, some rounds end before the first image is complete, and some after.
 	window := max(250*time.Millisecond, 2*turnTime(t, cfg, host))
 	found := verifyStore(t, cfg, -1)
 	for round := range crashRounds {
@@ -131,7 +131,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 	}
 }
 
-// worker is a process that uses the store, and what it prints.
+// worker is a process that uses the store, and its output.
 type worker struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -162,8 +162,7 @@ func (w *worker) expect(line string) {
 	}
 }
 
-// kill ends the worker; what it printed but for the end of its first turn is a
-// failure.
+// kill ends the worker. Any output except the end of its first turn is a failure.
 func (w *worker) kill() {
 	w.t.Helper()
 	if err := w.cmd.Process.Kill(); err != nil {
@@ -177,7 +176,7 @@ func (w *worker) kill() {
 	_ = w.cmd.Wait()
 }
 
-// killWorker starts a worker and kills it after a while of work.
+// killWorker starts a worker and kills it while it works.
 func killWorker(t *testing.T, cfg Config, host string, after time.Duration) {
 	t.Helper()
 	w := startWorker(t, cfg, host)
@@ -185,7 +184,7 @@ func killWorker(t *testing.T, cfg Config, host string, after time.Duration) {
 	w.kill()
 }
 
-// turnTime is how long a worker takes for its first turn on this machine now.
+// turnTime is how long a worker's first turn takes on this machine now.
 func turnTime(t *testing.T, cfg Config, host string) time.Duration {
 	t.Helper()
 	w := startWorker(t, cfg, host)
@@ -196,8 +195,8 @@ func turnTime(t *testing.T, cfg Config, host string) time.Duration {
 	return took
 }
 
-// verifyStore opens what a killed worker left and looks whether all of it is whole.
-// It returns how many images and root filesystems there are.
+// verifyStore opens the store of a killed worker and checks that it is complete. It returns the
+// number of images and of root filesystems.
 func verifyStore(t *testing.T, cfg Config, round int) int {
 	t.Helper()
 	ctx := context.Background()
@@ -231,7 +230,7 @@ func verifyStore(t *testing.T, cfg Config, round int) int {
 		t.Fatal(err)
 	}
 	for _, key := range keys {
-		// Also those of removed images can be mounted again.
+		// Root filesystems of removed images can be mounted again, too.
 		m, err := s.Prepare(ctx, image.RootfsSpec{Key: key, ImageID: recordedImage(t, s, key)})
 		if err != nil {
 			t.Errorf("round %d: key %s: %v", round, key, err)
@@ -242,7 +241,7 @@ func verifyStore(t *testing.T, cfg Config, round int) int {
 	return len(list) + len(keys)
 }
 
-// recordedImage is the image that a root filesystem's record names.
+// recordedImage returns the image that a root filesystem's record names.
 func recordedImage(t *testing.T, s *Images, key string) string {
 	t.Helper()
 	var record struct {

@@ -25,7 +25,7 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// damages are what may befall a database.
+// damages are the kinds of damage to a database.
 func damages(t *testing.T) map[string]func(path string) error {
 	t.Helper()
 	junk := make([]byte, 16<<10)
@@ -64,7 +64,8 @@ func damages(t *testing.T) map[string]func(path string) error {
 	}
 }
 
-// inodeOf reports whether a layer's file is the same one as before.
+// inodeOf returns the inode of a file of a layer, which shows whether the layer is the same as
+// before.
 func inodeOf(t *testing.T, s *Images, id string) uint64 {
 	t.Helper()
 	fi, err := os.Stat(filepath.Join(s.db.LayersDir(), lowerOf(t, s, id)[0]))
@@ -74,8 +75,8 @@ func inodeOf(t *testing.T, s *Images, id string) uint64 {
 	return fi.Sys().(*syscall.Stat_t).Ino
 }
 
-// running is a store with two images, one of them pinned, and two root filesystems that are
-// mounted, one of them of an image that was removed.
+// running returns a store with two images and two mounted root filesystems. One image is pinned.
+// One root filesystem is of a removed image.
 func running(t *testing.T) (s *Images, pinned, plain image.Image) {
 	t.Helper()
 	ctx := context.Background()
@@ -104,7 +105,7 @@ func running(t *testing.T) (s *Images, pinned, plain image.Image) {
 	return s, pinned, plain
 }
 
-// runs looks whether the containers of running see their files.
+// runs checks that the containers of running can read their files.
 func runs(t *testing.T, s *Images) {
 	t.Helper()
 	for file, want := range map[string]string{"c/low": "low", "c/top": "top", "c/written": "w", "orphan/g": "gone", "orphan/written": "w"} {
@@ -167,7 +168,8 @@ func TestDamagedDatabaseIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestDamageWithoutTheCopyOfNames: images are there by their ids, so that what runs is known.
+// TestDamageWithoutTheCopyOfNames: images have their ids, so that images of running containers are
+// known.
 func TestDamageWithoutTheCopyOfNames(t *testing.T) {
 	ctx := context.Background()
 	s, pinned, plain := running(t)
@@ -190,8 +192,8 @@ func TestDamageWithoutTheCopyOfNames(t *testing.T) {
 	wantFiles(t, s, pinned.ID)
 }
 
-// TestDamageOfADatabaseAndContent: what cannot be made again is named, and content of no
-// image is set aside and not removed.
+// TestDamageOfADatabaseAndContent: the error names images that cannot be restored. Content that
+// belongs to no image is quarantined and not removed.
 func TestDamageOfADatabaseAndContent(t *testing.T) {
 	ctx := context.Background()
 	s, pinned, plain := running(t)
@@ -230,7 +232,8 @@ func TestDamageOfADatabaseAndContent(t *testing.T) {
 	}
 }
 
-// TestInterruptedRebuildStartsAgain kills nothing: it leaves what a kill leaves.
+// TestInterruptedRebuildStartsAgain does not kill a process. It creates the state that a kill
+// leaves.
 func TestInterruptedRebuildStartsAgain(t *testing.T) {
 	s, pinned, _ := running(t)
 	if err := s.Close(); err != nil {
@@ -249,8 +252,8 @@ func TestInterruptedRebuildStartsAgain(t *testing.T) {
 	if err := half.Open(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// It is cut short when the layers of images are there again, and those of root filesystems
-	// are not.
+	// The rebuild stops after it has restored the layers of images, and before those of root
+	// filesystems.
 	cut := func() ([]string, error) { return nil, why }
 	if err := s.repair.Rebuild(ctx, half, under, cut); !errors.Is(err, why) {
 		t.Fatalf("rebuild: %v, want %v", err, why)
@@ -266,7 +269,8 @@ func TestInterruptedRebuildStartsAgain(t *testing.T) {
 	}
 }
 
-// TestStoreOfAnEarlierVersionGetsLabels: its layers can be found after a later damage.
+// TestStoreOfAnEarlierVersionGetsLabels: the store labels its layers, so that they can be found
+// after a later damage.
 func TestStoreOfAnEarlierVersionGetsLabels(t *testing.T) {
 	s, pinned, _ := running(t)
 	inode := inodeOf(t, s, pinned.ID)
@@ -282,7 +286,7 @@ func TestStoreOfAnEarlierVersionGetsLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// With its first start after the update, even.
+	// This happens at the first start after the update.
 	if err := os.Truncate(s.db.MetadataFile(), 4096); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +298,7 @@ func TestStoreOfAnEarlierVersionGetsLabels(t *testing.T) {
 	wantFiles(t, s, pinned.ID)
 }
 
-// TestDamageThatOnlyReadersFind: pages are right, and what they say is not.
+// TestDamageThatOnlyReadersFind: the pages are valid, but their content is not.
 func TestDamageThatOnlyReadersFind(t *testing.T) {
 	s, pinned, _ := running(t)
 	if err := s.Close(); err != nil {
@@ -323,7 +327,7 @@ func TestDamageThatOnlyReadersFind(t *testing.T) {
 	}
 }
 
-// TestUndamagedStoreIsNotChanged: nothing of this happens at an ordinary start.
+// TestUndamagedStoreIsNotChanged: an ordinary start changes nothing.
 func TestUndamagedStoreIsNotChanged(t *testing.T) {
 	s, _, _ := running(t)
 	s = reopen(t, s)

@@ -138,7 +138,7 @@ func TestImportPrepareReleaseRemove(t *testing.T) {
 	assertEmpty(t, s)
 }
 
-// assertEmpty looks at the disk of a closed store.
+// assertEmpty checks the disk of a closed store.
 func assertEmpty(t *testing.T, s *Images) {
 	t.Helper()
 	for _, pattern := range []string{"content/blobs/sha256/*", "content/ingest/*", "snapshots/snapshots/*", "containers/*", "trash/*", "unsynced/*"} {

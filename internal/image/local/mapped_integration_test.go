@@ -21,8 +21,8 @@ import (
 
 const mappedRoot = 300000
 
-// inUserNS runs fn with a user namespace whose root is mappedRoot, and a store with
-// one image of some layers.
+// inUserNS runs fn with a user namespace whose root is mappedRoot, and with a store that has one
+// image of some layers.
 func inUserNS(t *testing.T, fn func(s *Images, img image.Image, m *image.UserMap)) {
 	t.Helper()
 	cfg := testConfig(t)
@@ -72,7 +72,7 @@ func TestMappedRootfsBelongsToItsUserNamespace(t *testing.T) {
 		if fi, err := os.Stat(filepath.Dir(mounted.Path)); err != nil || fi.Mode().Perm() != 0o710 || fi.Sys().(*syscall.Stat_t).Gid != mappedRoot {
 			t.Errorf("the directory above is open to others: %v, %v", fi.Mode(), err)
 		}
-		// What is copied up belongs to the namespace on disk, too.
+		// Files that are copied up belong to the namespace on disk, too.
 		if err := os.Chmod(filepath.Join(mounted.Path, "suid"), 0o711|os.ModeSetuid); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestMappedRootfsBelongsToItsUserNamespace(t *testing.T) {
 	})
 }
 
-// A process that is killed while it mounts leaves the layers mounted.
+// A process that is killed during a mount leaves the layers mounted.
 func TestMappedRootfsIsCreatedAfterAKill(t *testing.T) {
 	ctx := context.Background()
 	inUserNS(t, func(s *Images, img image.Image, m *image.UserMap) {
@@ -123,7 +123,7 @@ func TestMappedRootfsIsCreatedAfterAKill(t *testing.T) {
 		if err := sysmount.BindMapped(s.db.LayersDir(), layers, m.UserNS); err != nil {
 			t.Fatal(err)
 		}
-		// And a start sweeps it.
+		// The next start unmounts them.
 		if err := s.rootfs.DropMounts(); err != nil {
 			t.Error(err)
 		}

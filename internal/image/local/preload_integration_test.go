@@ -23,8 +23,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// makePreloadedDir makes one of two images, of which one has two names and layers that hide
-// what is below them.
+// makePreloadedDir creates a directory with two images. One has two names, and layers that hide
+// files of lower ones.
 func makePreloadedDir(t *testing.T) string {
 	t.Helper()
 	require.Root(t)
@@ -60,7 +60,7 @@ func makePreloadedDir(t *testing.T) string {
 	return made
 }
 
-// tagsOf are the names of all images.
+// tagsOf returns the names of all images.
 func tagsOf(t *testing.T, s *Images) []string {
 	t.Helper()
 	list, err := s.List(context.Background())
@@ -78,7 +78,7 @@ func tagsOf(t *testing.T, s *Images) []string {
 	return tags
 }
 
-// wantHello looks at the root filesystem of hello:1.
+// wantHello checks the root filesystem of hello:1.
 func wantHello(t *testing.T, s *Images, key string) {
 	t.Helper()
 	ctx := context.Background()
@@ -151,7 +151,7 @@ func TestPreloadedImagesAreUsedInPlace(t *testing.T) {
 	}
 	wantHello(t, second, "c1")
 
-	// What is removed stays removed, and what runs of it is not disturbed.
+	// A removed image stays removed, and running containers of it are not disturbed.
 	if err := s.Remove(ctx, "hello:1"); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestPreloadedImagesAreUsedInPlace(t *testing.T) {
 		t.Errorf("%d blobs of the directory are left", files)
 	}
 
-	// A directory that changes is looked at anew.
+	// A directory that changes is scanned again.
 	index := filepath.Join(dir, "index.json")
 	data, err := os.ReadFile(index)
 	if err != nil {
@@ -191,7 +191,7 @@ func TestPreloadedImagesAreUsedInPlace(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// One that is gone takes its images along.
+	// If a directory disappears, so do its images.
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestPreloadedImagesAreUsedInPlace(t *testing.T) {
 	wantHello(t, s, "c2")
 }
 
-// A directory that something is wrong with is said, and what is right before it is there.
+// The store reports an invalid directory, and keeps the valid images before it.
 func TestBadPreloadedDirectories(t *testing.T) {
 	for name, harm := range map[string]func(dir string) error{
 		"no index":  func(dir string) error { return os.WriteFile(filepath.Join(dir, "index.json"), []byte("{"), 0o600) },
@@ -244,10 +244,10 @@ func TestBadPreloadedDirectories(t *testing.T) {
 	}
 }
 
-// Where nothing can be mounted on the directory's layers they are unpacked.
+// If nothing can be mounted on the directory's layers, they are unpacked.
 func TestPreloadedLayersThatCannotBeMounted(t *testing.T) {
 	dir := makePreloadedDir(t)
-	for range 2 { // an overlay on an overlay has no third one on it
+	for range 2 { // the kernel refuses a third level of overlays
 		over := t.TempDir()
 		parts := map[string]string{}
 		for _, name := range []string{"upper", "work", "merged"} {
@@ -279,7 +279,7 @@ func TestPreloadedLayersThatCannotBeMounted(t *testing.T) {
 	}
 }
 
-// A start that is killed while it takes images goes on with the next one.
+// If a start is killed while it imports images, the next start continues.
 func TestPartlyAdoptedPreloadedImages(t *testing.T) {
 	dir := makePreloadedDir(t)
 	cfg := testConfig(t)

@@ -90,7 +90,7 @@ func TestPullByTagAndDigest(t *testing.T) {
 	if len(got.Tags) != 1 || got.Tags[0] != host+"/team/app:v1" || len(got.Digests) != 1 || got.Digests[0] != wantDigest || got.Config.Env[0] != "A=b" {
 		t.Errorf("image %+v", got)
 	}
-	// What is there is not fetched again.
+	// Existing content is not fetched again.
 	before := len(r.Requests())
 	if _, err := s.Pull(ctx, host+"/team/app:v1", image.Auth{}, nil); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestPullChoosesThePlatform(t *testing.T) {
 			t.Errorf("%s: error %v, want %s", name, err, want)
 		}
 	}
-	// The digest of the whole list, and of what this node has of it, in this order.
+	// The digest of the whole list, then that of this node's image.
 	digests := []string{host + "/multi@" + index.Digest.String(), host + "/multi@" + ours.Manifest.Digest.String()}
 	wantDigests := func(s *Images) {
 		t.Helper()
@@ -311,7 +311,7 @@ func TestPullOfAbsentImages(t *testing.T) {
 	}
 }
 
-// hang answers the first half of one blob and then nothing, until the test ends.
+// hang sends the first half of one blob and then nothing, until the test ends.
 func hang(t *testing.T, img *imagetest.Image) (intercept func(http.ResponseWriter, *http.Request) bool, reached chan struct{}) {
 	stop := make(chan struct{})
 	t.Cleanup(func() { close(stop) })
@@ -376,7 +376,7 @@ func TestCancelledPullLeavesNothingAndHoldsNothing(t *testing.T) {
 func TestConcurrentPullsOfOneReferenceShareOnePull(t *testing.T) {
 	img := build(t, layersOf(3, "gzip"))
 	r := &imagetest.Registry{}
-	// The registry answers when all pulls have come.
+	// The registry answers once all pulls have arrived.
 	var once sync.Once
 	all := make(chan struct{})
 	r.Intercept = func(http.ResponseWriter, *http.Request) bool { once.Do(func() { <-all }); return false }
@@ -393,7 +393,7 @@ func TestConcurrentPullsOfOneReferenceShareOnePull(t *testing.T) {
 			if i == 0 {
 				ctx = leaver
 			}
-			// Each pull hears of the first stage when it has joined.
+			// Each pull receives the first stage when it has joined.
 			join := sync.OnceFunc(joined.Done)
 			id, err := s.Pull(ctx, host+"/app:1", image.Auth{}, func(image.Progress) { join() })
 			if i == 0 && errors.Is(err, context.Canceled) {
@@ -405,7 +405,7 @@ func TestConcurrentPullsOfOneReferenceShareOnePull(t *testing.T) {
 		})
 	}
 	joined.Wait()
-	// One that leaves does not end it for the others.
+	// A pull that leaves does not end the download for the others.
 	leave()
 	close(all)
 	wg.Wait()

@@ -60,8 +60,7 @@ func wantFiles(t *testing.T, s *Images, id string) {
 	}
 }
 
-// damage empties every file of every unpacked layer, as a loss of power does to
-// what was not synced.
+// damage truncates every file of every unpacked layer, as a power loss does to unsynced data.
 func damage(t *testing.T, s *Images) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.db.LayersDir(), "*/fs/*"))
@@ -75,7 +74,7 @@ func damage(t *testing.T, s *Images) {
 	}
 }
 
-// chains names the snapshots of an image, topmost first.
+// chains returns the names of the snapshots of an image, from top to bottom.
 func chains(t *testing.T, s *Images, id string) []string {
 	t.Helper()
 	var names []string
@@ -94,7 +93,7 @@ func chains(t *testing.T, s *Images, id string) []string {
 	return names
 }
 
-// lowerOf lists the directories of an image's layers, topmost first, below the layers'
+// lowerOf lists the directories of an image's layers, from top to bottom, relative to the layers'
 // directory.
 func lowerOf(t *testing.T, s *Images, id string) []string {
 	t.Helper()
@@ -109,13 +108,13 @@ func lowerOf(t *testing.T, s *Images, id string) []string {
 	return lower
 }
 
-// unsynced is a record of package layers, as it is on disk.
+// unsynced is a record of package layers in its format on disk.
 type unsynced struct {
 	Boot      string   `json:"boot"`
 	Snapshots []string `json:"snapshots"`
 }
 
-// leaveUnsynced leaves what a sync that never came leaves.
+// leaveUnsynced creates the state of a sync that did not complete.
 func leaveUnsynced(t *testing.T, s *Images, m unsynced) {
 	t.Helper()
 	data, err := json.Marshal(m)
@@ -211,7 +210,7 @@ func TestRootfsSurvivesRestartAndRemovalOfItsImage(t *testing.T) {
 	if keys, err := s.Keys(ctx); err != nil || len(keys) != 1 || keys[0] != "c" {
 		t.Errorf("keys %v, %v", keys, err)
 	}
-	// A reboot takes the mount and the state directory.
+	// A reboot removes the mount and the state directory.
 	if err := syscall.Unmount(m.Path, syscall.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}

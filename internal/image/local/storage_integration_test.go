@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// storeWith is a store with images of the names given, each of other content.
+// storeWith returns a store with images of the given names and different content.
 func storeWith(t *testing.T, names ...string) (*Images, map[string]string) {
 	t.Helper()
 	s, ids := open(t, testConfig(t)), map[string]string{}
@@ -30,8 +30,8 @@ func storeWith(t *testing.T, names ...string) (*Images, map[string]string) {
 	return s, ids
 }
 
-// TestStorageIsKept: what is written to the root filesystem and to its volumes is there for
-// the next root filesystem, and nothing of it goes with the first one.
+// TestStorageIsKept: the next root filesystem has the files that were written to the first one and
+// to its volumes. The removal of the first one deletes none of them.
 func TestStorageIsKept(t *testing.T) {
 	ctx := context.Background()
 	s, ids := storeWith(t, "node:1")
@@ -103,8 +103,8 @@ func TestStorageRefused(t *testing.T) {
 	}
 }
 
-// TestStorageOutlivesItsImage: what was written over an image is seen over the same image
-// after it was removed and imported anew, and by a store that was opened anew.
+// TestStorageOutlivesItsImage: written files stay visible over the same image after it was removed
+// and imported again, and after the store was reopened.
 func TestStorageOutlivesItsImage(t *testing.T) {
 	ctx := context.Background()
 	config := testConfig(t)
@@ -132,7 +132,7 @@ func TestStorageOutlivesItsImage(t *testing.T) {
 	}
 }
 
-// TestInterruptedVolumeCopy is begun anew.
+// TestInterruptedVolumeCopy: an interrupted copy of a volume starts again.
 func TestInterruptedVolumeCopy(t *testing.T) {
 	ctx := context.Background()
 	s, ids := storeWith(t, "node:1")
@@ -156,7 +156,7 @@ func TestInterruptedVolumeCopy(t *testing.T) {
 	}
 }
 
-// TestExport: what is exported is imported as the same image under the names asked for.
+// TestExport: an exported image can be imported as the same image, under the requested names.
 func TestExport(t *testing.T) {
 	ctx := context.Background()
 	s, ids := storeWith(t, "localhost/app:1", "localhost/app:2")

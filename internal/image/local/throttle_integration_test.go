@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// An archive that comes slowly, from a disk that hangs or a client that stops, takes its time
-// alone: pulls, other imports, removals and the starts of containers go on.
+// A slow archive, from a disk that hangs or a client that stops, delays only its own import. Pulls,
+// other imports, removals and the starts of containers continue.
 func TestStuckImportDelaysNoOther(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -27,7 +27,7 @@ func TestStuckImportDelaysNoOther(t *testing.T) {
 	large.Name = "large:1"
 	archive := archiveOf(t, large).Bytes()
 	from, to := io.Pipe()
-	// The store does not close before the import ends, also where the test has failed.
+	// The store does not close before the import ends, even if the test has failed.
 	defer func() { _ = to.CloseWithError(io.ErrClosedPipe) }()
 	half := make(chan struct{})
 	rest := make(chan struct{})
@@ -65,7 +65,7 @@ func TestStuckImportDelaysNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatalf("import beside a stuck one: %v", err)
 	}
-	if err := s.Remove(ctx, list[0].ID); err != nil { // it collects, and spares what is half there
+	if err := s.Remove(ctx, list[0].ID); err != nil { // garbage collection keeps partial content
 		t.Error(err)
 	}
 	select {

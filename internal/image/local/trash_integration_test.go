@@ -21,7 +21,7 @@ func manyFiles(t *testing.T, dir string, n int) {
 	}
 }
 
-// trashEmpties waits until nothing is left to remove.
+// trashEmpties waits until everything is removed.
 func trashEmpties(t *testing.T, s *Images) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -40,8 +40,8 @@ func trashEmpties(t *testing.T, s *Images) {
 	}
 }
 
-// removalBegins waits until the first of many directories in the trash is gone: a removal that has
-// not begun is nothing that Close could wait for.
+// removalBegins waits until the first of many directories in the trash is removed. Close does not
+// wait for a removal that has not begun.
 func removalBegins(t *testing.T, dirs string, many int) {
 	t.Helper()
 	for left := many; left == many; {
@@ -53,8 +53,8 @@ func removalBegins(t *testing.T, dirs string, many int) {
 	}
 }
 
-// TestCloseDoesNotWaitForRemovals: a container that wrote 300,000 files held up the stop of
-// the daemon for minutes. Close ends the removal, and the next start goes on.
+// TestCloseDoesNotWaitForRemovals: a container that wrote 300,000 files delayed the stop of the
+// daemon by minutes. Close interrupts the removal, and the next start continues it.
 func TestCloseDoesNotWaitForRemovals(t *testing.T) {
 	ctx := context.Background()
 	s, img := imported(t)
@@ -64,7 +64,7 @@ func TestCloseDoesNotWaitForRemovals(t *testing.T) {
 	}
 	manyFiles(t, m.Path, 30_000)
 	s.background.CloseTimeout = 0
-	s.trash.Slice = time.Hour // a turn does not end the removal: Close does
+	s.trash.Slice = time.Hour // only Close ends the removal, not a turn
 	if err := s.Release(ctx, "c"); err != nil {
 		t.Fatal(err)
 	}
@@ -83,14 +83,14 @@ func TestCloseDoesNotWaitForRemovals(t *testing.T) {
 	trashEmpties(t, s)
 }
 
-// TestRemovedLayersAreRemovedInTheBackground: a layer may have as many files as a container
-// may write.
+// TestRemovedLayersAreRemovedInTheBackground: a layer may have as many files as a container can
+// write.
 func TestRemovedLayersAreRemovedInTheBackground(t *testing.T) {
 	ctx := context.Background()
 	s, img := imported(t)
 	manyFiles(t, filepath.Join(s.db.LayersDir(), lowerOf(t, s, img.ID)[0]), 30_000)
 	s.background.CloseTimeout = 0
-	s.trash.Slice = time.Hour // a turn does not end the removal: Close does
+	s.trash.Slice = time.Hour // only Close ends the removal, not a turn
 	if err := s.Remove(ctx, img.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -108,8 +108,8 @@ func TestRemovedLayersAreRemovedInTheBackground(t *testing.T) {
 	assertEmpty(t, s)
 }
 
-// TestBacklogOfRemovalsDoesNotDelayTheStart: a start with thousands of stale directories
-// returns before they are removed.
+// TestBacklogOfRemovalsDoesNotDelayTheStart: a start with thousands of stale directories returns
+// before they are removed.
 func TestBacklogOfRemovalsDoesNotDelayTheStart(t *testing.T) {
 	ctx := context.Background()
 	s, img := imported(t)

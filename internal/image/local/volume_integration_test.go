@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// capability is a file capability as layers have it: net_raw, permitted and effective.
+// capability is a file capability as in layers: net_raw, permitted and effective.
 const capability = "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
 var volumeLayers = []imagetest.Layer{
@@ -32,7 +32,8 @@ var volumeLayers = []imagetest.Layer{
 	{{Path: "data", Dir: true, Mode: 0o1770, UID: 70, GID: 70}, imagetest.Whiteout("data/hidden"), {Path: "data/top", Content: []byte("top")}},
 }
 
-// TestVolumeIsACopyOfTheImage, apart from its root filesystem, and goes with it.
+// TestVolumeIsACopyOfTheImage: a volume is separate from the root filesystem, and is removed with
+// it.
 func TestVolumeIsACopyOfTheImage(t *testing.T) {
 	ctx := context.Background()
 	s := open(t, testConfig(t))
@@ -114,7 +115,7 @@ func TestVolumeOfAUserNamespace(t *testing.T) {
 		wantOwner(t, dir, mappedRoot+70, 0o1770)
 		wantOwner(t, filepath.Join(dir, "low"), mappedRoot+70, 0o600)
 		wantOwner(t, filepath.Join(dir, "ping"), mappedRoot, 0o4755)
-		// It names the namespace's root, and gives nothing to a program of the host's.
+		// The capability names the namespace's root, so a program on the host gets nothing from it.
 		value := make([]byte, 64)
 		if n, err := unix.Lgetxattr(filepath.Join(dir, "ping"), "security.capability", value); err != nil || n != 24 {
 			t.Errorf("capability %x, %v", value[:max(n, 0)], err)
@@ -155,7 +156,7 @@ func TestVolumeRefusals(t *testing.T) {
 	if _, err := s.MakeVolume(ctx, image.VolumeSpec{Key: "c", Name: "0"}); !errors.Is(err, errs.Exists) {
 		t.Errorf("again: %v", err)
 	}
-	// One that is given up goes with the root filesystem, as far as it came.
+	// An interrupted copy is removed with the root filesystem.
 	ending, cancel := context.WithCancel(ctx)
 	tell := func(sysfile.Copied) { cancel() }
 	if _, err := s.MakeVolume(ending, image.VolumeSpec{Key: "c", Name: "1", From: filepath.Join(mounted.Path, "data"), Progress: tell}); !errors.Is(err, context.Canceled) {

@@ -12,7 +12,7 @@ import (
 func TestHostileDigestsInReferences(t *testing.T) {
 	for _, text := range imagetest.HostileDigests() {
 		if text == strings.Repeat("a", 64) {
-			continue // which is an id, and a repository's name nowhere
+			continue // an id, and never the name of a repository
 		}
 		named, err := Parse("registry.test/app@" + text)
 		if err == nil || !errors.Is(err, errs.Invalid) {
@@ -24,8 +24,8 @@ func TestHostileDigestsInReferences(t *testing.T) {
 	}
 }
 
-// FuzzReference: a reference that is taken is whole, names the same when it is read
-// again, and is never both an id and a name of a repository.
+// FuzzReference: an accepted reference is complete, has the same meaning when it is parsed again,
+// and is never both an id and the name of a repository.
 func FuzzReference(f *testing.F) {
 	for _, seed := range []string{
 		"busybox", "docker.io/library/busybox:1.36", "localhost:5000/a/b@sha256:" + strings.Repeat("a", 64),

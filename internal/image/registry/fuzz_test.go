@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// FuzzAccess: whatever hosts.toml and the credentials of a request say, the hosts can
-// be asked, credentials go to the registry that they are for, and no error tells them.
+// FuzzAccess: for any hosts.toml and any credentials in a request, the hosts are valid, credentials
+// are sent only to their registry, and no error contains them.
 func FuzzAccess(f *testing.F) {
 	const hosts = "server = \"https://r.example\"\n[host.\"https://mirror.example:5000/v2/x\"]\n  capabilities = [\"pull\", \"resolve\"]\n" +
 		"  skip_verify = true\n  override_path = true\n  dial_timeout = \"1s\"\n  [host.\"https://mirror.example:5000/v2/x\".header]\n    x-a = [\"b\"]\n"
@@ -49,7 +49,8 @@ func FuzzAccess(f *testing.F) {
 	})
 }
 
-// checkStranger: a host that is neither the registry nor its home is told nothing.
+// checkStranger: no credentials are sent to a host that is neither the registry nor its token
+// server.
 func checkStranger(t *testing.T, host string, auth Auth) {
 	t.Helper()
 	sent, err := auth.credentials("r.example")
@@ -65,7 +66,7 @@ func checkStranger(t *testing.T, host string, auth Auth) {
 	}
 }
 
-// checkScrubbed: what is long enough to be a secret is gone from an error's text.
+// checkScrubbed: the text of an error contains no string that is long enough to be a secret.
 func checkScrubbed(t *testing.T, auth Auth) {
 	t.Helper()
 	const shortest = 8

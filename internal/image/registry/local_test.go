@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// placed is a connection that says it leads somewhere else.
+// placed is a connection that reports another remote address.
 type placed struct {
 	net.Conn
 	at net.Addr
@@ -23,7 +23,7 @@ type placed struct {
 
 func (p placed) RemoteAddr() net.Addr { return p.at }
 
-// world is a set of names and where they lead; all are served by one server.
+// world is a set of names and their addresses. One server serves all of them.
 type world struct {
 	addrs    map[string]string
 	server   *httptest.Server
@@ -75,7 +75,8 @@ func get(t *testing.T, client *http.Client, address string) error {
 	return resp.Body.Close()
 }
 
-// TestRegistryDoesNotSendTheClientToTheNode: by redirects, whatever the name says.
+// TestRegistryDoesNotSendTheClientToTheNode: a registry cannot redirect the client to the node, by
+// any name.
 func TestRegistryDoesNotSendTheClientToTheNode(t *testing.T) {
 	addrs := map[string]string{
 		"far.test": "192.0.2.1", "cdn.test": "192.0.2.2", "near.test": "127.0.0.1", "metadata.test": "169.254.169.254",
@@ -114,8 +115,8 @@ func TestRegistryDoesNotSendTheClientToTheNode(t *testing.T) {
 	}
 }
 
-// TestConfiguredHostsAreGuarded: the clients that pulls use obey the rule, and know the hosts that
-// they may be sent to.
+// TestConfiguredHostsAreGuarded: the clients that pulls use follow the rule, and know the hosts to
+// which a redirect is allowed.
 func TestConfiguredHostsAreGuarded(t *testing.T) {
 	hosts, err := configuredHosts(t.Context(), "far.test", Auth{}, Config{})
 	if err != nil || len(hosts) == 0 {
@@ -128,8 +129,8 @@ func TestConfiguredHostsAreGuarded(t *testing.T) {
 	}
 }
 
-// TestRealmOnTheNode: a request for a token is no redirect. It may go to the node when every
-// host that serves the image is there.
+// TestRealmOnTheNode: a token request is not a redirect. It may go to the node if every host that
+// serves the image is on the node.
 func TestRealmOnTheNode(t *testing.T) {
 	addrs := map[string]string{"far.test": "192.0.2.1", "near.test": "127.0.0.1", "token.test": "127.0.0.1"}
 	for _, c := range []struct {
@@ -158,10 +159,11 @@ func TestRealmOnTheNode(t *testing.T) {
 	}
 }
 
-// TestProxyComesFromTheConfiguration: it may be on the node, and is no way around the rule.
+// TestProxyComesFromTheConfiguration: the proxy may be on the node, but it does not bypass the
+// rule.
 func TestProxyComesFromTheConfiguration(t *testing.T) {
 	for location, refused := range map[string]bool{
-		"http://cdn.invalid/ok":     false, // a name that only the proxy knows
+		"http://cdn.invalid/ok":     false, // only the proxy can resolve the name
 		"http://169.254.169.254/ok": true,
 		"http://[::1]/ok":           true,
 		"http://localhost/ok":       true,

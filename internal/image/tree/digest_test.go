@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// A digest of an index, a manifest or a config is checked before anybody looks for it.
+// The digest of an index, a manifest or a config is checked before the content is looked up.
 func TestHostileDigestsInManifests(t *testing.T) {
 	good := digest.FromString("x")
 	host := platforms.DefaultSpec()

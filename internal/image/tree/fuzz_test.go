@@ -18,8 +18,8 @@ import (
 	"github.com/berthrun/berth/internal/image/names"
 )
 
-// documents is a content store that answers with one document after the other,
-// whatever is asked for: digests stop no fuzzer.
+// documents is a content store that returns one document after the other for any digest, so that
+// digests do not stop the fuzzer.
 type documents struct {
 	content.Store
 	left [][]byte
@@ -38,9 +38,9 @@ type blob struct{ *bytes.Reader }
 
 func (blob) Close() error { return nil }
 
-// FuzzTree: whatever a registry or an archive has for index, manifest and config, an
-// image is refused as its maker's fault, or it is for this node, has an id, a size, and
-// a name for each of its snapshots.
+// FuzzTree: with any index, manifest and config from a registry or an archive, an image is refused
+// with an error that blames its source. Otherwise it is for this node, and has an id, a size, and a
+// name for each of its snapshots.
 func FuzzTree(f *testing.F) {
 	host := platforms.DefaultSpec()
 	sum := digest.FromString("x")

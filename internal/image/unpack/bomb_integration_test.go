@@ -17,12 +17,12 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// zeros gives zeros without end.
+// zeros returns an endless stream of zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// compressed is an archive with many zeros behind its end, which take next to nothing compressed.
+// compressed is an archive with many zeros after its end. Compressed they need almost no space.
 func compressed(t *testing.T, archive []byte, trailer int64) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -42,8 +42,8 @@ func compressed(t *testing.T, archive []byte, trailer int64) []byte {
 	return out.Bytes()
 }
 
-// TestZerosBehindTheEndOfALayer: a layer of a few kilobytes had the helper decompress 40 GiB of
-// nothing. A little padding is right, and counts for the digest.
+// TestZerosBehindTheEndOfALayer: a layer of a few kilobytes made the helper decompress 40 GiB of
+// zeros. A little padding is valid, and is part of the digest.
 func TestZerosBehindTheEndOfALayer(t *testing.T) {
 	b := newBench(t)
 	archive := b.tar(imagetest.Layer{{Path: "a", Content: []byte("a")}})
@@ -58,7 +58,7 @@ func TestZerosBehindTheEndOfALayer(t *testing.T) {
 	}
 }
 
-// TestLayersAreBounded by their size unpacked, whatever is in them.
+// TestLayersAreBounded: the unpacked size of a layer is limited, for any content.
 func TestLayersAreBounded(t *testing.T) {
 	b := newBench(t)
 	name := b.path("blob")

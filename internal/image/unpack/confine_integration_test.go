@@ -20,8 +20,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// start runs a job whose layer comes through a pipe, and returns the child's pid
-// once it waits for the first byte.
+// start runs a job whose layer comes from a pipe. It returns the child's pid once the child waits
+// for the first byte.
 func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.File, result chan error) {
 	b.t.Helper()
 	r, w, err := os.Pipe()
@@ -51,8 +51,8 @@ func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.
 	}
 }
 
-// confined reports whether all threads of a process have given up what they had; they
-// do it one after the other.
+// confined reports whether all threads of a process have dropped their privileges. They do it one
+// after the other.
 func confined(t *testing.T, pid int) bool {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// FuzzLayer: whatever bytes come as a layer, the digest is that of what was read, and
-// no entry passes that leads out of the image, plays a deletion, or sets an attribute
-// of the host's.
+// FuzzLayer: for any layer, the digest is that of the bytes read. No entry is accepted that leads
+// out of the image, imitates a whiteout, or sets an attribute of the host.
 func FuzzLayer(f *testing.F) {
 	plain := seedLayer(f)
 	var zipped bytes.Buffer
@@ -35,7 +34,7 @@ func FuzzLayer(f *testing.F) {
 	f.Add(z.EncodeAll(plain, []byte("\x50\x2a\x4d\x18\x01\x00\x00\x00x")), false)
 	f.Add([]byte{0x1f, 0x8b}, false)
 	f.Fuzz(func(t *testing.T, data []byte, alone bool) {
-		const most = 1 << 24 // what a bomb may take of a test's time
+		const most = 1 << 24 // how much time a bomb may take
 		if plain, err := decompress(bytes.NewReader(data)); err == nil {
 			n, _ := io.Copy(io.Discard, io.LimitReader(plain, most))
 			if plain.Close(); n == most {
@@ -52,7 +51,7 @@ func FuzzLayer(f *testing.F) {
 		rest := digest.Canonical.Digester()
 		rest.Hash().Write(seen.Bytes())
 		if _, err := io.Copy(rest.Hash(), s); err != nil {
-			return // a layer that is cut off is refused
+			return // a truncated layer is refused
 		}
 		if whole, err := s.Digest(); err != nil || whole != rest.Digest() {
 			t.Errorf("the digest is %s, %v; what was read has %s", whole, err, rest.Digest())

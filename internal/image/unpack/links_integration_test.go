@@ -24,7 +24,7 @@ func victim(t *testing.T) string {
 	return dir
 }
 
-// untouched looks whether a layer has reached the host's directory.
+// untouched checks that no layer has changed the host's directory.
 func untouched(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -36,8 +36,8 @@ func untouched(t *testing.T, dir string) {
 	}
 }
 
-// TestLinksThatChangeWhileALayerIsUnpacked is the race of CVE-2025-47290: a directory becomes a
-// link to the host's files between two looks at it, by another process here, and by the layer
+// TestLinksThatChangeWhileALayerIsUnpacked tests the race of CVE-2025-47290. Between two checks, a
+// directory becomes a link to the host's files. Another process does it here, and so does the layer
 // itself.
 func TestLinksThatChangeWhileALayerIsUnpacked(t *testing.T) {
 	host := victim(t)
@@ -61,7 +61,7 @@ func TestLinksThatChangeWhileALayerIsUnpacked(t *testing.T) {
 		swapped <- n
 	}()
 	data := b.tar(layer)
-	for range 20 { // most are cut short by what they find
+	for range 20 { // most stop early because of what they find
 		if _, err := b.run(data); err != nil {
 			t.Logf("the layer that was raced: %v", err)
 		}
@@ -73,9 +73,9 @@ func TestLinksThatChangeWhileALayerIsUnpacked(t *testing.T) {
 	untouched(t, host)
 }
 
-// TestSystemPathsAsLinks: images that ship /dev, /proc, /sys and /etc/mtab as links of theirs
-// (runc CVE-2023-27561 and its kin, CRI-O CVE-2024-5154) get them as they are, and what the
-// layer puts below them stays in the layer.
+// TestSystemPathsAsLinks: images may contain /dev, /proc, /sys and /etc/mtab as links (runc
+// CVE-2023-27561 and similar ones, CRI-O CVE-2024-5154). The links are unpacked unchanged, and
+// files below them stay in the layer.
 func TestSystemPathsAsLinks(t *testing.T) {
 	host := victim(t)
 	b := newBench(t)

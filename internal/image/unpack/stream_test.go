@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Chunks are used again, and never while somebody still reads or hashes them.
+// Chunks are reused, but never while a reader or a hash still uses them.
 func TestStreamUsesItsChunksAgain(t *testing.T) {
 	layer := make([]byte, 200*chunkSize+17)
 	random := rand.NewChaCha8([32]byte{1})
@@ -39,7 +39,7 @@ func TestStreamUsesItsChunksAgain(t *testing.T) {
 	if err != nil || got != digest.FromBytes(layer) {
 		t.Errorf("digest %s, %v", got, err)
 	}
-	if n, err := s.Read(piece); n != 0 || err != io.EOF { //nolint:errorlint // io.Reader wants it bare
+	if n, err := s.Read(piece); n != 0 || err != io.EOF { //nolint:errorlint // required by io.Reader
 		t.Errorf("after the end: %d, %v", n, err)
 	}
 	runtime.ReadMemStats(&after)
@@ -48,7 +48,7 @@ func TestStreamUsesItsChunksAgain(t *testing.T) {
 	}
 }
 
-// A stream that nobody reads to its end is closed all the same.
+// A stream that is not read to its end is closed all the same.
 func TestStreamIsClosedUnread(t *testing.T) {
 	for _, read := range []int{0, 1, chunkSize, 3 * chunkSize} {
 		s, err := newStream(bytes.NewReader(make([]byte, 5*chunkCount*chunkSize)))

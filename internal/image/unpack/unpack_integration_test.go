@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// bench is a directory with a layer being unpacked and one below it.
+// bench is a directory with a layer that is unpacked, and one below it.
 type bench struct {
 	t      *testing.T
 	root   string
@@ -180,7 +180,8 @@ func TestRunKeepsHostileLayersInside(t *testing.T) {
 	for name, layer := range layers {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			// Some are refused, some land harmlessly inside: what counts is the outside.
+			// Some layers are refused, and some stay inside. The test checks only the files
+			// outside.
 			if _, err := b.run(b.tar(layer)); err != nil && !errors.Is(err, errs.Invalid) {
 				t.Errorf("a hostile layer is no fault of the host: %v", err)
 			}
@@ -226,13 +227,13 @@ func TestRunRefusesWithKindAndEntry(t *testing.T) {
 	}
 }
 
-// hugeHeader is a sparse entry that claims to be 8 EiB.
+// hugeHeader is a sparse entry whose header has a size of 8 EiB.
 func hugeHeader() []byte {
 	var buf strings.Builder
 	header := make([]byte, 512)
 	copy(header, "huge")
 	copy(header[100:], "0000644\x000000000\x000000000\x00")
-	// Base-256 size.
+	// The size is in base-256 encoding.
 	copy(header[124:136], []byte{0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	copy(header[136:], "00000000000\x00        0")
 	copy(header[257:], "ustar\x0000")

@@ -48,8 +48,8 @@ func (l *lab) transfer(from, to, addr string, size int) time.Duration {
 	return time.Since(begin)
 }
 
-// TestBandwidth: a pod is not faster than its annotations say, each way by its own limit,
-// nothing is left of it, and what cannot be read is refused.
+// TestBandwidth: a pod is not faster than its annotations allow, in each direction separately.
+// Nothing of the limit is left after the pod. An invalid annotation is refused.
 func TestBandwidth(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -58,7 +58,7 @@ func TestBandwidth(t *testing.T) {
 	pod := l.attach(n, limited).IPs[0].String()
 	free := l.pod()
 	other := l.attach(n, free).IPs[0].String()
-	// Each is a second's data, and what the bucket lets pass at once is a part of it.
+	// Each size takes a second, and is larger than the burst that the bucket lets pass at once.
 	if took := l.transfer(free.NetNS, limited.NetNS, pod, 1_000_000); took < 700*time.Millisecond {
 		t.Errorf("the pod received 8 million bits in %s", took)
 	}

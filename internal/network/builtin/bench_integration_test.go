@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// BenchmarkPod measures what a pod's way up and down costs: namespace, attach,
-// detach, namespace away.
+// BenchmarkPod measures the creation and removal of a pod's network: create the namespace, attach,
+// detach, remove the namespace.
 func BenchmarkPod(b *testing.B) {
 	for _, ports := range []int{0, 2} {
 		for _, parallel := range []int{1, 10} {

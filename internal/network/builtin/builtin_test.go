@@ -195,7 +195,8 @@ func TestPoolClaims(t *testing.T) {
 	}
 }
 
-// TestListsAreReadCompletely: until the kernel tells no change while they are.
+// TestListsAreReadCompletely: a list is read again until the kernel reports no change during the
+// read.
 func TestListsAreReadCompletely(t *testing.T) {
 	reads := 0
 	all, err := whole(func() ([]int, error) {

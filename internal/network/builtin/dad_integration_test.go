@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// TestAddressesOfABatch: of pods that start at once each can use its IPv6 address as soon
-// as it is attached, and none finds a duplicate.
+// TestAddressesOfABatch: many pods start at once. Each can use its IPv6 address as soon as it is
+// attached, and none detects a duplicate.
 func TestAddressesOfABatch(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestForeignFirewalls: each makes the host drop what it forwards; pods must reach
-// the outside, and it them through host ports, all the same.
+// TestForeignFirewalls: each firewall makes the host drop forwarded packets. Pods can still reach
+// other hosts, and other hosts can reach the pods' host ports.
 func TestForeignFirewalls(t *testing.T) {
 	for name, c := range map[string]struct{ setup, list []string }{
 		"docker (iptables-nft)": {
@@ -75,7 +75,7 @@ func testFirewall(t *testing.T, setup, list []string) {
 		l.wantAnswer(other, "tcp", host, 8080, "web", outside)
 		l.wantAnswer(client.NetNS, "tcp", ips[i].String(), 80, "web", "")
 	}
-	// Nobody outside gets at pods but through host ports.
+	// Other hosts can reach pods only through host ports.
 	l.run(other, "ip", "route", "add", ips[0].String()+"/32", "via", "192.0.2.1")
 	l.wantSilence(other, "tcp", ips[0].String(), 80)
 	if !strings.Contains(n.Info()["firewall"], "accept rules") {

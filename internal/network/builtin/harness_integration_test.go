@@ -19,8 +19,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// lab is a network namespace that plays the host, with directories for a network
-// and namespaces for pods.
+// lab is a network namespace that stands for the host, with directories for a network and
+// namespaces for pods.
 type lab struct {
 	t    testing.TB
 	dir  string
@@ -47,7 +47,7 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// netns makes a namespace that goes with the test.
+// netns creates a namespace and removes it with the test.
 func (l *lab) netns(name string) string {
 	l.t.Helper()
 	path := filepath.Join(l.dir, name)
@@ -70,7 +70,7 @@ func (l *lab) config() builtin.Config {
 	}
 }
 
-// open starts a network that is closed with the test.
+// open opens a network and closes it with the test.
 func (l *lab) open(cfg builtin.Config) *builtin.Network {
 	l.t.Helper()
 	n, err := builtin.New(context.Background(), cfg)
@@ -80,7 +80,7 @@ func (l *lab) open(cfg builtin.Config) *builtin.Network {
 	return n
 }
 
-// pod makes a namespace for a pod and the request to attach it.
+// pod creates a namespace for a pod and the request to attach it.
 func (l *lab) pod(ports ...network.Port) *network.Attachment {
 	l.t.Helper()
 	id := fmt.Sprintf("%011x%053x", l.next.Add(1), 0)

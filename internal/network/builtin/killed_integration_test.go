@@ -23,8 +23,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// TestKilled kills a process that attaches and detaches at random moments; then
-// records, links, maps and addresses agree, and nothing is left at the end.
+// TestKilled kills a process that attaches and detaches, at random moments. Each time the records,
+// links, maps and addresses match. Nothing is left at the end.
 func TestKilled(t *testing.T) {
 	l := newLab(t)
 	seed := uint64(time.Now().UnixNano())
@@ -59,8 +59,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// checkRecovery opens the network as the next daemon would and finishes what the
-// records say.
+// checkRecovery opens the network as the next daemon would, and completes what the records require.
 func (l *lab) checkRecovery(t *testing.T) {
 	t.Helper()
 	n := l.open(l.config())
@@ -71,7 +70,7 @@ func (l *lab) checkRecovery(t *testing.T) {
 	for i, pin := range pins {
 		id := strings.TrimPrefix(filepath.Base(pin), "victim-")
 		att := victimPod(l.dir, id)
-		if i%2 == 0 { // this one's sandbox went on
+		if i%2 == 0 { // as if this sandbox continued
 			if _, err := sysns.OpenNetNS(pin); err != nil {
 				if err := errors.Join(n.Detach(t.Context(), att), sysns.RemoveNetNS(pin)); err != nil {
 					t.Error(err)
@@ -140,7 +139,7 @@ func victimPod(dir, id string) *network.Attachment {
 func TestKilledVictim(t *testing.T) {
 	dir := os.Getenv(killedLab)
 	if dir == "" {
-		return // not asked for: it is no test by itself
+		return // started without TestKilled
 	}
 	round, _ := strconv.Atoi(os.Getenv("BERTH_TEST_ROUND"))
 	n, err := builtin.New(t.Context(), builtin.Config{
@@ -162,7 +161,7 @@ func TestKilledVictim(t *testing.T) {
 					t.Error(err)
 				}
 				if i%3 == 0 {
-					continue // stays
+					continue // keep this sandbox
 				}
 				if err := errors.Join(n.Detach(t.Context(), att), sysns.RemoveNetNS(att.NetNS)); err != nil {
 					t.Error(err)

@@ -24,7 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// wantNothing asserts that nothing of a network is left on the host.
+// wantNothing checks that the network has left nothing on the host.
 func (l *lab) wantNothing() {
 	l.t.Helper()
 	links := l.run(l.host, "ip", "-o", "link")
@@ -42,7 +42,7 @@ func (l *lab) records() []string {
 	return files
 }
 
-// TestNothingIsLeft after many pods, ten at a time.
+// TestNothingIsLeft: nothing is left after many pods, ten at a time.
 func TestNothingIsLeft(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -69,7 +69,7 @@ func TestNothingIsLeft(t *testing.T) {
 	l.wantNothing()
 }
 
-// oneLife takes a pod with a host port up and down.
+// oneLife attaches and detaches a pod with a host port.
 func (l *lab) oneLife(n *builtin.Network, i int) error {
 	id := fmt.Sprintf("%011x%053x", i+1<<20, 0)
 	att := &network.Attachment{
@@ -83,7 +83,7 @@ func (l *lab) oneLife(n *builtin.Network, i int) error {
 	return errors.Join(err, n.Detach(context.Background(), att), sysns.RemoveNetNS(att.NetNS))
 }
 
-// TestRepeatedAttachAndDetach: both may be called again, also after a restart.
+// TestRepeatedAttachAndDetach: both calls can be repeated, also after a restart.
 func TestRepeatedAttachAndDetach(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -94,7 +94,7 @@ func TestRepeatedAttachAndDetach(t *testing.T) {
 		t.Errorf("repeated: %v, first %v", again.IPs, first.IPs)
 	}
 	n.Close()
-	l.wantAnswer(l.host, "tcp", "127.0.0.1", 8080, "pod", "") // closed is not detached
+	l.wantAnswer(l.host, "tcp", "127.0.0.1", 8080, "pod", "") // Close does not detach
 	n = l.open(l.config())
 	l.wantAnswer(l.host, "tcp", "127.0.0.1", 8080, "pod", "")
 	if again := l.attach(n, att); !slices.Equal(again.IPs, first.IPs) {
@@ -112,15 +112,15 @@ func TestRepeatedAttachAndDetach(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// The namespace stays; the link must go all the same.
+	// The namespace still exists, but the link must be removed.
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
 	l.wantNothing()
 }
 
-// TestDetachWithoutNamespace works, and an address is not given out again while
-// its link exists.
+// TestDetachWithoutNamespace: Detach succeeds without the namespace. An address is not assigned
+// again while its link exists.
 func TestDetachWithoutNamespace(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -143,7 +143,7 @@ func TestDetachWithoutNamespace(t *testing.T) {
 	l.wantNothing()
 }
 
-// TestPortConflicts: who holds a port is named.
+// TestPortConflicts: the error names the holder of the port.
 func TestPortConflicts(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -183,15 +183,15 @@ func TestPortConflicts(t *testing.T) {
 			}
 		})
 	}
-	// Freed at once, not when the kernel has removed the link.
+	// The port is free at once, before the kernel has removed the link.
 	if err := n.Detach(t.Context(), holder); err != nil {
 		t.Fatal(err)
 	}
 	l.attach(n, l.pod(network.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}))
 }
 
-// TestUDPFlowFollowsThePort: a client that never stops sending reaches the pod as
-// soon as it has the port.
+// TestUDPFlowFollowsThePort: packets of a client that never stops sending reach the pod as soon as
+// it has the port.
 func TestUDPFlowFollowsThePort(t *testing.T) {
 	l := newLab(t)
 	other := l.outside()
@@ -220,7 +220,7 @@ func TestUDPFlowFollowsThePort(t *testing.T) {
 		att := l.pod(port)
 		l.serve(att.NetNS, 53, name)
 		l.attach(n, att)
-		exchange() // what the kernel still had queued as an error
+		exchange() // an error that the kernel still had queued
 		if got := exchange(); got != name {
 			t.Errorf("answered by %q, want %q", got, name)
 		}
@@ -233,8 +233,7 @@ func TestUDPFlowFollowsThePort(t *testing.T) {
 	}
 }
 
-// TestRepair: what others remove or change is there again for the next pod and
-// after the next Ready.
+// TestRepair: the next pod and the next Ready restore what other programs have removed or changed.
 func TestRepair(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -275,7 +274,7 @@ func ruleHandle(l *lab, chain string) string {
 	return ""
 }
 
-// TestInstances live side by side on subnets of their own.
+// TestInstances: instances work at the same time on different subnets.
 func TestInstances(t *testing.T) {
 	l := newLab(t)
 	var nets []*builtin.Network
@@ -303,8 +302,8 @@ func TestInstances(t *testing.T) {
 	l.wantNothing()
 }
 
-// TestLostRecords: the addresses of pods whose records were damaged or lost are not
-// given to others, and are freed when the sandbox is known to be gone.
+// TestLostRecords: addresses of pods with damaged or lost records are not assigned to other pods.
+// They are released when the sandbox is known to be removed.
 func TestLostRecords(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -342,7 +341,8 @@ func TestLostRecords(t *testing.T) {
 	l.wantNothing()
 }
 
-// TestPodCIDR is adopted with nothing attached, and else at the next start.
+// TestPodCIDR: a new range takes effect at once if nothing is attached, otherwise at the next
+// start.
 func TestPodCIDR(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -374,8 +374,8 @@ func TestPodCIDR(t *testing.T) {
 	}
 }
 
-// TestAwaitPodCIDR: no pod is attached to a subnet that is not the node's, and what the
-// kubelet told once is known after a restart of ours.
+// TestAwaitPodCIDR: no pod is attached before the node's subnet is known. After a restart of berth
+// the kubelet's value is still known.
 func TestAwaitPodCIDR(t *testing.T) {
 	l := newLab(t)
 	cfg := l.config()
@@ -411,7 +411,7 @@ func TestAwaitPodCIDR(t *testing.T) {
 	}
 }
 
-// TestPodWithoutIPv6: a pod that switches IPv6 off is attached all the same.
+// TestPodWithoutIPv6: a pod that disables IPv6 is attached all the same.
 func TestPodWithoutIPv6(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())
@@ -428,8 +428,8 @@ func TestPodWithoutIPv6(t *testing.T) {
 	}
 }
 
-// TestHostKeepsItsRouterAdvertisements: with forwarding on, the kernel would
-// ignore them on links that are not told otherwise.
+// TestHostKeepsItsRouterAdvertisements: with forwarding on, the kernel would ignore router
+// advertisements on links without a setting of their own.
 func TestHostKeepsItsRouterAdvertisements(t *testing.T) {
 	l := newLab(t)
 	l.outside()
@@ -444,7 +444,8 @@ func TestHostKeepsItsRouterAdvertisements(t *testing.T) {
 	}
 }
 
-// TestExhaustion says so, and ends when an address is free again.
+// TestExhaustion: the error reports that no address is free. Attach succeeds again once an address
+// is released.
 func TestExhaustion(t *testing.T) {
 	l := newLab(t)
 	cfg := l.config()

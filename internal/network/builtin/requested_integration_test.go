@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// TestRequestedAddress: a pod that starts again has the address that it asks for at once, and
-// nobody takes another's.
+// TestRequestedAddress: a pod that starts again gets its requested address at once. No other pod
+// gets it.
 func TestRequestedAddress(t *testing.T) {
 	l := newLab(t)
 	cfg := l.config()

@@ -21,7 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// wire is a raw socket at a link of a namespace.
+// wire is a raw socket on a link of a namespace.
 type wire struct {
 	t     *testing.T
 	fd    int
@@ -60,7 +60,7 @@ func (w *wire) send(frame []byte) {
 	}
 }
 
-// until reads frames up to the one with the fence, and returns the names of forged ones.
+// until reads frames up to the frame "fence", and returns the names of the forged ones.
 func (w *wire) until(fence string) (forged []string) {
 	w.t.Helper()
 	b := make([]byte, 4096)
@@ -113,7 +113,7 @@ func localOf(mac []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
 
-// spoofLab is a network with a pod that forges and one whom it would harm.
+// spoofLab is a network with a pod that forges frames and a pod that they would harm.
 type spoofLab struct {
 	*lab
 	n             *builtin.Network
@@ -147,7 +147,8 @@ func newSpoofLab(t *testing.T, privileged bool) *spoofLab {
 	return l
 }
 
-// forged are the frames, each with its name in it, that a pod may not send, to one receiver, by what is wrong.
+// forged returns the frames that a pod may not send to a receiver, by the kind of forgery. Each
+// frame contains its name.
 func (l *spoofLab) forged(to []netip.Addr) map[string][]byte {
 	mine, yours, dst := macOfAddr(l.me[0]), macOfAddr(l.you[0]), macOfAddr(to[0])
 	all := map[string][]byte{}
@@ -177,8 +178,8 @@ func (l *spoofLab) forged(to []netip.Addr) map[string][]byte {
 	return all
 }
 
-// TestPodsCannotForgeSources: nothing that a pod with raw sockets sends as somebody else
-// arrives at the host or at another pod, and what it sends as itself does.
+// TestPodsCannotForgeSources: a pod with raw sockets sends frames with other sources. None arrives
+// at the host or at another pod. Frames with the pod's own source do.
 func TestPodsCannotForgeSources(t *testing.T) {
 	l := newSpoofLab(t, false)
 	out := openWire(t, l.forger.NetNS, "eth0")
@@ -199,8 +200,8 @@ func TestPodsCannotForgeSources(t *testing.T) {
 	l.checkHonest(t)
 }
 
-// checkHonest: what pods send as themselves arrives, over link-local addresses too, and
-// detection of duplicates ends.
+// checkHonest: frames with the pods' own sources arrive, also over link-local addresses. Duplicate
+// address detection completes.
 func (l *spoofLab) checkHonest(t *testing.T) {
 	t.Helper()
 	l.serve(l.other.NetNS, 7000, "other")
@@ -226,7 +227,7 @@ func (l *spoofLab) checkHonest(t *testing.T) {
 	}
 }
 
-// TestPrivilegedPodsRoute: a node of a cluster sends with the addresses of its own pods, but not
+// TestPrivilegedPodsRoute: a node of a cluster can send with the addresses of its own pods, but not
 // with those of the host's loopback.
 func TestPrivilegedPodsRoute(t *testing.T) {
 	l := newSpoofLab(t, true)
@@ -243,7 +244,8 @@ func TestPrivilegedPodsRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	// The kernel itself refuses 127.0.0.1, which the host has. The rest of 127.0.0.0/8 is for the guard.
+	// The kernel itself drops 127.0.0.1, which the host has. berth's guard drops the rest of
+	// 127.0.0.0/8.
 	for _, packet := range [][]byte{
 		ipv4(netip.MustParseAddr("127.0.0.2"), l.gateway[0], "forged"), ipv4(l.me[0], l.gateway[0], "fence"),
 	} {
@@ -258,8 +260,8 @@ func TestPrivilegedPodsRoute(t *testing.T) {
 	}
 }
 
-// TestChecksSurviveOthers: a table that somebody removed is made again, with the pods
-// that are there, and another process of berth keeps them.
+// TestChecksSurviveOthers: berth creates the table again if another program removes it, with the
+// existing pods. Another berth process keeps them.
 func TestChecksSurviveOthers(t *testing.T) {
 	l := newSpoofLab(t, false)
 	want := l.run(l.host, "nft", "list", "table", "bridge", "berth")
@@ -279,7 +281,7 @@ func TestChecksSurviveOthers(t *testing.T) {
 	cfg := l.config()
 	l.n = l.open(cfg)
 	out, in := openWire(t, l.forger.NetNS, "eth0"), openWire(t, l.other.NetNS, "eth0")
-	// The guard of the host's loopback drops no such packet: the checks alone do.
+	// The guard of the host's loopback drops no such packet. Only the source checks do.
 	out.send(l.forged(l.you)["ip4-foreign"])
 	out.send(ethernet(macOfAddr(l.you[0]), macOfAddr(l.me[0]), unix.ETH_P_IP, ipv4(l.me[0], l.you[0], "fence")))
 	if arrived := in.until("fence"); len(arrived) > 0 {
@@ -287,7 +289,7 @@ func TestChecksSurviveOthers(t *testing.T) {
 	}
 }
 
-// TestChecksAreListed: nft lists the links whose frames are checked by their names.
+// TestChecksAreListed: nft shows the names of the links whose frames are checked.
 func TestChecksAreListed(t *testing.T) {
 	l := newSpoofLab(t, false)
 	if guarded := l.run(l.host, "nft", "list", "set", "bridge", "berth", "guarded"); strings.Count(guarded, `"veth`) != 2 {

@@ -19,13 +19,13 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// patience bounds one connection: a lost first packet is repeated after a second,
-// so nothing that takes longer than this works as it should.
+// patience bounds one connection. A lost first packet is repeated after a second, so a slower
+// connection shows an error.
 const patience = 950 * time.Millisecond
 
-// serve answers on a port of a namespace, over tcp and udp and both families, with
-// a name and the address that it was asked from. It ends with the test or by stop,
-// and keeps the namespace alive until then.
+// serve answers on a port of a namespace, over TCP and UDP and both families, with a name and the
+// client's address. It runs until the test ends or stop is called, and keeps the namespace alive
+// until then.
 func (l *lab) serve(netns string, port int, name string) (stop func()) {
 	l.t.Helper()
 	var tcp net.Listener
@@ -70,7 +70,8 @@ func addrOf(a net.Addr) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
-// ask connects from a namespace and returns who answered and as whom it was seen.
+// ask connects from a namespace and returns the server's name and the client's address as the
+// server sees it.
 func ask(netns, proto, addr string, port int) (name, seen string, err error) {
 	var c net.Conn
 	err = sysns.InNetNS(netns, func() (err error) {
@@ -109,8 +110,8 @@ func (l *lab) wantSilence(from, proto, addr string, port int) {
 	}
 }
 
-// outside is a second host that shares a wire with the first: 192.0.2.1 and
-// 2001:db8::1 are the lab's host, 192.0.2.2 and 2001:db8::2 the other.
+// outside is a second host on the same link as the first. 192.0.2.1 and 2001:db8::1 are the lab's
+// host, 192.0.2.2 and 2001:db8::2 the second one.
 func (l *lab) outside() string {
 	l.t.Helper()
 	other := l.netns("outside")
@@ -162,14 +163,14 @@ func testTraffic(t *testing.T, bridgeNF string) {
 			gateway := gatewayOf(ip)
 			l.wantAnswer(client.NetNS, proto, ip.String(), 80, "web", clientIPs[i].String())
 			l.wantAnswer(l.host, proto, ip.String(), 80, "web", gateway)
-			// Through the host port: from the host, from outside (the client's own
-			// address is seen), from another pod and from the pod itself.
+			// Through the host port: from the host, from the second host (the pod sees the client's
+			// own address), from another pod and from the pod itself.
 			l.wantAnswer(l.host, proto, hostIPs[i], 8080, "web", "")
 			l.wantAnswer(other, proto, hostIPs[i], 8080, "web", otherIPs[i])
 			l.wantAnswer(client.NetNS, proto, hostIPs[i], 8080, "web", gateway)
 			l.wantAnswer(web.NetNS, proto, hostIPs[i], 8080, "web", gateway)
 			l.wantAnswer(web.NetNS, proto, gateway, 8080, "web", gateway)
-			// Out of the host under its address.
+			// Traffic that leaves the host has the host's address.
 			l.wantAnswer(client.NetNS, proto, otherIPs[i], 9000, "other", hostIPs[i])
 		}
 		l.wantAnswer(l.host, proto, "127.0.0.1", 8080, "web", gatewayOf(webIPs[0]))
@@ -192,8 +193,8 @@ func testTraffic(t *testing.T, bridgeNF string) {
 	l.wantSilence(l.host, "tcp", "127.0.0.1", 8080)
 }
 
-// gatewayOf is the address of the bridge that ip's pod is on; the lab's default
-// subnets are a /22 and a /64.
+// gatewayOf returns the address of the bridge of a pod's address. The lab's default subnets are a
+// /22 and a /64.
 func gatewayOf(ip netip.Addr) string {
 	bits := 64
 	if ip.Is4() {
@@ -203,8 +204,8 @@ func gatewayOf(ip netip.Addr) string {
 	return p.Addr().Next().String()
 }
 
-// TestForeignTraffic: a host port is for packets that are meant for the host, not
-// for those that the host passes on, and 127.0.0.1 of the host is not for pods.
+// TestForeignTraffic: a host port applies to packets for the host, and not to packets that the host
+// forwards. Pods cannot reach 127.0.0.1 of the host.
 func TestForeignTraffic(t *testing.T) {
 	l := newLab(t)
 	other := l.outside()
@@ -224,7 +225,8 @@ func TestForeignTraffic(t *testing.T) {
 	l.wantSilence(client.NetNS, "tcp", "127.0.0.5", 7000)
 }
 
-// TestClusterSubnets: pods of other nodes see a pod's own address, others the host's.
+// TestClusterSubnets: pods of other nodes see a pod's own address. Other hosts see the host's
+// address.
 func TestClusterSubnets(t *testing.T) {
 	l := newLab(t)
 	other := l.outside()
@@ -279,8 +281,8 @@ func TestFirstPacket(t *testing.T) {
 	}
 }
 
-// TestFirstPod: the first port of an idle bridge brings the bridge itself up, and
-// the pod answers at once all the same.
+// TestFirstPod: the first port of an idle bridge brings up the bridge itself. The pod answers at
+// once all the same.
 func TestFirstPod(t *testing.T) {
 	l := newLab(t)
 	n := l.open(l.config())

@@ -90,8 +90,8 @@ func checkInput(t *testing.T, l *lab, verb string) {
 	}
 }
 
-// TestDelUsesTheConfigurationOfAdd: the operator's change does not reach pods that
-// are attached already, also over a restart and with the namespace gone.
+// TestDelUsesTheConfigurationOfAdd: an operator's change does not affect pods that are already
+// attached, also after a restart and without the namespace.
 func TestDelUsesTheConfigurationOfAdd(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", okResult)
@@ -135,8 +135,7 @@ func (l *lab) records() int {
 	return len(files)
 }
 
-// TestFailures: what fails names its plugin, and is deleted before it is tried
-// again.
+// TestFailures: the error names the plugin that failed. Before a retry, DEL runs.
 func TestFailures(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", `[ $CNI_COMMAND = DEL ] || { echo '{"code":11,"msg":"no room"}'; exit 1; }`)
@@ -163,8 +162,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestHungPlugin: a plugin that hangs is killed with all its children when the
-// caller's time is over, and DEL runs all the same.
+// TestHungPlugin: a plugin that hangs is killed with all its children when the caller's deadline
+// expires. DEL runs all the same.
 func TestHungPlugin(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", `[ $CNI_COMMAND = DEL ] || { sleep 600 & echo $! >`+l.path("child")+`; wait; }`)
@@ -196,8 +195,8 @@ func TestHungPlugin(t *testing.T) {
 	}
 }
 
-// TestSlowDel: a DEL that does not end in its time is killed and Detach returns, the
-// attachment stays written down over a restart, and DEL is repeated until it succeeds.
+// TestSlowDel: if a DEL exceeds its timeout it is killed and Detach returns. The attachment's
+// record survives a restart, and DEL is repeated until it succeeds.
 func TestSlowDel(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", `if [ $CNI_COMMAND = DEL ]; then until test -e `+l.path("gate")+`; do sleep 0.05; done; else `+okResult+`; fi`)
@@ -235,7 +234,7 @@ func TestSlowDel(t *testing.T) {
 	}
 }
 
-// awaitGone waits until a process is dead; who reaps it is not its matter.
+// awaitGone waits until a process is dead, even if no parent has reaped it.
 func awaitGone(t *testing.T, pid string) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -247,7 +246,7 @@ func awaitGone(t *testing.T, pid string) {
 	t.Errorf("process %s of the plugin still runs", pid)
 }
 
-// TestLostDelIsRepeated in the background and after a restart.
+// TestLostDelIsRepeated: a lost DEL is repeated in the background and after a restart.
 func TestLostDelIsRepeated(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", `[ $CNI_COMMAND = ADD ] && { `+okResult+`; exit; }; [ -e `+l.path("heal")+` ]`)
@@ -271,7 +270,7 @@ func TestLostDelIsRepeated(t *testing.T) {
 	}
 }
 
-// TestPortIsHeld: two pods do not get one host port, also over a restart.
+// TestPortIsHeld: two pods cannot have the same host port, also across a restart.
 func TestPortIsHeld(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", okResult)
@@ -303,7 +302,7 @@ func TestPortIsHeld(t *testing.T) {
 	}
 }
 
-// TestStatus: from CNI 1.1 on a plugin can say that it cannot serve.
+// TestStatus: since CNI 1.1 a plugin can report that it is not ready.
 func TestStatus(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", `[ $CNI_COMMAND = STATUS ] && { echo '{"code":50,"msg":"agent not up"}'; exit 1; }; exit 0`)
@@ -325,7 +324,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A bandwidth that no plugin limits is not passed over in silence.
+// A bandwidth limit that no plugin applies is reported.
 func TestBandwidthWithoutPlugin(t *testing.T) {
 	for declares, want := range map[bool]int{true: 0, false: 1} {
 		l := newLab(t)
@@ -352,8 +351,8 @@ func TestBandwidthWithoutPlugin(t *testing.T) {
 	}
 }
 
-// TestHostPortsWithoutPortmap: a host port that no plugin would map is refused before any
-// plugin runs, in the words that an operator needs; pods without host ports start.
+// TestHostPortsWithoutPortmap: a host port that no plugin would map is refused before any plugin
+// runs, with an error that an operator can act on. Pods without host ports start.
 func TestHostPortsWithoutPortmap(t *testing.T) {
 	l := newLab(t)
 	for _, plugin := range []string{"bridge", "host-local"} {

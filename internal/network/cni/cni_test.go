@@ -82,8 +82,7 @@ func TestCurrentFollowsTheDirectory(t *testing.T) {
 	want("a new directory", "new")
 }
 
-// TestBytesAreComplete: what is recorded for DEL holds plugins that came from files
-// of their own as well.
+// TestBytesAreComplete: the record for DEL also contains plugins from separate files.
 func TestBytesAreComplete(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "net"), 0o755),

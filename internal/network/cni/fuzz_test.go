@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// FuzzPlugins: a configuration that is taken is whole in its bytes, from which DEL is
-// run later, and a plugin's answer that is taken gives a pod its address.
+// FuzzPlugins: an accepted configuration can be read again from its bytes, which DEL uses later. An
+// accepted result of a plugin gives the pod an address.
 func FuzzPlugins(f *testing.F) {
 	f.Add(true, []byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"portmap"}]}`),
 		[]byte(`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.5/16","interface":0}]}`))
@@ -60,8 +60,8 @@ func checkAnswer(t *testing.T, answer []byte) {
 	}
 }
 
-// FuzzAnnotations: no annotation, name or port of a pod forges an argument of a
-// plugin or a rate beyond the limits.
+// FuzzAnnotations: no annotation, name or port of a pod can forge an argument of a plugin, or set a
+// rate beyond the limits.
 func FuzzAnnotations(f *testing.F) {
 	f.Add("10M", "1Gi", "web", "default", "uid", int32(80))
 	f.Add("1e3", "-0", "a;K8S_POD_NAME=b", "=", "\n", int32(-1))

@@ -19,8 +19,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// lab is a network namespace that plays the host, with directories for
-// configurations, plugins and what they keep.
+// lab is a network namespace that stands for the host, with directories for configurations, plugins
+// and their state.
 type lab struct {
 	t    testing.TB
 	dir  string
@@ -87,8 +87,8 @@ func (l *lab) write(path, content string, mode os.FileMode) {
 	}
 }
 
-// plugin installs a fake: a shell script that has appended its call to the file
-// "calls" (verb, sandbox, namespace) and its input to "input.VERB".
+// plugin installs a fake plugin: a shell script that first appends its call to the file "calls"
+// (verb, sandbox, namespace) and its input to "input.VERB".
 func (l *lab) plugin(name, script string) {
 	l.t.Helper()
 	l.write("bin/"+name, fmt.Sprintf(`#!/bin/sh

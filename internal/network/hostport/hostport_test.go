@@ -53,7 +53,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// Ports are not compared with all others.
+// A port is not compared with all others, so many ports do not take long.
 func TestManyPorts(t *testing.T) {
 	var asked []network.Port
 	for port := range uint16(65535) {
@@ -139,7 +139,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// A program that listens is named, of either protocol and family.
+// The error names the program that listens, for either protocol and family.
 func TestProbe(t *testing.T) {
 	stream, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

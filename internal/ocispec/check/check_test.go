@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/requesttest"
 )
 
-// refusal is a request that must be refused: what is changed in a good one, with
-// which kind, and the field that the message names.
+// refusal is a request that must be refused: the change to a valid request, the kind of the error,
+// and the field that the message names.
 type refusal[C any] struct {
 	change func(C)
 	kind   error
@@ -168,7 +168,7 @@ func TestNeutralValuesPass(t *testing.T) {
 	}
 }
 
-// setOld says what older clients say: no profiles but names of them.
+// setOld sets what older clients send: names of profiles in place of profiles.
 func setOld(c *runtimeapi.ContainerConfig, seccomp, appArmor string) {
 	security := c.Linux.SecurityContext
 	security.Seccomp, security.Apparmor = nil, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/requesttest"
 )
 
-// asking is a privileged container that asks for what an annotation says.
+// asking returns a privileged container with an annotation.
 func asking(name, value string) *runtimeapi.ContainerConfig {
 	config := requesttest.KubeletContainer()
 	config.Linux.SecurityContext.Privileged = true

@@ -41,7 +41,7 @@ func namespaces(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 	return c.Linux.SecurityContext.NamespaceOptions
 }
 
-// A container may repeat its pod's user namespace or leave it out, and have no other.
+// A container may have its pod's user namespace or omit it. It may have no other.
 func TestContainersShareTheUserNamespace(t *testing.T) {
 	container := requesttest.KubeletContainer()
 	options := container.Linux.SecurityContext.NamespaceOptions
@@ -72,7 +72,7 @@ func TestMountsRefused(t *testing.T) {
 		container := requesttest.KubeletContainer()
 		requesttest.InUserNamespace(requesttest.KubeletSandbox(), container)
 		container.Mounts = []*runtimeapi.Mount{
-			// A kubelet sets image_sub_path beside host_path for a volume with a sub path.
+			// For a volume with a sub path the kubelet sets image_sub_path beside host_path.
 			{ContainerPath: "/m", HostPath: "/h/sub", ImageSubPath: "sub", Readonly: true, RecursiveReadOnly: true, MountOptions: []string{"noexec"}, UidMappings: requesttest.IDs(1), GidMappings: requesttest.IDs(1)},
 			{ContainerPath: "/i", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}, ImageSubPath: "a/b", UidMappings: requesttest.IDs(100000), GidMappings: requesttest.IDs(100000)},
 		}

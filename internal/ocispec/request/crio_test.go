@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/requesttest"
 )
 
-// requests are those of a pod and of a container in it.
+// requests returns the requests for a pod and for a container in it.
 type requests struct {
 	SandboxConfig *runtimeapi.PodSandboxConfig
 	Config        *runtimeapi.ContainerConfig
@@ -29,7 +29,7 @@ func TestUnifiedAnnotation(t *testing.T) {
 	for name, c := range map[string]struct {
 		key, value string
 		allowed    bool
-		want       map[string]string // beside memory.oom.group, which the request has
+		want       map[string]string // without memory.oom.group, which the request has
 	}{
 		"both forms of values":            {"unified-cgroup.crio.io/server", "memory.high=1048577;io.max=" + encoded + ";", true, map[string]string{"memory.high": "1048577", "io.max": "8:0 rbps=1"}},
 		"a number that base64 can decode": {"unified-cgroup.crio.io/server", "memory.high=67108864;memory.max=max", true, map[string]string{"memory.high": "67108864", "memory.max": "max"}},

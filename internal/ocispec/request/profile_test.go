@@ -35,8 +35,8 @@ func TestSeccompOf(t *testing.T) {
 	}
 }
 
-// A default holds for who says nothing: an old Unconfined and a privileged container say
-// something.
+// The default applies to requests without a profile. A deprecated Unconfined and a privileged
+// container count as a profile.
 func TestDefaultSeccomp(t *testing.T) {
 	byDefault := SeccompProfile{Path: "/node.json"}
 	for name, c := range map[string]struct {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A record of any time, however false, leaves stamps that grow.
+// After a record with any time, even a wrong one, timestamps increase.
 func TestStampsAlwaysGrow(t *testing.T) {
 	for _, after := range []int64{math.MinInt64, 0, 4e18, math.MaxInt64 - 1, math.MaxInt64} {
 		h := NewHub(after)

@@ -39,7 +39,7 @@ func mustSubscribe(t *testing.T, h *Hub, present func() []*Event) *Subscription 
 	return s
 }
 
-// TestSubscribersReadTheSameOrder: many publishers, several subscribers.
+// TestSubscribersReadTheSameOrder: with many publishers, all subscribers read the same order.
 func TestSubscribersReadTheSameOrder(t *testing.T) {
 	const publishers, each = 8, 200
 	h := NewHub(0)
@@ -79,7 +79,8 @@ func TestSubscribersReadTheSameOrder(t *testing.T) {
 	}
 }
 
-// TestSubscriptionBeginsWithThePresent, and what comes after it is stamped later.
+// TestSubscriptionBeginsWithThePresent: a subscription begins with the current state. Later events
+// have later timestamps.
 func TestSubscriptionBeginsWithThePresent(t *testing.T) {
 	future := time.Now().Add(time.Hour).UnixNano()
 	h := NewHub(future)

@@ -59,7 +59,7 @@ func newTable(meet func(*Job, *Request) Conflict, limits Limits) *Table {
 	return NewTable(func(Kind) Limits { return limits }, meet, func(Info, error) {}, func(Info) {}, func(Info) {})
 }
 
-// steps makes a request whose job waits for a word on proceed.
+// steps returns a request whose job waits for a value on proceed.
 func waiting(kind Kind, proceed <-chan struct{}) *Request {
 	return &Request{Key: "k", ID: "id", Kind: kind, Run: func(ctx context.Context, j *Job) (string, error) {
 		j.Stage("wait", "the test")
@@ -118,8 +118,7 @@ func TestJobsOfOneKeyRunOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// Work that says no more than that it was cancelled was cancelled by somebody else than
-// the client who hears it.
+// If work returns only that it was cancelled, the error has the cause: another client cancelled it.
 func TestCancelledWorkHasItsCause(t *testing.T) {
 	table := newTable(func(*Job, *Request) Conflict { return Replace }, Limits{})
 	first := enter(t, table, &Request{Key: "k", Kind: "first", Run: func(ctx context.Context, _ *Job) (string, error) {
@@ -137,7 +136,7 @@ func TestCancelledWorkHasItsCause(t *testing.T) {
 	}
 }
 
-// Who comes after a cancelled job never gets its failure.
+// A request that arrives after a job was cancelled never gets the job's error.
 func TestCancelledJobCannotBeJoined(t *testing.T) {
 	table := newTable(func(*Job, *Request) Conflict { return Join }, Limits{})
 	proceed := make(chan struct{})
@@ -253,8 +252,9 @@ func TestEveryStageIsReported(t *testing.T) {
 	}
 }
 
-// A stage is told of after half a minute, and then each time that it has lasted twice as
-// long; one that was asked to last, from then on. What gets on is not told of.
+// A stage is reported after half a minute, and again each time that its age has doubled. A stage
+// that is expected to take longer is reported after that time. A stage with progress is not
+// reported.
 func TestSlowStagesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -264,7 +264,7 @@ func TestSlowStagesAreReported(t *testing.T) {
 				told = append(told, fmt.Sprintf("%s: %s %s at %s", i.ID, i.Stage, i.StageAge, time.Since(began)))
 			})
 		j := enter(t, table, &Request{Key: "k", ID: "pod", Kind: "make", Run: func(_ context.Context, j *Job) (string, error) {
-			for range 10 { // a stage that tells how far it is
+			for range 10 { // a stage that reports progress
 				j.Stage("relabel", "files")
 				time.Sleep(29 * time.Second)
 			}
@@ -278,7 +278,7 @@ func TestSlowStagesAreReported(t *testing.T) {
 		if _, err := j.Wait(t.Context()); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(24 * time.Hour) // what has ended is not told of
+		time.Sleep(24 * time.Hour) // a stage that has ended is not reported
 		want := "pod: attach 30s at 5m20s, pod: attach 1m0s at 5m50s, pod: attach 2m0s at 6m50s, pod: wait 1h0m30s at 1h7m30s"
 		if got := strings.Join(told, ", "); got != want {
 			t.Errorf("told of %s\nwant    %s", got, want)
@@ -286,7 +286,7 @@ func TestSlowStagesAreReported(t *testing.T) {
 	})
 }
 
-// Who waits for another job of its key is told of as well.
+// A request that waits for another job with its key is reported, too.
 func TestWaitingForAJobIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -311,8 +311,8 @@ func TestWaitingForAJobIsReported(t *testing.T) {
 	})
 }
 
-// TestWaitersAreRegisteredBeforeTheWork: a job that fails at once has been waited for, by the
-// one who began it as by the one who joined it.
+// TestWaitersAreRegisteredBeforeTheWork: if a job fails at once, both the request that began it and
+// the requests that joined it count as waiters.
 func TestWaitersAreRegisteredBeforeTheWork(t *testing.T) {
 	var unheard atomic.Int32
 	none := func(Info) {}
@@ -333,7 +333,7 @@ func TestWaitersAreRegisteredBeforeTheWork(t *testing.T) {
 	}
 }
 
-// A fault of berth's in one job is that job's error; the next of its key runs.
+// A panic in one job is that job's error. The next job with its key runs.
 func TestPanicOfAJobIsItsError(t *testing.T) {
 	table := newTable(nil, Limits{})
 	j := enter(t, table, &Request{Key: "k", ID: "id", Kind: "create", Run: func(context.Context, *Job) (string, error) { panic("oh no") }})

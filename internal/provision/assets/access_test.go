@@ -28,7 +28,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/assets"
 )
 
-// secret is in no message.
+// secret must not appear in any message.
 const secret = "hunter2"
 
 // basicSecret is "u:hunter2".
@@ -43,7 +43,7 @@ func write(t *testing.T, content string) string {
 	return name
 }
 
-// authority writes the certificate that a test server signs with.
+// authority writes the certificate with which a test server signs.
 func authority(t *testing.T, server *httptest.Server) string {
 	t.Helper()
 	return write(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
@@ -65,7 +65,7 @@ func serving(data []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(data) })
 }
 
-// open refuses a request that brings credentials.
+// open refuses requests with credentials.
 func open(t *testing.T, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
@@ -129,7 +129,7 @@ func checkError(t *testing.T, err, kind error, words string) {
 	}
 }
 
-// TestCredentialsThatAreNotThere are asked for only when something is fetched.
+// TestCredentialsThatAreNotThere: missing credentials are an error only when an asset is fetched.
 func TestCredentialsThatAreNotThere(t *testing.T) {
 	data := []byte("binary")
 	server := httptest.NewServer(serving(data))
@@ -154,7 +154,7 @@ func TestAuthorities(t *testing.T) {
 	server := httptest.NewTLSServer(serving(data))
 	defer server.Close()
 	strict := httptest.NewUnstartedServer(serving(data))
-	// The server's own certificate is the client's here.
+	// Here the client's certificate is the server's own.
 	strict.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	strict.StartTLS()
 	defer strict.Close()
@@ -187,7 +187,7 @@ func TestAuthorities(t *testing.T) {
 	}
 }
 
-// registry serves one artifact of one layer.
+// registry serves one artifact with one layer.
 func registry(layer []byte) http.Handler {
 	manifest, err := json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: ocispec.DescriptorEmptyJSON,
@@ -210,7 +210,7 @@ func registry(layer []byte) http.Handler {
 	return mux
 }
 
-// tokens is a registry that wants a token of its own server, which wants the password.
+// tokens is a registry that requires a token. Its token server requires the password.
 func tokens(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/token", guarded(basicSecret, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"token": "t"}`) })))
@@ -265,7 +265,7 @@ func TestRegistries(t *testing.T) {
 	}
 }
 
-// unrelated is the certificate of an authority that has signed nothing.
+// unrelated returns the certificate of an authority that has signed nothing.
 func unrelated(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

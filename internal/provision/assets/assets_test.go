@@ -29,7 +29,7 @@ func newStore() (*assets.Store, *provisiontest.Host) {
 	return assets.New(h.Files(), "/var/lib/assets"), h
 }
 
-// tarball has a file, a link to it, and one that leads out.
+// tarball has a file, a link to it, and a link that leads out of the archive.
 func tarball(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -127,8 +127,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestOneContentOfTwoNames: a file that was fetched before under another name is read
-// under its own.
+// TestOneContentOfTwoNames: a file that was fetched before under another name is found under its
+// own name.
 func TestOneContentOfTwoNames(t *testing.T) {
 	store, _ := newStore()
 	dir := t.TempDir()

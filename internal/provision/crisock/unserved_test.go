@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/crisock"
 )
 
-// journal is a machine whose units have written a log.
+// journal is a machine with logs of its units.
 type journal struct {
 	provision.Host
 	log string
@@ -33,7 +33,7 @@ func TestWhyUnserved(t *testing.T) {
 			`time="2026-11-22T10:12:56Z" level=warning msg="failed to load plugin" error="devmapper not configured" id=io.containerd.snapshotter.v1.devmapper type=io.containerd.snapshotter.v1` + "\n"
 		two = `time="2026-11-22T10:12:57Z" level=warning msg="failed to load plugin" error="failed to create CRI service: failed to create cni conf monitor for default: \"inotify\": too many open files" id=io.containerd.grpc.v1.cri type=io.containerd.grpc.v1` + "\n"
 		one = `time="2026-11-22T10:12:57Z" level=warning msg="failed to load plugin io.containerd.grpc.v1.cri" error="invalid plugin config: no such handler"` + "\n"
-		// A log of the format json.
+		// A log in JSON format.
 		json = `{"error":"no such handler","id":"io.containerd.cri.v1.runtime","level":"warning","msg":"failed to load plugin"}` + "\n"
 	)
 	for _, c := range []struct {

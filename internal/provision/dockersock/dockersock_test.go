@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/dockersock"
 )
 
-// serve answers on a socket as an engine does.
+// serve answers on a socket like an engine.
 func serve(t *testing.T, handler http.HandlerFunc) *dockersock.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")

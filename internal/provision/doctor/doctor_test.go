@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
-// write makes a file with the directories above it.
+// write creates a file and its parent directories.
 func write(t *testing.T, h *provisiontest.Host, path, content string) {
 	t.Helper()
 	at := ""
@@ -30,7 +30,7 @@ func TestExamine(t *testing.T) {
 		name  string
 		spoil func(h *provisiontest.Host)
 		level doctor.Level
-		want  string // in evidence
+		want  string // only in evidence
 		fix   string
 	}{
 		{"no runtime", func(*provisiontest.Host) {}, doctor.Problem, "no runtime answers", "berth node init"},
@@ -103,7 +103,7 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// TestExamineKubelet: a kubelet whose program is there, or that runs, is no fault.
+// TestExamineKubelet: a kubelet that is installed or runs is no problem.
 func TestExamineKubelet(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"its program": {"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=-/opt/bin/kubelet\n", "/opt/bin/kubelet": ""},
@@ -122,7 +122,7 @@ func TestExamineKubelet(t *testing.T) {
 	}
 }
 
-// TestExamineDocker: nobody wants CRI of a machine that runs docker, and no kubelet.
+// TestExamineDocker: a machine that runs docker without a kubelet needs no CRI.
 func TestExamineDocker(t *testing.T) {
 	const said = "runtime"
 	problem := func(h *provisiontest.Host) string {

@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
-// runtime is a CRI server whose sandboxes fail by network.
+// runtime is a CRI server on which the creation of sandboxes fails, by kind of network.
 type runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -93,8 +93,8 @@ func (r *runtime) serve(t *testing.T) string {
 	return "unix://" + path
 }
 
-// TestSandboxOfTheGate: the test sandbox has the pods' network where there is one, and
-// what could not be tried is a warning.
+// TestSandboxOfTheGate: the test sandbox uses the pod network if there is one. A test that could
+// not run is a warning.
 func TestSandboxOfTheGate(t *testing.T) {
 	const pod, node = runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_NODE
 	for _, c := range []struct {
@@ -137,7 +137,8 @@ func TestSandboxOfTheGate(t *testing.T) {
 	}
 }
 
-// TestUnservedIsToldOnce: a runtime that answers without CRI will not have it later.
+// TestUnservedIsToldOnce: a runtime that answers without CRI will not serve it later, so there is
+// no retry.
 func TestUnservedIsToldOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)

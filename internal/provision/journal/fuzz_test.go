@@ -8,8 +8,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
-// FuzzOpen: whatever the journal's file holds, its good lines are read and the bad ones
-// counted, what is asked of it is answered, and it can be written on.
+// FuzzOpen: for any journal file, valid lines are read, invalid lines are counted, queries are
+// answered, and new entries can be written.
 func FuzzOpen(f *testing.F) {
 	const entry = `{"apply":1,"begin":{"verb":"apply","version":"1","made":["/var/lib/berth-node"]}}` + "\n"
 	const prior = `{"object":{"kind":"file","id":"/a"},"state":{"exists":true}}`

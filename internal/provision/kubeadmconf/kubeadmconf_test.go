@@ -18,12 +18,12 @@ const token = "abcdef.0123456789abcdef"
 
 func hash() string { return "sha256:" + strings.Repeat("0f", 32) }
 
-// least is a node of which nothing is said.
+// least is a node without any settings.
 func least() kubeadmconf.Node {
 	return kubeadmconf.Node{Version: "v1.36.3", Socket: "/run/berth/berth.sock", CgroupDriver: "systemd", AsksDriver: true}
 }
 
-// full is a node of which everything is said.
+// full is a node with all settings.
 func full() kubeadmconf.Node {
 	return kubeadmconf.Node{
 		Version: "v1.36.3", Socket: "/run/containerd/containerd.sock", CgroupDriver: "cgroupfs", CgroupV1: true,
@@ -32,7 +32,7 @@ func full() kubeadmconf.Node {
 	}
 }
 
-// configurations are those of each verb, by name.
+// configurations returns the configurations of each verb, by name.
 func configurations(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -65,7 +65,7 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// TestKubeadmTakesThem asks kubeadm itself.
+// TestKubeadmTakesThem: kubeadm itself accepts the configurations.
 func TestKubeadmTakesThem(t *testing.T) {
 	kubeadm := require.Given(t, "KUBEADM", "kubeadm")
 	for name, text := range configurations(t) {
@@ -80,8 +80,8 @@ func TestKubeadmTakesThem(t *testing.T) {
 	}
 }
 
-// TestOlderKubernetes: before 1.35 kubeadm only warns of cgroup v1, and its other checks of the
-// system stay; before 1.31 it cannot read what is written.
+// TestOlderKubernetes: before 1.35 kubeadm only warns about cgroup v1, so its other system checks
+// stay enabled. kubeadm before 1.31 cannot read the format.
 func TestOlderKubernetes(t *testing.T) {
 	n := full()
 	for version, ignored := range map[string]bool{"v1.34.2": false, "v1.35.0-rc.1": true, "": true} {
@@ -97,8 +97,8 @@ func TestOlderKubernetes(t *testing.T) {
 	}
 }
 
-// TestCgroupRoot: a node that joins keeps pods below its own root, whatever the cluster's
-// KubeletConfiguration says; a cluster that begins says nothing.
+// TestCgroupRoot: a node that joins keeps its pods below its own root, with any
+// KubeletConfiguration of the cluster. A new cluster has no such setting.
 func TestCgroupRoot(t *testing.T) {
 	for name, text := range configurations(t) {
 		joins := strings.HasPrefix(name, "join")
@@ -108,7 +108,7 @@ func TestCgroupRoot(t *testing.T) {
 	}
 }
 
-// TestFaults: each fault says what to change, and none contains a token.
+// TestFaults: each fault names the fix, and none contains a token.
 func TestFaults(t *testing.T) {
 	join := func(change func(*kubeadmconf.Node, *kubeadmconf.Join)) error {
 		n, j := least(), kubeadmconf.Join{Endpoint: "192.0.2.10:6443", Token: token, Hashes: []string{hash()}}

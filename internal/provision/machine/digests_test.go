@@ -19,8 +19,8 @@ func machineAt(t *testing.T, root string) *Machine {
 	return m
 }
 
-// TestDigestsAreKept: the next run knows a large file by its stamp, and one that changed
-// by its content.
+// TestDigestsAreKept: the next run recognizes a large file by its timestamp, and a changed file by
+// its content.
 func TestDigestsAreKept(t *testing.T) {
 	root := t.TempDir()
 	binary := filepath.Join(root, "binary")
@@ -41,7 +41,7 @@ func TestDigestsAreKept(t *testing.T) {
 	write('a')
 	m := machineAt(t, root)
 	first := digestOf(m)
-	time.Sleep(settled) // until the file is old enough for its stamp to be relied on
+	time.Sleep(settled) // until the timestamp is old enough to be reliable
 	if err := m.KeepDigests(); err != nil {
 		t.Fatal(err)
 	}

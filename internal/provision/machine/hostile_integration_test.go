@@ -17,8 +17,8 @@ import (
 
 const stranger = 65534
 
-// TestHostileDirectory: what a user puts into a directory of his own does not lead root
-// elsewhere; links of root's do.
+// TestHostileDirectory: links that a user creates in a directory of his own do not redirect root.
+// Links of root do.
 func TestHostileDirectory(t *testing.T) {
 	require.Root(t)
 	base := t.TempDir()
@@ -60,7 +60,7 @@ func TestHostileDirectory(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	must(f.SetAttr(his+"/file", attr)) // the link's own owner, and nothing behind it
+	must(f.SetAttr(his+"/file", attr)) // the owner of the link itself, not of its target
 	must(f.Write(his+"/file", strings.NewReader("new"), attr))
 	must(f.Write(his+"/fifo", strings.NewReader("new"), attr))
 	data, err := os.ReadFile(victim)

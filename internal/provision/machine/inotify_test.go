@@ -16,7 +16,7 @@ func TestInotify(t *testing.T) {
 		fewWatchers(t)
 		return
 	}
-	require.Root(t) // a namespace of users has a limit of its own
+	require.Root(t) // a user namespace has a limit of its own
 	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInotify$")
 	again.Env = append(os.Environ(), "BERTH_TEST_FEW_WATCHERS=1")
 	ids := []syscall.SysProcIDMap{{Size: 1}}

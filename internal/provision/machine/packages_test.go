@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestBusy: only the words of a manager that found a lock held are tried again.
+// TestBusy: a command is retried only if its package manager reports that a lock is held.
 func TestBusy(t *testing.T) {
 	words := map[string]bool{
 		"apt: E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812":                      true,
@@ -31,11 +31,11 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestPolicy: packages start what they bring, but not what is held, and a policy whose
-// writer has died takes itself away.
+// TestPolicy: packages may start their services, except those that are held. A policy whose writer
+// has died removes itself.
 func TestPolicy(t *testing.T) {
 	dir := t.TempDir()
-	// Who wrote it is known by its command line, which has "berth" in it.
+	// The policy recognizes its writer by the command line, which contains "berth".
 	writer := filepath.Join(dir, "berth")
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {

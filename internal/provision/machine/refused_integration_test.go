@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestRefusalIsExplained: the error of a refused operation names what forbids it.
+// TestRefusalIsExplained: the error of a refused operation names the cause.
 func TestRefusalIsExplained(t *testing.T) {
 	require.Root(t)
 	base := t.TempDir()
@@ -58,7 +58,7 @@ func TestRefusalIsExplained(t *testing.T) {
 	}
 }
 
-// flag sets a flag of what lies at name, until the test ends.
+// flag sets a flag of the file at name, until the test ends.
 func flag(name string, bit int) func(*testing.T, string) {
 	return func(t *testing.T, dir string) {
 		set := func(change func(int) int) error {
@@ -84,7 +84,7 @@ func flag(name string, bit int) func(*testing.T, string) {
 	}
 }
 
-// readOnly binds a directory on itself without the right to write, until the test ends.
+// readOnly mounts a directory on itself read-only, until the test ends.
 func readOnly(t *testing.T, dir string) {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// TestRunEndsWhatAProgramStarted: a program that ends with its context takes along what it
-// has started, also what does not listen.
+// TestRunEndsWhatAProgramStarted: if the context of a program ends, its child processes are ended
+// too, even those that ignore signals.
 func TestRunEndsWhatAProgramStarted(t *testing.T) {
 	for _, c := range []struct{ name, script string }{
 		{"listens", "sleep 1000 >&- 2>&- & echo > $FIFO; sleep 1000; true"},
@@ -26,7 +26,7 @@ func TestRunEndsWhatAProgramStarted(t *testing.T) {
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// Whoever runs holds the writing end: its reader sees the end when all are gone.
+			// Each process holds the writing end. The reader gets end of file when all have exited.
 			script := "exec 9> $FIFO\n" + strings.ReplaceAll(c.script, "> $FIFO", ">&9")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

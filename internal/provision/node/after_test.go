@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// TestBootTriesAgain: the boot unit is started again, where its systemd takes that and no timer
-// does it, and not for ever.
+// TestBootTriesAgain: the boot unit is restarted a limited number of times, if its systemd supports
+// that and no timer does it.
 func TestBootTriesAgain(t *testing.T) {
 	const never = "StartLimitIntervalSec=0"
 	for _, c := range []struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// machine is a fresh machine of a release that has whatever a target may ask for.
+// machine returns a fresh machine with a release. It has everything that a target may need.
 func machine(target provision.Target) *provisiontest.Host {
 	h := provisiontest.New()
 	ok := func(provision.Command) ([]byte, error) { return nil, nil }
@@ -71,7 +71,7 @@ func machine(target provision.Target) *provisiontest.Host {
 	return h
 }
 
-// members invents an asset of which each pick finds something.
+// members returns an invented asset in which each pick finds a file.
 func members(asset tasks.Asset) map[string]string {
 	if base := path.Base(asset.Ref.Sources[0]); !strings.Contains(base, ".t") {
 		return map[string]string{base: asset.Ref.Name} // a single binary
@@ -103,8 +103,8 @@ func newReconciler(t *testing.T, h *provisiontest.Host) *reconciler.Reconciler {
 	return e
 }
 
-// TestApplyTwiceAndReset: what Build makes can be applied; a second apply finds
-// nothing to do, and a reset leaves the machine as it was.
+// TestApplyTwiceAndReset: apply accepts the result of Build. A second apply has nothing to do, and
+// a reset leaves the machine as it was.
 func TestApplyTwiceAndReset(t *testing.T) {
 	texts := map[string]string{
 		"full crio":       full("crio", assets("cri-o.amd64.v1.36.3.tar.gz")),
@@ -115,7 +115,7 @@ func TestApplyTwiceAndReset(t *testing.T) {
 		texts[row.name] = row.text
 	}
 	for name := range texts {
-		// Loading asks a runtime that answers.
+		// The load of an image needs a runtime that answers.
 		texts[name] = regexp.MustCompile(`(?m)^images:.*\n`).ReplaceAllString(texts[name], "")
 	}
 	for _, release := range []string{"debian 12", "rocky 9", "fedora 44", "flatcar"} {
@@ -125,11 +125,11 @@ func TestApplyTwiceAndReset(t *testing.T) {
 			f.Credentials = map[string]string{"/etc/berth/hub.auth": "a:b"}
 			target, err := Build(load(t, text), f)
 			if err != nil {
-				continue // the golden files say which rows are refused, and why
+				continue // the golden files have the refused rows and the reasons
 			}
 			applied++
 			t.Run(fmt.Sprint(release, " ", name), func(t *testing.T) {
-				target.Gates = nil // what they look at is not on this machine
+				target.Gates = nil // this machine lacks the files that they read
 				h := machine(target)
 				before := h.Tree(reconciler.StateDir, "/var/lib/berth")
 				if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{}); err != nil {
@@ -151,7 +151,7 @@ func TestApplyTwiceAndReset(t *testing.T) {
 					t.Fatal(err)
 				}
 				after := h.Tree(reconciler.StateDir, "/var/lib/berth")
-				// A kernel keeps its modules.
+				// The kernel's modules stay.
 				loaded := func(line string) bool { return strings.HasPrefix(line, "module ") }
 				if diff := cmp.Diff(slices.DeleteFunc(before, loaded), slices.DeleteFunc(after, loaded)); diff != "" {
 					t.Errorf("after reset:\n%s", diff)

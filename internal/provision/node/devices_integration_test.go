@@ -13,9 +13,9 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestGPUsHaveTheirLinks: after `systemctl daemon-reload` systemd looks a
-// container's devices up below /dev/char. The script makes the links, twice with
-// the same result, and also where there is no GPU.
+// TestGPUsHaveTheirLinks: after `systemctl daemon-reload` systemd looks up a container's devices
+// below /dev/char. The script creates the links. A second run has the same result, and it works
+// without a GPU.
 func TestGPUsHaveTheirLinks(t *testing.T) {
 	require.Root(t)
 	unshare := require.Binary(t, "unshare")
@@ -27,7 +27,7 @@ func TestGPUsHaveTheirLinks(t *testing.T) {
 	if err := os.WriteFile(script, []byte(contentOf(target, deviceScript)), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// A /dev of its own, in a mount namespace of its own.
+	// A separate /dev, in a separate mount namespace.
 	world := `set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs /dev

@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// factsOf is a machine with a fresh release on it.
+// factsOf returns the facts of a machine with a fresh release.
 func factsOf(t *testing.T, release string) facts.Facts {
 	t.Helper()
 	d, err := distro.Release(release)
@@ -37,7 +37,7 @@ func factsOf(t *testing.T, release string) facts.Facts {
 
 const fileHead = "apiVersion: berth.run/v1alpha1\nkind: Node\n"
 
-// load reads a description from what follows its head.
+// load reads a description, given without its head.
 func load(t *testing.T, text string) *nodefile.Node {
 	t.Helper()
 	n, err := nodefile.Load("test", []byte(fileHead+text))
@@ -57,7 +57,7 @@ func assets(names ...string) string {
 	return "[" + strings.Join(list, ", ") + "]"
 }
 
-// rows are the runtimes and versions that every distribution is shown with.
+// rows are the runtimes and versions that the test renders for every distribution.
 func rows() []struct{ name, text string } {
 	containerd := func(version string) string {
 		return "runtime: {name: containerd, assets: " + assets("containerd-"+version+"-linux-amd64.tar.gz", "runc.amd64") + "}\n" +
@@ -77,8 +77,8 @@ func rows() []struct{ name, text string } {
 	}
 }
 
-// TestRows shows, for every distribution, what each runtime gets: a line a task,
-// with hashes for contents. The contents themselves are in TestTexts.
+// TestRows shows the tasks of each runtime on every distribution: one line per task, with hashes of
+// contents. TestTexts has the contents.
 func TestRows(t *testing.T) {
 	for _, release := range distro.Releases() {
 		t.Run(release, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// full says nearly all that a description can say.
+// full returns a description with nearly all fields.
 func full(runtime, assets string) string {
 	credentials := ""
 	gpu := ""
@@ -233,7 +233,7 @@ func line(task provision.Task) string {
 	return strings.TrimSpace(task.ID() + "  " + strings.Join(fields, " "))
 }
 
-// whole renders all of a task, contents as they are.
+// whole renders a complete task, with its contents.
 func whole(task provision.Task) string {
 	var s strings.Builder
 	meta := task.Meta()

@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
-// ofVersion is a machine in memory with Debian 12, cgroups of a version, and a kubeadm.
+// ofVersion returns a machine in memory with Debian 12, a cgroup version, and kubeadm.
 func ofVersion(t *testing.T, v1 bool) *provisiontest.Host {
 	t.Helper()
 	h := provisiontest.New()
@@ -30,7 +30,7 @@ func ofVersion(t *testing.T, v1 bool) *provisiontest.Host {
 	return h
 }
 
-// put makes a file with the directories above it.
+// put creates a file and its parent directories.
 func put(t *testing.T, h *provisiontest.Host, file, content string) {
 	t.Helper()
 	at := ""
@@ -46,8 +46,7 @@ func put(t *testing.T, h *provisiontest.Host, file, content string) {
 	}
 }
 
-// TestKubeadm: kubeadm's configuration has the settings of the node file and the facts of the
-// machine.
+// TestKubeadm: kubeadm's configuration has the settings of the node file and of the machine.
 func TestKubeadm(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
@@ -78,7 +77,7 @@ func TestKubeadm(t *testing.T) {
 	}
 }
 
-// TestKubeadmRefused: what kubeadm could not use is refused by its field.
+// TestKubeadmRefused: a setting that kubeadm could not use is refused. The error names the field.
 func TestKubeadmRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"runtime: {name: berth}\n": "kubelet.kubeadm: is not set",

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// TestKubeletBinary: the unit starts the kubelet at its path.
+// TestKubeletBinary: the unit starts the kubelet from the configured path.
 func TestKubeletBinary(t *testing.T) {
 	for _, dir := range []string{"/usr/bin", "/usr/local/bin"} {
 		n := nodefile.Default()
@@ -27,7 +27,7 @@ func TestKubeletBinary(t *testing.T) {
 	}
 }
 
-// TestPlanWithAKubeletElsewhere: the whole way from the machine to its tasks.
+// TestPlanWithAKubeletElsewhere: the complete path from the machine to its tasks.
 func TestPlanWithAKubeletElsewhere(t *testing.T) {
 	n := load(t, "runtime: {name: berth}\nkubelet: {kubeadm: true}\n")
 	h := ofVersion(t, false)
@@ -53,8 +53,8 @@ func TestPlanWithAKubeletElsewhere(t *testing.T) {
 	}
 }
 
-// TestKubeletOnCgroupV1: from 1.35 on a kubelet ends at its start on cgroup v1 unless it is
-// configured not to. What the node file says wins.
+// TestKubeletOnCgroupV1: since 1.35 a kubelet exits on cgroup v1 unless its configuration allows
+// it. The node file takes precedence.
 func TestKubeletOnCgroupV1(t *testing.T) {
 	for _, c := range []struct {
 		config string
@@ -89,7 +89,7 @@ func TestKubeletOnCgroupV1(t *testing.T) {
 	}
 }
 
-// fileOf is the content that a target gives a file.
+// fileOf returns the content of a file in a target.
 func fileOf(t *testing.T, target provision.Target, path string) string {
 	t.Helper()
 	for _, task := range target.Tasks {
@@ -102,7 +102,7 @@ func fileOf(t *testing.T, target provision.Target, path string) string {
 }
 
 // TestKubeletBeforeKubeadm: the kubelet is not started before kubeadm has written its
-// configuration, also by a second apply, which finds the unit that the first has written.
+// configuration. This also holds for a second apply, which finds the unit of the first.
 func TestKubeletBeforeKubeadm(t *testing.T) {
 	n := load(t, "runtime: {name: berth}\nkubelet: {kubeadm: true}\n")
 	h := ofVersion(t, false)

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestMasqueradeRulesLoad: nft takes the rules twice, in a network namespace of its
-// own, with the same result, and leaves the tables of others.
+// TestMasqueradeRulesLoad: nft loads the rules twice in a separate network namespace, with the same
+// result. Other tables do not change.
 func TestMasqueradeRulesLoad(t *testing.T) {
 	require.Root(t)
 	nft := require.Binary(t, "nft")
@@ -48,8 +48,8 @@ cat "$2"`
 	}
 }
 
-// TestMasqueradeRulesOutliveFirewalls: a firewall that drops and makes its own tables and
-// chains, as firewalld does when it reloads, leaves ours.
+// TestMasqueradeRulesOutliveFirewalls: our rules stay when a firewall with default drop creates its
+// own tables and chains, as firewalld does at a reload.
 func TestMasqueradeRulesOutliveFirewalls(t *testing.T) {
 	require.Root(t)
 	nft := require.Binary(t, "nft")
@@ -90,7 +90,7 @@ ours`
 	}
 }
 
-// contentOf is the content of a target's file.
+// contentOf returns the content of a file in a target.
 func contentOf(target provision.Target, path string) string {
 	for _, task := range target.Tasks {
 		if file, ok := task.(tasks.File); ok && file.Path == path {

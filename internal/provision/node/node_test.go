@@ -19,8 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// TestEveryNeedIsThere: what a task needs is in the target, and nothing needs itself
-// through others.
+// TestEveryNeedIsThere: the target contains the needs of each task, without cycles.
 func TestEveryNeedIsThere(t *testing.T) {
 	texts := []string{full("crio", "[]"), full("containerd", assets("containerd-2.4.2-linux-amd64.tar.gz", "runc.amd64"))}
 	for _, row := range rows() {
@@ -32,7 +31,7 @@ func TestEveryNeedIsThere(t *testing.T) {
 			f.Credentials = map[string]string{"/etc/berth/hub.auth": "a:b"}
 			target, err := Build(load(t, text), f)
 			if err != nil {
-				continue // refused; TestRows shows why
+				continue // refused; TestRows shows the reason
 			}
 			needs := map[string][]string{}
 			for _, task := range target.Tasks {
@@ -67,7 +66,7 @@ func reaches(needs map[string][]string, from, to string, seen map[string]bool) b
 	return false
 }
 
-// TestBuildIsPure: equal descriptions and facts give equal tasks, however often.
+// TestBuildIsPure: equal descriptions and facts always give equal tasks.
 func TestBuildIsPure(t *testing.T) {
 	text := full("containerd", assets("containerd-2.4.2-linux-amd64.tar.gz", "runc.amd64"))
 	f := factsOf(t, "debian 13")
@@ -189,8 +188,8 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// TestSELinuxOfBerth: berth labels containers where the machine has SELinux, unless it
-// is told not to.
+// TestSELinuxOfBerth: berth labels containers on a machine with SELinux, unless the node file
+// disables it.
 func TestSELinuxOfBerth(t *testing.T) {
 	for text, want := range map[string]bool{"": false, ", selinux: true": false, ", selinux: false": true} {
 		target, err := Build(load(t, "runtime: {name: berth"+text+"}\n"), factsOf(t, "debian 12"))
@@ -206,8 +205,7 @@ func TestSELinuxOfBerth(t *testing.T) {
 	}
 }
 
-// TestBerthUnitsAreThoseOfTheInstaller: `make install` and `berth node` run the same
-// services.
+// TestBerthUnitsAreThoseOfTheInstaller: `make install` and `berth node` install the same services.
 func TestBerthUnitsAreThoseOfTheInstaller(t *testing.T) {
 	target, err := Build(load(t, "runtime: {name: berth}\n"), factsOf(t, "debian 12"))
 	if err != nil {
@@ -221,7 +219,7 @@ func TestBerthUnitsAreThoseOfTheInstaller(t *testing.T) {
 		want := directives(strings.ReplaceAll(string(data), "@BINDIR@", "/usr/local/bin"))
 		i := slices.IndexFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "unit "+name })
 		got := directives(target.Tasks[i].(tasks.Unit).Content)
-		// What the node file adds: options and environment of the user's.
+		// The node file adds the user's options and environment.
 		got = slices.DeleteFunc(got, func(line string) bool { return strings.HasPrefix(line, "EnvironmentFile=") })
 		for j := range got {
 			got[j] = strings.TrimSuffix(got[j], " $BERTH_OPTIONS")
@@ -232,7 +230,7 @@ func TestBerthUnitsAreThoseOfTheInstaller(t *testing.T) {
 	}
 }
 
-// directives are the lines of a unit that say something, sorted.
+// directives returns the lines of a unit with content, sorted.
 func directives(text string) []string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -244,8 +242,7 @@ func directives(text string) []string {
 	return lines
 }
 
-// FuzzBuild: whatever a file says, reading it and building from it neither panics nor
-// makes a task whose needs are not there.
+// FuzzBuild: for any file, the reader and Build do not panic, and each task's needs exist.
 func FuzzBuild(f *testing.F) {
 	for _, row := range rows() {
 		f.Add(row.text)
@@ -280,7 +277,7 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
-// TestDriftTimer: the timer elapses on a machine that has not been booted since.
+// TestDriftTimer: the timer also elapses on a machine that has not rebooted since.
 func TestDriftTimer(t *testing.T) {
 	target, err := Build(load(t, "runtime: {name: berth}\nboot: {enabled: true, driftInterval: 1h}\n"), factsOf(t, "debian 12"))
 	if err != nil {
@@ -293,8 +290,8 @@ func TestDriftTimer(t *testing.T) {
 	}
 }
 
-// TestNvidiaWithoutCDI: where the runtime reads no specifications, GPUs come by the
-// handler, also when nvidia-ctk is there.
+// TestNvidiaWithoutCDI: if the runtime reads no CDI specs, GPUs need the handler, even if
+// nvidia-ctk is installed.
 func TestNvidiaWithoutCDI(t *testing.T) {
 	for text, want := range map[string]bool{
 		"name: containerd": true, "name: containerd, version: \"1.7\"": false,

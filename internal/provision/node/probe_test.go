@@ -64,7 +64,8 @@ func TestWatchProbe(t *testing.T) {
 	}
 }
 
-// TestDisruptionOfTheUnit: the unit of the runtime says what its restart does to running pods.
+// TestDisruptionOfTheUnit: the task of the runtime's unit reports the effect of a restart on
+// running pods.
 func TestDisruptionOfTheUnit(t *testing.T) {
 	f := factsOf(t, "debian 12")
 	f.Disrupts = "all stop"
@@ -78,8 +79,8 @@ func TestDisruptionOfTheUnit(t *testing.T) {
 	}
 }
 
-// TestKubeletElsewhere: a kubelet that runs with another configuration than kubeadm's is
-// compared with the runtime, and pointed at it where the runtime changes.
+// TestKubeletElsewhere: a kubelet may run with another configuration than kubeadm's. The probe
+// compares it with the runtime. If the endpoint changes, the error names the file to edit.
 func TestKubeletElsewhere(t *testing.T) {
 	host := provisiontest.FileHost{OnRun: func([]string) (string, error) { return "", nil }, Content: map[string]string{
 		"/proc/812/cmdline": "/opt/kubelet\x00--config=/opt/kubelet.yaml\x00",
@@ -110,8 +111,8 @@ func TestKubeletElsewhere(t *testing.T) {
 	}
 }
 
-// TestNetworkProbe: a runtime that runs is not restarted where its network would lack a
-// plugin; one that starts for the first time is, with a warning.
+// TestNetworkProbe: if the network lacks a plugin, a running runtime is not restarted. A runtime
+// that starts for the first time does start, with a warning.
 func TestNetworkProbe(t *testing.T) {
 	probe := networkProbe{unit: "rt.service", conf: "/etc/cni/net.d", dirs: []string{"/opt/cni/bin"}}
 	for name, c := range map[string]struct {
@@ -150,8 +151,8 @@ func TestNetworkProbe(t *testing.T) {
 	}
 }
 
-// TestConfigProbe: a binary that refuses its configuration stops the restart; one that is
-// too old to judge it is told.
+// TestConfigProbe: a binary that refuses its configuration prevents the restart. A binary that is
+// too old to check it causes a message.
 func TestConfigProbe(t *testing.T) {
 	probe := configProbe{file: "/etc/x", args: []string{"/usr/bin/dockerd", "--validate"}}
 	for said, want := range map[string][2]bool{"": {}, "unknown flag: --validate": {false, true}, "unable to configure: bad key": {true, false}} {

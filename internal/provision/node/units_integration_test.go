@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestUnitsAreRead gives every unit that is made to systemd's own reader.
+// TestUnitsAreRead: systemd itself reads each generated unit without errors.
 func TestUnitsAreRead(t *testing.T) {
 	analyze := require.Binary(t, "systemd-analyze")
 	texts := map[string]string{
@@ -24,7 +24,7 @@ func TestUnitsAreRead(t *testing.T) {
 		"docker":  "runtime: {name: docker, version: \"28.5.1\", assets: " + assets("docker-28.5.1.tgz") + "}\n",
 		"kubeadm": "runtime: {name: berth}\nkubelet: {kubeadm: true, assets: " + assets("kubelet") + "}\n",
 	}
-	// Programs are not there; directives that are younger than this systemd are ignored by it.
+	// The programs are not installed. This systemd ignores directives that are newer than itself.
 	wrong := regexp.MustCompile(`(?i)(unknown section|unknown key|invalid|failed to parse|missing '=')`)
 	younger := regexp.MustCompile(`Unknown key '?(name )?'?FileDescriptorStorePreserve`)
 	for name, text := range texts {
@@ -47,7 +47,7 @@ func TestUnitsAreRead(t *testing.T) {
 			}
 			units = append(units, path)
 		}
-		// Its exit status is about programs that are not installed.
+		// Its exit status also reports programs that are not installed.
 		out, _ := exec.CommandContext(t.Context(), analyze, append([]string{"verify", "--man=no"}, units...)...).CombinedOutput()
 		for line := range strings.Lines(string(out)) {
 			if strings.Contains(line, dir) && wrong.MatchString(line) && !younger.MatchString(line) {

@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
-// write makes a file with the directories above it.
+// write creates a file and its parent directories.
 func write(t *testing.T, h *provisiontest.Host, path, content string) {
 	t.Helper()
 	at := ""
@@ -52,7 +52,7 @@ CONFIG_SECCOMP_FILTER=y
 CONFIG_CGROUP_HUGETLB=y
 `
 
-// good is a machine that kubeadm likes, but for a runtime: nobody listens here.
+// good is a machine that passes kubeadm's checks, except that no runtime listens here.
 func good(t *testing.T) *provisiontest.Host {
 	t.Helper()
 	h := provisiontest.New()
@@ -110,7 +110,7 @@ func TestAGoodMachine(t *testing.T) {
 	}
 }
 
-// replace writes a file anew with one thing replaced.
+// replace rewrites a file with one string replaced.
 func replaced(t *testing.T, text, old, by string) string {
 	t.Helper()
 	if !strings.Contains(text, old) {
@@ -243,7 +243,7 @@ func run(t *testing.T, h *provisiontest.Host, unit string) {
 	}
 }
 
-// TestANodeOfKubeadm: ports in use and files that are there are what a node has.
+// TestANodeOfKubeadm: ports in use and existing files are normal on a node.
 func TestANodeOfKubeadm(t *testing.T) {
 	h := good(t)
 	write(t, h, "/etc/kubernetes/kubelet.conf", "")

@@ -22,7 +22,7 @@ import (
 // slowRuntime is a runtime that lists an image only after some lookups.
 type slowRuntime struct {
 	runtimeapi.UnimplementedImageServiceServer
-	without int64 // so many lookups do not find the image
+	without int64 // the number of lookups that do not find the image
 	lookups atomic.Int64
 }
 
@@ -33,8 +33,8 @@ func (r *slowRuntime) ImageStatus(context.Context, *runtimeapi.ImageStatusReques
 	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "x"}}, nil
 }
 
-// TestImageIsListedLater: containerd's CRI learns of an import by an event, which may come after
-// the import has ended.
+// TestImageIsListedLater: containerd's CRI learns about an import from an event, which may arrive
+// after the import has returned.
 func TestImageIsListedLater(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// guarded is a target of one unit with a file, and a gate that says what the fields say.
+// guarded is a target with one unit, a file, and a gate that returns the values of the fields.
 type guarded struct {
 	before, after error
 	disrupts      string
@@ -45,14 +45,14 @@ func (g *guarded) target(content string, more ...provision.Task) provision.Targe
 	}
 }
 
-// TestBackIsGuarded: what goes back restarts units as an apply does, with the gates of the
-// state that it goes back to. What fails is undone.
+// TestBackIsGuarded: a rollback restarts units as apply does, with the gates of the state that it
+// restores. If it fails, it is undone.
 func TestBackIsGuarded(t *testing.T) {
 	sick := errors.New("no answer")
 	for _, c := range []struct {
 		name          string
 		before, after error
-		restarts      int // of rt.service, that of the undoing included
+		restarts      int // of rt.service, including the one of the undo
 		asked         []string
 	}{
 		{"healthy", nil, nil, 1, []string{"cross-check", "health"}},
@@ -117,7 +117,7 @@ func TestBackIsGuarded(t *testing.T) {
 	}
 }
 
-// TestBackNeedsConsent: a way back that hits running pods changes nothing without consent.
+// TestBackNeedsConsent: a rollback that affects running pods changes nothing without consent.
 func TestBackNeedsConsent(t *testing.T) {
 	for name, spoil := range map[string]func(g *guarded, b *reconciler.Back){
 		"restart": func(*guarded, *reconciler.Back) {},
@@ -155,7 +155,8 @@ func TestBackNeedsConsent(t *testing.T) {
 	}
 }
 
-// TestWishOfAnEntry follows rollbacks and prunes to the node file that their state is of.
+// TestWishOfAnEntry: after rollbacks and prunes, each entry has the node file from which its state
+// was applied.
 func TestWishOfAnEntry(t *testing.T) {
 	h, g := machine(t), &guarded{}
 	with := func(nodeFile string, target provision.Target) {
@@ -189,8 +190,9 @@ func TestWishOfAnEntry(t *testing.T) {
 	}
 }
 
-// TestDataOfARuntime: what a program made by itself is nobody's change. It goes when the
-// apply that brought the program is undone, and stays ours when that is rolled back later.
+// TestDataOfARuntime: files that a program created by itself are not a user's change. They are
+// removed when the apply that installed the program is undone. A later rollback still treats them
+// as berth's.
 func TestDataOfARuntime(t *testing.T) {
 	made := func(h *provisiontest.Host) {
 		t.Helper()

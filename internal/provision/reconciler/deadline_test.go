@@ -17,11 +17,11 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// hung is a task that waits for ever where wait says so.
+// hung is a task that waits forever at the point in where.
 type hung struct {
 	tasks.File
 	where string
-	// left gets the time that the context has when the wait begins.
+	// left gets the remaining time of the context when the wait begins.
 	left *time.Duration
 }
 
@@ -85,8 +85,8 @@ func TestTaskHasADeadline(t *testing.T) {
 	}
 }
 
-// TestDeadlineIsTheUsers: what the user says goes before what a kind says, also for an apply
-// that the user has interrupted, which is no deadline's.
+// TestDeadlineIsTheUsers: the user's deadline takes precedence over a kind's default. The error of
+// an apply that the user interrupts names no deadline.
 func TestDeadlineIsTheUsers(t *testing.T) {
 	e := newReconciler(t, machine(t))
 	var usual time.Duration
@@ -109,7 +109,8 @@ func TestDeadlineIsTheUsers(t *testing.T) {
 	}
 }
 
-// TestHungProbe is ended, too: within the time of a test the context has a deadline at all.
+// TestHungProbe: a probe that hangs is ended, too. Within the time of a test it is enough that the
+// context has a deadline.
 func TestHungProbe(t *testing.T) {
 	h := machine(t)
 	target := fullTarget()
@@ -134,7 +135,7 @@ func (p deadlineProbe) Run(ctx context.Context, _ provision.Host) error {
 	return nil
 }
 
-// stuck is a kind of which one object does not go back, until its context ends.
+// stuck is a kind with one object whose rollback blocks until its context ends.
 type stuck struct{ provision.Kind }
 
 func (stuck) Deadline() time.Duration { return 20 * time.Millisecond }
@@ -147,7 +148,7 @@ func (s stuck) Restore(ctx context.Context, host provision.Host, name string, st
 	return errors.New("signal: terminated")
 }
 
-// TestWayBackHasADeadline: an object that does not go back takes no time from the others, and the
+// TestWayBackHasADeadline: an object that cannot be rolled back takes no time from the others. The
 // result names it.
 func TestWayBackHasADeadline(t *testing.T) {
 	h := machine(t)

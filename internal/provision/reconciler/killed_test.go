@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// changedTarget is fullTarget without a few of its tasks, and with others.
+// changedTarget is fullTarget with some tasks removed and others added.
 func changedTarget() provision.Target {
 	target := fullTarget()
 	target.Tasks = slices.DeleteFunc(target.Tasks, func(task provision.Task) bool {
@@ -31,7 +31,7 @@ func changedTarget() provision.Target {
 	return target
 }
 
-// brokenTarget is fullTarget with a unit that does not start, when all else is done.
+// brokenTarget is fullTarget with a unit that fails to start after all other tasks are done.
 func brokenTarget(h *provisiontest.Host) provision.Target {
 	h.Broken["bad.service"] = "exit-code"
 	yes := true
@@ -42,17 +42,16 @@ func brokenTarget(h *provisiontest.Host) provision.Target {
 	return target
 }
 
-// TestKilledOnTheWayBack kills the process before, in and after every operation of what takes
-// changes back. The verb again, or an apply, finishes it, and a reset leaves the machine as
-// before the first apply.
+// TestKilledOnTheWayBack kills the process before, during and after every operation of a rollback.
+// The same verb, or an apply, completes it. A reset leaves the machine as before the first apply.
 func TestKilledOnTheWayBack(t *testing.T) {
 	for name, c := range map[string]struct {
-		// ready makes the machine from which the verb starts.
+		// ready prepares the machine on which the verb starts.
 		ready func(t *testing.T, h *provisiontest.Host)
 		verb  func(t *testing.T, h *provisiontest.Host) error
-		// next is what is asked for after the kill; nil: the verb again.
+		// next is the target to apply after the kill. nil means the same verb again.
 		next func() provision.Target
-		// from is the operation after which the way back begins; empty: at once.
+		// from is the operation after which the rollback begins. Empty means at once.
 		from string
 	}{
 		"undo": {
@@ -111,11 +110,11 @@ func TestKilledOnTheWayBack(t *testing.T) {
 			before := h.Tree()
 			c.ready(t, h)
 			ready := len(h.Ops())
-			_ = c.verb(t, h) // an undo ends with the fault that it undoes
+			_ = c.verb(t, h) // an undo returns the error that it undoes
 			back := h.Ops()[ready:]
 			back = back[slices.Index(back, c.from)+1:]
-			// In the midst of an operation is before it, but for those that are not atomic; and
-			// after one is before the next.
+			// A kill during an operation equals a kill before it, unless the operation is not
+			// atomic. A kill after an operation equals a kill before the next one.
 			for _, fault := range []provisiontest.Fault{provisiontest.KillIn, provisiontest.KillAfter} {
 				for at := range back {
 					if fault == provisiontest.KillAfter && at+1 < len(back) && !strings.HasPrefix(back[at+1], "append ") {

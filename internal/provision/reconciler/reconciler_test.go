@@ -18,8 +18,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// machine is a host with what a node finds: packages, an asset, another's daemon.json,
-// swap, and a runtime of before.
+// machine is a host with what a node may have: packages, an asset, another program's daemon.json,
+// swap, and an earlier runtime.
 func machine(t *testing.T) *provisiontest.Host {
 	t.Helper()
 	h := provisiontest.New()
@@ -108,7 +108,7 @@ func apply(t *testing.T, h *provisiontest.Host, target provision.Target) *reconc
 	return out
 }
 
-// converged fails unless the machine is as the target says.
+// converged fails unless the machine matches the target.
 func converged(t *testing.T, h *provisiontest.Host, target provision.Target) {
 	t.Helper()
 	plan, err := newReconciler(t, h).Plan(t.Context(), target)
@@ -120,7 +120,7 @@ func converged(t *testing.T, h *provisiontest.Host, target provision.Target) {
 	}
 }
 
-// reset resets and compares with the machine of before.
+// reset resets the machine and compares it with its earlier state.
 func reset(t *testing.T, h *provisiontest.Host, before []string) {
 	t.Helper()
 	e := newReconciler(t, h)
@@ -165,9 +165,9 @@ func TestApplyTwiceAndReset(t *testing.T) {
 	reset(t, h, before)
 }
 
-// TestKilledAnywhere kills the process at, in and after every operation that changes
-// the machine. The next apply finishes, restarts what must be restarted, and a reset
-// leaves the machine as before the first.
+// TestKilledAnywhere kills the process before, during and after every operation that changes the
+// machine. The next apply completes the changes and the required restarts. A reset leaves the
+// machine as before the first apply.
 func TestKilledAnywhere(t *testing.T) {
 	h := machine(t)
 	before := h.Tree()
@@ -205,8 +205,8 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestFullAnywhere lets the disk be full for one operation. Apply fails, and leaves
-// the machine as it was.
+// TestFullAnywhere makes the disk full for one operation. Apply fails, and leaves the machine as it
+// was.
 func TestFullAnywhere(t *testing.T) {
 	h := machine(t)
 	before := h.Tree(reconciler.StateDir, "/var/lib/berth")
@@ -225,7 +225,7 @@ func TestFullAnywhere(t *testing.T) {
 			}
 			_, err := newReconciler(t, h).Apply(t.Context(), fullTarget(), reconciler.ApplyOptions{})
 			if err == nil {
-				// Tasks run side by side: this run had fewer operations.
+				// Tasks run in parallel, so this run had fewer operations.
 				if n := len(h.Ops()); n >= at {
 					t.Errorf("operation %d of %d failed, and nobody says so", at, n)
 				}
@@ -252,7 +252,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 	if err := h.Files().Write("/etc/systemd/system/tool.service", strings.NewReader("[Service]\n"), provision.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
-	there := true // what rules.service makes
+	there := true // created by rules.service
 	h.Programs["ruled"] = func(provision.Command) ([]byte, error) {
 		if there || h.Restarts("rules.service") > 0 {
 			return nil, nil
@@ -337,7 +337,7 @@ func TestPruneRollbackHistory(t *testing.T) {
 	apply(t, h, fullTarget())
 	first := h.Tree(reconciler.StateDir)
 
-	// The second target lacks some, and has others.
+	// The second target lacks some tasks and has others.
 	second := fullTarget()
 	second.Tasks = slices.DeleteFunc(second.Tasks, func(task provision.Task) bool {
 		return slices.Contains([]string{"link /usr/bin/docker", "command hook", "packages conntrack", "dir /var/lib/rt/data"}, task.ID())
@@ -368,7 +368,8 @@ func TestPruneRollbackHistory(t *testing.T) {
 	if _, err := e.Rollback(t.Context(), 1, b, reconciler.BackOptions{}); err != nil {
 		t.Fatalf("rollback: %v", err)
 	}
-	// A hook that was undone is not run again by a rollback: it is no state.
+	// A rollback does not run a hook again that was undone, because a hook is not part of the
+	// state.
 	noHook := func(tree []string) []string {
 		return slices.DeleteFunc(tree, func(line string) bool { return strings.Contains(line, "/commands") })
 	}
@@ -422,8 +423,8 @@ func TestBadTargets(t *testing.T) {
 	}
 }
 
-// TestWhatAPackageBringsGoesWithIt: the unit that a package starts and the file that it
-// brings were not there before, whoever owns them now.
+// TestWhatAPackageBringsGoesWithIt: the unit and the file that a package installs did not exist
+// before, so reset removes them, whichever task changed them since.
 func TestWhatAPackageBringsGoesWithIt(t *testing.T) {
 	h := machine(t)
 	h.Repository["rtd"] = provisiontest.Package{
@@ -435,7 +436,8 @@ func TestWhatAPackageBringsGoesWithIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// One needs the other, and nobody says in which order they come; lists are fetched first.
+	// One package needs the other, and the target does not order them. Package lists are fetched
+	// first.
 	h.Repository["librt"] = provisiontest.Package{Version: "1"}
 	h.Repository["rtd-data"] = provisiontest.Package{Version: "1", Needs: []string{"librt"}}
 	h.StaleLists = true

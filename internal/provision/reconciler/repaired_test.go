@@ -32,14 +32,14 @@ func text(t *testing.T, h *provisiontest.Host, path string) string {
 	return string(data)
 }
 
-// TestFailedCheckKeepsRepairs: an apply whose unit is not healthy goes back to what the last
-// good entry made, not to what somebody has changed since. What that unit reads goes back to
-// what it ran with.
+// TestFailedCheckKeepsRepairs: if a unit is not healthy, apply rolls back to the state of the last
+// good entry, and not to manual changes since then. Files that the failed unit reads go back to
+// what the unit ran with.
 func TestFailedCheckKeepsRepairs(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		level string // of a new target
-		fails string // the unit
+		level string // a level of a new target
+		fails string // the unit that fails
 	}{
 		{"drift alone", "1", "rt.service"},
 		{"with a change", "2", "rt.service"},
@@ -83,7 +83,7 @@ func TestFailedCheckKeepsRepairs(t *testing.T) {
 			if !errors.Is(err, sick) || out.Result != journal.RolledBack || len(out.Left) > 0 {
 				t.Fatalf("apply returned %+v, %v; want it undone for its health", out, err)
 			}
-			config := "by hand" // what the failed unit ran with
+			config := "by hand" // the failed unit ran with this
 			if c.fails != "rt.service" {
 				config = "a = 1\n"
 			}
@@ -110,8 +110,8 @@ func TestFailedCheckKeepsRepairs(t *testing.T) {
 	}
 }
 
-// TestKeptRepairIsRestartedFor: a repair that stays has the restart that it wants, though the
-// apply failed before.
+// TestKeptRepairIsRestartedFor: a repair that stays gets the restart that it needs, although the
+// earlier apply failed.
 func TestKeptRepairIsRestartedFor(t *testing.T) {
 	h := machine(t)
 	bad := false
@@ -150,8 +150,8 @@ func TestKeptRepairIsRestartedFor(t *testing.T) {
 	}
 }
 
-// TestResetRemovesADirectoryThatIsAMountOfItself: a runtime binds the directory of its network
-// namespaces on itself.
+// TestResetRemovesADirectoryThatIsAMountOfItself: a runtime bind-mounts the directory of its
+// network namespaces on itself.
 func TestResetRemovesADirectoryThatIsAMountOfItself(t *testing.T) {
 	h := machine(t)
 	before := h.Tree()

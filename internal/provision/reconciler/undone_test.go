@@ -35,7 +35,7 @@ func TestUnitThatDoesNotStartIsUndone(t *testing.T) {
 	}
 }
 
-// TestUnitThatDoesNotRestartIsUndone: what ran before runs again, with what it had.
+// TestUnitThatDoesNotRestartIsUndone: the previous unit runs again, with its previous files.
 func TestUnitThatDoesNotRestartIsUndone(t *testing.T) {
 	h := machine(t)
 	target := func(content string) provision.Target {
@@ -50,7 +50,7 @@ func TestUnitThatDoesNotRestartIsUndone(t *testing.T) {
 		return nil
 	}}}}}
 	e := newReconciler(t, h)
-	e.Wanted = func(context.Context, int) (provision.Target, error) { // asked for when all is in place again
+	e.Wanted = func(context.Context, int) (provision.Target, error) { // runs when all files are restored
 		delete(h.Broken, "rt.service")
 		return target("good"), nil
 	}
@@ -73,7 +73,7 @@ type probe struct {
 func (p probe) Name() string                              { return p.name }
 func (p probe) Run(context.Context, provision.Host) error { return p.run() }
 
-// warning is a check that stands in no way.
+// warning is a check that does not block.
 type warning struct{}
 
 func (warning) Name() string { return "look" }
@@ -87,7 +87,7 @@ func TestGates(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		before, after error
-		restarts      int // of rt.service, that of the undoing included
+		restarts      int // of rt.service, including the one of the undo
 	}{
 		{"healthy", nil, nil, 1},
 		{"refused before", sick, nil, 0},
@@ -121,7 +121,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestHopelessGate is asked once: who says that it cannot will not do it later.
+// TestHopelessGate: a check that reports Unsupported is not retried, because its result will not
+// change.
 func TestHopelessGate(t *testing.T) {
 	tries := 0
 	target := fullTarget()
@@ -137,7 +138,7 @@ func TestHopelessGate(t *testing.T) {
 	}
 }
 
-// TestAdvice: an apply reports advice, also if it has nothing to do, and undoes nothing.
+// TestAdvice: an apply reports advice, even if it has nothing to do. Advice undoes nothing.
 func TestAdvice(t *testing.T) {
 	h := machine(t)
 	target := fullTarget()
@@ -151,13 +152,14 @@ func TestAdvice(t *testing.T) {
 	converged(t, h, target)
 }
 
-// TestHealthAfterUndo asks the gates of what is there again, not those of what failed.
+// TestHealthAfterUndo: after an undo the gates of the restored state run, and not those of the
+// failed one.
 func TestHealthAfterUndo(t *testing.T) {
 	wrong, sick := errors.New("no answer on the new socket"), errors.New("no answer on the old socket")
 	for _, c := range []struct {
 		name    string
-		earlier bool  // an apply before the one that fails
-		old     error // of its health
+		earlier bool  // an apply before the failing one
+		old     error // its health check's error
 	}{
 		{"nothing before", false, nil},
 		{"healthy again", true, nil},

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/facts"
 )
 
-// withoutCurl is a directory of all programs but curl.
+// withoutCurl returns a directory with all programs except curl.
 func withoutCurl(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,8 +37,9 @@ func withoutCurl(t *testing.T) string {
 	return dir
 }
 
-// TestScriptHasAccessAsApplyHas: credentials for the source's server only, authorities
-// beside the machine's own, and neither on a command line nor left behind.
+// TestScriptHasAccessAsApplyHas: the script sends credentials only to the source's server, and
+// trusts the given authorities beside the machine's own. Neither is on a command line or left
+// behind.
 func TestScriptHasAccessAsApplyHas(t *testing.T) {
 	file, digest := archive(t, "bin/containerd", "bin/runc")
 	data, err := os.ReadFile(file)
@@ -72,7 +73,7 @@ func TestScriptHasAccessAsApplyHas(t *testing.T) {
 	tried := false
 	for _, program := range []string{"curl", "wget"} {
 		if _, err := exec.LookPath(program); err != nil {
-			continue // one of the two is enough for a machine
+			continue // a machine needs one of the two
 		}
 		tried = true
 		t.Run(program, func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestScriptHasAccessAsApplyHas(t *testing.T) {
 	}
 }
 
-// TestAccessThatOnlyBerthHas is refused by name, or left to berth at first boot.
+// TestAccessThatOnlyBerthHas: such access is refused by name, or berth uses it at the first boot.
 func TestAccessThatOnlyBerthHas(t *testing.T) {
 	text := "runtime: {name: berth, assets: [{source: https://assets.example/berth, digest: \"" + zeros + "\", credentials: /etc/berth/a.auth}]}\n"
 	hosts := func(s *facts.Assumptions) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// archive makes a release as containerd has it.
+// archive creates a release in containerd's format.
 func archive(t *testing.T, names ...string) (file, digest string) {
 	t.Helper()
 	var data bytes.Buffer
@@ -39,8 +39,8 @@ func archive(t *testing.T, names ...string) (file, digest string) {
 	return file, "sha256:" + hex.EncodeToString(hash[:])
 }
 
-// TestScriptPicksAsApplyDoes: binaries by the first layout that matches, licences
-// beside them, nothing else.
+// TestScriptPicksAsApplyDoes: the script installs the binaries of the first layout that matches,
+// with their licences, and nothing else.
 func TestScriptPicksAsApplyDoes(t *testing.T) {
 	file, digest := archive(t, "bin/containerd", "bin/ctr", "bin/runc", "bin/README.md", "usr/local/bin/other", "LICENSE")
 	out, err := Script(input(t, "debian 12", "runtime: {name: containerd, assets: [{source: "+file+", digest: \""+digest+"\"}]}\n", nil))
@@ -67,7 +67,7 @@ func TestScriptPicksAsApplyDoes(t *testing.T) {
 	}
 }
 
-// TestScriptRefusesAnotherHash names the source and what it should have been.
+// TestScriptRefusesAnotherHash: the error names the source and the expected hash.
 func TestScriptRefusesAnotherHash(t *testing.T) {
 	file, _ := archive(t, "bin/containerd", "bin/runc")
 	out, err := Script(input(t, "debian 12", "runtime: {name: containerd, assets: [{source: "+file+", digest: \""+zeros+"\"}]}\n", nil))

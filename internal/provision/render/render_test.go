@@ -68,7 +68,7 @@ func tryInput(t *testing.T, release, text string, change func(*facts.Assumptions
 	}, err
 }
 
-// fetched has berth's binaries come from a server.
+// fetched makes the node fetch berth's binaries from a server.
 func fetched(s *facts.Assumptions) {
 	s.Berth = facts.Binary{Path: "https://assets.example/berth", Digest: zeros}
 	s.Supervisor = facts.Binary{Path: "https://assets.example/berth-supervisor", Digest: zeros}
@@ -98,8 +98,8 @@ func forms() map[string]form {
 	return map[string]form{"cloud-init": {CloudInit, "yaml"}, "ignition": {Ignition, "json"}, "dir": {Dir, "json"}, "script": {Script, "sh"}}
 }
 
-// TestGolden shows each form of a few nodes. Files of scripts and user data that do
-// not change are cut out.
+// TestGolden shows each format for a few nodes. Files that never change are cut from scripts and
+// user data.
 func TestGolden(t *testing.T) {
 	for name, c := range map[string]struct {
 		release, text string
@@ -133,7 +133,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestIgnitionIsValid asks Ignition's own reader.
+// TestIgnitionIsValid: Ignition's own reader accepts the output.
 func TestIgnitionIsValid(t *testing.T) {
 	for release, text := range map[string]string{
 		"flatcar": "runtime: {name: containerd}\n", "debian 12": "runtime: {name: containerd}\n" + own, "fedora 44": "runtime: {name: berth}\n", "rocky 9": archives,
@@ -149,7 +149,7 @@ func TestIgnitionIsValid(t *testing.T) {
 	}
 }
 
-// TestIgnitionOfEveryRow asks Ignition's own reader for every runtime on every distribution.
+// TestIgnitionOfEveryRow: Ignition's own reader accepts every runtime on every distribution.
 func TestIgnitionOfEveryRow(t *testing.T) {
 	asset := func(name string) string {
 		return "{source: \"https://assets.example/" + name + "\", digest: \"" + zeros + "\"}"
@@ -189,8 +189,8 @@ func TestIgnitionOfEveryRow(t *testing.T) {
 	}
 }
 
-// TestIgnitionStartsNothingTooEarly: what waits for berth's first apply is not
-// enabled before, and what does not wait is.
+// TestIgnitionStartsNothingTooEarly: units that need berth's first apply are not enabled before it.
+// All other units are.
 func TestIgnitionStartsNothingTooEarly(t *testing.T) {
 	enabled := func(in Input) map[string]bool {
 		out, err := Ignition(in)
@@ -226,8 +226,8 @@ func TestIgnitionRefusesByName(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNamed: hosts.toml with a password, the file with the password, and
-// the node file beside them.
+// TestSecretsAreNamed: hosts.toml with a password, the file with the password, and the node file
+// beside them.
 func TestSecretsAreNamed(t *testing.T) {
 	text := "runtime: {name: containerd}\nregistries: [{host: docker.io, mirrors: [{url: \"https://mirror.example\", credentials: /etc/berth/hub.auth}]}]\n"
 	for target, form := range forms() {
@@ -247,7 +247,8 @@ func TestSecretsAreNamed(t *testing.T) {
 	}
 }
 
-// TestLocalImageIsTold: an archive that lies on this machine is not in user data.
+// TestLocalImageIsTold: user data does not contain an archive on this machine. A message reports
+// this.
 func TestLocalImageIsTold(t *testing.T) {
 	out, err := CloudInit(input(t, "debian 13", "runtime: {name: berth}\nimages: [{source: /opt/base.tar, digest: \""+zeros+"\", names: [\"registry.example/base:1\"]}]\n", fetched))
 	if err != nil {
@@ -261,7 +262,7 @@ func TestLocalImageIsTold(t *testing.T) {
 	t.Errorf("not told: %v", out.Left)
 }
 
-// TestCloudInitKeepsContents: packed and coded files come back as they were.
+// TestCloudInitKeepsContents: compressed and encoded files decode to the same content.
 func TestCloudInitKeepsContents(t *testing.T) {
 	large := strings.Repeat("a line\n", 2000)
 	node, err := json.Marshal(large)
@@ -306,7 +307,7 @@ func TestCloudInitKeepsContents(t *testing.T) {
 	}
 }
 
-// run runs a script on a root directory, with a systemctl that notes its calls.
+// run runs a script on a root directory, with a systemctl that records its calls.
 func run(t *testing.T, root, script string) (string, error) {
 	t.Helper()
 	return runIn(t, root, "/usr/bin:/bin:/usr/sbin:/sbin", script)
@@ -381,8 +382,8 @@ files:
 - {path: /etc/own/link, type: symlink, target: "a b"}
 `
 
-// TestScriptMakesARootAndIsIdempotent runs the script twice: all is there, and the
-// second run writes nothing.
+// TestScriptMakesARootAndIsIdempotent runs the script twice. The first run creates everything, and
+// the second run writes nothing.
 func TestScriptMakesARootAndIsIdempotent(t *testing.T) {
 	in := input(t, "debian 12", scriptNode, nil)
 	out, err := Script(in)
@@ -405,7 +406,7 @@ func TestScriptMakesARootAndIsIdempotent(t *testing.T) {
 	for _, e := range wanted.Tree {
 		got, there := first[e.Path]
 		switch {
-		case strings.Contains(e.Path, ".wants"): // systemctl's
+		case strings.Contains(e.Path, ".wants"): // written by systemctl
 		case !there:
 			t.Errorf("%s is not there", e.Path)
 		case e.Type == "symlink" && got != "-> "+e.Target, e.Type == "file" && !strings.HasSuffix(got, "\n"+string(e.Content)):
@@ -428,7 +429,7 @@ func TestScriptMakesARootAndIsIdempotent(t *testing.T) {
 	}
 }
 
-// TestScriptRefusesAnotherMachine, and changes nothing there.
+// TestScriptRefusesAnotherMachine: the script refuses another machine and changes nothing on it.
 func TestScriptRefusesAnotherMachine(t *testing.T) {
 	out, err := Script(input(t, "debian 12", scriptNode, nil))
 	if err != nil {
@@ -447,7 +448,7 @@ func TestScriptRefusesAnotherMachine(t *testing.T) {
 	}
 }
 
-// TestScriptCutShortDoesNothing: a download that ends early is no half node.
+// TestScriptCutShortDoesNothing: a script whose download was truncated changes nothing.
 func TestScriptCutShortDoesNothing(t *testing.T) {
 	out, err := Script(input(t, "debian 12", scriptNode, nil))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// TestEveryScriptIsPOSIX: no word of another shell, in scripts and in what cloud-init
-// makes of runcmd.
+// TestEveryScriptIsPOSIX: scripts, and the one that cloud-init builds from runcmd, use no words of
+// other shells.
 func TestEveryScriptIsPOSIX(t *testing.T) {
 	for release, text := range map[string]string{"debian 12": "runtime: {name: containerd}\n" + own, "rocky 9": archives, "fedora 44": "runtime: {name: docker}\n"} {
 		in := input(t, release, text, fetched)
@@ -49,7 +49,7 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// FuzzPut: whatever a file's content is, the shell gives it back.
+// FuzzPut: for any content of a file, the shell writes the same content.
 func FuzzPut(f *testing.F) {
 	for _, content := range []string{"", "\n", "text\n", "no end", "END\n", "END\nEND_\n", "\x00\xff", "$x `y` \\\n", "\r\n", "a\tb\n", "E\xcf\x94\n", "\u00fc\n"} {
 		f.Add(content)

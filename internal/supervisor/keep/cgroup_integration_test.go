@@ -37,7 +37,7 @@ func TestKeeperHasItsOwnCgroup(t *testing.T) {
 			t.Errorf("%s/%s holds %v, want %v: %v", root, name, members, want, err)
 		}
 	}
-	// A keeper that took over is in there too, and removes it in the end.
+	// A keeper that took over is in the cgroup too, and removes it in the end.
 	h.kill(keeper.Process.Pid)
 	h.status(func(now Status) bool { return now.Ready && now.Pid == s.Supervisor })
 	syscall.Kill(s.Supervisor, syscall.SIGTERM)

@@ -25,10 +25,10 @@ func crashSeed(t *testing.T) *rand.Rand {
 
 var seedFlag = flag.Uint64("keep.seed", 0, "seed of the crash tests, 0 draws one")
 
-// TestKillRounds kills the supervisor or the keeper at random moments, while
-// workers start and end with known codes, half of them within the gap. A kill of
-// both comes one after the other, as two faults. Every code must be told by the
-// keeper: workers of a supervisor whose keeper died stay its children.
+// TestKillRounds kills the supervisor or the keeper at random moments, while workers start and exit
+// with known codes, half of them while one is dead. If a round kills both, it kills one after the
+// other. The keeper must report every code: workers of a supervisor whose keeper died stay its
+// children.
 func TestKillRounds(t *testing.T) {
 	h, random := newHost(t), crashSeed(t)
 	h.keeper()
@@ -38,8 +38,8 @@ func TestKillRounds(t *testing.T) {
 		s := h.status(func(s Status) bool { return s.Ready && s.Supervisor != 0 })
 		early, gap := h.spawn(random.IntN(256)), h.spawn(random.IntN(256))
 		h.release(early)
-		// The code of a worker that has ended is asked for after the crash, so it may
-		// be known to the old supervisor, to the ledger, or be a zombie still.
+		// The test requests the code of an exited worker after the crash. The previous supervisor
+		// or the ledger may have it already, or the worker is still a zombie.
 		time.Sleep(time.Duration(random.IntN(3000)) * time.Microsecond)
 		if random.IntN(2) == 0 {
 			supervisors++
@@ -62,7 +62,7 @@ func TestKillRounds(t *testing.T) {
 	t.Logf("%d keepers and %d supervisors killed", keepers, supervisors)
 }
 
-// rounds is how often a crash test kills.
+// rounds is the number of kills in a crash test.
 func rounds(t *testing.T) int {
 	if testing.Short() {
 		return 10
@@ -70,8 +70,8 @@ func rounds(t *testing.T) int {
 	return 60
 }
 
-// release lets w end: by a signal of the test's own, since its pipe is held by
-// processes that are about to die.
+// release makes w exit. It uses a signal of the test's own, because dying processes may hold its
+// pipe.
 func (h *host) release(w worker) {
 	h.t.Helper()
 	if err := syscall.Kill(w.pid, syscall.SIGUSR1); err != nil {
@@ -79,9 +79,9 @@ func (h *host) release(w worker) {
 	}
 }
 
-// TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping kills the keeper while dozens of
-// orphans end: each exit is in the ledger, or still a zombie (which then falls to
-// the test, the subreaper above).
+// TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping kills the keeper while dozens of orphans exit.
+// Each exit is in the ledger, or the process is still a zombie and a child of the test, which is
+// the subreaper above.
 func TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping(t *testing.T) {
 	random := crashSeed(t)
 	var inLedger, zombies, both int
@@ -96,8 +96,8 @@ func TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping(t *testing.T) {
 		}
 		h.kill(s.Supervisor)
 		h.readyAfter(s.Supervisor)
-		// The keeper that dies must have no supervisor that takes over: stop the new
-		// one until all is seen.
+		// No supervisor may take over from the killed keeper, so the test stops the new one until
+		// it has seen all exits.
 		next := h.status(ready).Supervisor
 		h.freeze(next)
 		for _, w := range workers {

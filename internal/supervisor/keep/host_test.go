@@ -20,8 +20,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// host is a state directory with the processes that belong to it. The test is
-// their subreaper: what they lose it can still wait for.
+// host is a state directory with its processes. The test is their subreaper, so it can wait for
+// orphans.
 type host struct {
 	t     *testing.T
 	state string
@@ -48,7 +48,7 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// end kills what the locks name, then every child that fell to the test.
+// end kills the holders of the locks, then every child that was reparented to the test.
 func (h *host) end() {
 	for _, name := range []string{LockName, SupervisorLockName, LockName} {
 		if pid, err := sysfd.LockHolder(filepath.Join(h.state, name)); err == nil && pid > 0 {
@@ -98,8 +98,7 @@ func children(t *testing.T) []int {
 	return pids
 }
 
-// keeper starts a keeper process and returns its command; nobody waits for it
-// but the test's own sweeps.
+// keeper starts a keeper process and returns its command. Only the test's own cleanup waits for it.
 func (h *host) keeper(env ...string) *exec.Cmd {
 	h.t.Helper()
 	return h.keeperWith(env)
@@ -116,7 +115,7 @@ func (h *host) keeperWith(env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// status waits until keeper.json fulfils want.
+// status waits until keeper.json satisfies want.
 func (h *host) status(want func(Status) bool) Status {
 	h.t.Helper()
 	var s Status
@@ -135,7 +134,7 @@ func (h *host) readyAfter(old int) Status {
 	return h.status(func(s Status) bool { return s.Ready && s.Supervisor != old })
 }
 
-// until polls for what has no event to wait on.
+// until polls for a condition without an event.
 func (h *host) until(what string, ok func() bool) {
 	h.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -145,7 +144,7 @@ func (h *host) until(what string, ok func() bool) {
 	}
 }
 
-// gone waits until pid has ended, as a zombie or wholly.
+// gone waits until pid has exited. It may be a zombie.
 func (h *host) gone(pid int) {
 	h.t.Helper()
 	pidfd, err := sysproc.OpenPidfd(pid)
@@ -170,7 +169,7 @@ func (h *host) kill(pid int) {
 	}
 }
 
-// freeze stops pid and waits until all of its threads stand.
+// freeze stops pid and waits until all of its threads have stopped.
 func (h *host) freeze(pid int) {
 	h.t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -189,7 +188,7 @@ func (h *host) freeze(pid int) {
 	})
 }
 
-// ask sends a command to the supervisor that serves now, again while none does.
+// ask sends a command to the current supervisor. It retries while there is none.
 func (h *host) ask(format string, args ...any) string {
 	h.t.Helper()
 	var text string
@@ -230,7 +229,7 @@ func (h *host) spawn(code int) worker {
 	return w
 }
 
-// exited asks how w ended, as the keeper tells.
+// exited returns the keeper's report of how w ended.
 func (h *host) exited(w worker) {
 	h.t.Helper()
 	if got := h.ask("exit %d %d", w.pid, w.start); got != fmt.Sprint(w.code) {

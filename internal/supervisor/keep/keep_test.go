@@ -137,7 +137,7 @@ func TestTakeOverKeepsChildrenAndDescriptors(t *testing.T) {
 	}
 	h.gone(w.pid)
 	h.exited(w)
-	// And again: the keeper that was a supervisor dies as well.
+	// The keeper that was a supervisor dies as well.
 	h.kill(second.Pid)
 	third := h.status(func(s Status) bool { return s.Ready && s.Pid == second.Supervisor })
 	h.exited(w)
@@ -181,8 +181,8 @@ func TestRestartsAndTakeOversLeakNoDescriptor(t *testing.T) {
 	}
 }
 
-// TestTakeOverLeavesOutWhatIsClosed: the owner of a file closes it while the
-// supervisor becomes the keeper.
+// TestTakeOverLeavesOutWhatIsClosed: the owner closes a file while the supervisor becomes the
+// keeper.
 func TestTakeOverLeavesOutWhatIsClosed(t *testing.T) {
 	h := newHost(t)
 	keeper := h.keeper()
@@ -196,8 +196,8 @@ func TestTakeOverLeavesOutWhatIsClosed(t *testing.T) {
 	}
 }
 
-// noStrayDescriptors fails when a fresh supervisor has a pipe more than the two
-// ends that it fetched: it would have inherited it as well.
+// noStrayDescriptors fails if a new supervisor has more pipes than the two ends that it fetched. It
+// would have inherited the others.
 func (h *host) noStrayDescriptors(pid int) {
 	h.t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

@@ -22,9 +22,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// TestMain lets the test binary be the processes under test: a keeper, a
-// supervisor that obeys the test through a socket, the supervisor's self-test,
-// and a container.
+// TestMain lets the test binary run as one of the processes under test: a keeper, a supervisor that
+// the test controls through a socket, the supervisor's self-test, or a container.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 3 {
 		os.Exit(m.Run())
@@ -49,7 +48,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// keeperOptions reads words behind "keep DIR": idle, impatient, cgroup=NAME.
+// keeperOptions parses the words after "keep DIR": idle, impatient, cgroup=NAME.
 func keeperOptions(state string, words []string) Options {
 	o := Options{
 		StateDir: state,
@@ -70,7 +69,7 @@ func keeperOptions(state string, words []string) Options {
 	return o
 }
 
-// work waits for a byte on its input or SIGUSR1 and exits with the code given.
+// work waits for a byte on its input or for SIGUSR1, and exits with the given code.
 func work(code string) {
 	n, _ := strconv.Atoi(code)
 	told := make(chan os.Signal, 1)
@@ -85,7 +84,7 @@ func work(code string) {
 	os.Exit(n)
 }
 
-// startedFD is where a worker closes a pipe when it listens to its signal.
+// startedFD is a pipe that a worker closes once it handles its signal.
 const startedFD = 4
 
 func selfTest(state string) error {
@@ -129,7 +128,7 @@ func serveTest(state string) error {
 	return err
 }
 
-// serve ends with kind Unavailable when the keeper is lost.
+// serve returns an error of kind Unavailable when the keeper is lost.
 func (s *testSupervisor) serve(ctx context.Context) (err error) {
 	client, state := s.client, s.state
 	if s.held, err = client.Held(ctx); err != nil {
@@ -223,9 +222,8 @@ func processOf(args []string) (pid int, start uint64) {
 	return pid, start
 }
 
-// spawn starts a worker whose input and output are pipes that the keeper holds,
-// as a container's are. The worker has the writing end of its input too, so that
-// it does not end with its holders.
+// spawn starts a worker. The keeper holds its input and output pipes, as for a container. The
+// worker also has the writing end of its input, so that it does not exit when the holders do.
 func (s *testSupervisor) spawn(ctx context.Context, code string) (string, error) {
 	in, feed, err := os.Pipe()
 	if err != nil {
@@ -263,7 +261,7 @@ func (s *testSupervisor) spawn(ctx context.Context, code string) (string, error)
 	return fmt.Sprintf("%d %d %s", pid, proc.Start, key), nil
 }
 
-// peek ends a worker by its input pipe and reads its output.
+// peek makes a worker exit through its input pipe and reads its output.
 func (s *testSupervisor) peek(key string) (string, error) {
 	for _, h := range s.held {
 		if h.Key != key {

@@ -15,14 +15,14 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// manager is the part of systemd that a unit talks to.
+// manager is the part of systemd that a unit communicates with.
 type manager struct {
 	t    *testing.T
 	path string
 	conn *net.UnixConn
 }
 
-// message is what a unit sent.
+// message is a message from a unit.
 type message struct {
 	text string
 	fds  []int
@@ -71,8 +71,8 @@ func TestHeldDescriptorsAreStoredInSystemd(t *testing.T) {
 		}
 		stored = append(stored, os.NewFile(uintptr(got.fds[0]), "stored"))
 	}
-	// Everything dies; systemd starts the unit anew with what it stored, in an order
-	// of its own, and with one that is not ours.
+	// All processes die. systemd restarts the unit with the stored descriptors, in an order of its
+	// own, and with one that is not ours.
 	s := h.status(ready)
 	h.freeze(s.Supervisor)
 	h.kill(keeper.Process.Pid)

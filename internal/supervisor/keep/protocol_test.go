@@ -15,7 +15,7 @@ import (
 )
 
 func TestErrorKindsSurviveTheSocket(t *testing.T) {
-	unknown := []error{errs.Exists, errs.Unavailable, errs.Deadline} // no answers of the keeper
+	unknown := []error{errs.Exists, errs.Unavailable, errs.Deadline} // never from the keeper
 	for _, kind := range errs.Kinds() {
 		c := codeOf(fmt.Errorf("something: %w", kind))
 		a := answer{frame: frame{code: c, payload: []byte("something")}}
@@ -65,7 +65,7 @@ func TestHoldRefusesAndCloses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The numbers outlive the files: holdings own them from here on.
+		// The descriptors stay open without the files, because holdings now own them.
 		fds := []int{duplicate(t, r), duplicate(t, w)}
 		r.Close()
 		w.Close()

@@ -69,7 +69,7 @@ func TestUpgradeToAMissingBinaryIsRefused(t *testing.T) {
 	if said := h.ask("upgrade"); !strings.Contains(said, "no such file") {
 		t.Errorf("upgrade: %q", said)
 	}
-	// A supervisor that dies meanwhile waits for the binary to come back.
+	// A supervisor that dies meanwhile restarts only once the binary exists again.
 	h.kill(first.Supervisor)
 	h.status(func(s Status) bool { return s.NextStart != nil })
 	if err := os.Symlink(target, binary); err != nil {
@@ -153,8 +153,8 @@ func TestOrphanThatDoesNotTakeOverIsEnded(t *testing.T) {
 	}
 }
 
-// TestNewKeeperRacesTheTakeOver starts keepers at the moment when one dies, as
-// systemd and daemons do: the supervisor goes first.
+// TestNewKeeperRacesTheTakeOver starts keepers at the moment when one dies, as systemd and daemons
+// do. The supervisor takes over first.
 func TestNewKeeperRacesTheTakeOver(t *testing.T) {
 	h := newHost(t)
 	h.keeper()

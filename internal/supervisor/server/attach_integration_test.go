@@ -14,8 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// What a container answers to a client's first words reaches that client, however
-// soon the words come.
+// A client that writes right after the attach gets the container's answer.
 func TestAttachGetsOutputFromItsFirstInput(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("echo", `echo ready; while read x; do echo "got $x"; done`, withStdin)
@@ -40,8 +39,8 @@ func TestAttachGetsOutputFromItsFirstInput(t *testing.T) {
 	}
 }
 
-// Who is attached stays so when the supervisor dies, and is told of the container's
-// end by the next one.
+// An attached client stays attached when the supervisor dies. The next supervisor reports the
+// container's exit to it.
 func TestAttachSurvivesTheSupervisor(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("plain", `echo ready; while read x; do echo "got $x"; done; exit 5`, withStdinOnce)
@@ -68,11 +67,11 @@ func TestAttachSurvivesTheSupervisor(t *testing.T) {
 			say(t, words, lines, fmt.Sprintf("after-%d", i))
 		}
 		go func() {
-			for range lines { // what was said twice
+			for range lines { // words that were sent twice
 			}
 		}()
 		fmt.Fprintln(words, "end")
-		words.Close() // which ends the other one: its input is open once
+		words.Close() // also ends the other client: StdinOnce
 		if err := <-ended; err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -80,8 +79,7 @@ func TestAttachSurvivesTheSupervisor(t *testing.T) {
 	}
 }
 
-// say says a word until it is answered: in the moment of a death an answer may go to
-// the log alone.
+// say sends a word until it is answered. When a supervisor dies, an answer may be in the log only.
 func say(t *testing.T, to io.Writer, lines <-chan string, word string) {
 	t.Helper()
 	for range 30 {

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// TestMeasure prints what the parts of a container's life take. It judges nothing
-// but the order of magnitude.
+// TestMeasure prints how long the parts of a container's life take. It checks only the order of
+// magnitude.
 func TestMeasure(t *testing.T) {
 	h := newHost(t).keep()
 	var create, start, execs, remove []time.Duration
@@ -45,6 +45,6 @@ func TestMeasure(t *testing.T) {
 	}
 	pid := h.pid()
 	t.Logf("supervisor after %d rounds: %s", rounds, memory(t, pid))
-	time.Sleep(5 * time.Second) // it gives memory back when nothing happens
+	time.Sleep(5 * time.Second) // it returns memory when idle
 	t.Logf("and when quiet: %s", memory(t, pid))
 }

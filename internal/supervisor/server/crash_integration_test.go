@@ -58,7 +58,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// TestExitsWithoutASupervisor lets containers end between two supervisors.
+// TestExitsWithoutASupervisor: containers exit after one supervisor died and before the next one
+// starts.
 func TestExitsWithoutASupervisor(t *testing.T) {
 	h := newHost(t).keep()
 	const n = 8
@@ -66,7 +67,7 @@ func TestExitsWithoutASupervisor(t *testing.T) {
 		h.run(fmt.Sprint("c", i), fmt.Sprintf(`echo ready; read x; echo last words; exit %d`, 20+i), withStdin)
 		h.waitLine(fmt.Sprint("c", i), "ready")
 	}
-	// The keeper stopped: nothing restarts the supervisor until it goes on.
+	// The keeper is stopped, so nothing restarts the supervisor until it continues.
 	keeper := h.status().Pid
 	supervisor := h.status().Supervisor
 	if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil {
@@ -94,7 +95,7 @@ func TestExitsWithoutASupervisor(t *testing.T) {
 	}
 }
 
-// procs returns what runs in a container's cgroup.
+// procs returns the processes in a container's cgroup.
 func (h *host) procs(id string) []string {
 	var all []string
 	for _, pattern := range []string{"/sys/fs/cgroup/pids/%s/%s/cgroup.procs", "/sys/fs/cgroup/%s/%s/cgroup.procs"} {
@@ -106,8 +107,8 @@ func (h *host) procs(id string) []string {
 	return all
 }
 
-// writeStdin writes through the container's own descriptor, for when there is no
-// supervisor to attach through.
+// writeStdin writes to the container's own descriptor. The test uses it when there is no supervisor
+// to attach through.
 func (h *host) writeStdin(id, text string) {
 	h.t.Helper()
 	for _, pid := range h.procs(id) {
@@ -133,7 +134,8 @@ func TestSupervisorKilledDuringCreate(t *testing.T) {
 	h.create("probe", "true")
 	span := time.Since(began)
 	const points = 54
-	// The probe may have been quicker than the others: on until one comes to its end.
+	// The measured create may have been faster than the others. Continue until a create is
+	// complete.
 	for i := 0; i < points || found[supervisor.Created] == 0 && i < 3*points; i++ {
 		id := fmt.Sprint("half", i)
 		req := h.bundle(id, []string{"/bin/sleep", "1000"}, func() option {
@@ -176,8 +178,8 @@ func TestSupervisorKilledDuringCreate(t *testing.T) {
 	h.assertHeld(first)
 }
 
-// TestSupervisorKilledDuringStart kills the supervisor at many moments of a start:
-// the program runs, once, whatever the moment.
+// TestSupervisorKilledDuringStart kills the supervisor at many moments of a start. The program runs
+// exactly once.
 func TestSupervisorKilledDuringStart(t *testing.T) {
 	h := newHost(t).keep()
 	first := h.held()
@@ -208,7 +210,7 @@ func TestSupervisorKilledDuringStart(t *testing.T) {
 	h.assertHeld(first)
 }
 
-// held returns the descriptors of the keeper that can be a container's.
+// held returns the keeper's descriptors that may belong to a container.
 func (h *host) held() []string {
 	var held []string
 	dir := fmt.Sprintf("/proc/%d/fd/", h.status().Pid)
@@ -227,7 +229,7 @@ func (h *host) held() []string {
 	return held
 }
 
-// assertHeld waits until the keeper holds what it did at first.
+// assertHeld waits until the keeper holds the same descriptors as at first.
 func (h *host) assertHeld(first []string) {
 	h.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -272,8 +274,8 @@ func TestExecAcrossASupervisorDeath(t *testing.T) {
 	}
 }
 
-// TestKeeperKilledDuringStart kills the keeper at many moments of starts: the
-// supervisor takes its place, in this very process, and every program runs once.
+// TestKeeperKilledDuringStart kills the keeper at many moments of starts. The supervisor takes its
+// place in the same process, and every program runs once.
 func TestKeeperKilledDuringStart(t *testing.T) {
 	h := newHost(t).keep()
 	defer h.keepEnsuring()()
@@ -312,8 +314,8 @@ func TestKeeperKilledDuringStart(t *testing.T) {
 	}
 }
 
-// TestKeeperKilledDuringExecReplies kills the keeper at many moments of execs: each
-// runs once, and its code is told.
+// TestKeeperKilledDuringExecReplies kills the keeper at many moments of execs. Each exec runs once,
+// and its exit code is reported.
 func TestKeeperKilledDuringExecReplies(t *testing.T) {
 	h := newHost(t).keep()
 	defer h.keepEnsuring()()
@@ -342,8 +344,8 @@ func TestKeeperKilledDuringExecReplies(t *testing.T) {
 	}
 }
 
-// TestKillsUnderLoad kills supervisor and keeper at random while containers start,
-// log and end: every line is in the logs once, every code is true.
+// TestKillsUnderLoad kills supervisor and keeper at random while containers start, log and exit.
+// Every line is in the logs once, and every exit code is right.
 func TestKillsUnderLoad(t *testing.T) {
 	for _, victim := range []string{"supervisor", "keeper", "both"} {
 		t.Run(victim, func(t *testing.T) { killUnderLoad(t, victim) })
@@ -408,8 +410,7 @@ func killUnderLoad(t *testing.T, victim string) {
 	t.Logf("%d containers over %d kills", len(codes), rounds)
 }
 
-// insist creates and starts as a daemon does that repeats what it lost the answer
-// to.
+// insist creates and starts a container. It retries a request without an answer, as a daemon does.
 func (h *host) insist(req *supervisor.CreateRequest) error {
 	for deadline := time.Now().Add(2 * patience); ; {
 		_, err := h.client.Create(h.ctx(), req)
@@ -429,7 +430,7 @@ func (h *host) insist(req *supervisor.CreateRequest) error {
 	return h.insistOnStart(req.ID)
 }
 
-// insistOnStart starts as a daemon does.
+// insistOnStart starts a container as a daemon does.
 func (h *host) insistOnStart(id string) error {
 	for {
 		_, err := h.client.Start(h.ctx(), id)
@@ -449,14 +450,14 @@ func (h *host) killOne(victim string) {
 	}
 }
 
-// keepEnsuring does until stop what the daemon does whenever it loses its
-// connection. One Ensure is not enough: it may see the socket of who is dying.
+// keepEnsuring does what the daemon does whenever it loses its connection, until stop is called.
+// One Ensure is not enough, because it may find the socket of a dying process.
 func (h *host) keepEnsuring() (stop func()) {
 	done := make(chan struct{})
 	var ensuring sync.WaitGroup
 	ensuring.Go(func() {
 		for !isStopped(done) {
-			// It fails when the keeper that it starts is the next victim.
+			// It fails if the keeper that it starts is killed next.
 			_ = h.tryEnsure()
 			time.Sleep(50 * time.Millisecond)
 		}
@@ -467,7 +468,7 @@ func (h *host) keepEnsuring() (stop func()) {
 	}
 }
 
-// ensure does what the daemon does when nobody answers.
+// ensure does what the daemon does when the supervisor does not answer.
 func (h *host) ensure() {
 	h.t.Helper()
 	if err := h.tryEnsure(); err != nil {

@@ -15,11 +15,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// What needs descriptors of the supervisor's is refused when few are left for what runs:
-// an exec as a create.
+// A create and an exec need descriptors of the supervisor. They are refused when only the reserve
+// for running containers is left.
 func TestFewDescriptorsRefuseCreateAndExec(t *testing.T) {
 	h := newHost(t).serve()
-	// Enough containers that one descriptor more or less is no matter of percents.
+	// Enough containers that a few descriptors more or less do not change the percentage.
 	for i := range 8 {
 		h.run("busy"+strconv.Itoa(i), "while :; do sleep 1; done")
 	}
@@ -29,7 +29,7 @@ func TestFewDescriptorsRefuseCreateAndExec(t *testing.T) {
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
 		t.Fatal(err)
 	}
-	few := unix.Rlimit{Cur: uint64(open) * 100 / 94, Max: before.Max} // what is left is for what runs
+	few := unix.Rlimit{Cur: uint64(open) * 100 / 94, Max: before.Max} // the rest is reserved
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestFewDescriptorsRefuseCreateAndExec(t *testing.T) {
 	_, createErr := h.client.Create(h.ctx(), h.bundle("late", []string{"true"}))
 	for _, err := range []error{execErr, createErr} {
 		wantKind(t, err, errs.Exhausted)
-		// Before anything was begun, not by what then failed.
+		// The request is refused before it begins, and not by a later failure.
 		if err != nil && !strings.Contains(err.Error(), "descriptors are in use") {
 			t.Errorf("it was begun: %v", err)
 		}
@@ -50,8 +50,8 @@ func TestFewDescriptorsRefuseCreateAndExec(t *testing.T) {
 	}
 }
 
-// steadyDescriptors is how many descriptors a process has open, once that has been the
-// same for a while: what a start needed is closed after its answer.
+// steadyDescriptors returns how many descriptors a process has open, once the number is stable: a
+// start closes its descriptors after its answer.
 func (h *host) steadyDescriptors(pid int) int {
 	h.t.Helper()
 	last, same := 0, 0

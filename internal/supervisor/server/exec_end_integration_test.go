@@ -22,8 +22,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// A supervisor that ends in order, since its keeper is gone or since it was told to,
-// leaves execs alone: nothing runs twice, and who waits gets the code.
+// A supervisor that exits in order, because its keeper is gone or because of a request, leaves
+// execs running. No exec runs twice, and clients get the exit code.
 func TestExecAcrossAnOrderlyEnd(t *testing.T) {
 	for _, end := range []struct {
 		name string
@@ -56,8 +56,8 @@ func TestExecAcrossAnOrderlyEnd(t *testing.T) {
 	}
 }
 
-// When supervisor and keeper die together nobody knows what had begun: nothing is
-// run a second time.
+// If supervisor and keeper die together, no process knows which execs had begun. So none runs a
+// second time.
 func TestExecRunsOnceWhenSupervisorAndKeeperDie(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `sleep 1000`)
@@ -83,7 +83,7 @@ func TestExecRunsOnceWhenSupervisorAndKeeperDie(t *testing.T) {
 	}
 }
 
-// What an init says that dies with its supervisor is not the command's output.
+// If an init dies with its supervisor, its messages are not part of the command's output.
 func TestExecAcrossASupervisorDeathHasNoExtraOutput(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `sleep 1000`)
@@ -99,8 +99,8 @@ func TestExecAcrossASupervisorDeathHasNoExtraOutput(t *testing.T) {
 	}
 }
 
-// An exec whose time is over in the instant of its start is reaped: a zombie in the
-// container's PID namespace would keep the container's init from ending.
+// An exec whose deadline expires at the moment of its start is reaped. A zombie in the container's
+// PID namespace would prevent the exit of the container's init.
 func TestInterruptedExecIsReaped(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("box", `sleep 1000`)
@@ -118,8 +118,8 @@ func TestInterruptedExecIsReaped(t *testing.T) {
 	h.wantExit("box", 137)
 }
 
-// A caller who gives up while there is no supervisor is heard by none: the next one
-// ends what nobody comes back for, and forgets it.
+// A client gives up while there is no supervisor. The next supervisor ends an exec to which no
+// client returns, and removes its record.
 func TestAbandonedExecIsEndedByTheNextSupervisor(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `sleep 1000`)
@@ -156,7 +156,7 @@ func TestAbandonedExecIsEndedByTheNextSupervisor(t *testing.T) {
 	}
 }
 
-// children lists those of a process, ended ones too.
+// children lists the child processes, including zombies.
 func children(t *testing.T, of int) []int {
 	t.Helper()
 	all, err := os.ReadDir("/proc")
@@ -176,8 +176,8 @@ func children(t *testing.T, of int) []int {
 	return list
 }
 
-// killWhole kills processes and waits until their last threads have ended: before
-// that the socket of one that is dying still looks like an answer.
+// killWhole kills processes and waits until all of their threads have ended. Before that, the
+// socket of a dying process may still accept connections.
 func killWhole(t *testing.T, pids ...int) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)

@@ -31,7 +31,7 @@ const patience = 30 * time.Second
 
 var binary string
 
-// TestMain takes the binary that `make` has built, or builds one.
+// TestMain uses the binary that `make` has built, or builds one.
 func TestMain(m *testing.M) {
 	if bin := os.Getenv("BERTH_BIN"); bin != "" {
 		binary = filepath.Join(bin, "berth-supervisor")
@@ -128,7 +128,7 @@ func (h *host) serve() *host {
 	return h
 }
 
-// keep starts a keeper, and it a supervisor.
+// keep starts a keeper, which starts a supervisor.
 func (h *host) keep() *host {
 	h.t.Helper()
 	h.kept = true
@@ -171,8 +171,7 @@ func (h *host) connect() {
 	h.t.Cleanup(h.end)
 }
 
-// end removes every container and stops the processes, and looks for what is
-// left.
+// end removes every container, stops the processes, and checks that nothing is left.
 func (h *host) end() {
 	if h.client == nil {
 		return
@@ -207,7 +206,7 @@ func (h *host) end() {
 	h.assertNothingLeft()
 }
 
-// stop ends keeper and supervisor, whoever they are by now.
+// stop ends the current keeper and supervisor.
 func (h *host) stop() {
 	defer h.cmd.Wait()
 	h.cmd.Process.Signal(syscall.SIGTERM)
@@ -257,7 +256,7 @@ func (h *host) log() string {
 }
 
 func (h *host) ctx() context.Context {
-	// Not the test's own, which has ended when it cleans up.
+	// The test's own process has exited when this runs.
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	h.t.Cleanup(stop)
 	return ctx
@@ -287,7 +286,7 @@ func (h *host) crash() {
 	h.launch("serve", "--state", h.state, "--log-level", "debug")
 }
 
-// status is what the keeper tells of itself.
+// status returns what the keeper reports about itself.
 func (h *host) status() keep.Status {
 	h.t.Helper()
 	data, err := os.ReadFile(filepath.Join(h.state, keep.StatusName))
@@ -317,7 +316,7 @@ func withoutPIDNamespace(s *specs.Spec, _ *supervisor.CreateRequest) {
 	s.Linux.Namespaces = []specs.LinuxNamespace{{Type: "mount"}}
 }
 
-// spec writes a bundle that runs args in a shell-less busybox.
+// spec writes a bundle that runs args in busybox, without a shell.
 func (h *host) bundle(id string, args []string, options ...option) *supervisor.CreateRequest {
 	h.t.Helper()
 	caps := []string{"CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_DAC_OVERRIDE"}
@@ -373,7 +372,7 @@ func (h *host) bundle(id string, args []string, options ...option) *supervisor.C
 	return req
 }
 
-// create makes a container that runs a shell script.
+// create creates a container that runs a shell script.
 func (h *host) create(id, script string, options ...option) *supervisor.Container {
 	h.t.Helper()
 	c, err := h.client.Create(h.ctx(), h.bundle(id, []string{"/bin/sh", "-c", script}, options...))
@@ -421,7 +420,7 @@ func (h *host) wantExit(id string, code int32) supervisor.Exit {
 	return exit
 }
 
-// lines returns what the log has of one stream, without time stamps.
+// lines returns the log lines of one stream, without timestamps.
 func (h *host) lines(id, stream string) []string {
 	h.t.Helper()
 	data, err := os.ReadFile(filepath.Join(h.dir, "logs", id+".log"))
@@ -450,7 +449,7 @@ func (h *host) waitLine(id, want string) {
 	})
 }
 
-// eventually polls for what has no event.
+// eventually polls for a condition without an event.
 func (h *host) eventually(what string, is func() bool) {
 	h.t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {

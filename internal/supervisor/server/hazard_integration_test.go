@@ -28,7 +28,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
-// TestNoDescriptorLeaks lists what an init has while a hundred others live.
+// TestNoDescriptorLeaks lists the descriptors of an init while a hundred other containers run.
 func TestNoDescriptorLeaks(t *testing.T) {
 	h := newHost(t).keep()
 	var g errgroup.Group
@@ -86,7 +86,7 @@ func TestNoDescriptorLeaks(t *testing.T) {
 	t.Logf("after adoption: %s", memory(t, pid))
 }
 
-// memory tells what a process costs.
+// memory returns the memory of a process.
 func memory(t *testing.T, pid int) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
@@ -127,8 +127,8 @@ func TestCreateTwiceAtOnce(t *testing.T) {
 	}
 }
 
-// TestPausedContainerBlocksNoOtherCall: an exec into it is refused, not stuck, and a
-// kill reaches it.
+// TestPausedContainerBlocksNoOtherCall: an exec into a paused container is refused and does not
+// hang. A kill reaches the container.
 func TestPausedContainerBlocksNoOtherCall(t *testing.T) {
 	h := newHost(t).serve()
 	c := h.create("paused", "sleep 1000")
@@ -172,7 +172,7 @@ func TestPausedContainerBlocksNoOtherCall(t *testing.T) {
 	}
 }
 
-// TestHangingCreateEnds: a hook that hangs, and others that go on meanwhile.
+// TestHangingCreateEnds: a create whose hook hangs ends, and other containers continue meanwhile.
 func TestHangingCreateEnds(t *testing.T) {
 	h := newHost(t).serve()
 	req := h.bundle("hangs", []string{"/bin/true"}, func(s *specs.Spec, r *supervisor.CreateRequest) {
@@ -215,7 +215,8 @@ func TestCancelledCreateLeavesNothing(t *testing.T) {
 	h.assertNothingLeft()
 }
 
-// TestNothingIsInherited starts a supervisor whose own state is as bad as can be.
+// TestNothingIsInherited starts a supervisor with ignored signals, low limits and an unusual umask.
+// Containers inherit none of it.
 func TestNothingIsInherited(t *testing.T) {
 	h := newHost(t)
 	// SIGINT and SIGTERM ignored, SIGUSR1 blocked by env(1), files limited.
@@ -250,7 +251,7 @@ func canRaise() bool {
 	return false
 }
 
-// TestForbiddenIsClamped asks for what this host may not give.
+// TestForbiddenIsClamped requests limits and scores that this host may not grant.
 func TestForbiddenIsClamped(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("greedy", `ulimit -Hn; cat /proc/self/oom_score_adj; echo done; sleep 1000`, func(s *specs.Spec, _ *supervisor.CreateRequest) {
@@ -382,7 +383,7 @@ func TestRuncMayChangeContainers(t *testing.T) {
 	}
 }
 
-// TestOutputFromAnotherUser: /dev/stdout can be opened by who the program runs as.
+// TestOutputFromAnotherUser: the program's user can open /dev/stdout.
 func TestOutputFromAnotherUser(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("user", `echo reopened > /proc/self/fd/1; echo too > /proc/self/fd/2`, withUser(1000))
@@ -395,8 +396,8 @@ func TestOutputFromAnotherUser(t *testing.T) {
 	}
 }
 
-// TestDaemonOffersDescriptorsThatAllOthersLost: keeper and supervisor die, a container ends,
-// and only the client has its last words and its end.
+// TestDaemonOffersDescriptorsThatAllOthersLost: keeper and supervisor die, and a container exits.
+// Only the client has its last output and its exit.
 func TestDaemonOffersDescriptorsThatAllOthersLost(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("ends", `echo ready; read x; echo last words; exit 33`, withStdin)
@@ -404,7 +405,7 @@ func TestDaemonOffersDescriptorsThatAllOthersLost(t *testing.T) {
 	h.waitLine("ends", "ready")
 	h.waitLine("lives", "ready")
 	s := h.status()
-	// The supervisor first, stopped, so that it does not take the keeper's place.
+	// Stop the supervisor first, so that it does not take the keeper's place.
 	for _, kill := range []struct {
 		pid int
 		sig syscall.Signal

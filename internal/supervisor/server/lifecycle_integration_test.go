@@ -174,7 +174,7 @@ func TestCancelledExecKillsAllProcesses(t *testing.T) {
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		// A session of its own, in the background: no process group reaches it.
+		// A session of its own, in the background. No signal to a process group reaches it.
 		_, err := h.client.Exec(ctx, execRequest("box", "sleep 4711 & setsid sleep 4712 & echo ready; wait"), supervisor.Streams{Stdout: w})
 		ended <- err
 	}()

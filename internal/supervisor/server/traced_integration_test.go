@@ -16,9 +16,9 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// TestTracedExecIsReaped: a process that is traced when it ends is its tracer's first. Once
-// the tracer lets go of it the supervisor reaps it: as a zombie it would keep the init of its
-// PID namespace, and with it the container, from ending.
+// TestTracedExecIsReaped: if a process is traced when it exits, its tracer gets the exit first. The
+// supervisor reaps the process once the tracer detaches. As a zombie it would prevent the exit of
+// the init of its PID namespace, and so of the container.
 func TestTracedExecIsReaped(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `exec sleep 1000`)

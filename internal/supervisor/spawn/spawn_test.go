@@ -24,8 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// TestMain lets the test binary be the keeper, the supervisor, and a daemon that
-// calls Ensure.
+// TestMain lets the test binary run as the keeper, the supervisor, or a daemon that calls Ensure.
 func TestMain(m *testing.M) {
 	var err error
 	switch {
@@ -47,7 +46,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// serve is a supervisor that ends with status 0 when a client says "end".
+// serve is a supervisor that exits with status 0 when a client sends "end".
 func serve(state string) error {
 	client, err := keep.Attach(context.Background())
 	if err != nil {
@@ -80,7 +79,7 @@ func optionsFor(state string) Options {
 	return Options{Binary: "/proc/self/exe", StateDir: state, LogFile: filepath.Join(state, "log")}
 }
 
-// newState makes a state directory whose keeper is ended with the test.
+// newState creates a state directory whose keeper is ended with the test.
 func newState(t *testing.T) Options {
 	t.Helper()
 	self, err := os.Executable()
@@ -189,8 +188,8 @@ func sessionOf(t *testing.T, pid int) int {
 	return session
 }
 
-// A socket that outlives its supervisor, in a child that was between fork and execve,
-// is nobody who answers.
+// A child between fork and execve may keep the socket of a dead supervisor open. Ensure does not
+// take it for a supervisor.
 func TestEnsureIgnoresTheSocketOfADeadSupervisor(t *testing.T) {
 	o := newState(t)
 	outlived, err := net.Listen("unix", Socket(o.StateDir))
@@ -272,7 +271,7 @@ func TestIdleSupervisorLeavesNothingAndIsStartedAgain(t *testing.T) {
 		}
 		fmt.Fprintln(conn, "end")
 		conn.Close()
-		// Half of the rounds call Ensure while keeper and supervisor are ending.
+		// In half of the rounds Ensure is called while keeper and supervisor are exiting.
 		if pid%2 == 0 {
 			awaitEnd(t, pid)
 		}

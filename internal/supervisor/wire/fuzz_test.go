@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzFrame: whatever a peer sends is a message that can be sent on, or an error, and
-// never more memory than a frame may have.
+// FuzzFrame: any data from a peer is a message that can be sent on, or an error. It never uses more
+// memory than the limit of a frame.
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x0e\x00\x00\x00\x00{\"kind\":\"note\"}"))
 	f.Add([]byte("\x00\x00\x00\x02\x00\x00\x00\x00{}"))
@@ -16,7 +16,7 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		near, far := sockets(t)
 		go func() {
-			_, _ = far.Write(data) // the reader may have enough before the end
+			_, _ = far.Write(data) // the reader may not need all of it
 			far.Close()
 		}()
 		defer near.Close()

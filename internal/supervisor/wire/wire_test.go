@@ -50,7 +50,7 @@ func (p *peer) HandleCall(ctx context.Context, req *Request) (*Reply, error) {
 		return nil, fmt.Errorf("cannot do a thing: %w", &errs.Fault{
 			Cause: errs.CauseMount, Path: text, Err: fmt.Errorf("no such place: %w", errs.Invalid),
 		})
-	case "gone": // the connection ends while the answer is made
+	case "gone": // the connection ends before the answer is sent
 		p.conn.Close()
 		return &Reply{Body: text, After: func(sent bool) { p.sent <- sent }}, nil
 	case "panic":
@@ -148,7 +148,7 @@ func TestErrorsKeepKindAndText(t *testing.T) {
 	}
 }
 
-// A fault in one call is that call's error; the connection serves the others.
+// A panic in one call is that call's error. The connection serves the others.
 func TestPanicIsTheCallsError(t *testing.T) {
 	a, _, _, _ := pair(t)
 	_, err := a.Call(t.Context(), "panic", "oh no", nil)
@@ -176,8 +176,8 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	}
 }
 
-// TestPeersOneVersionApart: an older peer sends neither cause nor path, a newer one may
-// send causes that are not known here.
+// TestPeersOneVersionApart: an older peer sends neither cause nor path. A newer peer may send
+// unknown causes.
 func TestPeersOneVersionApart(t *testing.T) {
 	for sent, cause := range map[string]errs.Cause{
 		`{"kind":"invalid argument","text":"no"}`:                                "",
@@ -231,8 +231,8 @@ func TestLostConnectionIsUnavailable(t *testing.T) {
 	}
 }
 
-// TestAfterReportsWhetherTheReplyWasSent: who gives something up once it is told must not do so
-// when the connection has ended just before.
+// TestAfterReportsWhetherTheReplyWasSent: a peer that releases something after its reply must not
+// do so if the connection has ended before.
 func TestAfterReportsWhetherTheReplyWasSent(t *testing.T) {
 	a, _, _, pb := pair(t)
 	if _, err := a.Call(context.Background(), "gone", "", nil); !errors.Is(err, ErrLost) {

@@ -13,14 +13,14 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// relays are processes that are replaced by a child of theirs all the time. The first
-// process reaps those that are gone.
+// relays are processes that a child of theirs replaces all the time. The first process reaps the
+// exited ones.
 const relays = `$SIG{CHLD} = "IGNORE"; syscall($ARGV[0], $ARGV[1], 1);
 for (1..30) { if (fork() == 0) { while (1) { exit if fork() } } }
 sleep 1000`
 
-// TestKilledAtTheSameTime: who is in the list of processes has been replaced before it is
-// killed. One look kills all of them nevertheless.
+// TestKilledAtTheSameTime: a listed process is replaced before it can be killed. A single pass
+// still kills all of them.
 func TestKilledAtTheSameTime(t *testing.T) {
 	require.Root(t)
 	require.Binary(t, "perl")
@@ -31,13 +31,13 @@ func TestKilledAtTheSameTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		awaitNone(t, paths)
-		_ = first.Wait() // how it ended is not what counts
+		_ = first.Wait() // its exit status does not matter
 	}
 }
 
-// TestKillThawsAnEmptyCgroup: a supervisor that ended between its freeze and its thaw leaves a
-// frozen cgroup, and the processes in it may be gone. libcontainer does not remove a container
-// whose cgroup is frozen.
+// TestKillThawsAnEmptyCgroup: a supervisor that died between its freeze and its thaw leaves a
+// frozen cgroup, perhaps without processes. libcontainer does not remove a container whose cgroup
+// is frozen.
 func TestKillThawsAnEmptyCgroup(t *testing.T) {
 	require.Root(t)
 	paths := realCgroup(t, 10)
@@ -53,7 +53,7 @@ func TestKillThawsAnEmptyCgroup(t *testing.T) {
 	}
 }
 
-// startRelays returns when the processes replace each other.
+// startRelays returns once the processes replace each other.
 func startRelays(t *testing.T, paths Paths) (first *exec.Cmd) {
 	t.Helper()
 	join := ""

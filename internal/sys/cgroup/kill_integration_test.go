@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// realCgroup makes a cgroup with room for processes, and removes it at the end.
+// realCgroup creates a cgroup that may hold some processes, and removes it at the end.
 func realCgroup(t *testing.T, processes int) Paths {
 	t.Helper()
 	name := fmt.Sprintf("berth-test-kill-%d", os.Getpid())
@@ -50,7 +50,7 @@ func realCgroup(t *testing.T, processes int) Paths {
 	return paths
 }
 
-// A container that forks all the time is killed whole, and soon.
+// A container that forks all the time is killed completely and soon.
 func TestKillOfAForkBomb(t *testing.T) {
 	require.Root(t)
 	require.Binary(t, "perl")

@@ -34,7 +34,7 @@ func TestRefusedLimitsNameTheirFile(t *testing.T) {
 			t.Errorf("%v became %v", c.err, err)
 		}
 	}
-	if err := write(syscall.EIO); refused(err) != err { //nolint:errorlint // the very same
+	if err := write(syscall.EIO); refused(err) != err { //nolint:errorlint // the same one
 		t.Errorf("a fault of the host's became %v", refused(err))
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWarmDoesNotWait: Warm returns at once, though the kernel takes its time, and one
-// migration at a time is enough for it.
+// TestWarmDoesNotWait: Warm returns at once, although the kernel takes time. One migration at a
+// time is enough for the kernel.
 func TestWarmDoesNotWait(t *testing.T) {
 	procs := filepath.Join(t.TempDir(), "cgroup.procs")
-	if err := unix.Mkfifo(procs, 0o600); err != nil { // a write waits until somebody reads
+	if err := unix.Mkfifo(procs, 0o600); err != nil { // a write waits for a reader
 		t.Fatal(err)
 	}
 	w := &Warmer{own: func() string { return procs }}
@@ -32,8 +32,7 @@ func TestWarmDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestProcsOf: what is written to is the cgroup that this process is in, in any hierarchy
-// that is mounted, but for cpuset's.
+// TestProcsOf: Warm writes to this process's cgroup, in any mounted hierarchy except cpuset's.
 func TestProcsOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		mounts     map[string]string

@@ -39,7 +39,7 @@ func TestCheckRefusesForeignPaths(t *testing.T) {
 	}
 }
 
-// withProcesses makes directories that look like cgroups with the given processes.
+// withProcesses creates directories that look like cgroups with the given processes.
 func withProcesses(t *testing.T, procs map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -81,7 +81,7 @@ func TestKillReturnsWhenAllAreDead(t *testing.T) {
 	if err := os.WriteFile(procs, []byte(strconv.Itoa(cmd.Process.Pid)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// It becomes a zombie, which does not count, and stays listed.
+	// It becomes a zombie, which does not count but is still listed.
 	if err := (Paths{"pids": root + "/c"}).Kill(t.Context()); err != nil {
 		t.Errorf("kill: %v", err)
 	}

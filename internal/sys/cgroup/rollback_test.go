@@ -54,8 +54,8 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// TestLimitsAreChangedAllOrNone: a failure in the middle, or a request that ended
-// meanwhile, leaves every limit as it was, and the error says so.
+// TestLimitsAreChangedAllOrNone: a failure in the middle, or a request that ended meanwhile, leaves
+// every limit as it was. The error reports it.
 func TestLimitsAreChangedAllOrNone(t *testing.T) {
 	before := map[string]string{"memory.max": "max\n", "cpu.max": "max 100000\n", "cpuset.cpus": "", "memory.high": "max\n", "pids.max": "7\n"}
 	res := &cgroups.Resources{Unified: map[string]string{"memory.high": "5"}}
@@ -75,7 +75,7 @@ func TestLimitsAreChangedAllOrNone(t *testing.T) {
 		}
 		after := contents(t, dir)
 		if after["cpuset.cpus"] == "\n" {
-			after["cpuset.cpus"] = "" // which the kernel takes for the same
+			after["cpuset.cpus"] = "" // the kernel treats both alike
 		}
 		if diff := cmp.Diff(before, after); diff != "" {
 			t.Errorf("%s: (-before +after):\n%s", name, diff)
@@ -102,8 +102,8 @@ func TestLimitsThatCannotBeRestored(t *testing.T) {
 	}
 }
 
-// TestRollbackReachesSystemd: systemd gets the limits from before too, or it would write
-// those that failed again.
+// TestRollbackReachesSystemd: systemd gets the previous limits too. Otherwise it would write the
+// failed ones again.
 func TestRollbackReachesSystemd(t *testing.T) {
 	v1, v2 := t.TempDir(), t.TempDir()
 	write(t, v1, map[string]string{"memory.limit_in_bytes": "9223372036854771712\n", "cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n", "cpu.shares": "1024\n"})

@@ -46,7 +46,7 @@ func TestFindsHierarchies(t *testing.T) {
 	}
 }
 
-// TestRoots: each hierarchy is there once, and none of which only a part is mounted.
+// TestRoots: each hierarchy is listed once. A hierarchy of which only a part is mounted is not.
 func TestRoots(t *testing.T) {
 	mounts := hybrid + `50 31 0:29 / /mnt/cpu rw - cgroup cgroup rw,cpu,cpuacct
 51 31 0:40 /docker/a /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
@@ -96,7 +96,8 @@ func TestSlicePath(t *testing.T) {
 	}
 }
 
-// The file system stands for cgroups here: directories are made and removed alike.
+// A plain file system stands for cgroups here, because directories are created and removed in the
+// same way.
 func TestMakeAndRemove(t *testing.T) {
 	root := t.TempDir()
 	tree := &Tree{mounts: map[string]string{"memory": filepath.Join(root, "memory"), "pids": filepath.Join(root, "pids")}}

@@ -93,7 +93,7 @@ func TestAwaitReadableStops(t *testing.T) {
 	}
 }
 
-// openPty opens a pty of the test's own devpts.
+// openPty opens a pty of a separate devpts.
 func openPty(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -136,7 +136,7 @@ func TestCopyTerminalCopiesAllAndEnds(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- CopyTerminal(t.Context(), master, w) }()
-	// More than a pipe holds, so that the copy has to wait for room.
+	// More than a pipe can hold, so that the copy has to wait.
 	const lines = 20000
 	go func() {
 		for range lines {

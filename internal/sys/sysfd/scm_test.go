@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// packetPair returns both ends of a socket that keeps messages whole.
+// packetPair returns both ends of a socket that preserves message boundaries.
 func packetPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -33,8 +33,8 @@ func packetPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
-// Who dies with questions unread resets the connection, and what it had answered
-// before is still to be had: an answer that were lost would be asked for again.
+// If a process dies with unread requests, the connection is reset. Its earlier answers can still be
+// read. If one were lost, the peer would repeat the request.
 func TestResponsesSurviveAReset(t *testing.T) {
 	client, server := packetPair(t)
 	for _, question := range []string{"first", "second"} {

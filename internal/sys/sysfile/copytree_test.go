@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestCopyTree: what is in a tree, and what its files are, comes along.
+// TestCopyTree: the copy has the content of the tree and the attributes of its files.
 func TestCopyTree(t *testing.T) {
 	from, to, outside := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	in := func(name string) string { return filepath.Join(from, name) }
@@ -66,7 +66,7 @@ func TestCopyTree(t *testing.T) {
 	}
 }
 
-// listing tells of every file in a tree what a copy must have.
+// listing returns everything about the files in a tree that a copy must have.
 func listing(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// deepTree makes directories in one another, with a file in the last one, as a program
-// can that goes down as it makes them.
+// deepTree creates nested directories with a file in the deepest one, as a program can that enters
+// each directory.
 func deepTree(t *testing.T, at string, depth int) {
 	t.Helper()
 	fd, err := unix.Open(at, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -99,7 +99,7 @@ func TestDeepTrees(t *testing.T) {
 	}
 }
 
-// A removal ends with its context and leaves what it has not come to; the next one goes on.
+// A removal stops with its context and leaves the rest. The next removal continues.
 func TestRemovalEndsWithItsContext(t *testing.T) {
 	top := filepath.Join(t.TempDir(), "top")
 	if err := os.MkdirAll(filepath.Join(top, "below"), 0o755); err != nil {
@@ -119,7 +119,7 @@ func TestRemovalEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A file that goes while the tree is looked at takes nothing from the others' sum.
+// A file that is removed during the walk does not affect the sum of the others.
 func TestUsageOfATreeThatChanges(t *testing.T) {
 	top := t.TempDir()
 	if err := os.WriteFile(filepath.Join(top, "stays"), make([]byte, 1<<20), 0o600); err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A reserve has blocks of its own, and what is written with it is whole.
+// A reserve has blocks of its own, and a file that is written with it is complete.
 func TestReserve(t *testing.T) {
 	dir := t.TempDir()
 	kept, file := filepath.Join(dir, "reserve"), filepath.Join(dir, "file")
@@ -32,14 +32,15 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// Without the room for all of it nothing of a reserve stays, and the file is as it was.
+// If there is not enough space for the whole reserve, nothing of it stays, and the file does not
+// change.
 func TestReserveOfAFullDisk(t *testing.T) {
 	r := &Reserve{path: filepath.Join(t.TempDir(), "absent", "reserve")}
 	if r.hold(); r.held {
 		t.Error("held in a directory that is not there")
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.Mkdir(filepath.Join(filepath.Dir(file), TempPrefix+"file"), 0o700); err != nil { // in the way
+	if err := os.Mkdir(filepath.Join(filepath.Dir(file), TempPrefix+"file"), 0o700); err != nil { // a name conflict
 		t.Fatal(err)
 	}
 	if err := r.Write(file, nil); err == nil {

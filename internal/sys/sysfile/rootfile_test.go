@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// A root filesystem that was filled by somebody who wants our reader to hang, to
-// read the host's files, or to read without end.
+// A hostile root filesystem, whose files try to make the reader hang, read the host's files, or
+// read endlessly.
 func TestReadInHostileRoot(t *testing.T) {
 	outside, root := t.TempDir(), t.TempDir()
 	secret := filepath.Join(outside, "secret")
@@ -62,7 +62,7 @@ func TestReadInHostileRoot(t *testing.T) {
 	}
 }
 
-// The path of a root filesystem, which follows from the configuration, may have links.
+// The path of a root filesystem may contain links, because it comes from the configuration.
 func TestDirInLinkedRoot(t *testing.T) {
 	at := t.TempDir()
 	linked := filepath.Join(at, "linked")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A label's level has commas, which must not end the option.
+// The level of a label contains commas, which must not end the mount option.
 func TestOverlayLabel(t *testing.T) {
 	o := Overlay{LowerRoot: "/l", Lower: []string{"a", "b"}, Label: "u:r:t:s0:c1,c2"}
 	if got := o.options("/l"); !strings.HasSuffix(got, `,context="u:r:t:s0:c1,c2"`) {

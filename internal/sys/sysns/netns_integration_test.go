@@ -103,7 +103,8 @@ func BenchmarkNetNS(b *testing.B) {
 	}
 }
 
-// TestEnsureNetNSDirLeavesPinsOfOthers: who pinned a namespace before us can unpin it.
+// TestEnsureNetNSDirLeavesPinsOfOthers: a process that pinned a namespace earlier can still unpin
+// it.
 func TestEnsureNetNSDirLeavesPinsOfOthers(t *testing.T) {
 	require.Root(t)
 	run := t.TempDir()

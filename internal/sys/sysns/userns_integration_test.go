@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// mapped is a user namespace whose root is 200000 outside; sleep holds it.
+// mapped is a user namespace whose root has the id 200000 outside. The process sleep holds it.
 func mapped(t *testing.T, pin string) *sysns.UserNamespace {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 200000, Size: 65536}}
 	return &sysns.UserNamespace{Pin: pin, UIDs: ids, GIDs: ids, Program: require.Binary(t, "sleep"), Args: []string{"1000"}}
@@ -113,7 +113,7 @@ func TestBindMappedShowsMappedOwners(t *testing.T) {
 	if err := unix.Stat(filepath.Join(target, "f"), &st); err != nil || st.Uid != 200000 || st.Gid != 200000 {
 		t.Errorf("the file's owner is %d:%d, %v; want 200000", st.Uid, st.Gid, err)
 	}
-	// proc is a file system that cannot.
+	// proc cannot map ids.
 	err = sysns.WithUserNamespace(*mapped(t, ""), func(path string) error { return sysmount.ProbeMapped("/proc", path) })
 	if !errors.Is(err, errs.Unsupported) {
 		t.Errorf("/proc with mapped ids: %v", err)

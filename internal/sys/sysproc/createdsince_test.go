@@ -31,7 +31,7 @@ func TestRemoveCreatedSinceRemovesOnlyNewFiles(t *testing.T) {
 	}
 }
 
-// makeTree makes logs/ with files, a directory, and links, and a file beside it.
+// makeTree creates logs/ with files, a directory, and links, and a file beside it.
 func makeTree(t *testing.T, top string) string {
 	t.Helper()
 	for _, dir := range []string{"logs/sub", "logs/empty", "elsewhere"} {

@@ -56,7 +56,7 @@ func listenExits(t *testing.T) (events *sysproc.ExitEvents, await func(pid int) 
 func TestExitEventsReportCodesOfAdoptedProcesses(t *testing.T) {
 	_, await := listenExits(t)
 	for script, want := range map[string]int32{"exit 41": 41, "exit 0": 0, "kill -9 $$": 137} {
-		// The parent ends at once, so that somebody else reaps it.
+		// The parent exits at once, so that another process reaps it.
 		out, err := exec.Command("sh", "-c", "sh -c 'sleep 0.2; "+script+"' >/dev/null 2>&1 & echo $!").Output()
 		if err != nil {
 			t.Fatal(err)
@@ -71,8 +71,8 @@ func TestExitEventsReportCodesOfAdoptedProcesses(t *testing.T) {
 	}
 }
 
-// Who goes on with the file learns what was not dropped, and what came meanwhile;
-// what has ended is told without waiting.
+// A process that continues with the file gets the exits that were not dropped, and those that
+// happened meanwhile. Exits that already happened are reported without a wait.
 func TestExitEventsWaitForASuccessor(t *testing.T) {
 	first, await := listenExits(t)
 	run := func(code string) (pid int, start uint64) {
@@ -84,7 +84,7 @@ func TestExitEventsWaitForASuccessor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // its code is an error to Wait
+		_ = cmd.Wait() // Wait returns its code as an error
 		return cmd.Process.Pid, proc.Start
 	}
 	before, _ := run("1")
@@ -134,7 +134,7 @@ func TestExitEventsWaitForASuccessor(t *testing.T) {
 	}
 }
 
-// Each thread of a process that ends as a whole tells the code of the whole.
+// If a whole process exits, each of its threads reports the exit code of the process.
 func TestExitEventsOfManyThreads(t *testing.T) {
 	if os.Getenv("BERTH_TEST_THREADS") != "" {
 		go os.Exit(5)
@@ -151,5 +151,5 @@ func TestExitEventsOfManyThreads(t *testing.T) {
 			t.Errorf("thread %d: code %d, want 5", threads, got)
 		}
 	}
-	_ = cmd.Wait() // its code is an error to Wait
+	_ = cmd.Wait() // Wait returns its code as an error
 }

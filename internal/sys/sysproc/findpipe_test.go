@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// outputPipe makes a pipe as a container's output has it.
+// outputPipe creates a pipe like a container's output.
 func outputPipe(t *testing.T) (reader, container *os.File, id uint64) {
 	t.Helper()
 	reader, container, err := sysfd.OutputPipe(sysfd.Owner{})
@@ -50,8 +50,8 @@ func TestFindPipe(t *testing.T) {
 	}
 }
 
-// A process that exchanges its descriptors while they are looked at cannot have
-// anything else opened: here a FIFO, whose opens inotify reports.
+// A process that replaces its descriptors during the search cannot make the search open other
+// files. Here it offers a FIFO, and inotify reports each open of it.
 func TestFindPipeOpensNothingElse(t *testing.T) {
 	reader, container, id := outputPipe(t)
 	path := filepath.Join(t.TempDir(), "bait")
@@ -71,7 +71,7 @@ func TestFindPipeOpensNothingElse(t *testing.T) {
 	if _, err := unix.InotifyAddWatch(watch, path, unix.IN_OPEN); err != nil {
 		t.Fatal(err)
 	}
-	// Descriptors are looked at in the order of their names: 100 comes before 900.
+	// Descriptors are searched in the order of their names: 100 comes before 900.
 	pipe, err := unix.FcntlInt(container.Fd(), unix.F_DUPFD_CLOEXEC, 900)
 	if err != nil {
 		t.Fatal(err)
@@ -114,10 +114,10 @@ func TestFindPipeOpensNothingElse(t *testing.T) {
 	swapping.Wait()
 }
 
-// A process with very many descriptors costs no memory for all of them at once.
+// A process with very many descriptors does not cost memory for all of them at once.
 func TestFindPipeAmongMany(t *testing.T) {
 	_, container, id := outputPipe(t)
-	const many = 16_000 // to list all of them at once takes more than a mebibyte
+	const many = 16_000 // a list of all would take more than a mebibyte
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzProcFiles: neither the name that a program gives itself nor a line that it puts
-// into the kernel's log forges what is read of a process.
+// FuzzProcFiles: neither the name of a program nor a line that it writes into the kernel's log can
+// forge the parsed values of a process.
 func FuzzProcFiles(f *testing.F) {
 	const tail = " S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2 18446744073709551615 1 1 1 1 1 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 256"
 	f.Add("7 (sh)"+tail, "6,1,5000000,-;Memory cgroup out of memory: Killed process 7 (sh) total-vm:1kB\n SUBSYSTEM=x\n", "sh")

@@ -25,16 +25,16 @@ type Report struct {
 	// Root are the names in the process's root directory, Files those of its open
 	// descriptors, each as far as they can be read.
 	Root, Files []string
-	// CorePattern, Exe and Memory say how a file of the host, the process's program and its memory
-	// could be opened for writing, "" if they could not.
+	// CorePattern, Exe and Memory are the ways in which a file of the host, the process's program
+	// and its memory could be opened for writing, "" if they could not.
 	CorePattern, Exe, Memory string
 	// ExeID is the device and the inode of the program, "" when it cannot be seen.
 	ExeID string
-	// Attached says that the process could be traced. Injected are the system calls that succeeded
+	// Attached is true if the process could be traced. Injected are the system calls that succeeded
 	// when the process was made to call them, Refused the others.
 	Attached          bool
 	Injected, Refused []string
-	// Errors say why attempts failed, by the attempt.
+	// Errors are the reasons why attempts failed, by attempt.
 	Errors map[string]string
 }
 

@@ -55,7 +55,8 @@ func (h *Hunt) try(name string, known map[string]bool) {
 	if err != nil {
 		return
 	}
-	// A process that nobody may inspect has another label than this container: it is the helper.
+	// If this container cannot inspect a process, the process has another label than this
+	// container. It is the helper.
 	if comm, err := os.ReadFile(filepath.Join("/proc", name, "comm")); !errors.Is(err, fs.ErrPermission) && (err != nil || strings.TrimSpace(string(comm)) != helper) {
 		return
 	}

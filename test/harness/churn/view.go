@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// view is what the API server reports about the pods of a namespace: of each its last state, also
-// when it is gone.
+// view contains the API server's reports about the pods of a namespace: the last state of each pod,
+// even if the pod is gone.
 type view struct {
 	core *rest.RESTClient
 

@@ -59,7 +59,7 @@ func (c *test) trigger(one *container) error {
 	return os.Rename(file+".new", file)
 }
 
-// expect says that the container runs from now on, expectNoMore that it may exit.
+// expect records that the container must run from now on, expectNoMore that it may exit.
 func (c *test) expect(one *container) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -118,7 +118,7 @@ func (c *test) beginOutage(kind Kind) (done func()) {
 	}
 }
 
-// beginWindow records that from now on, until over is called, nobody may see exits.
+// beginWindow records that from now on, until over is called, no process may see exits.
 func (c *test) beginWindow() (over func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -203,8 +203,8 @@ func install(t testing.TB, from, to string) {
 
 func replace(t testing.TB, file string, content []byte) {
 	t.Helper()
-	// Another process writes the file: if the test wrote it, a child that it forks at this moment
-	// would hold the file open for writing, and nobody could execute it.
+	// Another process writes the file. If the test wrote it, a child that it forks at this moment
+	// would hold the file open for writing, and the file could not be executed.
 	cmd := exec.Command("install", "-m", "0755", "/dev/stdin", file+".new")
 	cmd.Stdin = bytes.NewReader(content)
 	if out, err := cmd.CombinedOutput(); err != nil {

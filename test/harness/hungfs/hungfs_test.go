@@ -64,7 +64,7 @@ func (a *client) end(t *testing.T) error {
 	}
 }
 
-// place creates a directory to show, with one file, and one to show it at.
+// place creates a source directory with one file, and a mount point for it.
 func place(t *testing.T) (dir, at string) {
 	t.Helper()
 	dir, at = t.TempDir(), filepath.Join(t.TempDir(), "at")

@@ -89,8 +89,8 @@ func mount(dir, at string) (*disk, error) {
 	return d, server.WaitMount()
 }
 
-// unmount waits until nobody has an open file there, but not for the end of the file system, as
-// fuse.Server.Unmount does without bound: see the package comment.
+// unmount waits until no process has an open file there. It does not wait for the end of the file
+// system, as fuse.Server.Unmount does without bound: see the package comment.
 func unmount(at string) error {
 	for deadline := time.Now().Add(require.Patience(answerTimeout / 2)); ; time.Sleep(10 * time.Millisecond) { // no event reports it
 		err := unix.Unmount(at, 0)

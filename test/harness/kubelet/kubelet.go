@@ -1,5 +1,5 @@
-// Package kubelet runs a real kubelet against a berth: static pods from a directory, and
-// an API server's if it has one.
+// Package kubelet runs a real kubelet against a berth. Its pods are static ones from a directory,
+// and those of an API server if it has one.
 package kubelet
 
 import (
@@ -258,7 +258,7 @@ func (k *Kubelet) cleanup() {
 	for _, mount := range harness.FindLeftovers(k.dir).Mounts {
 		_ = syscall.Unmount(mount, syscall.MNT_DETACH)
 	}
-	// The kubelet owns the cgroups of its pods; nobody else removes them once it is gone.
+	// The kubelet owns the cgroups of its pods. Once it is gone, no other component removes them.
 	removeCgroups(k.cgroups)
 }
 

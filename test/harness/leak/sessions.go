@@ -292,8 +292,8 @@ func (s state) String() string {
 	return fmt.Sprintf("PSS %s; descriptors %v; threads %v", s.memory, s.fds, s.threads)
 }
 
-// rest waits until everything of the sessions is gone, as it was at before if that is given, and
-// measures.
+// rest waits until nothing of the sessions is left, then measures. With before, it waits for the
+// same state as before.
 func (s *target) rest(t *testing.T, before harness.Ground) (harness.Ground, state) {
 	t.Helper()
 	now := s.b.StillGround()

@@ -12,8 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestRegistryIsAlone: commands that change the registry do so one at a time; status changes
-// nothing.
+// TestRegistryIsAlone: commands that change the registry run one at a time. status changes nothing.
 func TestRegistryIsAlone(t *testing.T) {
 	clustertest.InstallPodman(t)
 	call := func(args ...string) error {

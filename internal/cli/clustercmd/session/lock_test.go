@@ -56,7 +56,8 @@ func TestLockFile(t *testing.T) {
 	}
 }
 
-// TestLockIsOneOnly: of many that come and go, while the file does, one at a time has it.
+// TestLockIsOneOnly: many callers take and release the lock, and the file is created and removed
+// each time. Only one caller holds the lock at a time.
 func TestLockIsOneOnly(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a")
 	var inside, had atomic.Int32
@@ -87,8 +88,8 @@ func TestLockIsOneOnly(t *testing.T) {
 	}
 }
 
-// TestLockIsOfTheName: a file that its holder removes after another process has opened it gives
-// that process no lock: a third one would make a new file, and lock that.
+// TestLockIsOfTheName: a process opens the lock file, and then the holder removes the file. The
+// process does not get the lock, because a third process could create the file again and lock it.
 func TestLockIsOfTheName(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a")
 	file, err := os.Create(name)
@@ -96,7 +97,7 @@ func TestLockIsOfTheName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// Whoever opens a file with a lease waits for the lease to end, and has found the file by then.
+	// An open of a file with a lease finds the file and then waits until the lease ends.
 	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Skipf("the file system has no leases: %v", err)
 	}
@@ -111,7 +112,7 @@ func TestLockIsOfTheName(t *testing.T) {
 			t.Fatal(err)
 		}
 		if lease != unix.F_WRLCK {
-			break // somebody opens the file
+			break // a process opens the file
 		}
 		select {
 		case err := <-late:
@@ -135,7 +136,8 @@ func TestLockIsOfTheName(t *testing.T) {
 	}
 }
 
-// TestLockDir: nobody else can put anything there, so that nobody else holds a lock.
+// TestLockDir: no other user can create a file in the lock directory, so no other user can hold a
+// lock.
 func TestLockDir(t *testing.T) {
 	uid := os.Getuid()
 	run, home := t.TempDir(), t.TempDir()
@@ -178,8 +180,8 @@ func TestLockDir(t *testing.T) {
 	}
 }
 
-// TestLockIsInItsDirectory: the lock is a file in a directory of this user's. Other users could
-// take any other lock.
+// TestLockIsInItsDirectory: the lock is a file in a directory that this user owns. Other users
+// could lock a file anywhere else.
 func TestLockIsInItsDirectory(t *testing.T) {
 	home := clustertest.InstallPodman(t)
 	cmd := &cobra.Command{}
@@ -199,7 +201,8 @@ func TestLockIsInItsDirectory(t *testing.T) {
 	}
 }
 
-// locks are the names of the files of locks that are held, also those of other berths.
+// locks returns the names of the lock files that are held now, including those of other berth
+// processes.
 func locks(t *testing.T, home string) (names []string) {
 	t.Helper()
 	dir, err := lockDir(os.Getuid(), "/run", home)

@@ -11,7 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// TestTracedCallsHaveNoSecrets: what -v prints of calls of an engine's tool ends in logs of CI.
+// TestTracedCallsHaveNoSecrets: -v prints the commands of an engine's tool without secrets. The
+// output may end up in CI logs.
 func TestTracedCallsHaveNoSecrets(t *testing.T) {
 	got := strings.Join(withoutSecrets([]string{
 		"run", "-e", "HTTPS_PROXY=http://me:geheim@proxy:3128", "--env", "A=geheim", "-e", "B", "--label", "x=y",
@@ -23,7 +24,7 @@ func TestTracedCallsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// TestVerboseEngineHidesSecrets: the calls of an engine that the flags open are shown without
+// TestVerboseEngineHidesSecrets: the flags select an engine, and its commands are printed without
 // secrets.
 func TestVerboseEngineHidesSecrets(t *testing.T) {
 	clustertest.InstallPodman(t)

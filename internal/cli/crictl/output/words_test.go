@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestDistance: the words that people know from docker and crictl.
+// TestDistance: durations use the same words as docker and crictl.
 func TestDistance(t *testing.T) {
 	const day = 24 * time.Hour
 	for d, want := range map[time.Duration]string{
@@ -21,7 +21,7 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// TestSize: decimal units, with the digits of the column.
+// TestSize: sizes use decimal units, with as many digits as the column has.
 func TestSize(t *testing.T) {
 	for _, c := range []struct {
 		bytes  uint64

@@ -11,8 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestKubeadmFile: the file with the token is its owner's, also where another lay there that all
-// could read, and the token is on no command line where it is read from standard input.
+// TestKubeadmFile: only the owner can read the file with the token, even if a file with wider
+// permissions existed before. If the command reads the token from standard input, the token is on
+// no command line.
 func TestKubeadmFile(t *testing.T) {
 	require.Root(t)
 	const token = "abcdef.0123456789abcdef"

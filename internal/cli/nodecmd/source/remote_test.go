@@ -18,7 +18,7 @@ import (
 
 const goodNode = "apiVersion: berth.run/v1alpha1\nkind: Node\nruntime: {name: berth}\n"
 
-// nodeServer has a good file, one with a fault, one that is too large, and ways that lead on.
+// nodeServer serves a valid file, one with a fault, one that is too large, and redirects.
 func nodeServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -35,8 +35,8 @@ func nodeServer(t *testing.T) *httptest.Server {
 	return server
 }
 
-// TestRemoteNodeFile runs as a process of its own, since the authorities that are trusted are
-// read once a process.
+// TestRemoteNodeFile runs as a separate process, because Go reads the trusted authorities once per
+// process.
 func TestRemoteNodeFile(t *testing.T) {
 	server := nodeServer(t)
 	ca := t.TempDir() + "/ca.pem"
@@ -79,7 +79,7 @@ func TestRemoteNodeFile(t *testing.T) {
 	}
 }
 
-// TestRemoteNodeFileOfProcess reads what the environment names.
+// TestRemoteNodeFileOfProcess reads the URL that the environment names.
 func TestRemoteNodeFileOfProcess(t *testing.T) {
 	file := os.Getenv("NODE_FILE")
 	if file == "" {
@@ -94,7 +94,7 @@ func TestRemoteNodeFileOfProcess(t *testing.T) {
 	}
 }
 
-// TestUnknownAuthority: a certificate that nobody vouches for is refused.
+// TestUnknownAuthority: a certificate without a trusted authority is refused.
 func TestUnknownAuthority(t *testing.T) {
 	server := nodeServer(t)
 	_, _, err := Load(t.Context(), server.URL+"/good.yaml#sha256="+digest.FromString(goodNode).Encoded(), "", nil)
@@ -103,7 +103,7 @@ func TestUnknownAuthority(t *testing.T) {
 	}
 }
 
-// TestDigestOfALocalFile is checked where one is given.
+// TestDigestOfALocalFile: the digest of a local file is checked if one is given.
 func TestDigestOfALocalFile(t *testing.T) {
 	for sum, want := range map[string]bool{"": true, digest.FromString(goodNode).Encoded(): true, strings.Repeat("0", 64): false} {
 		if _, _, err := Load(t.Context(), "-", sum, strings.NewReader(goodNode)); (err == nil) != want {

@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml"
 )
 
-// A link that a container plants in a volume leads no mount out of it.
+// A container may create links in a volume. No link makes a mount leave the volume.
 func TestSubPathStaysInItsVolume(t *testing.T) {
 	volume, outside := t.TempDir(), t.TempDir()
 	if err := os.Symlink(outside, filepath.Join(volume, "out")); err != nil {

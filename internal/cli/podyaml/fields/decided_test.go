@@ -25,7 +25,7 @@ import (
 // field is one of an API type: its path as the lists spell it, and its name in Go.
 type field struct{ path, name string }
 
-// types are what files have documents of.
+// types are the API types that a file may have documents of.
 func types() map[string]any {
 	return map[string]any{
 		"v1 Pod": corev1.Pod{}, "apps/v1 Deployment": appsv1.Deployment{}, "apps/v1 ReplicaSet": appsv1.ReplicaSet{},
@@ -36,10 +36,10 @@ func types() map[string]any {
 	}
 }
 
-// decider says what the lists make of a path.
+// decider returns the decision that the lists contain for a path.
 type decider struct {
 	lists *rules
-	// skip is what another part of the walk covers.
+	// skip are paths that another part of the walk covers.
 	skip []string
 }
 
@@ -51,7 +51,7 @@ func newDecider(kind string) *decider {
 	return &decider{lists: parseLists(l, document.Place{}, &document.Notes{}), skip: skip}
 }
 
-// decide returns "" where the fields below have decisions of their own.
+// decide returns "" if the fields below the path have decisions of their own.
 func (d *decider) decide(path string) string {
 	switch {
 	case d.lists.honoured[path]:
@@ -64,8 +64,8 @@ func (d *decider) decide(path string) string {
 	return "refused"
 }
 
-// walk visits the fields of a type: those that are refused or ignored as a whole, and
-// each leaf of those that are honoured.
+// walk visits the fields of a type: each field that is refused or ignored as a whole, and each leaf
+// of the other fields.
 func (d *decider) walk(prefix string, t reflect.Type, above string, visit func(f field, decision string)) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -104,8 +104,8 @@ func isLeaf(t reflect.Type) bool {
 	}, t)
 }
 
-// decided are the lines of testdata/fields.txt: each field of the API's types, and what
-// somebody has decided on it.
+// decided returns the lines of testdata/fields.txt: each field of the API's types with its
+// decision.
 func decided(t *testing.T) map[string]bool {
 	t.Helper()
 	data, err := os.ReadFile("testdata/fields.txt")
@@ -121,8 +121,8 @@ func decided(t *testing.T) map[string]bool {
 	return lines
 }
 
-// TestEveryFieldOfTheAPIIsDecidedOn: a field that an upgrade of k8s.io/api brings is
-// honoured as part of what is above it, or refused, only after somebody has looked.
+// TestEveryFieldOfTheAPIIsDecidedOn: an upgrade of k8s.io/api may add a field. The test fails until
+// the lists have a decision for it, even if a field above it has one.
 func TestEveryFieldOfTheAPIIsDecidedOn(t *testing.T) {
 	left := decided(t)
 	for kind, zero := range types() {
@@ -140,8 +140,8 @@ func TestEveryFieldOfTheAPIIsDecidedOn(t *testing.T) {
 	}
 }
 
-// TestANewFieldIsNoticed: the walk finds what the API does not have yet, also below a
-// field that is honoured as a whole.
+// TestANewFieldIsNoticed: the walk finds a field that the API does not have yet, also below a field
+// that is honoured as a whole.
 func TestANewFieldIsNoticed(t *testing.T) {
 	type spec struct {
 		corev1.PodSpec
@@ -161,12 +161,12 @@ func TestANewFieldIsNoticed(t *testing.T) {
 	}
 }
 
-// TestHonouredFieldsAreRead: nothing is honoured that no code looks at.
+// TestHonouredFieldsAreRead: some code reads each field that is honoured.
 func TestHonouredFieldsAreRead(t *testing.T) {
 	read := selectors(t, "..", "../../podrun")
 	for kind, zero := range types() {
 		newDecider(kind).walk("", reflect.TypeOf(zero), "", func(f field, decision string) {
-			// Kinds are read as "GROUP/VERSION KIND"; a reference has no other version than v1.
+			// Kinds are written as "GROUP/VERSION KIND". References always have version v1.
 			if decision == "honoured" && !read[f.name] && f.name != "APIVersion" {
 				t.Errorf("%s %s is honoured, and no code reads %s", kind, f.path, f.name)
 			}
@@ -174,7 +174,8 @@ func TestHonouredFieldsAreRead(t *testing.T) {
 	}
 }
 
-// selectors are the names after a dot in the code of directories and all below them.
+// selectors returns the names after a dot in the code of some directories and all directories below
+// them.
 func selectors(t *testing.T, dirs ...string) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}

@@ -2,8 +2,8 @@ package pullsecret
 
 import "testing"
 
-// TestCredentialsFitImages: by registry, with * for one label, and by path; the longest
-// place fits best.
+// TestCredentialsFitImages: credentials match an image by registry, with * for one label, and by
+// path. The longest match wins.
 func TestCredentialsFitImages(t *testing.T) {
 	for _, c := range []struct {
 		place, image string

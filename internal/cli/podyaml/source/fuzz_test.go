@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzEnvFile: what containers write into an env file is refused, or has no more in it
-// than was written.
+// FuzzEnvFile: the content of an env file, which a container can write, is refused or is read
+// without additions.
 func FuzzEnvFile(f *testing.F) {
 	for _, seed := range []string{"A='1'\n", " # c\n\nB=\nA='x\ny' # c\n", "A=1", "A= 'x'", "A='", "=x", "A B='1'"} {
 		f.Add(seed, "A")

@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// part is a file of an archive; link is where it leads as a link.
+// part is a file of an archive. link is the target if the file is a link.
 type part struct{ name, text, link string }
 
 func pack(t testing.TB, parts ...part) []byte {
@@ -67,7 +67,7 @@ func jsonOf(t testing.TB, v any) string {
 	return string(text)
 }
 
-// configOf is the configuration of an image of layers.
+// configOf returns the image configuration for some layers.
 func configOf(t testing.TB, layers ...string) string {
 	t.Helper()
 	c := imagespec.Image{Platform: imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
@@ -96,7 +96,7 @@ func opened(t testing.TB, archive []byte) *File {
 	return f
 }
 
-// written are the files of what Write writes, and its numbers.
+// written returns the files that Write writes, and its counts.
 func written(t testing.TB, f *File, has Has) (map[string]string, Sent) {
 	t.Helper()
 	var out bytes.Buffer
@@ -121,7 +121,7 @@ func written(t testing.TB, f *File, has Has) (map[string]string, Sent) {
 	}
 }
 
-// manifestOf is the only manifest that a layout leads to.
+// manifestOf returns the only manifest of a layout.
 func manifestOf(t *testing.T, files map[string]string) (imagespec.Manifest, []string) {
 	t.Helper()
 	var index imagespec.Index
@@ -141,7 +141,7 @@ func manifestOf(t *testing.T, files map[string]string) (imagespec.Manifest, []st
 
 const base, own = "the base layer", "a layer of its own"
 
-// dockerArchive is as docker before 25 saves an image, the base twice.
+// dockerArchive returns an image as docker before 25 saves it. It contains the base layer twice.
 func dockerArchive(t testing.TB) []byte {
 	config := configOf(t, base, own, base)
 	return pack(t, part{name: "1/layer.tar", text: base}, part{name: "2/layer.tar", text: own}, part{name: "3/layer.tar", link: "../1/layer.tar"},
@@ -179,7 +179,7 @@ func TestDockerArchive(t *testing.T) {
 	}
 }
 
-// TestOtherCompression: a layer that was pulled is there in the registry's compression.
+// TestOtherCompression: a pulled layer is present in the registry's compression.
 func TestOtherCompression(t *testing.T) {
 	pulled := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerZstd, Digest: digest.FromString("zstd"), Size: 4}
 	files, sent := written(t, opened(t, dockerArchive(t)), Has{Layers: map[digest.Digest]imagespec.Descriptor{digest.FromString(base): pulled}})
@@ -227,7 +227,7 @@ func TestLayout(t *testing.T) {
 	if len(whole) != 9 || sent.Layers != 2 {
 		t.Errorf("%d files, %+v", len(whole), sent)
 	}
-	// Another compression does not help: the manifest stays.
+	// Another compression does not help, because the manifest does not change.
 	has := Has{Blobs: map[digest.Digest]bool{digest.FromString(own): true}, Layers: map[digest.Digest]imagespec.Descriptor{digest.FromString(base): {}}}
 	reduced, sent := written(t, f, has)
 	if sent.Spared != 1 || len(reduced) != 8 || reduced[blobName(digest.FromString(base))] != base || reduced["index.json"] != whole["index.json"] {
@@ -260,8 +260,8 @@ func TestBadArchives(t *testing.T) {
 	}
 }
 
-// FuzzOpen: what is refused is the archive's fault, and what is taken can be written
-// without any layer, and read again with the same names.
+// FuzzOpen: a refusal blames the archive. An accepted archive can be written without any layer, and
+// read back with the same names.
 func FuzzOpen(f *testing.F) {
 	f.Add(dockerArchive(f))
 	f.Add(layoutArchive(f))

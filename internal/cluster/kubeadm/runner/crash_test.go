@@ -49,7 +49,7 @@ func TestFatalLines(t *testing.T) {
 	}
 }
 
-// FuzzCrash: whatever a node says, its parts are whole and its words are few.
+// FuzzCrash: for any output of a node, the report has complete parts and is short.
 func FuzzCrash(f *testing.F) {
 	f.Add("kubelet 3\nkube-apiserver 1 no /var/log/pods/b/kube-apiserver\n")
 	f.Add(bogusFlag)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestLastFaults: a complaint that comes a hundred times hides no other.
+// TestLastFaults: a message that repeats a hundred times does not hide another one.
 func TestLastFaults(t *testing.T) {
 	const why = `[ 12.5] dev containerd[228]: time="2026-11-22T09:24:48Z" level=error msg="StartContainer failed" error="jq: command not found"`
 	lines := []string{"[ 10.1] dev kubelet[311]: I1122 09:24:40.1 311 server.go:1] started", why}

@@ -42,12 +42,12 @@ func archive(t *testing.T, files ...string) string {
 
 func sha2(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 
-// site serves files, and counts what it is asked for.
+// site serves files, and counts the requests for each.
 type site struct {
 	*httptest.Server
 	files map[string]string
 	asked map[string]int
-	// fails is how many answers to a path fail.
+	// fails is the number of responses for a path that fail.
 	fails map[string]int
 }
 
@@ -64,7 +64,7 @@ func serve(t *testing.T, start func(http.Handler) *httptest.Server) *site {
 		case s.fails[r.URL.Path] > 0:
 			s.fails[r.URL.Path]--
 			if s.fails[r.URL.Path] == 0 {
-				w.Header().Set("Content-Length", "1000000") // and then too little
+				w.Header().Set("Content-Length", "1000000") // the body is too short
 				fmt.Fprint(w, text)
 				return
 			}
@@ -96,7 +96,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// TestReleases: what each project has beside its archives, and what releases are called.
+// TestReleases: which checksum files each project publishes, and the names of its releases.
 func TestReleases(t *testing.T) {
 	s := serve(t, httptest.NewServer)
 	server := archive(t, "kubernetes/LICENSES", "x", "kubernetes/server/bin/kubeadm", "adm", "kubernetes/server/bin/kube-proxy.tar", "image", "kubernetes/server/bin/kube-proxy", "proxy")
@@ -155,7 +155,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// TestBroken: what is not what was meant is refused, and nothing of it stays.
+// TestBroken: a wrong file is refused, and nothing of it stays.
 func TestBroken(t *testing.T) {
 	s := serve(t, httptest.NewServer)
 	good := archive(t, "bin/a", "text")
@@ -197,8 +197,8 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestAgain: a server that fails is asked again, and a body that is too short is no body;
-// not for ever, and not when there is nothing.
+// TestAgain: a request to a server that fails is retried. A truncated body counts as a failure. The
+// retries are limited, and a missing file is not retried.
 func TestAgain(t *testing.T) {
 	s := serve(t, httptest.NewServer)
 	s.files["/a"], s.files["/a.sha256"] = "text", sha2("text")
@@ -222,7 +222,7 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestNoWayBack: what began with TLS stays with it.
+// TestNoWayBack: a download over https does not follow a redirect to http.
 func TestNoWayBack(t *testing.T) {
 	plain, tls := serve(t, httptest.NewServer), serve(t, httptest.NewTLSServer)
 	plain.files["/a"], plain.files["/a.sha256"] = "text", sha2("text")
@@ -241,7 +241,7 @@ func TestNoWayBack(t *testing.T) {
 	}
 }
 
-// FuzzSum: whatever a server has beside a file, what is taken for its sum is one.
+// FuzzSum: for any checksum file of a server, the result is a valid checksum.
 func FuzzSum(f *testing.F) {
 	f.Add(sha2("a"), "a.tgz")
 	f.Add("00  a.tgz\n"+sha2("b")+" *release/b.tgz\n", "b.tgz")

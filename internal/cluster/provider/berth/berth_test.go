@@ -42,7 +42,7 @@ func TestAnnotationsAreTheDaemons(t *testing.T) {
 	}
 }
 
-// TestRequestsPassTheDaemonsChecks: a request that the daemon would refuse is none.
+// TestRequestsPassTheDaemonsChecks: the provider sends no request that the daemon would refuse.
 func TestRequestsPassTheDaemonsChecks(t *testing.T) {
 	r := &record{Spec: spec("dev-worker"), UID: "u", Run: 3, Addresses: []netip.Addr{addr("10.99.0.7"), addr("fd00::7")}}
 	r.Ports = r.Spec.Ports
@@ -84,7 +84,7 @@ func TestRequestsPassTheDaemonsChecks(t *testing.T) {
 	}
 }
 
-// TestLife: two nodes are made, found, used, stopped, started with what they had, and deleted.
+// TestLife: two nodes are created, listed, used, stopped, started with their files, and deleted.
 func TestLife(t *testing.T) {
 	m := newMachine(t)
 	worker := spec("dev-worker")
@@ -94,7 +94,7 @@ func TestLife(t *testing.T) {
 	}
 	m.wantNodes("dev", "dev-control-plane running 10.99.0.254", "dev-worker running 10.99.0.253")
 	m.wantNodes("other")
-	// A load balancer has no server to ask for names.
+	// A load balancer has no DNS server to resolve names.
 	if all, err := m.own.List(t.Context(), "dev"); err != nil || fmt.Sprint(all[1].Stable()) != "[10.99.0.253 fd00:99::fffe]" {
 		t.Errorf("addresses that stay: %v, %v", all, err)
 	}
@@ -161,8 +161,8 @@ func TestLife(t *testing.T) {
 	m.wantNothing()
 }
 
-// TestBoot: what ran when the host went down is started when it boots, and what somebody has
-// stopped is not, until somebody starts it.
+// TestBoot: nodes that ran when the host shut down start when it boots. A node that a user has
+// stopped stays stopped until a user starts it.
 func TestBoot(t *testing.T) {
 	m := newMachine(t)
 	other := spec("other-worker")
@@ -211,7 +211,7 @@ func TestBoot(t *testing.T) {
 	}
 	cycle("running")
 
-	// What cannot be known of one node is said, and the others go down and boot.
+	// The provider reports a node whose record is unreadable. It still stops and starts the others.
 	damaged := m.own.nodeDir("damaged")
 	for _, step := range []struct {
 		do   func(context.Context) error
@@ -233,7 +233,7 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// TestBootReminder: the unit that starts nodes has to know the socket.
+// TestBootReminder: the reminder about the boot unit contains the socket if it is not the default.
 func TestBootReminder(t *testing.T) {
 	host := hostcheck.Host{Root: fstest.MapFS{"run/systemd/system/x": {}}}
 	for endpoint, known := range map[string]bool{"": true, "unix:///run/b2/berth.sock": false} {
@@ -244,8 +244,8 @@ func TestBootReminder(t *testing.T) {
 	}
 }
 
-// TestReboot: nothing but the records is left of nodes, and they start with what they had,
-// but for an address that somebody else has got meanwhile.
+// TestReboot: a reboot leaves only the nodes' records. The nodes start with their files, except for
+// an address that another pod has taken meanwhile.
 func TestReboot(t *testing.T) {
 	m := newMachine(t)
 	worker := spec("dev-worker")
@@ -298,7 +298,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// TestCreateFails: nothing stays of any node, unless it is to be retained.
+// TestCreateFails: no node leaves anything, unless the nodes are to be retained.
 func TestCreateFails(t *testing.T) {
 	m := newMachine(t)
 	for name, c := range map[string]struct {
@@ -466,8 +466,7 @@ func TestResolvers(t *testing.T) {
 
 func bracket(words []string) string { return "[" + strings.Join(words, " ") + "]" }
 
-// TestDamagedRecord: an unreadable record is reported with its path, and no other node's name is
-// taken for it.
+// TestDamagedRecord: an unreadable record is reported with its path, and does not hide other nodes.
 func TestDamagedRecord(t *testing.T) {
 	m := newMachine(t)
 	dir := m.own.nodeDir("dev-worker")
@@ -489,7 +488,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestHelpers: what is made beside nodes is found again as they are.
+// TestHelpers: containers beside the nodes are listed like nodes.
 func TestHelpers(t *testing.T) {
 	m := newMachine(t)
 	for _, role := range []string{config.BalancerRole, plan.RegistryRole} {

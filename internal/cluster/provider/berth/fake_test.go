@@ -32,8 +32,8 @@ import (
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
-// machine is a host with a berth whose rules and CRI are the real ones, on an engine and a
-// network in memory.
+// machine is a host with a berth in memory. Its rules and its CRI server are the real ones. Its
+// engine and network are fakes.
 type machine struct {
 	t      *testing.T
 	world  *podtest.World
@@ -42,11 +42,11 @@ type machine struct {
 	config func() any
 	// stop ends the daemon.
 	stop func()
-	// own is the provider.
+	// own is the provider under test.
 	own *Provider
 }
 
-// bootEngine has containers in which systemd seems to come up.
+// bootEngine runs containers in which systemd appears to boot.
 type bootEngine struct {
 	*enginetest.Fake
 	mu       sync.Mutex
@@ -54,9 +54,9 @@ type bootEngine struct {
 	pods     []*engine.SandboxSpec
 	commands [][]string
 	stdin    map[string][]byte // by program
-	// says is what a container writes when it starts.
+	// says is the output of a container at its start.
 	says func(spec *engine.ContainerSpec) string
-	// refuse fails the making of containers.
+	// refuse makes the creation of containers fail.
 	refuse func(spec *engine.ContainerSpec) error
 }
 
@@ -102,7 +102,7 @@ const systemdHalts = syscall.Signal(37)
 
 func (b *bootEngine) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
 	if sig == systemdHalts {
-		sig = syscall.SIGTERM // which ends the fake's containers
+		sig = syscall.SIGTERM // this ends the fake's containers
 	}
 	return b.Fake.Signal(ctx, id, sig, all)
 }
@@ -131,7 +131,7 @@ func (b *bootEngine) Exec(ctx context.Context, spec *engine.ExecSpec) (int32, er
 	return b.Fake.Exec(ctx, &run)
 }
 
-// subnet gives out the addresses that are asked for.
+// subnet assigns the requested addresses.
 type subnet struct {
 	*podtest.Network
 	mode string
@@ -190,7 +190,7 @@ func (m *machine) serve() {
 	api.Register(server)
 	images := struct {
 		image.Store
-		image.Catalog // nobody asks
+		image.Catalog // the test does not use it
 	}{Store: m.world.Images}
 	(&berthapi.Server{Images: images, Jobs: func() []berthapi.Job { return nil }}).Register(server)
 	dir, err := os.MkdirTemp("", "berth-own-") // the path of a socket is short
@@ -228,7 +228,7 @@ func (m *machine) end(service *pod.Service, stop func(), streams *streaming.Serv
 	os.RemoveAll(dir)
 }
 
-// network is that of the machine.
+// network returns the network of the machine.
 func (m *machine) network() provider.Network {
 	m.t.Helper()
 	n, err := m.own.EnsureNetwork(m.t.Context(), "kind")
@@ -277,7 +277,7 @@ func (m *machine) wantNodes(cluster string, want ...string) {
 	}
 }
 
-// wantNothing asserts that nothing of any node is left.
+// wantNothing checks that no node has left anything.
 func (m *machine) wantNothing() {
 	m.t.Helper()
 	entries, err := os.ReadDir(m.own.dir)
@@ -289,7 +289,7 @@ func (m *machine) wantNothing() {
 	}
 }
 
-// hosts is what a node sees as /etc/hosts.
+// hosts returns a node's /etc/hosts.
 func (m *machine) hosts(name string) string {
 	m.t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.own.nodeDir(name), hostsName))

@@ -10,8 +10,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestRelease: of a node its volumes stay, for the next one of its name, and nothing that follows
-// the image; nobody sees it meanwhile, and with the cluster it goes.
+// TestRelease: a released node keeps its volumes for the next node with its name, but no files that
+// depend on the image. Meanwhile no list has the node. The deletion of the cluster removes the
+// volumes.
 func TestRelease(t *testing.T) {
 	m := newMachine(t)
 	if err := m.create(spec("dev-worker")); err != nil {

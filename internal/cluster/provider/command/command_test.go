@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestCancel: the tool gets SIGTERM, and may clean up; the error has the cause.
+// TestCancel: the tool gets SIGTERM, so that it can clean up. The error has the cause.
 func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	started := &signal{want: "ready", seen: func() { cancel(errs.Deadline) }}
@@ -59,7 +59,7 @@ func (s *signal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestKind: what engines said, and which kind of error that is.
+// TestKind: recorded messages of engines, and the kinds of their errors.
 func TestKind(t *testing.T) {
 	for line, want := range map[string]error{
 		`Error: creating container storage: the container name "a" is already in use by 36e395bfa58d. You have to remove that container to be able to reuse that name: that name is already in use`: errs.Exists,
@@ -92,7 +92,8 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// TestErrorText: the verb and the words, not arguments that may have passwords.
+// TestErrorText: the error has the verb and the tool's message. It does not have the arguments,
+// which may contain passwords.
 func TestErrorText(t *testing.T) {
 	call := Call{Args: []string{"network", "create", "-e", "HTTP_PROXY=http://me:secret@proxy"}}
 	for want, lines := range map[string][]string{

@@ -7,7 +7,8 @@ import (
 	"testing/fstest"
 )
 
-// TestInotify: what a number of nodes takes, and no more than is enough for any.
+// TestInotify: the check requires the limits for this number of nodes, up to a maximum that is
+// enough for any number.
 func TestInotify(t *testing.T) {
 	for nodes, fine := range map[int][2]string{1: {"64", "16384"}, 4: {"256", "65536"}, 100: {"512", "524288"}} {
 		host := fstest.MapFS{
@@ -26,7 +27,7 @@ func TestInotify(t *testing.T) {
 	}
 }
 
-// TestReboot: what starts containers when the host boots is asked for where there is systemd.
+// TestReboot: the check for a boot unit runs only on hosts with systemd.
 func TestReboot(t *testing.T) {
 	const unit = "podman-restart.service"
 	files := func(names ...string) fstest.MapFS {
@@ -58,7 +59,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// TestModules: a module that may be part of the kernel is no reason to refuse.
+// TestModules: a module that may be built into the kernel is not a fatal problem.
 func TestModules(t *testing.T) {
 	const builtin = "lib/modules/6.1.0/modules.builtin"
 	host := fstest.MapFS{

@@ -22,13 +22,13 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// serve is the registry of a directory, on a server.
+// serve serves the registry of a directory.
 func serve(t *testing.T, dir string) *httptest.Server {
 	t.Helper()
 	return serveTo(t, dir, func(netip.Addr) bool { return true })
 }
 
-// serveTo is one that takes images from some addresses only.
+// serveTo serves a registry that accepts images from some addresses only.
 func serveTo(t *testing.T, dir string, mayWrite func(netip.Addr) bool) *httptest.Server {
 	t.Helper()
 	r, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
@@ -66,7 +66,7 @@ func call(t *testing.T, method, url, body string, header ...string) (*http.Respo
 	return answer, string(text)
 }
 
-// want makes a request that is to end with a status, and an error's code where it is one.
+// want makes a request and requires a status and, for an error, its code.
 func want(t *testing.T, status int, code, method, url, body string, header ...string) *http.Response {
 	t.Helper()
 	answer, text := call(t, method, url, body, header...)
@@ -76,7 +76,7 @@ func want(t *testing.T, status int, code, method, url, body string, header ...st
 	return answer
 }
 
-// image is a small image, with its parts by their descriptors.
+// image returns a small image: its blobs by digest, and their order.
 func image(text string) (desc ocispec.Descriptor, all map[string][]byte, order []ocispec.Descriptor) {
 	all = map[string][]byte{}
 	add := func(mediaType string, content []byte) ocispec.Descriptor {
@@ -87,21 +87,21 @@ func image(text string) (desc ocispec.Descriptor, all map[string][]byte, order [
 	}
 	config := add(ocispec.MediaTypeImageConfig, []byte(`{"architecture":"amd64","os":"linux"}`))
 	layer := add(ocispec.MediaTypeImageLayer, bytes.Repeat([]byte(text), 100_000))
-	manifest, _ := json.Marshal(ocispec.Manifest{ // it has only what JSON has
+	manifest, _ := json.Marshal(ocispec.Manifest{ // JSON can encode every field
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{layer},
 	})
 	return add(ocispec.MediaTypeImageManifest, manifest), all, order
 }
 
-// TestPushAndPull: by containerd's client, which nodes have; what was pushed is there when
-// the registry starts again, under every name.
+// TestPushAndPull: containerd's client, which nodes use, pushes and pulls images. After a restart
+// the registry still has every name.
 func TestPushAndPull(t *testing.T) {
 	dir := t.TempDir()
 	first := serve(t, dir)
 	desc, parts, order := image("layer ")
 	host := strings.TrimPrefix(first.URL, "http://")
 	for _, name := range []string{"/app:1", "/team/app:2", "/app:1"} {
-		resolver := docker.NewResolver(docker.ResolverOptions{}) // one remembers what it has pushed
+		resolver := docker.NewResolver(docker.ResolverOptions{}) // it caches pushes
 		pusher, err := resolver.Pusher(t.Context(), host+name)
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ func push(t *testing.T, pusher remotes.Pusher, d ocispec.Descriptor, text []byte
 	}
 }
 
-// TestUploads: in parts, with the errors that clients go by.
+// TestUploads: uploads in parts, with the errors that clients depend on.
 func TestUploads(t *testing.T) {
 	server := serve(t, t.TempDir())
 	uploads := server.URL + "/v2/a/b/blobs/uploads/"
@@ -188,13 +188,13 @@ func TestUploads(t *testing.T) {
 	if answer, text := call(t, http.MethodGet, server.URL+"/v2/a/b/blobs/"+d.String(), "", "Range", "bytes=3-"); answer.StatusCode != http.StatusPartialContent || text != "two" {
 		t.Errorf("a part of it: %s %q", answer.Status, text)
 	}
-	// All at once, and what is there already.
+	// A single upload, and one of an existing blob.
 	want(t, http.StatusCreated, "", http.MethodPost, uploads+"?digest="+digest.FromString("x").String(), "x")
 	want(t, http.StatusCreated, "", http.MethodPost, uploads+"?digest="+digest.FromString("x").String(), "x")
 	want(t, http.StatusCreated, "", http.MethodPost, uploads+"?mount="+d.String()+"&from=other", "")
 	want(t, http.StatusAccepted, "", http.MethodPost, uploads+"?mount="+digest.FromString("absent").String()+"&from=other", "")
 	want(t, http.StatusCreated, "", http.MethodPut, begin()+"?digest="+d.String(), "onetwo")
-	// Another content than was said is not kept.
+	// Content that does not match its digest is not stored.
 	at = begin()
 	want(t, http.StatusBadRequest, "DIGEST_INVALID", http.MethodPut, at+"?digest="+digest.FromString("y").String(), "z")
 	want(t, http.StatusNotFound, "BLOB_UNKNOWN", http.MethodGet, server.URL+"/v2/a/b/blobs/"+digest.FromString("y").String(), "")
@@ -222,7 +222,7 @@ func TestManifests(t *testing.T) {
 	if answer.Header.Get("Content-Type") != "application/x.test" && answer.Header.Get("Docker-Content-Digest") != d {
 		t.Errorf("headers %v", answer.Header)
 	}
-	// An index of what is there.
+	// An index of existing manifests.
 	want(t, http.StatusCreated, "", http.MethodPut, at+"both", fmt.Sprintf(`{"manifests":[{"digest":%q}]}`, d))
 	want(t, http.StatusOK, "", http.MethodHead, at+"both", "")
 	want(t, http.StatusAccepted, "", http.MethodDelete, at+"1", "")
@@ -232,7 +232,7 @@ func TestManifests(t *testing.T) {
 	want(t, http.StatusNotFound, "MANIFEST_UNKNOWN", http.MethodDelete, at+"2", "")
 }
 
-// TestPaths: nothing but names leads to files, and nothing is answered that is not asked for.
+// TestPaths: only valid names lead to files, and a directory is never listed.
 func TestPaths(t *testing.T) {
 	server := serve(t, t.TempDir())
 	d := digest.FromString("x").String()
@@ -262,7 +262,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestServe: it ends with its context, and leaves the directory to the next one.
+// TestServe: the server ends with its context, and the next server can use the directory.
 func TestServe(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {

@@ -14,11 +14,10 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestGatewayIsTheHost: of the addresses on a container's network, that of the default route is the
-// host's, and no other.
+// TestGatewayIsTheHost: on a container's network only the gateway of the default route is the host.
 func TestGatewayIsTheHost(t *testing.T) {
 	require.Root(t)
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test, and the namespace with it
+	runtime.LockOSThread() // never unlocked: thread and namespace end with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatal(err)
 	}

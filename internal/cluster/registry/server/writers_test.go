@@ -10,8 +10,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestOnlyTheHostWrites: a pod of a cluster overwrote tags that others run. Whoever is not the host
-// may read, and nothing else.
+// TestOnlyTheHostWrites: without this check a pod of a cluster could overwrite tags that others
+// run. All clients except the host can only read.
 func TestOnlyTheHostWrites(t *testing.T) {
 	dir := t.TempDir()
 	host := serve(t, dir)
@@ -45,8 +45,8 @@ func TestOnlyTheHostWrites(t *testing.T) {
 	want(t, http.StatusNotFound, "", http.MethodGet, pod.URL+"/v2/app/manifests/2", "")
 }
 
-// TestFromHost: neighbours on a container's network are not its host, to a registry that is open
-// as its container opens it.
+// TestFromHost: other containers on a container's network are not its host. The registry is opened
+// as in its container.
 func TestFromHost(t *testing.T) {
 	r, err := Open(t.Context(), t.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {

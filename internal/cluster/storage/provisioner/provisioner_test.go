@@ -26,7 +26,7 @@ type memory struct {
 	claims  map[string]*corev1.PersistentVolumeClaim
 	volumes map[string]*corev1.PersistentVolume
 	events  map[string]string
-	// fails makes the call of that name fail once.
+	// fails is the name of a call that fails once.
 	fails string
 }
 
@@ -108,7 +108,7 @@ func (m *memory) CreateEvent(_ context.Context, e *corev1.Event) error {
 	return nil
 }
 
-// said are all events.
+// said returns all events.
 func (m *memory) said() string {
 	var all []string
 	for _, text := range m.events {
@@ -117,7 +117,7 @@ func (m *memory) said() string {
 	return strings.Join(all, "\n")
 }
 
-// of is a provisioner of the node "a", with a directory of its own.
+// of returns a provisioner of the node "a", with a directory of its own.
 func of(t *testing.T) (*provisioner, *memory, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -130,7 +130,7 @@ func of(t *testing.T) (*provisioner, *memory, string) {
 	return newProvisioner("a", root, m, slog.New(slog.DiscardHandler)), m, dir
 }
 
-// claimOf is a claim that the scheduler has given to a node.
+// claimOf returns a claim that the scheduler has assigned to a node.
 func claimOf(node string) *corev1.PersistentVolumeClaim {
 	class := storage.Class
 	return &corev1.PersistentVolumeClaim{
@@ -142,7 +142,8 @@ func claimOf(node string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// TestVolumeOfAClaim: from the claim to the directory, and back to nothing.
+// TestVolumeOfAClaim: the provisioner creates the directory of a claim, and removes it with the
+// claim.
 func TestVolumeOfAClaim(t *testing.T) {
 	p, m, dir := of(t)
 	for range 2 {
@@ -165,7 +166,7 @@ func TestVolumeOfAClaim(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "pvc-u1", "deep", "er"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// A claim that is bound, and a volume that is in use, are left alone.
+	// The provisioner leaves bound claims and used volumes alone.
 	bound := claimOf("a")
 	bound.Spec.VolumeName = "pvc-u1"
 	v.Status.Phase = corev1.VolumeBound
@@ -189,7 +190,7 @@ func TestVolumeOfAClaim(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotOurs: claims and volumes of others, and of other nodes, stay as they are.
+// TestWhatIsNotOurs: claims and volumes of other provisioners and of other nodes do not change.
 func TestWhatIsNotOurs(t *testing.T) {
 	p, m, dir := of(t)
 	for name, spoil := range map[string]func(c *corev1.PersistentVolumeClaim){
@@ -227,7 +228,7 @@ func TestWhatIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestRefusals: a claim that a directory cannot serve is reported, and not retried.
+// TestRefusals: a claim that a directory cannot satisfy is reported, and not retried.
 func TestRefusals(t *testing.T) {
 	block := corev1.PersistentVolumeBlock
 	for want, spoil := range map[string]func(c *corev1.PersistentVolumeClaim, m *memory){
@@ -261,7 +262,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestNodeIsGone: its claims are given to another one, and its volumes go.
+// TestNodeIsGone: the claims of a removed node are rescheduled, and its volumes are deleted.
 func TestNodeIsGone(t *testing.T) {
 	p, m, _ := of(t)
 	if err := p.claim(t.Context(), claimOf("gone")); err != nil {
@@ -278,7 +279,8 @@ func TestNodeIsGone(t *testing.T) {
 	}
 }
 
-// TestPathOfAVolume: what a volume says leads to no directory but its own.
+// TestPathOfAVolume: a volume object cannot make the provisioner use another directory than its
+// own.
 func TestPathOfAVolume(t *testing.T) {
 	p, m, dir := of(t)
 	if err := os.Mkdir(filepath.Join(dir, "other"), 0o700); err != nil {
@@ -297,7 +299,7 @@ func TestPathOfAVolume(t *testing.T) {
 	}
 }
 
-// TestFailuresAreTriedAgain: and a directory that is there already is no fault.
+// TestFailuresAreTriedAgain: failed calls are retried, and an existing directory is not an error.
 func TestFailuresAreTriedAgain(t *testing.T) {
 	p, m, _ := of(t)
 	for _, fails := range []string{"class", "create volume"} {

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestProcessOfABundle: Exec reads the process by itself, and from the whole spec where
-// an older version wrote that alone.
+// TestProcessOfABundle: Exec reads the file with the process alone, or the whole spec if an older
+// version wrote only that.
 func TestProcessOfABundle(t *testing.T) {
 	s := Store{Root: t.TempDir()}
 	if _, err := s.ReadProcess("box"); !errors.Is(err, errs.NotFound) {

@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
-// TestSealWaitsForForks: a process that is being started has the copy of the program open
-// for writing until its execve, as this test has it.
+// TestSealWaitsForForks: a process that is starting has the copy of the program open for writing
+// until its execve. The test does the same.
 func TestSealWaitsForForks(t *testing.T) {
 	require.Root(t)
 	dir, program := filepath.Join(t.TempDir(), "pod-init"), filepath.Join(t.TempDir(), "program")
@@ -34,7 +34,7 @@ func TestSealWaitsForForks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The copy is made while there may be more of the program.
+	// The copy exists before the program is read to its end.
 	copied := filepath.Join(dir, ocispec.PodInitProgram)
 	for deadline := time.Now().Add(require.Patience(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(copied); err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// testAttribute is one that anybody may set on files and directories.
+// testAttribute is an attribute that every user may set on files and directories.
 const testAttribute = "user.berth.label"
 
 func makeTree(t *testing.T, dirs, files int) string {
@@ -46,7 +46,7 @@ func labelOf(t *testing.T, path string) string {
 	return string(value[:n])
 }
 
-// labelled counts the files below root, root included, that have the label.
+// labelled counts the files with the label at and below root.
 func labelled(t *testing.T, root, label string) (with, without int) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
@@ -76,7 +76,7 @@ func TestRelabel(t *testing.T) {
 	if with, without := labelled(t, root, "a:b:c:s0"); with != 1+20*2+20*30 || without != 0 {
 		t.Errorf("%d have the label, %d do not", with, without)
 	}
-	// What is right at the root is right: nothing is looked at again.
+	// If the root has the right label, no file is checked again.
 	file := filepath.Join(root, "d0/sub/0")
 	if err := syscall.Setxattr(file, testAttribute, []byte("own"), 0); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestRelabel(t *testing.T) {
 	}
 }
 
-// What is ended half way is not taken for done, and the next one finishes it.
+// An interrupted relabel does not count as complete, and the next one completes it.
 func TestRelabelIsEnded(t *testing.T) {
 	root := makeTree(t, 10, 50)
 	r := NewRelabeller(testAttribute)
@@ -174,12 +174,12 @@ func TestFileSystemsWithoutLabels(t *testing.T) {
 	}
 }
 
-// TestPanicEndsOneVolume: a fault is the error of who waits for the volume, and ends nobody else.
+// TestPanicEndsOneVolume: a panic fails the requests that wait for this volume, and no others.
 func TestPanicEndsOneVolume(t *testing.T) {
 	r := NewRelabeller(testAttribute)
-	close(r.slots) // to send to it panics
+	close(r.slots) // a send to it panics
 	root := t.TempDir()
-	for range 2 { // the second would wait for a volume that is still worked on
+	for range 2 { // the second one must not wait for the first
 		err := r.Relabel(t.Context(), root, "x", nil)
 		if err == nil || !strings.Contains(err.Error(), "because of a fault in berth") || errs.Kind(err) != nil {
 			t.Errorf("got %v", err)

@@ -13,11 +13,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// fakePolicy is a policy that knows a few types and gives out levels in order.
+// fakePolicy is a policy that knows a few types and assigns levels in order.
 type fakePolicy struct {
 	disabled bool
 	bare     bool // without types for containers
-	pairs    int  // 0 for many
+	pairs    int  // 0 means many
 	next     int
 	reserved []string
 }
@@ -56,7 +56,7 @@ func (p *fakePolicy) Check(label string) error {
 	return nil
 }
 
-// TestPolicyWithoutContainers: Debian's names types for containers that it does not have.
+// TestPolicyWithoutContainers: Debian's policy names types for containers that it does not contain.
 func TestPolicyWithoutContainers(t *testing.T) {
 	policy := &fakePolicy{bare: true}
 	_, err := New(policy, Auto).Sandbox("one", nil)
@@ -68,8 +68,8 @@ func TestPolicyWithoutContainers(t *testing.T) {
 	}
 }
 
-// A sandbox more than there are categories for is refused; the next one is not, once one
-// of them has gone.
+// If all categories are in use, the next sandbox is refused. Once a sandbox is removed, the next
+// one is accepted.
 func TestCategoriesAreExhausted(t *testing.T) {
 	l := New(&fakePolicy{pairs: 3}, Auto)
 	for _, id := range []string{"one", "two", "three"} {
@@ -124,7 +124,7 @@ func TestSandboxesAreKeptApart(t *testing.T) {
 	}
 }
 
-// After a restart the levels of sandboxes that live are not given out again.
+// After a restart the levels of running sandboxes are not assigned again.
 func TestAdopt(t *testing.T) {
 	p := &fakePolicy{}
 	old := mustSandbox(t, New(p, Auto), "old", nil)
@@ -201,8 +201,7 @@ func TestHostsWithoutSELinux(t *testing.T) {
 	}
 }
 
-// TestOff: what cannot be had is refused, as it is of AppArmor.
-// TestLenient: a label that nobody can have is left out, and not where SELinux is.
+// TestLenient: without SELinux a requested label is omitted. With SELinux it is applied.
 func TestLenient(t *testing.T) {
 	asked := &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}
 	l := New(&fakePolicy{disabled: true}, Lenient)
@@ -217,6 +216,7 @@ func TestLenient(t *testing.T) {
 	}
 }
 
+// TestOff: a request that the host cannot enforce is refused, as for AppArmor.
 func TestOff(t *testing.T) {
 	l := New(&fakePolicy{}, Off)
 	for name, c := range map[string]struct {

@@ -36,8 +36,8 @@ func TestLabelStoreCreatesTheDirectory(t *testing.T) {
 	testStore(t, dir)
 }
 
-// A store of before has all its layers labelled, once. What containers wrote is
-// theirs, and where they made a directory too deep the daemon starts all the same.
+// The layers of a store from an earlier version are labelled once. Files that containers wrote keep
+// their labels. The daemon starts even if a container created a directory too deep to walk.
 func TestLabelStoreOfAnEarlierVersion(t *testing.T) {
 	dir := makeTree(t, 4, 4)
 	written, layer := filepath.Join(dir, "d0/sub/0"), filepath.Join(dir, "d1/sub/0")
@@ -65,7 +65,7 @@ func TestLabelStoreOfAnEarlierVersion(t *testing.T) {
 	if got := labelOf(t, layer); got != "other" {
 		t.Errorf("a store with the label was walked again: %q", got)
 	}
-	setLabel(t, dir, "system_u:object_r:var_lib_t:s0") // the host's labels were set back
+	setLabel(t, dir, "system_u:object_r:var_lib_t:s0") // the host's labels were restored
 	testStore(t, dir)
 	if got := labelOf(t, layer); got != layers {
 		t.Errorf("a store whose top lost the label was not walked: %q", got)

@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// testLabel is an attribute that anybody may set.
+// testLabel is an attribute that every user may set.
 const testLabel = "user.berth.label"
 
 func labelOf(t *testing.T, path string) string {
@@ -33,7 +33,7 @@ func labelOf(t *testing.T, path string) string {
 	return string(value[:n])
 }
 
-// volumeMaker is an image.Rootfs that can do no more than make volumes.
+// volumeMaker is an image.Rootfs that can only create volumes.
 type volumeMaker struct {
 	image.Rootfs
 	dir  string
@@ -80,8 +80,8 @@ func makeVolumes(t *testing.T, labels selinux.Labels, declared ...string) ([]oci
 	return volumes, stages, maker, err
 }
 
-// TestImageVolumesAreCreated: links of the image stay in it, and the copies have the
-// container's label, whatever volumes of pods get.
+// TestImageVolumesAreCreated: links of the image are resolved inside of it. The copies have the
+// container's label, even if the pod's volumes have another one.
 func TestImageVolumesAreCreated(t *testing.T) {
 	labels := selinux.Labels{Process: "u:r:container_t:s0:c1,c2", Mount: "u:r:file_t:s0:c1,c2"}
 	volumes, stages, maker, err := makeVolumes(t, labels, "/var/run/lock", "loose/x", "/up/run/lock/../other")

@@ -52,7 +52,7 @@ func TestDetectRefusesWithAReason(t *testing.T) {
 	}
 }
 
-// TestTableIsComplete: what every row needs is there.
+// TestTableIsComplete: each row has all required values.
 func TestTableIsComplete(t *testing.T) {
 	for _, release := range Releases() {
 		d, err := Release(release)

@@ -63,7 +63,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// TestReplacedByItsSocket: a runtime that listens elsewhere than usual is drained there.
+// TestReplacedByItsSocket: a runtime on an unusual socket is drained there.
 func TestReplacedByItsSocket(t *testing.T) {
 	files := map[string]string{
 		"/etc/containerd/config.toml": "version = 2\nroot = \"/data/c\"\n[grpc]\naddress = \"/run/other.sock\"\n",
@@ -76,7 +76,7 @@ func TestReplacedByItsSocket(t *testing.T) {
 	}
 }
 
-// TestKubeletBinary: a plan without any kubelet is refused.
+// TestKubeletBinary: a plan without a kubelet is refused.
 func TestKubeletBinary(t *testing.T) {
 	for _, dir := range []string{"/usr/bin", "/usr/local/bin"} {
 		host := provisiontest.New()
@@ -103,7 +103,7 @@ func TestKubeletBinary(t *testing.T) {
 	}
 }
 
-// load reads a description from what follows its head.
+// load reads a description, given without its head.
 func load(t *testing.T, text string) *nodefile.Node {
 	t.Helper()
 	n, err := nodefile.Load("test", []byte("apiVersion: berth.run/v1alpha1\nkind: Node\n"+text))

@@ -10,7 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// TestSourcesWithoutDigest: only a directory needs none, and the machine knows what is one.
+// TestSourcesWithoutDigest: only a directory needs no digest. The machine knows whether a source is
+// one.
 func TestSourcesWithoutDigest(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "runc"), nil, 0o755); err != nil {

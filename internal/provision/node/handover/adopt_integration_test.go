@@ -21,8 +21,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestImagesMoveBothWays: an image goes from a real containerd to berth and back,
-// with the digest that it had, and berth runs it.
+// TestImagesMoveBothWays: an image is copied from a real containerd to berth and back. It keeps its
+// digest, and berth runs it.
 func TestImagesMoveBothWays(t *testing.T) {
 	require.Root(t)
 	ctr := require.Binary(t, "ctr")
@@ -64,7 +64,7 @@ func TestImagesMoveBothWays(t *testing.T) {
 	}
 }
 
-// adopt applies the task, which must then find nothing more to do.
+// adopt applies the task, and requires that nothing is left to do.
 func adopt(t *testing.T, host provision.Host, task AdoptImages) {
 	t.Helper()
 	change, err := task.Check(t.Context(), host)
@@ -82,7 +82,7 @@ func adopt(t *testing.T, host provision.Host, task AdoptImages) {
 	}
 }
 
-// digestOf finds the test image's digest in what ctr lists.
+// digestOf finds the test image's digest in the output of ctr.
 func digestOf(t *testing.T, table string) string {
 	t.Helper()
 	for line := range strings.Lines(table) {
@@ -94,7 +94,7 @@ func digestOf(t *testing.T, table string) string {
 	return ""
 }
 
-// startContainerd runs a containerd of its own until the test ends.
+// startContainerd runs a separate containerd until the test ends.
 func startContainerd(t *testing.T, ctr string) Runtime {
 	t.Helper()
 	binary := require.Binary(t, "containerd")
@@ -103,8 +103,7 @@ func startContainerd(t *testing.T, ctr string) Runtime {
 	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Its mounts go with it; and it wants a controller of cgroup v1 that is active to be
-	// mounted.
+	// Its mounts end with it. It requires that active controllers of cgroup v1 are mounted.
 	script := `mount --make-rprivate /
 if [ -d /sys/fs/cgroup/memory ] && ! mountpoint -q /sys/fs/cgroup/hugetlb; then
   mkdir -p /sys/fs/cgroup/hugetlb && mount -t cgroup -o hugetlb cgroup /sys/fs/cgroup/hugetlb

@@ -151,7 +151,7 @@ func TestDrainOfNobody(t *testing.T) {
 	}
 }
 
-// store fills a directory of blobs.
+// store fills a directory with blobs.
 type store struct {
 	t    *testing.T
 	host *provisiontest.Host
@@ -179,8 +179,8 @@ func (s store) manifest(config, layer digest.Digest) digest.Digest {
 	return s.put(fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"digest":%q},"layers":[{"digest":%q},{"digest":%q}]}`, config, layer, layer))
 }
 
-// TestAdopt: what containerd has goes to berth as OCI archives with the same digests;
-// what berth has already, and what is not all there, is left.
+// TestAdopt: containerd's images are copied to berth as OCI archives with the same digests. Images
+// that berth already has, and incomplete ones, are skipped.
 func TestAdopt(t *testing.T) {
 	s := newStore(t)
 	layer := s.put("layer")
@@ -248,7 +248,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAdoptTellsOfFailures: the loader's own words, and a loader that ends early.
+// TestAdoptTellsOfFailures: the error has the loader's own message, also if the loader exits early.
 func TestAdoptTellsOfFailures(t *testing.T) {
 	s := newStore(t)
 	whole := s.manifest(s.put("config"), s.put(strings.Repeat("layer", 1<<20)))
@@ -331,7 +331,7 @@ func TestKubeletEndpoint(t *testing.T) {
 	}
 }
 
-// TestEvict: the kubelet does not run while its pods are taken away, and runs again after.
+// TestEvict: the kubelet is stopped during the eviction of its pods, and started after it.
 func TestEvict(t *testing.T) {
 	old := &fakeRuntime{pods: []*runtimeapi.PodSandbox{pod("1", "web", runtimeapi.PodSandboxState_SANDBOX_READY)}}
 	host := provisiontest.New()

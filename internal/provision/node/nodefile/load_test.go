@@ -140,7 +140,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// helpful wants that each fault has a place and says what to do.
+// helpful checks that each fault has a place and names a fix.
 func helpful(t *testing.T, err error) {
 	t.Helper()
 	var faults manifest.Faults
@@ -154,14 +154,14 @@ func helpful(t *testing.T, err error) {
 	}
 }
 
-// TestEveryFaultSaysWhatToDo reads the checks themselves, so that one which no case of
-// TestFaults provokes is found, too.
+// TestEveryFaultSaysWhatToDo reads the source of the checks, so that it also finds faults without a
+// case in TestFaults.
 func TestEveryFaultSaysWhatToDo(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Where the text of a fault stands among the arguments.
+	// The index of the fault's text in the arguments.
 	at := map[string]int{"Fault": 1, "conflict": 2, "refuse": 1}
 	seen := 0
 	for _, name := range files {
@@ -198,7 +198,7 @@ func TestEveryFaultSaysWhatToDo(t *testing.T) {
 				return true
 			})
 			seen++
-			// What is handed through was looked at where it was written.
+			// A text that is passed through is checked where it is written.
 			if text != "" && text != "%s" && text != "%v" && (manifest.Fault{Problem: text}).Fix() == "" {
 				t.Errorf("%s: %q does not say what to do", set.Position(call.Pos()), text)
 			}

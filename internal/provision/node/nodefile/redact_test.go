@@ -7,8 +7,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// TestRedact: the node file that the history shows has no content of files that not
-// everybody may read, also where an anchor or a comment has it.
+// TestRedact: the node file in the history has no content of files that not every user may read,
+// even if an anchor or a comment contains it.
 func TestRedact(t *testing.T) {
 	text := `apiVersion: berth.run/v1alpha1
 kind: Node

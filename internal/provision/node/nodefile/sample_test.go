@@ -10,7 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// TestSampleIsADescription: the sample, long or short, reads back as what it was made of.
+// TestSampleIsADescription: the sample, long or short, reads back as the description from which it
+// was written.
 func TestSampleIsADescription(t *testing.T) {
 	want := Default()
 	want.Runtime.Name = "containerd"
@@ -29,8 +30,8 @@ func TestSampleIsADescription(t *testing.T) {
 	}
 }
 
-// TestSampleShowsEveryField: with all its comments made text, the sample has no
-// unknown field and no wrong type; it may have conflicts.
+// TestSampleShowsEveryField: with all its comments enabled, the sample has no unknown field and no
+// wrong type. It may have conflicts.
 func TestSampleShowsEveryField(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(Sample(Default())) {
@@ -57,13 +58,13 @@ func TestSampleShowsEveryField(t *testing.T) {
 	}
 }
 
-// isField reports whether a line is a field, not a sentence.
+// isField reports whether a line is a field and not a sentence.
 func isField(text string) bool {
 	name, _, found := strings.Cut(text, ":")
 	return strings.TrimSpace(text) == "-" || found && !strings.ContainsAny(name, " .") && name[0] >= 'a' && name[0] <= 'z'
 }
 
-// TestSampleOfEachRuntimeIsRight: what `berth node init` writes has no fault.
+// TestSampleOfEachRuntimeIsRight: the output of `berth node init` has no fault.
 func TestSampleOfEachRuntimeIsRight(t *testing.T) {
 	for _, runtime := range []string{"berth", "containerd", "crio", "docker"} {
 		n := Default()
@@ -76,7 +77,8 @@ func TestSampleOfEachRuntimeIsRight(t *testing.T) {
 	}
 }
 
-// TestSchemaNamesWhatTheReaderTakes compares the two ways in which the struct is read.
+// TestSchemaNamesWhatTheReaderTakes: the schema and the reader derive the same fields from the
+// struct.
 func TestSchemaNamesWhatTheReaderTakes(t *testing.T) {
 	var schema struct {
 		Required   []string

@@ -14,8 +14,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// TestContainerdReadsWhatWeWrite gives each configuration to the containerd that is
-// there: every key that we set must be in what it says it runs with.
+// TestContainerdReadsWhatWeWrite passes each configuration to the installed containerd. Every key
+// must be in the effective configuration that it prints.
 func TestContainerdReadsWhatWeWrite(t *testing.T) {
 	containerd := require.Binary(t, "containerd")
 	out, err := exec.CommandContext(t.Context(), containerd, "--version").Output()
@@ -54,13 +54,13 @@ func TestContainerdReadsWhatWeWrite(t *testing.T) {
 			if err := toml.Unmarshal(dump, &theirs); err != nil {
 				t.Fatal(err)
 			}
-			delete(ours, "imports") // told as the files that were found
+			delete(ours, "imports") // printed as the files that it found
 			contains(t, "", ours, theirs)
 		})
 	}
 }
 
-// contains reports every leaf of want that got has not.
+// contains reports each leaf of want that is not in got.
 func contains(t *testing.T, path string, want, got map[string]any) {
 	for key, value := range want {
 		at := path + "/" + key

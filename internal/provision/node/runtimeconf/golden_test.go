@@ -19,7 +19,7 @@ import (
 
 func yes() *bool { b := true; return &b }
 
-// models are the least that a node says, and all that it can say.
+// models are a node with the fewest settings, and a node with all settings.
 func models() map[string]Model {
 	return map[string]Model{
 		"least": {SystemdCgroup: true, CNI: CNI{ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin"}}},
@@ -50,8 +50,8 @@ func models() map[string]Model {
 	}
 }
 
-// of is what containerd of this version can honour of m: 1.6 has one snapshotter for
-// all handlers and no NRI.
+// of returns the settings of m that this version of containerd supports. 1.6 has one snapshotter
+// for all handlers, and no NRI.
 func of(m Model, v nodefile.Version) Model {
 	m.Version = v
 	if v.Less(1, 7) {
@@ -160,7 +160,7 @@ func TestRegistries(t *testing.T) {
 	golden.Check(t, "testdata/"+"crio-registries.conf", conf)
 }
 
-// TestCertLinksOfOneHost: what several entries say of one host comes together.
+// TestCertLinksOfOneHost: several entries for one host are merged.
 func TestCertLinksOfOneHost(t *testing.T) {
 	list := []registries.Registry{
 		{Host: "a", Access: registries.Access{CA: []string{"/1"}, ClientCert: "/c"}, Mirrors: []registries.Mirror{{URL: "https://m/x", Access: registries.Access{CA: []string{"/2"}}}}},

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
 )
 
-// TestIDOfAnExecThatWasNotStarted: its caller comes back with the same id while the answer
-// that told him so is still being done with, and the two share a record.
+// TestIDOfAnExecThatWasNotStarted: the caller gets an error and retries with the same id while the
+// supervisor still completes the first request. Both use the same record.
 func TestIDOfAnExecThatWasNotStarted(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	s := &Set{opts: Options{StateDir: t.TempDir()}, log: log, held: heldfiles.New(nil, log)}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// slowKeeper answers when the context of the question ends, or with its error.
+// slowKeeper answers when the context of the request ends, or with its error.
 type slowKeeper struct {
 	Keeper
 	err error
@@ -24,8 +24,8 @@ func (k slowKeeper) Hold(ctx context.Context, _ string, _ ...*os.File) error {
 	return ctx.Err()
 }
 
-// TestHoldEndsWithItsRequest: a request that has ended does not wait for the keeper's
-// answer, and that is no fault of the keeper.
+// TestHoldEndsWithItsRequest: Hold does not wait for the keeper after its request has ended. This
+// does not count as an error of the keeper.
 func TestHoldEndsWithItsRequest(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))

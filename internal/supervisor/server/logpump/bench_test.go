@@ -17,11 +17,11 @@ import (
 
 const writerEnv = "BERTH_LOGPUMP_WRITER"
 
-// benchBytes is what one round writes: 200 MiB of lines of 128 bytes.
+// benchBytes is written in one round: 200 MiB of lines of 128 bytes.
 const benchBytes = 200 << 20
 
-// BenchmarkThroughput lets another process write lines of 128 bytes as fast as
-// the pump takes them. BERTH_BENCH_DIR says where the log lies.
+// BenchmarkThroughput: another process writes lines of 128 bytes as fast as the pump reads them.
+// BERTH_BENCH_DIR is the directory of the log.
 func BenchmarkThroughput(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -76,7 +76,7 @@ func runWriter(size string) error {
 	line := append(bytes.Repeat([]byte("x"), 127), '\n')
 	block := bytes.Repeat(line, n/len(line))
 	for range benchBytes / n {
-		// A signal can make one write a short one.
+		// A signal can cause a short write.
 		for rest := block; len(rest) > 0; {
 			n, err := syscall.Write(1, rest)
 			if err != nil && !errors.Is(err, syscall.EINTR) {
@@ -88,7 +88,7 @@ func runWriter(size string) error {
 	return nil
 }
 
-// BenchmarkIdle tells what a container costs that says nothing.
+// BenchmarkIdle measures the cost of a container that writes nothing.
 func BenchmarkIdle(b *testing.B) {
 	loop := runLoop(b)
 	dir, logDir := stageDir(b), b.TempDir()

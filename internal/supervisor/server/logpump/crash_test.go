@@ -23,13 +23,12 @@ import (
 	"github.com/berthrun/berth/internal/crilog"
 )
 
-// TestCrash kills the process that pumps at random moments while a container
-// writes at full speed to both streams, renames the log and has it reopened now
-// and then, and reads along. Afterwards every line is there once, in order.
+// TestCrash kills the process that pumps at random moments. Meanwhile a container writes at full
+// speed to both streams, and the test renames the log, has it reopened, and reads it. Afterwards
+// every line is in the log once, in order.
 //
-// BERTH_CRASH_SEED repeats a run's choices (not its moments), BERTH_CRASH_ROUNDS
-// sets how many kills there are; without it they go on for about 12 seconds, longer
-// where the machine is so slow that these tell nothing.
+// BERTH_CRASH_SEED repeats a run's choices, but not its moments. BERTH_CRASH_ROUNDS is the number
+// of kills. Without it they continue for about 12 seconds, longer on a slow machine.
 func TestCrash(t *testing.T) {
 	seed := envInt(t, "BERTH_CRASH_SEED", time.Now().UnixNano())
 	rounds := envInt(t, "BERTH_CRASH_ROUNDS", 0)
@@ -49,8 +48,8 @@ func TestCrash(t *testing.T) {
 
 func (c *crash) enough() bool { return c.kills >= 20 && c.rotations >= 3 }
 
-// crash is one run: this process is container, keeper, kubelet and log collector;
-// the child is the supervisor.
+// crash is one run. This process is container, keeper, kubelet and log collector. The child is the
+// supervisor.
 type crash struct {
 	t       *testing.T
 	rnd     *rand.Rand
@@ -80,8 +79,8 @@ func newCrash(t *testing.T, seed uint64) *crash {
 	return c
 }
 
-// round lets the child live for 0.2 to 18 ms from the start of its main, and
-// kills it; in some rounds the log is rotated on the way.
+// round kills the child 0.2 to 18 ms after the start of its main. Some rounds rotate the log
+// meanwhile.
 func (c *crash) round() {
 	if c.rnd.IntN(10) == 0 {
 		c.rotate()
@@ -100,8 +99,8 @@ func (c *crash) restart() {
 	c.child = startChild(c.bench)
 }
 
-// rotate does what a kubelet does: rename, ask, and if there is no answer either
-// take the rename back or ask again. The child may die at any point of it.
+// rotate does what a kubelet does. It renames the log and requests a new one. Without an answer it
+// either undoes the rename or repeats the request. The child may die at any point.
 func (c *crash) rotate() {
 	log, old := c.bench.path("0.log"), c.bench.path("0.log.old")
 	if c.rnd.IntN(2) == 0 {
@@ -112,8 +111,8 @@ func (c *crash) rotate() {
 	} else {
 		must(c.t, os.Rename(log, old))
 	}
-	// Each attempt has twice the time of the one before: on a slow machine too one
-	// gets through.
+	// Each attempt has twice the time of the previous one, so that one succeeds on a slow machine
+	// too.
 	for patience := c.lifetime() / 8; ; patience *= 2 {
 		child := c.child
 		killer := time.AfterFunc(patience, func() { child.cmd.Process.Kill() })
@@ -124,8 +123,8 @@ func (c *crash) rotate() {
 		}
 		c.restart()
 		if _, err := os.Lstat(log); os.IsNotExist(err) && c.rnd.IntN(3) == 0 {
-			// The child that was just started may make the log at this moment,
-			// if it found neither name: it must not come to that.
+			// The child that was just started may create the log at this moment, if it found
+			// neither name. The test has to avoid that.
 			c.child.await('o')
 			if _, err := os.Lstat(log); err == nil {
 				c.t.Fatal("a successor made a new log though the old one was there under another name")
@@ -154,9 +153,9 @@ func (c *crash) finish() {
 	c.check.end()
 }
 
-// writeLines is the container: it writes as fast as it can, in pieces that do not
-// end with lines, or talks line by line, so that the pump has nothing to do at
-// times. It tells the checker how many lines there were.
+// writeLines is the container. It writes as fast as it can, in pieces that do not end with lines.
+// At times it writes line by line, so that the pump has pauses. It reports the number of lines to
+// the checker.
 func (c *crash) writeLines(seed uint64, stream crilog.Stream, pipe *os.File) {
 	lines := newLines(seed, stream)
 	how := rand.New(rand.NewPCG(seed, 7+uint64(stream)))
@@ -194,7 +193,7 @@ func (c *crash) talk(lines *lineSource, pipe *os.File) {
 	}
 }
 
-// lineSource makes the lines of one stream, the same ones for the same seed.
+// lineSource generates the lines of one stream, the same ones for the same seed.
 type lineSource struct {
 	rnd *rand.Rand
 	n   int
@@ -205,14 +204,14 @@ func newLines(seed uint64, stream crilog.Stream) *lineSource {
 	return &lineSource{rnd: rand.New(rand.NewPCG(seed, uint64(stream)))}
 }
 
-// next returns the next line, of 20 bytes to 45 KB, mostly short ones.
+// next returns the next line, of 20 bytes to 45 KB. Most are short.
 func (l *lineSource) next() []byte {
 	size := 20 + l.rnd.IntN(200)
 	switch l.rnd.IntN(50) {
 	case 0:
 		size = 20 + l.rnd.IntN(45_000)
 	case 1:
-		// Around the length at which lines are cut.
+		// Near the length at which lines are split.
 		size = crilog.DefaultMaxText*(1+l.rnd.IntN(2)) - 3 + l.rnd.IntN(6)
 	}
 	l.buf = fmt.Appendf(l.buf[:0], "line %010d ", l.n)
@@ -224,7 +223,7 @@ func (l *lineSource) next() []byte {
 	return l.buf
 }
 
-// checker reads the logs in the order of their rotation and compares.
+// checker reads the logs in the order of their rotation and compares them.
 type checker struct {
 	t     *testing.T
 	want  [crilog.Streams]*lineSource
@@ -319,7 +318,7 @@ func (f *follower) run() {
 	}
 }
 
-// end compares what was read on the way with what is there now.
+// end compares the lines that were read during the run with the files.
 func (f *follower) end() {
 	f.t.Helper()
 	close(f.last)
@@ -367,7 +366,7 @@ func startChild(b *bench) *child {
 	return c
 }
 
-// await reads until the child says what; false if it died before.
+// await reads until the child prints the given text. It returns false if the child died before.
 func (c *child) await(what byte) bool {
 	for {
 		got, err := c.says.ReadByte()

@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// sickPlace is a place whose files ask onWrite before each write.
+// sickPlace is a place whose files call onWrite before each write.
 type sickPlace struct {
 	place
 	onWrite func(f logFile, p []byte, off int64) (int, error)
@@ -46,7 +46,7 @@ func (f sickFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.place.onWrite(f.logFile, p, off)
 }
 
-// sicken makes the logs below dir ask onWrite.
+// sicken makes the logs below dir call onWrite.
 func (b *bench) sicken(dir string, onWrite func(f logFile, p []byte, off int64) (int, error)) {
 	healthy := b.loop.locate
 	b.loop.locate = func(d, path string) place {
@@ -57,9 +57,8 @@ func (b *bench) sicken(dir string, onWrite func(f logFile, p []byte, off int64) 
 	}
 }
 
-// TestWriteStopsAnywhere stops each write of a conversation after some of its
-// bytes, and has it repeated by the pump itself or by a successor. The log is the
-// same in the end, and no byte of it that was there once changes.
+// TestWriteStopsAnywhere stops each write after some of its bytes. The pump itself or a successor
+// repeats the write. The log is the same in the end, and no byte that was in it changes.
 func TestWriteStopsAnywhere(t *testing.T) {
 	for _, successor := range []bool{false, true} {
 		for nth := int64(1); nth <= 3; nth++ {
@@ -111,7 +110,7 @@ func stopWrite(t *testing.T, successor bool, nth int64, part float64) {
 	}
 	<-failed
 	if successor {
-		// The record keeps the length of lines: the successor cuts them alike.
+		// The record contains the length of lines, so the successor splits them at the same length.
 		b.cfg.MaxText = 100
 		p = b.open()
 	}
@@ -127,8 +126,8 @@ func stopWrite(t *testing.T, successor bool, nth int64, part float64) {
 	}
 }
 
-// TestRotationDuringRedo renames the log between a write that stopped and its
-// repetition: it ends in the old file.
+// TestRotationDuringRedo renames the log between an interrupted write and its repetition. The write
+// is completed in the old file.
 func TestRotationDuringRedo(t *testing.T) {
 	for name, made := range map[string]bool{"new log made": true, "new log not made": false} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +197,7 @@ func TestRedoWithADeletedLog(t *testing.T) {
 	b.expect("0.log", "stdout F the line")
 }
 
-// TestFullDiskLosesNothing: the container waits, and goes on when there is room.
+// TestFullDiskLosesNothing: the container waits, and continues when there is space.
 func TestFullDiskLosesNothing(t *testing.T) {
 	b := newBench(t)
 	var full atomic.Bool
@@ -233,9 +232,8 @@ func TestFullDiskLosesNothing(t *testing.T) {
 	}
 }
 
-// TestHungDiskStopsItsPodOnly: the pods whose log directory answers go on, the
-// other's containers hold no more than a few threads, and nothing waits for them
-// that has a deadline.
+// TestHungDiskStopsItsPodOnly: pods whose log directory answers continue. The containers of the
+// other pod block only a few threads. No request with a deadline waits for them.
 func TestHungDiskStopsItsPodOnly(t *testing.T) {
 	b := newBench(t)
 	hung := t.TempDir()
@@ -275,7 +273,7 @@ func TestHungDiskStopsItsPodOnly(t *testing.T) {
 			t.Errorf("%s: %v, want Deadline", name, err)
 		}
 	}
-	// Closing does not wait either.
+	// Close does not wait either.
 	pumps[len(pumps)-1].Close()
 	close(release)
 	for i, other := range others[:len(others)-1] {
@@ -287,7 +285,7 @@ func TestHungDiskStopsItsPodOnly(t *testing.T) {
 	}
 }
 
-// TestOpenGivesUpOnHungDirectory: a request has its deadline.
+// TestOpenGivesUpOnHungDirectory: a request ends at its deadline.
 func TestOpenGivesUpOnHungDirectory(t *testing.T) {
 	b := newBench(t)
 	release := make(chan struct{})
@@ -319,13 +317,13 @@ func (s slowPlace) open(create bool) (logFile, error) {
 	return s.place.open(create)
 }
 
-// TestStageIsBounded: a container that writes without end into a log that cannot
-// be written is stopped by its pipe, and one that always leaves a line unfinished
-// gets the space of its stage back.
+// TestStageIsBounded: a container that writes endlessly into a log that cannot be written is
+// blocked by its pipe. A container that always leaves a line incomplete gets the space of its stage
+// back.
 func TestStageIsBounded(t *testing.T) {
 	b := newBench(t)
 	b.open()
-	// Odd pieces, so that reads end inside of lines.
+	// Odd sizes, so that reads end inside of lines.
 	piece := strings.Repeat("x", 4000) + "\n" + strings.Repeat("y", 95)
 	total := 0
 	for total < 32<<20 {
@@ -341,8 +339,8 @@ func TestStageIsBounded(t *testing.T) {
 	})
 }
 
-// TestEmptiesTheStageBeforeTheRecord: killed between the two in the other order,
-// a successor would write the stage again.
+// TestEmptiesTheStageBeforeTheRecord: in the other order, a kill between the two would make a
+// successor write the stage again.
 func TestEmptiesTheStageBeforeTheRecord(t *testing.T) {
 	b := newBench(t)
 	b.open().Close()
@@ -369,7 +367,7 @@ func TestEmptiesTheStageBeforeTheRecord(t *testing.T) {
 	b.expect("0.log", "stdout F one")
 }
 
-// TestIdleHasNoGoroutine: containers that say nothing cost none.
+// TestIdleHasNoGoroutine: containers that write nothing need no goroutine.
 func TestIdleHasNoGoroutine(t *testing.T) {
 	b := newBench(t)
 	before := runtime.NumGoroutine()
@@ -385,8 +383,8 @@ func TestIdleHasNoGoroutine(t *testing.T) {
 	waitFor(t, func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// Whoever forks copies the table of descriptors, and a child closes what is in it:
-// no log is open there, since closing asks a file system that may hang.
+// A fork copies the descriptor table, and the child closes its descriptors. The log must not be in
+// it, because a close calls the file system, which may hang.
 func TestLogIsNotOpenInTheTableOfDescriptors(t *testing.T) {
 	b := newBench(t)
 	p := b.open()

@@ -20,10 +20,10 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// patience bounds waits for what must happen; nothing takes nearly so long.
+// patience bounds each wait. Nothing takes nearly that long.
 const patience = 20 * time.Second
 
-// bench is a container's end of a pump, and the places around it.
+// bench is a container's end of a pump, and the directories around it.
 type bench struct {
 	t      testing.TB
 	loop   *Loop
@@ -48,7 +48,7 @@ func newBench(t testing.TB) *bench {
 	return b
 }
 
-// ctx ends when patience does.
+// ctx ends after patience.
 func (b *bench) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	b.t.Cleanup(cancel)
@@ -78,7 +78,7 @@ func runLoop(t testing.TB) *Loop {
 	return loop
 }
 
-// stageDir is on tmpfs where there is one for us.
+// stageDir is on tmpfs if there is a writable one.
 func stageDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "berth-logpump-")
@@ -93,7 +93,7 @@ func stageDir(t testing.TB) string {
 	return dir
 }
 
-// open opens a pump on duplicates, as a supervisor does whose keeper has others.
+// open opens a pump on duplicates, as a supervisor does whose keeper has the originals.
 func (b *bench) open() *Pump {
 	b.t.Helper()
 	var ends [crilog.Streams]*os.File
@@ -141,7 +141,7 @@ func (b *bench) lines(name string) []string {
 		}
 		line, err := crilog.Parse(raw)
 		if err != nil {
-			// It may be half written.
+			// The last line may be incomplete.
 			lines = append(lines, err.Error())
 			continue
 		}
@@ -154,7 +154,7 @@ func (b *bench) lines(name string) []string {
 	return lines
 }
 
-// expect waits until the log has the lines wanted.
+// expect waits until the log has the wanted lines.
 func (b *bench) expect(name string, want ...string) {
 	b.t.Helper()
 	var got []string
@@ -169,7 +169,7 @@ func (b *bench) expect(name string, want ...string) {
 	b.t.Fatalf("%s (-want +got)\n%s", name, cmp.Diff(want, got))
 }
 
-// expectEmptied waits until a stage is given back, which a drain does not wait for.
+// expectEmptied waits until a stage is released. A drain does not wait for that.
 func (b *bench) expectEmptied(stream crilog.Stream) {
 	b.t.Helper()
 	var size int64
@@ -227,7 +227,7 @@ func TestSuccessorContinues(t *testing.T) {
 	}
 }
 
-// TestStageEmptiedBeforeTheRecordChanged: a process was killed between the two.
+// TestStageEmptiedBeforeTheRecordChanged: a process was killed between the two operations.
 func TestStageEmptiedBeforeTheRecordChanged(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
@@ -273,7 +273,7 @@ func TestReopenRotates(t *testing.T) {
 	if err := p.Reopen(b.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing was renamed since: the same file.
+	// The log was not renamed since, so it is the same file.
 	if err := p.Reopen(b.ctx()); err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestSuccessorFindsRenamedLog(t *testing.T) {
 	}
 	b.write(b.stdout, "two\n")
 	p = b.open()
-	// Nobody has asked for a new log: the rename may be taken back.
+	// No client has requested a new log, so the rename may be undone.
 	b.expect("0.log.1", "stdout F one", "stdout F two")
 	if err := p.Reopen(b.ctx()); err != nil {
 		t.Fatal(err)
@@ -325,7 +325,7 @@ func TestDeletedLogIsCreatedAgain(t *testing.T) {
 	if err := os.RemoveAll(b.path("app")); err != nil {
 		t.Fatal(err)
 	}
-	// The container goes on, even past what pipe and stage hold.
+	// The container continues, even beyond what the pipe and the stage can hold.
 	for range 100 {
 		b.write(b.stdout, strings.Repeat("lost line\n", 1000))
 	}
@@ -385,7 +385,7 @@ func TestNoLogPathDiscards(t *testing.T) {
 
 func TestOneStream(t *testing.T) {
 	b := newBench(t)
-	end, err := sysfd.ReopenPipe(b.reader[0], os.O_RDONLY) // the pump closes it when it likes
+	end, err := sysfd.ReopenPipe(b.reader[0], os.O_RDONLY) // the pump closes it at any time
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -432,7 +432,7 @@ func TestOpenRefuses(t *testing.T) {
 	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
 		t.Errorf("written outside: %v, %v", left, err)
 	}
-	// The pipes are still ours.
+	// The pipes still belong to the test.
 	b.write(b.stdout, "fine\n")
 	b.drain(b.open())
 	b.expect("0.log", "stdout F fine")
@@ -504,7 +504,7 @@ func waitFor(t *testing.T, done func() bool) {
 	}
 }
 
-// lockedBuffer is a buffer for two goroutines.
+// lockedBuffer is a buffer that two goroutines can use.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -20,7 +20,7 @@ func TestSubscribersSeeOutputAtOnce(t *testing.T) {
 	var one, two, errOut lockedBuffer
 	first := subscribed(t, p, &one, nil)
 	second := subscribed(t, p, &two, &errOut)
-	// A prompt has no newline and must be seen nevertheless.
+	// A prompt has no newline, but clients must see it.
 	b.write(b.stdout, "name? ")
 	waitFor(t, func() bool { return one.String() == "name? " && two.String() == "name? " })
 	first.Close()
@@ -40,11 +40,11 @@ func TestSubscribersSeeOutputAtOnce(t *testing.T) {
 	<-late.Done()
 }
 
-// TestSlowSubscriberIsDropped: neither the container nor another client notices.
+// TestSlowSubscriberIsDropped: a slow client affects neither the container nor another client.
 func TestSlowSubscriberIsDropped(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
-	reader, writer := io.Pipe() // nobody reads
+	reader, writer := io.Pipe() // the client never reads
 	slow := subscribed(t, p, writer, nil)
 	broken := subscribed(t, p, brokenWriter{}, nil)
 	line := strings.Repeat("x", 1023) + "\n"
@@ -54,7 +54,7 @@ func TestSlowSubscriberIsDropped(t *testing.T) {
 	for i := range lines {
 		b.write(b.stdout, line)
 		if i%1024 == 0 {
-			// The fast client is as fast as a client must be.
+			// The fast client reads as fast as required.
 			waitFor(t, func() bool { return seen.behind(b, p) < backlogMax/2 })
 		}
 	}
@@ -79,7 +79,7 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// countingWriter expects the same line again and again.
+// countingWriter expects the same line repeatedly.
 type countingWriter struct {
 	t    *testing.T
 	line string
@@ -110,8 +110,8 @@ func (w *countingWriter) behind(b *bench, p *Pump) int {
 	return int(p.Stats().Read[0]) - w.got
 }
 
-// Who was subscribed to a predecessor comes back to what was read meanwhile, and to
-// nothing twice.
+// A client that was subscribed to the previous pump gets what was read meanwhile, and nothing
+// twice.
 func TestResubscribeMissesNothing(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
@@ -171,7 +171,7 @@ func resubscribed(t *testing.T, p *Pump, stdout, stderr io.Writer) *Subscription
 	return sub
 }
 
-// stuckWriter blocks until the test ends, as a client does that does not read.
+// stuckWriter blocks until the test ends, like a client that does not read.
 type stuckWriter struct{ t *testing.T }
 
 func (w stuckWriter) Write([]byte) (int, error) {
@@ -179,8 +179,8 @@ func (w stuckWriter) Write([]byte) (int, error) {
 	return 0, io.ErrClosedPipe
 }
 
-// A container chooses how its output is cut. Whatever it does, a client that does
-// not read costs what backlogMax says, and not a multiple of it.
+// A container decides how its output is split. In any case a client that does not read costs at
+// most backlogMax, and not a multiple of it.
 func TestBacklogCountsItsMemory(t *testing.T) {
 	for name, streams := range map[string][]crilog.Stream{
 		"single bytes":                {crilog.Stdout},
@@ -206,7 +206,7 @@ func TestBacklogCountsItsMemory(t *testing.T) {
 	}
 }
 
-// Single bytes that a new supervisor reads cost no more than replayMax either.
+// Single bytes that a new supervisor reads cost at most replayMax.
 func TestReplayCountsItsMemory(t *testing.T) {
 	f := &fanOut{budget: &budget{}}
 	f.startReplay()
@@ -219,7 +219,7 @@ func TestReplayCountsItsMemory(t *testing.T) {
 	}
 }
 
-// A chunk's bytes arrive in order, however they were joined.
+// The bytes of a chunk arrive in order, however chunks were joined.
 func TestBacklogKeepsOrder(t *testing.T) {
 	var b backlog
 	var want, got strings.Builder
@@ -262,15 +262,15 @@ func TestSubscribersAreLimited(t *testing.T) {
 	}
 }
 
-// The containers of a pod share a budget. The client that keeps the most is
-// dropped, and one that reads keeps its stream.
+// The containers of a pod share a budget. The client with the largest backlog is dropped, and a
+// client that reads keeps its stream.
 func TestPodsShareABudget(t *testing.T) {
 	b := newBench(t)
 	one := b.open()
 	other := newBench(t)
 	other.cfg.LogDir, other.cfg.LogPath, other.loop = b.cfg.LogDir, "other.log", b.loop
 	two := other.open()
-	// An unrelated pod does not count.
+	// Another pod does not count.
 	stranger := newBench(t)
 	stranger.loop = b.loop
 	three := stranger.open()
@@ -286,7 +286,7 @@ func TestPodsShareABudget(t *testing.T) {
 		one.subscribers.send(crilog.Stdout, piece)
 		two.subscribers.send(crilog.Stdout, piece)
 		three.subscribers.send(crilog.Stdout, piece)
-		// A client whose turn does not come keeps as much as one that does not read.
+		// A client that was not scheduled yet has the same backlog as one that does not read.
 		waitFor(t, func() bool { return len(seen.String()) == (i+1)<<20 })
 	}
 	dropped := 0

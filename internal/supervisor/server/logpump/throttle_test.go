@@ -21,14 +21,14 @@ func TestThrottle(t *testing.T) {
 		want  time.Duration
 	}{
 		{999, 0, 0},                       // the burst
-		{1048, 0, 500 * time.Millisecond}, // half a second's worth more
-		{1048, 0.51, 0},                   // it was waited for
+		{1048, 0, 500 * time.Millisecond}, // half a second more
+		{1048, 0.51, 0},                   // after the wait
 		{1247, 1.51, time.Second},
-		{1247, 100, 0}, // a long rest earns a burst and no more
+		{1247, 100, 0}, // a long pause gives one burst only
 		{2245, 100, 0},
 		{2254, 100, 100 * time.Millisecond},
-		{2254, 100, 110 * time.Millisecond}, // a turn that moves nothing counts, too
-		{2254, 50, 120 * time.Millisecond},  // a clock that goes back earns nothing
+		{2254, 100, 110 * time.Millisecond}, // a turn without output counts, too
+		{2254, 50, 120 * time.Millisecond},  // a clock that goes back gives nothing
 	} {
 		if got := th.wait(step.total*unit, second(step.now)).Round(time.Microsecond); got != step.want {
 			t.Errorf("%d units after %v s: wait %v, want %v", step.total, step.now, got, step.want)
@@ -40,9 +40,8 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// A flood of empty lines, which grow by a factor of 41 on their way to the log, is
-// held to the rate. Each line is in the log nevertheless, and the end of the
-// container does not wait.
+// Empty lines grow by a factor of 41 on their way to the log. A flood of them is limited to the
+// rate. Each line is in the log all the same, and the container's exit does not wait.
 func TestFloodIsHeldToItsRate(t *testing.T) {
 	b := newBench(t)
 	b.cfg.Rate = 1 << 20
@@ -64,7 +63,7 @@ func TestFloodIsHeldToItsRate(t *testing.T) {
 		ended <- nil
 	}()
 	waitFor(t, func() bool { return p.Stats().Written > burst*b.cfg.Rate })
-	// The burst is gone. What one turn writes may be on top of it.
+	// The burst is used up. One turn may write more than the rate.
 	const turn = int64(spliceMax * crilog.Overhead)
 	for range 20 {
 		written := p.Stats().Written
@@ -88,8 +87,8 @@ func TestFloodIsHeldToItsRate(t *testing.T) {
 	}
 }
 
-// Single bytes cost the supervisor as much as large pieces, and nearly nothing in the
-// log: what is held to the rate is how often they are looked at.
+// Single bytes cost the supervisor as much as large pieces, but add almost nothing to the log. So
+// the rate limits how often the pump reads them.
 func TestFloodOfSingleBytesIsHeldToItsRate(t *testing.T) {
 	b := newBench(t)
 	b.cfg.Rate = 1 << 20

@@ -7,7 +7,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// What the request is to blame for is Invalid, whatever else the text has.
+// An error that the request causes is Invalid, whatever else its text contains.
 func TestKindOf(t *testing.T) {
 	const start = "unable to start container process: error during container init: "
 	for text, want := range map[string]error{

@@ -77,7 +77,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// create makes a container whose init is reaped by the test's end.
+// create creates a container whose init is reaped by the end of the test.
 func (b *bench) create(id string) (*Plan, *Starting) {
 	b.t.Helper()
 	spec := &specs.Spec{
@@ -131,8 +131,8 @@ func (b *bench) remove(plan *Plan, pidfd *os.File) {
 	pidfd.Close()
 }
 
-// TestRemoveRefusesRunningContainers: libcontainer's Destroy, asked first thing, would kill
-// it and say nothing.
+// TestRemoveRefusesRunningContainers: without this check, libcontainer's Destroy would kill a
+// running container without an error.
 func TestRemoveRefusesRunningContainers(t *testing.T) {
 	b := newBench(t)
 	_, s := b.create("runs")
@@ -150,8 +150,8 @@ func TestRemoveRefusesRunningContainers(t *testing.T) {
 	}
 }
 
-// TestStartOfADeadInitLeaksNothing: libcontainer's Exec leaves a goroutine and a
-// thread behind each time.
+// TestStartOfADeadInitLeaksNothing: libcontainer's Exec leaves a goroutine and a thread behind each
+// time.
 func TestStartOfADeadInitLeaksNothing(t *testing.T) {
 	b := newBench(t)
 	_, s := b.create("dead")
@@ -165,7 +165,7 @@ func TestStartOfADeadInitLeaksNothing(t *testing.T) {
 			t.Fatalf("start: %v", err)
 		}
 	}
-	// One that has answered may not have ended yet.
+	// An init that has answered may not have exited yet.
 	for deadline := time.Now().Add(require.Patience(10 * time.Second)); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines before, %d after", before, runtime.NumGoroutine())
@@ -194,9 +194,9 @@ func TestStartTwiceAndAgain(t *testing.T) {
 	}
 }
 
-// TestStartAgainOfAnEndedContainer: whoever began the start died before he could tell that
-// the program was executed. One that has ended since did run, and its code is true; an
-// init that was killed as it waited did not.
+// TestStartAgainOfAnEndedContainer: the supervisor died during a start, before it reported that the
+// program was executed. If the container has exited since, it did run, and its exit code is right.
+// If its init was killed while it waited, it did not run.
 func TestStartAgainOfAnEndedContainer(t *testing.T) {
 	b := newBench(t)
 	end := func(s *Starting) {

@@ -84,7 +84,7 @@ func TestWriteThatFailsKeepsTheOldRecord(t *testing.T) {
 	if err := WriteJSON(sysfile.Replace, path, &r); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, sysfile.TempPrefix+Name), 0o700); err != nil { // in the way of the next one
+	if err := os.Mkdir(filepath.Join(dir, sysfile.TempPrefix+Name), 0o700); err != nil { // this blocks the next write
 		t.Fatal(err)
 	}
 	r.Stage = Exited

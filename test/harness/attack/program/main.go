@@ -1,5 +1,5 @@
-// The program that tests run in a container to attack from there. It is static and
-// needs nothing of the container's image.
+// The attack program that tests run in a container. It is static and needs nothing of the
+// container's image.
 package main
 
 import (
