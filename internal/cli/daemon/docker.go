@@ -30,7 +30,7 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	}
 	engine, err := docker.New(ctx, docker.Config{
 		Instance:     instanceOf(cfg),
-		StateDir:     filepath.Join(cfg.State, engineDir),
+		StateDir:     filepath.Join(cfg.State, dockerDir),
 		NetNSDir:     cfg.Network.NetNSDir,
 		CgroupDriver: driver,
 		StatsPeriod:  time.Duration(cfg.Stats.Period),
@@ -42,7 +42,7 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	}
 	u.Push("close the engine", func(context.Context) error { return engine.Close() })
 	store, err := images.New(images.Options{
-		Client: client, StateDir: filepath.Join(cfg.Root, "docker-images"), Log: log,
+		Client: client, StateDir: filepath.Join(cfg.Root, dockerDir), Log: log,
 		NoProgressTimeout: time.Duration(cfg.Image.NoProgressTimeout),
 	})
 	if err != nil {

@@ -53,6 +53,9 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	}
 	u.Push("close the network", func(context.Context) error { return p.network.Close() })
 
+	if err := retireFormer(ctx, cfg, p, log); err != nil {
+		return nil, err
+	}
 	if p.backend, err = openBackend(ctx, cfg, log); err != nil {
 		return nil, err
 	}

@@ -51,6 +51,7 @@ const (
 	imagesDir     = "images"
 	networkDir    = "network"
 	engineDir     = "engine"
+	dockerDir     = "docker"
 	supervisorDir = "supervisor"
 )
 
@@ -93,6 +94,7 @@ func makeDirs(cfg *config.Daemon) error {
 		filepath.Join(cfg.Root, podsDir), filepath.Join(cfg.Root, imagesDir), filepath.Join(cfg.Root, networkDir),
 		filepath.Join(cfg.State, podsDir), filepath.Join(cfg.State, imagesDir), filepath.Join(cfg.State, networkDir),
 		filepath.Join(cfg.State, engineDir), filepath.Join(cfg.State, supervisorDir),
+		filepath.Join(cfg.Root, dockerDir), filepath.Join(cfg.State, dockerDir),
 	} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("cannot make a directory of berth: %w", err)
