@@ -36,6 +36,10 @@ const (
 	SandboxID = "run.berth.sandbox"
 	// Instance is the name of the berth that made the container. Several can use one engine.
 	Instance = "run.berth.instance"
+	// Image is ImagePause on the pause image. The engine adds labels of an image to those of its
+	// containers.
+	Image      = "run.berth.image"
+	ImagePause = "pause"
 )
 
 // OfSandbox returns the labels of a pause container: those of the request, its annotations, and
@@ -100,7 +104,7 @@ func Split(dockerLabels map[string]string) (labels, annotations map[string]strin
 // isInternal reports whether a label is about the container, and not from the request.
 func isInternal(key string) bool {
 	switch key {
-	case Type, LogPath, SandboxDockerID, ID, SandboxID, Instance:
+	case Type, LogPath, SandboxDockerID, ID, SandboxID, Instance, Image:
 		return true
 	}
 	return false

@@ -75,7 +75,7 @@ func TestOfContainer(t *testing.T) {
 func TestRequestCannotForgeLabels(t *testing.T) {
 	forged := map[string]string{
 		Type: TypeContainer, LogPath: "/etc/shadow", SandboxDockerID: dockerID,
-		ID: containerID, SandboxID: containerID, Instance: "other",
+		ID: containerID, SandboxID: containerID, Instance: "other", Image: ImagePause,
 	}
 	got := OfSandbox(sandboxSpec(forged, nil), "default")
 	want := map[string]string{Type: TypeSandbox, Container: PauseName, ID: sandboxID, Instance: "default"}
@@ -90,8 +90,9 @@ func TestSplit(t *testing.T) {
 	for name, test := range map[string]struct {
 		docker, labels, annotations map[string]string
 	}{
-		"no labels": {docker: nil},
-		"a sandbox": {OfSandbox(sandboxSpec(labels, annotations), "x"), labels, annotations},
+		"no labels":          {docker: nil},
+		"a sandbox":          {OfSandbox(sandboxSpec(labels, annotations), "x"), labels, annotations},
+		"of the pause image": {docker: map[string]string{Type: TypeSandbox, Image: ImagePause}},
 		"a container": {
 			OfContainer(&engine.ContainerSpec{
 				SandboxSpec: sandboxSpec(nil, nil),
