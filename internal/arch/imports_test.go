@@ -132,6 +132,7 @@ func floors() []string {
 		"layers",
 		"database",
 		"tree",
+		"progress",
 		"names",
 	}
 }
