@@ -6,8 +6,8 @@ set -euo pipefail
 declare -A packages=(
   [build]="gcc libc6-dev libseccomp-dev pkg-config git"
   [demo]="curl iproute2 procps"
-  [test]="busybox-static debootstrap runc nftables iptables iproute2 containernetworking-plugins docker-registry containerd fuse3 jq curl procps util-linux conntrack haproxy"
-  [e2e]="podman netavark aardvark-dns docker.io"
+  [test]="busybox-static debootstrap runc nftables iptables iproute2 containernetworking-plugins docker-registry containerd fuse3 jq curl procps util-linux conntrack haproxy docker.io"
+  [e2e]="podman netavark aardvark-dns"
   [vm]="qemu-system-x86 debootstrap cpio e2fsprogs busybox-static kmod"
 )
 

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker"
 	"github.com/berthrun/berth/internal/engine/docker/api"
 	"github.com/berthrun/berth/internal/engine/docker/images"
+	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/undo"
 )
@@ -42,8 +43,8 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	}
 	u.Push("close the engine", func(context.Context) error { return engine.Close() })
 	store, err := images.New(images.Options{
-		Client: client, StateDir: filepath.Join(cfg.Root, dockerDir), Log: log,
-		NoProgressTimeout: time.Duration(cfg.Image.NoProgressTimeout),
+		Client: client, Dir: filepath.Join(cfg.Root, dockerDir), Log: log,
+		PullRules: dockerPullRules(cfg), Pinned: []string{pause.Reference},
 	})
 	if err != nil {
 		return nil, err
@@ -52,11 +53,15 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 		engine: engine,
 		images: store,
 		apply: func(cfg *config.Daemon) {
-			store.SetNoProgressTimeout(time.Duration(cfg.Image.NoProgressTimeout))
+			store.SetPullRules(dockerPullRules(cfg))
 			engine.SetRules(dockerRules(cfg))
 		},
 		close: func() error { return errors.Join(engine.Close(), client.Close()) },
 	}, nil
+}
+
+func dockerPullRules(cfg *config.Daemon) images.PullRules {
+	return images.PullRules{NoProgressTimeout: time.Duration(cfg.Image.NoProgressTimeout)}
 }
 
 func dockerRules(cfg *config.Daemon) docker.Rules {

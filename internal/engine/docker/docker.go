@@ -16,12 +16,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/docker/api"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
+	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
@@ -85,7 +84,7 @@ type Engine struct {
 	meter      *meter.Meter
 	logs       *logs.Manager
 	objects    *objects
-	pauses     singleflight.Group
+	pause      *pause.Loader
 	failed     *startFailures
 	listener   atomic.Pointer[exitListener]
 }
@@ -113,6 +112,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		cfg: cfg, client: cfg.Client, log: cfg.Log,
 		apparmor: apparmor.Find("berth-" + cfg.Instance),
 		failed:   newStartFailures(),
+		pause:    pause.NewLoader(cfg.Client),
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)

@@ -14,7 +14,6 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
-	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/errs"
@@ -76,7 +75,7 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 
 // startPause creates and starts a sandbox's pause container.
 func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, parent string) (*container.InspectResponse, error) {
-	image, err := e.pauseImage(ctx)
+	image, err := e.pause.Ensure(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -110,16 +109,6 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 	}
 	e.objects.started(spec.ID, running)
 	return running, nil
-}
-
-// pauseImage returns the id of the pause image, which it loads if the Docker Engine does not
-// have it.
-func (e *Engine) pauseImage(ctx context.Context) (string, error) {
-	id, err, _ := e.pauses.Do("pause", func() (any, error) { return pause.Ensure(ctx, e.client) })
-	if err != nil {
-		return "", fmt.Errorf("cannot load the pause image: %w", err)
-	}
-	return id.(string), nil
 }
 
 // pinNetNS keeps the network namespace of a process reachable at path. Processes that end
