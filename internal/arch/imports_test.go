@@ -131,6 +131,7 @@ func floors() []string {
 		"layers",
 		"database",
 		"tree",
+		"progress",
 		"names",
 	}
 }

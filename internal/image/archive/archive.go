@@ -66,6 +66,25 @@ func (i Image) String() string {
 	return i.Target.Digest.String()
 }
 
+// NameAll gives the one image without a name the fallback, if that is not nil. Invalid when
+// several have none.
+func NameAll(found []Image, fallback reference.Named) error {
+	nameless := 0
+	for i := range found {
+		if len(found[i].Names) > 0 {
+			continue
+		}
+		nameless++
+		if fallback != nil {
+			found[i].Names = []reference.Named{fallback}
+		}
+	}
+	if nameless > 1 && fallback != nil {
+		return fmt.Errorf("the archive has %d images without a name, %s names one: %w", nameless, fallback, errs.Invalid)
+	}
+	return nil
+}
+
 // reader is an archive being read.
 type reader struct {
 	store  content.Store

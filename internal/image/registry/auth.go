@@ -17,30 +17,32 @@ type Auth struct {
 	IdentityToken, RegistryToken string
 }
 
-// credentials in the form in which they are used. An identity token is a secret
-// without a user.
-type credentials struct {
-	user, secret string
-	bearer       string
+// Credentials in the form in which they are used; the zero value is none.
+type Credentials struct {
+	// User and Secret are a name and a password. An identity token is a secret without a user.
+	User, Secret string
+	// Bearer is a token that is sent as it is.
+	Bearer string
 }
 
-// credentials are those for a registry; none, if they are for another one.
-func (a Auth) credentials(domain string) (credentials, error) {
+// Credentials returns those for the registry of a domain: none, if they are for another one.
+// Invalid when they cannot be decoded; the error quotes none of them.
+func (a Auth) Credentials(domain string) (Credentials, error) {
 	if a.ServerAddress != "" && !sameRegistry(a.ServerAddress, domain) {
-		return credentials{}, nil
+		return Credentials{}, nil
 	}
 	switch {
 	case a.Username != "":
-		return credentials{user: a.Username, secret: a.Password}, nil
+		return Credentials{User: a.Username, Secret: a.Password}, nil
 	case a.IdentityToken != "":
-		return credentials{secret: a.IdentityToken}, nil
+		return Credentials{Secret: a.IdentityToken}, nil
 	case a.Auth != "":
 		user, password, err := decodeAuth(a.Auth)
-		return credentials{user: user, secret: password}, err
+		return Credentials{User: user, Secret: password}, err
 	case a.RegistryToken != "":
-		return credentials{bearer: a.RegistryToken}, nil
+		return Credentials{Bearer: a.RegistryToken}, nil
 	}
-	return credentials{}, nil
+	return Credentials{}, nil
 }
 
 func decodeAuth(encoded string) (user, password string, err error) {

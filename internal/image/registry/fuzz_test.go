@@ -53,15 +53,15 @@ func FuzzAccess(f *testing.F) {
 // server.
 func checkStranger(t *testing.T, host string, auth Auth) {
 	t.Helper()
-	sent, err := auth.credentials("r.example")
-	if err != nil || sent.bearer == "" || host == "r.example" {
+	sent, err := auth.Credentials("r.example")
+	if err != nil || sent.Bearer == "" || host == "r.example" {
 		return
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://stranger.example/v2/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (bearer{"r.example", sent.bearer}).Authorize(t.Context(), req); err != nil || req.Header.Get("Authorization") != "" {
+	if err := (bearer{"r.example", sent.Bearer}).Authorize(t.Context(), req); err != nil || req.Header.Get("Authorization") != "" {
 		t.Errorf("a stranger is told %q, %v", req.Header, err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // configuredHosts are the hosts that serve images of domain, in the order in which
 // they are tried: hosts.toml's mirrors, then the registry itself.
 func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) ([]docker.RegistryHost, error) {
-	credentials, err := auth.credentials(domain)
+	credentials, err := auth.Credentials(domain)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) 
 			if host != home && host != domain {
 				return "", "", nil
 			}
-			return credentials.user, credentials.secret, nil
+			return credentials.User, credentials.Secret, nil
 		},
 		UpdateClient: func(client *http.Client) error {
 			client.Transport = guard(client.Transport, known, local)
@@ -46,8 +46,8 @@ func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) 
 				domain, hosts[i].Scheme, hosts[i].Host, strings.TrimSuffix(hosts[i].Path, "/v2"), errs.Invalid)
 		}
 		known[hosts[i].Host] = true
-		if credentials.bearer != "" && (hosts[i].Host == home || hosts[i].Host == domain) {
-			hosts[i].Authorizer = bearer{hosts[i].Host, credentials.bearer}
+		if credentials.Bearer != "" && (hosts[i].Host == home || hosts[i].Host == domain) {
+			hosts[i].Authorizer = bearer{hosts[i].Host, credentials.Bearer}
 		}
 	}
 	return hosts, nil

@@ -17,27 +17,27 @@ func TestCredentialsAreForOneRegistry(t *testing.T) {
 	for name, c := range map[string]struct {
 		auth   Auth
 		domain string
-		want   credentials
+		want   Credentials
 	}{
-		"none":             {Auth{}, "r.example", credentials{}},
-		"user":             {Auth{Username: "joe", Password: "p"}, "r.example", credentials{user: "joe", secret: "p"}},
-		"encoded":          {Auth{Auth: encoded}, "r.example", credentials{user: "joe", secret: "pa:ss"}},
-		"padded":           {Auth{Auth: base64.StdEncoding.EncodeToString([]byte("joe:p\x00\x00"))}, "r.example", credentials{user: "joe", secret: "p"}},
-		"identity token":   {Auth{IdentityToken: "t"}, "r.example", credentials{secret: "t"}},
-		"registry token":   {Auth{RegistryToken: "t"}, "r.example", credentials{bearer: "t"}},
-		"address fits":     {Auth{Username: "joe", ServerAddress: "https://R.example/v2/"}, "r.example", credentials{user: "joe"}},
-		"address differs":  {Auth{Username: "joe", ServerAddress: "https://other.example"}, "r.example", credentials{}},
-		"address of port":  {Auth{Username: "joe", ServerAddress: "r.example:5000"}, "r.example", credentials{}},
-		"hub by old name":  {Auth{Username: "joe", ServerAddress: "https://index.docker.io/v1/"}, "docker.io", credentials{user: "joe"}},
-		"hub is not other": {Auth{Username: "joe", ServerAddress: "https://index.docker.io/v1/"}, "r.example", credentials{}},
+		"none":             {Auth{}, "r.example", Credentials{}},
+		"user":             {Auth{Username: "joe", Password: "p"}, "r.example", Credentials{User: "joe", Secret: "p"}},
+		"encoded":          {Auth{Auth: encoded}, "r.example", Credentials{User: "joe", Secret: "pa:ss"}},
+		"padded":           {Auth{Auth: base64.StdEncoding.EncodeToString([]byte("joe:p\x00\x00"))}, "r.example", Credentials{User: "joe", Secret: "p"}},
+		"identity token":   {Auth{IdentityToken: "t"}, "r.example", Credentials{Secret: "t"}},
+		"registry token":   {Auth{RegistryToken: "t"}, "r.example", Credentials{Bearer: "t"}},
+		"address fits":     {Auth{Username: "joe", ServerAddress: "https://R.example/v2/"}, "r.example", Credentials{User: "joe"}},
+		"address differs":  {Auth{Username: "joe", ServerAddress: "https://other.example"}, "r.example", Credentials{}},
+		"address of port":  {Auth{Username: "joe", ServerAddress: "r.example:5000"}, "r.example", Credentials{}},
+		"hub by old name":  {Auth{Username: "joe", ServerAddress: "https://index.docker.io/v1/"}, "docker.io", Credentials{User: "joe"}},
+		"hub is not other": {Auth{Username: "joe", ServerAddress: "https://index.docker.io/v1/"}, "r.example", Credentials{}},
 	} {
-		got, err := c.auth.credentials(c.domain)
+		got, err := c.auth.Credentials(c.domain)
 		if err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
 		}
 	}
 	for _, bad := range []string{"no base64!", base64.StdEncoding.EncodeToString([]byte("nocolon"))} {
-		if _, err := (Auth{Auth: bad}).credentials("r"); !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), bad) {
+		if _, err := (Auth{Auth: bad}).Credentials("r"); !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), bad) {
 			t.Errorf("auth %q: %v", bad, err)
 		}
 	}

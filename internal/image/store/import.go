@@ -12,12 +12,13 @@ import (
 	"github.com/berthrun/berth/internal/image/archive"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Import implements image.Store.
-func (s *Store) Import(ctx context.Context, stream io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error) {
+func (s *Store) Import(ctx context.Context, stream io.Reader, name string, pin bool, report func(image.Progress)) ([]image.Image, error) {
 	var fallback reference.Named
 	if name != "" {
 		var err error
@@ -32,7 +33,7 @@ func (s *Store) Import(ctx context.Context, stream io.Reader, name string, pin b
 	defer end()
 	var list []image.Image
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
-		list, err = s.importStream(ctx, stream, fallback, pin, newMeter(progress))
+		list, err = s.importStream(ctx, stream, fallback, pin, progress.NewMeter(report))
 		return err
 	})
 	if err != nil {
@@ -43,17 +44,17 @@ func (s *Store) Import(ctx context.Context, stream io.Reader, name string, pin b
 	return list, nil
 }
 
-func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback reference.Named, pin bool, m *meter) ([]image.Image, error) {
+func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback reference.Named, pin bool, m *progress.Meter) ([]image.Image, error) {
 	free, err := sysfile.DiskFree(s.db.Root)
 	if err != nil {
 		return nil, err
 	}
-	m.stage(stageFetching, 0)
-	found, err := archive.Read(ctx, s.db.Content, stream, archive.Limits{Bytes: free}, m.add)
+	m.Stage(progress.Fetching, 0)
+	found, err := archive.Read(ctx, s.db.Content, stream, archive.Limits{Bytes: free}, m.Add)
 	if err != nil {
 		return nil, err
 	}
-	if err := nameAll(found, fallback); err != nil {
+	if err := archive.NameAll(found, fallback); err != nil {
 		return nil, err
 	}
 	// All are checked and unpacked before the first is shown.
@@ -63,7 +64,7 @@ func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback ref
 			return nil, err
 		}
 	}
-	m.stage(stageDone, 0)
+	m.Stage(progress.Done, 0)
 	var list []image.Image
 	for i, image := range found {
 		img, err := s.Record(ctx, trees[i], ArchiveNames(image, trees[i]), pin)
@@ -75,24 +76,6 @@ func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback ref
 	return list, nil
 }
 
-// nameAll gives the one image without a name the fallback.
-func nameAll(found []archive.Image, fallback reference.Named) error {
-	nameless := 0
-	for i := range found {
-		if len(found[i].Names) > 0 {
-			continue
-		}
-		nameless++
-		if fallback != nil {
-			found[i].Names = []reference.Named{fallback}
-		}
-	}
-	if nameless > 1 && fallback != nil {
-		return fmt.Errorf("the archive has %d images without a name, %s names one: %w", nameless, fallback, errs.Invalid)
-	}
-	return nil
-}
-
 // ArchiveNames are the names that an image of an archive gets.
 func ArchiveNames(image archive.Image, t *tree.Tree) []string {
 	var names []string
@@ -102,7 +85,7 @@ func ArchiveNames(image archive.Image, t *tree.Tree) []string {
 	return names
 }
 
-func (s *Store) importImage(ctx context.Context, image archive.Image, m *meter) (*tree.Tree, error) {
+func (s *Store) importImage(ctx context.Context, image archive.Image, m *progress.Meter) (*tree.Tree, error) {
 	t, err := s.db.ReadTree(ctx, image.String(), image.Target, s.db.Present)
 	if err != nil {
 		return nil, err
@@ -114,10 +97,10 @@ func (s *Store) importImage(ctx context.Context, image archive.Image, m *meter) 
 		}
 		total += layer.Size
 	}
-	m = newMeter(m.report)
-	m.stage(stageUnpacking, total)
+	m = m.Again()
+	m.Stage(progress.Unpacking, total)
 	ready := func(context.Context, int) error { return nil }
-	if err := s.layers.Unpack(ctx, t, ready, m.unpack); err != nil {
+	if err := s.layers.Unpack(ctx, t, ready, m.Unpack); err != nil {
 		return nil, fmt.Errorf("image %s: %w", image, err)
 	}
 	return t, nil

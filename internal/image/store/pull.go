@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"strings"
 
 	"github.com/distribution/reference"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -13,54 +11,35 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Pull implements image.Store.
-func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (string, error) {
+func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
 	named, err := names.Parse(ref)
 	if err != nil {
 		return "", err
 	}
-	flight, err := s.pulls.Join(ctx, flightKey(named, auth), func(ctx context.Context, feed *progressFeed) (string, error) {
+	return s.pulls.Do(ctx, named, auth, report, func(ctx context.Context, m *progress.Meter) (string, error) {
 		ctx, end, err := s.background.Begin(ctx)
 		if err != nil {
 			return "", err
 		}
 		defer end()
-		img, err := s.pull(ctx, named, auth, newMeter(feed.report))
+		img, err := s.pull(ctx, named, auth, m)
 		if err != nil {
 			return "", fmt.Errorf("cannot pull image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
 		}
 		return img.ID, nil
 	})
-	if err != nil {
-		return "", err
-	}
-	defer flight.Shared.watch(progress)()
-	select {
-	case <-flight.Done():
-		flight.Leave()
-		return flight.Result()
-	case <-ctx.Done():
-		if last := flight.Leave(); last {
-			<-flight.Done() // what the pull made is gone when its last caller returns
-		}
-		return "", context.Cause(ctx)
-	}
 }
 
-// flightKey is the key of a pull, which differs by credentials and keeps none.
-func flightKey(named reference.Named, auth image.Auth) string {
-	fields := []string{auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken}
-	return fmt.Sprintf("%s %x", named, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))
-}
-
-func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, m *meter) (img *image.Image, err error) {
+func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, m *progress.Meter) (img *image.Image, err error) {
 	rules := s.rules.Load()
-	ctx, release := m.guard(ctx, rules.NoProgressTimeout)
+	ctx, release := m.Guard(ctx, rules.NoProgressTimeout)
 	defer release()
 	defer func() {
 		// The guard's reason is more precise than "context canceled".
@@ -81,7 +60,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 		if err := s.fetchLayers(ctx, t, remote, m); err != nil {
 			return err
 		}
-		m.stage(stageDone, 0)
+		m.Stage(progress.Done, 0)
 		img, err = s.Record(ctx, t, pulledNames(named, t), false)
 		return err
 	})
@@ -98,34 +77,34 @@ func pulledNames(named reference.Named, t *tree.Tree) []string {
 
 // resolve asks the registry what the name means and fetches the documents that
 // describe the image.
-func (s *Store) resolve(ctx context.Context, named reference.Named, remote *registry.Repository, m *meter) (*tree.Tree, error) {
-	m.stage(stageResolving, 0)
-	end := m.transfer()
+func (s *Store) resolve(ctx context.Context, named reference.Named, remote *registry.Repository, m *progress.Meter) (*tree.Tree, error) {
+	m.Stage(progress.Resolving, 0)
+	end := m.Transfer()
 	target, err := remote.Resolve(ctx)
 	end()
 	if err != nil {
 		return nil, err
 	}
 	return s.db.ReadTree(ctx, named.String(), target, func(ctx context.Context, desc imagespec.Descriptor) error {
-		return s.fetch(ctx, remote, desc, m, func(int64) { m.touch() })
+		return s.fetch(ctx, remote, desc, m, func(int64) { m.Touch() })
 	})
 }
 
 // fetch gets one blob into the content store. Two pulls that want the same one
 // fetch it once.
-func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, m *meter, got func(int64)) error {
+func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, m *progress.Meter, got func(int64)) error {
 	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	defer m.transfer()()
+	defer m.Transfer()()
 	return errs.OfDisk(remote.Fetch(ctx, s.db.Content, desc, got))
 }
 
 // fetchLayers fetches the layers side by side and unpacks each as soon as it and
 // all below it are there.
-func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.Repository, m *meter) error {
+func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.Repository, m *progress.Meter) error {
 	var total, missing int64
 	for _, layer := range t.Layers {
 		total += layer.Size
@@ -138,7 +117,7 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 	} else if missing > free {
 		return fmt.Errorf("its layers have %d bytes, the disk has %d left: %w", missing, free, errs.Exhausted)
 	}
-	m.stage(stageFetching, total)
+	m.Stage(progress.Fetching, total)
 	group, ctx := errgroup.WithContext(ctx)
 	fetched := make([]chan struct{}, len(t.Layers))
 	for i := range fetched {
@@ -154,17 +133,17 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 	}
 	group.Go(func() error { return s.fetchAll(ctx, t, total, remote, m, fetched) })
 	group.Go(func() error {
-		return errs.Guard("unpacking", func() error { return s.layers.Unpack(ctx, t, ready, m.unpack) })
+		return errs.Guard("unpacking", func() error { return s.layers.Unpack(ctx, t, ready, m.Unpack) })
 	})
 	return group.Wait()
 }
 
-func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *meter, fetched []chan struct{}) error {
+func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
 	for i, layer := range t.Layers {
 		group.Go(func() error {
-			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, m, m.add) })
+			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, m, m.Add) })
 			if err != nil {
 				return fmt.Errorf("layer %d: %w", i, err)
 			}
@@ -175,6 +154,6 @@ func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote 
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	m.stage(stageUnpacking, total)
+	m.Stage(progress.Unpacking, total)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/keyed"
 )
 
@@ -71,7 +72,7 @@ type Store struct {
 	userAgent  string
 	log        *slog.Logger
 
-	pulls keyed.Flights[progressFeed, string]
+	pulls progress.Pulls
 	// blobs are held while one is fetched.
 	blobs keyed.Mutex
 

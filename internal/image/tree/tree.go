@@ -184,12 +184,14 @@ func (r Reader) choose(name string, document []byte) (imagespec.Descriptor, erro
 		}
 	}
 	if best == nil {
-		return imagespec.Descriptor{}, wrongPlatform(name, others)
+		return imagespec.Descriptor{}, WrongPlatform(name, others)
 	}
 	return *best, nil
 }
 
-func wrongPlatform(name string, has []string) error {
+// WrongPlatform is the error of an image that is for other platforms than this node's. Its kind
+// is Unsupported.
+func WrongPlatform(name string, has []string) error {
 	has = slices.DeleteFunc(has, func(p string) bool { return strings.HasPrefix(p, "unknown") })
 	if len(has) == 0 {
 		has = []string{"for no platform"}
@@ -237,7 +239,7 @@ func (r Reader) checkImage(name string, t *Tree) error {
 		return fmt.Errorf("image %s: its config has a %s digest, and ids of images are made of sha256: %w", name, t.Config.Digest.Algorithm(), errs.Unsupported)
 	}
 	if !r.Platform.Match(platforms.Normalize(t.Image.Platform)) {
-		return wrongPlatform(name, []string{platforms.Format(t.Image.Platform)})
+		return WrongPlatform(name, []string{platforms.Format(t.Image.Platform)})
 	}
 	if len(t.Layers) != len(t.Image.RootFS.DiffIDs) {
 		return fmt.Errorf("image %s: its manifest has %d layers, its config %d: %w", name, len(t.Layers), len(t.Image.RootFS.DiffIDs), errs.Invalid)

@@ -1,4 +1,4 @@
-package store
+package progress
 
 import (
 	"sync"
@@ -6,9 +6,9 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// progressFeed sends the progress of one pull to all its waiters. The zero
+// Feed sends the progress of one pull to all its waiters. The zero
 // value is ready.
-type progressFeed struct {
+type Feed struct {
 	mu       sync.Mutex
 	watchers map[int]func(image.Progress)
 	next     int
@@ -16,9 +16,9 @@ type progressFeed struct {
 	last *image.Progress
 }
 
-// watch calls progress with the current progress, and with all later reports, until stop
+// Watch calls progress with the current progress, and with all later reports, until stop
 // is called.
-func (f *progressFeed) watch(progress func(image.Progress)) (stop func()) {
+func (f *Feed) Watch(progress func(image.Progress)) (stop func()) {
 	if progress == nil {
 		return func() {}
 	}
@@ -40,7 +40,8 @@ func (f *progressFeed) watch(progress func(image.Progress)) (stop func()) {
 	}
 }
 
-func (f *progressFeed) report(p image.Progress) {
+// Report sends p to all watchers.
+func (f *Feed) Report(p image.Progress) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = &p

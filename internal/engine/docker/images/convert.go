@@ -1,0 +1,83 @@
+package images
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	imageapi "github.com/moby/moby/api/types/image"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/names"
+)
+
+// details are what an image's id stands for.
+type details struct {
+	config   imagespec.ImageConfig
+	platform imagespec.Platform
+	created  time.Time
+	chain    string
+	// size is that of the summary when the details were read.
+	size int64
+}
+
+func detailsFrom(found *imageapi.InspectResponse) details {
+	d := details{platform: platformOf(found), created: unixTime(0)}
+	if found.Config != nil {
+		d.config = found.Config.ImageConfig
+	}
+	if created, err := time.Parse(time.RFC3339Nano, found.Created); err == nil {
+		d.created = created
+	}
+	if len(found.RootFS.Layers) > 0 {
+		chain := make([]digest.Digest, len(found.RootFS.Layers))
+		for i, layer := range found.RootFS.Layers {
+			chain[i] = digest.Digest(layer)
+		}
+		d.chain = identity.ChainID(chain).String()
+	}
+	return d
+}
+
+func platformOf(found *imageapi.InspectResponse) imagespec.Platform {
+	return imagespec.Platform{OS: found.Os, Architecture: found.Architecture, Variant: found.Variant}
+}
+
+func unixTime(seconds int64) time.Time { return time.Unix(seconds, 0).UTC() }
+
+// imageOf converts what an engine says of one image. Size is the engine's, of the unpacked
+// layers: a graph driver does not know how large the compressed ones were.
+func (s *Images) imageOf(found *imageapi.InspectResponse) image.Image {
+	return s.made(found.ID, found.RepoTags, found.RepoDigests, found.Size, detailsFrom(found))
+}
+
+// listed converts an image of a list.
+func (s *Images) listed(summary imageapi.Summary, known details) image.Image {
+	return s.made(summary.ID, summary.RepoTags, summary.RepoDigests, summary.Size, known)
+}
+
+func (s *Images) made(id string, tags, digests []string, size int64, known details) image.Image {
+	img := image.Image{
+		ID: id, Tags: fullNames(tags), Digests: fullNames(digests), Size: size, Config: known.config,
+		OS: known.platform.OS, Architecture: known.platform.Architecture, Variant: known.platform.Variant,
+		Created: known.created, ChainID: known.chain,
+	}
+	img.Pinned = s.isPinned(id, img.Tags)
+	return img
+}
+
+// fullNames are the full forms of names as an engine shows them ("busybox:1"), sorted. Engines
+// write "<none>" for what is not there, which is no name.
+func fullNames(familiar []string) []string {
+	var list []string
+	for _, name := range familiar {
+		if named, err := names.Parse(name); err == nil && !strings.Contains(name, "<none>") {
+			list = append(list, named.String())
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}

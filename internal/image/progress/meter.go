@@ -1,0 +1,157 @@
+// Package progress counts what pulls and imports of images have done, and reports it. It ends
+// those that no longer move. It knows no store.
+package progress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+)
+
+// reportInterval is the shortest time between two reports of one stage.
+const reportInterval = 50 * time.Millisecond
+
+// The stages of image.Progress, in their order.
+const (
+	Resolving = "resolving"
+	Fetching  = "fetching"
+	Unpacking = "unpacking"
+	Done      = "done"
+)
+
+// Meter counts what a pull or an import has done and reports it. Its methods are safe for
+// concurrent use.
+type Meter struct {
+	report func(image.Progress)
+
+	mu       sync.Mutex
+	progress image.Progress
+	reported time.Time
+	// unpacked counts bytes of layers that are unpacked while others are fetched.
+	unpacked int64
+	// active transfers, and when the last byte of any came.
+	active int
+	last   time.Time
+}
+
+// NewMeter returns a Meter that calls report, which may be nil.
+func NewMeter(report func(image.Progress)) *Meter { return &Meter{report: report} }
+
+// Again returns a Meter that reports to the same function and has counted nothing.
+func (m *Meter) Again() *Meter { return NewMeter(m.report) }
+
+// Stage begins a stage with total bytes to do.
+func (m *Meter) Stage(name string, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.progress = image.Progress{Stage: name, Total: total}
+	if name == Unpacking {
+		m.progress.Done = m.unpacked
+	}
+	m.send()
+}
+
+// Add counts n more bytes of the current stage.
+func (m *Meter) Add(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = time.Now()
+	m.progress.Done += n
+	if m.last.Sub(m.reported) >= reportInterval {
+		m.send()
+	}
+}
+
+// Set replaces all that was counted, where something else counts.
+func (m *Meter) Set(p image.Progress) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = time.Now()
+	begins := p.Stage != m.progress.Stage
+	m.progress = p
+	if begins || m.last.Sub(m.reported) >= reportInterval {
+		m.send()
+	}
+}
+
+// Unpack counts n more bytes of layers as unpacked. They show in the stage
+// Unpacking, which begins when all are fetched.
+func (m *Meter) Unpack(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unpacked += n
+	if m.progress.Stage != Unpacking {
+		return
+	}
+	m.progress.Done = m.unpacked
+	if time.Since(m.reported) >= reportInterval {
+		m.send()
+	}
+}
+
+func (m *Meter) send() {
+	if m.report == nil {
+		return
+	}
+	m.reported = time.Now()
+	m.report(m.progress)
+}
+
+// Transfer counts a transfer from elsewhere until end is called.
+func (m *Meter) Transfer() (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.active++
+	m.last = time.Now()
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.active--
+	}
+}
+
+// Touch notes that a byte came that is part of no stage.
+func (m *Meter) Touch() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = time.Now()
+}
+
+// idle is how long the running transfers have brought nothing.
+func (m *Meter) idle() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.active == 0 {
+		return 0
+	}
+	return time.Since(m.last)
+}
+
+var errNoProgress = errors.New("no progress")
+
+// Guard ends the returned context when transfers bring nothing for timeout. Its cause says so,
+// and has kind Unavailable.
+func (m *Meter) Guard(ctx context.Context, timeout time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		ticker := time.NewTicker(max(timeout/20, time.Millisecond))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				if m.idle() >= timeout {
+					cancel(fmt.Errorf("the registry sent nothing for %s: %w: %w", timeout, errNoProgress, errs.Unavailable))
+					return
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}

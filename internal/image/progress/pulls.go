@@ -1,0 +1,46 @@
+package progress
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"github.com/distribution/reference"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/keyed"
+)
+
+// Pulls are the running pulls of a store. Callers that want the same image with the same
+// credentials share one. The zero value is ready.
+type Pulls struct{ flights keyed.Flights[Feed, string] }
+
+// Do joins the pull of named with auth, or starts it, which calls pull. It returns the id that
+// pull returns. report, which may be nil, gets the progress. A caller leaves when its ctx ends.
+// The context of pull ends when the last caller has left, which waits until pull has returned.
+func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
+	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (string, error) {
+		return pull(ctx, NewMeter(feed.Report))
+	})
+	if err != nil {
+		return "", err
+	}
+	defer flight.Shared.Watch(report)()
+	select {
+	case <-flight.Done():
+		flight.Leave()
+		return flight.Result()
+	case <-ctx.Done():
+		if last := flight.Leave(); last {
+			<-flight.Done() // what the pull made is gone when its last caller returns
+		}
+		return "", context.Cause(ctx)
+	}
+}
+
+// pullKey is the key of a pull, which differs by credentials and keeps none.
+func pullKey(named reference.Named, auth image.Auth) string {
+	fields := []string{auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken}
+	return fmt.Sprintf("%s %x", named, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))
+}
