@@ -22,15 +22,27 @@ type file struct {
 	// torn is the beginning of a line at offset, which a killed process left. The engine
 	// delivers the line again, so it is completed and no reader sees a byte change.
 	torn []byte
+	// written is what is in the log.
+	written progress
 	// unrecorded is true after the record could not be stored.
 	unrecorded bool
 }
 
-// recover finds the file of a predecessor and what is written.
+// recover finds the file of a predecessor and returns what is written. It can be repeated
+// after an error.
+func (f *file) recover() (progress, error) {
+	f.close()
+	f.offset, f.torn = 0, nil
+	var err error
+	f.written, err = f.find()
+	return f.written, err
+}
+
+// find is recover.
 //
 // A kubelet may have renamed the file, and may rename it back if it got no answer to its
 // request to reopen the log. So a renamed file stays the log until there is a new one.
-func (f *file) recover() (progress, error) {
+func (f *file) find() (progress, error) {
 	known, err := readRecord(f.recordPath)
 	switch {
 	case errors.Is(err, errs.NotFound):
@@ -68,7 +80,8 @@ func (f *file) recover() (progress, error) {
 	}
 	if err == nil && next != nil {
 		if err = f.cutTorn(); err == nil {
-			return written, f.use(next, written)
+			f.written = written
+			return written, f.use(next)
 		}
 	}
 	if next != nil {
@@ -103,11 +116,8 @@ func (f *file) recoverFromTail() (progress, error) {
 		return progress{}, nil
 	}
 	now, err := f.openExisting()
-	if err != nil || now == nil {
-		// Without a log there are no rotated files of it, except in the middle of a rotation.
-		if err != nil {
-			return progress{}, err
-		}
+	if err != nil {
+		return progress{}, err
 	}
 	older, compressed, err := f.place.rotated()
 	if err != nil && !gone(err) {
@@ -143,11 +153,9 @@ func (f *file) append(lines []byte, written progress) error {
 	if err := f.ready(); err != nil {
 		return err
 	}
-	if len(f.torn) > 0 {
-		if !bytes.HasPrefix(lines, f.torn) {
-			if err := f.cutTorn(); err != nil {
-				return err
-			}
+	if !bytes.HasPrefix(lines, f.torn) {
+		if err := f.cutTorn(); err != nil {
+			return err
 		}
 	}
 	if err := f.write(f.now, lines, f.offset); err != nil {
@@ -155,7 +163,8 @@ func (f *file) append(lines []byte, written progress) error {
 	}
 	f.torn = nil
 	f.offset += int64(len(lines))
-	f.store(written)
+	f.written = written
+	f.store()
 	return nil
 }
 
@@ -182,34 +191,24 @@ func (f *file) ready() error {
 	if err != nil {
 		return err
 	}
-	return f.adopt(now)
+	return f.use(now)
 }
 
-// adopt continues at the end of a file.
-func (f *file) adopt(now *logFile) error {
+// use continues at the end of a file. The record names it before the first write to it.
+func (f *file) use(now *logFile) error {
 	st, err := now.state()
 	if err != nil {
 		now.Close()
 		return err
 	}
-	if f.now != nil {
-		f.now.Close()
-	}
+	f.close()
 	f.now, f.offset, f.torn = now, st.Size, nil
-	return nil
-}
-
-// use is adopt for a file that the record has to name before the first write to it.
-func (f *file) use(now *logFile, written progress) error {
-	if err := f.adopt(now); err != nil {
-		return err
-	}
-	f.store(written)
+	f.store()
 	return nil
 }
 
 // reopen switches to the file that is at the log's path.
-func (f *file) reopen(written progress) error {
+func (f *file) reopen() error {
 	next, err := f.place.open(true)
 	if err != nil {
 		return fmt.Errorf("cannot reopen the log: %w", err)
@@ -230,7 +229,7 @@ func (f *file) reopen(written progress) error {
 			return err
 		}
 	}
-	return f.use(next, written)
+	return f.use(next)
 }
 
 // cutTorn cuts off an unfinished line which the engine does not deliver again.
@@ -247,10 +246,10 @@ func (f *file) cutTorn() error {
 
 // store stores the record. Without one the next process reads the log from the place that the
 // former record names.
-func (f *file) store(written progress) {
+func (f *file) store() {
 	st, err := f.now.state()
 	if err == nil {
-		r := record{Version: recordVersion, Log: st.ID, Offset: f.offset, Written: written}
+		r := record{Version: recordVersion, Log: st.ID, Offset: f.offset, Written: f.written}
 		err = r.write(f.recordPath)
 	}
 	if err != nil && !f.unrecorded {

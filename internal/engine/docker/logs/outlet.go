@@ -81,41 +81,23 @@ func (o *outlet) begin() (since string, s *sieve) {
 	return since, newSieve(&o.pen.written)
 }
 
+// contains reports whether a message, the engine's last one, was put. It is false if that is
+// not certain: journald gives several messages one time, since its times have microseconds.
+func (o *outlet) contains(m message) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := &o.pen.written.Streams[m.stream]
+	return m.at == c.At && !c.Open && len(o.pen.waiting[m.stream].raw) == 0 &&
+		m.at%int64(time.Microsecond) != 0 && m.raw[len(m.raw)-1] == '\n'
+}
+
 // put takes a message. It waits while a batch is full.
 func (o *outlet) put(ctx context.Context, m message) error {
-	return o.fill(ctx, func(dst []byte) []byte { return o.pen.add(dst, m) })
-}
-
-// finish takes the end of the output, and waits until all is in the log.
-func (o *outlet) finish(ctx context.Context) error {
-	if err := o.fill(ctx, o.pen.finish); err != nil {
-		return err
-	}
-	for {
-		o.mu.Lock()
-		idle := len(o.batch) == 0 && !o.working
-		if idle {
-			o.stopped = true
-		}
-		o.mu.Unlock()
-		if idle {
-			return o.file.cutTorn()
-		}
-		o.hurry()
-		if err := o.wait(ctx); err != nil {
-			return err
-		}
-	}
-}
-
-func (o *outlet) fill(ctx context.Context, render func(dst []byte) []byte) error {
 	for {
 		o.mu.Lock()
 		if len(o.batch) < batchMax {
-			o.batch = render(o.batch)
-			if len(o.batch) > 0 {
-				o.start()
-			}
+			o.batch = o.pen.add(o.batch, m)
+			o.start()
 			full := len(o.batch) >= enoughToWrite
 			o.mu.Unlock()
 			if full {
@@ -130,6 +112,42 @@ func (o *outlet) fill(ctx context.Context, render func(dst []byte) []byte) error
 	}
 }
 
+// finish takes the end of the output, and waits until all is in the log.
+func (o *outlet) finish(ctx context.Context) error {
+	o.mu.Lock()
+	o.batch = o.pen.finish(o.batch)
+	o.start()
+	o.mu.Unlock()
+	for {
+		o.mu.Lock()
+		idle := len(o.batch) == 0 && !o.working
+		o.stopped = o.stopped || idle
+		o.mu.Unlock()
+		if idle {
+			return o.file.cutTorn()
+		}
+		o.hurry()
+		if err := o.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// shut waits for a write under way and closes the file. Nothing is written after it.
+func (o *outlet) shut() {
+	for {
+		o.mu.Lock()
+		o.stopped = true
+		working := o.working
+		o.mu.Unlock()
+		if !working {
+			o.file.close()
+			return
+		}
+		<-o.room
+	}
+}
+
 func (o *outlet) wait(ctx context.Context) error {
 	select {
 	case <-o.room:
@@ -139,7 +157,7 @@ func (o *outlet) wait(ctx context.Context) error {
 	}
 }
 
-// hurry ends the gathering of a batch, or a pause after a failed write that gathers.
+// hurry ends the gathering of a batch.
 func (o *outlet) hurry() { signal(o.urge) }
 
 func signal(c chan struct{}) {
@@ -224,7 +242,7 @@ func (o *outlet) store(batch []byte, written progress, reopens []chan error) {
 		o.mu.Unlock()
 	}
 	for _, result := range reopens {
-		result <- o.file.reopen(written)
+		result <- o.file.reopen()
 	}
 }
 
