@@ -45,7 +45,9 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 		return nil, err
 	}
 	e.objects.put(spec.ID, object{engineID: engineID, tty: spec.Config.GetTty()})
-	if err := e.logs.Follow(e.logOf(spec.ID, engineID, spec.LogPath, spec.Config.GetTty())); err != nil {
+	log := e.logOf(spec.ID, engineID, spec.LogPath, spec.Config.GetTty())
+	log.Root = spec.SandboxSpec.Config.GetLogDirectory()
+	if err := e.logs.Begin(ctx, log); err != nil {
 		return nil, err
 	}
 	return &engine.Container{}, nil

@@ -75,23 +75,10 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 
 // startPause creates and starts a sandbox's pause container.
 func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, parent string) (*container.InspectResponse, error) {
-	image, err := e.pause.Ensure(ctx)
-	if err != nil {
-		return nil, err
+	engineID, err := e.createPause(ctx, spec, parent)
+	if errors.Is(err, errs.NotFound) { // somebody has removed the image meanwhile
+		engineID, err = e.createPause(ctx, spec, parent)
 	}
-	filter, err := e.seccomp.Default(nil)
-	if err != nil {
-		return nil, err
-	}
-	options, err := translate.Sandbox(translate.SandboxInput{
-		Spec: spec, Name: labels.SandboxName(spec.Config), Image: image,
-		Labels: labels.OfSandbox(spec, e.cfg.Instance), CgroupParent: parent,
-		Seccomp: filter, Sysctls: e.rules().Sysctls, Facts: *e.facts.Load(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	engineID, err := e.createContainer(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create the pause container: %w", err)
 	}
@@ -109,6 +96,27 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 	}
 	e.objects.started(spec.ID, running)
 	return running, nil
+}
+
+// createPause returns the Docker Engine's id of a new pause container.
+func (e *Engine) createPause(ctx context.Context, spec *engine.SandboxSpec, parent string) (engineID string, err error) {
+	image, err := e.pause.Ensure(ctx)
+	if err != nil {
+		return "", err
+	}
+	filter, err := e.seccomp.Default(nil)
+	if err != nil {
+		return "", err
+	}
+	options, err := translate.Sandbox(translate.SandboxInput{
+		Spec: spec, Name: labels.SandboxName(spec.Config), Image: image,
+		Labels: labels.OfSandbox(spec, e.cfg.Instance), CgroupParent: parent,
+		Seccomp: filter, Sysctls: e.rules().Sysctls, Facts: *e.facts.Load(),
+	})
+	if err != nil {
+		return "", err
+	}
+	return e.createContainer(ctx, options)
 }
 
 // pinNetNS keeps the network namespace of a process reachable at path. Processes that end
