@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -21,7 +22,7 @@ const (
 )
 
 func processOf(in Input) (*specs.Process, error) {
-	args, err := argsOf(in)
+	args, err := Args(in.Config, in.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func processOf(in Input) (*specs.Process, error) {
 		},
 		Args: args,
 		Env:  envOf(in),
-		Cwd:  cwdOf(in),
+		Cwd:  WorkingDir(in.Config, in.Image),
 		Capabilities: &specs.LinuxCapabilities{
 			Bounding: caps.Permitted, Effective: caps.Permitted, Permitted: caps.Permitted,
 			Inheritable: inheritable, Ambient: caps.Ambient,
@@ -56,14 +57,15 @@ func processOf(in Input) (*specs.Process, error) {
 	}, nil
 }
 
-// argsOf merges the request's command and args with the image's entrypoint and
-// cmd: a command hides both of the image's, args alone hide only its cmd.
-func argsOf(in Input) ([]string, error) {
-	command, args := in.Config.GetCommand(), in.Config.GetArgs()
+// Args merges the request's command and args with the image's entrypoint and
+// cmd: a command hides both of the image's, args alone hide only its cmd. Kind Invalid if
+// there is no program.
+func Args(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig) ([]string, error) {
+	command, args := config.GetCommand(), config.GetArgs()
 	if len(command) == 0 {
-		command = in.Image.Entrypoint
+		command = image.Entrypoint
 		if len(args) == 0 {
-			args = in.Image.Cmd
+			args = image.Cmd
 		}
 	}
 	all := slices.Concat(command, args)
@@ -103,7 +105,7 @@ func envOf(in Input) []string {
 		}
 		env.add("HOME=" + home)
 	}
-	if n := gomaxprocs(in); n > 0 && !env.has("GOMAXPROCS") {
+	if n := GOMAXPROCS(in.Config, in.SandboxConfig, in.Defaults); n > 0 && !env.has("GOMAXPROCS") {
 		env.add("GOMAXPROCS=" + strconv.Itoa(n))
 	}
 	return env.entries
@@ -112,17 +114,17 @@ func envOf(in Input) []string {
 // sharesOfCPU is what a kubelet makes of a request for one CPU.
 const sharesOfCPU = 1024
 
-// gomaxprocs is how many processors a Go program should use that finds no limit: twice
+// GOMAXPROCS is how many processors a Go program should use that finds no limit: twice
 // what its container asks for, and at least what the defaults say; 0 says nothing. With a
 // limit, programs find it themselves, and guaranteed CPUs are the container's own.
-func gomaxprocs(in Input) int {
-	parent, resources := in.SandboxConfig.GetLinux().GetCgroupParent(), in.Config.GetLinux().GetResources()
+func GOMAXPROCS(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, defaults Defaults) int {
+	parent, resources := sandbox.GetLinux().GetCgroupParent(), config.GetLinux().GetResources()
 	guaranteed := !strings.Contains(parent, "burstable") && !strings.Contains(parent, "besteffort")
-	if in.Defaults.MinGOMAXPROCS == 0 || guaranteed || resources.GetCpuQuota() > 0 {
+	if defaults.MinGOMAXPROCS == 0 || guaranteed || resources.GetCpuQuota() > 0 {
 		return 0
 	}
 	asked := (2*resources.GetCpuShares() + sharesOfCPU - 1) / sharesOfCPU
-	return max(int(asked), in.Defaults.MinGOMAXPROCS)
+	return max(int(asked), defaults.MinGOMAXPROCS)
 }
 
 type environment struct {
@@ -147,12 +149,13 @@ func (e *environment) add(entry string) {
 	e.entries = append(e.entries, entry)
 }
 
-func cwdOf(in Input) string {
-	if dir := in.Config.GetWorkingDir(); dir != "" {
+// WorkingDir is the directory in which the program starts: the request's, else the image's.
+func WorkingDir(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig) string {
+	if dir := config.GetWorkingDir(); dir != "" {
 		return path.Clean(dir)
 	}
 	// An image may name it relative to its root.
-	return path.Join("/", in.Image.WorkingDir)
+	return path.Join("/", image.WorkingDir)
 }
 
 // ExecProcess turns a container's process into one that runs command beside it.

@@ -76,7 +76,7 @@ type Defaults struct {
 	// programs with capabilities of their file's take them.
 	Inheritable bool
 	// MinGOMAXPROCS is the least GOMAXPROCS of containers without a limit of CPU in pods of
-	// a kubelet's that are not guaranteed their CPUs; 0 sets none. See gomaxprocs.
+	// a kubelet's that are not guaranteed their CPUs; 0 sets none. See the function GOMAXPROCS.
 	MinGOMAXPROCS int
 	// Env are NAME=VALUE; the image's and the request's hide them.
 	Env []string

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/engine/docker/dockertest"
 	"github.com/berthrun/berth/internal/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -49,6 +50,9 @@ type Berth struct {
 
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
+
+	// Docker is the Docker engine below an instance with engine docker, else nil.
+	Docker *dockertest.Daemon
 
 	args    []string
 	boots   int // how often Reboot was called
@@ -111,6 +115,7 @@ func New(t testing.TB, opts Options) *Berth {
 	b.logFile, err = os.OpenFile(filepath.Join(dir, "berth.log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	must(t, err)
 	makeHost(t, b.NetNS)
+	b.args = append(b.args, engineArgs(t, b)...)
 	t.Cleanup(b.cleanup)
 	b.connect()
 	return b

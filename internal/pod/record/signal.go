@@ -4,8 +4,10 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/berthrun/berth/internal/sys/sysproc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // StopSignal is the request's, else the image's, else SIGTERM. It is SIGTERM too
@@ -13,7 +15,7 @@ import (
 func (r *Container) StopSignal() (syscall.Signal, error) {
 	name := r.Image.StopSignal
 	if asked := r.Config.Get().GetStopSignal(); asked != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
-		name = criSignalName(asked)
+		name = request.SignalName(asked)
 	}
 	if name == "" {
 		return syscall.SIGTERM, nil
@@ -39,12 +41,4 @@ func (r *Container) CRIStopSignal() runtimeapi.Signal {
 		return runtimeapi.Signal(number)
 	}
 	return runtimeapi.Signal_SIGNAL_SIGTERM
-}
-
-// criSignalName turns CRI's spelling (SIGNAL_SIGRTMINPLUS3) into the usual one
-// (SIGRTMIN+3).
-func criSignalName(sig runtimeapi.Signal) string {
-	name := strings.TrimPrefix(sig.String(), "SIGNAL_")
-	name = strings.Replace(name, "PLUS", "+", 1)
-	return strings.Replace(name, "MINUS", "-", 1)
 }
