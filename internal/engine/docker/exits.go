@@ -123,7 +123,7 @@ func (l *exitListener) deliver(id string) {
 		if !ended {
 			return
 		}
-		if !l.engine.isSandbox(id) {
+		if !l.engine.isSandbox(id) && exit.Reason != engine.ReasonStartError { // that has no output
 			l.completeLog(ctx, id, got)
 		}
 		l.send(exit)
