@@ -31,13 +31,13 @@ func TestArgs(t *testing.T) {
 		{nil, []string{"a"}, imagespec.ImageConfig{Cmd: []string{"c"}}, "a"},
 		{nil, nil, imagespec.ImageConfig{Cmd: []string{"c"}}, "c"},
 	} {
-		got, err := argsOf(Input{Config: &runtimeapi.ContainerConfig{Command: c.command, Args: c.args}, Image: c.image})
+		got, err := Args(&runtimeapi.ContainerConfig{Command: c.command, Args: c.args}, c.image)
 		if err != nil || strings.Join(got, " ") != c.want {
 			t.Errorf("command %q, args %q: %q, %v; want %q", c.command, c.args, got, err, c.want)
 		}
 	}
 	for _, config := range []*runtimeapi.ContainerConfig{{}, {Command: []string{""}}} {
-		if _, err := argsOf(Input{Config: config}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "no command specified") {
+		if _, err := Args(config, imagespec.ImageConfig{}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "no command specified") {
 			t.Errorf("nothing to run: %v", err)
 		}
 	}

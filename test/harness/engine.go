@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/berthrun/berth/internal/engine/docker/dockertest"
+	"github.com/berthrun/berth/internal/docker/dockertest"
 )
 
 // engineArgs returns the arguments of `berth serve` for the engine that BERTH_ENGINE names,

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/engine/docker/dockertest"
+	"github.com/berthrun/berth/internal/docker/dockertest"
 	"github.com/berthrun/berth/internal/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"

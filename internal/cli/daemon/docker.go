@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine/docker"
-	"github.com/berthrun/berth/internal/engine/docker/api"
-	"github.com/berthrun/berth/internal/engine/docker/images"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/seccomp"
+	"github.com/berthrun/berth/internal/image/dockerstore"
 	"github.com/berthrun/berth/internal/undo"
 )
 
@@ -42,7 +42,7 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 		return nil, err
 	}
 	u.Push("close the engine", func(context.Context) error { return engine.Close() })
-	store, err := images.New(images.Options{
+	store, err := dockerstore.New(dockerstore.Options{
 		Client: client, Dir: filepath.Join(cfg.Root, dockerDir), Log: log,
 		PullRules: dockerPullRules(cfg), Pinned: []string{pause.Reference},
 	})
@@ -60,8 +60,8 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	}, nil
 }
 
-func dockerPullRules(cfg *config.Daemon) images.PullRules {
-	return images.PullRules{NoProgressTimeout: time.Duration(cfg.Image.NoProgressTimeout)}
+func dockerPullRules(cfg *config.Daemon) dockerstore.PullRules {
+	return dockerstore.PullRules{NoProgressTimeout: time.Duration(cfg.Image.NoProgressTimeout)}
 }
 
 func dockerRules(cfg *config.Daemon) docker.Rules {

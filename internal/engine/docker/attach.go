@@ -6,6 +6,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/stream"
 )
 
 // Attach connects streams to a running container.
@@ -18,14 +19,14 @@ func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 	}
 	conn, err := e.client.ContainerAttach(ctx, obj.engineID, client.ContainerAttachOptions{
 		Stream: true, Stdin: spec.Stdin != nil, Stdout: spec.Stdout != nil, Stderr: spec.Stderr != nil && !obj.tty,
-		DetachKeys: detachKeys,
+		DetachKeys: stream.DetachKeys,
 	})
 	if err != nil {
 		return err
 	}
-	go forwardSizes(ctx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
+	go stream.ForwardSizes(ctx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
 		_, err := e.client.ContainerResize(ctx, obj.engineID, client.ContainerResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
 		return err
 	})
-	return copyStreams(ctx, conn.HijackedResponse, streams{spec.Stdin, spec.Stdout, spec.Stderr, obj.tty})
+	return stream.Copy(ctx, conn.HijackedResponse, stream.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: obj.tty})
 }

@@ -21,6 +21,9 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if exit, ended := e.unstarted.of(id, ""); ended {
+		return 0, fmt.Errorf("container %s has ended with code %d before its start: %w", id, exit.Code, errs.State)
+	}
 	if _, err := e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{}); err != nil {
 		return 0, e.startFault(ctx, id, err)
 	}
@@ -52,7 +55,7 @@ func (e *Engine) startFault(ctx context.Context, id string, err error) error {
 	if inspectErr != nil || got.State.Error == "" || got.State.Running {
 		return err
 	}
-	e.startFailed(id)
+	e.deliverUnstarted(id)
 	return fmt.Errorf("%s: %w", got.State.Error, errs.Invalid)
 }
 
@@ -61,21 +64,26 @@ func (e *Engine) exists(ctx context.Context, id string) bool {
 	return err == nil
 }
 
-// Signal sends sig to the container's first process, or to all its processes.
+// Signal sends sig to the container's first process, or to all its processes. A container that
+// was not started has no process: it ends at once, and is not started any more.
 func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
-	if !all {
-		return e.kill(ctx, id, sig)
-	}
 	got, err := e.objects.inspect(ctx, id)
 	if err != nil {
 		return err
 	}
-	if !got.State.Running {
+	switch state := stateOf(got.State.Status); {
+	case state == engine.StateCreated:
+		e.unstarted.kill(id, sig)
+		e.deliverUnstarted(id)
+		return nil
+	case state != engine.StateRunning:
 		return fmt.Errorf("processes of container %s: %w", id, errs.NotFound)
+	case !all:
+		return e.kill(ctx, id, sig)
 	}
 	obj := e.objects.started(id, got)
 	if sig == syscall.SIGKILL {
-		// The engine kills the first process; the others end with it, or share the PID
+		// The engine kills the first process. The others end with it, or share the PID
 		// namespace of the pod and are in the container's cgroup.
 		if err := e.kill(ctx, id, sig); err != nil {
 			return err

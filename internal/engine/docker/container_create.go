@@ -96,7 +96,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	e.meter.Forget(id)
-	e.failed.forget(id)
+	e.unstarted.forget(id)
 	if err := os.RemoveAll(e.containerDir(id)); err != nil {
 		return errors.Join(fmt.Errorf("cannot remove the container's directory: %w", err))
 	}

@@ -16,9 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
-	"github.com/berthrun/berth/internal/engine/docker/api"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
@@ -85,7 +85,7 @@ type Engine struct {
 	logs       *logs.Manager
 	objects    *objects
 	pause      *pause.Loader
-	failed     *startFailures
+	unstarted  *unstarted
 	listener   atomic.Pointer[exitListener]
 }
 
@@ -110,9 +110,9 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, client: cfg.Client, log: cfg.Log,
-		apparmor: apparmor.Find("berth-" + cfg.Instance),
-		failed:   newStartFailures(),
-		pause:    pause.NewLoader(cfg.Client),
+		apparmor:  apparmor.Find("berth-" + cfg.Instance),
+		unstarted: newUnstarted(),
+		pause:     pause.NewLoader(cfg.Client),
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)

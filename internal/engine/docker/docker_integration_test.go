@@ -8,9 +8,9 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/docker/dockertest"
 	"github.com/berthrun/berth/internal/engine/docker"
-	"github.com/berthrun/berth/internal/engine/docker/api"
-	"github.com/berthrun/berth/internal/engine/docker/dockertest"
 	"github.com/berthrun/berth/internal/engine/enginetest"
 )
 

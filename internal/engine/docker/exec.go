@@ -10,6 +10,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/killtree"
+	"github.com/berthrun/berth/internal/engine/docker/stream"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -29,7 +31,7 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 		return 0, err
 	}
 	made, err := e.client.ExecCreate(ctx, obj.engineID, client.ExecCreateOptions{
-		Cmd: spec.Command, TTY: spec.TTY, DetachKeys: detachKeys,
+		Cmd: spec.Command, TTY: spec.TTY, DetachKeys: stream.DetachKeys,
 		AttachStdin: spec.Stdin != nil, AttachStdout: true, AttachStderr: !spec.TTY,
 	})
 	if err != nil {
@@ -79,9 +81,9 @@ func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.
 	defer stop()
 	copied := make(chan error, 1)
 	go func() {
-		copied <- copyStreams(streamsCtx, conn, streams{spec.Stdin, spec.Stdout, spec.Stderr, spec.TTY})
+		copied <- stream.Copy(streamsCtx, conn, stream.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: spec.TTY})
 	}()
-	go forwardSizes(streamsCtx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
+	go stream.ForwardSizes(streamsCtx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
 		_, err := x.engine.client.ExecResize(ctx, x.id, client.ExecResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
 		return err
 	})
@@ -176,7 +178,7 @@ func (x *execution) killAll() {
 	if err != nil || !got.Running || got.PID <= 0 {
 		return
 	}
-	if err := killDescendants(ctx, got.PID, x.container.cgroups); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := killtree.Kill(ctx, got.PID, x.container.cgroups); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		x.engine.log.Warn("cannot kill all processes of a command", "exec", x.id, "pid", got.PID, "error", err)
 	}
 }

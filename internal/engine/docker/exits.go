@@ -3,8 +3,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +31,7 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		cancel()
 		return nil, err
 	}
-	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), failed: make(chan string)}
+	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), unstarted: make(chan string)}
 	if old := e.listener.Swap(l); old != nil {
 		old.end()
 	}
@@ -47,10 +45,10 @@ type exitListener struct {
 	ctx    context.Context //nolint:containedctx // of the subscription
 	end    context.CancelFunc
 	to     chan engine.Exit
-	// failed has the ids of containers whose start failed: the Docker Engine sends no event of
-	// them.
-	failed  chan string
-	pending sync.WaitGroup
+	// unstarted has the ids of containers that have ended without a process: the Docker Engine
+	// sends no event of them.
+	unstarted chan string
+	pending   sync.WaitGroup
 }
 
 func (l *exitListener) run(stream client.EventsResult, owned map[string]container.Summary) {
@@ -66,7 +64,7 @@ func (l *exitListener) run(stream client.EventsResult, owned map[string]containe
 		select {
 		case message := <-stream.Messages:
 			l.event(&message)
-		case id := <-l.failed:
+		case id := <-l.unstarted:
 			l.deliver(id)
 		case err := <-stream.Err:
 			if l.ctx.Err() == nil {
@@ -76,18 +74,6 @@ func (l *exitListener) run(stream client.EventsResult, owned map[string]containe
 		case <-l.ctx.Done():
 			return
 		}
-	}
-}
-
-// startFailed delivers the exit of a container whose start failed, if somebody listens.
-func (e *Engine) startFailed(id string) {
-	l := e.listener.Load()
-	if l == nil {
-		return
-	}
-	select {
-	case l.failed <- id:
-	case <-l.ctx.Done():
 	}
 }
 
@@ -123,7 +109,7 @@ func (l *exitListener) deliver(id string) {
 		if !ended {
 			return
 		}
-		if !l.engine.isSandbox(id) && exit.Reason != engine.ReasonStartError { // that has no output
+		if !l.engine.isSandbox(id) && stateOf(got.State.Status) != engine.StateCreated {
 			l.completeLog(ctx, id, got)
 		}
 		l.send(exit)
@@ -167,8 +153,8 @@ func (e *Engine) exitOf(id string, got *container.InspectResponse) (exit engine.
 	exit = engine.Exit{ContainerID: id, Code: int32(s.ExitCode), OOMKilled: s.OOMKilled} //nolint:gosec // 0 to 255
 	at, err := time.Parse(time.RFC3339Nano, s.FinishedAt)
 	switch state := stateOf(s.Status); {
-	case state == engine.StateCreated && s.Error != "":
-		return startError(id, s.Error, e.failed.at(id)), true
+	case state == engine.StateCreated:
+		return e.unstarted.of(id, s.Error)
 	case state != engine.StateStopped:
 		return exit, false
 	case err != nil || at.Year() <= 1:
@@ -182,37 +168,4 @@ func (e *Engine) exitOf(id string, got *container.InspectResponse) (exit engine.
 		exit.Message = s.Error
 	}
 	return exit, true
-}
-
-// startError is the exit of a program that was never executed.
-func startError(id, why string, at time.Time) engine.Exit {
-	return engine.Exit{
-		ContainerID: id, Code: engine.CodeStartError, At: at, Reason: engine.ReasonStartError,
-		Message: fmt.Sprintf("cannot start container %s: %s", id, strings.TrimSpace(why)),
-	}
-}
-
-// startFailures remember when the starts of containers failed, so that their exits are
-// delivered again as they were at first: the Docker Engine keeps no such time.
-type startFailures struct {
-	mu    sync.Mutex
-	times map[string]time.Time
-}
-
-func newStartFailures() *startFailures { return &startFailures{times: map[string]time.Time{}} }
-
-// at returns when the start of a container failed: now, at the first call.
-func (f *startFailures) at(id string) time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, ok := f.times[id]; !ok {
-		f.times[id] = time.Now()
-	}
-	return f.times[id]
-}
-
-func (f *startFailures) forget(id string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.times, id)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/cgroup"

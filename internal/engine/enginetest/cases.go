@@ -107,6 +107,19 @@ func testSignals(t *testing.T, b *bench) {
 	assertNotFound(t, "Signal after the exit", b.Engine.Signal(b.t.Context(), c.ID, syscall.SIGKILL, true))
 }
 
+// testKillCreated: a container that was not started ends when it is killed.
+func testKillCreated(t *testing.T, b *bench) {
+	spec, sb := b.sandbox()
+	c := b.container(spec, sb, b.Programs.Sleep)
+	b.signal(c.ID, syscall.SIGKILL, true)
+	if exit := b.exits.of(c.ID); exit.Code != 137 || exit.At.IsZero() {
+		t.Errorf("exit %+v, want code 137", exit)
+	}
+	if _, err := b.Engine.Start(b.t.Context(), c.ID); err == nil {
+		t.Error("a killed container was started")
+	}
+}
+
 // testStartError: the error has kind Invalid, an exit comes as well, and Remove
 // leaves nothing.
 func testStartError(t *testing.T, b *bench) {

@@ -53,6 +53,7 @@ func Run(t *testing.T, setup func(t *testing.T) *Setup) {
 		"Lifecycle":      testLifecycle,
 		"ExitCodes":      testExitCodes,
 		"Signals":        testSignals,
+		"KillCreated":    testKillCreated,
 		"StartError":     testStartError,
 		"RemoveRunning":  testRemoveRunning,
 		"HalfMade":       testHalfMade,

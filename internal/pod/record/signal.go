@@ -6,7 +6,6 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -15,7 +14,7 @@ import (
 func (r *Container) StopSignal() (syscall.Signal, error) {
 	name := r.Image.StopSignal
 	if asked := r.Config.Get().GetStopSignal(); asked != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
-		name = request.SignalName(asked)
+		name = sysproc.CRISignalName(asked.String())
 	}
 	if name == "" {
 		return syscall.SIGTERM, nil

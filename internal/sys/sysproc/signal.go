@@ -81,3 +81,11 @@ func SignalName(sig syscall.Signal) string {
 		return fmt.Sprintf("SIGRTMAX-%d", rtMax-n)
 	}
 }
+
+// CRISignalName turns CRI's spelling of a signal (SIGNAL_SIGRTMINPLUS3) into the usual one
+// (SIGRTMIN+3).
+func CRISignalName(name string) string {
+	name = strings.TrimPrefix(name, "SIGNAL_")
+	name = strings.Replace(name, "PLUS", "+", 1)
+	return strings.Replace(name, "MINUS", "-", 1)
+}

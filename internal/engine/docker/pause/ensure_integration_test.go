@@ -13,8 +13,8 @@ import (
 	"github.com/moby/moby/client"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
-	"github.com/berthrun/berth/internal/engine/docker/dockertest"
+	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/docker/dockertest"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/errs"
 )

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/errs"
 )
 

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // ContainerInput is what a container depends on.
@@ -156,7 +157,7 @@ func groupsOf(config *runtimeapi.ContainerConfig) []string {
 
 func stopSignal(config *runtimeapi.ContainerConfig) string {
 	if sig := config.GetStopSignal(); sig != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
-		return request.SignalName(sig)
+		return sysproc.CRISignalName(sig.String())
 	}
 	return ""
 }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/docker/api"
 )
 
 // Facts are what an engine can do.

@@ -42,7 +42,8 @@ func setSecurity(in ContainerInput, host *container.HostConfig) error {
 	return nil
 }
 
-// setCapabilities names every capability, so that the engine's default set does not matter.
+// setCapabilities names every capability, so that the engine's default set does not matter. It
+// leaves ALL to the engine, which may know fewer capabilities than berth does.
 func setCapabilities(in ContainerInput, host *container.HostConfig) error {
 	if host.Privileged {
 		return nil
@@ -52,7 +53,17 @@ func setCapabilities(in ContainerInput, host *container.HostConfig) error {
 	if err != nil {
 		return err
 	}
-	host.CapDrop, host.CapAdd = []string{"ALL"}, sets.Permitted
+	asked, err := request.CapabilitiesOf(in.Spec.Config)
+	if err != nil {
+		return err
+	}
+	const all = "ALL"
+	if slices.Contains(asked.Add, all) && !slices.Contains(asked.Drop, all) {
+		host.CapAdd = []string{all}
+		host.CapDrop = slices.DeleteFunc(request.AllCapabilities(), func(name string) bool { return slices.Contains(sets.Permitted, name) })
+		return nil
+	}
+	host.CapDrop, host.CapAdd = []string{all}, sets.Permitted
 	return nil
 }
 

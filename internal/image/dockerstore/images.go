@@ -1,10 +1,10 @@
-// Package images is an image store over a Docker Engine. The engine holds the images: this
+// Package dockerstore is an image store over a Docker Engine. The engine holds the images: this
 // package finds, pulls, names, removes, imports and exports them through the engine's API. It
 // keeps nothing but the list of pinned images, which an engine does not have.
 //
 // It works with both image stores of an engine. With a graph driver the id of an image is the
 // digest of its config, and with the containerd image store that of its manifest or index.
-package images
+package dockerstore
 
 import (
 	"cmp"
@@ -19,7 +19,7 @@ import (
 
 	"github.com/containerd/platforms"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"

@@ -12,8 +12,8 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/moby/sys/mountinfo"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
-	"github.com/berthrun/berth/internal/engine/docker/dockertest"
+	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/docker/dockertest"
 )
 
 func connect(t *testing.T, d *dockertest.Daemon) *api.Client {

@@ -10,7 +10,7 @@ import (
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine/enginetest"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"

@@ -1,4 +1,5 @@
-package docker
+// Package killtree kills a process with all that it has started.
+package killtree
 
 import (
 	"context"
@@ -12,11 +13,11 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// killDescendants kills the process of a command and all that it has started, as far as they
+// Kill kills the process of a command and all that it has started, as far as they
 // are in the container's cgroup: its descendants, and the processes of its session, which
 // stay in it when their parent has ended. A process that has left both is not found: the
 // Docker Engine gives the commands of one container no cgroup of their own.
-func killDescendants(ctx context.Context, pid int, group cgroup.Paths) error {
+func Kill(ctx context.Context, pid int, group cgroup.Paths) error {
 	own := map[int]bool{pid: true}
 	for {
 		pids, err := group.Pids()

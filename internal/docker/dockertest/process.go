@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/sysproc"

@@ -1,0 +1,64 @@
+package docker
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+)
+
+// unstarted has the exits of containers that have ended without a process: their start failed,
+// or they were killed before it. The Docker Engine sends no event of them and keeps no time.
+type unstarted struct {
+	mu    sync.Mutex
+	exits map[string]engine.Exit
+}
+
+func newUnstarted() *unstarted { return &unstarted{exits: map[string]engine.Exit{}} }
+
+// kill records that a container was killed before its start.
+func (u *unstarted) kill(id string, sig syscall.Signal) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, ended := u.exits[id]; !ended {
+		u.exits[id] = engine.Exit{ContainerID: id, Code: 128 + int32(sig), At: time.Now()} //nolint:gosec // 1 to 64
+	}
+}
+
+// of returns the exit of a container that the Docker Engine has created and not started. fault
+// is what the engine says of a start that failed, "" if there was none.
+func (u *unstarted) of(id, fault string) (exit engine.Exit, ended bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if exit, ended = u.exits[id]; ended || fault == "" {
+		return exit, ended
+	}
+	exit = engine.Exit{
+		ContainerID: id, Code: engine.CodeStartError, At: time.Now(), Reason: engine.ReasonStartError,
+		Message: fmt.Sprintf("cannot start container %s: %s", id, strings.TrimSpace(fault)),
+	}
+	u.exits[id] = exit
+	return exit, true
+}
+
+func (u *unstarted) forget(id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.exits, id)
+}
+
+// deliverUnstarted delivers the exit of a container that has ended without a process, if there
+// is a listener.
+func (e *Engine) deliverUnstarted(id string) {
+	l := e.listener.Load()
+	if l == nil {
+		return
+	}
+	select {
+	case l.unstarted <- id:
+	case <-l.ctx.Done():
+	}
+}
