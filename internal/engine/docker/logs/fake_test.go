@@ -180,3 +180,10 @@ func (w *cutWriter) Write(p []byte) (int, error) {
 }
 
 var errSick = errors.New("the disk is sick")
+
+// unreadable is an engine whose logging driver has no reads.
+type unreadable struct{ *fakeEngine }
+
+func (unreadable) ContainerLogs(context.Context, string, client.ContainerLogsOptions) (client.ContainerLogsResult, error) {
+	return nil, fmt.Errorf("configured logging driver does not support reading: %w", errs.Unsupported)
+}
