@@ -100,9 +100,16 @@ func (f *file) openExisting() (*logFile, error) {
 }
 
 func (f *file) rescan(offset int64, written *progress) error {
+	before := *written
 	var err error
-	f.torn, f.offset, err = rescan(f.now, offset, written)
-	return err
+	if f.torn, f.offset, err = rescan(f.now, offset, written); err != nil {
+		return err
+	}
+	if before.Waiting == 0 && f.offset > offset {
+		// Whether output waited when these lines were written is not recorded.
+		written.Waiting = max(before.Last, 1)
+	}
+	return nil
 }
 
 // recoverFromTail finds out from the log itself what is written.
@@ -133,11 +140,18 @@ func (f *file) recoverFromTail() (progress, error) {
 		files = append([]*logFile{now}, older...)
 	}
 	written, torn, err := scanTail(files, !compressed)
-	if err != nil || now == nil {
+	written.Waiting = written.Last // for all that is known
+	if err != nil || len(files) == 0 {
 		return written, err
 	}
-	st, err := now.state()
+	st, err := files[0].state()
 	if err != nil {
+		return written, err
+	}
+	if now == nil { // the log was just renamed
+		if len(torn) > 0 {
+			err = files[0].cut(st.Size - int64(len(torn)))
+		}
 		return written, err
 	}
 	f.now, f.torn, f.offset = now, torn, st.Size-int64(len(torn))

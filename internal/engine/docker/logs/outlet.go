@@ -66,7 +66,7 @@ func (o *outlet) open() error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.pen.load(written)
+	o.pen.written = written
 	o.opened = true
 	o.start()
 	return nil
@@ -77,7 +77,7 @@ func (o *outlet) begin() (since string, s *sieve) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	since = o.pen.written.since(time.Now())
-	o.pen.rest()
+	o.pen.restart()
 	return since, newSieve(&o.pen.written)
 }
 
@@ -87,7 +87,7 @@ func (o *outlet) contains(m message) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	c := &o.pen.written.Streams[m.stream]
-	return m.at == c.At && !c.Open && len(o.pen.waiting[m.stream].raw) == 0 &&
+	return !o.pen.dropped && m.at == c.At && !c.Open && len(o.pen.waiting[m.stream].raw) == 0 &&
 		m.at%int64(time.Microsecond) != 0 && m.raw[len(m.raw)-1] == '\n'
 }
 

@@ -14,20 +14,17 @@ type pen struct {
 	maxLine int
 	// written is what the rendered lines contain.
 	written progress
+	// dropped is true when the stream has to deliver output that was read before.
+	dropped bool
 	waiting [crilog.Streams]struct {
 		at  int64
 		raw []byte
 	}
 }
 
-// load continues behind what is in a log.
-func (p *pen) load(written progress) {
-	p.written = written
-	p.rest()
-}
-
-// rest forgets output whose line has not ended. The engine delivers it again.
-func (p *pen) rest() {
+// restart forgets output whose line has not ended. A new stream delivers it again.
+func (p *pen) restart() {
+	p.dropped = p.written.Waiting != 0
 	for i := range p.waiting {
 		p.waiting[i].raw = p.waiting[i].raw[:0]
 	}

@@ -35,8 +35,8 @@ type progress struct {
 	Streams [crilog.Streams]cursor `json:"streams"`
 	// Last is the time of the last line in the log, 0 when there is none.
 	Last int64 `json:"last"`
-	// Waiting is the time of the oldest output that was read and is not in the log, because
-	// its line has not ended; 0 when there is none.
+	// Waiting is the time of the oldest output that may have been read and is not in the log,
+	// because its line has not ended; 0 when there is none.
 	Waiting int64 `json:"waiting,omitempty"`
 }
 

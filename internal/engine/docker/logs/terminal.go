@@ -78,12 +78,12 @@ func (t *terminal) begin() error {
 		return nil
 	}
 	// Engines write their errors as text into this stream.
-	line, err := t.in.ReadString('\n')
+	line, err := t.in.ReadSlice('\n')
 	if errors.Is(err, io.EOF) && len(line) < stampSize {
 		return io.ErrUnexpectedEOF
 	}
 	const show = 200
-	return &engineError{strings.TrimSpace(line[:min(len(line), show)])}
+	return &engineError{strings.TrimSpace(string(line[:min(len(line), show)]))}
 }
 
 func (t *terminal) take(stamp []byte, at int64) {
