@@ -93,7 +93,7 @@ func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.
 	case <-ctx.Done():
 		x.killAll()
 		stop()
-		<-copied
+		<-copied //nolint:errcheck // ctx says why
 		return 0, ctx.Err()
 	case err = <-copied:
 		if err == nil {
@@ -101,7 +101,7 @@ func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.
 		}
 	case err = <-ended:
 		select {
-		case <-copied:
+		case <-copied: //nolint:errcheck // the command has ended
 		case <-time.After(outputGrace):
 		}
 	}

@@ -121,12 +121,17 @@ func upperDir(got *container.InspectResponse, pid int) string {
 	if pid == 0 {
 		return ""
 	}
-	mounts, err := mountinfo.PidMountInfo(pid)
+	file, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	mounts, err := mountinfo.GetMountsFromReader(file, mountinfo.SingleEntryFilter("/"))
 	if err != nil {
 		return ""
 	}
 	for _, m := range mounts {
-		if m.Mountpoint != "/" || m.FSType != "overlay" {
+		if m.FSType != "overlay" {
 			continue
 		}
 		for option := range strings.SplitSeq(m.VFSOptions, ",") {

@@ -28,7 +28,10 @@ func (s *Images) Remove(ctx context.Context, ref string) error {
 		return err
 	}
 	if err := s.remove(ctx, found); err != nil {
-		return fmt.Errorf("cannot remove image %s: %w", ref, err)
+		// Removals at the same time see the image half removed, with faults of many kinds.
+		if _, gone := s.find(ctx, found.ID); !errors.Is(gone, errs.NotFound) {
+			return fmt.Errorf("cannot remove image %s: %w", ref, err)
+		}
 	}
 	return s.unpin(found.ID)
 }

@@ -9,8 +9,6 @@ import "regexp"
 //	podman:                the container name "a" is already in use by <id>.
 //
 // The API has no field for the id. A name cannot contain the text: names have no spaces.
-//
-//nolint:gochecknoglobals // a constant
 var nameInUse = regexp.MustCompile(`container name "[^" ]*" is already in use by (?:container )?"?([0-9a-f]{64})\b`)
 
 // Conflict reads the error of a creation or a renaming that an engine refused because of the

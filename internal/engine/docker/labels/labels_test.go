@@ -102,11 +102,13 @@ func TestSplit(t *testing.T) {
 		},
 		"the name of a container stays": {
 			map[string]string{Type: TypeContainer, Container: "server"},
-			map[string]string{Container: "server"}, nil,
+			map[string]string{Container: "server"},
+			nil,
 		},
 		"an annotation wins over a label": {
 			OfSandbox(sandboxSpec(map[string]string{"annotation.a": "label"}, map[string]string{"a": "x"}), "x"),
-			nil, map[string]string{"a": "x"},
+			nil,
+			map[string]string{"a": "x"},
 		},
 		"of cri-dockerd": {
 			map[string]string{

@@ -230,7 +230,7 @@ func (f *follower) drain(ctx context.Context) error {
 	signal(f.draining)
 	f.hurry()
 	for {
-		fault, changed := f.outlet.state()
+		changed, fault := f.outlet.state()
 		if fault != nil && gone(fault) {
 			return f.incomplete(fault)
 		}

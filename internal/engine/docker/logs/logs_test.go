@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -59,7 +58,7 @@ func (b *bench) start() {
 	if b.m != nil {
 		b.m.Close()
 	}
-	var out io.Writer = b.Output()
+	out := b.Output()
 	if b.said != nil {
 		out = b.said
 	}
@@ -544,7 +543,7 @@ func TestFullDiskLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.until(func() bool {
-		fault, _ := f.outlet.state()
+		_, fault := f.outlet.state()
 		return fault != nil
 	})
 	if err := b.m.Reopen(b.context(), "c1"); !errors.Is(err, errs.Unavailable) || !errors.Is(err, errs.Exhausted) {

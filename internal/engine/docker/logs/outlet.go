@@ -282,12 +282,12 @@ func (o *outlet) setFault(err error) {
 	o.changed = make(chan struct{})
 }
 
-// state returns why the log cannot be written, nil when it can be, and a channel that is
-// closed when that changes.
-func (o *outlet) state() (fault error, changed <-chan struct{}) {
+// state returns a channel that is closed when the state changes, and why the log cannot be
+// written, nil when it can be.
+func (o *outlet) state() (changed <-chan struct{}, fault error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.fault, o.changed
+	return o.changed, o.fault
 }
 
 // reopen continues in the file at the path.
@@ -307,7 +307,7 @@ func (o *outlet) reopen(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		err := fmt.Errorf("cannot reopen the log: its file system does not answer (%w): %w", ctx.Err(), errs.Unavailable)
-		if fault, _ := o.state(); fault != nil {
+		if _, fault := o.state(); fault != nil {
 			err = errors.Join(err, fault)
 		}
 		return err

@@ -3,8 +3,6 @@ package pause
 // amd64 returns the program for amd64. System calls take their number in rax and their
 // parameters in rdi, rsi, rdx and r10, and return a result or a negative error in rax. Numbers
 // are those of Linux (asm/unistd_64.h).
-//
-//nolint:funlen // a list
 func amd64() []instruction {
 	return []instruction{
 		// The set of SIGINT (2), SIGTERM (15) and SIGCHLD (17), on the stack: bits 1, 14 and 16.

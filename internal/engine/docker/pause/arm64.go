@@ -5,8 +5,6 @@ import "encoding/binary"
 // arm64 returns the program for arm64, which does the same as amd64's. System calls take their
 // number in x8 and their parameters in x0 to x3, and return a result or a negative error in x0.
 // Numbers are those of Linux (asm-generic/unistd.h).
-//
-//nolint:funlen // a list
 func arm64() []instruction {
 	return []instruction{
 		// The set of SIGINT (2), SIGTERM (15) and SIGCHLD (17), on the stack: bits 1, 14 and 16.

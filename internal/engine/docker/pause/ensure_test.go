@@ -152,8 +152,8 @@ func TestCallersShareALoad(t *testing.T) {
 
 // joiningContext reports that its caller waits for the load.
 type joiningContext struct {
-	context.Context
-	waits chan<- struct{}
+	context.Context //nolint:containedctx // it is a context
+	waits           chan<- struct{}
 }
 
 func (c joiningContext) Done() <-chan struct{} {
