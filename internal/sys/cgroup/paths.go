@@ -41,6 +41,15 @@ func (p Paths) Sub(name string, controllers ...string) Paths {
 	return sub
 }
 
+// Name returns the last part of the cgroup's path, "" for no cgroup. It is the same in each
+// hierarchy.
+func (p Paths) Name() string {
+	if dirs := p.dirs(); len(dirs) > 0 {
+		return filepath.Base(dirs[0])
+	}
+	return ""
+}
+
 // Exist reports whether the cgroup is there, in one hierarchy at least.
 func (p Paths) Exist() bool {
 	return slices.ContainsFunc(p.dirs(), func(dir string) bool {

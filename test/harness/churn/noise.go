@@ -53,7 +53,7 @@ func expected() []noise {
 		{"kubelet", `failed to fetch token: pod \\*"deleted-early-\d+\\*" not found`, nil, "the pod was deleted by force before its volumes were there"},
 		{"kubelet", `failed to fetch token: pod \\*"[a-z-]+-\d+\\*" not found`, kubeletAway(), "the pod was deleted while it was away"},
 		{"kubelet", `"Failed to update status for pod" .* not found" pod=`, nil, "the pod is deleted"},
-		{"kubelet", `"failed to read memory cgroup (config|limits) for the pod" .* no such file or directory`, nil, "it reads its own cgroup of a pod that has just ended"},
+		{"kubelet", `"failed to read memory cgroup (config|limits) for the pod" .* no such (file or directory|device)`, nil, "it reads its own cgroup of a pod that has just ended"},
 		{"kubelet", `"ExecSync cmd from runtime service failed" err="rpc error: code = Canceled desc = context canceled"`, nil, "it gives up a probe of a container that it stops"},
 		{"kubelet", `"ExecSync cmd from runtime service failed" .*( is exited, not running|: it is (ending|exited): wrong state|code = NotFound)`, nil, "it probes a container that has just ended"},
 		{"kubelet", `"Failed to remove container" .* code = NotFound`, nil, "somebody else in it has removed the container meanwhile"},

@@ -25,8 +25,6 @@ const (
 	statusTimeout = 2 * time.Second
 	// unknownCode is the code of an exit whose status cannot be found out.
 	unknownCode = 255
-	// killedCode is the code after SIGKILL, which the OOM killer sends.
-	killedCode = 128 + int32(syscall.SIGKILL)
 )
 
 // watchProtected is watch, but a panic does not end the process. The next supervisor completes its
@@ -65,7 +63,7 @@ func (c *Container) recordExit(pidfd *os.File) {
 	exit := c.status(pidfd, rec.Init)
 	exit.ID = c.id
 	c.killRemaining(&rec)
-	exit.OOMKilled = c.oomKilled(&rec, &exit)
+	exit.OOMKilled = c.oomKilled(&rec)
 	if rec = c.snapshot(); rec.Stage != record.Running {
 		exit.StartFailed = true
 		if exit.Message == "" {
@@ -92,15 +90,16 @@ func (c *Container) recordExit(pidfd *os.File) {
 
 // oomKilled reports whether the OOM killer has killed a process of the container, by the counter of
 // its cgroup. systemd removes a cgroup as soon as it is empty, often before oomKilled has read the
-// counter. Then the kernel's log shows whether the OOM killer killed the init.
-func (c *Container) oomKilled(rec *record.Container, exit *supervisor.Exit) bool {
+// counter. Then the kernel's log shows whether the OOM killer killed the init or a process of
+// the cgroup.
+func (c *Container) oomKilled(rec *record.Container) bool {
 	if kills, err := rec.Cgroups.OOMKills(); err == nil && kills > rec.OOMKills || c.set.oom.Saw(c.id) {
 		return true
 	}
-	if exit.Code != killedCode || rec.Init == nil || rec.Cgroups.Exist() {
+	if rec.Init == nil || rec.Cgroups.Exist() {
 		return false
 	}
-	killed, err := sysproc.OOMKilled(rec.Init.Pid, rec.Init.Start)
+	killed, err := sysproc.OOMKilled(rec.Init.Pid, rec.Init.Start, rec.Cgroups.Name())
 	if err != nil {
 		c.set.log.Debug("cannot find out whether the OOM killer ended a container", "container", c.id, "error", err)
 	}
