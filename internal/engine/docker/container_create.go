@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/hostpath"
+	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
@@ -37,8 +38,8 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(e.containerDir(spec.ID), 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the container's directory: %w", err)
+	if err := e.prepareFiles(ctx, spec); err != nil {
+		return nil, err
 	}
 	engineID, err := e.createContainer(ctx, options)
 	if err != nil {
@@ -50,7 +51,31 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	if err := e.logs.Begin(ctx, log); err != nil {
 		return nil, err
 	}
-	return &engine.Container{}, nil
+	return &engine.Container{}, e.madeSources(spec.ID).Keep()
+}
+
+// prepareFiles makes the container's own directory, that of its log, and directories in the
+// place of missing mount sources, which the Docker Engine would refuse.
+func (e *Engine) prepareFiles(ctx context.Context, spec *engine.ContainerSpec) error {
+	if err := os.MkdirAll(e.containerDir(spec.ID), 0o700); err != nil {
+		return fmt.Errorf("cannot make the container's directory: %w", err)
+	}
+	find := hostpath.Finder{Probes: e.probes, Rejected: e.rules().AbsentSources}
+	_, missing, err := find.Find(ctx, spec.Config.GetMounts(), "")
+	if err != nil {
+		return err
+	}
+	if spec.LogPath != "" {
+		if _, err := podfiles.MakeLogDir(ctx, e.probes, spec.SandboxSpec.Config.GetLogDirectory(), spec.LogPath); err != nil {
+			return err
+		}
+	}
+	return e.madeSources(spec.ID).Make(ctx, missing)
+}
+
+// madeSources records in a container's directory the directories that are made for its mounts.
+func (e *Engine) madeSources(id string) hostpath.Made {
+	return hostpath.Made{Probes: e.probes, File: filepath.Join(e.containerDir(id), "made")}
 }
 
 // inputOf looks up what the request needs of the host and of the sandbox.
@@ -97,8 +122,11 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	}
 	e.meter.Forget(id)
 	e.unstarted.forget(id)
+	if err := e.madeSources(id).Remove(ctx); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(e.containerDir(id)); err != nil {
-		return errors.Join(fmt.Errorf("cannot remove the container's directory: %w", err))
+		return fmt.Errorf("cannot remove the container's directory: %w", err)
 	}
 	return nil
 }

@@ -64,6 +64,8 @@ type Rules struct {
 	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
 	Seccomp seccomp.Rules
+	// AbsentSources are paths of the host that are not made for a mount of them.
+	AbsentSources []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults
 	Sysctls  map[string]string
@@ -79,6 +81,7 @@ type Engine struct {
 	host       ocispec.Host
 	tree       *cgroup.Tree
 	podCgroups *podcgroup.Manager
+	probes     *probe.Pool
 	seccomp    *seccomp.Loader
 	apparmor   *apparmor.Host
 	meter      *meter.Meter
@@ -155,7 +158,8 @@ func (e *Engine) findHost(driver string) (err error) {
 	e.podCgroups = podcgroup.New(podcgroup.Config{
 		Instance: e.cfg.Instance, Driver: driver, Prefix: "docker", DefaultParent: parent,
 	}, e.tree)
-	e.seccomp = seccomp.NewLoader(e.host, probe.New(probeTimeout, probeLimit))
+	e.probes = probe.New(probeTimeout, probeLimit)
+	e.seccomp = seccomp.NewLoader(e.host, e.probes)
 	return nil
 }
 

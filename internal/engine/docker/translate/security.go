@@ -37,8 +37,8 @@ func setSecurity(in ContainerInput, host *container.HostConfig) error {
 	}
 	host.SecurityOpt = options
 	// nil would be the engine's own lists.
-	host.MaskedPaths = slices.Concat([]string{}, security.GetMaskedPaths())
-	host.ReadonlyPaths = slices.Concat([]string{}, security.GetReadonlyPaths())
+	host.MaskedPaths = append([]string{}, security.GetMaskedPaths()...)
+	host.ReadonlyPaths = append([]string{}, security.GetReadonlyPaths()...)
 	return nil
 }
 
