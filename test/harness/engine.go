@@ -2,24 +2,47 @@ package harness
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/berthrun/berth/internal/docker/dockertest"
 )
 
-// engineArgs returns the arguments of `berth serve` for the engine that BERTH_ENGINE names,
-// native if it is not set. For docker it starts a Docker engine in the network namespace that
-// stands for the host's. That ends after the berth of the test.
-func engineArgs(t testing.TB, b *Berth) []string {
+// engineArgs returns the arguments of `berth serve` for the engine that opts name, or else
+// BERTH_ENGINE; native if neither does.
+func engineArgs(t testing.TB, b *Berth, opts Options) []string {
 	t.Helper()
+	if opts.Docker != nil {
+		return b.StartDocker(*opts.Docker)
+	}
 	switch name := os.Getenv("BERTH_ENGINE"); name {
 	case "", "native":
 		return nil
 	case "docker":
-		b.Docker = dockertest.Start(t, dockertest.Options{NetNS: b.NetNS, LiveRestore: true})
-		return []string{"--engine", "docker", "--docker-endpoint", b.Docker.Endpoint}
+		return b.StartDocker(dockertest.Options{LiveRestore: true})
 	default:
 		t.Fatalf("BERTH_ENGINE=%s: there is no such engine", name)
 		return nil
 	}
+}
+
+// StartDocker starts a Docker engine in the network namespace that stands for the host's, and
+// returns the arguments of `berth serve` over it.
+func (b *Berth) StartDocker(opts dockertest.Options) []string {
+	b.T.Helper()
+	opts.NetNS = b.NetNS
+	b.Docker = dockertest.Start(b.T, opts)
+	return []string{"--engine", "docker", "--docker-endpoint", b.Docker.Endpoint}
+}
+
+// ChangeEngine stops the daemon, and starts it with arguments in the place of those for its
+// engine.
+func (b *Berth) ChangeEngine(args ...string) {
+	b.T.Helper()
+	b.StopDaemon()
+	if at := slices.Index(b.args, "--engine"); at >= 0 {
+		b.args = slices.Delete(b.args, at, at+4)
+	}
+	b.args = append(b.args, args...)
+	b.StartDaemon()
 }

@@ -30,6 +30,8 @@ type Options struct {
 	Config string
 	// NoImages leaves the store empty.
 	NoImages bool
+	// Docker starts a Docker engine for the instance, nil for the engine that BERTH_ENGINE names.
+	Docker *dockertest.Options
 	// BinDir holds the binaries; "" is BERTH_BIN.
 	BinDir string
 }
@@ -115,7 +117,7 @@ func New(t testing.TB, opts Options) *Berth {
 	b.logFile, err = os.OpenFile(filepath.Join(dir, "berth.log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	must(t, err)
 	makeHost(t, b.NetNS)
-	b.args = append(b.args, engineArgs(t, b)...)
+	b.args = append(b.args, engineArgs(t, b, opts)...)
 	t.Cleanup(b.cleanup)
 	b.connect()
 	return b
