@@ -67,6 +67,7 @@ func (o *outlet) open() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pen.written = written
+	o.pen.restart()
 	o.opened = true
 	o.start()
 	return nil

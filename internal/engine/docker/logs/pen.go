@@ -22,13 +22,13 @@ type pen struct {
 	}
 }
 
-// restart forgets output whose line has not ended. A new stream delivers it again.
+// restart forgets output whose line has not ended. A new stream delivers it again, before
+// all that is new, so written.Waiting stays until then.
 func (p *pen) restart() {
 	p.dropped = p.written.Waiting != 0
 	for i := range p.waiting {
 		p.waiting[i].raw = p.waiting[i].raw[:0]
 	}
-	p.written.Waiting = 0
 }
 
 // add appends to dst the lines that m completes.
