@@ -71,6 +71,7 @@ func dockerRules(cfg *config.Daemon) docker.Rules {
 		AppArmorOff:     cfg.Runtime.AppArmor == "off",
 		AppArmorProfile: cfg.Runtime.AppArmorProfile,
 		Seccomp:         seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
+		Devices:         defaults.Devices,
 		AbsentSources:   cfg.Runtime.AbsentSources,
 		Defaults:        defaults.Container,
 		Sysctls:         defaults.Sysctls,

@@ -89,7 +89,7 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec) (*tran
 		Spec: spec, Name: labels.ContainerName(spec.Config, spec.SandboxSpec.Config),
 		Labels:    labels.OfContainer(spec, e.cfg.Instance, sandbox.engineID),
 		SandboxID: sandbox.engineID, CgroupParent: spec.Sandbox.CgroupParent,
-		Defaults: rules.Defaults, Facts: *e.facts.Load(),
+		Defaults: rules.Defaults, Devices: rules.Devices, Facts: *e.facts.Load(),
 	}
 	if in.Seccomp, err = e.seccomp.Container(ctx, spec.Config, &rules.Seccomp, &rules.Defaults); err != nil {
 		return nil, err

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
@@ -64,6 +66,8 @@ type Rules struct {
 	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
 	Seccomp seccomp.Rules
+	// Devices are what every container gets.
+	Devices []*runtimeapi.Device
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.

@@ -1,10 +1,14 @@
 package docker
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -30,18 +34,20 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	if err != nil {
 		return 0, err
 	}
+	mark := "BERTH_EXEC=" + rand.Text()
 	made, err := e.client.ExecCreate(ctx, obj.engineID, client.ExecCreateOptions{
 		Cmd: spec.Command, TTY: spec.TTY, DetachKeys: stream.DetachKeys,
 		AttachStdin: spec.Stdin != nil, AttachStdout: true, AttachStderr: !spec.TTY,
+		Env: []string{mark},
 	})
 	if err != nil {
-		return 0, err
+		return 0, execFault(err)
 	}
 	conn, err := e.client.ExecAttach(ctx, made.ID, client.ExecAttachOptions{TTY: spec.TTY})
 	if err != nil {
 		return 0, execFault(err)
 	}
-	x := &execution{engine: e, id: made.ID, container: obj}
+	x := &execution{engine: e, id: made.ID, container: obj, mark: mark, output: &beginning{to: spec.Stdout}}
 	return x.run(ctx, spec, conn.HijackedResponse)
 }
 
@@ -62,8 +68,8 @@ func (e *Engine) running(ctx context.Context, id string) (object, error) {
 
 // execFault gives the error of a command that cannot be executed its kind.
 func execFault(err error) error {
-	if errors.Is(err, errs.Exists) { // a conflict: the container has ended
-		return fmt.Errorf("%w: %w", err, errs.State)
+	if errors.Is(err, errs.Exists) { // a conflict
+		return fmt.Errorf("the container does not run: %w", errs.State)
 	}
 	return err
 }
@@ -73,6 +79,11 @@ type execution struct {
 	engine    *Engine
 	id        string
 	container object
+	// mark is a variable that the command's environment has and no other: whatever the
+	// command starts inherits it, also what leaves its session.
+	mark string
+	// output has the beginning of the command's output.
+	output *beginning
 }
 
 // run copies the streams until the command has ended and its output is delivered.
@@ -81,7 +92,7 @@ func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.
 	defer stop()
 	copied := make(chan error, 1)
 	go func() {
-		copied <- stream.Copy(streamsCtx, conn, stream.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: spec.TTY})
+		copied <- stream.Copy(streamsCtx, conn, stream.Streams{Stdin: spec.Stdin, Stdout: x.output, Stderr: spec.Stderr, TTY: spec.TTY})
 	}()
 	go stream.ForwardSizes(streamsCtx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
 		_, err := x.engine.client.ExecResize(ctx, x.id, client.ExecResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
@@ -135,11 +146,45 @@ func (x *execution) awaitEnd(ctx context.Context) error {
 	return err
 }
 
+// notExecuted is the error of a command that was never executed. The engine's runtime has written
+// why in the place of the command's output.
+func (x *execution) notExecuted(ctx context.Context) error {
+	got, err := x.engine.client.ContainerInspect(ctx, x.container.engineID, client.ContainerInspectOptions{})
+	if err == nil && got.Container.State != nil && !got.Container.State.Running {
+		return fmt.Errorf("the container does not run: %w", errs.State)
+	}
+	return fmt.Errorf("%s: %w", strings.TrimSpace(x.output.String()), errs.Invalid)
+}
+
+// beginning keeps the first bytes of what is written to it, and passes all on.
+type beginning struct {
+	bytes.Buffer
+	to io.Writer
+}
+
+// maxBeginning is how many bytes of an output are kept.
+const maxBeginning = 1 << 10
+
+func (b *beginning) Write(p []byte) (int, error) {
+	b.Buffer.Write(p[:min(len(p), max(0, maxBeginning-b.Len()))])
+	if b.to == nil {
+		return len(p), nil
+	}
+	return b.to.Write(p)
+}
+
+// cannotExecute and the codes above it are those of a command that was never executed, if it has
+// no process.
+const cannotExecute = 126
+
 // exitCode reads the exit code once the Docker Engine has noticed the end of the process.
 func (x *execution) exitCode(ctx context.Context) (int32, error) {
 	got, err := x.awaitCode(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if got.PID == 0 && got.ExitCode >= cannotExecute {
+		return 0, x.notExecuted(ctx)
 	}
 	return int32(got.ExitCode), nil //nolint:gosec // 0 to 255
 }
@@ -178,7 +223,7 @@ func (x *execution) killAll() {
 	if err != nil || !got.Running || got.PID <= 0 {
 		return
 	}
-	if err := killtree.Kill(ctx, got.PID, x.container.cgroups); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := killtree.Kill(ctx, x.mark, got.PID, x.container.cgroups); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		x.engine.log.Warn("cannot kill all processes of a command", "exec", x.id, "pid", got.PID, "error", err)
 	}
 }

@@ -67,6 +67,9 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 // checkDemands refuses profiles that this host cannot enforce: the sandbox fails then, not
 // its first container.
 func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
+	if err := podfiles.CheckHostname(config); err != nil {
+		return err
+	}
 	if _, err := e.appArmorProfile(ctx, request.SandboxAppArmorOf(config)); err != nil {
 		return err
 	}
@@ -108,8 +111,13 @@ func (e *Engine) createPause(ctx context.Context, spec *engine.SandboxSpec, pare
 	if err != nil {
 		return "", err
 	}
+	hostname, err := podfiles.Hostname(spec.Config)
+	if err != nil {
+		return "", err
+	}
 	options, err := translate.Sandbox(translate.SandboxInput{
-		Spec: spec, Name: labels.SandboxName(spec.Config), Image: image,
+		Hostname: hostname,
+		Spec:     spec, Name: labels.SandboxName(spec.Config), Image: image,
 		Labels: labels.OfSandbox(spec, e.cfg.Instance), CgroupParent: parent,
 		Seccomp: filter, Sysctls: e.rules().Sysctls, Facts: *e.facts.Load(),
 	})

@@ -22,7 +22,7 @@ import (
 // inputOf is the part of the spec's input that the request, the sandbox and the host
 // determine.
 func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
-	hostname, err := hostnameOf(spec.SandboxSpec.Config)
+	hostname, err := podfiles.Hostname(spec.SandboxSpec.Config)
 	if err != nil {
 		return in, err
 	}

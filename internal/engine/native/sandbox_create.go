@@ -57,7 +57,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := e.labelSandbox(spec, paths, sb); err != nil {
 		return nil, err
 	}
-	hostname, err := hostnameOf(spec.Config)
+	hostname, err := podfiles.Hostname(spec.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 // checkDemands refuses profiles and names that this host cannot enforce: the sandbox fails
 // then, not its first container.
 func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
-	if err := checkHostname(config); err != nil {
+	if err := podfiles.CheckHostname(config); err != nil {
 		return err
 	}
 	if _, err := e.appArmorProfile(ctx, request.SandboxAppArmorOf(config)); err != nil {
@@ -121,7 +121,7 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 	if err != nil {
 		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, faultfield.Sysctl(spec.Config, err))
 	}
-	hostname, err := hostnameOf(spec.Config)
+	hostname, err := podfiles.Hostname(spec.Config)
 	if err != nil {
 		return err
 	}
@@ -205,35 +205,6 @@ func namespaceOptions(config *runtimeapi.PodSandboxConfig) *runtimeapi.Namespace
 
 func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
 	return namespaceOptions(config).GetNetwork() == runtimeapi.NamespaceMode_NODE
-}
-
-// checkHostname refuses a hostname for a pod in the host's network, which has the host's name.
-// A kubelet sends none for such a pod.
-func checkHostname(config *runtimeapi.PodSandboxConfig) error {
-	requested := config.GetHostname()
-	if requested == "" || !hostNetwork(config) {
-		return nil
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("cannot read the host's name: %w", err)
-	}
-	if requested != host {
-		return fmt.Errorf("config.hostname: %q cannot be the name of a pod in the host's network, which has the host's (%s); leave it empty: %w", requested, host, errs.Invalid)
-	}
-	return nil
-}
-
-// hostnameOf is the hostname of the pod's processes.
-func hostnameOf(config *runtimeapi.PodSandboxConfig) (string, error) {
-	if name := config.GetHostname(); name != "" && !hostNetwork(config) {
-		return name, nil
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("cannot read the host's name: %w", err)
-	}
-	return name, nil
 }
 
 // appArmorProfile finds a profile, with the operator's in the place of the default.

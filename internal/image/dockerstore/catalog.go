@@ -22,7 +22,7 @@ func (s *Images) Layers(ctx context.Context) ([]image.Layered, error) {
 	}
 	all := make([]image.Layered, 0, len(summaries))
 	for _, summary := range summaries {
-		all = append(all, image.Layered{ID: summary.ID, Tags: fullNames(summary.RepoTags)})
+		all = append(all, image.Layered{ID: summary.ID, Tags: fullTags(summary.RepoTags)})
 	}
 	return all, nil
 }

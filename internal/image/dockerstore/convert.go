@@ -61,7 +61,7 @@ func (s *Images) listed(summary imageapi.Summary, known details) image.Image {
 
 func (s *Images) made(id string, tags, digests []string, size int64, known details) image.Image {
 	img := image.Image{
-		ID: id, Tags: fullNames(tags), Digests: fullNames(digests), Size: size, Config: known.config,
+		ID: id, Tags: fullTags(tags), Digests: fullNames(digests), Size: size, Config: known.config,
 		OS: known.platform.OS, Architecture: known.platform.Architecture, Variant: known.platform.Variant,
 		Created: known.created, ChainID: known.chain,
 	}
@@ -80,4 +80,10 @@ func fullNames(familiar []string) []string {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// fullTags are the full forms of tags. Engines with the containerd image store list a digest as
+// a tag of an image that was pulled by it.
+func fullTags(familiar []string) []string {
+	return slices.DeleteFunc(fullNames(familiar), func(name string) bool { return strings.Contains(name, "@") })
 }

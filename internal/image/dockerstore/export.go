@@ -48,7 +48,7 @@ func (s *Images) Export(ctx context.Context, refs []string, to io.Writer) error 
 // exportedNames are the names that an image is exported by: that of ref, or all where ref is
 // none. One without a name is exported by its id.
 func exportedNames(ref string, found *imageapi.InspectResponse) []string {
-	tags := fullNames(found.RepoTags)
+	tags := fullTags(found.RepoTags)
 	if named, err := names.Parse(ref); err == nil && slices.Contains(tags, named.String()) {
 		return []string{named.String()}
 	}

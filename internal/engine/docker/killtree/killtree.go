@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,18 +16,18 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Kill kills the process of a command and all that it has started, as far as they
-// are in the container's cgroup: its descendants, and the processes of its session, which
-// stay in it when their parent has ended. A process that has left both is not found: the
+// Kill kills the process of a command and all that it has started, as far as they are in the
+// container's cgroup: its descendants, the processes of its session, and those that have
+// inherited mark, an entry NAME=VALUE of its environment, in whatever session they are. The
 // Docker Engine gives the commands of one container no cgroup of their own.
-func Kill(ctx context.Context, pid int, group cgroup.Paths) error {
+func Kill(ctx context.Context, mark string, pid int, group cgroup.Paths) error {
 	own := map[int]bool{pid: true}
 	for {
 		pids, err := group.Pids()
 		if err != nil {
 			return err
 		}
-		left, err := killOwn(pids, pid, own)
+		left, err := killOwn(pids, pid, mark, own)
 		if err != nil || left == 0 {
 			return err
 		}
@@ -38,11 +41,14 @@ func Kill(ctx context.Context, pid int, group cgroup.Paths) error {
 
 // killOwn kills those of the processes that belong to own, to which it adds their children.
 // It returns how many of them have not ended.
-func killOwn(pids []int, session int, own map[int]bool) (left int, err error) {
+func killOwn(pids []int, session int, mark string, own map[int]bool) (left int, err error) {
 	procs := map[int]sysproc.Proc{}
 	for _, pid := range pids {
 		if proc, err := sysproc.ReadProc(pid); err == nil && !proc.Zombie() {
 			procs[pid] = proc
+			if hasInherited(pid, mark) {
+				own[pid] = true
+			}
 		}
 	}
 	for grown := true; grown; {
@@ -63,4 +69,10 @@ func killOwn(pids []int, session int, own map[int]bool) (left int, err error) {
 		}
 	}
 	return left, nil
+}
+
+// hasInherited reports whether a process was started with an entry in its environment.
+func hasInherited(pid int, mark string) bool {
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return err == nil && slices.Contains(strings.Split(string(environ), "\x00"), mark)
 }

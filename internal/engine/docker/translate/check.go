@@ -106,9 +106,9 @@ func checkMounts(config *runtimeapi.ContainerConfig, facts Facts) error {
 			return fielderror.Unsupported(at("recursive_read_only"), "recursive read-only mounts need version %s of the Docker engine's API; this engine has %s", apiRecursiveReadOnly, facts.APIVersion)
 		case len(m.GetMountOptions()) > 0:
 			return fielderror.Unsupported(at("mount_options"), "the Docker engine has no options of mounts")
-		case m.GetSelinuxRelabel() && m.GetRecursiveReadOnly():
+		case m.GetSelinuxRelabel() && facts.SELinux && m.GetRecursiveReadOnly():
 			return fielderror.Unsupported(at("selinux_relabel"), "the Docker engine cannot relabel a mount that is recursively read-only")
-		case strings.Contains(m.GetHostPath(), ":") && m.GetSelinuxRelabel():
+		case m.GetSelinuxRelabel() && facts.SELinux && strings.Contains(m.GetHostPath(), ":"):
 			return fielderror.Unsupported(at("host_path"), "the Docker engine cannot relabel %q, since it has a colon", m.GetHostPath())
 		}
 	}

@@ -31,7 +31,9 @@ type ContainerInput struct {
 	AppArmor string
 	// Defaults hold where the request says nothing.
 	Defaults ocispec.Defaults
-	Facts    Facts
+	// Devices are what every container gets.
+	Devices []*runtimeapi.Device
+	Facts   Facts
 }
 
 // Container is the request for a container of a pod.
@@ -62,7 +64,7 @@ func Container(in ContainerInput) (client.ContainerCreateOptions, error) {
 	}
 	host.Resources.CgroupParent = in.CgroupParent
 	host.Resources.Ulimits = ulimits(in.Defaults.Rlimits)
-	if err := setDevices(config, host); err != nil {
+	if err := setDevices(in, host); err != nil {
 		return none, err
 	}
 	return client.ContainerCreateOptions{Name: in.Name, HostConfig: host, Config: &container.Config{

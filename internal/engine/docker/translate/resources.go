@@ -2,6 +2,7 @@ package translate
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/moby/moby/api/types/container"
@@ -32,10 +33,11 @@ func Resources(field string, res *runtimeapi.LinuxContainerResources, facts Fact
 	return out, nil
 }
 
-// setDevices adds the devices that the request has. A directory is all devices in it. CDI
+// setDevices adds the devices of every container and those that the request has. A directory is all devices in it. CDI
 // devices are the engine's to inject.
-func setDevices(config *runtimeapi.ContainerConfig, host *container.HostConfig) error {
-	for _, d := range config.GetDevices() {
+func setDevices(in ContainerInput, host *container.HostConfig) error {
+	config := in.Spec.Config
+	for _, d := range slices.Concat(in.Devices, config.GetDevices()) {
 		host.Resources.Devices = append(host.Resources.Devices, container.DeviceMapping{
 			PathOnHost: d.GetHostPath(), PathInContainer: request.DevicePath(d), CgroupPermissions: d.GetPermissions(),
 		})

@@ -25,6 +25,8 @@ const (
 // SandboxInput is what the pause container of a sandbox depends on.
 type SandboxInput struct {
 	Spec *engine.SandboxSpec
+	// Hostname is what the pod's processes see as their host's name.
+	Hostname string
 	// Name is the container's, Image the engine's id of the pause image.
 	Name, Image string
 	Labels      map[string]string
@@ -68,7 +70,7 @@ func Sandbox(in SandboxInput) (client.ContainerCreateOptions, error) {
 	}
 	created := &container.Config{Image: in.Image, Labels: in.Labels, Healthcheck: noHealthcheck()}
 	if host.UTSMode != "host" {
-		created.Hostname = config.GetHostname()
+		created.Hostname = in.Hostname
 	}
 	return client.ContainerCreateOptions{Name: in.Name, Config: created, HostConfig: host}, nil
 }
