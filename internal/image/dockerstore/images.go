@@ -62,6 +62,7 @@ type Images struct {
 	pulls      progress.Pulls
 	background *background.Group
 	pins       pins
+	removals   sync.Mutex
 	usage      usage
 
 	// mu guards details.

@@ -20,6 +20,10 @@ const managedLabel = "io.kubernetes.docker.type"
 // their layers, as with other stores. Containers that do not belong to pods keep the image,
 // whether they run or not: their owner starts them again.
 func (s *Images) Remove(ctx context.Context, ref string) error {
+	// One after the other: while the engine removes an image for one call, it answers another
+	// call that there is no such image, and still lists it.
+	s.removals.Lock()
+	defer s.removals.Unlock()
 	found, err := s.find(ctx, ref)
 	if errors.Is(err, errs.NotFound) {
 		return nil
@@ -28,7 +32,7 @@ func (s *Images) Remove(ctx context.Context, ref string) error {
 		return err
 	}
 	if err := s.remove(ctx, found); err != nil {
-		// Removals at the same time see the image half removed, with faults of many kinds.
+		// Another client of the engine may have removed it meanwhile.
 		if _, gone := s.find(ctx, found.ID); !errors.Is(gone, errs.NotFound) {
 			return fmt.Errorf("cannot remove image %s: %w", ref, err)
 		}
