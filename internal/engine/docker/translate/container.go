@@ -88,7 +88,9 @@ func setNamespaces(in ContainerInput, host *container.HostConfig) {
 	}
 	switch own.GetPid() {
 	case runtimeapi.NamespaceMode_POD:
-		host.PidMode = container.PidMode("container:" + in.SandboxID)
+		if own != nil { // the zero value of a request that says nothing
+			host.PidMode = container.PidMode("container:" + in.SandboxID)
+		}
 	case runtimeapi.NamespaceMode_NODE:
 		host.PidMode = "host"
 	case runtimeapi.NamespaceMode_TARGET:
@@ -96,7 +98,7 @@ func setNamespaces(in ContainerInput, host *container.HostConfig) {
 	case runtimeapi.NamespaceMode_CONTAINER:
 	}
 	host.CgroupnsMode = container.CgroupnsModePrivate
-	if request.SharesCgroupns(in.Spec.Config, in.Spec.SandboxSpec.Config) || !in.Facts.CgroupV2 {
+	if request.SharesCgroupns(in.Spec.Config, in.Spec.SandboxSpec.Config) {
 		host.CgroupnsMode = container.CgroupnsModeHost
 	}
 	if in.Facts.UserNSRemap {

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"path"
+	"strconv"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
@@ -68,11 +69,24 @@ func Sandbox(in SandboxInput) (client.ContainerCreateOptions, error) {
 	if in.Facts.UserNSRemap {
 		host.UsernsMode = "host"
 	}
-	created := &container.Config{Image: in.Image, Labels: in.Labels, Healthcheck: noHealthcheck()}
+	created := &container.Config{User: pauseUser(config), Image: in.Image, Labels: in.Labels, Healthcheck: noHealthcheck()}
 	if host.UTSMode != "host" {
 		created.Hostname = in.Hostname
 	}
 	return client.ContainerCreateOptions{Name: in.Name, Config: created, HostConfig: host}, nil
+}
+
+// pauseUser is the user of the pause container, "" for that of its image.
+func pauseUser(config *runtimeapi.PodSandboxConfig) string {
+	security := request.SandboxSecurity(config)
+	if security.GetRunAsUser() == nil {
+		return ""
+	}
+	user := strconv.FormatInt(security.GetRunAsUser().GetValue(), 10)
+	if group := security.GetRunAsGroup(); group != nil {
+		user += ":" + strconv.FormatInt(group.GetValue(), 10)
+	}
+	return user
 }
 
 // sysctlsOf are the sysctls of the pod's IPC namespace. Those of its network are written when

@@ -24,8 +24,14 @@ func TestVersions(t *testing.T) {
 		has, wanted string
 		want        bool
 	}{
-		{"1.44", "1.44", true}, {"1.44.0", "1.44", true}, {"1.5", "1.44", false}, {"2.0", "1.44", true}, {"1.100", "1.44", true},
-		{"1.43", "1.44", false}, {"", "1.44", false}, {"dev", "1.44", false},
+		{"1.44", "1.44", true},
+		{"1.44.0", "1.44", true},
+		{"1.5", "1.44", false},
+		{"2.0", "1.44", true},
+		{"1.100", "1.44", true},
+		{"1.43", "1.44", false},
+		{"", "1.44", false},
+		{"dev", "1.44", false},
 	} {
 		facts := factsWith(c.has)
 		if got := facts.has(c.wanted); got != c.want {
