@@ -29,6 +29,8 @@ const (
 	AbilitySELinux Ability = "selinux"
 	// AbilityExitEvents is the kernel's process connector in the first namespaces.
 	AbilityExitEvents Ability = "exit-events"
+	// AbilityDocker is a Docker engine that starts.
+	AbilityDocker Ability = "docker"
 	// AbilityIPv6 is a loopback with ::1.
 	AbilityIPv6 Ability = "ipv6"
 	// AbilityVulnDB is a database of Go's vulnerabilities that answers.
@@ -88,6 +90,12 @@ func ExitEvents(t testing.TB, err error) {
 func IPv6(t testing.TB, err error) {
 	t.Helper()
 	need(t, AbilityIPv6, err == nil, fmt.Sprint(err))
+}
+
+// Docker demands that a Docker engine starts on this host. err is why it does not, nil if it does.
+func Docker(t testing.TB, err error) {
+	t.Helper()
+	need(t, AbilityDocker, err == nil, fmt.Sprint(err))
 }
 
 // Binary demands a program in PATH and returns where it is.

@@ -41,6 +41,8 @@ type Daemon struct {
 	// hostFiles are the files that engines make outside of their directories.
 	hostFiles []string
 	cmd       *exec.Cmd
+	// answered is true once the engine has answered.
+	answered bool
 	// ended is closed when the process of cmd was reaped.
 	ended chan struct{}
 }

@@ -3,6 +3,7 @@ package dockertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,11 +49,16 @@ func (d *Daemon) await() {
 	defer stop()
 	for {
 		if _, err = client.Version(ctx); err == nil {
+			d.answered = true
 			return
 		}
 		select {
 		case <-d.ended:
-			d.t.Fatalf("the Docker engine has ended:\n%s", d.LogTail())
+			err := fmt.Errorf("the Docker engine has ended:\n%s", d.LogTail())
+			if !d.answered {
+				require.Docker(d.t, err)
+			}
+			d.t.Fatal(err)
 		case <-ctx.Done():
 			d.t.Fatalf("the Docker engine does not answer: %v\n%s", err, d.LogTail())
 		case <-time.After(50 * time.Millisecond): // the engine has no event for it
