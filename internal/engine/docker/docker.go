@@ -194,6 +194,9 @@ func (e *Engine) rules() *Rules { return e.inForce.Load() }
 
 // Close ends the background work. Sandboxes and containers stay.
 func (e *Engine) Close() error {
+	if l := e.listener.Load(); l != nil {
+		l.end()
+	}
 	e.meter.Close()
 	e.logs.Close()
 	return nil
