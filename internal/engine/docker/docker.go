@@ -94,6 +94,8 @@ type Engine struct {
 	pause      *pause.Loader
 	unstarted  *unstarted
 	listener   atomic.Pointer[exitListener]
+	// awayAt is until when the Docker Engine may have been away, in nanoseconds since 1970.
+	awayAt atomic.Int64
 }
 
 var _ engine.Engine = (*Engine)(nil)

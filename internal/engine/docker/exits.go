@@ -34,6 +34,7 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		cancel()
 		return nil, err
 	}
+	e.awayAt.Store(time.Now().UnixNano())
 	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), unstarted: make(chan string)}
 	if old := e.listener.Swap(l); old != nil {
 		old.end()
@@ -173,12 +174,23 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 			if endings.Restarted(state, die) {
 				l.killRestarted(id)
 			}
+			l.endStrays(ctx, id, &got.Container)
 			l.completeLog(ctx, id, &got.Container)
 		}
 		if ended {
 			l.send(exit)
 		}
 	})
+}
+
+// endStrays kills what runs on of a container that has exited.
+func (l *exitListener) endStrays(ctx context.Context, id string, got *container.InspectResponse) {
+	if got.HostConfig == nil {
+		return
+	}
+	if err := l.engine.killStrays(ctx, id, got.ID, l.engine.cgroupOf(got)); err != nil && ctx.Err() == nil {
+		l.engine.log.Error("a container has exited, and its processes run on", "container", id, "error", err)
+	}
 }
 
 // completeLog waits until all that the container has written is in its log.
