@@ -98,6 +98,11 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 		e.deliverUnstarted(id)
 		return nil
 	case state != engine.StateRunning:
+		if sig == syscall.SIGKILL {
+			if err := e.killStrays(ctx, id, got.ID, e.cgroupOf(got)); err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("processes of container %s: %w", id, errs.NotFound)
 	case !all:
 		return e.kill(ctx, id, sig)

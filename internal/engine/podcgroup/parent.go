@@ -76,7 +76,7 @@ func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last boo
 		return err
 	}
 	if path.Base(parent) == id {
-		if err := m.removeBusy(ctx, parent, last); err != nil {
+		if err := m.removeBusy(ctx, parent); err != nil {
 			return err
 		}
 	}
@@ -99,9 +99,9 @@ func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last boo
 const busyTimeout = 2 * time.Second
 
 // removeBusy removes a cgroup. A container whose start failed is recorded as exited
-// when its init has been killed, which may be a moment before the init is gone. When no containers
-// remain, processes that still run belong to one that its runtime has lost: they are killed.
-func (m *Manager) removeBusy(ctx context.Context, parent string, last bool) error {
+// when its init has been killed, which may be a moment before the init is gone. All containers have
+// ended, so processes that still run belong to one that its runtime has lost: they are killed.
+func (m *Manager) removeBusy(ctx context.Context, parent string) error {
 	waiting, stop := context.WithTimeout(ctx, busyTimeout)
 	defer stop()
 	for {
@@ -111,9 +111,6 @@ func (m *Manager) removeBusy(ctx context.Context, parent string, last bool) erro
 		}
 		select {
 		case <-waiting.Done():
-			if !last {
-				return err
-			}
 			group := m.tree.Paths(parent)
 			return errors.Join(group.Kill(ctx), group.Remove(ctx))
 		case <-time.After(5 * time.Millisecond):
