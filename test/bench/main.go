@@ -1,5 +1,5 @@
 // bench measures container runtimes side by side through CRI, in one run on one machine, and prints
-// ratios. See run.sh, which prepares what it needs.
+// ratios: berth, berth over a Docker Engine, cri-dockerd and containerd. See run.sh, which prepares what it needs.
 //
 // It is not a test: no time makes it pass or fail.
 package main
@@ -19,6 +19,7 @@ import (
 // options of a run.
 type options struct {
 	bin, berth, before, work string
+	criDockerd               string
 	only, runtimes           string
 	pods                     int
 	parallel                 int
@@ -30,12 +31,13 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.bin, "bin", "", "directory with containerd, its shim, runc, the CNI plugins and pause")
+	flag.StringVar(&o.bin, "bin", "", "directory with containerd, its shim, runc, dockerd, the CNI plugins and pause")
 	flag.StringVar(&o.berth, "berth", "", "directory with berth and berth-supervisor")
 	flag.StringVar(&o.before, "before", "", "directory with other binaries of berth, measured as \"before\" with -runtimes berth,before")
+	flag.StringVar(&o.criDockerd, "cri-dockerd", "", "a cri-dockerd, measured as \"cri-dockerd\"")
 	flag.StringVar(&o.work, "work", "", "work directory; emptied first")
 	flag.StringVar(&o.only, "only", "", "comma separated sections: latency, parallel, exec, logs, pull, density (default: all)")
-	flag.StringVar(&o.runtimes, "runtimes", "berth,containerd", "which to measure; the ratio is the last's figure to the first's")
+	flag.StringVar(&o.runtimes, "runtimes", "berth,docker,cri-dockerd,containerd", "which to measure: docker is berth over a Docker Engine; cri-dockerd needs -cri-dockerd")
 	flag.IntVar(&o.pods, "pods", 60, "pods for latencies, one after the other")
 	flag.IntVar(&o.parallel, "parallel", 100, "pods for rates, 10 at a time")
 	flag.IntVar(&o.density, "density", 100, "pods for memory and restart")
@@ -51,7 +53,35 @@ func main() {
 	}
 }
 
-// run starts both runtimes, then runs the sections. Within a section the runtimes alternate, so
+// newPeers are the runtimes that were asked for, in the order of the table's columns.
+func newPeers(o options, r *registry) (peers []*peer, err error) {
+	makers := []struct {
+		name string
+		make func() (*peer, error)
+	}{
+		{"berth", func() (*peer, error) { return newBerth(o, "berth", o.berth), nil }},
+		{"before", func() (*peer, error) { return newBerth(o, "before", o.before), nil }},
+		{"docker", func() (*peer, error) { return newBerthOverDocker(o) }},
+		{"cri-dockerd", func() (*peer, error) { return newCRIDockerd(o, r) }},
+		{"containerd", func() (*peer, error) { return newContainerd(o, r), nil }},
+	}
+	for _, m := range makers {
+		if !slices.Contains(strings.Split(o.runtimes, ","), m.name) || (m.name == "cri-dockerd" && o.criDockerd == "") {
+			continue
+		}
+		p, err := m.make()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
+		peers = append(peers, p)
+	}
+	if len(peers) == 0 {
+		return nil, fmt.Errorf("no runtime of the name %q", o.runtimes)
+	}
+	return peers, nil
+}
+
+// run starts the runtimes, then runs the sections. Within a section the runtimes alternate, so
 // that a drift of the machine's speed affects both.
 func run(ctx context.Context, o options) (err error) {
 	if err := os.RemoveAll(o.work); err != nil {
@@ -63,14 +93,9 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	defer served.close()
 
-	var peers []*peer
-	for _, p := range []*peer{newBerth(o, "berth", o.berth), newBerth(o, "before", o.before), newContainerd(o, served)} {
-		if slices.Contains(strings.Split(o.runtimes, ","), p.name) {
-			peers = append(peers, p)
-		}
-	}
-	if len(peers) == 0 {
-		return fmt.Errorf("no runtime of the name %q", o.runtimes)
+	peers, err := newPeers(o, served)
+	if err != nil {
+		return err
 	}
 	for _, p := range peers {
 		if err := os.MkdirAll(filepath.Join(o.work, p.name), 0o755); err != nil {

@@ -45,22 +45,56 @@ func (t *table) percentiles(p *peer, name string, samples []time.Duration) {
 	}
 }
 
-// print writes the rows, with the ratio of the last peer to the first: above 1 the first is better.
+// print writes the rows, with a ratio for each peer that is compared with another one: above 1 the
+// other one is better. A figure that a peer does not have is "-".
 func (t *table) print(w io.Writer, peers []*peer) {
+	pairs := comparisons(peers)
 	fmt.Fprintf(w, "\n%s\n%-34s %-8s", t.title, "", "unit")
 	for _, p := range peers {
 		fmt.Fprintf(w, " %12s", p.name)
 	}
-	fmt.Fprintf(w, " %8s\n", "times")
+	for _, pair := range pairs {
+		fmt.Fprintf(w, " %18s", pair[0].name+"/"+pair[1].name)
+	}
+	fmt.Fprintln(w)
 	for _, r := range t.rows {
 		fmt.Fprintf(w, "%-34s %-8s", r.name, r.unit)
 		for _, p := range peers {
-			fmt.Fprintf(w, " %12.2f", r.values[p.name])
+			if value, ok := r.values[p.name]; ok {
+				fmt.Fprintf(w, " %12.2f", value)
+			} else {
+				fmt.Fprintf(w, " %12s", "-")
+			}
 		}
-		first, last := r.values[peers[0].name], r.values[peers[len(peers)-1].name]
-		if r.rate {
-			first, last = last, first
+		for _, pair := range pairs {
+			fmt.Fprintf(w, " %18s", r.ratio(pair[0], pair[1]))
 		}
-		fmt.Fprintf(w, " %7.1fx\n", last/first)
+		fmt.Fprintln(w)
 	}
+}
+
+// comparisons are the pairs of peers to compare: each with the one that it names, if that one is
+// measured.
+func comparisons(peers []*peer) (pairs [][2]*peer) {
+	for _, p := range peers {
+		for _, other := range peers {
+			if other != p && other.name == p.beside {
+				pairs = append(pairs, [2]*peer{p, other})
+			}
+		}
+	}
+	return pairs
+}
+
+// ratio is how many times better other is, such as "4.8x".
+func (r *row) ratio(p, other *peer) string {
+	value, ok := r.values[p.name]
+	base, also := r.values[other.name]
+	if !ok || !also {
+		return "-"
+	}
+	if r.rate {
+		value, base = base, value
+	}
+	return fmt.Sprintf("%.1fx", value/base)
 }
