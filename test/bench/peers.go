@@ -26,6 +26,8 @@ type peer struct {
 	logFile string
 	logs    string // directory of pods' logs
 	config  string // printed with the result
+	// files are further files beside config.toml, by name.
+	files   map[string]string
 	version string
 	// beside names the peer that this one is compared with.
 	beside string
@@ -47,7 +49,7 @@ func newBerth(o options, name, programs string) *peer {
 	dir := filepath.Join(o.work, name)
 	return &peer{
 		name:    name,
-		beside:  "berth",
+		beside:  "berth", // for a second berth
 		socket:  filepath.Join(dir, "berth.sock"),
 		logFile: filepath.Join(dir, "berth.log"),
 		logs:    filepath.Join(dir, "logs"),
@@ -119,6 +121,11 @@ func (p *peer) prepare() error {
 	dir := filepath.Dir(p.socket)
 	if err := os.MkdirAll(p.logs, 0o755); err != nil {
 		return err
+	}
+	for name, content := range p.files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			return err
+		}
 	}
 	config, network, found := strings.Cut(p.config, "{\"cniVersion")
 	if !found {

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Measures berth, berth over a Docker Engine and containerd side by side, in one run, in a
 # private mount and network namespace. Installs the other runtimes from the Go module proxy.
-# BENCH_CRI_DOCKERD=PROGRAM adds a cri-dockerd.
+# BENCH_CRI_DOCKERD=PROGRAM adds a cri-dockerd, BENCH_CRIO=PROGRAM a CRI-O.
+# out/bench/result.json has all samples, out/bench/page.html draws them.
 #   run.sh [flag of the bench ...]      see run.sh -help
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -30,4 +31,4 @@ GOFLAGS=-buildvcs=false go build -o "$bin/bench" ./test/bench
 
 exec unshare --mount --net --propagation private \
   bash -c 'ip link set lo up; exec "$@"' bench \
-  "$bin/bench" -bin "$bin" -berth "${BERTH_BIN:-$PWD/bin}" -work "$out/work" -cri-dockerd "${BENCH_CRI_DOCKERD:-}" "$@"
+  "$bin/bench" -bin "$bin" -berth "${BERTH_BIN:-$PWD/bin}" -work "$out/work" -out "$out" -cri-dockerd "${BENCH_CRI_DOCKERD:-}" -crio "${BENCH_CRIO:-}" "$@"
