@@ -154,7 +154,10 @@ func (p *peer) start(ctx context.Context) error {
 		return err
 	}
 	// gRPC's own pause of a second between attempts would hide the duration of a restart.
-	quick := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}
+	quick := grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
+		MinConnectTimeout: 20 * time.Second, // else an attempt on a busy machine ends after the pause
+	}
 	conn, err := grpc.NewClient("unix://"+p.socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(quick))
 	if err != nil {
 		return err
