@@ -35,7 +35,6 @@ func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodS
 		checkUserNamespace(field, security.GetNamespaceOptions(), facts),
 		checkSELinux(field, security.GetSelinuxOptions(), facts),
 		checkCapabilities(config, facts),
-		checkGroups(config, facts),
 		checkMounts(config, facts),
 		checkDevices(config, facts),
 		checkAnnotations(config, facts),
@@ -84,14 +83,6 @@ func checkCapabilities(config *runtimeapi.ContainerConfig, facts Facts) error {
 		return nil //nolint:nilerr // check.Container reports it
 	}
 	return facts.refuse(AmbientCapabilities, "config.linux.security_context.capabilities.add_ambient_capabilities")
-}
-
-func checkGroups(config *runtimeapi.ContainerConfig, facts Facts) error {
-	security := request.Security(config)
-	if security.GetSupplementalGroupsPolicy() != runtimeapi.SupplementalGroupsPolicy_Strict || security.GetRunAsGroup() != nil {
-		return nil
-	}
-	return facts.refuse(StrictGroups, "config.linux.security_context.supplemental_groups_policy")
 }
 
 func checkMounts(config *runtimeapi.ContainerConfig, facts Facts) error {

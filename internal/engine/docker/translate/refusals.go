@@ -3,7 +3,10 @@ package translate
 import (
 	"fmt"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berthrun/berth/internal/ocispec/fielderror"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Refusal is something that a request can have and that a Docker Engine cannot honour.
@@ -34,9 +37,9 @@ const (
 	Unified             = "files of cgroup v2 (`unified`), except `memory.oom.group`"
 	SwapLimit           = "a limit of swap, if the kernel cannot limit it"
 	AmbientCapabilities = "ambient capabilities"
-	StrictGroups        = "`supplementalGroupsPolicy: Strict` without `runAsGroup`"
 	SELinuxOptions      = "SELinux options, if the engine does not have `selinux-enabled`"
 	CDIDevices          = "CDI devices"
+	PrivilegedNoDevices = "a privileged container, with `runtime.privileged_without_host_devices`"
 	OwnRootfs           = "the annotations `run.berth.storage` and `run.berth.volumes`"
 )
 
@@ -64,9 +67,9 @@ func Refusals() []Refusal {
 		{Unified, nil, []string{resources + "unified"}, "the Docker engine's API has no field for it", ""},
 		{SwapLimit, nil, []string{resources + "memory_swap_limit_in_bytes"}, "the Docker engine reports that the kernel does not limit swap", ""},
 		{AmbientCapabilities, nil, []string{security + "capabilities.add_ambient_capabilities"}, "the Docker engine's API has no field for it", ""},
-		{StrictGroups, nil, []string{security + "supplemental_groups_policy"}, "the Docker engine adds the groups of the image unless a group is named", ""},
 		{SELinuxOptions, []string{selinux}, []string{selinux}, "SELinux is not enabled in the Docker engine (selinux-enabled)", ""},
 		{CDIDevices, nil, []string{"CDI_devices"}, "the Docker engine's API has no devices of CDI", apiCDI},
+		{PrivilegedNoDevices, nil, []string{security + "privileged"}, "runtime.privileged_without_host_devices is set, and the Docker engine gives privileged containers all devices of the host", ""},
 		{OwnRootfs, nil, []string{"annotations"}, "the Docker engine makes the root filesystems", ""},
 	}
 }
@@ -83,6 +86,14 @@ func RefusalOf(requested string) Refusal {
 
 // Holds reports whether engines with these facts refuse it.
 func (r *Refusal) Holds(facts *Facts) bool { return r.From == "" || !facts.has(r.From) }
+
+// CheckDeviceRules refuses privileged containers if they are to have no devices of the host.
+func CheckDeviceRules(config *runtimeapi.ContainerConfig, withoutHost bool, facts Facts) error {
+	if request.Security(config).GetPrivileged() && withoutHost {
+		return facts.refuse(PrivilegedNoDevices, "config.linux.security_context.privileged")
+	}
+	return nil
+}
 
 // refuse returns the error of a request that is refused; field is where the request has it. Nil
 // if the engine honours it.
