@@ -75,3 +75,11 @@ func (c *Client) ContainerLogs(ctx context.Context, id string, opts client.Conta
 		return c.moby.ContainerLogs(ctx, id, opts)
 	})
 }
+
+// CopyFromContainer is client.Client.CopyFromContainer. The caller closes the archive, and ctx must
+// last until then.
+func (c *Client) CopyFromContainer(ctx context.Context, id string, opts client.CopyFromContainerOptions) (client.CopyFromContainerResult, error) {
+	return stream(ctx, c, "copy from container", func(ctx context.Context) (client.CopyFromContainerResult, error) {
+		return c.moby.CopyFromContainer(ctx, id, opts)
+	})
+}

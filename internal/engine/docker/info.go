@@ -2,12 +2,12 @@ package docker
 
 import (
 	"context"
-	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/notice"
 )
 
 // notReadyReason is the reason of a node's condition while the Docker Engine does not answer.
@@ -25,13 +25,18 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 		Handlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{
 			RecursiveReadOnlyMounts: facts.RecursiveReadOnly(),
 		}}},
-		Features: &runtimeapi.RuntimeFeatures{},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 		Warnings: facts.Warnings,
 	}
 	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		info.Warnings = append(info.Warnings, warning)
 	}
 	return info, nil
+}
+
+func (e *Engine) notices() notice.Notices {
+	rules := e.rules()
+	return notice.Notices{Log: e.log, Allowed: rules.AllowedAnnotations, Host: e.host, Capabilities: rules.Defaults.Capabilities}
 }
 
 // readFacts reads what the Docker Engine can do. The result serves checks until the next call.
@@ -47,18 +52,17 @@ func (e *Engine) readFacts(ctx context.Context) (*translate.Facts, error) {
 
 var _ engine.Inspector = (*Engine)(nil)
 
-// Inspect implements engine.Inspector: "docker" is what the Docker Engine says of the
-// container.
+// Inspect implements engine.Inspector. "docker" is what the Docker Engine says of the container, and
+// "runtimeSpec" shows the same in the form of the OCI spec.
 func (e *Engine) Inspect(ctx context.Context, requested *engine.InspectSpec) (map[string]any, error) {
 	got, err := e.objects.inspect(ctx, requested.ContainerID)
 	if err != nil {
 		return nil, err
 	}
-	if !requested.Secrets {
-		for i, entry := range got.Config.Env {
-			name, _, _ := strings.Cut(entry, "=")
-			got.Config.Env[i] = name + "=[hidden]"
-		}
-	}
-	return map[string]any{"docker": got, "dockerID": got.ID}, nil
+	spec := translate.View(got, requested.Secrets)
+	got.Config.Env = spec.Process.Env
+	return map[string]any{
+		"docker": got, "dockerID": got.ID, "runtimeSpec": spec,
+		"snapshotter": e.facts.Load().StorageDriver, "snapshotKey": got.ID,
+	}, nil
 }

@@ -151,9 +151,10 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	}
 	obj.engineID, obj.tty = got.ID, got.Config.Tty
 	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
-	if got.State.Pid != 0 {
-		obj.pid = got.State.Pid
-		obj.cgroups, _ = o.tree.OfProcess(obj.pid) // it may have ended
+	// Without a cgroup of the container the process has ended meanwhile: its pid is a zombie's or
+	// that of a process of others, and none of their cgroups may be killed.
+	if groups, err := o.tree.OfContainer(got.State.Pid, got.ID); got.State.Pid != 0 && err == nil {
+		obj.pid, obj.cgroups = got.State.Pid, groups
 	}
 	obj.upper = upperDir(got, obj.pid)
 	o.put(id, obj)

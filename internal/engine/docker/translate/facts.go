@@ -17,13 +17,6 @@ type Facts struct{ api.Facts }
 // FactsOf returns the facts that an engine has reported.
 func FactsOf(found *api.Facts) Facts { return Facts{*found} }
 
-// The versions of the API that brought what requests use.
-const (
-	apiRecursiveReadOnly = "1.44" // BindOptions.ReadOnlyForceRecursive
-	apiCDI               = "1.44" // device requests of the driver cdi
-	apiImageMounts       = "1.48" // mounts of type image
-)
-
 // RecursiveReadOnly reports whether mounts can be read-only with all mounts below them.
 func (f *Facts) RecursiveReadOnly() bool { return f.has(apiRecursiveReadOnly) }
 
