@@ -78,7 +78,7 @@ func (c *Client) connect(more ...client.Opt) (*client.Client, error) {
 	}
 	// WithHost replaces the function that connects.
 	opts := append([]client.Opt{
-		client.WithHost(c.endpoint), client.WithResponseHook(noteResponse),
+		client.WithHost(c.endpoint), client.WithHTTPResponseHook(noteResponse),
 		client.WithDialContext(c.dialer(host.Scheme, host.Host)),
 	}, more...)
 	moby, err := client.New(opts...)

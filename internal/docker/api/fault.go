@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,11 +43,11 @@ func (c *Client) faultOf(ctx context.Context, err error, seen *response) error {
 		return fmt.Errorf("what listens at %s does not answer as a Docker engine: %w; set docker.endpoint to the engine's socket: %w",
 			c.endpoint, rootOfRequest(err), errs.Unavailable)
 	}
-	if seen.status >= http.StatusOK && seen.status < http.StatusMultipleChoices && unreadable(err) {
-		return fmt.Errorf("the engine at %s sent an answer that cannot be read: %w", c.endpoint, err)
-	}
 	if kind := kindOf(err, seen.status); kind != nil {
 		return fmt.Errorf("%w: %w", err, kind)
+	}
+	if seen.status >= http.StatusOK && seen.status < http.StatusMultipleChoices {
+		return fmt.Errorf("the engine at %s sent an answer that cannot be read: %w", c.endpoint, err)
 	}
 	return err
 }
@@ -74,13 +73,6 @@ func rootOfRequest(err error) error {
 		return request.Err
 	}
 	return err
-}
-
-// unreadable reports whether an error is about the JSON of an answer.
-func unreadable(err error) bool {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	return errors.As(err, &syntax) || errors.As(err, &kind)
 }
 
 // kindOf returns the kind of an error that the engine has answered with, or the library.

@@ -165,6 +165,25 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestAnswersOfInfo: the library reports faults of some answers as text alone.
+func TestAnswersOfInfo(t *testing.T) {
+	for name, test := range map[string]struct {
+		as   http.HandlerFunc
+		kind error
+		word string
+	}{
+		"garbage": {fakeengine.Text("<html>"), nil, "cannot be read"},
+		"cut off": {fakeengine.CutOff(`{"ID":`), nil, "cannot be read"},
+		"hangs":   {fakeengine.Hang(`{"ID":`), errs.Deadline, "has not answered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{"GET /info": test.as}})
+			_, err := newClient(t, e.Endpoint, short).Facts(t.Context())
+			checkFault(t, err, test.kind, "docker info", e.Endpoint, test.word)
+		})
+	}
+}
+
 // TestStreams: the begin of an answer that streams has a deadline, too, and its end has a kind.
 func TestStreams(t *testing.T) {
 	for _, test := range []struct {
