@@ -84,6 +84,7 @@ type Engine struct {
 	log        *slog.Logger
 	inForce    atomic.Pointer[Rules]
 	facts      atomic.Pointer[translate.Facts]
+	driver     string // the cgroup driver that pods have
 	host       ocispec.Host
 	tree       *cgroup.Tree
 	podCgroups *podcgroup.Manager
@@ -152,6 +153,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 
 // findHost finds the abilities of the host.
 func (e *Engine) findHost(driver string) (err error) {
+	e.driver = driver
 	if e.tree, err = cgroup.Find(); err != nil {
 		return err
 	}
