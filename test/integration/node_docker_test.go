@@ -14,7 +14,7 @@ import (
 const overDocker = `
 apiVersion: berth.run/v1alpha1
 kind: Node
-runtime: {name: docker, socket: /run/berth/berth.sock}
+runtime: {name: docker, socket: /run/berth/berth.sock, @RUNC@}
 network: {mode: kubenet, podCIDRs: [10.88.7.0/24]}
 kernel: {defaultSysctls: false, sysctls: {net.ipv4.ip_forward: "1"}}
 images:
@@ -32,9 +32,10 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write(systemd.NodeFile, "")
 	m.Write("/etc/hello-pod.yaml", helloPod)
+	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime(), 1)
 	before := m.Tree(systemd.Volatile()...)
 
-	m.Describe(overDocker)
+	m.Describe(node)
 	plan := m.Run("/opt/berth", "node", "plan")
 	for _, want := range []string{"/etc/berth/berth.toml", "/etc/docker/daemon.json", "unit berth.service", "unit docker.service"} {
 		if !strings.Contains(plan, want) {
@@ -44,7 +45,7 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 	if strings.Contains(plan, "berth-supervisor") {
 		t.Errorf("the plan has a supervisor, which docker does not need:\n%s", plan)
 	}
-	m.Applied(overDocker)
+	m.Applied(node)
 	m.IsWell()
 	if order := shown(m, "berth.service", "After"); !strings.Contains(order, "docker.service") {
 		t.Errorf("berth does not start after docker, but after %s", order)
@@ -63,7 +64,7 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 			t.Errorf("after the restart of %s docker runs\n%s\nand not\n%s", unit, now, containers)
 		}
 	}
-	if out := strings.TrimSpace(m.Run("/opt/berth", "pod", "exec", "hello", "--", "echo", "here")); out != "here" {
+	if out := strings.TrimSpace(m.Run("/opt/berth", "pod", "exec", "hello", "--", "hostname")); out != "hello" {
 		t.Errorf("exec prints %q", out)
 	}
 	driftIsRepaired(t, m)
@@ -158,9 +159,9 @@ func TestNodeSwitchOfEngines(t *testing.T) {
 	m := ofEngines{systemd.BootNode(t, nil), t}
 	m.Write(systemd.NodeFile, "")
 	m.Write("/etc/hello-pod.yaml", strings.Replace(helloPod, ":8080", ":8081", 1)) // the sandbox's of containerd has 8080
+	docker := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime(), 1)
 	before := m.Tree(systemd.Volatile()...)
-	const runtime = "{name: docker, socket: /run/berth/berth.sock}"
-	docker := overDocker
+	const runtime = "{name: docker, socket: /run/berth/berth.sock, @RUNC@}"
 	berth := strings.Replace(overDocker, runtime, "{name: berth}", 1)
 	containerd := strings.Replace(overDocker, runtime, `{name: containerd, sandboxImage: "berth.run/hello:demo", config: `+
 		`{additions: {plugins."io.containerd.grpc.v1.cri".restrict_oom_score_adj: true}}}`, 1)

@@ -34,10 +34,11 @@ const defaultTimeout = 2 * time.Minute
 // engine does not answer, Deadline when it answers too late, or none when the engine itself
 // failed.
 type Client struct {
-	moby    *client.Client
-	timeout time.Duration
-	counts  counters
-	version versionCache
+	moby     *client.Client
+	endpoint string
+	timeout  time.Duration
+	counts   counters
+	version  versionCache
 }
 
 // New returns a Client. It does not call the engine: the API version is negotiated with the
@@ -50,8 +51,11 @@ func New(opts Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the Docker engine at %s: %w: %w", opts.Endpoint, err, errs.Invalid)
 	}
-	return &Client{moby: moby, timeout: cmp.Or(opts.Timeout, defaultTimeout), counts: newCounters()}, nil
+	return &Client{moby: moby, endpoint: opts.Endpoint, timeout: cmp.Or(opts.Timeout, defaultTimeout), counts: newCounters()}, nil
 }
+
+// Endpoint returns the engine's address.
+func (c *Client) Endpoint() string { return c.endpoint }
 
 // Close closes idle connections.
 func (c *Client) Close() error { return c.moby.Close() }
