@@ -31,13 +31,14 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 		driver = ""
 	}
 	engine, err := docker.New(ctx, docker.Config{
-		Instance:     instanceOf(cfg),
-		StateDir:     filepath.Join(cfg.State, dockerDir),
-		NetNSDir:     cfg.Network.NetNSDir,
-		CgroupDriver: driver,
-		StatsPeriod:  time.Duration(cfg.Stats.Period),
-		Client:       client,
-		Log:          log,
+		Instance:      instanceOf(cfg),
+		StateDir:      filepath.Join(cfg.State, dockerDir),
+		NetNSDir:      cfg.Network.NetNSDir,
+		CgroupDriver:  driver,
+		StatsPeriod:   time.Duration(cfg.Stats.Period),
+		RuntimeCgroup: cfg.Docker.RuntimeCgroup,
+		Client:        client,
+		Log:           log,
 	}, dockerRules(cfg))
 	if err != nil {
 		return nil, err

@@ -41,6 +41,13 @@ func (c *Client) ContainerKill(ctx context.Context, id string, opts client.Conta
 	})
 }
 
+// ContainerStop is client.Client.ContainerStop.
+func (c *Client) ContainerStop(ctx context.Context, id string, opts client.ContainerStopOptions) (client.ContainerStopResult, error) {
+	return call(ctx, c, "stop container", func(ctx context.Context, moby *client.Client) (client.ContainerStopResult, error) {
+		return moby.ContainerStop(ctx, id, opts)
+	})
+}
+
 // ContainerRemove is client.Client.ContainerRemove.
 func (c *Client) ContainerRemove(ctx context.Context, id string, opts client.ContainerRemoveOptions) (client.ContainerRemoveResult, error) {
 	return call(ctx, c, "remove container", func(ctx context.Context, moby *client.Client) (client.ContainerRemoveResult, error) {

@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
+	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
@@ -49,6 +50,9 @@ type Config struct {
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for the
 	// default.
 	StatsPeriod time.Duration
+	// RuntimeCgroup is the cgroup that the engine's own processes are kept in, "" to leave them
+	// where they are.
+	RuntimeCgroup string
 
 	Client *api.Client
 	// Log is slog's default when nil.
@@ -98,6 +102,8 @@ type Engine struct {
 	unstarted  *unstarted
 	users      *users.Reader
 	listener   atomic.Pointer[exitListener]
+	// keeper is nil without a RuntimeCgroup.
+	keeper *runtimecgroup.Keeper
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -145,6 +151,12 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	}
 	if err := errors.Join(sysns.EnsureNetNSDir(cfg.NetNSDir), e.adoptCgroups()); err != nil {
 		return nil, err
+	}
+	if cfg.RuntimeCgroup != "" {
+		e.keeper, err = runtimecgroup.Start(runtimecgroup.Options{Endpoint: cfg.Client.Endpoint(), Cgroup: cfg.RuntimeCgroup, Tree: e.tree, Log: cfg.Log})
+		if err != nil {
+			return nil, err
+		}
 	}
 	e.logs = logs.New(logs.Options{Client: cfg.Client, Log: cfg.Log, MaxLine: rules.MaxLogLine})
 	e.meter = meter.New(e.tree, writable{e.objects}, cfg.StatsPeriod)
@@ -202,6 +214,9 @@ func (e *Engine) rules() *Rules { return e.inForce.Load() }
 func (e *Engine) Close() error {
 	e.meter.Close()
 	e.logs.Close()
+	if e.keeper != nil {
+		e.keeper.Close()
+	}
 	return nil
 }
 
