@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
+	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
@@ -46,6 +47,8 @@ type Config struct {
 	// CgroupDriver is the driver that the configuration demands, "" for that of the Docker
 	// Engine.
 	CgroupDriver string
+	// Adoption is of the pods that dockershim or cri-dockerd made.
+	Adoption Adoption
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for the
 	// default.
 	StatsPeriod time.Duration
@@ -93,6 +96,7 @@ type Engine struct {
 	objects    *objects
 	pause      *pause.Loader
 	unstarted  *unstarted
+	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
 }
 
@@ -120,6 +124,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		apparmor:  apparmor.Find("berth-" + cfg.Instance),
 		unstarted: newUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
+		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)
