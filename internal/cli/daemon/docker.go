@@ -35,8 +35,11 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 		NetNSDir:     cfg.Network.NetNSDir,
 		CgroupDriver: driver,
 		StatsPeriod:  time.Duration(cfg.Stats.Period),
-		Client:       client,
-		Log:          log,
+		Adoption: docker.Adoption{
+			On: cfg.Adopts(), Roots: cfg.Docker.FormerRoots, Quarantine: filepath.Join(cfg.Root, podsDir, "quarantine"),
+		},
+		Client: client,
+		Log:    log,
 	}, dockerRules(cfg))
 	if err != nil {
 		return nil, err
