@@ -44,6 +44,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Root == d.State {
 		report("state", "%q: must differ from root, since it dies at reboot", d.State)
 	}
+	if group := d.Docker.RuntimeCgroup; group != "" && (!filepath.IsAbs(group) || filepath.Clean(group) != group || group == "/") {
+		report("docker.runtime_cgroup", "%q: want an absolute path other than /, such as /docker-runtime", group)
+	}
 	checkDirs("network.bin_dirs", d.Network.BinDirs, report)
 	checkDirs("docker.former_roots", d.Docker.FormerRoots, report)
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
