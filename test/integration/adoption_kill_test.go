@@ -26,18 +26,27 @@ func TestAdoptionIsKilled(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	records := func() int {
-		found, err := filepath.Glob(filepath.Join(n.State, "pods", "*", "*.json"))
-		must(t, err)
-		return len(found)
+	// An adoption leaves two records, two records of the attachment, and a pin of each pod.
+	const total = 5 * pods
+	steps := func() (count int) {
+		for _, pattern := range []string{
+			filepath.Join(n.State, "pods", "*", "*.json"), filepath.Join(n.Root, "pods", "attachments", "*.json"),
+			filepath.Join(n.Root, "network", "former", "attachments", "*.json"), n.netns("*"),
+		} {
+			found, err := filepath.Glob(pattern)
+			must(t, err)
+			count += len(found)
+		}
+		return count
 	}
 	for range kills {
+		target := min(steps()+1+random.IntN(4), total)
 		n.LaunchDaemon()
-		// The kill comes when a random number of the records is written, or with the last one.
-		target := records() + random.IntN(2*pods)
-		n.Await("records", func() bool { return records() >= min(target, 2*pods) || !n.Running() })
+		for n.Running() && steps() < target {
+			time.Sleep(200 * time.Microsecond) // the kill comes between two steps
+		}
 		n.KillDaemon()
-		t.Logf("killed with %d of %d records", records(), 2*pods)
+		t.Logf("killed after %d of %d steps", steps(), total)
 	}
 	n.StartDaemon()
 	for i, pod := range all {
