@@ -88,6 +88,9 @@ func (n *Network) formerList(rec *record) (*libcni.NetworkConfigList, error) {
 			continue
 		}
 		list, err := libcni.NetworkConfFromBytes(a.Config)
+		if err != nil || len(list.Plugins) == 0 { // kubenet has the configuration of one plugin
+			list, err = listOfOne(a.Config)
+		}
 		if err != nil {
 			n.log.Warn("cannot read a configuration in the former runtime's cache of results", "sandbox", a.ContainerID, "network", a.Network, "error", err)
 			continue

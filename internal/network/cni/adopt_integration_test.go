@@ -109,6 +109,30 @@ func TestAdoptedAttachment(t *testing.T) {
 	}
 }
 
+// TestAdoptedKubenet: kubenet attached pods with the configuration of one plugin.
+func TestAdoptedKubenet(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", okResult)
+	cfg := l.config()
+	cfg.FormerCacheDir = l.path("former")
+	n := l.open(cfg)
+	defer n.Close()
+	att := l.pod()
+	file := l.cache("kubenet", `{"cniVersion":"0.4.0","name":"kubenet","type":"fake","from":"kubenet"}`, att)
+	if got := l.adopt(n, att); got != "10.42.0.7" {
+		t.Errorf("address %q", got)
+	}
+	if err := n.Detach(t.Context(), att); err != nil || l.verbs() != "DEL" {
+		t.Errorf("%v, %q", err, l.verbs())
+	}
+	if input, _ := os.ReadFile(l.path("input.DEL")); !strings.Contains(string(input), `"from":"kubenet"`) {
+		t.Errorf("DEL got %s", input)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", file, err)
+	}
+}
+
 // TestAdoptionWithoutCache: a pod of an older runtime is detached with the configuration that is
 // in use, and its address comes from its interface.
 func TestAdoptionWithoutCache(t *testing.T) {
