@@ -46,3 +46,21 @@ type InspectSpec struct {
 	// Secrets shows the values of environments, which are hidden otherwise.
 	Secrets bool
 }
+
+// CallCounter is an optional interface of an Engine that calls another program for its work.
+type CallCounter interface {
+	// Calls returns what was counted since the start of berth, by the name of the call, for
+	// people.
+	Calls() map[string]CallCount
+}
+
+// CallCount is what was counted of one call.
+type CallCount struct {
+	// Calls are all calls that ended, Errors those of them that failed, Timeouts those of them
+	// that failed because the program took too long.
+	Calls    uint64 `json:"calls"`
+	Errors   uint64 `json:"errors"`
+	Timeouts uint64 `json:"timeouts"`
+	// Seconds is the time of all calls together, up to the begin of an answer that streams.
+	Seconds float64 `json:"seconds"`
+}

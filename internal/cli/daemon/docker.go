@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/docker"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/seccomp"
@@ -72,10 +73,15 @@ func dockerRules(cfg *config.Daemon) docker.Rules {
 		AppArmorOff:     cfg.Runtime.AppArmor == "off",
 		AppArmorProfile: cfg.Runtime.AppArmorProfile,
 		Seccomp:         seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
-		Devices:         defaults.Devices,
-		AbsentSources:   cfg.Runtime.AbsentSources,
-		Defaults:        defaults.Container,
-		Sysctls:         defaults.Sysctls,
+		Devices: device.Rules{
+			OwnedByUser:           cfg.Runtime.DeviceOwnership,
+			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,
+			Added:                 defaults.Devices,
+		},
+		AbsentSources:      cfg.Runtime.AbsentSources,
+		AllowedAnnotations: cfg.Runtime.AllowedAnnotations,
+		Defaults:           defaults.Container,
+		Sysctls:            defaults.Sysctls,
 	}
 	if rules.MaxLogLine == 0 {
 		rules.MaxLogLine = maxLogLine

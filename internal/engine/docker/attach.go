@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/stream"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Attach connects streams to a running container.
@@ -28,5 +29,23 @@ func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 		_, err := e.client.ContainerResize(ctx, obj.engineID, client.ContainerResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
 		return err
 	})
-	return stream.Copy(ctx, conn.HijackedResponse, stream.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: obj.tty})
+	return stream.Copy(ctx, conn.HijackedResponse, stream.Streams{
+		Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: obj.tty,
+		EndInput: obj.stdinOnce && !obj.tty, Ended: endOf(ctx, obj.pid),
+	})
+}
+
+// endOf returns a channel that is closed when a process has ended, or ctx ends.
+func endOf(ctx context.Context, pid int) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		pidfd, err := sysproc.OpenPidfd(pid)
+		if err != nil {
+			return // it has ended
+		}
+		defer pidfd.Close()
+		_ = sysproc.AwaitExit(ctx, pidfd) // its only error is that of ctx
+	}()
+	return ended
 }

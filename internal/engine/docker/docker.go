@@ -16,15 +16,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
+	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
@@ -70,8 +70,10 @@ type Rules struct {
 	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
 	Seccomp seccomp.Rules
-	// Devices are what every container gets.
-	Devices []*runtimeapi.Device
+	// Devices select the devices of containers. The Docker Engine injects devices of CDI itself.
+	Devices device.Rules
+	// AllowedAnnotations are those of CRI-O's that pods may use; see package request.
+	AllowedAnnotations []string
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
@@ -86,6 +88,7 @@ type Engine struct {
 	log        *slog.Logger
 	inForce    atomic.Pointer[Rules]
 	facts      atomic.Pointer[translate.Facts]
+	driver     string // the cgroup driver that pods have
 	host       ocispec.Host
 	tree       *cgroup.Tree
 	podCgroups *podcgroup.Manager
@@ -97,6 +100,7 @@ type Engine struct {
 	objects    *objects
 	pause      *pause.Loader
 	unstarted  *unstarted
+	users      *users.Reader
 	listener   atomic.Pointer[exitListener]
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
@@ -126,6 +130,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		apparmor:  apparmor.Find("berth-" + cfg.Instance),
 		unstarted: newUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
+		users:     users.New(cfg.Client),
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)
@@ -160,6 +165,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 
 // findHost finds the abilities of the host.
 func (e *Engine) findHost(driver string) (err error) {
+	e.driver = driver
 	if e.tree, err = cgroup.Find(); err != nil {
 		return err
 	}
