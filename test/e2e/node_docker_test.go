@@ -150,6 +150,18 @@ func (m ofEngines) to(name, from, text string) {
 	m.runs(name)
 }
 
+// failsTo applies a node file whose docker starts no container, on a machine of berth. The native
+// engine runs again afterwards.
+func (m ofEngines) failsTo(text string) {
+	m.t.Helper()
+	m.Describe(text)
+	out, err := m.Try("/opt/berth", "node", "apply", "--yes", "--allow-disruption")
+	if err == nil || !strings.Contains(out, "berth.service is not healthy") || !strings.Contains(out, "done  undo") {
+		m.t.Errorf("apply of a docker without a runtime ends with %v:\n%s", err, out)
+	}
+	m.runs("berth")
+}
+
 // runs checks that the runtime runs and no other does, and runs a pod with it.
 func (m ofEngines) runs(name string) {
 	m.t.Helper()
@@ -184,14 +196,15 @@ func TestNodeSwitchOfEngines(t *testing.T) {
 
 	m.Applied(berth)
 	m.runs("berth")
+	m.failsTo(strings.Replace(overDocker, "@RUNC@", "handlers: [{name: broken, path: /bin/false}], defaultHandler: broken", 1))
 	m.to("docker", "berth", docker)
 	m.to("containerd", "docker", containerd)
 	m.to("docker", "containerd", docker)
 	m.to("berth", "docker", berth)
 
-	// Back to entry 4 (docker), 3 (containerd) and 1 (berth).
+	// Back to docker, containerd and the first berth. Entry 2 failed.
 	for _, step := range []struct{ number, name, text string }{
-		{"4", "docker", docker}, {"3", "containerd", containerd}, {"1", "berth", berth},
+		{"5", "docker", docker}, {"4", "containerd", containerd}, {"1", "berth", berth},
 	} {
 		out, err := m.Try("/opt/berth", "node", "rollback", step.number, "--yes")
 		if err == nil || !strings.Contains(out, "its pods (1) are stopped and removed before: default/hello") {

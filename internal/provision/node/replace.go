@@ -14,7 +14,7 @@ import (
 // replacement is the runtime of the node file, as one side of a handover.
 func (b *builder) replacement() handover.Runtime {
 	binary := map[string]string{"berth": b.berthBinary(), "docker": b.berthBinary(), "containerd": "ctr"}[b.rt.name]
-	return handover.Runtime{Name: b.rt.name, Endpoint: "unix://" + b.rt.socket, Binary: binary}
+	return handover.Runtime{Name: b.rt.name, Engine: facts.ReplaceableRuntimes()[b.rt.name].Engine, Endpoint: "unix://" + b.rt.socket, Binary: binary}
 }
 
 // replace adds the handover from the runtimes that the node ran before: images first, while both
