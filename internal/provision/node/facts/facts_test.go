@@ -105,6 +105,10 @@ func TestReplacedEngines(t *testing.T) {
 			map[string]string{"/etc/berth/berth.toml": overDocker, OwnDir + "/docker.env": "", OwnDir + "/berth.env": ""},
 			"runtime: {name: containerd}\n", []string{"docker: berth.service docker.socket docker.service"},
 		},
+		"cri-dockerd to docker": {
+			map[string]string{kubelet.ConfigFile: "containerRuntimeEndpoint: unix:///var/run/cri-dockerd.sock\n", "/usr/sbin/dockerd": ""},
+			docker, []string{"cri-dockerd: cri-docker.socket cri-docker.service"},
+		},
 		"docker alone":           {map[string]string{OwnDir + "/docker.env": ""}, "runtime: {name: containerd}\n", nil},
 		"to docker alone":        {map[string]string{kubelet.ConfigFile: kubelets}, "runtime: {name: docker}\n", nil},
 		"containerd to docker":   {map[string]string{OwnDir + "/containerd.env": ""}, docker, []string{"containerd: "}},
