@@ -16,12 +16,9 @@ func (b *Berth) Refuses(requested string) error {
 	if b.Docker == nil {
 		return nil
 	}
-	if b.facts == nil {
-		b.facts = b.readFacts()
-	}
-	refusal := translate.RefusalOf(requested)
+	refusal, facts := translate.RefusalOf(requested), b.dockerFacts()
 	switch {
-	case !refusal.Holds(b.facts), requested == translate.SELinuxOptions && b.facts.SELinux, requested == translate.SwapLimit && b.facts.SwapLimit:
+	case !refusal.Holds(facts), requested == translate.SELinuxOptions && facts.SELinux, requested == translate.SwapLimit && facts.SwapLimit:
 		return nil
 	}
 	return errors.New(refusal.Reason)
@@ -33,15 +30,20 @@ func (b *Berth) Needs(t testing.TB, requested string) {
 	require.Engine(t, requested, b.Refuses(requested))
 }
 
-func (b *Berth) readFacts() *translate.Facts {
+// dockerFacts are what the Docker engine of the instance can do.
+func (b *Berth) dockerFacts() *translate.Facts {
 	b.T.Helper()
+	if b.facts != nil {
+		return b.facts
+	}
 	client, err := api.New(api.Options{Endpoint: b.Docker.Endpoint})
 	must(b.T, err)
 	defer client.Close()
 	found, err := client.Facts(b.Ctx())
 	must(b.T, err)
 	facts := translate.FactsOf(found)
-	return &facts
+	b.facts = &facts
+	return b.facts
 }
 
 // The parts of the native engine that no request of CRI is about. Has and NeedsPart name them.
@@ -57,14 +59,10 @@ const (
 	Hooks       = "annotations that hooks of the OCI runtime see"
 	// ClampedLimits are limits of processes, and scores of the OOM killer, that are lowered to what the host allows.
 	ClampedLimits = "limits that are lowered to what the host allows"
-	// AllCapabilities are those of newer kernels.
-	AllCapabilities = "capabilities of newer kernels"
 	// OwnCDI is a configuration of CDI that is berth's.
 	OwnCDI = "directories of CDI specs by configuration"
 	// PrivilegedFilter is the seccomp profile of privileged containers.
 	PrivilegedFilter = "a seccomp profile for privileged containers"
-	// ShownImages are lists of images without the engine's own.
-	ShownImages = "lists of images without an image of the runtime's"
 	// CheckedArchives are imports that refuse layers which lead out of the root filesystem.
 	CheckedArchives = "archives whose layers are checked by berth"
 	// MadeRootfs are mounts and root filesystems that berth makes.
@@ -82,10 +80,8 @@ func missingParts() map[string]string {
 		Inheritable:         "the Docker Engine's API has no inheritable capabilities",
 		Hooks:               "the Docker Engine's API has no annotations of the OCI spec before version 1.43",
 		ClampedLimits:       "the Docker Engine passes limits on as they are, and the test's runtime changes them",
-		AllCapabilities:     "engines before 23 know no capabilities after CAP_AUDIT_READ",
 		OwnCDI:              "the Docker Engine reads CDI specs in directories of its own configuration",
 		PrivilegedFilter:    "the Docker Engine has no filter for privileged containers before API 1.42",
-		ShownImages:         "the pause image is an image of the Docker Engine",
 		CheckedArchives:     "the Docker Engine unpacks layers itself, in the root of the image",
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
 		FrozenByRuntime:     "the Docker Engine does not notice that somebody else froze a cgroup",
@@ -102,4 +98,31 @@ func (b *Berth) NeedsPart(t testing.TB, part string) {
 		return
 	}
 	require.Engine(t, part, errors.New(missingParts()[part]))
+}
+
+// PodInit is in the command line of the process that reaps the orphans of a pod with a shared PID
+// namespace.
+func (b *Berth) PodInit() string {
+	if b.Docker != nil {
+		return "/pause"
+	}
+	return "pod-init"
+}
+
+// PodInitUser is the user of that process, and its group.
+func (b *Berth) PodInitUser() string {
+	if b.Docker != nil {
+		return "65535"
+	}
+	return "2147000000"
+}
+
+// KnownCapabilities are the capabilities that the engine under test knows, as a set of bits: engines
+// with an API before 1.42 know none after CAP_AUDIT_READ.
+func (b *Berth) KnownCapabilities() uint64 {
+	b.T.Helper()
+	if b.Docker != nil && b.dockerFacts().Before("1.42") {
+		return 1<<38 - 1
+	}
+	return 1<<64 - 1
 }

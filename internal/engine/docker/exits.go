@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -24,7 +25,7 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream := e.client.Events(ctx, client.EventsListOptions{
 		Filters: make(client.Filters).Add("type", string(events.ContainerEventType)).
-			Add("event", string(events.ActionDie), string(events.ActionDestroy)),
+			Add("event", string(events.ActionDie), string(events.ActionDestroy), string(events.ActionOOM)),
 	})
 	owned, err := e.objects.list(ctx)
 	if err != nil {
@@ -85,6 +86,8 @@ func (l *exitListener) event(message *events.Message) {
 	switch message.Action {
 	case events.ActionDie:
 		l.deliver(id)
+	case events.ActionOOM:
+		l.engine.objects.outOfMemory(id)
 	case events.ActionDestroy:
 		if obj, _ := l.engine.objects.cached(id); !obj.removing {
 			l.removed(id, message)
@@ -109,11 +112,34 @@ func (l *exitListener) deliver(id string) {
 		if !ended {
 			return
 		}
+		exit.OOMKilled = exit.OOMKilled || l.wasOutOfMemory(id, got)
 		if !l.engine.isSandbox(id) && stateOf(got.State.Status) != engine.StateCreated {
 			l.completeLog(ctx, id, got)
 		}
 		l.send(exit)
 	})
+}
+
+// oomGrace is how long an exit by SIGKILL waits for the event of the OOM killer, which the Docker
+// Engine may send later than that of the exit. Then the container's state does not say it.
+const oomGrace = 250 * time.Millisecond
+
+// wasOutOfMemory reports whether the OOM killer killed a process of a container that has ended.
+func (l *exitListener) wasOutOfMemory(id string, got *container.InspectResponse) bool {
+	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig.Memory <= 0 {
+		return false
+	}
+	for deadline := time.Now().Add(oomGrace); ; {
+		obj, _ := l.engine.objects.cached(id)
+		if obj.oom || !time.Now().Before(deadline) {
+			return obj.oom
+		}
+		select {
+		case <-l.ctx.Done():
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 func (e *Engine) isSandbox(id string) bool {
