@@ -12,7 +12,9 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // logDrainTimeout bounds how long an exit waits until the container's log is complete.
@@ -25,7 +27,7 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream := e.client.Events(ctx, client.EventsListOptions{
 		Filters: make(client.Filters).Add("type", string(events.ContainerEventType)).
-			Add("event", string(events.ActionDie), string(events.ActionDestroy), string(events.ActionOOM)),
+			Add("event", string(events.ActionDie), string(events.ActionDestroy)),
 	})
 	owned, err := e.objects.list(ctx)
 	if err != nil {
@@ -86,8 +88,6 @@ func (l *exitListener) event(message *events.Message) {
 	switch message.Action {
 	case events.ActionDie:
 		l.deliver(id)
-	case events.ActionOOM:
-		l.engine.objects.outOfMemory(id)
 	case events.ActionDestroy:
 		if obj, _ := l.engine.objects.cached(id); !obj.removing {
 			l.removed(id, message)
@@ -112,7 +112,7 @@ func (l *exitListener) deliver(id string) {
 		if !ended {
 			return
 		}
-		exit.OOMKilled = exit.OOMKilled || l.wasOutOfMemory(id, got)
+		exit.OOMKilled = exit.OOMKilled || l.engine.wasOutOfMemory(got)
 		if !l.engine.isSandbox(id) && stateOf(got.State.Status) != engine.StateCreated {
 			l.completeLog(ctx, id, got)
 		}
@@ -120,27 +120,26 @@ func (l *exitListener) deliver(id string) {
 	})
 }
 
-// oomGrace is how long an exit by SIGKILL waits for the event of the OOM killer, which the Docker
-// Engine may send later than that of the exit. Then the container's state does not say it.
-const oomGrace = 250 * time.Millisecond
-
-// wasOutOfMemory reports whether the OOM killer killed a process of a container that has ended.
-func (l *exitListener) wasOutOfMemory(id string, got *container.InspectResponse) bool {
+// wasOutOfMemory reports whether the OOM killer killed a process of a container that has ended. The
+// Docker Engine does not say it if it heard of the exit first. The kernel's log does, by the
+// container's cgroup.
+func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
 	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig.Memory <= 0 {
 		return false
 	}
-	for deadline := time.Now().Add(oomGrace); ; {
-		obj, _ := l.engine.objects.cached(id)
-		if obj.oom || !time.Now().Before(deadline) {
-			return obj.oom
-		}
-		select {
-		case <-l.ctx.Done():
-			return false
-		case <-time.After(10 * time.Millisecond):
-		}
+	name := got.ID
+	if e.facts.Load().CgroupDriver == podcgroup.Systemd {
+		name = "docker-" + got.ID + ".scope"
 	}
+	killed, err := sysproc.OOMKilled(anyProcess, 0, name)
+	if err != nil {
+		e.log.Debug("cannot find out whether the OOM killer ended a container", "container", got.ID, "error", err)
+	}
+	return killed
 }
+
+// anyProcess is the pid of no process.
+const anyProcess = -1
 
 func (e *Engine) isSandbox(id string) bool {
 	obj, _ := e.objects.cached(id)

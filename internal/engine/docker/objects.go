@@ -27,8 +27,6 @@ type object struct {
 	pid     int
 	cgroups cgroup.Paths
 	upper   string
-	// oom is true once the OOM killer has killed a process of the container.
-	oom bool
 	// removing is true once this engine removes the container.
 	removing bool
 }
@@ -76,16 +74,6 @@ func (o *objects) remove(id string) {
 	defer o.mu.Unlock()
 	if obj, ok := o.byID[id]; ok {
 		obj.removing = true
-		o.byID[id] = obj
-	}
-}
-
-// outOfMemory notes that the OOM killer has killed a process of the container.
-func (o *objects) outOfMemory(id string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if obj, ok := o.byID[id]; ok {
-		obj.oom = true
 		o.byID[id] = obj
 	}
 }
