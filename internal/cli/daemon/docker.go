@@ -31,13 +31,17 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 		driver = ""
 	}
 	engine, err := docker.New(ctx, docker.Config{
-		Instance:     instanceOf(cfg),
-		StateDir:     filepath.Join(cfg.State, dockerDir),
-		NetNSDir:     cfg.Network.NetNSDir,
-		CgroupDriver: driver,
-		StatsPeriod:  time.Duration(cfg.Stats.Period),
-		Client:       client,
-		Log:          log,
+		Instance:      instanceOf(cfg),
+		StateDir:      filepath.Join(cfg.State, dockerDir),
+		NetNSDir:      cfg.Network.NetNSDir,
+		CgroupDriver:  driver,
+		StatsPeriod:   time.Duration(cfg.Stats.Period),
+		RuntimeCgroup: cfg.Docker.RuntimeCgroup,
+		Adoption: docker.Adoption{
+			On: cfg.Adopts(), Roots: cfg.Docker.FormerRoots, Quarantine: filepath.Join(cfg.Root, podsDir, "quarantine"),
+		},
+		Client: client,
+		Log:    log,
 	}, dockerRules(cfg))
 	if err != nil {
 		return nil, err

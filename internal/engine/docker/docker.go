@@ -20,8 +20,10 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
+	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
@@ -46,9 +48,14 @@ type Config struct {
 	// CgroupDriver is the driver that the configuration demands, "" for that of the Docker
 	// Engine.
 	CgroupDriver string
+	// Adoption is of the pods that dockershim or cri-dockerd made.
+	Adoption Adoption
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for the
 	// default.
 	StatsPeriod time.Duration
+	// RuntimeCgroup is the cgroup that the engine's own processes are kept in, "" to leave them
+	// where they are.
+	RuntimeCgroup string
 
 	Client *api.Client
 	// Log is slog's default when nil.
@@ -84,6 +91,7 @@ type Engine struct {
 	log        *slog.Logger
 	inForce    atomic.Pointer[Rules]
 	facts      atomic.Pointer[translate.Facts]
+	driver     string // the cgroup driver that pods have
 	host       ocispec.Host
 	tree       *cgroup.Tree
 	podCgroups *podcgroup.Manager
@@ -96,7 +104,10 @@ type Engine struct {
 	pause      *pause.Loader
 	unstarted  *unstarted
 	users      *users.Reader
+	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
+	// keeper is nil without a RuntimeCgroup.
+	keeper *runtimecgroup.Keeper
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -124,6 +135,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		unstarted: newUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
 		users:     users.New(cfg.Client),
+		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)
@@ -145,6 +157,12 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	if err := errors.Join(sysns.EnsureNetNSDir(cfg.NetNSDir), e.adoptCgroups()); err != nil {
 		return nil, err
 	}
+	if cfg.RuntimeCgroup != "" {
+		e.keeper, err = runtimecgroup.Start(runtimecgroup.Options{Endpoint: cfg.Client.Endpoint(), Cgroup: cfg.RuntimeCgroup, Tree: e.tree, Log: cfg.Log})
+		if err != nil {
+			return nil, err
+		}
+	}
 	e.logs = logs.New(logs.Options{Client: cfg.Client, Log: cfg.Log, MaxLine: rules.MaxLogLine})
 	e.meter = meter.New(e.tree, writable{e.objects}, cfg.StatsPeriod)
 	return e, nil
@@ -152,6 +170,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 
 // findHost finds the abilities of the host.
 func (e *Engine) findHost(driver string) (err error) {
+	e.driver = driver
 	if e.tree, err = cgroup.Find(); err != nil {
 		return err
 	}
@@ -200,6 +219,9 @@ func (e *Engine) rules() *Rules { return e.inForce.Load() }
 func (e *Engine) Close() error {
 	e.meter.Close()
 	e.logs.Close()
+	if e.keeper != nil {
+		e.keeper.Close()
+	}
 	return nil
 }
 

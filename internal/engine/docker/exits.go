@@ -34,6 +34,11 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		cancel()
 		return nil, err
 	}
+	// An engine that was started again may be another version with other abilities.
+	if _, err := e.readFacts(ctx); err != nil {
+		cancel()
+		return nil, err
+	}
 	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), unstarted: make(chan string)}
 	if old := e.listener.Swap(l); old != nil {
 		old.end()

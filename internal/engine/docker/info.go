@@ -2,12 +2,14 @@ package docker
 
 import (
 	"context"
+	"fmt"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/notice"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // notReadyReason is the reason of a node's condition while the Docker Engine does not answer.
@@ -19,6 +21,9 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 	facts, err := e.readFacts(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if err := e.checkSameDriver(facts); err != nil {
+		return nil, &engine.NotReadyError{Reason: notReadyReason, Err: err}
 	}
 	info := &engine.Info{
 		Name: "docker", Version: facts.Version, CgroupDriver: facts.CgroupDriver, HugePages: false,
@@ -39,6 +44,18 @@ func (e *Engine) notices() notice.Notices {
 	return notice.Notices{Log: e.log, Allowed: rules.AllowedAnnotations, Host: e.host, Capabilities: rules.Defaults.Capabilities}
 }
 
+var _ engine.CallCounter = (*Engine)(nil)
+
+// Calls implements engine.CallCounter: the calls of the Docker Engine's API, those of the image
+// store included.
+func (e *Engine) Calls() map[string]engine.CallCount {
+	counts := map[string]engine.CallCount{}
+	for name, c := range e.client.Counts() {
+		counts[name] = engine.CallCount{Calls: c.Calls, Errors: c.Errors, Timeouts: c.Timeouts, Seconds: c.Took.Seconds()}
+	}
+	return counts
+}
+
 // readFacts reads what the Docker Engine can do. The result serves checks until the next call.
 func (e *Engine) readFacts(ctx context.Context) (*translate.Facts, error) {
 	found, err := e.client.Facts(ctx)
@@ -48,6 +65,16 @@ func (e *Engine) readFacts(ctx context.Context) (*translate.Facts, error) {
 	facts := translate.FactsOf(found)
 	e.facts.Store(&facts)
 	return &facts, nil
+}
+
+// checkSameDriver refuses an engine that was started again with another cgroup driver: the
+// cgroups of pods would be elsewhere than those of their containers.
+func (e *Engine) checkSameDriver(facts *translate.Facts) error {
+	if facts.CgroupDriver == e.driver {
+		return nil
+	}
+	return fmt.Errorf("the Docker engine was started again with cgroup driver %s, and berth uses %s; restart berth: %w",
+		facts.CgroupDriver, e.driver, errs.State)
 }
 
 var _ engine.Inspector = (*Engine)(nil)

@@ -72,6 +72,9 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 // checkDemands refuses profiles that this host cannot enforce: the sandbox fails then, not
 // its first container.
 func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
+	if err := e.checkSameDriver(e.facts.Load()); err != nil {
+		return err
+	}
 	if err := podfiles.CheckHostname(config); err != nil {
 		return err
 	}

@@ -5,9 +5,6 @@
 package translate
 
 import (
-	"strconv"
-	"strings"
-
 	"github.com/berthrun/berth/internal/docker/api"
 )
 
@@ -25,20 +22,5 @@ func (f *Facts) Before(version string) bool { return !f.has(version) }
 
 // has reports whether the engine's API has at least a version.
 func (f *Facts) has(version string) bool {
-	return number(f.APIVersion) >= number(version)
-}
-
-// number makes versions "x.y" comparable. A version that is no number is the oldest.
-func number(version string) int {
-	major, minor, _ := strings.Cut(version, ".")
-	minor, _, _ = strings.Cut(minor, ".")
-	x, err := strconv.Atoi(major)
-	if err != nil {
-		return 0
-	}
-	y, err := strconv.Atoi(minor)
-	if err != nil {
-		return 0
-	}
-	return x<<16 + y
+	return api.AtLeast(f.APIVersion, version)
 }

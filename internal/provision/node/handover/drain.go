@@ -1,7 +1,9 @@
 package handover
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -88,7 +90,32 @@ func (d Drain) pods(ctx context.Context, host provision.Host) ([]*runtimeapi.Pod
 		return nil, err
 	}
 	defer conn.Close()
+	if d.Old.Engine != "" {
+		// After the handover berth serves the pods of its other engine there.
+		if engine, err := engineOf(ctx, conn); err != nil || engine != d.Old.Engine {
+			return nil, err
+		}
+	}
 	return list(ctx, conn)
+}
+
+// engineOf reads from a running berth which engine it was started with.
+func engineOf(ctx context.Context, conn *crisock.Conn) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return "", fmt.Errorf("cannot read which engine berth has: %w", err)
+	}
+	var config struct {
+		Engine string `json:"engine"`
+	}
+	if text := resp.GetInfo()["config"]; text != "" {
+		if err := json.Unmarshal([]byte(text), &config); err != nil {
+			return "", fmt.Errorf("cannot read which engine berth has: its configuration in Status is not JSON: %w", err)
+		}
+	}
+	return cmp.Or(config.Engine, "native"), nil
 }
 
 func list(ctx context.Context, conn *crisock.Conn) ([]*runtimeapi.PodSandbox, error) {
