@@ -136,6 +136,7 @@ func TestStatusReportsWhatIsNotReady(t *testing.T) {
 			Handlers: []*runtimeapi.RuntimeHandler{{Name: ""}},
 			Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 		},
+		calls:   map[string]engine.CallCount{"info": {Calls: 3, Errors: 2, Timeouts: 1, Seconds: 0.5}},
 		network: fmt.Errorf("cni config not initialized: %w", errs.Unavailable),
 	}
 	c := runtimeapi.NewRuntimeServiceClient(client(t, pods, noImages(), nil))
@@ -152,7 +153,8 @@ func TestStatusReportsWhatIsNotReady(t *testing.T) {
 		t.Errorf("got %v, %v", resp.RuntimeHandlers, resp.Features)
 	}
 	if !strings.Contains(resp.Info["engine"], "no oom scores") || resp.Info["network"] != `{"mode":"cni"}` || resp.Info["golang"] == "" ||
-		resp.Info["cniconfig"] != `{"PluginConfDir":"/etc/cni/net.d"}` || resp.Info["lastCNILoadStatus"] != "10-x.conflist: no name" {
+		resp.Info["cniconfig"] != `{"PluginConfDir":"/etc/cni/net.d"}` || resp.Info["lastCNILoadStatus"] != "10-x.conflist: no name" ||
+		resp.Info["engineCalls"] != `{"info":{"calls":3,"errors":2,"timeouts":1,"seconds":0.5}}` {
 		t.Errorf("got %v", resp.Info)
 	}
 

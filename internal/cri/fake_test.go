@@ -38,6 +38,7 @@ type fakePods struct {
 	list      []*runtimeapi.PodSandbox
 	info      *engine.Info
 	infoErr   error
+	calls     map[string]engine.CallCount
 	network   error
 	podCIDR   string
 }
@@ -61,6 +62,7 @@ func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) 
 }
 
 func (f *fakePods) EngineInfo(context.Context) (*engine.Info, error) { return f.info, f.infoErr }
+func (f *fakePods) EngineCalls() map[string]engine.CallCount         { return f.calls }
 func (f *fakePods) NetworkReady(context.Context) error               { return f.network }
 func (f *fakePods) NetworkConfig() (config any, fault error) {
 	return map[string]string{"PluginConfDir": "/etc/cni/net.d"}, errors.New("10-x.conflist: no name")

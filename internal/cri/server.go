@@ -81,6 +81,7 @@ type Events interface {
 // documents it.
 type Node interface {
 	EngineInfo(ctx context.Context) (*engine.Info, error)
+	EngineCalls() map[string]engine.CallCount
 	NetworkReady(ctx context.Context) error
 	NetworkInfo() map[string]string
 	NetworkConfig() (config any, fault error)

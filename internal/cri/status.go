@@ -68,6 +68,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 			"name": info.Name, "version": info.Version, "cgroupDriver": info.CgroupDriver, "warnings": info.Warnings,
 		}
 	}
+	if calls := s.opts.Node.EngineCalls(); calls != nil {
+		verbose["engineCalls"] = calls
+	}
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}

@@ -21,7 +21,7 @@ import (
 
 // Engine is a runtime backend. All methods are safe for concurrent use. Callers make one
 // call at a time for one id, except Exec, Attach, Signal, Stats and ReopenLog, which they may
-// call at any time. LogReopener, Meter, Placeholders and Inspector
+// call at any time. LogReopener, Meter, Placeholders, Inspector and CallCounter
 // are optional.
 //
 // Errors carry a kind of package errs.

@@ -19,6 +19,15 @@ func (s *Service) EngineInfo(ctx context.Context) (*engine.Info, error) {
 	return &complete, nil
 }
 
+// EngineCalls returns what the engine has counted; see engine.CallCounter. It is nil for an
+// engine that counts nothing.
+func (s *Service) EngineCalls() map[string]engine.CallCount {
+	if counter, ok := s.engine.(engine.CallCounter); ok {
+		return counter.Calls()
+	}
+	return nil
+}
+
 // NetworkReady is nil when sandboxes can be attached, else why not.
 func (s *Service) NetworkReady(ctx context.Context) error { return s.network.Ready(ctx) }
 

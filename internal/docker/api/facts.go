@@ -2,9 +2,13 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
+	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Facts are what an engine says of itself and of its host.
@@ -34,19 +38,33 @@ type Facts struct {
 	Warnings []string
 }
 
+// replacements bounds how often facts are read again because the engine was replaced meanwhile.
+const replacements = 3
+
 // Facts reads what the engine can do.
 func (c *Client) Facts(ctx context.Context) (*Facts, error) {
-	version, err := c.Version(ctx)
-	if err != nil {
-		return nil, err
+	for range replacements {
+		version, err := c.Version(ctx)
+		if err != nil {
+			return nil, err
+		}
+		got, err := c.Info(ctx, client.InfoOptions{})
+		if err != nil {
+			return nil, err
+		}
+		// Both are of one engine, unless it was replaced in between.
+		if s, err := c.session(ctx); err != nil {
+			return nil, err
+		} else if _, fresh := c.version.read(); fresh {
+			return factsOf(s.version, &version, &got.Info), nil
+		}
 	}
-	got, err := c.Info(ctx, client.InfoOptions{})
-	if err != nil {
-		return nil, err
-	}
-	info := &got.Info
+	return nil, fmt.Errorf("docker info: each answer of %s is from another version of the engine: %w", c.endpoint, errs.Unavailable)
+}
+
+func factsOf(apiVersion string, version *client.ServerVersionResult, info *system.Info) *Facts {
 	f := &Facts{
-		Version: version.Version, APIVersion: c.moby.ClientVersion(),
+		Version: version.Version, APIVersion: apiVersion,
 		CgroupDriver: info.CgroupDriver, CgroupV2: info.CgroupVersion == "2", SwapLimit: info.SwapLimit,
 		LoggingDriver: info.LoggingDriver, StorageDriver: info.Driver, RootDir: info.DockerRootDir,
 		LiveRestore: info.LiveRestoreEnabled, Warnings: info.Warnings,
@@ -65,7 +83,7 @@ func (c *Client) Facts(ctx context.Context) (*Facts, error) {
 	for name := range info.Runtimes {
 		f.Runtimes = append(f.Runtimes, name)
 	}
-	return f, nil
+	return f
 }
 
 // addSecurityOption reads one option, such as "name=seccomp,profile=builtin".

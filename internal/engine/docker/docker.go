@@ -16,14 +16,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
+	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
+	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
@@ -46,9 +48,14 @@ type Config struct {
 	// CgroupDriver is the driver that the configuration demands, "" for that of the Docker
 	// Engine.
 	CgroupDriver string
+	// Adoption is of the pods that dockershim or cri-dockerd made.
+	Adoption Adoption
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for the
 	// default.
 	StatsPeriod time.Duration
+	// RuntimeCgroup is the cgroup that the engine's own processes are kept in, "" to leave them
+	// where they are.
+	RuntimeCgroup string
 
 	Client *api.Client
 	// Log is slog's default when nil.
@@ -66,8 +73,10 @@ type Rules struct {
 	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
 	Seccomp seccomp.Rules
-	// Devices are what every container gets.
-	Devices []*runtimeapi.Device
+	// Devices select the devices of containers. The Docker Engine injects devices of CDI itself.
+	Devices device.Rules
+	// AllowedAnnotations are those of CRI-O's that pods may use; see package request.
+	AllowedAnnotations []string
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
@@ -82,6 +91,7 @@ type Engine struct {
 	log        *slog.Logger
 	inForce    atomic.Pointer[Rules]
 	facts      atomic.Pointer[translate.Facts]
+	driver     string // the cgroup driver that pods have
 	host       ocispec.Host
 	tree       *cgroup.Tree
 	podCgroups *podcgroup.Manager
@@ -93,9 +103,13 @@ type Engine struct {
 	objects    *objects
 	pause      *pause.Loader
 	unstarted  *unstarted
+	users      *users.Reader
+	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
 	// awayAt is until when the Docker Engine may have been away, in nanoseconds since 1970.
 	awayAt atomic.Int64
+	// keeper is nil without a RuntimeCgroup.
+	keeper *runtimecgroup.Keeper
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -122,6 +136,8 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		apparmor:  apparmor.Find("berth-" + cfg.Instance),
 		unstarted: newUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
+		users:     users.New(cfg.Client),
+		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)
@@ -143,6 +159,12 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	if err := errors.Join(sysns.EnsureNetNSDir(cfg.NetNSDir), e.adoptCgroups()); err != nil {
 		return nil, err
 	}
+	if cfg.RuntimeCgroup != "" {
+		e.keeper, err = runtimecgroup.Start(runtimecgroup.Options{Endpoint: cfg.Client.Endpoint(), Cgroup: cfg.RuntimeCgroup, Tree: e.tree, Log: cfg.Log})
+		if err != nil {
+			return nil, err
+		}
+	}
 	e.logs = logs.New(logs.Options{Client: cfg.Client, Log: cfg.Log, MaxLine: rules.MaxLogLine})
 	e.meter = meter.New(e.tree, writable{e.objects}, cfg.StatsPeriod)
 	return e, nil
@@ -150,6 +172,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 
 // findHost finds the abilities of the host.
 func (e *Engine) findHost(driver string) (err error) {
+	e.driver = driver
 	if e.tree, err = cgroup.Find(); err != nil {
 		return err
 	}
@@ -201,6 +224,9 @@ func (e *Engine) Close() error {
 	}
 	e.meter.Close()
 	e.logs.Close()
+	if e.keeper != nil {
+		e.keeper.Close()
+	}
 	return nil
 }
 

@@ -108,6 +108,16 @@ func (o *objects) idOf(engineID string) string {
 	return o.ids[engineID]
 }
 
+// adopt takes over a container that another runtime made. Its CRI id is the Docker Engine's.
+func (o *objects) adopt(id string, sandbox bool) {
+	o.mu.Lock()
+	o.adopted[id] = true
+	o.mu.Unlock()
+	if _, known := o.cached(id); !known {
+		o.put(id, object{engineID: id, sandbox: sandbox})
+	}
+}
+
 // find returns the container with a CRI id. Kind NotFound if there is none.
 func (o *objects) find(ctx context.Context, id string) (object, error) {
 	if obj, ok := o.cached(id); ok {
@@ -165,9 +175,10 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	}
 	obj.engineID, obj.tty, obj.stdinOnce = got.ID, got.Config.Tty, got.Config.StdinOnce
 	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
-	if got.State.Pid != 0 {
-		obj.pid = got.State.Pid
-		obj.cgroups, _ = o.tree.OfProcess(obj.pid) // it may have ended
+	// Without a cgroup of the container the process has ended meanwhile: its pid is a zombie's or
+	// that of a process of others, and none of their cgroups may be killed.
+	if groups, err := o.tree.OfContainer(got.State.Pid, got.ID); got.State.Pid != 0 && err == nil {
+		obj.pid, obj.cgroups = got.State.Pid, groups
 	}
 	obj.upper = upperDir(got, obj.pid)
 	o.put(id, obj)

@@ -58,6 +58,9 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	if err := e.release(ctx, id, true); err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}
+	if err := e.former.Remove(id); err != nil {
+		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
+	}
 	if err := os.RemoveAll(e.sandboxPaths(id).dir); err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}
@@ -101,15 +104,19 @@ func (e *Engine) cgroupOf(got *container.InspectResponse) cgroup.Paths {
 	if err != nil {
 		return nil
 	}
-	name := got.ID
-	if e.facts.Load().CgroupDriver == podcgroup.Systemd {
-		name = "docker-" + got.ID + ".scope"
-	}
 	group := cgroup.Paths{}
 	for controller, dir := range parents {
-		group[controller] = filepath.Join(dir, name)
+		group[controller] = filepath.Join(dir, e.cgroupName(got.ID))
 	}
 	return group
+}
+
+// cgroupName returns the last part of the path of a container's cgroup.
+func (e *Engine) cgroupName(engineID string) string {
+	if e.facts.Load().CgroupDriver == podcgroup.Systemd {
+		return "docker-" + engineID + ".scope"
+	}
+	return engineID
 }
 
 // strayTimeout bounds the kill of processes that the engine has lost.
