@@ -82,9 +82,9 @@ const (
 	HairpinNone Hairpin = "none"
 	// HairpinVeth: the ports of the bridge are in hairpin mode.
 	HairpinVeth Hairpin = "hairpin-veth"
-	// PromiscuousBridge: the host also gets a copy of each frame, which it routes. Since Linux
-	// 6.9 a copy has lost its connection, and so its translation: the ports are in hairpin mode
-	// as well. Copies that the host would send to pods a second time are dropped.
+	// PromiscuousBridge: the host also gets a copy of each frame, which it routes. On current
+	// kernels (measured: 6.18) a copy has lost its connection, and so its translation: the ports
+	// are in hairpin mode as well. Copies that the host would send to pods a second time are dropped.
 	PromiscuousBridge Hairpin = "promiscuous-bridge"
 )
 
