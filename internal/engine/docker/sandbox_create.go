@@ -55,9 +55,8 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 		if err := pinNetNS(running.State.Pid, paths.netns); err != nil {
 			return nil, err
 		}
-		// Engines turn IPv6 off in a namespace without a network of their own.
-		if err := sysns.InNetNS(paths.netns, func() error { return sysns.WriteSysctls(ipv6On()) }); err != nil {
-			return nil, fmt.Errorf("cannot turn IPv6 on in the sandbox: %w", err)
+		if err := sysns.InNetNS(paths.netns, func() error { return prepareNetNS(spec.Config) }); err != nil {
+			return nil, fmt.Errorf("cannot prepare the sandbox's network namespace: %w", err)
 		}
 		sb.NetNS = paths.netns
 	}
@@ -177,6 +176,19 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 	}
 	if err := sysns.InNetNS(sb.NetNS, func() error { return sysns.WriteSysctls(sysctls) }); err != nil {
 		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
+	}
+	return nil
+}
+
+// prepareNetNS undoes in the calling thread's network namespace what engines do to one without a
+// network of theirs: they turn IPv6 off, and the pause container's read-only /sys would make that of
+// privileged containers read-only.
+func prepareNetNS(config *runtimeapi.PodSandboxConfig) error {
+	if err := sysns.WriteSysctls(ipv6On()); err != nil {
+		return err
+	}
+	if request.SandboxSecurity(config).GetPrivileged() {
+		return sysns.WritableSysfs()
 	}
 	return nil
 }
