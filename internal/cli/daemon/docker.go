@@ -37,8 +37,11 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 		CgroupDriver:  driver,
 		StatsPeriod:   time.Duration(cfg.Stats.Period),
 		RuntimeCgroup: cfg.Docker.RuntimeCgroup,
-		Client:        client,
-		Log:           log,
+		Adoption: docker.Adoption{
+			On: cfg.Adopts(), Roots: cfg.Docker.FormerRoots, Quarantine: filepath.Join(cfg.Root, podsDir, "quarantine"),
+		},
+		Client: client,
+		Log:    log,
 	}, dockerRules(cfg))
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
@@ -47,6 +48,8 @@ type Config struct {
 	// CgroupDriver is the driver that the configuration demands, "" for that of the Docker
 	// Engine.
 	CgroupDriver string
+	// Adoption is of the pods that dockershim or cri-dockerd made.
+	Adoption Adoption
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for the
 	// default.
 	StatsPeriod time.Duration
@@ -101,6 +104,7 @@ type Engine struct {
 	pause      *pause.Loader
 	unstarted  *unstarted
 	users      *users.Reader
+	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
@@ -131,6 +135,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		unstarted: newUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
 		users:     users.New(cfg.Client),
+		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)

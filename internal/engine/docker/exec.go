@@ -280,3 +280,43 @@ func (x *execution) killAll() {
 		x.engine.log.Warn("cannot kill all processes of a command", "exec", x.id, "pid", pid, "error", err)
 	}
 }
+
+// Attach connects streams to a running container.
+func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	obj, err := e.running(ctx, spec.ContainerID)
+	if err != nil {
+		return err
+	}
+	conn, err := e.client.ContainerAttach(ctx, obj.engineID, client.ContainerAttachOptions{
+		Stream: true, Stdin: spec.Stdin != nil, Stdout: spec.Stdout != nil, Stderr: spec.Stderr != nil && !obj.tty,
+		DetachKeys: stream.DetachKeys,
+	})
+	if err != nil {
+		return err
+	}
+	go stream.ForwardSizes(ctx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
+		_, err := e.client.ContainerResize(ctx, obj.engineID, client.ContainerResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
+		return err
+	})
+	return stream.Copy(ctx, conn.HijackedResponse, stream.Streams{
+		Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: obj.tty,
+		EndInput: obj.stdinOnce && !obj.tty, Ended: endOf(ctx, obj.pid),
+	})
+}
+
+// endOf returns a channel that is closed when a process has ended, or ctx ends.
+func endOf(ctx context.Context, pid int) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		pidfd, err := sysproc.OpenPidfd(pid)
+		if err != nil {
+			return // it has ended
+		}
+		defer pidfd.Close()
+		_ = sysproc.AwaitExit(ctx, pidfd) // its only error is that of ctx
+	}()
+	return ended
+}

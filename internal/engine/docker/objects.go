@@ -95,6 +95,16 @@ func (o *objects) idOf(engineID string) string {
 	return o.ids[engineID]
 }
 
+// adopt takes over a container that another runtime made. Its CRI id is the Docker Engine's.
+func (o *objects) adopt(id string, sandbox bool) {
+	o.mu.Lock()
+	o.adopted[id] = true
+	o.mu.Unlock()
+	if _, known := o.cached(id); !known {
+		o.put(id, object{engineID: id, sandbox: sandbox})
+	}
+}
+
 // find returns the container with a CRI id. Kind NotFound if there is none.
 func (o *objects) find(ctx context.Context, id string) (object, error) {
 	if obj, ok := o.cached(id); ok {
