@@ -134,11 +134,11 @@ func TestTexts(t *testing.T) {
 			if name == "containerd-full" {
 				f.NvidiaCTK = "/usr/bin/nvidia-ctk"
 			}
-			if other, ok := map[string]string{
-				"switch-to-berth": "containerd", "switch-to-containerd": "berth",
-				"switch-berth-to-docker": "berth", "switch-docker-to-berth": "docker", "switch-docker-to-crio": "docker",
-			}[name]; ok {
-				f.Replaced, f.Kubelet = []facts.Replaced{facts.ReplaceableRuntimes()[other]}, true
+			for _, other := range map[string][]string{
+				"switch-to-berth": {"containerd"}, "switch-to-containerd": {"berth"}, "switch-berth-to-docker": {"berth"},
+				"switch-docker-to-berth": {"docker"}, "switch-docker-to-crio": {"berth", "docker"},
+			}[name] {
+				f.Replaced, f.Kubelet = append(f.Replaced, facts.ReplaceableRuntimes()[other]), true
 			}
 			target, err := Build(load(t, c.text), f)
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 // replacement is the runtime of the node file, as one side of a handover.
 func (b *builder) replacement() handover.Runtime {
 	binary := map[string]string{"berth": b.berthBinary(), "docker": b.berthBinary(), "containerd": "ctr"}[b.rt.name]
-	return handover.Runtime{Name: b.rt.name, Endpoint: "unix://" + b.rt.socket, Binary: binary}
+	return handover.Runtime{Name: b.rt.name, Engine: facts.ReplaceableRuntimes()[b.rt.name].Engine, Endpoint: "unix://" + b.rt.socket, Binary: binary}
 }
 
 // replace adds the handover from the runtimes that the node ran before: images first, while both
@@ -24,27 +24,26 @@ func (b *builder) replace() []string {
 		return nil
 	}
 	to := b.replacement()
-	var before []string
+	var before, units []string
 	var names strings.Builder
 	for _, old := range b.f.Replaced {
 		names.WriteString(old.Name + "\n")
-		last := "unit " + b.rt.criUnit
-		if b.otherEngine(old) {
-			before = append(before, drainOf(old)) // which comes before the unit
-		} else {
-			last = b.drainBeside(old, to)
-			before = append(before, last)
+		if !b.otherEngine(old) { // its pods are stopped before berth restarts
+			b.drainBeside(old, to)
 		}
-		for _, unit := range old.Units {
-			if unit == b.rt.criUnit {
-				continue // the new runtime runs in it
-			}
-			no := false
-			stop := tasks.Unit{M: b.meta("runtime", last), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
-			b.add(stop)
-			before = append(before, stop.ID())
-			last = stop.ID()
+		before = append(before, drainOf(old))
+		units = union(units, old.Units) // berth's is one of two of them
+	}
+	last := append(slices.Clone(before), "unit "+b.rt.criUnit)
+	for _, unit := range units {
+		if unit == b.rt.criUnit {
+			continue // the new runtime runs in it
 		}
+		no := false
+		stop := tasks.Unit{M: b.meta("runtime", last...), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
+		b.add(stop)
+		before = append(before, stop.ID())
+		last = []string{stop.ID()}
 	}
 	b.add(tasks.File{M: b.meta("runtime"), Path: facts.ReplacedFile, Content: names.String()})
 	if !b.n.Kubelet.Enabled && b.f.Kubelet {
@@ -54,8 +53,8 @@ func (b *builder) replace() []string {
 }
 
 // drainBeside adds the tasks that copy the images of a runtime and stop its pods while the new one
-// runs beside it. It returns the last of them.
-func (b *builder) drainBeside(old facts.Replaced, to handover.Runtime) string {
+// runs beside it.
+func (b *builder) drainBeside(old facts.Replaced, to handover.Runtime) {
 	needs := []string{"unit " + b.rt.criUnit}
 	if to.Binary != "" && old.Content != "" {
 		adopt := handover.AdoptImages{M: b.meta("runtime", append(b.imageTasks(), needs...)...), Old: old.Runtime, New: to}
@@ -63,7 +62,6 @@ func (b *builder) drainBeside(old facts.Replaced, to handover.Runtime) string {
 		needs = append(needs, adopt.ID())
 	}
 	b.add(b.drain(old, to, needs))
-	return drainOf(old)
 }
 
 func (b *builder) drain(old facts.Replaced, to handover.Runtime, needs []string) handover.Drain {

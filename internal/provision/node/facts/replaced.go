@@ -38,6 +38,8 @@ func ReplaceableRuntimes() map[string]Replaced {
 			[]string{"containerd.service"},
 		},
 		"crio": {handover.Runtime{Name: "crio", Endpoint: "unix:///var/run/crio/crio.sock"}, []string{"crio.service"}},
+		// It serves CRI over docker, which stays.
+		"cri-dockerd": {handover.Runtime{Name: "cri-dockerd", Endpoint: "unix:///run/cri-dockerd.sock"}, []string{"cri-docker.socket", "cri-docker.service"}},
 		"docker": {
 			handover.Runtime{Name: "docker", Engine: "docker", Endpoint: "unix:///run/berth/berth.sock"},
 			[]string{BerthUnit, "docker.socket", dockerUnit},
