@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/docker/dockertest"
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -30,6 +31,8 @@ type Options struct {
 	Config string
 	// NoImages leaves the store empty.
 	NoImages bool
+	// CDIDirs hold CDI specs, none for the engine's own directories.
+	CDIDirs []string
 	// Docker starts a Docker engine for the instance, nil for the engine that BERTH_ENGINE names.
 	Docker *dockertest.Options
 	// BinDir holds the binaries; "" is BERTH_BIN.
@@ -55,6 +58,8 @@ type Berth struct {
 
 	// Docker is the Docker engine below an instance with engine docker, else nil.
 	Docker *dockertest.Daemon
+	// facts are what Docker can do, nil until they are needed.
+	facts *translate.Facts
 
 	args    []string
 	boots   int // how often Reboot was called

@@ -65,6 +65,7 @@ func retire(ctx context.Context, cfg *config.Daemon, former string, p *parts, lo
 	log.Warn("the engine has changed; stopping the pods of the former one", "from", former, "to", cfg.Engine)
 	old := *cfg
 	old.Engine, old.Runtime.CgroupDriver = former, "auto"
+	old.Docker.Adopt = "off" // what it has adopted is stopped, and nothing else
 	backend, err := openBackend(ctx, &old, log)
 	if err != nil {
 		return err

@@ -37,6 +37,12 @@ func IsOfDirectory(err error) bool {
 	return strings.Contains(text, "cannot mkdir") && strings.Contains(text, "not a directory")
 }
 
+// IsLinkLoop reports whether an engine could not find a file of a container because links lead to
+// themselves.
+func IsLinkLoop(err error) bool {
+	return err != nil && strings.Contains(strings.ToLower(err.Error()), "too many links")
+}
+
 // Update does the same for new limits of a container, which are in the request's field.
 func Update(field string, err error) error {
 	if err == nil || errors.Is(err, errs.NotFound) || errors.Is(err, errs.Unavailable) {

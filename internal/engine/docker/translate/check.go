@@ -71,7 +71,8 @@ func checkUserNamespace(field string, options *runtimeapi.NamespaceOption, facts
 }
 
 func checkSELinux(field string, options *runtimeapi.SELinuxOption, facts Facts) error {
-	if options == nil || options.GetUser()+options.GetRole()+options.GetType()+options.GetLevel() == "" || facts.SELinux {
+	unconfined := options.GetType() == request.SuperPrivileged || options.GetUser()+options.GetRole()+options.GetType()+options.GetLevel() == ""
+	if unconfined || facts.SELinux {
 		return nil
 	}
 	return facts.refuse(SELinuxOptions, field+"selinux_options")

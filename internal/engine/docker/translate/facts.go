@@ -17,6 +17,9 @@ func FactsOf(found *api.Facts) Facts { return Facts{*found} }
 // RecursiveReadOnly reports whether mounts can be read-only with all mounts below them.
 func (f *Facts) RecursiveReadOnly() bool { return f.has(apiRecursiveReadOnly) }
 
+// Before reports whether the engine's API is older than a version.
+func (f *Facts) Before(version string) bool { return !f.has(version) }
+
 // has reports whether the engine's API has at least a version.
 func (f *Facts) has(version string) bool {
 	return api.AtLeast(f.APIVersion, version)

@@ -2,6 +2,8 @@ package translate
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -22,6 +24,8 @@ type Refusal struct {
 	Reason string
 	// From is the version of the API that honours it, "" for none.
 	From string
+	// Partly is true if other values of the fields are honoured, or other engines honour them.
+	Partly bool
 }
 
 // The requests that are refused; each is the Request of one Refusal.
@@ -56,22 +60,27 @@ func Refusals() []Refusal {
 	const security, resources = "linux.security_context.", "linux.resources."
 	const userns, selinux = security + "namespace_options.userns_options", security + "selinux_options"
 	return []Refusal{
-		{UserNamespaces, []string{userns}, []string{userns}, "the Docker engine has one mapping of ids for all containers, or none", ""},
-		{MappedMounts, nil, []string{"mounts.uidMappings", "mounts.gidMappings"}, "the Docker engine's API has no field for it", ""},
-		{MountOptions, nil, []string{"mounts.mount_options"}, "the Docker engine's API has no field for it", ""},
-		{RecursiveReadOnly, nil, []string{"mounts.recursive_read_only"}, "the Docker engine's API has no field for it", apiRecursiveReadOnly},
-		{RelabelledReadOnly, nil, []string{"mounts.selinux_relabel"}, "the Docker engine relabels only mounts that it cannot make recursively read-only", ""},
-		{RelabelledColon, nil, []string{"mounts.selinux_relabel"}, "the Docker engine takes relabelled mounts as text, with colons between the parts", ""},
-		{ImageMounts, nil, []string{"mounts.image", "mounts.image_sub_path"}, "the Docker engine's API has no mounts of images", apiImageMounts},
-		{HugePages, nil, []string{resources + "hugepage_limits"}, "the Docker engine's API has no field for it", ""},
-		{Unified, nil, []string{resources + "unified"}, "the Docker engine's API has no field for it", ""},
-		{SwapLimit, nil, []string{resources + "memory_swap_limit_in_bytes"}, "the Docker engine reports that the kernel does not limit swap", ""},
-		{AmbientCapabilities, nil, []string{security + "capabilities.add_ambient_capabilities"}, "the Docker engine's API has no field for it", ""},
-		{SELinuxOptions, []string{selinux}, []string{selinux}, "SELinux is not enabled in the Docker engine (selinux-enabled)", ""},
-		{CDIDevices, nil, []string{"CDI_devices"}, "the Docker engine's API has no devices of CDI", apiCDI},
-		{PrivilegedNoDevices, nil, []string{security + "privileged"}, "runtime.privileged_without_host_devices is set, and the Docker engine gives privileged containers all devices of the host", ""},
-		{OwnRootfs, nil, []string{"annotations"}, "the Docker engine makes the root filesystems", ""},
+		{UserNamespaces, []string{userns}, []string{userns}, "the Docker engine has one mapping of ids for all containers, or none", "", false},
+		{MappedMounts, nil, []string{"mounts.uidMappings", "mounts.gidMappings"}, "the Docker engine's API has no field for it", "", false},
+		{MountOptions, nil, []string{"mounts.mount_options"}, "the Docker engine's API has no field for it", "", false},
+		{RecursiveReadOnly, nil, []string{"mounts.recursive_read_only"}, "the Docker engine's API has no field for it", apiRecursiveReadOnly, false},
+		{RelabelledReadOnly, nil, []string{"mounts.selinux_relabel"}, "the Docker engine relabels only mounts that it cannot make recursively read-only", "", true},
+		{RelabelledColon, nil, []string{"mounts.selinux_relabel"}, "the Docker engine takes relabelled mounts as text, with colons between the parts", "", true},
+		{ImageMounts, nil, []string{"mounts.image", "mounts.image_sub_path"}, "the Docker engine's API has no mounts of images", apiImageMounts, false},
+		{HugePages, nil, []string{resources + "hugepage_limits"}, "the Docker engine's API has no field for it", "", false},
+		{Unified, nil, []string{resources + "unified"}, "the Docker engine's API has no field for it", "", true},
+		{SwapLimit, nil, []string{resources + "memory_swap_limit_in_bytes"}, "the Docker engine reports that the kernel does not limit swap", "", true},
+		{AmbientCapabilities, nil, []string{security + "capabilities.add_ambient_capabilities"}, "the Docker engine's API has no field for it", "", false},
+		{SELinuxOptions, []string{selinux}, []string{selinux}, "SELinux is not enabled in the Docker engine (selinux-enabled)", "", true},
+		{CDIDevices, nil, []string{"CDI_devices"}, "the Docker engine's API has no devices of CDI", apiCDI, false},
+		{PrivilegedNoDevices, nil, []string{security + "privileged"}, "runtime.privileged_without_host_devices is set, and the Docker engine gives privileged containers all devices of the host", "", true},
+		{OwnRootfs, nil, []string{"annotations"}, "the Docker engine makes the root filesystems", "", true},
 	}
+}
+
+// Covers reports whether a refusal is about a field, one of Sandbox or Container.
+func Covers(refused []string, field string) bool {
+	return slices.ContainsFunc(refused, func(path string) bool { return field == path || strings.HasPrefix(field, path+".") })
 }
 
 // RefusalOf returns the refusal of a request, which is one of the constants.

@@ -49,7 +49,9 @@ func Sandbox(in SandboxInput) (client.ContainerCreateOptions, error) {
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
 	}
-	security = append(security, labels(request.SandboxSecurity(config).GetSelinuxOptions())...)
+	if in.Facts.SELinux {
+		security = append(security, labelOptions(request.SandboxSecurity(config).GetSelinuxOptions())...)
+	}
 	host := &container.HostConfig{
 		NetworkMode: "none", IpcMode: container.IPCModeShareable,
 		SecurityOpt:    append(security, "no-new-privileges"),

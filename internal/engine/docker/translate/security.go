@@ -31,14 +31,19 @@ func setSecurity(in ContainerInput, host *container.HostConfig) error {
 	if in.Facts.AppArmor {
 		options = append(options, "apparmor="+profile)
 	}
-	options = append(options, labels(security.GetSelinuxOptions())...)
+	if in.Facts.SELinux {
+		options = append(options, labelOptions(security.GetSelinuxOptions())...)
+	}
 	if security.GetNoNewPrivs() {
 		options = append(options, "no-new-privileges")
 	}
 	host.SecurityOpt = options
 	// nil would be the engine's own lists.
-	host.MaskedPaths = append([]string{}, security.GetMaskedPaths()...)
-	host.ReadonlyPaths = append([]string{}, security.GetReadonlyPaths()...)
+	host.MaskedPaths, host.ReadonlyPaths = []string{}, []string{}
+	if !host.Privileged { // the kubelet names the paths for privileged containers, too
+		host.MaskedPaths = append(host.MaskedPaths, security.GetMaskedPaths()...)
+		host.ReadonlyPaths = append(host.ReadonlyPaths, security.GetReadonlyPaths()...)
+	}
 	return nil
 }
 
@@ -87,8 +92,8 @@ func seccompOption(filter *specs.LinuxSeccomp) ([]string, error) {
 	return []string{"seccomp=" + string(text)}, nil
 }
 
-// labels are the options of SELinux labels.
-func labels(options *runtimeapi.SELinuxOption) []string {
+// labelOptions are the options of SELinux labels.
+func labelOptions(options *runtimeapi.SELinuxOption) []string {
 	var out []string
 	for _, part := range []struct{ name, value string }{
 		{"user", options.GetUser()}, {"role", options.GetRole()}, {"type", options.GetType()}, {"level", options.GetLevel()},

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/engine/docker/faults"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 )
@@ -75,7 +76,7 @@ const maxLinks = 8
 func (r *Reader) file(ctx context.Context, engineID, path string) ([]byte, error) {
 	for range maxLinks {
 		got, err := r.client.CopyFromContainer(ctx, engineID, client.CopyFromContainerOptions{SourcePath: path})
-		if errors.Is(err, errs.NotFound) {
+		if errors.Is(err, errs.NotFound) || faults.IsLinkLoop(err) {
 			return nil, nil
 		}
 		if err != nil {
