@@ -25,7 +25,7 @@ INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integratio
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build install install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench generate vulncheck verify demo test clean
+.PHONY: build install install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
 	@mkdir -p bin
@@ -86,13 +86,17 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	KUBEADM=$(CURDIR)/out/kube/kubeadm BERTH_REQUIRE=env:KUBEADM go test -tags "$(TEST_TAGS)" -count=1 ./internal/provision/kubeadmconf
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 4h -p 1 -v ./test/e2e/...
 
-bench: build deps-test deps-e2e ## side by side with containerd and kind; prints ratios
+bench: build deps-test deps-e2e ## side by side with containerd, a Docker Engine and kind; prints ratios; BENCH_CRIO and BENCH_CRI_DOCKERD add peers
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
 	./test/systemd/image.sh
 	./test/systemd/containerd.sh out/systemd-assets
 	BERTH_BIN=$(CURDIR)/bin go test -tags "bench $(TEST_TAGS)" -count=1 -run '^TestNode$$' -v ./test/bench
 	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
 	BERTH_BIN=$(CURDIR)/bin go test -tags "e2e bench integration $(TEST_TAGS)" -count=1 -timeout 2h -run '^TestClusterBesideKind$$' -v ./test/e2e
+
+bench-check: build deps-test deps-e2e ## measures again, and compares the ratios with those of test/bench/ratios.json
+	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
+	out/bench/bin/bench -out out/bench -check test/bench/ratios.json
 
 generate: ## docs and code that are made from the code and from .proto files
 	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto

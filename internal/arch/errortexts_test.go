@@ -18,12 +18,13 @@ import (
 // the kind or the type of an error: see package errs.
 func textsMatched() map[string]string {
 	return map[string]string{
-		"internal/supervisor/server/ociruntime/errors.go": "libcontainer's init sends its errors over a pipe as text",
-		"internal/sys/cgroup/limit.go":                    "package cgroups replaces the kernel's EBUSY with a text",
-		"internal/docker/api/faulttext.go":                "the Docker engine sends a full disk as text",
-		"internal/image/dockerstore/errortexts.go":        "the Docker engine sends faults of registries as text",
-		"internal/engine/docker/labels/conflict.go":       "Docker's API has no field for the owner of a name",
-		"internal/errs/message.go":                        "it shortens messages for people and decides nothing",
+		"internal/errs/ocierror/ocierror.go":        "libcontainer's init sends its errors over a pipe as text",
+		"internal/sys/cgroup/limit.go":              "package cgroups replaces the kernel's EBUSY with a text",
+		"internal/docker/api/faulttext.go":          "the Docker engine sends a full disk as text",
+		"internal/image/dockerstore/errortexts.go":  "the Docker engine sends faults of registries as text",
+		"internal/engine/docker/faults/faults.go":   "the Docker engine sends its checks of limits as text",
+		"internal/engine/docker/labels/conflict.go": "Docker's API has no field for the owner of a name",
+		"internal/errs/message.go":                  "it shortens messages for people and decides nothing",
 	}
 }
 

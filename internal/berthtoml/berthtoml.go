@@ -11,6 +11,8 @@ import (
 
 // File is one berth.toml. A zero field leaves the daemon's default.
 type File struct {
+	// Engine is native or docker.
+	Engine string
 	// Socket is the path of the CRI socket.
 	Socket string
 	// Root and State are directories.
@@ -58,6 +60,7 @@ func (f File) Text(comment string) (string, error) {
 // Table returns the keys that the file sets, as tables of TOML, for callers that add keys.
 func (f File) Table() map[string]any {
 	top := map[string]any{}
+	setText(top, "engine", f.Engine)
 	if f.Socket != "" {
 		top["listen"] = "unix://" + f.Socket
 	}

@@ -15,14 +15,15 @@ func TestText(t *testing.T) {
 		"no CDI":  {File{CDISpecDirs: []string{}}, "[runtime]\ncdi_spec_dirs = []\n"},
 		"all": {
 			File{
-				Socket: "/run/s", Root: "/r", State: "/s", LogLevel: "debug", CgroupDriver: "systemd", SELinux: "off",
+				Engine: "docker", Socket: "/run/s", Root: "/r", State: "/s", LogLevel: "debug", CgroupDriver: "systemd", SELinux: "off",
 				CDISpecDirs: []string{"/cdi"}, RegistryDirs: []string{"/certs"},
 				Network: Network{
 					Mode: "builtin", ConfDir: "/conf", BinDirs: []string{"/bin"}, Subnets: []string{"10.1.0.0/24"}, MTU: 1400,
 					AwaitPodCIDR: true, ClusterSubnets: []string{"10.0.0.0/8", "fd00::/8"},
 				},
 			},
-			`listen = 'unix:///run/s'
+			`engine = 'docker'
+listen = 'unix:///run/s'
 root = '/r'
 state = '/s'
 

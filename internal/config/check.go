@@ -29,6 +29,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	for key, dir := range map[string]string{
 		"root": d.Root, "state": d.State,
 		"network.conf_dir": d.Network.ConfDir, "network.netns_dir": d.Network.NetNSDir,
+		"docker.former_cni_cache": d.Docker.FormerCNICache,
 	} {
 		if !filepath.IsAbs(dir) || dir == "/" {
 			report(key, "%q: want an absolute path other than /", dir)
@@ -43,7 +44,11 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Root == d.State {
 		report("state", "%q: must differ from root, since it dies at reboot", d.State)
 	}
+	if group := d.Docker.RuntimeCgroup; group != "" && (!filepath.IsAbs(group) || filepath.Clean(group) != group || group == "/") {
+		report("docker.runtime_cgroup", "%q: want an absolute path other than /, such as /docker-runtime", group)
+	}
 	checkDirs("network.bin_dirs", d.Network.BinDirs, report)
+	checkDirs("docker.former_roots", d.Docker.FormerRoots, report)
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
 	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {

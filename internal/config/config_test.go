@@ -201,3 +201,24 @@ func TestPageOfPeersNamesOurKeys(t *testing.T) {
 		}
 	}
 }
+
+// Only the berth with the default directories adopts by itself: others may use the same engine.
+func TestAdopts(t *testing.T) {
+	for name, c := range map[string]struct {
+		engine, state, adopt string
+		want                 bool
+	}{
+		"the default berth":      {"docker", DefaultState, "auto", true},
+		"another berth":          {"docker", "/run/other", "auto", false},
+		"another berth, on":      {"docker", "/run/other", "on", true},
+		"the default berth, off": {"docker", DefaultState, "off", false},
+		"another engine":         {"native", DefaultState, "auto", false},
+		"another engine, on":     {"native", DefaultState, "on", false},
+	} {
+		cfg := DefaultDaemon()
+		cfg.Engine, cfg.State, cfg.Docker.Adopt = c.engine, c.state, c.adopt
+		if got := cfg.Adopts(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -32,6 +32,12 @@ type Daemon struct {
 	Debug   Debug   `toml:"debug" help:"Helps to find faults. Off by default."`
 }
 
+// Adopts reports whether this berth takes over pods of another runtime. Several berths may use
+// one Docker Engine: those in other directories do so only if their configuration says it.
+func (d *Daemon) Adopts() bool {
+	return d.Engine == "docker" && (d.Docker.Adopt == "on" || d.Docker.Adopt == "auto" && d.State == DefaultState)
+}
+
 // Log is the daemon's log.
 type Log struct {
 	Level  string `toml:"level" help:"Lowest level that is logged." oneof:"debug info warn error" flag:"log-level" reload:"yes"`
@@ -55,8 +61,12 @@ type Network struct {
 
 // Docker is the Docker Engine.
 type Docker struct {
-	Endpoint string   `toml:"endpoint" help:"Address of the Docker Engine's API on this host." flag:"docker-endpoint"`
-	Timeout  Duration `toml:"timeout" help:"A request that the Docker Engine does not answer for this long fails. Pulls, logs and attached streams have no such limit."`
+	Endpoint       string   `toml:"endpoint" help:"Address of the Docker Engine's API on this host." flag:"docker-endpoint"`
+	RuntimeCgroup  string   `toml:"runtime_cgroup" help:"Path of a cgroup, from the root of the hierarchies, in which berth keeps the engine's own processes: dockerd, and the containerd that is its child. They get oom_score_adj -999. berth makes the cgroup, without limits, and looks at the processes each minute. For engines that no systemd unit with Slice= and OOMScoreAdjust= starts. Empty: they stay where they are."`
+	Timeout        Duration `toml:"timeout" help:"A request that the Docker Engine does not answer for this long fails. Pulls, logs and attached streams have no such limit."`
+	Adopt          string   `toml:"adopt" help:"Whether berth takes over the pods that dockershim or cri-dockerd made in this Docker Engine. auto is on for the berth with the default state directory, and off for others on the same host." oneof:"auto on off"`
+	FormerRoots    []string `toml:"former_roots" help:"Directories of dockershim and cri-dockerd. Their checkpoints have the host ports of pods that berth adopts."`
+	FormerCNICache string   `toml:"former_cni_cache" help:"The cache of results of the CNI plugins that attached the pods which berth adopts. It says how they are detached."`
 }
 
 // Runtime is how containers run.
@@ -180,7 +190,10 @@ func DefaultDaemon() *Daemon {
 			Cluster:   []string{},
 			NetNSDir:  "/run/netns",
 		},
-		Docker: Docker{Endpoint: "unix:///var/run/docker.sock", Timeout: Duration(2 * time.Minute)},
+		Docker: Docker{
+			Endpoint: "unix:///var/run/docker.sock", Timeout: Duration(2 * time.Minute),
+			Adopt: "auto", FormerRoots: []string{"/var/lib/dockershim", "/var/lib/cri-dockerd"}, FormerCNICache: "/var/lib/cni/cache",
+		},
 		Runtime: Runtime{
 			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32,
 			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},

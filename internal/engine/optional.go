@@ -38,6 +38,59 @@ type Inspector interface {
 	Inspect(ctx context.Context, spec *InspectSpec) (map[string]any, error)
 }
 
+// Adopter is an optional interface of an Engine: it takes over sandboxes and containers that
+// another runtime made, with their ids.
+type Adopter interface {
+	// Former lists what another runtime made and this engine can take over, also what was taken
+	// over before. It changes nothing but the place of damaged files of that runtime. What cannot
+	// be taken over is logged and left out.
+	Former(ctx context.Context) (*Former, error)
+	// AdoptSandbox and AdoptContainer take over an object that the caller has recorded: List,
+	// Exits and all other calls know it from then on. They are called for each recorded object
+	// after each start, before Exits and List. Nil when the object is gone. AdoptSandbox also
+	// keeps the network namespace of a running sandbox at Sandbox.NetNS.
+	AdoptSandbox(ctx context.Context, id string, sb *Sandbox) error
+	AdoptContainer(ctx context.Context, id string) error
+}
+
+// Former are the sandboxes and containers of another runtime.
+type Former struct {
+	Sandboxes  []*FormerSandbox
+	Containers []*FormerContainer
+}
+
+// FormerSandbox is a sandbox that another runtime made. The times here and in FormerContainer
+// are in nanoseconds since 1970, 0 for unknown.
+type FormerSandbox struct {
+	// ID is 64 lower-case hex digits.
+	ID string
+	// Config is the request that made it, as far as it is known.
+	Config    *runtimeapi.PodSandboxConfig
+	CreatedAt int64
+	Running   bool
+	// Sandbox is for its record. NetNS is where AdoptSandbox keeps the network namespace.
+	Sandbox *Sandbox
+}
+
+// FormerContainer is a container that another runtime made.
+type FormerContainer struct {
+	ID, SandboxID string
+	// Config is the request that made it, as far as it is known.
+	Config *runtimeapi.ContainerConfig
+	// ImageID is the store's id of its image. StopSignal is the image's, "" for none.
+	ImageID, StopSignal string
+	// LogPath is absolute, "" for none.
+	LogPath              string
+	CreatedAt, StartedAt int64
+	State                State
+	// Pid is the init's, 0 when none runs.
+	Pid int
+	// Exit is how it ended, nil when it has not.
+	Exit *Exit
+	// SharesPid is true for a container in the PID namespace of its sandbox.
+	SharesPid bool
+}
+
 // InspectSpec says what is shown of a container.
 type InspectSpec struct {
 	ContainerID string

@@ -93,6 +93,16 @@ type Network interface {
 	Close() error
 }
 
+// Adopter is a Network that takes over attachments which another runtime made.
+type Adopter interface {
+	Network
+	// Adopt records an attachment that exists, so that Detach undoes it as the other runtime
+	// would have. Nothing changes in att.NetNS. The result has the addresses of the sandbox.
+	// Repeated, Adopt returns the same. Where nothing says how the sandbox was attached, it
+	// records nothing, and the result may have addresses all the same.
+	Adopt(ctx context.Context, att *Attachment) (*Result, error)
+}
+
 // Configured is a Network that follows a configuration which others write.
 type Configured interface {
 	Network

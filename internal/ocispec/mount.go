@@ -59,7 +59,7 @@ func (in Input) hostMount(i int, m *runtimeapi.Mount) (specs.Mount, string, erro
 	if !ok {
 		return specs.Mount{}, "", fielderror.Invalid(fielderror.Index("config.mounts", i, "host_path"), "%q was not looked up", m.GetHostPath())
 	}
-	propagation, err := propagationOf(fielderror.Index("config.mounts", i, "propagation"), m, source)
+	propagation, err := Propagation(fielderror.Index("config.mounts", i, "propagation"), m, source)
 	if err != nil {
 		return specs.Mount{}, "", err
 	}
@@ -197,7 +197,9 @@ func bind(source, destination, propagation string, flags ...string) specs.Mount 
 	}
 }
 
-func propagationOf(field string, m *runtimeapi.Mount, source Source) (string, error) {
+// Propagation returns the option of a mount's propagation. Kind Invalid names the field if the source
+// is on a mount that cannot propagate.
+func Propagation(field string, m *runtimeapi.Mount, source Source) (string, error) {
 	switch m.GetPropagation() {
 	case runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
 		return "rprivate", nil

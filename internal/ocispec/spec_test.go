@@ -274,7 +274,7 @@ func TestPropagationNeedsItsSource(t *testing.T) {
 		{runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, Source{Slave: true}, true},
 		{runtimeapi.MountPropagation_PROPAGATION_PRIVATE, Source{}, true},
 	} {
-		_, err := propagationOf("mounts[0].propagation", &runtimeapi.Mount{Propagation: c.propagation}, c.source)
+		_, err := Propagation("mounts[0].propagation", &runtimeapi.Mount{Propagation: c.propagation}, c.source)
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, errs.Invalid) {
 			t.Errorf("%s of %+v: %v", c.propagation, c.source, err)
 		}

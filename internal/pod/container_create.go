@@ -70,7 +70,7 @@ func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record
 	if err != nil {
 		return "", err
 	}
-	rec.Image = snapshot(img)
+	rec.Image = record.SnapshotOf(img)
 	if err = c.findVolumeImages(ctx, &rec); err != nil {
 		return "", err
 	}
@@ -201,20 +201,9 @@ func (c *Containers) findVolumeImages(ctx context.Context, rec *record.Container
 		if rec.VolumeImages == nil {
 			rec.VolumeImages, rec.VolumeRefs = map[int]string{}, map[int]string{}
 		}
-		rec.VolumeImages[i], rec.VolumeRefs[i] = img.ID, snapshot(img).Ref
+		rec.VolumeImages[i], rec.VolumeRefs[i] = img.ID, record.SnapshotOf(img).Ref
 	}
 	return nil
-}
-
-func snapshot(img *image.Image) record.ImageSnapshot {
-	snap := record.ImageSnapshot{ID: img.ID, Ref: img.ID, StopSignal: img.Config.StopSignal}
-	if len(img.Digests) > 0 {
-		snap.Ref = img.Digests[0]
-	}
-	if len(img.Tags) > 0 {
-		snap.Name = img.Tags[0]
-	}
-	return snap
 }
 
 func (c *Containers) containerSpec(rec *record.Container, sb *record.Sandbox, img *image.Image) (*engine.ContainerSpec, error) {

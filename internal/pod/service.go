@@ -187,7 +187,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	s.SetShowSecrets(opts.ShowSecrets)
 	s.CAdvisor = view.NewCAdvisor(opts.Engine, records)
 	return &recovery.Options{
-		Engine: opts.Engine, Records: records, Tombstones: tombstones, Attachments: attachments, Exits: s.exits,
+		Engine: opts.Engine, Images: opts.Images, Records: records, Tombstones: tombstones, Attachments: attachments, Exits: s.exits,
 		Jobs: detached{s.Sandboxes, s.Containers}, Calls: calls, StateDir: opts.StateDir, BootID: opts.BootID, Disk: opts.Disk,
 		Log: opts.Log, Step: opts.Limits.Step, Settle: opts.Limits.Settle, Background: &s.background,
 	}, nil

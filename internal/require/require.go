@@ -98,6 +98,12 @@ func Docker(t testing.TB, err error) {
 	need(t, AbilityDocker, err == nil, fmt.Sprint(err))
 }
 
+// Engine demands that the engine under test can do what is named; why is nil if it can.
+func Engine(t testing.TB, what string, why error) {
+	t.Helper()
+	need(t, Ability("engine:"+what), why == nil, fmt.Sprint(why))
+}
+
 // Binary demands a program in PATH and returns where it is.
 func Binary(t testing.TB, name string) string {
 	t.Helper()

@@ -26,9 +26,17 @@ type peer struct {
 	logFile string
 	logs    string // directory of pods' logs
 	config  string // printed with the result
+	// files are further files beside config.toml, by name.
+	files   map[string]string
 	version string
+	// beside names the peer that this one is compared with.
+	beside string
 	// owns reports, by its executable's path, whether a process is part of the runtime, for memory.
 	owns func(exe string) bool
+	// pause is true if each pod has a pause process.
+	pause bool
+	// engine is the Docker Engine that the runtime uses, nil for none.
+	engine *dockerEngine
 
 	process *exec.Cmd
 	conn    *grpc.ClientConn
@@ -41,6 +49,7 @@ func newBerth(o options, name, programs string) *peer {
 	dir := filepath.Join(o.work, name)
 	return &peer{
 		name:    name,
+		beside:  "berth", // for a second berth
 		socket:  filepath.Join(dir, "berth.sock"),
 		logFile: filepath.Join(dir, "berth.log"),
 		logs:    filepath.Join(dir, "logs"),
@@ -73,9 +82,9 @@ state = '%[1]s/state'
       BinaryName = '%[3]s/runc'
 `
 
-const containerdNetwork = `{"cniVersion": "1.0.0", "name": "bench", "plugins": [
-  {"type": "bridge", "bridge": "ctd0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "%s/ipam", "ranges": [[{"subnet": "10.201.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+const cniNetwork = `{"cniVersion": "1.0.0", "name": "bench", "plugins": [
+  {"type": "bridge", "bridge": "%[1]s", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+   "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "%[3]s"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
@@ -84,10 +93,12 @@ func newContainerd(o options, r *registry) *peer {
 	config := fmt.Sprintf(containerdConfig, dir, r.image("pause:1"), o.bin)
 	p := &peer{
 		name:    "containerd",
+		beside:  "berth",
+		pause:   true,
 		socket:  filepath.Join(dir, "containerd.sock"),
 		logFile: filepath.Join(dir, "containerd.log"),
 		logs:    filepath.Join(dir, "logs"),
-		config:  config + fmt.Sprintf(containerdNetwork, dir),
+		config:  config + fmt.Sprintf(cniNetwork, "ctd0", dir, "10.201.0.0/16"),
 		// A v1 controller that is active but mounted nowhere breaks its metrics.
 		argv: []string{
 			"unshare", "--mount", "--propagation", "private", "bash", "-c",
@@ -99,7 +110,7 @@ func newContainerd(o options, r *registry) *peer {
 			"containerd", o.bin, filepath.Join(dir, "config.toml"),
 		},
 		owns: func(exe string) bool {
-			return exe == filepath.Join(o.bin, "containerd") || strings.HasPrefix(exe, o.bin+"/containerd-shim") || exe == "/pause"
+			return exe == filepath.Join(o.bin, "containerd") || strings.HasPrefix(exe, o.bin+"/containerd-shim")
 		},
 	}
 	return p
@@ -111,10 +122,15 @@ func (p *peer) prepare() error {
 	if err := os.MkdirAll(p.logs, 0o755); err != nil {
 		return err
 	}
-	if p.name != "containerd" {
+	for name, content := range p.files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	config, network, found := strings.Cut(p.config, "{\"cniVersion")
+	if !found {
 		return nil
 	}
-	config, network, _ := strings.Cut(p.config, "{\"cniVersion")
 	if err := os.MkdirAll(filepath.Join(dir, "net.d"), 0o755); err != nil {
 		return err
 	}
@@ -129,11 +145,19 @@ func (p *peer) start(ctx context.Context) error {
 	if err := p.prepare(); err != nil {
 		return err
 	}
+	if p.engine != nil {
+		if err := p.engine.start(ctx); err != nil {
+			return err
+		}
+	}
 	if err := p.launch(); err != nil {
 		return err
 	}
 	// gRPC's own pause of a second between attempts would hide the duration of a restart.
-	quick := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}
+	quick := grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
+		MinConnectTimeout: 20 * time.Second, // else an attempt on a busy machine ends after the pause
+	}
 	conn, err := grpc.NewClient("unix://"+p.socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(quick))
 	if err != nil {
 		return err
@@ -199,7 +223,11 @@ func (p *peer) shutdown() error {
 			err = errors.Join(err, p.down(ctx, pod{sandbox: sandbox.Id}))
 		}
 	}
-	return errors.Join(err, p.conn.Close(), p.stop())
+	err = errors.Join(err, p.conn.Close(), p.stop())
+	if p.engine != nil {
+		err = errors.Join(err, p.engine.stop())
+	}
+	return err
 }
 
 // memory returns the PSS of all the runtime's processes, in bytes.
@@ -214,7 +242,12 @@ func (p *peer) memory() (int64, error) {
 			continue
 		}
 		exe, err := os.Readlink(filepath.Join("/proc", entry.Name(), "exe"))
-		if err != nil || !p.owns(strings.TrimSuffix(exe, " (deleted)")) {
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		exe = strings.TrimSuffix(exe, " (deleted)")
+		isPause := p.pause && exe == "/pause" && inCgroup(entry.Name(), cgroupOf(p))
+		if !isPause && !p.owns(exe) {
 			continue
 		}
 		rollup, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "smaps_rollup"))
@@ -229,6 +262,15 @@ func (p *peer) memory() (int64, error) {
 		}
 	}
 	return total, nil
+}
+
+// cgroupOf is the parent of the cgroups of a runtime's pods.
+func cgroupOf(p *peer) string { return "/bench-" + p.name }
+
+// inCgroup reports whether a process is in a cgroup or below it.
+func inCgroup(pid, cgroup string) bool {
+	data, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+	return err == nil && strings.Contains(string(data), ":"+cgroup+"/")
 }
 
 // machineCPU returns how long all processors have been busy since boot.

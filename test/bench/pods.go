@@ -34,7 +34,7 @@ func (p *peer) up(ctx context.Context, image, name string, command ...string) (p
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: name},
 		LogDirectory: filepath.Join(p.logs, name),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: "/bench-" + p.name,
+			CgroupParent: cgroupOf(p),
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 				Seccomp:          seccomp,

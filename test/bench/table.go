@@ -7,60 +7,168 @@ import (
 	"time"
 )
 
-// table collects the results of one section: a row per measurement, a column per peer.
+// table collects the results of one section: a row per measurement, a column per peer. It is also the
+// form of the result file.
 type table struct {
-	title string
-	rows  []*row
+	Title string `json:"title"`
+	// Pods is how many pods run in a section about density, 0 in others.
+	Pods int    `json:"pods,omitempty"`
+	Rows []*row `json:"rows"`
+	// Load is the machine's load average of a minute when the section began.
+	Load float64 `json:"load"`
 }
 
+// row is one measurement. Samples are in Unit, in the order of their measurement, by peer.
 type row struct {
-	name, unit string
-	values     map[string]float64
-	// rate is true if more is better.
-	rate bool
+	Name string `json:"name"`
+	Unit string `json:"unit"`
+	// Rate is true if more is better.
+	Rate    bool                 `json:"rate,omitempty"`
+	Samples map[string][]float64 `json:"samples"`
+	// Figure says what the table prints: "median", "mean", or "percentiles" for p50, p90 and p99.
+	Figure string `json:"figure"`
 }
 
-func (t *table) set(p *peer, name, unit string, value float64) *row {
-	for _, r := range t.rows {
-		if r.name == name {
-			r.values[p.name] = value
-			return r
+func (t *table) add(peer, name, unit, figure string, rate bool, value float64) {
+	i := slices.IndexFunc(t.Rows, func(r *row) bool { return r.Name == name })
+	if i < 0 {
+		i = len(t.Rows)
+		t.Rows = append(t.Rows, &row{Name: name, Unit: unit, Rate: rate, Figure: figure, Samples: map[string][]float64{}})
+	}
+	t.Rows[i].Samples[peer] = append(t.Rows[i].Samples[peer], value)
+}
+
+// sample adds one duration to a row that shows percentiles.
+func (t *table) sample(peer, name string, took time.Duration) {
+	t.add(peer, name, "ms", "percentiles", false, milli(took))
+}
+
+func (t *table) mean(peer, name, unit string, value float64) {
+	t.add(peer, name, unit, "mean", false, value)
+}
+
+func (t *table) median(peer, name, unit string, value float64) {
+	t.add(peer, name, unit, "median", false, value)
+}
+
+func (t *table) rate(peer, name, unit string, value float64) {
+	t.add(peer, name, unit, "median", true, value)
+}
+
+// figure is one line of the printed table.
+type figure struct {
+	name, unit string
+	rate       bool
+	values     map[string]float64
+}
+
+// figures are the lines that a row is printed as.
+func (r *row) figures() (all []figure) {
+	if r.Figure != "percentiles" {
+		f := figure{name: r.Name, unit: r.Unit, rate: r.Rate, values: map[string]float64{}}
+		for peer, samples := range r.Samples {
+			if r.Figure == "mean" {
+				f.values[peer] = mean(samples)
+			} else {
+				f.values[peer] = quantile(samples, 50)
+			}
+		}
+		return []figure{f}
+	}
+	for _, q := range []int{50, 90, 99} {
+		f := figure{name: fmt.Sprintf("%s p%d", r.Name, q), unit: r.Unit, rate: r.Rate, values: map[string]float64{}}
+		for peer, samples := range r.Samples {
+			f.values[peer] = quantile(samples, q)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// quantile returns the sample that q percent of all are below.
+func quantile(samples []float64, q int) float64 {
+	sorted := slices.Sorted(slices.Values(samples))
+	return sorted[min(len(sorted)*q/100, len(sorted)-1)]
+}
+
+func mean(samples []float64) float64 {
+	sum := 0.0
+	for _, s := range samples {
+		sum += s
+	}
+	return sum / float64(len(samples))
+}
+
+func milli(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// pair is a peer and the one that it is compared with.
+type pair struct{ peer, beside string }
+
+func (c pair) String() string { return c.peer + "/" + c.beside }
+
+// comparisons are the pairs to compare: each peer with the one that it names, if that one is measured,
+// and the first peer with the floor.
+func comparisons(peers []*peer) (pairs []pair) {
+	for _, p := range peers {
+		if slices.ContainsFunc(peers, func(other *peer) bool { return other != p && other.name == p.beside }) {
+			pairs = append(pairs, pair{p.name, p.beside})
 		}
 	}
-	r := &row{name: name, unit: unit, values: map[string]float64{p.name: value}}
-	t.rows = append(t.rows, r)
-	return r
+	return slices.Insert(pairs, 0, pair{peers[0].name, floorName})
 }
 
-func (t *table) setRate(p *peer, name, unit string, value float64) {
-	t.set(p, name, unit, value).rate = true
-}
-
-// percentiles sets p50, p90 and p99 of samples, in milliseconds.
-func (t *table) percentiles(p *peer, name string, samples []time.Duration) {
-	slices.Sort(samples)
-	for _, q := range []int{50, 90, 99} {
-		at := samples[min(len(samples)*q/100, len(samples)-1)]
-		t.set(p, fmt.Sprintf("%s p%d", name, q), "ms", float64(at)/float64(time.Millisecond))
-	}
-}
-
-// print writes the rows, with the ratio of the last peer to the first: above 1 the first is better.
+// print writes the rows, with a ratio for each comparison: above 1 the second of its names is better. A
+// figure that a peer does not have is "-".
 func (t *table) print(w io.Writer, peers []*peer) {
-	fmt.Fprintf(w, "\n%s\n%-34s %-8s", t.title, "", "unit")
+	pairs := comparisons(peers)
+	fmt.Fprintf(w, "\n%s (load %.1f)\n%-34s %-5s %8s", t.Title, t.Load, "", "unit", floorName)
 	for _, p := range peers {
 		fmt.Fprintf(w, " %12s", p.name)
 	}
-	fmt.Fprintf(w, " %8s\n", "times")
-	for _, r := range t.rows {
-		fmt.Fprintf(w, "%-34s %-8s", r.name, r.unit)
-		for _, p := range peers {
-			fmt.Fprintf(w, " %12.2f", r.values[p.name])
-		}
-		first, last := r.values[peers[0].name], r.values[peers[len(peers)-1].name]
-		if r.rate {
-			first, last = last, first
-		}
-		fmt.Fprintf(w, " %7.1fx\n", last/first)
+	for _, c := range pairs {
+		fmt.Fprintf(w, " %*s", max(len(c.String()), 6), c)
 	}
+	fmt.Fprintln(w)
+	for _, r := range t.Rows {
+		for _, f := range r.figures() {
+			fmt.Fprintf(w, "%-34s %-5s %8s", f.name, f.unit, f.text(floorName))
+			for _, p := range peers {
+				fmt.Fprintf(w, " %12s", f.text(p.name))
+			}
+			for _, c := range pairs {
+				fmt.Fprintf(w, " %*s", max(len(c.String()), 6), f.times(c))
+			}
+			fmt.Fprintln(w)
+		}
+	}
+}
+
+func (f figure) text(peer string) string {
+	value, ok := f.values[peer]
+	if !ok {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", value)
+}
+
+// ratio is how many times better the second of a pair is. False if one of them has no such figure.
+func (f figure) ratio(c pair) (ratio float64, ok bool) {
+	value, ok := f.values[c.peer]
+	base, also := f.values[c.beside]
+	if f.rate {
+		value, base = base, value
+	}
+	if !ok || !also || base == 0 {
+		return 0, false
+	}
+	return value / base, true
+}
+
+// times is the ratio as the table shows it, such as "4.8x".
+func (f figure) times(c pair) string {
+	ratio, ok := f.ratio(c)
+	if !ok {
+		return "-"
+	}
+	return fmt.Sprintf("%.1fx", ratio)
 }

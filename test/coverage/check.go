@@ -28,6 +28,9 @@ func check(tables []table, tests testSources, known []ability) []error {
 			if err := tests.has(r); err != nil {
 				fault("%s: row %q: %w", t.what, r.name, err)
 			}
+			if tests[r.test].skips[r.name] && !t.isRefused(r) {
+				fault("%s: row %q: its test is skipped over the engine docker, which refuses nothing of it", t.what, r.name)
+			}
 			for _, need := range r.needs {
 				if !slices.ContainsFunc(known, func(a ability) bool { return a.name == need }) {
 					fault("%s: row %q needs %q, which is no ability", t.what, r.name, need)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 )
 
 const integration = "../integration"
@@ -32,9 +34,9 @@ func TestPageIsAsCommitted(t *testing.T) {
 }
 
 func TestFaultsAreNamed(t *testing.T) {
-	tests := testSources{"TestA": {file: "a_test.go", texts: map[string]bool{"one": true, "two": true}}}
+	tests := testSources{"TestA": {file: "a_test.go", texts: map[string]bool{"one": true, "two": true, "skips": true}, skips: map[string]bool{"skips": true}}}
 	good := func() []table {
-		return []table{{what: "calls", api: []string{"A", "B", "C"}, rows: []row{
+		return []table{{what: "calls", refused: func(translate.Refusal) []string { return nil }, api: []string{"A", "B", "C"}, rows: []row{
 			{name: "one", test: "TestA", covers: []string{"A"}, needs: []string{"iron"}},
 			{name: "two", test: "TestA", covers: []string{"{B,C}"}},
 		}}}
@@ -52,6 +54,7 @@ func TestFaultsAreNamed(t *testing.T) {
 		"a whole test":            {func(t *table) { t.rows[0].name, t.rows[0].whole = "three", true }, ""},
 		"an ability that is none": {func(t *table) { t.rows[0].needs = []string{"gold"} }, `calls: row "one" needs "gold", which is no ability`},
 		"a brace too few":         {func(t *table) { t.rows[1].covers = []string{"B", "C", "{A"} }, `calls: row "two": "{A": a brace is not closed`},
+		"a test that skips":       {func(t *table) { t.rows[0].name = "skips" }, `calls: row "skips": its test is skipped over the engine docker, which refuses nothing of it`},
 		"a row of nothing":        {func(t *table) { t.rows = append(t.rows, row{name: "one", test: "TestA"}) }, `calls: row "one": it covers nothing`},
 	} {
 		tables := good()
@@ -78,6 +81,30 @@ func TestExpand(t *testing.T) {
 	for _, pattern := range []string{"{a", "a}", "a,b", "{a,{b}"} {
 		if got, err := expand(pattern); err == nil {
 			t.Errorf("%s: %q", pattern, got)
+		}
+	}
+}
+
+// TestDockerColumn: a row shows what the engine docker refuses, and no ✔ if that is all of it.
+func TestDockerColumn(t *testing.T) {
+	tables := allTables()
+	containers := &tables[2]
+	for fields, want := range map[string]string{
+		"command": "✔",
+		"linux.resources.hugepage_limits.{page_size,limit}":   "refused: limits of huge pages. The Docker engine's API has no field for it.",
+		"{command,linux.resources.hugepage_limits.page_size}": "✔<br>refused: limits of huge pages. The Docker engine's API has no field for it.",
+		"mounts.recursive_read_only":                          "✔<br>refused: recursive read-only mounts before API 1.44. The Docker engine's API has no field for it.",
+	} {
+		if got := containers.dockerVerdict(row{covers: []string{fields}}); got != want {
+			t.Errorf("%s: %q, want %q", fields, got, want)
+		}
+	}
+	for _, refusal := range translate.Refusals() {
+		shown := slices.ContainsFunc(tables, func(t table) bool {
+			return slices.ContainsFunc(t.rows, func(r row) bool { return strings.Contains(t.dockerVerdict(r), refusal.Request) })
+		})
+		if !shown {
+			t.Errorf("no row shows that %s are refused", refusal.Request)
 		}
 	}
 }

@@ -19,8 +19,13 @@ import (
 
 func main() {
 	host := flag.Bool("host", false, "describe this machine: probe what each row needs")
+	pattern := flag.Bool("docker-tests", false, "print the pattern of the tests that run over the engine docker, for -run")
 	tests := flag.String("tests", "test/integration", "the directory of the tests")
 	flag.Parse()
+	if *pattern {
+		fmt.Println(dockerTests(allTables()))
+		return
+	}
 	if err := run(*host, *tests); err != nil {
 		fmt.Fprintln(os.Stderr, "coverage:", err)
 		os.Exit(1)

@@ -14,7 +14,10 @@ const head = "# CRI, call by call and field by field\n\n" +
 	"API has a call or a field without a row, if a row names one that the API does not have, and if a row's test does not exist.\n\n" +
 	"| | |\n|---|---|\n" +
 	"| ✔ | berth does what the API says, and the test checks it |\n" +
-	"| Unimplemented | berth answers with this code, and the test requires it |\n\n" +
+	"| Unimplemented | berth answers with this code, and the test requires it |\n" +
+	"| refused | berth answers Unimplemented over this engine, with the field's name and this reason |\n\n" +
+	"There is a column for each engine: see [docker.md](docker.md) for docker. `make e2e` runs the tests of all rows over it,\n" +
+	"too. The reasons are those of the engine's own checks, and the column is made from them.\n\n" +
 	"Some rows need an ability that a host may lack. The section [What a host must have](#what-a-host-must-have) has a probe\n" +
 	"for each ability, and what berth does without it. `go run ./test/coverage -host` prints this page for the machine that it\n" +
 	"runs on: a row that lacks an ability there shows the probe's output in place of ✔.\n"
@@ -25,14 +28,14 @@ func render(tables []table, tests testSources, missing map[string]string) string
 	var out strings.Builder
 	out.WriteString(head)
 	for _, t := range tables {
-		fmt.Fprintf(&out, "\n## %s\n\n| row | covers | berth | the host needs | test |\n|---|---|---|---|---|\n", t.title)
+		fmt.Fprintf(&out, "\n## %s\n\n| row | covers | native | docker | the host needs | test |\n|---|---|---|---|---|---|\n", t.title)
 		for _, r := range t.rows {
 			covers := make([]string, 0, len(r.covers))
 			for _, c := range r.covers {
 				covers = append(covers, "`"+c+"`")
 			}
-			fmt.Fprintf(&out, "| %s | %s | %s | %s | [%s](../test/integration/%s) |\n",
-				r.name, strings.Join(covers, ", "), verdict(r, missing), strings.Join(r.needs, ", "), r.test, tests[r.test].file)
+			fmt.Fprintf(&out, "| %s | %s | %s | %s | %s | [%s](../test/integration/%s) |\n",
+				r.name, strings.Join(covers, ", "), verdict(r, missing), t.dockerVerdict(r), strings.Join(r.needs, ", "), r.test, tests[r.test].file)
 		}
 	}
 	out.WriteString("\n## What a host must have\n\nEach command succeeds if the host has the ability.\n")

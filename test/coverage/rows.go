@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 )
 
 // table is one part of the API with the rows that cover it.
@@ -14,6 +16,8 @@ type table struct {
 	// api is the whole part: calls, or paths of fields.
 	api  []string
 	rows []row
+	// refused returns the fields of the part that a refusal of the engine docker is about.
+	refused func(translate.Refusal) []string
 }
 
 // row is a group of calls or fields that one test covers.
@@ -52,9 +56,9 @@ func (r row) paths() ([]string, error) {
 
 func allTables() []table {
 	return []table{
-		{"Calls", "calls", calls(), callRows()},
-		{"Fields of a sandbox", "PodSandboxConfig", fieldsOf(&runtimeapi.PodSandboxConfig{}), sandboxRows()},
-		{"Fields of a container", "ContainerConfig", fieldsOf(&runtimeapi.ContainerConfig{}), containerRows()},
+		{"Calls", "calls", calls(), callRows(), func(translate.Refusal) []string { return nil }},
+		{"Fields of a sandbox", "PodSandboxConfig", fieldsOf(&runtimeapi.PodSandboxConfig{}), sandboxRows(), func(r translate.Refusal) []string { return r.Sandbox }},
+		{"Fields of a container", "ContainerConfig", fieldsOf(&runtimeapi.ContainerConfig{}), containerRows(), func(r translate.Refusal) []string { return r.Container }},
 	}
 }
 

@@ -16,6 +16,8 @@ type testSource struct {
 	// texts are the strings that name its subtests, and more: arguments of calls that
 	// run one, and elements of tables.
 	texts map[string]bool
+	// skips are the names of the subtests that are skipped over an engine.
+	skips map[string]bool
 }
 
 // testSources are the test functions of a package by name.
@@ -39,7 +41,7 @@ func readTests(dir string) (testSources, error) {
 		for _, declaration := range parsed.Decls {
 			f, ok := declaration.(*ast.FuncDecl)
 			if ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
-				found[f.Name.Name] = testSource{filepath.Base(file), textsOf(f)}
+				found[f.Name.Name] = testSource{filepath.Base(file), textsOf(f), skipsOf(f)}
 			}
 		}
 	}
@@ -74,6 +76,39 @@ func textsOf(f *ast.FuncDecl) map[string]bool {
 		return true
 	})
 	return texts
+}
+
+// skipsOf returns the names of the subtests that ask for what an engine may lack (Needs of package
+// harness), in their own function literal.
+func skipsOf(f *ast.FuncDecl) map[string]bool {
+	skips := map[string]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		name, needs := "", false
+		for _, argument := range call.Args {
+			switch argument := argument.(type) {
+			case *ast.BasicLit:
+				if text, err := strconv.Unquote(argument.Value); err == nil && argument.Kind == token.STRING {
+					name = text
+				}
+			case *ast.FuncLit:
+				ast.Inspect(argument, func(n ast.Node) bool {
+					if method, ok := n.(*ast.SelectorExpr); ok && (method.Sel.Name == "Needs" || method.Sel.Name == "NeedsPart") {
+						needs = true
+					}
+					return true
+				})
+			}
+		}
+		if name != "" && needs {
+			skips[name] = true
+		}
+		return true
+	})
+	return skips
 }
 
 // has returns what is wrong with a row's test, nil for nothing.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/docker/dockertest"
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -55,6 +56,8 @@ type Berth struct {
 
 	// Docker is the Docker engine below an instance with engine docker, else nil.
 	Docker *dockertest.Daemon
+	// facts are what Docker can do, nil until they are needed.
+	facts *translate.Facts
 
 	args    []string
 	boots   int // how often Reboot was called

@@ -36,6 +36,13 @@ func newTrial(t *testing.T, opts harness.Options) *trial {
 	x := &trial{Berth: b}
 	// The first pod creates what berth creates once and keeps.
 	b.RemovePod(b.RunPod("warm", "exit 0").Sandbox)
+	cannot := b.Sandbox("warm")
+	sandbox, missing := b.RunSandbox(cannot), b.Container("warm", "")
+	missing.Command = []string{"/no/such"}
+	if _, err := b.Runtime.StartContainer(b.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: b.Create(sandbox, missing, cannot)}); err == nil {
+		t.Error("a program that is not there was started")
+	}
+	b.RemovePod(sandbox)
 	x.pod = b.RunPod("good", "sleep 100000")
 	x.ground = b.StillGround()
 	return x

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
@@ -72,6 +73,9 @@ func mountsMatching(t testing.TB, match func(path string) bool) []string {
 func TestFieldMountsImage(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	id := importVolume(b)
+	if engineRefuses(t, b, translate.ImageMounts, withVolume(""), "config.mounts[0].image") {
+		return
+	}
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, *harness.Berth, string)

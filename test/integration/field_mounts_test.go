@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 	"golang.org/x/sys/unix"
@@ -167,12 +168,16 @@ func propagation(t *testing.T, b *harness.Berth) {
 
 func recursiveReadOnly(t *testing.T, b *harness.Berth) {
 	dir := volume(t, b, unix.MS_PRIVATE)
-	for name, change := range map[string]podChange{"rro": nil, "rro-users": inUsers(nil)} {
+	readOnly := withMount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true})
+	if engineRefuses(t, b, translate.RecursiveReadOnly, readOnly, "config.mounts[0].recursive_read_only") {
+		return
+	}
+	for name, change := range honoured(b, map[string]podChange{"rro": nil, "rro-users": inUsers(nil)}) {
 		pod := runPodWith(b, name, "sleep 1000", func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 			if change != nil {
 				change(config, container)
 			}
-			withMount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true})(config, container)
+			readOnly(config, container)
 		})
 		wantOut(t, b, pod.Container, [][2]string{
 			{"touch /m/x 2>&1", "touch: /m/x: Read-only file system"},
@@ -196,10 +201,14 @@ func mappedVolumes(t *testing.T, b *harness.Berth) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	mapped := &runtimeapi.Mount{HostPath: dir, ContainerPath: "/mapped", UidMappings: idRange(usersRoot), GidMappings: idRange(usersRoot)}
+	if engineRefuses(t, b, translate.MappedMounts, withMount(mapped), "config.mounts[0].uidMappings") {
+		return
+	}
 	other := []*runtimeapi.IDMapping{{HostId: usersRoot + 7, Length: 100}}
 	pod := runPodWith(b, "mapped", "sleep 1000", inUsers(func(_ *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 		container.Mounts = []*runtimeapi.Mount{
-			{HostPath: dir, ContainerPath: "/mapped", UidMappings: idRange(usersRoot), GidMappings: idRange(usersRoot)},
+			mapped,
 			{HostPath: dir, ContainerPath: "/plain"},
 			{HostPath: dir, ContainerPath: "/other", UidMappings: other, GidMappings: other},
 		}
@@ -228,6 +237,10 @@ func mappedVolumes(t *testing.T, b *harness.Berth) {
 
 func mountOptions(t *testing.T, b *harness.Berth) {
 	dir := volume(t, b, unix.MS_PRIVATE)
+	bound := withMount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/bound", MountOptions: []string{"noexec", "nodev", "nosuid"}})
+	if engineRefuses(t, b, translate.MountOptions, bound, "config.mounts[0].mount_options") {
+		return
+	}
 	script := filepath.Join(dir, "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\necho ran\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -236,13 +249,13 @@ func mountOptions(t *testing.T, b *harness.Berth) {
 	if err := unix.Mknod(filepath.Join(dir, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]podChange{"options": nil, "options-users": inUsers(nil)} {
+	for name, change := range honoured(b, map[string]podChange{"options": nil, "options-users": inUsers(nil)}) {
 		pod := runPodWith(b, name, "sleep 1000", func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 			if change != nil {
 				change(config, container)
 			}
 			withMount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/free"})(config, container)
-			withMount(&runtimeapi.Mount{HostPath: dir, ContainerPath: "/bound", MountOptions: []string{"noexec", "nodev", "nosuid"}})(config, container)
+			bound(config, container)
 		})
 		wantOut(t, b, pod.Container, [][2]string{
 			{"/free/script", "ran"},
@@ -264,13 +277,16 @@ func procMount(t *testing.T, b *harness.Berth) {
 		container.Linux.SecurityContext.MaskedPaths = []string{"/proc/keys", "/proc/acpi", "/proc/timer_list", "/proc/absent"}
 		container.Linux.SecurityContext.ReadonlyPaths = []string{"/proc/sys", "/proc/irq", "/proc/absent"}
 	}
-	for name, change := range map[string]podChange{"masked": mask, "masked-users": inUsers(mask)} {
+	for name, change := range honoured(b, map[string]podChange{"masked": mask, "masked-users": inUsers(mask)}) {
 		pod := runPodWith(b, name, "sleep 1000", change)
 		wantOut(t, b, pod.Container, [][2]string{
 			{"cat /proc/keys /proc/timer_list", ""},
 			{"awk '$5 == \"/proc/sys\" {print $6}' /proc/self/mountinfo", "ro,nosuid,nodev,noexec,relatime"},
 		})
 		b.RemovePod(pod.Sandbox)
+	}
+	if b.Refuses(translate.UserNamespaces) != nil {
+		return
 	}
 	// procMount: Unmasked, which Kubernetes allows with a user namespace.
 	pod := runPodWith(b, "unmasked", "sleep 1000", inUsers(func(_ *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
@@ -285,7 +301,7 @@ func procMount(t *testing.T, b *harness.Berth) {
 }
 
 func readonlyRootfs(t *testing.T, b *harness.Berth) {
-	for name, change := range map[string]podChange{"ro": nil, "ro-users": inUsers(nil)} {
+	for name, change := range honoured(b, map[string]podChange{"ro": nil, "ro-users": inUsers(nil)}) {
 		pod := runPodWith(b, name, "sleep 1000", func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 			if change != nil {
 				change(config, container)
@@ -338,13 +354,20 @@ func sysctls(t *testing.T, b *harness.Berth) {
 		"kernel.msgmax": "9000", "kernel.sem": "250 32000 100 129", "fs.mqueue.msg_max": "20",
 	}
 	set := func(config *runtimeapi.PodSandboxConfig, _ *runtimeapi.ContainerConfig) { config.Linux.Sysctls = all }
-	for name, change := range map[string]podChange{"sysctls": set, "sysctls-users": inUsers(set)} {
+	for name, change := range honoured(b, map[string]podChange{"sysctls": set, "sysctls-users": inUsers(set)}) {
 		pod := runPodWith(b, name, "sleep 1000", change)
 		wantOut(t, b, pod.Container, [][2]string{
 			{"cd /proc/sys; cat net/ipv4/ip_unprivileged_port_start net/ipv4/conf/all/forwarding kernel/shm_rmid_forced kernel/msgmax kernel/sem fs/mqueue/msg_max", "80 1 1 9000 250 32000 100 129 20"},
 			{"cat /proc/sys/net/ipv4/ping_group_range | tr '\\t' ' '", pingRange(name)},
 		})
 		b.RemovePod(pod.Sandbox)
+	}
+	if b.Refuses(translate.UserNamespaces) == nil {
+		config := b.Sandbox("wrong")
+		inUsers(nil)(config, b.Container("c", "true"))
+		config.Linux.Sysctls = map[string]string{"net.ipv4.ping_group_range": "0 2147483647"}
+		_, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: config})
+		checkRefusal(t, err, codes.InvalidArgument, []string{"ping_group_range"})
 	}
 	node := func(change func(*runtimeapi.NamespaceOption)) func(*runtimeapi.PodSandboxConfig) {
 		return func(config *runtimeapi.PodSandboxConfig) { change(config.Linux.SecurityContext.NamespaceOptions) }
@@ -357,10 +380,6 @@ func sysctls(t *testing.T, b *harness.Berth) {
 		"the host's network":  {"net.ipv4.ip_forward", node(func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE })},
 		"the host's IPC":      {"kernel.shmmax", node(func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE })},
 		"one that is nowhere": {"net.ipv4.no_such_thing", node(func(*runtimeapi.NamespaceOption) {})},
-		"groups that are not the pod's": {"net.ipv4.ping_group_range", func(config *runtimeapi.PodSandboxConfig) {
-			inUsers(nil)(config, b.Container("c", "true"))
-			config.Linux.Sysctls["net.ipv4.ping_group_range"] = "0 2147483647"
-		}},
 	} {
 		config := b.Sandbox("wrong")
 		config.Linux.Sysctls = map[string]string{c.sysctl: "1"}
@@ -384,7 +403,7 @@ func pingRange(pod string) string {
 // host's.
 func sharedMemory(t *testing.T, b *harness.Berth) {
 	require.Root(t)
-	for name, change := range map[string]podChange{"shm": func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig) {}, "shm-users": inUsers(nil)} {
+	for name, change := range honoured(b, map[string]podChange{"shm": func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig) {}, "shm-users": inUsers(nil)}) {
 		pod := runPodWith(b, name, "sleep 1000", change)
 		second := b.Container("second", "sleep 1000")
 		second.Linux.SecurityContext.NamespaceOptions = pod.Config.Linux.SecurityContext.NamespaceOptions

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -89,6 +90,11 @@ func initOf(t *testing.T, b *harness.Berth, container string) int {
 // TestFieldUsernsOptions: userns_options of PodSandboxConfig.
 func TestFieldUsernsOptions(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
+	if engineRefuses(t, b, translate.UserNamespaces, inUsers(nil), "userns_options") {
+		usersOfTheNode(t, b)
+		wrongUsers(t, b)
+		return
+	}
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, *harness.Berth)

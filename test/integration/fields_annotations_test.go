@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -52,6 +53,7 @@ func TestFieldsOfAnnotations(t *testing.T) {
 		}
 	})
 	f.try(t, unified, func(t *testing.T) {
+		f.Needs(t, translate.Unified)
 		config := f.Container("limited", "cat /sys/fs/cgroup/memory.high /sys/fs/cgroup/pids.max")
 		if !onV2() {
 			_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})

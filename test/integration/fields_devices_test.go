@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -44,6 +45,10 @@ func TestFieldsOfDevices(t *testing.T) {
 		want(t, "nodes", got, "./deep/full ./zero")
 	})
 	f.try(t, "CDI_devices", func(t *testing.T) {
+		toy := func(c containerConfig) { c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "berth.test/toy=one"}} }
+		if engineRefuses(t, f.Berth, translate.CDIDevices, ofContainer(toy), "CDI_devices") {
+			return
+		}
 		spec := filepath.Join(specs, "toy.json")
 		if err := os.WriteFile(spec, []byte(fmt.Sprintf(cdiSpec, f.Logs)), 0o600); err != nil {
 			t.Fatal(err)
@@ -58,7 +63,7 @@ func TestFieldsOfDevices(t *testing.T) {
 			t.Fatal(err)
 		}
 		config := f.Container("gone", "exit 0")
-		config.CDIDevices = []*runtimeapi.CDIDevice{{Name: "berth.test/toy=one"}}
+		toy(config)
 		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
 		checkRefusal(t, err, codes.InvalidArgument, []string{"CDI_devices", "berth.test/toy=one"})
 	})
@@ -81,11 +86,17 @@ func TestFieldsOfDevicesByConfiguration(t *testing.T) {
 		want(t, "owner", got, "1000 2000")
 	})
 	f.try(t, "privileged_without_host_devices", func(t *testing.T) {
+		if engineRefuses(t, f.Berth, translate.PrivilegedNoDevices, func(p *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
+			p.Linux.SecurityContext.Privileged, containerSecurity(c).Privileged = true, true
+		}, "security_context.privileged") {
+			return
+		}
 		privileged := f.privilegedPod()
 		got := f.says(t, "test -c /dev/kmsg && echo kmsg; mknod /tmp/n c 1 11 && head -c 1 /tmp/n 2>/dev/null >/dev/null && echo read || echo refused", privileged)
 		want(t, "the host's devices", got, "refused")
 	})
 	f.try(t, "privileged_without_host_devices_all_devices_allowed", func(t *testing.T) {
+		f.Needs(t, translate.PrivilegedNoDevices)
 		f.reload(t, "[runtime]\nprivileged_without_host_devices = true\nprivileged_without_host_devices_all_devices_allowed = true\n",
 			"runtime.privileged_without_host_devices_all_devices_allowed")
 		// Not a memory device: every container may use those.
@@ -99,6 +110,7 @@ func TestFieldsOfDevicesByConfiguration(t *testing.T) {
 		want(t, "without it", f.says(t, try, f.privilegedPod()), "refused")
 	})
 	f.try(t, "CDI_devices without directories", func(t *testing.T) {
+		f.NeedsPart(t, harness.OwnCDI)
 		config := f.Container("cdi", "exit 0")
 		config.CDIDevices = []*runtimeapi.CDIDevice{{Name: "berth.test/toy=one"}}
 		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -41,6 +42,7 @@ func TestFieldsOfResources(t *testing.T) {
 		}
 	})
 	f.try(t, "resources oom_score_adj without CAP_SYS_RESOURCE", func(t *testing.T) {
+		f.NeedsPart(t, harness.ClampedLimits)
 		// berth raises a score to the lowest that the host allows, and reports this once.
 		id := f.running(func(c containerConfig) { c.Linux.Resources.OomScoreAdj = -997 })
 		got := f.ExecOut(id, "cat /proc/1/oom_score_adj")
@@ -93,6 +95,9 @@ func (f *fields) testHugepages(t *testing.T) {
 		}
 	}
 	f.running(limit(0))
+	if engineRefuses(t, f.Berth, translate.HugePages, ofContainer(limit(2<<20)), "hugepage_limits[0].limit") {
+		return
+	}
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	controllers, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	if !strings.Contains(string(mounts), "hugetlb") && !strings.Contains(string(controllers), "hugetlb") {
@@ -110,6 +115,11 @@ func (f *fields) testHugepages(t *testing.T) {
 func (f *fields) testUnified(t *testing.T) {
 	unified := func(values map[string]string) func(containerConfig) {
 		return func(c containerConfig) { c.Linux.Resources.Unified = values }
+	}
+	high := ofContainer(unified(map[string]string{"memory.high": "100000000"}))
+	if engineRefuses(t, f.Berth, translate.Unified, high, "unified", "memory.high") {
+		f.running(unified(map[string]string{"memory.oom.group": "1"}))
+		return
 	}
 	if !onV2() {
 		f.running(unified(map[string]string{"memory.oom.group": "1"}))

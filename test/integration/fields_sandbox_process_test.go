@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -57,9 +58,6 @@ func statusLines(t *testing.T, proc string) map[string]string {
 	return lines
 }
 
-// podInitID are the ids of a sandbox's own process: real, effective, saved and file system.
-const podInitID = "2147000000 2147000000 2147000000 2147000000"
-
 // testSandboxProcess: the sandbox's own process has less than any request can give. berth refuses
 // an invalid user or label all the same.
 func (f *fields) testSandboxProcess(t *testing.T) {
@@ -69,8 +67,11 @@ func (f *fields) testSandboxProcess(t *testing.T) {
 		s.ReadonlyRootfs = false
 	})
 	status := statusLines(t, proc)
+	// Real, effective, saved and of the file system. The user has no group but its own.
+	ids := strings.TrimSpace(strings.Repeat(f.PodInitUser()+" ", 4))
+	status["Groups"] = strings.TrimPrefix(status["Groups"], f.PodInitUser())
 	for name, value := range map[string]string{
-		"Uid": podInitID, "Gid": podInitID, "Groups": "", "NoNewPrivs": "1",
+		"Uid": ids, "Gid": ids, "Groups": "", "NoNewPrivs": "1",
 		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000",
 	} {
 		want(t, name, status[name], value)
@@ -130,7 +131,11 @@ func (f *fields) testSandboxProfiles(t *testing.T) {
 	_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
 	checkRefusal(t, err, codes.InvalidArgument, []string{"privileged"})
 	// A privileged container has the capabilities of the bounding set of this process.
-	want(t, "capabilities", f.says(t, "grep CapEff /proc/self/status", f.privilegedPod()), "CapEff:\t"+statusLines(t, "/proc/self")["CapBnd"])
+	bounding, err := strconv.ParseUint(statusLines(t, "/proc/self")["CapBnd"], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "capabilities", f.says(t, "grep CapEff /proc/self/status", f.privilegedPod()), fmt.Sprintf("CapEff:\t%016x", bounding&f.KnownCapabilities()))
 
 	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "relative"}

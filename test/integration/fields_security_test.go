@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -33,13 +34,17 @@ func TestFieldsOfSecurityContext(t *testing.T) {
 		want(t, "effective", caps, fmt.Sprintf("CapEff:\t%016x", capNetAdmin))
 	})
 	f.try(t, "sc.add_ambient_capabilities", func(t *testing.T) {
-		caps := f.says(t, "grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status | cut -f2", func(c containerConfig) {
+		ambient := func(c containerConfig) {
 			containerSecurity(c).RunAsUser = user(1000)
 			containerSecurity(c).NoNewPrivs = true
 			containerSecurity(c).Capabilities = &runtimeapi.Capability{
 				AddAmbientCapabilities: []string{"KILL", "NET_ADMIN"}, DropCapabilities: []string{"ALL", "KILL"},
 			}
-		})
+		}
+		if engineRefuses(t, f.Berth, translate.AmbientCapabilities, ofContainer(ambient), "add_ambient_capabilities") {
+			return
+		}
+		caps := f.says(t, "grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status | cut -f2", ambient)
 		bits := fmt.Sprintf("%016x", capNetAdmin)
 		want(t, "inheritable, permitted, effective, ambient of uid 1000", caps, strings.Join([]string{bits, bits, bits, bits}, " "))
 	})
@@ -158,7 +163,7 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 		checkRefusal(t, err, codes.InvalidArgument, []string{word})
 	}
 	first := f.running(mode(runtimeapi.NamespaceMode_POD, ""))
-	if seen := f.says(t, "ps -o args", mode(runtimeapi.NamespaceMode_POD, "")); !strings.Contains(seen, "sleep 100000") || !strings.Contains(seen, "pod-init") {
+	if seen := f.says(t, "ps -o args", mode(runtimeapi.NamespaceMode_POD, "")); !strings.Contains(seen, "sleep 100000") || !strings.Contains(seen, f.PodInit()) {
 		t.Errorf("POD sees %q of %s", seen, first)
 	}
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {

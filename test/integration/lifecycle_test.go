@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,9 @@ func TestPodRunsLogsAndExits(t *testing.T) {
 	lines, err := harness.LogLines(pod.LogFile)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !b.Has(harness.OrderedStreams) {
+		slices.SortFunc(lines, func(x, y string) int { return strings.Compare(y, x) })
 	}
 	if diff := cmp.Diff([]string{"out", "err"}, lines); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)

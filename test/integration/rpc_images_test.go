@@ -47,7 +47,7 @@ func images(t *testing.T, b *harness.Berth) {
 		byTag.GetUid().GetValue() != 1000 || byTag.GetSize() == 0 {
 		t.Errorf("pulled %s, status %v", pulled.ImageRef, byTag)
 	}
-	if of := byTag.GetSpec().GetAnnotations(); len(of) != 1 || of["org.example.of"] != "the image" {
+	if of := byTag.GetSpec().GetAnnotations(); b.Has(harness.ManifestAnnotations) && (len(of) != 1 || of["org.example.of"] != "the image") {
 		t.Errorf("its manifest's annotations are %v", of)
 	}
 	if log := b.LogTail(); !strings.Contains(log, "pod=puller") {

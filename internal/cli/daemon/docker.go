@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/docker"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/seccomp"
@@ -30,13 +31,17 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 		driver = ""
 	}
 	engine, err := docker.New(ctx, docker.Config{
-		Instance:     instanceOf(cfg),
-		StateDir:     filepath.Join(cfg.State, dockerDir),
-		NetNSDir:     cfg.Network.NetNSDir,
-		CgroupDriver: driver,
-		StatsPeriod:  time.Duration(cfg.Stats.Period),
-		Client:       client,
-		Log:          log,
+		Instance:      instanceOf(cfg),
+		StateDir:      filepath.Join(cfg.State, dockerDir),
+		NetNSDir:      cfg.Network.NetNSDir,
+		CgroupDriver:  driver,
+		StatsPeriod:   time.Duration(cfg.Stats.Period),
+		RuntimeCgroup: cfg.Docker.RuntimeCgroup,
+		Adoption: docker.Adoption{
+			On: cfg.Adopts(), Roots: cfg.Docker.FormerRoots, Quarantine: filepath.Join(cfg.Root, podsDir, "quarantine"),
+		},
+		Client: client,
+		Log:    log,
 	}, dockerRules(cfg))
 	if err != nil {
 		return nil, err
@@ -71,10 +76,15 @@ func dockerRules(cfg *config.Daemon) docker.Rules {
 		AppArmorOff:     cfg.Runtime.AppArmor == "off",
 		AppArmorProfile: cfg.Runtime.AppArmorProfile,
 		Seccomp:         seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
-		Devices:         defaults.Devices,
-		AbsentSources:   cfg.Runtime.AbsentSources,
-		Defaults:        defaults.Container,
-		Sysctls:         defaults.Sysctls,
+		Devices: device.Rules{
+			OwnedByUser:           cfg.Runtime.DeviceOwnership,
+			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,
+			Added:                 defaults.Devices,
+		},
+		AbsentSources:      cfg.Runtime.AbsentSources,
+		AllowedAnnotations: cfg.Runtime.AllowedAnnotations,
+		Defaults:           defaults.Container,
+		Sysctls:            defaults.Sysctls,
 	}
 	if rules.MaxLogLine == 0 {
 		rules.MaxLogLine = maxLogLine

@@ -29,7 +29,18 @@ func retireFormer(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.L
 		return err
 	}
 	if former != "" && former != cfg.Engine {
-		if err := retire(ctx, cfg, former, p, log); err != nil {
+		sandboxes, err := sandboxRecords(cfg)
+		if err != nil {
+			return err
+		}
+		err = retire(ctx, cfg, former, p, log)
+		if err != nil && len(sandboxes) == 0 {
+			// `berth node` stops the pods first, and then the engine. The record of a pod is
+			// removed last, so nothing of it is left.
+			log.Warn("the former engine cannot be opened; it has no pods", "engine", former, "error", err)
+			err = nil
+		}
+		if err != nil {
 			return fmt.Errorf("cannot change the engine from %s to %s: the pods of the former one could not be stopped; "+
 				"start berth once with engine = %q, or stop them by hand and remove %s: %w", former, cfg.Engine, former, file, err)
 		}
@@ -49,14 +60,20 @@ func formerEngine(cfg *config.Daemon, file string) (string, error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("cannot read which engine ran the pods: %w", err)
 	}
-	sandboxes, err := os.ReadDir(filepath.Join(cfg.State, podsDir, "sandboxes"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("cannot list the pods of an earlier run: %w", err)
-	}
-	if len(sandboxes) == 0 {
-		return "", nil
+	sandboxes, err := sandboxRecords(cfg)
+	if err != nil || len(sandboxes) == 0 {
+		return "", err
 	}
 	return firstEngine, nil
+}
+
+// sandboxRecords lists the records of the pods in the state directory.
+func sandboxRecords(cfg *config.Daemon) ([]os.DirEntry, error) {
+	sandboxes, err := os.ReadDir(filepath.Join(cfg.State, podsDir, "sandboxes"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot list the pods of an earlier run: %w", err)
+	}
+	return sandboxes, nil
 }
 
 func retire(ctx context.Context, cfg *config.Daemon, former string, p *parts, log *slog.Logger) (err error) {

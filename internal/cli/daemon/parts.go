@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin"
 	"github.com/berthrun/berth/internal/network/cni"
+	"github.com/berthrun/berth/internal/network/former"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/undo"
@@ -138,21 +140,49 @@ func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Lo
 // kubenetBridge is the name that kubenet's bridge has.
 const kubenetBridge = "cbr0"
 
+// formerNetworkDir is the directory, below that of the network, of adopted pods that are on
+// another network than new ones.
+const formerNetworkDir = "former"
+
 func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
 	if cfg.Network.Mode == "cni" {
 		if cfg.Network.Hairpin == string(builtin.PromiscuousBridge) {
 			log.Warn("network.hairpin = \"promiscuous-bridge\" needs a bridge of berth's own (network.mode builtin or kubenet); "+
 				"it is taken for hairpin-veth, which the CNI configuration decides", "mode", cfg.Network.Mode)
 		}
-		return cni.New(ctx, cni.Config{
-			ConfDir: cfg.Network.ConfDir,
-			BinDirs: cfg.Network.BinDirs,
-			RootDir: filepath.Join(cfg.Root, networkDir, "cni"),
-			Log:     log,
-
-			AnyHostPorts: cfg.Network.HostPorts == "cni",
-		})
+		return openCNI(ctx, cfg, "cni", log)
 	}
+	own, err := openBuiltin(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	// What an earlier start has adopted is detached whatever the configuration says now.
+	_, err = os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
+	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
+		return own, nil
+	}
+	adopted, err := openCNI(ctx, cfg, formerNetworkDir, log)
+	if err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	return former.New(own, adopted), nil
+}
+
+// openCNI opens the network of CNI plugins whose records are in a directory below that of the
+// network.
+func openCNI(ctx context.Context, cfg *config.Daemon, dir string, log *slog.Logger) (*cni.Network, error) {
+	return cni.New(ctx, cni.Config{
+		ConfDir: cfg.Network.ConfDir,
+		BinDirs: cfg.Network.BinDirs,
+		RootDir: filepath.Join(cfg.Root, networkDir, dir),
+		Log:     log,
+
+		FormerCacheDir: cfg.Docker.FormerCNICache,
+		AnyHostPorts:   cfg.Network.HostPorts == "cni",
+	})
+}
+
+func openBuiltin(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
 	subnets, err := prefixes(cfg.Network.Subnets)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,6 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
-	"github.com/berthrun/berth/internal/provision/dockersock"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/reconciler"
 )
@@ -78,23 +77,14 @@ func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *
 		if d.Object.Kind != "unit" || !isService || !d.Stops() {
 			continue
 		}
+		socket := servedWith(s.Host.Files(), name)
+		if pods := podsAt(ctx, s.Host.Files(), socket); len(pods) > 0 && !slices.Contains(endpoints, socket) {
+			endpoints = append(endpoints, socket)
+			back.Stops = append(back.Stops, fmt.Sprintf("%s stops; its pods (%d) are stopped and removed before: %s", d.Object.Name, len(pods), shortList(pods)))
+		}
 		if name == "docker" {
-			b.planContainerStop(ctx, back)
-			continue
+			b.planContainerStop(ctx, back, slices.Contains(endpoints, socket))
 		}
-		socket := crisock.Configured(s.Host.Files(), name)
-		if socket == "" {
-			continue // no runtime
-		}
-		if _, err := s.Host.Files().Stat(socket); err != nil {
-			continue
-		}
-		pods, err := crisock.Sandboxes(ctx, socket)
-		if err != nil || len(pods) == 0 {
-			continue // one that does not answer has no pods that could be stopped in order
-		}
-		endpoints = append(endpoints, socket)
-		back.Stops = append(back.Stops, fmt.Sprintf("%s stops; its pods (%d) are stopped and removed before: %s", d.Object.Name, len(pods), shortList(pods)))
 	}
 	if len(endpoints) > 0 {
 		b.addEviction(func(ctx context.Context) (err error) {
@@ -104,10 +94,35 @@ func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *
 	}
 }
 
-// planContainerStop does the same for docker's containers. With live-restore they would outlive
-// their engine, and could no longer be stopped.
-func (b *revertRun) planContainerStop(ctx context.Context, back *reconciler.Back) {
-	containers, err := dockersock.Running(ctx)
+// podsAt lists the pods of a runtime. One that does not answer has no pods that could be stopped in
+// order; nor has the socket "".
+func podsAt(ctx context.Context, files provision.Files, socket string) []string {
+	if socket == "" || !provision.Exists(files, socket) {
+		return nil
+	}
+	pods, err := crisock.Sandboxes(ctx, socket)
+	if err != nil {
+		return nil
+	}
+	return pods
+}
+
+// servedWith is the CRI socket whose pods need a unit, NAME.service; "" if none do. The engine that
+// berth runs pods with counts: berth itself may stay, with another engine.
+func servedWith(files provision.Files, name string) string {
+	needs := map[string]string{"native": "berth-supervisor", "docker": "docker"}[crisock.BerthsEngine(files)]
+	if name == needs {
+		name = "berth"
+	}
+	return crisock.Configured(files, name)
+}
+
+// planContainerStop does the same for docker's containers, except those of pods that are removed
+// anyway. With live-restore they would outlive their engine, and could no longer be stopped.
+func (b *revertRun) planContainerStop(ctx context.Context, back *reconciler.Back, withoutPods bool) {
+	docker := handover.Containers{Socket: handover.DockerSocket}
+	containers, err := docker.Running(ctx)
+	containers = slices.DeleteFunc(containers, func(c handover.Container) bool { return c.OfPod && withoutPods })
 	if err != nil || len(containers) == 0 {
 		return // one that does not answer has none that could be stopped in order
 	}
@@ -117,8 +132,8 @@ func (b *revertRun) planContainerStop(ctx context.Context, back *reconciler.Back
 	}
 	back.Stops = append(back.Stops, fmt.Sprintf("docker.service stops; its containers (%d) are stopped before: %s", len(containers), shortList(names)))
 	b.addEviction(func(ctx context.Context) error {
-		b.restartContainers = func(ctx context.Context) error { return dockersock.Each(ctx, dockersock.Start, containers) }
-		return dockersock.Each(ctx, dockersock.Stop, containers)
+		b.restartContainers = func(ctx context.Context) error { return docker.Start(ctx, containers) }
+		return docker.Stop(ctx, containers)
 	})
 }
 

@@ -88,6 +88,9 @@ func (c *Client) connect(more ...client.Opt) (*client.Client, error) {
 	return moby, nil
 }
 
+// Endpoint returns the engine's address.
+func (c *Client) Endpoint() string { return c.endpoint }
+
 // Close closes idle connections.
 func (c *Client) Close() error {
 	if s := c.current.Swap(nil); s != nil {

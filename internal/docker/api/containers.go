@@ -41,6 +41,13 @@ func (c *Client) ContainerKill(ctx context.Context, id string, opts client.Conta
 	})
 }
 
+// ContainerStop is client.Client.ContainerStop.
+func (c *Client) ContainerStop(ctx context.Context, id string, opts client.ContainerStopOptions) (client.ContainerStopResult, error) {
+	return call(ctx, c, "stop container", func(ctx context.Context, moby *client.Client) (client.ContainerStopResult, error) {
+		return moby.ContainerStop(ctx, id, opts)
+	})
+}
+
 // ContainerRemove is client.Client.ContainerRemove.
 func (c *Client) ContainerRemove(ctx context.Context, id string, opts client.ContainerRemoveOptions) (client.ContainerRemoveResult, error) {
 	return call(ctx, c, "remove container", func(ctx context.Context, moby *client.Client) (client.ContainerRemoveResult, error) {
@@ -73,5 +80,13 @@ func (c *Client) ContainerAttach(ctx context.Context, id string, opts client.Con
 func (c *Client) ContainerLogs(ctx context.Context, id string, opts client.ContainerLogsOptions) (client.ContainerLogsResult, error) {
 	return begin(ctx, c, "logs", func(ctx context.Context, moby *client.Client) (client.ContainerLogsResult, error) {
 		return moby.ContainerLogs(ctx, id, opts)
+	})
+}
+
+// CopyFromContainer is client.Client.CopyFromContainer. The caller closes the archive, and ctx must
+// last until then.
+func (c *Client) CopyFromContainer(ctx context.Context, id string, opts client.CopyFromContainerOptions) (client.CopyFromContainerResult, error) {
+	return begin(ctx, c, "copy from container", func(ctx context.Context, moby *client.Client) (client.CopyFromContainerResult, error) {
+		return moby.CopyFromContainer(ctx, id, opts)
 	})
 }

@@ -7,6 +7,13 @@ import (
 	"github.com/moby/moby/client"
 )
 
+// Ping is client.Client.Ping.
+func (c *Client) Ping(ctx context.Context, opts client.PingOptions) (client.PingResult, error) {
+	return call(ctx, c, "ping", func(ctx context.Context, moby *client.Client) (client.PingResult, error) {
+		return moby.Ping(ctx, opts)
+	})
+}
+
 // Info is client.Client.Info.
 func (c *Client) Info(ctx context.Context, opts client.InfoOptions) (client.SystemInfoResult, error) {
 	return call(ctx, c, "info", func(ctx context.Context, moby *client.Client) (client.SystemInfoResult, error) {

@@ -43,16 +43,26 @@ esac
 exec runc "$@"
 `
 
-// runtimeArguments makes an engine use the script on hosts that need it.
+// RuntimeArguments returns the arguments of dockerd that make an engine use the script, which it
+// writes into dir. On a host with CAP_SYS_RESOURCE there are none. The script needs bash and jq.
+func RuntimeArguments(dir string) ([]string, error) {
+	own, err := sysproc.ReadCapabilities()
+	if err != nil || slices.Contains(own.Bounding, "CAP_SYS_RESOURCE") {
+		return nil, err
+	}
+	file := filepath.Join(dir, "runc-fit")
+	if err := os.WriteFile(file, []byte(runtimeScript), 0o700); err != nil { //nolint:gosec // a program
+		return nil, err
+	}
+	return []string{"--add-runtime", "fit=" + file, "--default-runtime", "fit"}, nil
+}
+
 func runtimeArguments(t testing.TB, dir string) []string {
 	t.Helper()
-	own, err := sysproc.ReadCapabilities()
+	arguments, err := RuntimeArguments(dir)
 	must(t, err)
-	if slices.Contains(own.Bounding, "CAP_SYS_RESOURCE") {
-		return nil
+	if len(arguments) > 0 {
+		require.Binary(t, "jq")
 	}
-	require.Binary(t, "jq")
-	file := filepath.Join(dir, "runc-fit")
-	must(t, os.WriteFile(file, []byte(runtimeScript), 0o700)) //nolint:gosec // a program
-	return []string{"--add-runtime", "fit=" + file, "--default-runtime", "fit"}
+	return arguments
 }

@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/faults"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -32,6 +33,10 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 		return 0, err
 	}
 	obj = e.objects.started(id, running)
+	e.unstarted.forget(id)
+	if err := e.madeSources(id).Keep(); err != nil {
+		return 0, err
+	}
 	e.meter.Watch(id, obj.cgroups)
 	if obj.pid == 0 {
 		// It has ended already, and its exit is on the way. The rules need the pid only of a
@@ -55,8 +60,9 @@ func (e *Engine) startFault(ctx context.Context, id string, err error) error {
 	if inspectErr != nil || got.State.Error == "" || got.State.Running {
 		return err
 	}
+	requested := e.unstarted.requestOf(id)
 	e.deliverUnstarted(id)
-	return fmt.Errorf("%s: %w", got.State.Error, errs.Invalid)
+	return faults.Start(requested, got.State.Error)
 }
 
 func (e *Engine) exists(ctx context.Context, id string) bool {
@@ -105,7 +111,7 @@ func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxCon
 	}
 	updated, err := e.client.ContainerUpdate(ctx, obj.engineID, client.ContainerUpdateOptions{Resources: &limits})
 	if err != nil {
-		return fmt.Errorf("%s: %w", request.FieldUpdate, err)
+		return faults.Update(request.FieldUpdate, err)
 	}
 	for _, warning := range updated.Warnings {
 		e.log.Warn("warning of the Docker engine about new limits", "container", id, "warning", warning)

@@ -2,24 +2,31 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/docker/faults"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/podfiles"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // CheckContainer implements engine.Engine.
 func (e *Engine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	return translate.CheckContainer(config, sandbox, *e.facts.Load())
+	facts := *e.facts.Load()
+	return errors.Join(translate.CheckContainer(config, sandbox, facts), translate.CheckDeviceRules(config, e.rules().Devices.PrivilegedWithoutHost, facts))
 }
 
 // CheckResources implements engine.Engine.
@@ -29,41 +36,121 @@ func (e *Engine) CheckResources(field string, limits *runtimeapi.LinuxContainerR
 
 // Create creates a container in the Docker Engine. That starts no process: a program that
 // cannot be executed is found by Start.
-func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
+func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*engine.Container, error) {
+	spec, err := e.specOf(requested)
+	if err != nil {
+		return nil, err
+	}
 	in, err := e.inputOf(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	options, err := translate.Container(*in)
-	if err != nil {
+	if err := os.MkdirAll(e.containerDir(spec.ID), 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the container's directory: %w", err)
+	}
+	if in.Devices, err = e.devicesOf(ctx, spec); err != nil {
 		return nil, err
 	}
 	if err := e.prepareFiles(ctx, spec); err != nil {
 		return nil, err
 	}
-	engineID, err := e.createContainer(ctx, options)
+	engineID, err := e.createAs(ctx, in)
+	if faults.IsOfDirectory(err) {
+		return &engine.Container{User: shownUser(in.User), StartError: err.Error()}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	e.objects.put(spec.ID, object{engineID: engineID, tty: spec.Config.GetTty()})
+	e.unstarted.created(spec.ID, spec.Config)
+	e.notices().Container(spec, false)
 	log := e.logOf(spec.ID, engineID, spec.LogPath, spec.Config.GetTty())
 	log.Root = spec.SandboxSpec.Config.GetLogDirectory()
 	if err := e.logs.Begin(ctx, log); err != nil {
 		return nil, err
 	}
-	return &engine.Container{}, e.madeSources(spec.ID).Keep()
+	return &engine.Container{User: shownUser(in.User)}, nil
 }
 
-// prepareFiles makes the container's own directory, that of its log, and directories in the
-// place of missing mount sources, which the Docker Engine would refuse.
-func (e *Engine) prepareFiles(ctx context.Context, spec *engine.ContainerSpec) error {
-	if err := os.MkdirAll(e.containerDir(spec.ID), 0o700); err != nil {
-		return fmt.Errorf("cannot make the container's directory: %w", err)
+// createAs creates a container for the user of the request, or of the image, which it looks up in the
+// image's files. The files of an image can be read from a container of it only: if they are not known
+// yet and change the request, createAs creates another container.
+func (e *Engine) createAs(ctx context.Context, in *translate.ContainerInput) (engineID string, err error) {
+	spec := in.Spec
+	files, known := e.users.Kept(spec.ImageID)
+	in.User, err = ocispec.ResolveUser(spec.Config, spec.ImageConfig, files.Passwd, files.Group)
+	if known && err != nil {
+		return "", err
 	}
+	options, err := translate.Container(*in)
+	if err != nil {
+		return "", err
+	}
+	if engineID, err = e.createContainer(ctx, options); err != nil || known {
+		return engineID, err
+	}
+	if files, err = e.users.Read(ctx, spec.ImageID, engineID); err != nil {
+		return "", err
+	}
+	guessed := in.User
+	if in.User, err = ocispec.ResolveUser(spec.Config, spec.ImageConfig, files.Passwd, files.Group); err != nil || reflect.DeepEqual(guessed, in.User) {
+		return engineID, err
+	}
+	if options, err = translate.Container(*in); err != nil {
+		return "", err
+	}
+	if err := e.remove(ctx, engineID); err != nil {
+		return "", err
+	}
+	return e.createContainer(ctx, options)
+}
+
+// shownUser is a user for the status of a container.
+func shownUser(user ocispec.User) *engine.User {
+	groups := make([]int64, len(user.Groups))
+	for i, gid := range user.Groups {
+		groups[i] = int64(gid)
+	}
+	return &engine.User{UID: int64(user.UID), GID: int64(user.GID), Groups: groups}
+}
+
+// specOf adds the requests of the pod's annotations to the container's.
+func (e *Engine) specOf(requested *engine.ContainerSpec) (*engine.ContainerSpec, error) {
+	spec := *requested
+	var err error
+	spec.Config, err = request.WithAnnotations(requested.Config, requested.SandboxSpec.Config, e.rules().AllowedAnnotations)
+	if err != nil {
+		return nil, err
+	}
+	// CheckContainer has not seen what annotations added.
+	return &spec, e.CheckResources(request.FieldCreate, spec.Config.GetLinux().GetResources())
+}
+
+// devicesOf finds the device nodes that a container gets. The Docker Engine itself gives privileged
+// containers those of the host.
+func (e *Engine) devicesOf(ctx context.Context, spec *engine.ContainerSpec) ([]ocispec.Device, error) {
+	rules := e.rules().Devices
+	rules.PrivilegedWithoutHost = true
+	nodes, err := device.Finder{Probes: e.probes}.Of(ctx, &rules, spec.Config)
+	if err != nil || !rules.OwnedByUser {
+		return nodes, err
+	}
+	return device.Owned(filepath.Join(e.containerDir(spec.ID), "devices"), nodes)
+}
+
+// prepareFiles makes the directory of the container's log, and directories in the place of missing
+// mount sources, which the Docker Engine would refuse. The latter stay once the container has
+// started.
+func (e *Engine) prepareFiles(ctx context.Context, spec *engine.ContainerSpec) error {
 	find := hostpath.Finder{Probes: e.probes, Rejected: e.rules().AbsentSources}
-	_, missing, err := find.Find(ctx, spec.Config.GetMounts(), "")
+	sources, missing, err := find.Find(ctx, spec.Config.GetMounts(), "")
 	if err != nil {
 		return err
+	}
+	for i, m := range spec.Config.GetMounts() {
+		if _, err := ocispec.Propagation(fielderror.Index("config.mounts", i, "propagation"), m, sources[m.GetHostPath()]); err != nil {
+			return err
+		}
 	}
 	if spec.LogPath != "" {
 		if _, err := podfiles.MakeLogDir(ctx, e.probes, spec.SandboxSpec.Config.GetLogDirectory(), spec.LogPath); err != nil {
@@ -89,7 +176,7 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec) (*tran
 		Spec: spec, Name: labels.ContainerName(spec.Config, spec.SandboxSpec.Config),
 		Labels:    labels.OfContainer(spec, e.cfg.Instance, sandbox.engineID),
 		SandboxID: sandbox.engineID, CgroupParent: spec.Sandbox.CgroupParent,
-		Defaults: rules.Defaults, Devices: rules.Devices, Facts: *e.facts.Load(),
+		Defaults: rules.Defaults, Facts: *e.facts.Load(),
 	}
 	if in.Seccomp, err = e.seccomp.Container(ctx, spec.Config, &rules.Seccomp, &rules.Defaults); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/berthrun/berth/internal/engine/docker/faults"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -42,7 +43,7 @@ func (e *Engine) createContainer(ctx context.Context, options client.ContainerCr
 
 func (e *Engine) created(name string, made client.ContainerCreateResult, err error) (string, error) {
 	if err != nil {
-		return "", err
+		return "", faults.Create(err)
 	}
 	for _, warning := range made.Warnings {
 		e.log.Warn("warning of the Docker engine about a new container", "name", name, "warning", warning)

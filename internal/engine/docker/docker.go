@@ -16,14 +16,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
+	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
+	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
@@ -46,9 +48,14 @@ type Config struct {
 	// CgroupDriver is the driver that the configuration demands, "" for that of the Docker
 	// Engine.
 	CgroupDriver string
+	// Adoption is of the pods that dockershim or cri-dockerd made.
+	Adoption Adoption
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for the
 	// default.
 	StatsPeriod time.Duration
+	// RuntimeCgroup is the cgroup that the engine's own processes are kept in, "" to leave them
+	// where they are.
+	RuntimeCgroup string
 
 	Client *api.Client
 	// Log is slog's default when nil.
@@ -66,8 +73,10 @@ type Rules struct {
 	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
 	Seccomp seccomp.Rules
-	// Devices are what every container gets.
-	Devices []*runtimeapi.Device
+	// Devices select the devices of containers. The Docker Engine injects devices of CDI itself.
+	Devices device.Rules
+	// AllowedAnnotations are those of CRI-O's that pods may use; see package request.
+	AllowedAnnotations []string
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
@@ -94,7 +103,11 @@ type Engine struct {
 	objects    *objects
 	pause      *pause.Loader
 	unstarted  *unstarted
+	users      *users.Reader
+	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
+	// keeper is nil without a RuntimeCgroup.
+	keeper *runtimecgroup.Keeper
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -121,6 +134,8 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		apparmor:  apparmor.Find("berth-" + cfg.Instance),
 		unstarted: newUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
+		users:     users.New(cfg.Client),
+		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)
@@ -141,6 +156,12 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	}
 	if err := errors.Join(sysns.EnsureNetNSDir(cfg.NetNSDir), e.adoptCgroups()); err != nil {
 		return nil, err
+	}
+	if cfg.RuntimeCgroup != "" {
+		e.keeper, err = runtimecgroup.Start(runtimecgroup.Options{Endpoint: cfg.Client.Endpoint(), Cgroup: cfg.RuntimeCgroup, Tree: e.tree, Log: cfg.Log})
+		if err != nil {
+			return nil, err
+		}
 	}
 	e.logs = logs.New(logs.Options{Client: cfg.Client, Log: cfg.Log, MaxLine: rules.MaxLogLine})
 	e.meter = meter.New(e.tree, writable{e.objects}, cfg.StatsPeriod)
@@ -198,6 +219,9 @@ func (e *Engine) rules() *Rules { return e.inForce.Load() }
 func (e *Engine) Close() error {
 	e.meter.Close()
 	e.logs.Close()
+	if e.keeper != nil {
+		e.keeper.Close()
+	}
 	return nil
 }
 

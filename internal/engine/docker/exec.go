@@ -20,9 +20,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// outputGrace is how long Exec waits for the end of the output after the command has ended. A
-// child of the command may hold the output open for as long as it lives.
-const outputGrace = 250 * time.Millisecond
+// outputGrace is how long the engine may deliver no output after the command has ended before Exec
+// takes it for whole. A child of the command may hold the output open for as long as it lives.
+const outputGrace = 500 * time.Millisecond
 
 // Exec runs a command as the container's own process would run: same user, environment,
 // directory and capabilities.
@@ -43,11 +43,17 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	if err != nil {
 		return 0, execFault(err)
 	}
+	x := &execution{
+		engine: e, id: made.ID, container: obj, mark: mark,
+		output: &beginning{to: spec.Stdout}, ended: make(chan struct{}), copied: make(chan struct{}),
+	}
 	conn, err := e.client.ExecAttach(ctx, made.ID, client.ExecAttachOptions{TTY: spec.TTY})
 	if err != nil {
+		if ctx.Err() != nil { // the engine may have got the request
+			x.killAll()
+		}
 		return 0, execFault(err)
 	}
-	x := &execution{engine: e, id: made.ID, container: obj, mark: mark, output: &beginning{to: spec.Stdout}}
 	return x.run(ctx, spec, conn.HijackedResponse)
 }
 
@@ -84,66 +90,103 @@ type execution struct {
 	mark string
 	// output has the beginning of the command's output.
 	output *beginning
+	// ended is closed when the command's process has ended, copied when its output is delivered.
+	ended, copied chan struct{}
 }
 
 // run copies the streams until the command has ended and its output is delivered.
 func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.HijackedResponse) (code int32, err error) {
 	streamsCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	copied := make(chan error, 1)
+	waitCtx, stopWait := context.WithCancel(ctx)
+	defer stopWait()
+	var copyErr error
 	go func() {
-		copied <- stream.Copy(streamsCtx, conn, stream.Streams{Stdin: spec.Stdin, Stdout: x.output, Stderr: spec.Stderr, TTY: spec.TTY})
+		defer close(x.copied)
+		defer func() {
+			if copyErr != nil {
+				stopWait()
+			}
+		}()
+		copyErr = stream.Copy(streamsCtx, conn, stream.Streams{
+			Stdin: spec.Stdin, Stdout: x.output, Stderr: spec.Stderr, TTY: spec.TTY,
+			EndInput: !spec.TTY, Ended: x.ended, Silence: outputGrace,
+		})
 	}()
 	go stream.ForwardSizes(streamsCtx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
 		_, err := x.engine.client.ExecResize(ctx, x.id, client.ExecResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
 		return err
 	})
-	ended := make(chan error, 1)
-	go func() { ended <- x.awaitEnd(streamsCtx) }()
-	select {
-	case <-ctx.Done():
-		x.killAll()
-		stop()
-		<-copied //nolint:errcheck // ctx says why
-		return 0, ctx.Err()
-	case err = <-copied:
-		if err == nil {
-			err = <-ended
-		}
-	case err = <-ended:
-		select {
-		case <-copied: //nolint:errcheck // the command has ended
-		case <-time.After(outputGrace):
-		}
+	if err = x.awaitEnd(waitCtx); err == nil {
+		close(x.ended)
+	}
+	if err == nil || waitCtx.Err() != nil { // its output cannot be delivered
+		<-x.copied
+		err = copyErr
+	}
+	if err == nil {
+		code, err = x.exitCode(ctx)
 	}
 	if ctx.Err() != nil {
 		x.killAll()
-		return 0, ctx.Err()
+		err = ctx.Err()
 	}
-	if err != nil {
-		return 0, err
-	}
-	return x.exitCode(ctx)
+	stop()
+	<-x.copied
+	return code, err
 }
 
-// awaitEnd waits until the command's process has ended.
+// awaitEnd waits until the command's process has ended, or its client has gone.
 func (x *execution) awaitEnd(ctx context.Context) error {
-	got, err := x.inspect(ctx)
+	got, err := x.awaitStart(ctx, x.copied)
 	if err != nil || !got.Running {
 		return err
 	}
-	if got.PID > 0 {
-		pidfd, err := sysproc.OpenPidfd(got.PID)
-		switch {
-		case errors.Is(err, errs.NotFound):
-			return nil
-		case err == nil:
-			defer pidfd.Close()
-			return sysproc.AwaitExit(ctx, pidfd)
+	pidfd, err := sysproc.OpenPidfd(got.PID)
+	switch {
+	case errors.Is(err, errs.NotFound):
+		return nil
+	case err != nil:
+		_, err = x.awaitCode(ctx)
+		return err
+	}
+	defer pidfd.Close()
+	return sysproc.AwaitExit(ctx, pidfd)
+}
+
+// awaitStart waits until the engine has started the command, or could not start it. The engine
+// answers to the attachment before that: it then reports a command that does not run, without a
+// process and without a code. It closes the output of a command that it cannot start.
+func (x *execution) awaitStart(ctx context.Context, closed <-chan struct{}) (client.ExecInspectResult, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		over := isClosed(closed) // before the look
+		got, err := x.inspect(ctx)
+		if err != nil || isStarted(&got) {
+			return got, err
+		}
+		if over && !got.Running {
+			return got, fmt.Errorf("the Docker engine has ended the session before it started the command: %w", errs.Unavailable)
+		}
+		select {
+		case <-ctx.Done():
+			return got, ctx.Err()
+		case <-time.After(pause):
 		}
 	}
-	_, err = x.awaitCode(ctx)
-	return err
+}
+
+// isStarted reports whether the engine has started a command, or has failed to.
+func isStarted(got *client.ExecInspectResult) bool {
+	return got.PID > 0 || !got.Running && got.ExitCode != 0
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // notExecuted is the error of a command that was never executed. The engine's runtime has written
@@ -153,20 +196,22 @@ func (x *execution) notExecuted(ctx context.Context) error {
 	if err == nil && got.Container.State != nil && !got.Container.State.Running {
 		return fmt.Errorf("the container does not run: %w", errs.State)
 	}
-	return fmt.Errorf("%s: %w", strings.TrimSpace(x.output.String()), errs.Invalid)
+	return fmt.Errorf("%s: %w", strings.TrimSpace(x.output.kept.String()), errs.Invalid)
 }
 
 // beginning keeps the first bytes of what is written to it, and passes all on.
+//
+// It has no method but Write: io.Copy would write past it with those of a bytes.Buffer.
 type beginning struct {
-	bytes.Buffer
-	to io.Writer
+	kept bytes.Buffer
+	to   io.Writer
 }
 
 // maxBeginning is how many bytes of an output are kept.
 const maxBeginning = 1 << 10
 
 func (b *beginning) Write(p []byte) (int, error) {
-	b.Buffer.Write(p[:min(len(p), max(0, maxBeginning-b.Len()))])
+	b.kept.Write(p[:min(len(p), max(0, maxBeginning-b.kept.Len()))])
 	if b.to == nil {
 		return len(p), nil
 	}
@@ -206,24 +251,72 @@ func (x *execution) awaitCode(ctx context.Context) (client.ExecInspectResult, er
 func (x *execution) inspect(ctx context.Context) (client.ExecInspectResult, error) {
 	got, err := x.engine.client.ExecInspect(ctx, x.id, client.ExecInspectOptions{})
 	if errors.Is(err, errs.NotFound) {
-		// The engine forgets the commands of a container that has ended.
-		return got, fmt.Errorf("the container ended with the command: %w", errs.State)
+		// The engine forgets the commands of a container that has ended, and all commands when it
+		// is restarted.
+		return got, fmt.Errorf("the Docker engine no longer knows the command: its container has ended, or the engine was restarted: %w", errs.State)
 	}
 	return got, err
 }
 
-// killTimeout bounds the kill of a command whose caller is gone.
-const killTimeout = 10 * time.Second
+// killTimeout bounds the kill of a command whose caller is gone, startTimeout the wait for a start
+// that the engine may have under way meanwhile.
+const (
+	killTimeout  = 10 * time.Second
+	startTimeout = 2 * time.Second
+)
 
-// killAll kills everything that the command has started.
+// killAll kills everything that the command has started, also when it has ended itself.
 func (x *execution) killAll() {
 	ctx, stop := context.WithTimeout(context.Background(), killTimeout)
 	defer stop()
-	got, err := x.inspect(ctx)
-	if err != nil || !got.Running || got.PID <= 0 {
-		return
+	starting, stopStarting := context.WithTimeout(ctx, startTimeout)
+	got, err := x.awaitStart(starting, x.copied)
+	stopStarting()
+	pid := 0
+	if err == nil && got.Running {
+		pid = got.PID
 	}
-	if err := killtree.Kill(ctx, x.mark, got.PID, x.container.cgroups); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		x.engine.log.Warn("cannot kill all processes of a command", "exec", x.id, "pid", got.PID, "error", err)
+	if err := killtree.Kill(ctx, x.mark, pid, x.container.cgroups); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		x.engine.log.Warn("cannot kill all processes of a command", "exec", x.id, "pid", pid, "error", err)
 	}
+}
+
+// Attach connects streams to a running container.
+func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	obj, err := e.running(ctx, spec.ContainerID)
+	if err != nil {
+		return err
+	}
+	conn, err := e.client.ContainerAttach(ctx, obj.engineID, client.ContainerAttachOptions{
+		Stream: true, Stdin: spec.Stdin != nil, Stdout: spec.Stdout != nil, Stderr: spec.Stderr != nil && !obj.tty,
+		DetachKeys: stream.DetachKeys,
+	})
+	if err != nil {
+		return err
+	}
+	go stream.ForwardSizes(ctx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
+		_, err := e.client.ContainerResize(ctx, obj.engineID, client.ContainerResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
+		return err
+	})
+	return stream.Copy(ctx, conn.HijackedResponse, stream.Streams{
+		Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: obj.tty,
+		EndInput: obj.stdinOnce && !obj.tty, Ended: endOf(ctx, obj.pid),
+	})
+}
+
+// endOf returns a channel that is closed when a process has ended, or ctx ends.
+func endOf(ctx context.Context, pid int) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		pidfd, err := sysproc.OpenPidfd(pid)
+		if err != nil {
+			return // it has ended
+		}
+		defer pidfd.Close()
+		_ = sysproc.AwaitExit(ctx, pidfd) // its only error is that of ctx
+	}()
+	return ended
 }

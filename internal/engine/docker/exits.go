@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -11,7 +12,9 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // logDrainTimeout bounds how long an exit waits until the container's log is complete.
@@ -114,12 +117,34 @@ func (l *exitListener) deliver(id string) {
 		if !ended {
 			return
 		}
+		exit.OOMKilled = exit.OOMKilled || l.engine.wasOutOfMemory(got)
 		if !l.engine.isSandbox(id) && stateOf(got.State.Status) != engine.StateCreated {
 			l.completeLog(ctx, id, got)
 		}
 		l.send(exit)
 	})
 }
+
+// wasOutOfMemory reports whether the OOM killer killed a process of a container that has ended. The
+// Docker Engine does not say it if it heard of the exit first. The kernel's log does, by the
+// container's cgroup.
+func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
+	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig.Memory <= 0 {
+		return false
+	}
+	name := got.ID
+	if e.facts.Load().CgroupDriver == podcgroup.Systemd {
+		name = "docker-" + got.ID + ".scope"
+	}
+	killed, err := sysproc.OOMKilled(anyProcess, 0, name)
+	if err != nil {
+		e.log.Debug("cannot find out whether the OOM killer ended a container", "container", got.ID, "error", err)
+	}
+	return killed
+}
+
+// anyProcess is the pid of no process.
+const anyProcess = -1
 
 func (e *Engine) isSandbox(id string) bool {
 	obj, _ := e.objects.cached(id)

@@ -3,12 +3,12 @@ package docker
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/notice"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -30,13 +30,18 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 		Handlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{
 			RecursiveReadOnlyMounts: facts.RecursiveReadOnly(),
 		}}},
-		Features: &runtimeapi.RuntimeFeatures{},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 		Warnings: facts.Warnings,
 	}
 	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		info.Warnings = append(info.Warnings, warning)
 	}
 	return info, nil
+}
+
+func (e *Engine) notices() notice.Notices {
+	rules := e.rules()
+	return notice.Notices{Log: e.log, Allowed: rules.AllowedAnnotations, Host: e.host, Capabilities: rules.Defaults.Capabilities}
 }
 
 var _ engine.CallCounter = (*Engine)(nil)
@@ -74,18 +79,17 @@ func (e *Engine) checkSameDriver(facts *translate.Facts) error {
 
 var _ engine.Inspector = (*Engine)(nil)
 
-// Inspect implements engine.Inspector: "docker" is what the Docker Engine says of the
-// container.
+// Inspect implements engine.Inspector. "docker" is what the Docker Engine says of the container, and
+// "runtimeSpec" shows the same in the form of the OCI spec.
 func (e *Engine) Inspect(ctx context.Context, requested *engine.InspectSpec) (map[string]any, error) {
 	got, err := e.objects.inspect(ctx, requested.ContainerID)
 	if err != nil {
 		return nil, err
 	}
-	if !requested.Secrets {
-		for i, entry := range got.Config.Env {
-			name, _, _ := strings.Cut(entry, "=")
-			got.Config.Env[i] = name + "=[hidden]"
-		}
-	}
-	return map[string]any{"docker": got, "dockerID": got.ID}, nil
+	spec := translate.View(got, requested.Secrets)
+	got.Config.Env = spec.Process.Env
+	return map[string]any{
+		"docker": got, "dockerID": got.ID, "runtimeSpec": spec,
+		"snapshotter": e.facts.Load().StorageDriver, "snapshotKey": got.ID,
+	}, nil
 }

@@ -22,6 +22,8 @@ type object struct {
 	engineID string
 	sandbox  bool
 	tty      bool
+	// stdinOnce is true when the container's input ends with that of its first client.
+	stdinOnce bool
 	// pid is the process of the last start that is known, 0 before. cgroups are its cgroups,
 	// upper is the directory with what the container writes, "" if that is not known.
 	pid     int
@@ -93,6 +95,16 @@ func (o *objects) idOf(engineID string) string {
 	return o.ids[engineID]
 }
 
+// adopt takes over a container that another runtime made. Its CRI id is the Docker Engine's.
+func (o *objects) adopt(id string, sandbox bool) {
+	o.mu.Lock()
+	o.adopted[id] = true
+	o.mu.Unlock()
+	if _, known := o.cached(id); !known {
+		o.put(id, object{engineID: id, sandbox: sandbox})
+	}
+}
+
 // find returns the container with a CRI id. Kind NotFound if there is none.
 func (o *objects) find(ctx context.Context, id string) (object, error) {
 	if obj, ok := o.cached(id); ok {
@@ -149,11 +161,12 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	if obj.engineID == got.ID && obj.pid == got.State.Pid && obj.pid != 0 {
 		return obj
 	}
-	obj.engineID, obj.tty = got.ID, got.Config.Tty
+	obj.engineID, obj.tty, obj.stdinOnce = got.ID, got.Config.Tty, got.Config.StdinOnce
 	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
-	if got.State.Pid != 0 {
-		obj.pid = got.State.Pid
-		obj.cgroups, _ = o.tree.OfProcess(obj.pid) // it may have ended
+	// Without a cgroup of the container the process has ended meanwhile: its pid is a zombie's or
+	// that of a process of others, and none of their cgroups may be killed.
+	if groups, err := o.tree.OfContainer(got.State.Pid, got.ID); got.State.Pid != 0 && err == nil {
+		obj.pid, obj.cgroups = got.State.Pid, groups
 	}
 	obj.upper = upperDir(got, obj.pid)
 	o.put(id, obj)

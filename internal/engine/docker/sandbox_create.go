@@ -32,6 +32,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := e.checkDemands(ctx, spec.Config); err != nil {
 		return nil, err
 	}
+	e.notices().Annotations("sandbox", spec.ID, spec.Config.GetAnnotations())
 	paths := e.sandboxPaths(spec.ID)
 	if err := os.Mkdir(paths.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the sandbox's directory: %w", err)
@@ -54,6 +55,10 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if !hostNetwork(spec.Config) {
 		if err := pinNetNS(running.State.Pid, paths.netns); err != nil {
 			return nil, err
+		}
+		// Engines turn IPv6 off in a namespace without a network of their own.
+		if err := sysns.InNetNS(paths.netns, func() error { return sysns.WriteSysctls(ipv6On()) }); err != nil {
+			return nil, fmt.Errorf("cannot turn IPv6 on in the sandbox: %w", err)
 		}
 		sb.NetNS = paths.netns
 	}
@@ -175,6 +180,14 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
 	}
 	return nil
+}
+
+// ipv6On are the sysctls of a new network namespace, nil on a host without IPv6.
+func ipv6On() map[string]string {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		return nil
+	}
+	return map[string]string{"net/ipv6/conf/all/disable_ipv6": "0", "net/ipv6/conf/default/disable_ipv6": "0"}
 }
 
 func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {

@@ -52,6 +52,9 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	if err := e.release(ctx, id, true); err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}
+	if err := e.former.Remove(id); err != nil {
+		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
+	}
 	if err := os.RemoveAll(e.sandboxPaths(id).dir); err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}

@@ -7,17 +7,38 @@ import (
 	"syscall"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berthrun/berth/internal/engine"
 )
 
 // unstarted has the exits of containers that have ended without a process: their start failed,
-// or they were killed before it. The Docker Engine sends no event of them and keeps no time.
+// or they were killed before it. The Docker Engine sends no event of them and keeps no time. It
+// also has the requests of containers until they start: the error of a start is about a field.
 type unstarted struct {
-	mu    sync.Mutex
-	exits map[string]engine.Exit
+	mu       sync.Mutex
+	exits    map[string]engine.Exit
+	requests map[string]*runtimeapi.ContainerConfig
 }
 
-func newUnstarted() *unstarted { return &unstarted{exits: map[string]engine.Exit{}} }
+func newUnstarted() *unstarted {
+	return &unstarted{exits: map[string]engine.Exit{}, requests: map[string]*runtimeapi.ContainerConfig{}}
+}
+
+// created keeps the request of a container until forget.
+func (u *unstarted) created(id string, config *runtimeapi.ContainerConfig) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.requests[id] = config
+}
+
+// requestOf returns the request of a container that was created and not started since berth's own
+// start, nil for another.
+func (u *unstarted) requestOf(id string) *runtimeapi.ContainerConfig {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.requests[id]
+}
 
 // kill records that a container was killed before its start.
 func (u *unstarted) kill(id string, sig syscall.Signal) {
@@ -48,6 +69,7 @@ func (u *unstarted) forget(id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.exits, id)
+	delete(u.requests, id)
 }
 
 // deliverUnstarted delivers the exit of a container that has ended without a process, if there

@@ -28,6 +28,7 @@ type Fake struct {
 	sandboxes  map[string]*fakeSandbox
 	containers map[string]*fakeContainer
 	listener   *listener
+	former     *engine.Former
 }
 
 type fakeSandbox struct {
@@ -35,6 +36,7 @@ type fakeSandbox struct {
 	pid              int
 	limits           *runtimeapi.LinuxContainerResources
 	released         bool
+	foreign          bool
 }
 
 type fakeContainer struct {
@@ -46,6 +48,7 @@ type fakeContainer struct {
 	log     *fakeLog
 	ended   chan struct{}
 	signals []syscall.Signal
+	foreign bool
 }
 
 // listener receives exits. Its queue has no bound, so that the
@@ -450,6 +453,9 @@ func (f *Fake) List(context.Context) ([]engine.Actual, error) {
 	defer f.mu.Unlock()
 	var all []engine.Actual
 	for id, sb := range f.sandboxes {
+		if sb.foreign {
+			continue
+		}
 		state := engine.StateBroken
 		switch {
 		case sb.stopped:
@@ -460,7 +466,9 @@ func (f *Fake) List(context.Context) ([]engine.Actual, error) {
 		all = append(all, engine.Actual{Kind: engine.KindSandbox, ID: id, State: state, Pid: sb.pid})
 	}
 	for id, c := range f.containers {
-		all = append(all, engine.Actual{Kind: engine.KindContainer, ID: id, State: c.state, Pid: c.pid})
+		if !c.foreign {
+			all = append(all, engine.Actual{Kind: engine.KindContainer, ID: id, State: c.state, Pid: c.pid})
+		}
 	}
 	return all, nil
 }

@@ -162,10 +162,7 @@ func (e *Engine) writeSpec(_ context.Context, c *creation) error {
 }
 
 func (e *Engine) warn(_ context.Context, c *creation) error {
-	e.warnIgnored("container", c.ID, c.Config.GetAnnotations())
-	e.warnPrivileged(c.ID, c.Config)
-	e.warnTracer(c.containerSpec)
-	e.warnBinary(c.ID, c.Config)
+	e.notices().Container(c.ContainerSpec, c.Sandbox.UserNS != "")
 	return nil
 }
 

@@ -40,7 +40,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := e.checkDemands(ctx, spec.Config); err != nil {
 		return nil, err
 	}
-	e.warnIgnored("sandbox", spec.ID, spec.Config.GetAnnotations())
+	e.notices().Annotations("sandbox", spec.ID, spec.Config.GetAnnotations())
 	paths := e.sandboxPaths(spec.ID)
 	if err := makeSandboxDirs(paths, spec.Dir); err != nil {
 		return nil, err

@@ -74,9 +74,13 @@ func runtimeConf(rec *record) (*libcni.RuntimeConf, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &libcni.RuntimeConf{
+	rt := &libcni.RuntimeConf{
 		ContainerID: att.SandboxID, NetNS: att.NetNS, IfName: podLink, Args: args, CapabilityArgs: caps,
-	}, nil
+	}
+	if rec.Former != nil && rec.Former.Args != nil {
+		rt.Args, rt.CapabilityArgs = rec.Former.Args, rec.Former.Capabilities
+	}
+	return rt, nil
 }
 
 func capabilities(att *network.Attachment, ranges []netip.Prefix) (map[string]any, error) {

@@ -36,6 +36,8 @@ type Config struct {
 	// results. On disk: what plugins keep survives a reboot too.
 	RootDir  string
 	CacheDir string
+	// FormerCacheDir is the cache of results of a former runtime, for Adopt.
+	FormerCacheDir string
 	// DelTimeout bounds one DEL; 0 means a minute.
 	DelTimeout time.Duration
 	// AnyHostPorts attaches pods with host ports also where no plugin has the capability

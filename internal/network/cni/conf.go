@@ -108,6 +108,11 @@ func loadSingle(file string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
+	return listOfOne(data)
+}
+
+// listOfOne makes a list of the configuration of one plugin.
+func listOfOne(data []byte) (*libcni.NetworkConfigList, error) {
 	single, err := libcni.NetworkPluginConfFromBytes(data)
 	if err != nil {
 		return nil, err

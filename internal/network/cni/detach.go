@@ -64,8 +64,11 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DelTimeout)
 	defer cancel()
-	if err := n.lib.DelNetworkList(ctx, list, rt); err != nil {
+	if err := n.libOf(rec).DelNetworkList(ctx, list, rt); err != nil {
 		return fmt.Errorf("CNI DEL from network %q: %w", list.Name, withKind(ctx, err))
+	}
+	if err := rec.forgetFormer(); err != nil {
+		return err
 	}
 	if err := n.records.Delete(sandbox); err != nil {
 		return err

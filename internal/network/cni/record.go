@@ -21,8 +21,20 @@ type record struct {
 	Ranges []netip.Prefix `json:"ranges,omitempty"`
 	// Result is what ADD returned; nil until then.
 	Result *network.Result `json:"result,omitempty"`
+	// Former is set for an attachment that another runtime made.
+	Former *former `json:"former,omitempty"`
 	// Deleting is true once Detach was called: then DEL is retried until it succeeds.
 	Deleting bool `json:"deleting,omitempty"`
+}
+
+// former is how another runtime attached a sandbox. DEL gets what its ADD got.
+type former struct {
+	// CacheDir is that runtime's cache of results.
+	CacheDir string `json:"cacheDir"`
+	// Args and Capabilities are those of ADD, nil if they are not known. Then they are those
+	// that berth itself would pass.
+	Args         [][2]string    `json:"args,omitempty"`
+	Capabilities map[string]any `json:"capabilities,omitempty"`
 }
 
 // RecordID is the id under which the record is kept.

@@ -26,6 +26,10 @@ const (
 	FieldUpdateSandbox = "resources"
 )
 
+// SuperPrivileged is the type of SELinux that confines nothing. A request for it is one for no
+// confinement, which a host without SELinux honours, too.
+const SuperPrivileged = "spc_t"
+
 // DevicePath is the path of a device in the container.
 func DevicePath(d *runtimeapi.Device) string {
 	if to := d.GetContainerPath(); to != "" {

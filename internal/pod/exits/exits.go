@@ -83,7 +83,7 @@ func (r *Recorder) Record(exit *engine.Exit) {
 		if c.State == record.ContainerExited || c.State == record.ContainerCreating {
 			return record.ErrUnchanged // reported twice, or of an unfinished container in its teardown
 		}
-		reason, message := exitReason(exit)
+		reason, message := ReasonOf(exit)
 		c.SetExited(exit.At, exit.Code, reason, message)
 		recorded = true
 		return nil
@@ -103,7 +103,8 @@ func (r *Recorder) Record(exit *engine.Exit) {
 	r.retries.Done(id)
 }
 
-func exitReason(exit *engine.Exit) (reason, message string) {
+// ReasonOf returns the reason and the message that a record has of an exit.
+func ReasonOf(exit *engine.Exit) (reason, message string) {
 	switch {
 	case exit.Reason != "":
 		return exit.Reason, exit.Message

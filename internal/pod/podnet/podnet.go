@@ -7,6 +7,7 @@ package podnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -79,6 +80,22 @@ func (a *Attachments) Attach(ctx context.Context, stage func(name, waitsFor stri
 		return nil, fmt.Errorf("failed to setup network for sandbox %q: %w", rec.ID, err)
 	}
 	return result, nil
+}
+
+// Adopt records the attachment of a sandbox that another runtime made, so that Detach undoes
+// it, and returns its addresses, nil for a sandbox on the host's network. It can be repeated.
+func (a *Attachments) Adopt(ctx context.Context, rec *record.Sandbox, sb *engine.Sandbox) (*network.Result, error) {
+	adopter, can := a.network.(network.Adopter)
+	if !can || onHostNetwork(rec.Config.Get()) {
+		return nil, nil //nolint:nilnil // there is nothing to undo
+	}
+	att := attachmentOf(rec, sb)
+	if err := a.records.Create(rec.ID, att); err != nil && !errors.Is(err, errs.Exists) {
+		return nil, err
+	}
+	return call.Get(ctx, a.calls, rec.ID, "adopt the sandbox's network", func(ctx context.Context) (*network.Result, error) {
+		return adopter.Adopt(ctx, att)
+	})
 }
 
 // Detach undoes Attach and removes the record of the attachment. Nil when there is none.

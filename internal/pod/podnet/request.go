@@ -18,21 +18,32 @@ func Check(config *runtimeapi.PodSandboxConfig) error {
 }
 
 func attachment(rec *record.Sandbox, sb *engine.Sandbox) (*network.Attachment, error) {
-	config := rec.Config.Get()
-	asked, err := addresses(config)
+	asked, err := addresses(rec.Config.Get())
 	if err != nil {
 		return nil, err
 	}
+	att := attachmentOf(rec, sb)
+	att.Addresses = asked
+	return att, nil
+}
+
+// attachmentOf is an attachment whose addresses nobody has requested.
+func attachmentOf(rec *record.Sandbox, sb *engine.Sandbox) *network.Attachment {
+	config := rec.Config.Get()
 	att := &network.Attachment{
-		Addresses: asked, Privileged: config.GetLinux().GetSecurityContext().GetPrivileged(),
-		SandboxID: rec.ID, NetNS: sb.NetNS,
+		Privileged: config.GetLinux().GetSecurityContext().GetPrivileged(),
+		SandboxID:  rec.ID, NetNS: sb.NetNS,
 		Name: config.GetMetadata().GetName(), Namespace: config.GetMetadata().GetNamespace(), UID: config.GetMetadata().GetUid(),
 		Annotations: config.GetAnnotations(), CgroupParent: sb.CgroupParent, Ports: hostPorts(config),
 	}
 	if dns := config.GetDnsConfig(); dns != nil {
 		att.DNS = &network.DNS{Servers: dns.GetServers(), Searches: dns.GetSearches(), Options: dns.GetOptions()}
 	}
-	return att, nil
+	return att
+}
+
+func onHostNetwork(config *runtimeapi.PodSandboxConfig) bool {
+	return config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
 // addresses are those that the pod requests. Kind Invalid when it may not have them.
@@ -45,7 +56,7 @@ func addresses(config *runtimeapi.PodSandboxConfig) ([]netip.Addr, error) {
 	switch {
 	case !security.GetPrivileged():
 		return nil, network.InvalidAddresses("is for privileged pods only")
-	case security.GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE:
+	case onHostNetwork(config):
 		return nil, network.InvalidAddresses("the pod has the host's network, and no address of its own")
 	}
 	return asked, nil

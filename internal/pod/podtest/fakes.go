@@ -39,6 +39,17 @@ func (n *Network) Attach(_ context.Context, att *network.Attachment) (*network.R
 	return &network.Result{IPs: []netip.Addr{n.last, netip.MustParseAddr("fd00:99::2")}}, nil
 }
 
+// Adopt implements network.Adopter.
+func (n *Network) Adopt(_ context.Context, att *network.Attachment) (*network.Result, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.attached == nil {
+		n.attached, n.last = map[string]*network.Attachment{}, netip.MustParseAddr("10.99.0.1")
+	}
+	n.attached[att.SandboxID] = att
+	return &network.Result{IPs: []netip.Addr{netip.MustParseAddr("10.42.0.7")}}, nil
+}
+
 // Detach implements network.Network.
 func (n *Network) Detach(_ context.Context, att *network.Attachment) error {
 	n.mu.Lock()

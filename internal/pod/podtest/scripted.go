@@ -104,6 +104,30 @@ func (e *EngineOf) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	return exits, err //nolint:gosec // alive's context ends with ctx
 }
 
+// Former implements engine.Adopter. As List, it has no points of its own.
+func (e *EngineOf) Former(ctx context.Context) (*engine.Former, error) {
+	adopter, can := e.Engine.(engine.Adopter)
+	if !can {
+		return &engine.Former{}, nil
+	}
+	select {
+	case <-e.Script.Crashed():
+		return nil, ErrDead
+	default:
+		return adopter.Former(ctx)
+	}
+}
+
+// AdoptSandbox implements engine.Adopter.
+func (e *EngineOf) AdoptSandbox(ctx context.Context, id string, sb *engine.Sandbox) error {
+	return run(ctx, e.Script, "engine.AdoptSandbox", func() error { return e.Engine.(engine.Adopter).AdoptSandbox(ctx, id, sb) })
+}
+
+// AdoptContainer implements engine.Adopter.
+func (e *EngineOf) AdoptContainer(ctx context.Context, id string) error {
+	return run(ctx, e.Script, "engine.AdoptContainer", func() error { return e.Engine.(engine.Adopter).AdoptContainer(ctx, id) })
+}
+
 // NetworkOf is a network behind a script.
 type NetworkOf struct {
 	network.Network
@@ -113,6 +137,11 @@ type NetworkOf struct {
 // Attach implements network.Network.
 func (n *NetworkOf) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	return get(ctx, n.Script, "network.Attach", func() (*network.Result, error) { return n.Network.Attach(ctx, att) })
+}
+
+// Adopt implements network.Adopter.
+func (n *NetworkOf) Adopt(ctx context.Context, att *network.Attachment) (*network.Result, error) {
+	return get(ctx, n.Script, "network.Adopt", func() (*network.Result, error) { return n.Network.(network.Adopter).Adopt(ctx, att) })
 }
 
 // Detach implements network.Network.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/store"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -69,6 +70,8 @@ type Container struct {
 
 	// Stop is set while the container is stopping.
 	Stop *StopIntent `json:"stop,omitempty"`
+	// Adopted is true for a container that another runtime made.
+	Adopted bool `json:"adopted,omitempty"`
 	// Removing is set once the removal of the container was requested.
 	Removing bool `json:"removing,omitempty"`
 }
@@ -83,6 +86,18 @@ type ImageSnapshot struct {
 	Name string `json:"name,omitempty"`
 	// StopSignal is the image's, "" for none.
 	StopSignal string `json:"stopSignal,omitempty"`
+}
+
+// SnapshotOf returns what a record keeps of an image.
+func SnapshotOf(img *image.Image) ImageSnapshot {
+	snap := ImageSnapshot{ID: img.ID, Ref: img.ID, StopSignal: img.Config.StopSignal}
+	if len(img.Digests) > 0 {
+		snap.Ref = img.Digests[0]
+	}
+	if len(img.Tags) > 0 {
+		snap.Name = img.Tags[0]
+	}
+	return snap
 }
 
 // StopIntent is the time by which a container gets SIGKILL.

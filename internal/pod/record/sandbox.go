@@ -55,9 +55,21 @@ type Sandbox struct {
 	Network *network.Result `json:"network,omitempty"`
 	// Resources are set once the limits were updated.
 	Resources *SandboxResources `json:"resources,omitempty"`
+	// Adoption is "" for a sandbox that berth made.
+	Adoption Adoption `json:"adoption,omitempty"`
 	// Message says why the sandbox is not ready.
 	Message string `json:"message,omitempty"`
 }
+
+// Adoption is how far berth has taken over a sandbox that another runtime made. The record is
+// written first, so an adoption that was interrupted is repeated.
+type Adoption string
+
+// The stages of an adoption.
+const (
+	AdoptionBegun Adoption = "begun"
+	AdoptionDone  Adoption = "done"
+)
 
 // SandboxResources are the limits of a sandbox that was updated.
 type SandboxResources struct {

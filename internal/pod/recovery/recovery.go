@@ -2,7 +2,8 @@
 // starts, after a reboot, and when the engine is back.
 //
 // It reads records and the engine's list, decides what happened to each object, and starts
-// jobs for the work. It creates nothing, and itself removes only objects without a record.
+// jobs for the work. It creates nothing but records of what another runtime made, and itself
+// removes only objects without a record.
 package recovery
 
 import (
@@ -14,6 +15,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/pod/exits"
 	"github.com/berthrun/berth/internal/pod/podnet"
@@ -35,9 +37,15 @@ type Jobs interface {
 	RemoveContainer(ctx context.Context, rec *record.Container)
 }
 
+// Images finds the images of containers that another runtime made; see image.Store.
+type Images interface {
+	Get(ctx context.Context, ref string) (*image.Image, error)
+}
+
 // Options are the parts and limits of a recovery.
 type Options struct {
 	Engine      engine.Engine
+	Images      Images
 	Records     *record.Store
 	Tombstones  *record.Tombstones
 	Attachments *podnet.Attachments
@@ -71,6 +79,9 @@ func Run(ctx, background context.Context, opts Options) error {
 
 func (r *recovery) run(ctx, background context.Context) error {
 	if err := r.enterBoot(); err != nil {
+		return err
+	}
+	if err := r.adoptFormer(ctx); err != nil {
 		return err
 	}
 	if err := exits.Listen(background, r.Engine, r.Exits, r.recheck, r.Background); err != nil {

@@ -1,6 +1,7 @@
 package crisock
 
 import (
+	"cmp"
 	"io"
 	"strconv"
 	"strings"
@@ -33,6 +34,11 @@ func Configured(files provision.Files, runtime string) string {
 		}
 	}
 	return usual
+}
+
+// BerthsEngine is the engine of berth's configuration on the machine: native or docker.
+func BerthsEngine(files provision.Files) string {
+	return cmp.Or(Setting(files, Place{"/etc/berth/berth.toml", []string{"engine"}}), "native")
 }
 
 // Place is a value of a TOML file.

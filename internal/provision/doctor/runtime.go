@@ -54,20 +54,25 @@ type runtime struct {
 	driver string
 }
 
-// dockers reports whether the machine runs docker and no kubelet. Its containerd is docker's then,
-// and needs no CRI.
-func dockers(ctx context.Context, d *diagnosis) (bool, error) {
+// dockers reports whether the machine runs docker, and no kubelet that talks to its containerd: that
+// needs no CRI then. alone is true if there is no kubelet at all, and berth does not serve CRI over
+// docker.
+func dockers(ctx context.Context, d *diagnosis) (running, alone bool, err error) {
 	state, err := d.host.Units().State(ctx, "docker.service")
 	if err != nil || state.Active != "active" {
-		return false, err
+		return false, false, err
 	}
 	k, err := kubelet.Find(d.host)
-	return err == nil && !k.There(), nil
+	if err != nil {
+		return false, false, nil // the check of the kubelet reports it
+	}
+	running = !k.There() || k.Endpoint.Text != "" && path.Base(k.Endpoint.Text) != "containerd.sock"
+	return running, !k.There() && crisock.BerthsEngine(d.host.Files()) != "docker", nil
 }
 
 // findRuntimes connects to all sockets that exist.
 func findRuntimes(ctx context.Context, d *diagnosis) error {
-	docker, err := dockers(ctx, d)
+	docker, alone, err := dockers(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -86,7 +91,7 @@ func findRuntimes(ctx context.Context, d *diagnosis) error {
 		}
 		d.runtimes = append(d.runtimes, r)
 	}
-	if len(d.runtimes) == 0 && !docker {
+	if len(d.runtimes) == 0 && !alone {
 		d.add(Problem, "no runtime answers on a CRI socket", "install one: berth node init, then berth node apply")
 	}
 	return nil

@@ -4,11 +4,14 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/moby/moby/client"
+
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/dockersock"
 )
 
 // callTimeout bounds one request.
@@ -26,10 +29,13 @@ type Docker struct {
 func (d Docker) Name() string { return "docker answers on " + d.Socket }
 
 // Run requests _ping.
-func (d Docker) Run(ctx context.Context, _ provision.Host) error {
-	engine := dockersock.New(d.Socket)
-	defer engine.Close()
-	if err := engine.Ping(ctx); err != nil {
+func (d Docker) Run(ctx context.Context, _ provision.Host) (err error) {
+	engine, err := api.New(api.Options{Endpoint: "unix://" + d.Socket, Timeout: callTimeout})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	if _, err := engine.Ping(ctx, client.PingOptions{}); err != nil {
 		return fmt.Errorf("%w; its log: journalctl -u %s", err, d.Unit)
 	}
 	return nil

@@ -17,22 +17,22 @@ import (
 func (b *builder) images() {
 	for i, image := range b.imagesOfArch() {
 		task := preload.Archive{
-			M: provision.Meta{Why: fmt.Sprintf("images[%d]", i), Needs: []string{"unit " + b.rt.unit}},
+			M: provision.Meta{Why: fmt.Sprintf("images[%d]", i), Needs: []string{"unit " + b.rt.criUnit}},
 			Ref: provision.AssetRef{
 				Name: image.Names[0], Sources: append([]string{image.Source}, image.Mirrors...), Digest: image.Digest, Format: "raw",
 				Access: provision.Access(image.Access),
 			},
 			Names: image.Names,
 		}
-		switch b.rt.name {
-		case "berth":
+		switch {
+		case b.rt.name == "berth" || b.n.BerthOverDocker():
 			task.Load = []string{b.berthBinary(), "image", "import", "--endpoint", "unix://" + b.rt.socket, "--pin"}
-		case "containerd":
+		case b.rt.name == "containerd":
 			task.Load = []string{"ctr", "--address", b.rt.socket, "-n", "k8s.io", "images", "import", "-"}
 			task.Delay = 15 * time.Second // by an event
-		case "docker":
+		case b.rt.name == "docker":
 			task.Load, task.Has = []string{"docker", "load"}, []string{"docker", "image", "inspect"}
-		case "crio":
+		case b.rt.name == "crio":
 			task.Load = []string{"podman", "load"}
 			if b.n.Runtime.Root != "" {
 				task.Load = []string{"podman", "--root", b.n.Runtime.Root, "load"}

@@ -3,6 +3,7 @@ package node
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -10,10 +11,14 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
+
+// berthConfigFile is the file that berth reads.
+const berthConfigFile = "/etc/berth/berth.toml"
 
 // forRuntime is the meta of a file that the runtime reads when it starts.
 func (b *builder) forRuntime(why string) provision.Meta {
@@ -22,17 +27,21 @@ func (b *builder) forRuntime(why string) provision.Meta {
 
 // runtimeConfig writes the runtime's own configuration.
 func (b *builder) runtimeConfig() {
+	m := b.model()
+	if b.n.BerthOverDocker() {
+		b.berthConfig(m)
+	}
 	if b.n.Runtime.Config.Override != "" {
 		b.override()
 		return
 	}
-	m := b.model()
 	if b.rt.name == "docker" {
 		keys, err := runtimeconf.Docker(m)
 		if err != nil {
 			b.fieldError(fieldOf(err), err)
 			return
 		}
+		b.sameDriver("runtime.config.additions", keys)
 		b.before(tasks.JSONKeys{M: b.forRuntime("runtime"), Path: b.rt.config, Set: keys})
 		return
 	}
@@ -46,6 +55,36 @@ func (b *builder) runtimeConfig() {
 	}
 	b.before(tasks.File{M: b.forRuntime("runtime"), Path: b.rt.config, Content: text})
 	b.imagePolicy()
+}
+
+// berthConfig writes the configuration of berth over docker.
+func (b *builder) berthConfig(m runtimeconf.Model) {
+	text, err := runtimeconf.BerthOverDocker(m)
+	if err != nil {
+		b.fieldError(fieldOf(err), err)
+		return
+	}
+	b.before(tasks.File{
+		M:    provision.Meta{Why: "runtime", Needs: slices.Clone(b.installed), Restarts: []string{facts.BerthUnit}},
+		Path: berthConfigFile, Content: text,
+	})
+}
+
+// sameDriver refuses a daemon.json whose cgroup driver is not that of the node: berth does not
+// start over such a docker, and the kubelet would limit other cgroups than those of its pods.
+func (b *builder) sameDriver(field string, keys map[string]any) {
+	if !b.n.BerthOverDocker() {
+		return
+	}
+	driver := "cgroupfs"
+	if b.systemdCgroup() {
+		driver = "systemd"
+	}
+	want := "native.cgroupdriver=" + driver
+	options, _ := keys["exec-opts"].([]any)
+	if !slices.Contains(options, any(want)) {
+		b.fault(errs.Invalid, field, "exec-opts has no %q, which berth and the kubelet need; add it, or change runtime.cgroupDriver", want)
+	}
 }
 
 // imagePolicy lets CRI-O pull images: without the file, which its package would bring, it refuses
@@ -75,6 +114,10 @@ func (b *builder) override() {
 	content := b.n.Runtime.Config.Override
 	if content[len(content)-1] != '\n' {
 		content += "\n"
+	}
+	var keys map[string]any
+	if b.rt.name == "docker" && json.Unmarshal([]byte(content), &keys) == nil {
+		b.sameDriver("runtime.config.override", keys)
 	}
 	b.before(tasks.File{M: b.forRuntime("runtime.config.override"), Path: b.rt.config, Content: content})
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/cniconf"
 	"github.com/berthrun/berth/internal/provision/crisock"
-	"github.com/berthrun/berth/internal/provision/dockersock"
 	"github.com/berthrun/berth/internal/provision/health"
 	"github.com/berthrun/berth/internal/provision/kubelet"
+	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -22,11 +22,28 @@ import (
 func (b *builder) gates() {
 	gate := provision.Gate{Unit: b.rt.unit}
 	gate.Before = append(gate.Before, configProbe{file: b.rt.config, args: b.validator()})
+	if b.rt.name == "docker" {
+		gate.Before = append(gate.Before, watchProbe{})
+		gate.After = append(gate.After, health.Docker{Socket: handover.DockerSocket, Unit: b.rt.unit})
+	}
+	if b.n.BerthOverDocker() {
+		b.target.Gates = append(b.target.Gates, gate)
+		gate = provision.Gate{Unit: b.rt.criUnit}
+		gate.Before = append(gate.Before, configProbe{file: berthConfigFile, args: []string{b.berthBinary(), "config", "check", berthConfigFile}})
+	}
+	if b.rt.socket != "" {
+		b.criGate(&gate)
+	}
+	b.target.Gates = append(b.target.Gates, gate)
+}
+
+// criGate adds the checks around the restart of the unit that serves CRI.
+func (b *builder) criGate(gate *provision.Gate) {
 	driver, parent := "cgroupfs", ""
 	if b.systemdCgroup() {
 		driver, parent = "systemd", "system.slice"
 	}
-	if b.rt.socket != "" && !b.n.Kubelet.Enabled {
+	if !b.n.Kubelet.Enabled {
 		gate.Before = append(gate.Before, kubeletProbe{
 			runtime: b.rt.name, driver: driver, endpoint: "unix://" + b.rt.socket, moves: len(b.f.Replaced) > 0,
 		})
@@ -41,21 +58,14 @@ func (b *builder) gates() {
 		}
 	case "cni":
 		network = health.ClusterNetwork
-		if b.rt.socket != "" {
-			gate.Before = append(gate.Before, networkProbe{unit: b.rt.unit, conf: b.n.Network.ConfDir, dirs: b.cniBinDirs()})
-		}
+		gate.Before = append(gate.Before, networkProbe{unit: gate.Unit, conf: b.n.Network.ConfDir, dirs: b.cniBinDirs()})
 	}
-	if image := b.n.Runtime.SandboxImage; image != "" && b.rt.socket != "" && !b.loads(image) {
+	if image := b.n.Runtime.SandboxImage; image != "" && !b.loads(image) {
 		gate.Before = append(gate.Before, imageProbe{endpoint: "unix://" + b.rt.socket, image: image})
 	}
-	if b.rt.socket != "" {
-		gate.After = append(gate.After, health.CRI{
-			Endpoint: "unix://" + b.rt.socket, Unit: b.rt.unit, SandboxImage: b.testImage(), Network: network, CgroupParent: parent,
-		})
-	} else {
-		gate.After = append(gate.After, health.Docker{Socket: dockersock.Socket, Unit: b.rt.unit})
-	}
-	b.target.Gates = append(b.target.Gates, gate)
+	gate.After = append(gate.After, health.CRI{
+		Endpoint: "unix://" + b.rt.socket, Unit: gate.Unit, SandboxImage: b.testImage(), Network: network, CgroupParent: parent,
+	})
 }
 
 // testImage is the image that a sandbox of the runtime needs; empty for none. If the guess is

@@ -102,25 +102,31 @@ func TestRows(t *testing.T) {
 // TestTexts shows everything of a few nodes.
 func TestTexts(t *testing.T) {
 	for name, c := range map[string]struct{ release, text string }{
-		"berth-least":          {"debian 12", "runtime: {name: berth}\n"},
-		"berth-builtin":        {"ubuntu 24.04", "runtime: {name: berth}\nnetwork: {mode: builtin, podCIDRs: [10.244.3.0/24, \"fd00:10:244:3::/64\"], mtu: 1400}\n"},
-		"containerd-packages":  {"debian 12", "runtime: {name: containerd}\n"},
-		"containerd-flatcar":   {"flatcar", "runtime: {name: containerd}\n"},
-		"containerd-cos":       {"cos", "runtime: {name: containerd, options: [--log-level=debug]}\n"},
-		"containerd-full":      {"rocky 9", full("containerd", assets("containerd-2.4.2-linux-amd64.tar.gz", "runc.amd64", "runsc", "containerd-shim-runsc-v1"))},
-		"containerd-template":  {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet}\n"},
-		"kubenet-no-defaults":  {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet, podCIDRs: [10.88.7.0/24]}\nkernel: {defaultSysctls: false}\n"},
-		"containerd-skip":      {"fedora 44", "runtime: {name: containerd, version: \"2.1\", skipInstall: true}\n"},
-		"crio-full":            {"opensuse-tumbleweed", full("crio", "[]")},
-		"docker-packages":      {"debian 12", "runtime: {name: docker}\nregistries: [{host: docker.io, mirrors: [{url: \"https://mirror.example\"}]}]\nlogs: {rotate: true}\n"},
-		"docker-assets":        {"amzn 2023", "runtime: {name: docker, version: \"28.5.1\", assets: " + assets("docker-28.5.1.tgz") + "}\n"},
-		"kubeadm":              {"ubuntu 26.04", "runtime: {name: berth}\nkernel: {swap: \"off\"}\nkubelet: {kubeadm: true, assets: " + assets("kubelet", "kubeadm", "kubectl") + "}\n"},
-		"nvidia-handler":       {"ubuntu 24.04", "runtime: {name: containerd, version: \"1.7\", nvidia: {enabled: true, default: true}}\n"},
-		"nvidia-berth":         {"ubuntu 24.04", "runtime: {name: berth, nvidia: {enabled: true}}\n"},
-		"masquerade-dual":      {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet, podCIDRs: [10.244.1.0/24, \"fd00:1::/64\"], masquerade: {enabled: true, nonMasqueradeCIDRs: [10.0.0.0/8, \"fd00::/8\"]}}\n"},
-		"switch-to-berth":      {"debian 12", "runtime: {name: berth}\n"},
-		"switch-to-containerd": {"debian 12", "runtime: {name: containerd}\nkubelet: {enabled: true}\n"},
-		"masquerade-everybody": {"debian 13", "runtime: {name: containerd}\nnetwork: {masquerade: {enabled: true, nonMasqueradeCIDRs: [0.0.0.0/0]}}\n"},
+		"berth-least":         {"debian 12", "runtime: {name: berth}\n"},
+		"berth-builtin":       {"ubuntu 24.04", "runtime: {name: berth}\nnetwork: {mode: builtin, podCIDRs: [10.244.3.0/24, \"fd00:10:244:3::/64\"], mtu: 1400}\n"},
+		"containerd-packages": {"debian 12", "runtime: {name: containerd}\n"},
+		"containerd-flatcar":  {"flatcar", "runtime: {name: containerd}\n"},
+		"containerd-cos":      {"cos", "runtime: {name: containerd, options: [--log-level=debug]}\n"},
+		"containerd-full":     {"rocky 9", full("containerd", assets("containerd-2.4.2-linux-amd64.tar.gz", "runc.amd64", "runsc", "containerd-shim-runsc-v1"))},
+		"containerd-template": {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet}\n"},
+		"kubenet-no-defaults": {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet, podCIDRs: [10.88.7.0/24]}\nkernel: {defaultSysctls: false}\n"},
+		"containerd-skip":     {"fedora 44", "runtime: {name: containerd, version: \"2.1\", skipInstall: true}\n"},
+		"crio-full":           {"opensuse-tumbleweed", full("crio", "[]")},
+		"docker-packages":     {"debian 12", "runtime: {name: docker}\nregistries: [{host: docker.io, mirrors: [{url: \"https://mirror.example\"}]}]\nlogs: {rotate: true}\n"},
+		"docker-assets":       {"amzn 2023", "runtime: {name: docker, version: \"28.5.1\", assets: " + assets("docker-28.5.1.tgz") + "}\n"},
+		"docker-kubelet": {"debian 12", "runtime: {name: docker}\nkubelet: {enabled: true}\nnetwork: {mode: kubenet, podCIDRs: [10.244.1.0/24], mtu: 1400}\n" +
+			"images: [{source: /opt/hello.tar, digest: \"" + zeros + "\", names: [\"berth.run/hello:demo\"]}]\nhooks: [{name: last, when: after, command: [/usr/bin/last]}]\n"},
+		"docker-kubeadm":         {"amzn 2023", "runtime: {name: docker, version: \"28.5.1\", cgroupDriver: cgroupfs, socket: /run/cri.sock, assets: " + assets("docker-28.5.1.tgz") + "}\nnetwork: {mode: builtin, podCIDRs: [10.244.1.0/24], mtu: 1400}\nkubelet: {kubeadm: true, assets: " + assets("kubelet", "kubeadm") + "}\n"},
+		"kubeadm":                {"ubuntu 26.04", "runtime: {name: berth}\nkernel: {swap: \"off\"}\nkubelet: {kubeadm: true, assets: " + assets("kubelet", "kubeadm", "kubectl") + "}\n"},
+		"nvidia-handler":         {"ubuntu 24.04", "runtime: {name: containerd, version: \"1.7\", nvidia: {enabled: true, default: true}}\n"},
+		"nvidia-berth":           {"ubuntu 24.04", "runtime: {name: berth, nvidia: {enabled: true}}\n"},
+		"masquerade-dual":        {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet, podCIDRs: [10.244.1.0/24, \"fd00:1::/64\"], masquerade: {enabled: true, nonMasqueradeCIDRs: [10.0.0.0/8, \"fd00::/8\"]}}\n"},
+		"switch-to-berth":        {"debian 12", "runtime: {name: berth}\n"},
+		"switch-to-containerd":   {"debian 12", "runtime: {name: containerd}\nkubelet: {enabled: true}\n"},
+		"switch-berth-to-docker": {"debian 12", "runtime: {name: docker}\nkubelet: {enabled: true}\n"},
+		"switch-docker-to-berth": {"debian 12", "runtime: {name: berth}\nkubelet: {enabled: true}\n"},
+		"switch-docker-to-crio":  {"debian 12", "runtime: {name: crio, assets: " + assets("cri-o.amd64.v1.36.3.tar.gz") + "}\nkubelet: {enabled: true}\n"},
+		"masquerade-everybody":   {"debian 13", "runtime: {name: containerd}\nnetwork: {masquerade: {enabled: true, nonMasqueradeCIDRs: [0.0.0.0/0]}}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := factsOf(t, c.release)
@@ -128,8 +134,11 @@ func TestTexts(t *testing.T) {
 			if name == "containerd-full" {
 				f.NvidiaCTK = "/usr/bin/nvidia-ctk"
 			}
-			if other, ok := map[string]string{"switch-to-berth": "containerd", "switch-to-containerd": "berth"}[name]; ok {
-				f.Replaced, f.Kubelet = []facts.Replaced{facts.ReplaceableRuntimes()[other]}, true
+			for _, other := range map[string][]string{
+				"switch-to-berth": {"containerd"}, "switch-to-containerd": {"berth"}, "switch-berth-to-docker": {"berth"},
+				"switch-docker-to-berth": {"docker"}, "switch-docker-to-crio": {"berth", "docker"},
+			}[name] {
+				f.Replaced, f.Kubelet = append(f.Replaced, facts.ReplaceableRuntimes()[other]), true
 			}
 			target, err := Build(load(t, c.text), f)
 			if err != nil {

@@ -171,6 +171,8 @@ func (b *builder) asset(why string, asset nodefile.Asset, picks []tasks.Pick) {
 	switch {
 	case b.rt.name == "berth":
 		restarts = []string{facts.SupervisorUnit, b.rt.unit}
+	case name == "berth" && b.n.BerthOverDocker():
+		restarts = []string{facts.BerthUnit}
 	case name == "berth":
 		restarts = nil // it is not the runtime here
 	}
@@ -290,6 +292,9 @@ func (b *builder) data() {
 			"berth": {"/run/berth"}, "containerd": {"/run/containerd"}, "crio": {"/run/crio"}, "docker": {"/run/docker", "/run/containerd"},
 		}[b.rt.name]...)
 	}
+	if b.n.BerthOverDocker() {
+		paths = append(paths, "/var/lib/berth", "/run/berth")
+	}
 	if b.n.Kubelet.Enabled {
 		paths = append(paths, "/var/lib/kubelet")
 	}
@@ -298,7 +303,7 @@ func (b *builder) data() {
 	}
 	// containerd creates them, docker's too; the network plugin uses them.
 	b.held(b.n.Network.ConfDir)
-	if b.rt.name != "docker" {
+	if b.rt.socket != "" {
 		b.held("/run/netns")
 	}
 	if b.rt.name == "crio" {

@@ -31,7 +31,7 @@ func (b *builder) kubelet(after []string) {
 	if !k.Enabled && !k.Kubeadm {
 		return
 	}
-	needs := append([]string{"unit " + b.rt.unit}, after...)
+	needs := append([]string{"unit " + b.rt.criUnit}, after...)
 	for i, asset := range b.ofArch(k.Assets) {
 		task := b.kubeletAsset(i, asset)
 		b.add(task)
@@ -180,7 +180,7 @@ func (b *builder) kubeletUnit() string {
 	return unitText(
 		section{"Unit", []string{
 			"Description=kubelet: the Kubernetes node agent", "Documentation=https://kubernetes.io/docs/",
-			"Wants=network-online.target", "After=network-online.target " + b.rt.unit, "StartLimitIntervalSec=0",
+			"Wants=network-online.target", "After=network-online.target " + b.rt.criUnit, "StartLimitIntervalSec=0",
 		}},
 		section{"Service", body}, installed())
 }

@@ -20,7 +20,7 @@ const (
 
 // pluginsFromPackage reports whether the distribution's CNI plugins are wanted.
 func (b *builder) pluginsFromPackage() bool {
-	return len(b.n.Network.Plugins) == 0 && b.n.Network.Mode != "builtin" && b.rt.name != "docker" && !b.n.Runtime.SkipInstall
+	return len(b.n.Network.Plugins) == 0 && b.n.Network.Mode != "builtin" && b.rt.socket != "" && !b.n.Runtime.SkipInstall
 }
 
 // cniBinDir is the directory of the plugins that berth installs.
@@ -72,10 +72,11 @@ func (b *builder) kubenetTemplate() bool {
 
 // cniConfig writes kubenet's configuration.
 func (b *builder) cniConfig() {
-	if b.n.Network.Mode != "kubenet" || b.rt.name == "docker" {
-		if b.n.Network.Mode == "kubenet" {
-			b.fault(errs.Unsupported, "network.mode", "docker's containers have docker's own network; want cni")
-		}
+	if b.n.Network.Mode != "kubenet" {
+		return
+	}
+	if b.rt.socket == "" {
+		b.fault(errs.Unsupported, "network.mode", "docker's containers have docker's own network; want cni, or a kubelet or runtime.socket, for which berth serves CRI over docker")
 		return
 	}
 	if b.kubenetTemplate() {

@@ -119,6 +119,18 @@ func TestBuildRefuses(t *testing.T) {
 			"debian 12", "runtime: {name: containerd, assets: " + assets("containerd.tgz") + "}\n",
 			"runtime.version: is missing, and the names of the assets do not contain it", errs.Invalid,
 		},
+		"driver of docker's additions": {
+			"debian 12", "runtime: {name: docker, config: {additions: {exec-opts: [native.cgroupdriver=cgroupfs]}}}\nkubelet: {enabled: true}\n",
+			"runtime.config.additions: exec-opts has no \"native.cgroupdriver=systemd\"", errs.Invalid,
+		},
+		"driver of docker's override": {
+			"debian 12", "runtime: {name: docker, socket: /run/x, config: {override: \"{}\"}}\n",
+			"runtime.config.override: exec-opts has no \"native.cgroupdriver=systemd\"", errs.Invalid,
+		},
+		"kubenet of docker alone": {
+			"debian 12", "runtime: {name: docker}\nnetwork: {mode: kubenet, podCIDRs: [10.1.0.0/24]}\n",
+			"network.mode: docker's containers have docker's own network", errs.Unsupported,
+		},
 		"credentials for docker": {
 			"debian 12", "runtime: {name: docker}\nregistries: [{host: docker.io, credentials: /etc/a}]\n",
 			"registries[0].credentials: docker takes them from its clients", errs.Unsupported,

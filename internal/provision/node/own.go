@@ -154,7 +154,7 @@ func (b *builder) hooks() {
 		}
 		order := "Before=" + b.rt.unit
 		if h.When == "after" {
-			order = "After=" + b.rt.unit
+			order = "After=" + b.rt.criUnit
 		}
 		head := []string{"Description=hook " + h.Name, order}
 		if len(h.Requires) > 0 {
@@ -168,7 +168,7 @@ func (b *builder) hooks() {
 				section{"Service", []string{"Type=oneshot", "RemainAfterExit=yes", "ExecStart=" + strings.Join(quoted, " ")}}, installed()),
 		}
 		if h.When == "after" {
-			task.M.Needs = []string{"unit " + b.rt.unit}
+			task.M.Needs = []string{"unit " + b.rt.criUnit}
 			b.add(task)
 			continue
 		}

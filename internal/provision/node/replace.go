@@ -11,37 +11,81 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
+// replacement is the runtime of the node file, as one side of a handover.
+func (b *builder) replacement() handover.Runtime {
+	binary := map[string]string{"berth": b.berthBinary(), "docker": b.berthBinary(), "containerd": "ctr"}[b.rt.name]
+	return handover.Runtime{Name: b.rt.name, Engine: facts.ReplaceableRuntimes()[b.rt.name].Engine, Endpoint: "unix://" + b.rt.socket, Binary: binary}
+}
+
 // replace adds the handover from the runtimes that the node ran before: images first, while both
 // run, then pods, then the kubelet. It returns the tasks that come before the kubelet.
 func (b *builder) replace() []string {
 	if len(b.f.Replaced) == 0 || b.rt.socket == "" {
 		return nil
 	}
-	to := handover.Runtime{Name: b.rt.name, Endpoint: "unix://" + b.rt.socket, Binary: map[string]string{"berth": b.berthBinary(), "containerd": "ctr"}[b.rt.name]}
-	var before []string
+	to := b.replacement()
+	var before, units []string
 	var names strings.Builder
 	for _, old := range b.f.Replaced {
 		names.WriteString(old.Name + "\n")
-		drain := handover.Drain{M: b.meta("runtime", "unit "+b.rt.unit), Old: old.Runtime, New: to, Kubelet: b.f.Kubelet || b.n.Kubelet.Enabled}
-		if to.Binary != "" && old.Content != "" {
-			adopt := handover.AdoptImages{M: b.meta("runtime", append(b.imageTasks(), "unit "+b.rt.unit)...), Old: old.Runtime, New: to}
-			b.add(adopt)
-			drain.M.Needs = append(drain.M.Needs, adopt.ID())
+		if !b.otherEngine(old) { // its pods are stopped before berth restarts
+			b.drainBeside(old, to)
 		}
-		b.add(drain)
-		before = append(before, drain.ID())
-		last := drain.ID()
-		for _, unit := range old.Units {
-			no := false
-			stop := tasks.Unit{M: b.meta("runtime", last), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
-			b.add(stop)
-			before = append(before, stop.ID())
-			last = stop.ID()
+		before = append(before, drainOf(old))
+		units = union(units, old.Units) // berth's is one of two of them
+	}
+	last := append(slices.Clone(before), "unit "+b.rt.criUnit)
+	for _, unit := range units {
+		if unit == b.rt.criUnit {
+			continue // the new runtime runs in it
 		}
+		no := false
+		stop := tasks.Unit{M: b.meta("runtime", last...), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
+		b.add(stop)
+		before = append(before, stop.ID())
+		last = []string{stop.ID()}
 	}
 	b.add(tasks.File{M: b.meta("runtime"), Path: facts.ReplacedFile, Content: names.String()})
 	if !b.n.Kubelet.Enabled && b.f.Kubelet {
 		b.moveKubelet(to.Endpoint, before)
+	}
+	return before
+}
+
+// drainBeside adds the tasks that copy the images of a runtime and stop its pods while the new one
+// runs beside it.
+func (b *builder) drainBeside(old facts.Replaced, to handover.Runtime) {
+	needs := []string{"unit " + b.rt.criUnit}
+	if to.Binary != "" && old.Content != "" {
+		adopt := handover.AdoptImages{M: b.meta("runtime", append(b.imageTasks(), needs...)...), Old: old.Runtime, New: to}
+		b.add(adopt)
+		needs = append(needs, adopt.ID())
+	}
+	b.add(b.drain(old, to, needs))
+}
+
+func (b *builder) drain(old facts.Replaced, to handover.Runtime, needs []string) handover.Drain {
+	return handover.Drain{M: b.meta("runtime", needs...), Old: old.Runtime, New: to, Kubelet: b.f.Kubelet || b.n.Kubelet.Enabled}
+}
+
+func drainOf(old facts.Replaced) string { return handover.Drain{Old: old.Runtime}.ID() }
+
+// otherEngine reports whether a replaced runtime is berth with another engine: it is the same unit,
+// so the two do not run beside each other.
+func (b *builder) otherEngine(old facts.Replaced) bool {
+	return b.rt.criUnit == facts.BerthUnit && old.Engine != ""
+}
+
+// drainOtherEngine adds the task that stops the pods of berth's other engine. It comes after the
+// task that starts what the new engine needs, and before berth restarts. It returns what berth's
+// unit waits for.
+func (b *builder) drainOtherEngine(after string) []string {
+	var before []string
+	for _, old := range b.f.Replaced {
+		if b.otherEngine(old) {
+			b.add(b.drain(old, b.replacement(), []string{after}))
+			before = append(before, drainOf(old))
+		}
 	}
 	return before
 }

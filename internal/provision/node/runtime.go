@@ -13,12 +13,12 @@ import (
 // runtime has the facts of a runtime by its name, with the node file's choices.
 type runtime struct {
 	name string
-	// unit is its main unit.
-	unit string
+	// unit is its main unit, criUnit the one that serves CRI: another one for docker.
+	unit, criUnit string
 	// packages bring it, binary is its daemon.
 	packages []distro.Package
 	binary   string
-	// socket serves CRI; empty for docker, whose CRI is another program.
+	// socket serves CRI; empty for docker without a kubelet.
 	socket string
 	// config is the file that berth writes, registryDir the directory of registry settings, certDir
 	// the directory of certificates that the runtime finds by path.
@@ -36,8 +36,8 @@ type runtime struct {
 func runtimeOf(n *nodefile.Node, f facts.Facts) runtime {
 	rt := map[string]runtime{
 		"berth": {
-			unit: "berth.service", binary: "berth", socket: "/run/berth/berth.sock",
-			config: "/etc/berth/berth.toml", registryDir: "/etc/berth/certs.d",
+			unit: facts.BerthUnit, binary: "berth", socket: "/run/berth/berth.sock",
+			config: berthConfigFile, registryDir: "/etc/berth/certs.d",
 		},
 		"containerd": {
 			unit: "containerd.service", binary: "containerd", socket: "/run/containerd/containerd.sock",
@@ -55,6 +55,10 @@ func runtimeOf(n *nodefile.Node, f facts.Facts) runtime {
 		},
 	}[n.Runtime.Name]
 	rt.name = n.Runtime.Name
+	rt.criUnit = rt.unit
+	if n.BerthOverDocker() {
+		rt.criUnit, rt.socket = facts.BerthUnit, "/run/berth/berth.sock"
+	}
 	rt.optionsVar = strings.ToUpper(rt.name) + "_OPTIONS"
 	if n.Runtime.Socket != "" {
 		rt.socket = n.Runtime.Socket
@@ -138,6 +142,7 @@ func (b *builder) model() runtimeconf.Model {
 	if rt.SELinux != nil {
 		m.SELinux = *rt.SELinux
 	}
+	m.ServesPods = b.n.BerthOverDocker()
 	if rt.CDI.Enabled {
 		m.CDISpecDirs = rt.CDI.SpecDirs
 	}

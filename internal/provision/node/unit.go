@@ -91,8 +91,15 @@ func (b *builder) runtimeUnit() {
 		}
 		b.add(supervisor)
 		unit.M.Needs = append(unit.M.Needs, supervisor.ID())
+		unit.M.Needs = append(unit.M.Needs, b.drainOtherEngine(supervisor.ID())...)
 	}
 	b.add(unit)
+	if b.n.BerthOverDocker() {
+		b.add(tasks.Unit{
+			M:    provision.Meta{Why: "runtime", Needs: append(slices.Clone(b.ready), append(b.drainOtherEngine(unit.ID()), unit.ID())...)},
+			Name: facts.BerthUnit, Content: b.berthOverDockerFile(), Enable: &yes, Running: tasks.Started,
+		})
+	}
 	if b.f.Distro.Immutable && b.rt.packaged {
 		b.rerun(unit)
 	}
@@ -128,6 +135,22 @@ func (b *builder) unitFile() string {
 		body = append(body, "ExecReload=/bin/kill -HUP $MAINPID", "TimeoutStartSec=0")
 	}
 	body = append(body, "KillMode=process", "Delegate=yes", "Restart=always", "RestartSec="+restart)
+	body = append(body, b.limits()...)
+	return unitText(section{"Unit", head}, section{"Service", body}, installed())
+}
+
+// berthOverDockerFile is the unit of a berth that serves CRI over docker. A restart of docker does
+// not restart berth, which connects again.
+func (b *builder) berthOverDockerFile() string {
+	head := []string{
+		"Description=berth: CRI over docker for the kubelet", "Documentation=https://github.com/berthrun/berth",
+		"Wants=" + b.rt.unit, "After=network.target local-fs.target dbus.service " + b.rt.unit, "StartLimitIntervalSec=0",
+	}
+	body := []string{
+		"Type=notify", "ExecStart=" + b.berthBinary() + " serve --config " + berthConfigFile,
+		"ExecReload=/bin/kill -HUP $MAINPID", "WatchdogSec=60",
+		"KillMode=process", "Delegate=yes", "Restart=always", "RestartSec=1",
+	}
 	body = append(body, b.limits()...)
 	return unitText(section{"Unit", head}, section{"Service", body}, installed())
 }

@@ -47,15 +47,20 @@ func kubelet(ctx context.Context, s *survey) error {
 	return nil
 }
 
+const containerdSocket = "/run/containerd/containerd.sock"
+
 // known are the sockets that kubeadm finds by itself, the first where it finds none.
 func known() []string {
-	return []string{"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock"}
+	return []string{containerdSocket, "/run/crio/crio.sock", "/run/cri-dockerd.sock"}
 }
 
 // runtimes looks for the one runtime that kubeadm would talk to.
 func runtimes(ctx context.Context, s *survey) error {
 	var there, others []string
 	for _, socket := range known() {
+		if socket == containerdSocket && crisock.BerthsEngine(s.host.Files()) == "docker" && provision.Exists(s.host.Files(), crisock.Configured(s.host.Files(), "berth")) {
+			continue // it is docker's, and berth serves CRI over that
+		}
 		if provision.Exists(s.host.Files(), socket) {
 			there = append(there, socket)
 		}

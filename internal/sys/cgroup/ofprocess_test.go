@@ -32,3 +32,27 @@ func TestOfProcess(t *testing.T) {
 		})
 	}
 }
+
+// TestCgroupsOfAContainer: the cgroup that a process is in is the container's only if its path has
+// the container's id. A zombie is in the roots of v1's hierarchies, and killing those would kill
+// the host.
+func TestCgroupsOfAContainer(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		paths, want Paths
+	}{
+		{"cgroupfs", Paths{"memory": "/m/pod/abc", "pids": "/p/pod/abc"}, Paths{"memory": "/m/pod/abc", "pids": "/p/pod/abc"}},
+		{"systemd", Paths{"": "/u/pod.slice/docker-abc.scope"}, Paths{"": "/u/pod.slice/docker-abc.scope"}},
+		{"a hierarchy that the runtime does not use", Paths{"memory": "/m/pod/abc", "": "/u"}, Paths{"memory": "/m/pod/abc"}},
+		{"a zombie", Paths{"memory": "/m", "pids": "/p"}, Paths{}},
+		{"the pid of another container", Paths{"memory": "/m/pod/other"}, Paths{}},
+		{"a cgroup below another container's", Paths{"memory": "/m/abc/own"}, Paths{}},
+	} {
+		if diff := cmp.Diff(c.want, c.paths.named("abc")); diff != "" {
+			t.Errorf("%s: %s", c.name, diff)
+		}
+	}
+	if got := (Paths{"memory": "/m"}).named(""); len(got) != 0 {
+		t.Errorf("no id names %v", got)
+	}
+}

@@ -29,6 +29,13 @@ func (p Paths) Check(id string) error {
 	return nil
 }
 
+// named returns those of the paths whose last name contains id, none for an id of "".
+func (p Paths) named(id string) Paths {
+	named := maps.Clone(p)
+	maps.DeleteFunc(named, func(_, dir string) bool { return id == "" || !strings.Contains(filepath.Base(dir), id) })
+	return named
+}
+
 // Sub returns the paths of the cgroup name below this one, for those of the controllers
 // that are there.
 func (p Paths) Sub(name string, controllers ...string) Paths {

@@ -190,6 +190,21 @@ func (t *Tree) OfProcess(pid int) (Paths, error) {
 	return t.parseOfProcess(string(data)), nil
 }
 
+// OfContainer returns the cgroup of a container's process: its hierarchies in which the last name
+// of the cgroup's path has the container's id. The others belong to others, too: a hierarchy of v1
+// shows a zombie in the root, and a pid can have become another process's. Kind NotFound when no
+// hierarchy has the id.
+func (t *Tree) OfContainer(pid int, id string) (Paths, error) {
+	paths, err := t.OfProcess(pid)
+	if err != nil {
+		return nil, err
+	}
+	if paths = paths.named(id); len(paths) == 0 {
+		return nil, fmt.Errorf("process %d in a cgroup of container %s: %w", pid, id, errs.NotFound)
+	}
+	return paths, nil
+}
+
 // parseOfProcess reads lines "number:controllers:path" of /proc/PID/cgroup. The controllers of
 // the unified hierarchy are empty.
 func (t *Tree) parseOfProcess(text string) Paths {

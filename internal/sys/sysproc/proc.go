@@ -106,13 +106,27 @@ func SetSubreaper() error {
 
 // SetOOMScoreAdj sets this process's oom_score_adj. Lowering it takes
 // CAP_SYS_RESOURCE: kind Unsupported when the host does not allow it.
-func SetOOMScoreAdj(value int) error {
-	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(value)), 0)
-	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("oom_score_adj %d of this process: %w", value, errs.Unsupported)
+func SetOOMScoreAdj(value int) error { return SetOOMScoreAdjOf(os.Getpid(), value) }
+
+// SetOOMScoreAdjOf is SetOOMScoreAdj for another process. A process that already has the value is
+// left alone. Kind NotFound: it has ended.
+func SetOOMScoreAdjOf(pid, value int) error {
+	file := "/proc/" + strconv.Itoa(pid) + "/oom_score_adj"
+	want := strconv.Itoa(value)
+	now, err := os.ReadFile(file)
+	if err == nil && strings.TrimSpace(string(now)) == want {
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("cannot set oom_score_adj %d of this process: %w", value, err)
+	if err == nil {
+		err = os.WriteFile(file, []byte(want), 0)
+	}
+	switch {
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH):
+		return fmt.Errorf("process %d: %w", pid, errs.NotFound)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("oom_score_adj %d of process %d: %w", value, pid, errs.Unsupported)
+	case err != nil:
+		return fmt.Errorf("cannot set oom_score_adj %d of process %d: %w", value, pid, err)
 	}
 	return nil
 }

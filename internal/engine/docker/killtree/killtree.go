@@ -18,10 +18,14 @@ import (
 
 // Kill kills the process of a command and all that it has started, as far as they are in the
 // container's cgroup: its descendants, the processes of its session, and those that have
-// inherited mark, an entry NAME=VALUE of its environment, in whatever session they are. The
-// Docker Engine gives the commands of one container no cgroup of their own.
+// inherited mark, an entry NAME=VALUE of its environment, in whatever session they are. pid is 0
+// for a command that has ended: what it has started may run on. The Docker Engine gives the
+// commands of one container no cgroup of their own.
 func Kill(ctx context.Context, mark string, pid int, group cgroup.Paths) error {
-	own := map[int]bool{pid: true}
+	own := map[int]bool{}
+	if pid > 0 {
+		own[pid] = true
+	}
 	for {
 		pids, err := group.Pids()
 		if err != nil {
@@ -54,7 +58,7 @@ func killOwn(pids []int, session int, mark string, own map[int]bool) (left int, 
 	for grown := true; grown; {
 		grown = false
 		for pid, proc := range procs {
-			if !own[pid] && (own[proc.PPid] || proc.Session == session) {
+			if !own[pid] && (own[proc.PPid] || session > 0 && proc.Session == session) {
 				own[pid], grown = true, true
 			}
 		}

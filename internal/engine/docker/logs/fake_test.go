@@ -35,6 +35,11 @@ type fakeEngine struct {
 	down    error
 	damaged int
 	streams int
+	// driver is the logging driver. late are messages that it stores after the end, one before
+	// each stream that begins then, and begun are the times from which those streams began.
+	driver string
+	late   []message
+	begun  []string
 }
 
 func newFakeEngine() *fakeEngine {
@@ -62,9 +67,10 @@ func (e *fakeEngine) ContainerInspect(ctx context.Context, _ string, _ client.Co
 	if e.down != nil {
 		return client.ContainerInspectResult{}, e.down
 	}
-	return client.ContainerInspectResult{Container: container.InspectResponse{State: &container.State{
-		Status: e.status, Running: e.status == container.StateRunning,
-	}}}, ctx.Err()
+	return client.ContainerInspectResult{Container: container.InspectResponse{
+		State:      &container.State{Status: e.status, Running: e.status == container.StateRunning},
+		HostConfig: &container.HostConfig{LogConfig: container.LogConfig{Type: e.driver}},
+	}}, ctx.Err()
 }
 
 func (e *fakeEngine) ContainerLogs(ctx context.Context, _ string, opts client.ContainerLogsOptions) (client.ContainerLogsResult, error) {
@@ -77,6 +83,11 @@ func (e *fakeEngine) ContainerLogs(ctx context.Context, _ string, opts client.Co
 		return nil, fmt.Errorf("%+v: %w", opts, errs.Invalid)
 	}
 	e.streams++
+	if e.status == container.StateExited && opts.Tail == "all" {
+		if e.begun = append(e.begun, opts.Since); len(e.begun) > 1 && len(e.late) > 0 {
+			e.logged, e.late = append(e.logged, e.late[0]), e.late[1:]
+		}
+	}
 	from, to := io.Pipe()
 	out := &cutWriter{to: to, left: -1}
 	if e.cut > 0 && opts.Tail == "all" {

@@ -149,7 +149,10 @@ func (f *follower) round(ctx context.Context) (progressed, over bool) {
 		f.failed(ctx, err)
 		return progressed, false
 	}
-	return f.readRest(ctx)
+	if progressed, over = f.readRest(ctx); over && storesLater(got.Container.HostConfig) {
+		progressed = f.readLate(ctx) || progressed
+	}
+	return progressed, over
 }
 
 // isOver reports whether the engine will never deliver output.

@@ -74,10 +74,11 @@ func (o *outlet) open() error {
 }
 
 // begin returns where a new stream has to begin, and what drops the messages that are not new.
-func (o *outlet) begin() (since string, s *sieve) {
+// before is how much older than the last line a new message may be.
+func (o *outlet) begin(before time.Duration) (since string, s *sieve) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	since = o.pen.written.since(time.Now())
+	since = o.pen.written.since(time.Now(), before)
 	o.pen.restart()
 	return since, newSieve(&o.pen.written)
 }

@@ -48,12 +48,13 @@ type progress struct {
 const slack = 10 * time.Second
 
 // since returns the time from which the engine has to deliver messages, as the API takes it,
-// "" for all. After the clock was set back the times of new messages are unknown.
-func (p *progress) since(now time.Time) string {
+// "" for all. before is how much older than the last line a new message may be. After the clock
+// was set back the times of new messages are unknown.
+func (p *progress) since(now time.Time, before time.Duration) string {
 	if p.Last == 0 || now.UnixNano() < p.Last {
 		return ""
 	}
-	from := p.Last - int64(slack)
+	from := p.Last - int64(before)
 	for i := range p.Streams {
 		if c := &p.Streams[i]; c.Open {
 			from = min(from, c.At)

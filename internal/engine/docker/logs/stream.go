@@ -12,9 +12,14 @@ import (
 // read reads one stream to its end. progressed is true when it had new output. A nil error
 // means that the engine has delivered all that it had.
 func (f *follower) read(ctx context.Context, follow bool) (progressed bool, err error) {
+	return f.readFrom(ctx, slack, follow)
+}
+
+// readFrom is read of messages that are not older than the last line, but for some time.
+func (f *follower) readFrom(ctx context.Context, before time.Duration, follow bool) (progressed bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	since, sieve := f.outlet.begin()
+	since, sieve := f.outlet.begin(before)
 	stream, err := f.engine.ContainerLogs(ctx, f.container.EngineID, f.options(since, tails()[f.tail], follow))
 	if err != nil {
 		return false, err

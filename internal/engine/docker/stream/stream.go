@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"time"
 
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
@@ -22,27 +24,48 @@ type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	TTY            bool
+	// EndInput says that the program's input ends with that of the client. Where the program's
+	// input stays open, which it also does with a terminal, the engine would close the output.
+	EndInput bool
+	// Ended is closed when the program has ended. What the engine still holds of its output is
+	// read at once then, because the engine drops it after two seconds.
+	Ended <-chan struct{}
+	// Silence is how long the engine may deliver nothing after Ended before the output counts as
+	// whole: a child of the program may hold it open. 0 waits for the engine.
+	Silence time.Duration
 }
 
+// lateMax bounds how long output is read after the end of a program whose child writes on.
+const lateMax = 5 * time.Second
+
+// errFull is the end of an output that a child of an ended program fills faster than the client
+// reads it.
+var errFull = errors.New("the output of a program that has ended is too long")
+
 // Copy copies between a client and a connection to the Docker Engine until the output
-// ends or ctx does. It closes the connection.
+// ends and is delivered, or ctx ends. It closes the connection.
 func Copy(ctx context.Context, conn client.HijackedResponse, s Streams) error {
-	stop := context.AfterFunc(ctx, conn.Close)
+	held := newBuffer()
+	stop := context.AfterFunc(ctx, func() {
+		conn.Close()
+		held.finish(ctx.Err())
+	})
 	defer stop()
 	defer conn.Close()
+	defer held.abandon()
 	if s.Stdin != nil {
-		go func() {
-			// A client that ends its input leaves the output open.
-			_, _ = io.Copy(conn.Conn, s.Stdin)
-			_ = conn.CloseWrite()
-		}()
+		go sendInput(conn, s)
 	}
+	over := make(chan struct{})
+	defer close(over)
+	go awaitEnd(conn, held, s, over)
+	go receive(conn, held, s)
 	stdout, stderr := orDiscard(s.Stdout), orDiscard(s.Stderr)
 	var err error
 	if s.TTY {
-		_, err = io.Copy(stdout, conn.Reader)
+		_, err = io.Copy(stdout, held)
 	} else {
-		_, err = stdcopy.StdCopy(stdout, stderr, conn.Reader)
+		_, err = stdcopy.StdCopy(stdout, stderr, held)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -51,6 +74,70 @@ func Copy(ctx context.Context, conn client.HijackedResponse, s Streams) error {
 		return nil
 	}
 	return err
+}
+
+// sendInput sends a client's input. A client that ends its input leaves the output open.
+func sendInput(conn client.HijackedResponse, s Streams) {
+	_, _ = io.Copy(conn.Conn, s.Stdin) // the program or the client may have ended
+	if s.EndInput {
+		_ = conn.CloseWrite()
+	}
+}
+
+// awaitEnd lets receive read all that is left, once the program has ended.
+func awaitEnd(conn client.HijackedResponse, held *buffer, s Streams, over <-chan struct{}) {
+	select {
+	case <-s.Ended: // never when it is nil
+	case <-over:
+		return
+	}
+	held.programEnded()
+	if s.Silence > 0 {
+		// It also ends a read under way.
+		_ = conn.Conn.SetReadDeadline(time.Now().Add(s.Silence))
+	}
+}
+
+// receive reads the output from the engine until its end.
+func receive(conn client.HijackedResponse, held *buffer, s Streams) {
+	chunk := make([]byte, 32<<10)
+	var last time.Time
+	for {
+		n, err := conn.Reader.Read(chunk)
+		if n > 0 {
+			if _, writeErr := held.Write(chunk[:n]); writeErr != nil {
+				held.finish(io.EOF)
+				return
+			}
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded): // silent for long enough
+			err = io.EOF
+		case err == nil && s.Silence > 0 && isClosed(s.Ended):
+			now := time.Now()
+			if last.IsZero() {
+				last = now.Add(lateMax)
+			}
+			if now.After(last) {
+				err = io.EOF
+				break
+			}
+			err = conn.Conn.SetReadDeadline(now.Add(s.Silence))
+		}
+		if err != nil {
+			held.finish(err)
+			return
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func orDiscard(w io.Writer) io.Writer {

@@ -31,8 +31,11 @@ type ContainerInput struct {
 	AppArmor string
 	// Defaults hold where the request says nothing.
 	Defaults ocispec.Defaults
-	// Devices are what every container gets.
-	Devices []*runtimeapi.Device
+	// User is who the program runs as; the engine looks nothing up.
+	User ocispec.User
+	// Devices are the nodes that the container gets, except those of the host that the engine
+	// gives to privileged containers.
+	Devices []ocispec.Device
 	Facts   Facts
 }
 
@@ -49,7 +52,7 @@ func Container(in ContainerInput) (client.ContainerCreateOptions, error) {
 		NetworkMode:    container.NetworkMode("container:" + in.SandboxID),
 		ReadonlyRootfs: request.Security(config).GetReadonlyRootfs(),
 		Privileged:     request.Security(config).GetPrivileged(),
-		GroupAdd:       groupsOf(config),
+		GroupAdd:       groupsOf(in.User),
 		OomScoreAdj:    int(config.GetLinux().GetResources().GetOomScoreAdj()),
 	}
 	setNamespaces(in, host)
@@ -69,7 +72,7 @@ func Container(in ContainerInput) (client.ContainerCreateOptions, error) {
 	}
 	return client.ContainerCreateOptions{Name: in.Name, HostConfig: host, Config: &container.Config{
 		Image: in.Spec.ImageID, Labels: in.Labels, Healthcheck: noHealthcheck(),
-		Entrypoint: args, Cmd: []string{}, Env: envOf(in), WorkingDir: ocispec.WorkingDir(config, in.Spec.ImageConfig), User: userOf(config),
+		Entrypoint: args, Cmd: []string{}, Env: envOf(in), WorkingDir: ocispec.WorkingDir(config, in.Spec.ImageConfig), User: userOf(in.User),
 		Tty: config.GetTty(), OpenStdin: config.GetStdin(), StdinOnce: config.GetStdinOnce(),
 		StopSignal: stopSignal(config),
 	}}, nil
@@ -86,9 +89,12 @@ func setNamespaces(in ContainerInput, host *container.HostConfig) {
 	if pods.GetNetwork() == runtimeapi.NamespaceMode_NODE {
 		host.NetworkMode, host.UTSMode = "host", "host"
 	}
+	if own == nil { // the pod decides
+		own = pods
+	}
 	switch own.GetPid() {
 	case runtimeapi.NamespaceMode_POD:
-		if own != nil { // the zero value of a request that says nothing
+		if own != nil { // the zero value of requests that say nothing
 			host.PidMode = container.PidMode("container:" + in.SandboxID)
 		}
 	case runtimeapi.NamespaceMode_NODE:
@@ -135,26 +141,18 @@ func envOf(in ContainerInput) []string {
 	return env
 }
 
-// userOf is the user in the form of the engine, "user:group", "" for the image's.
-func userOf(config *runtimeapi.ContainerConfig) string {
-	security := request.Security(config)
-	user := ""
-	switch {
-	case security.GetRunAsUser() != nil:
-		user = strconv.FormatInt(security.GetRunAsUser().GetValue(), 10)
-	case security.GetRunAsUsername() != "":
-		user = security.GetRunAsUsername()
-	}
-	if group := security.GetRunAsGroup(); group != nil && user != "" {
-		user += ":" + strconv.FormatInt(group.GetValue(), 10)
-	}
-	return user
+// userOf is the user in the form of the engine, "user:group".
+func userOf(user ocispec.User) string {
+	return strconv.FormatUint(uint64(user.UID), 10) + ":" + strconv.FormatUint(uint64(user.GID), 10)
 }
 
-func groupsOf(config *runtimeapi.ContainerConfig) []string {
+// groupsOf are the groups besides the user's own.
+func groupsOf(user ocispec.User) []string {
 	var groups []string
-	for _, gid := range request.Security(config).GetSupplementalGroups() {
-		groups = append(groups, strconv.FormatInt(gid, 10))
+	for _, gid := range user.Groups {
+		if gid != user.GID {
+			groups = append(groups, strconv.FormatUint(uint64(gid), 10))
+		}
 	}
 	return groups
 }

@@ -14,15 +14,11 @@ type Facts struct{ api.Facts }
 // FactsOf returns the facts that an engine has reported.
 func FactsOf(found *api.Facts) Facts { return Facts{*found} }
 
-// The versions of the API that brought what requests use.
-const (
-	apiRecursiveReadOnly = "1.44" // BindOptions.ReadOnlyForceRecursive
-	apiCDI               = "1.44" // device requests of the driver cdi
-	apiImageMounts       = "1.48" // mounts of type image
-)
-
 // RecursiveReadOnly reports whether mounts can be read-only with all mounts below them.
 func (f *Facts) RecursiveReadOnly() bool { return f.has(apiRecursiveReadOnly) }
+
+// Before reports whether the engine's API is older than a version.
+func (f *Facts) Before(version string) bool { return !f.has(version) }
 
 // has reports whether the engine's API has at least a version.
 func (f *Facts) has(version string) bool {

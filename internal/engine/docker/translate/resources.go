@@ -2,7 +2,6 @@ package translate
 
 import (
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/moby/moby/api/types/container"
@@ -33,16 +32,14 @@ func Resources(field string, res *runtimeapi.LinuxContainerResources, facts Fact
 	return out, nil
 }
 
-// setDevices adds the devices of every container and those that the request has. A directory is all devices in it. CDI
-// devices are the engine's to inject.
+// setDevices adds the device nodes. CDI devices are the engine's to inject.
 func setDevices(in ContainerInput, host *container.HostConfig) error {
-	config := in.Spec.Config
-	for _, d := range slices.Concat(in.Devices, config.GetDevices()) {
+	for _, d := range in.Devices {
 		host.Resources.Devices = append(host.Resources.Devices, container.DeviceMapping{
-			PathOnHost: d.GetHostPath(), PathInContainer: request.DevicePath(d), CgroupPermissions: d.GetPermissions(),
+			PathOnHost: d.Source, PathInContainer: d.Path, CgroupPermissions: d.Access,
 		})
 	}
-	names, err := request.CDIDevices(config)
+	names, err := request.CDIDevices(in.Spec.Config)
 	if err != nil || len(names) == 0 {
 		return err
 	}

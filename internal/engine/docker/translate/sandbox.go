@@ -2,7 +2,6 @@ package translate
 
 import (
 	"path"
-	"strconv"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
@@ -41,13 +40,17 @@ type SandboxInput struct {
 }
 
 // Sandbox is the request for the pause container of a sandbox. It has no network of the
-// engine's, and shares its IPC namespace.
+// engine's, and shares its IPC namespace. For any request its process is the unprivileged user of
+// the pause image, without capabilities, on a root filesystem that is read-only.
 func Sandbox(in SandboxInput) (client.ContainerCreateOptions, error) {
 	config := in.Spec.Config
 	namespaces := request.SandboxSecurity(config).GetNamespaceOptions()
 	security, err := seccompOption(in.Seccomp)
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
+	}
+	if in.Facts.SELinux {
+		security = append(security, labelOptions(request.SandboxSecurity(config).GetSelinuxOptions())...)
 	}
 	host := &container.HostConfig{
 		NetworkMode: "none", IpcMode: container.IPCModeShareable,
@@ -69,24 +72,11 @@ func Sandbox(in SandboxInput) (client.ContainerCreateOptions, error) {
 	if in.Facts.UserNSRemap {
 		host.UsernsMode = "host"
 	}
-	created := &container.Config{User: pauseUser(config), Image: in.Image, Labels: in.Labels, Healthcheck: noHealthcheck()}
+	created := &container.Config{Image: in.Image, Labels: in.Labels, Healthcheck: noHealthcheck()}
 	if host.UTSMode != "host" {
 		created.Hostname = in.Hostname
 	}
 	return client.ContainerCreateOptions{Name: in.Name, Config: created, HostConfig: host}, nil
-}
-
-// pauseUser is the user of the pause container, "" for that of its image.
-func pauseUser(config *runtimeapi.PodSandboxConfig) string {
-	security := request.SandboxSecurity(config)
-	if security.GetRunAsUser() == nil {
-		return ""
-	}
-	user := strconv.FormatInt(security.GetRunAsUser().GetValue(), 10)
-	if group := security.GetRunAsGroup(); group != nil {
-		user += ":" + strconv.FormatInt(group.GetValue(), 10)
-	}
-	return user
 }
 
 // sysctlsOf are the sysctls of the pod's IPC namespace. Those of its network are written when

@@ -31,7 +31,9 @@ func setSecurity(in ContainerInput, host *container.HostConfig) error {
 	if in.Facts.AppArmor {
 		options = append(options, "apparmor="+profile)
 	}
-	options = append(options, labels(security.GetSelinuxOptions())...)
+	if in.Facts.SELinux {
+		options = append(options, labelOptions(security.GetSelinuxOptions())...)
+	}
 	if security.GetNoNewPrivs() {
 		options = append(options, "no-new-privileges")
 	}
@@ -87,8 +89,8 @@ func seccompOption(filter *specs.LinuxSeccomp) ([]string, error) {
 	return []string{"seccomp=" + string(text)}, nil
 }
 
-// labels are the options of SELinux labels.
-func labels(options *runtimeapi.SELinuxOption) []string {
+// labelOptions are the options of SELinux labels.
+func labelOptions(options *runtimeapi.SELinuxOption) []string {
 	var out []string
 	for _, part := range []struct{ name, value string }{
 		{"user", options.GetUser()}, {"role", options.GetRole()}, {"type", options.GetType()}, {"level", options.GetLevel()},

@@ -137,9 +137,6 @@ func TestRefusals(t *testing.T) {
 		"ambient capabilities": {func(c *runtimeapi.ContainerConfig) {
 			c.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddAmbientCapabilities: []string{"NET_RAW"}}
 		}, "config.linux.security_context.capabilities", ""},
-		"strict groups": {func(c *runtimeapi.ContainerConfig) {
-			c.Linux.SecurityContext.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy_Strict
-		}, "config.linux.security_context.supplemental_groups_policy", ""},
 		"SELinux": {func(c *runtimeapi.ContainerConfig) {
 			c.Linux.SecurityContext.SelinuxOptions = &runtimeapi.SELinuxOption{Type: "x_t"}
 		}, "config.linux.security_context.selinux_options", ""},

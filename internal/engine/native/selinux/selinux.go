@@ -14,12 +14,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 const field = "config.linux.security_context.selinux_options"
 
 // superPrivileged is the type of processes that SELinux does not confine.
-const superPrivileged = "spc_t"
+const superPrivileged = request.SuperPrivileged
 
 // Labels are those of a sandbox or a container, "" for none.
 type Labels struct {

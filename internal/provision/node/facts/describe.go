@@ -44,13 +44,19 @@ func Describe(ctx context.Context, host provision.Host, all bool) (string, error
 
 // describeRuntime chooses the runtime that is there.
 func describeRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []string {
-	endpoint := kubeletEndpoint(host)
-	for _, candidate := range []struct{ name, binary, socket string }{
-		{"berth", "berth-supervisor", "/run/berth/berth.sock"},
+	endpoint, berthsSocket := kubeletEndpoint(host), crisock.Path(crisock.Configured(host.Files(), "berth"))
+	candidates := []struct{ name, binary, socket string }{
+		{"berth", "berth-supervisor", berthsSocket},
 		{"containerd", "containerd", "/run/containerd/containerd.sock"},
 		{"crio", "crio", "/run/crio/crio.sock"},
 		{"docker", "dockerd", "/run/cri-dockerd.sock"},
-	} {
+	}
+	overDocker := crisock.BerthsEngine(host.Files()) == "docker"
+	if overDocker {
+		candidates = candidates[1:]
+		candidates[len(candidates)-1].socket = berthsSocket
+	}
+	for _, candidate := range candidates {
 		uses := crisock.Path(endpoint) == candidate.socket
 		installed := provision.FirstExisting(host.Files(), "/usr/bin/"+candidate.binary, "/usr/local/bin/"+candidate.binary, "/usr/sbin/"+candidate.binary)
 		if !uses && (installed == "" || endpoint != "") {
@@ -61,6 +67,9 @@ func describeRuntime(ctx context.Context, host provision.Host, n *nodefile.Node)
 			continue
 		}
 		n.Runtime.Name = candidate.name
+		if candidate.name == "docker" && overDocker {
+			n.Runtime.Socket = berthsSocket
+		}
 		line := "runtime " + candidate.name
 		if v, known := RuntimeVersions(ctx, host, candidate.name)[candidate.name]; known {
 			line += " " + v.String()

@@ -32,6 +32,14 @@ func TestDescribe(t *testing.T) {
 			map[string]string{"/usr/bin/containerd": "", "/usr/sbin/dockerd": ""},
 			[]string{"\n  name: docker\n"},
 		},
+		"a kubelet on berth over docker": {
+			map[string]string{
+				"/usr/bin/containerd": "", "/usr/sbin/dockerd": "", "/usr/local/bin/berth-supervisor": "",
+				"/etc/berth/berth.toml": "engine = 'docker'\n",
+				kubelet.ConfigFile:      "containerRuntimeEndpoint: unix:///run/berth/berth.sock\n",
+			},
+			[]string{"# - runtime docker 2.2.1, which the kubelet talks to", "\n  name: docker\n", "\n  socket: /run/berth/berth.sock\n"},
+		},
 		"a kubelet on crio": {
 			map[string]string{
 				"/usr/bin/containerd": "", "/usr/bin/crio": "",

@@ -8,7 +8,7 @@ import (
 
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
-	"github.com/berthrun/berth/internal/provision/dockersock"
+	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -32,8 +32,10 @@ func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node
 			lost = append(lost, strconv.Itoa(len(pods)))
 		}
 	}
-	if n := dockersContainers(ctx, host, n.Runtime.Name); n > 0 {
-		lost = append(lost, fmt.Sprintf("%d containers of docker", n))
+	if n.Runtime.Name == "containerd" { // docker's may be in the same
+		if n := len(dockersContainers(ctx, host)); n > 0 {
+			lost = append(lost, fmt.Sprintf("%d containers of docker", n))
+		}
 	}
 	if len(lost) == 0 {
 		return ""
@@ -41,20 +43,18 @@ func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node
 	return fmt.Sprintf("%s are lost to the runtime: %s", strings.Join(lost, " and "), strings.Join(changes, ", "))
 }
 
-// dockersContainers counts the containers that docker has in the same containerd.
-func dockersContainers(ctx context.Context, host provision.Host, runtime string) int {
-	if runtime != "containerd" {
-		return 0
-	}
+// dockersContainers lists the containers that run in docker. A docker that does not run, or does
+// not answer, has none.
+func dockersContainers(ctx context.Context, host provision.Host) []handover.Container {
 	// Do not connect when it is not running: its socket would start it.
-	if state, err := host.Units().State(ctx, "docker.service"); err != nil || state.Active != "active" {
-		return 0
+	if state, err := host.Units().State(ctx, dockerUnit); err != nil || state.Active != "active" {
+		return nil
 	}
-	list, err := dockersock.Running(ctx)
+	list, err := handover.Containers{Socket: handover.DockerSocket}.Running(ctx)
 	if err != nil {
-		return 0
+		return nil
 	}
-	return len(list)
+	return list
 }
 
 // dockerDisruption queries the running engine: the settings that it was started with count, not

@@ -27,8 +27,11 @@ import (
 // OwnDir has the files of `berth node` on a machine, from earlier applies.
 const OwnDir = "/etc/berth/node"
 
-// SupervisorUnit runs berth's supervisor.
-const SupervisorUnit = "berth-supervisor.service"
+// BerthUnit runs berth, SupervisorUnit its supervisor.
+const (
+	BerthUnit      = "berth.service"
+	SupervisorUnit = "berth-supervisor.service"
+)
 
 // Facts is what the tasks of a machine depend on.
 type Facts struct {
@@ -192,10 +195,10 @@ func RuntimeVersions(ctx context.Context, host provision.Host, name string) map[
 	return nil
 }
 
-// NeedsBerth reports whether the machine needs the program berth: as its runtime, or to apply the
-// node file at boot.
+// NeedsBerth reports whether the machine needs the program berth: as its runtime, to serve CRI over
+// docker, or to apply the node file at boot.
 func (f Facts) NeedsBerth(n *nodefile.Node) bool {
-	return NeedsSupervisor(n) || (n.Boot.Enabled || f.Distro.Immutable) && n.Runtime.Name != "berth"
+	return NeedsSupervisor(n) || n.BerthOverDocker() || (n.Boot.Enabled || f.Distro.Immutable) && n.Runtime.Name != "berth"
 }
 
 // NeedsSupervisor reports whether the machine needs the program berth-supervisor from where berth

@@ -30,22 +30,30 @@ type Replaced struct {
 func ReplaceableRuntimes() map[string]Replaced {
 	return map[string]Replaced{
 		"berth": {
-			handover.Runtime{Name: "berth", Endpoint: "unix:///run/berth/berth.sock", Content: "/var/lib/berth"},
-			[]string{"berth.service", SupervisorUnit},
+			handover.Runtime{Name: "berth", Engine: "native", Endpoint: "unix:///run/berth/berth.sock", Content: "/var/lib/berth"},
+			[]string{BerthUnit, SupervisorUnit},
 		},
 		"containerd": {
 			handover.Runtime{Name: "containerd", Endpoint: "unix:///run/containerd/containerd.sock", Content: "/var/lib/containerd", Binary: "ctr"},
 			[]string{"containerd.service"},
 		},
 		"crio": {handover.Runtime{Name: "crio", Endpoint: "unix:///var/run/crio/crio.sock"}, []string{"crio.service"}},
+		// It serves CRI over docker, which stays.
+		"cri-dockerd": {handover.Runtime{Name: "cri-dockerd", Endpoint: "unix:///run/cri-dockerd.sock"}, []string{"cri-docker.socket", "cri-docker.service"}},
+		"docker": {
+			handover.Runtime{Name: "docker", Engine: "docker", Endpoint: "unix:///run/berth/berth.sock"},
+			[]string{BerthUnit, "docker.socket", dockerUnit},
+		},
 	}
 }
+
+const dockerUnit = "docker.service"
 
 // detectReplaced finds the runtimes that the node file replaces: the one that the kubelet talks to,
 // those that berth node set up before, and those of an earlier handover. A runtime that serves
 // another purpose is not one of them.
-func detectReplaced(_ context.Context, host provision.Host, n *nodefile.Node) []Replaced {
-	if !host.Live() || n.Runtime.Name == "docker" {
+func detectReplaced(ctx context.Context, host provision.Host, n *nodefile.Node) []Replaced {
+	if !host.Live() || n.Runtime.Name == "docker" && !n.BerthOverDocker() {
 		return nil
 	}
 	files := host.Files()
@@ -55,24 +63,49 @@ func detectReplaced(_ context.Context, host provision.Host, n *nodefile.Node) []
 			found[strings.TrimSpace(line)] = true
 		}
 	}
-	endpoint := kubeletEndpoint(host)
+	endpoint, engine := kubeletEndpoint(host), crisock.BerthsEngine(files)
 	var list []Replaced
 	for _, name := range slices.Sorted(maps.Keys(ReplaceableRuntimes())) {
 		old := ReplaceableRuntimes()[name]
-		if socket := crisock.Configured(files, name); socket != "" {
+		server := name
+		if name == "docker" {
+			server = "berth" // which serves its CRI
+		}
+		if socket := crisock.Configured(files, server); socket != "" {
 			old.Endpoint = "unix://" + socket
 		}
-		uses := endpoint != "" && crisock.Path(endpoint) == crisock.Path(old.Endpoint)
-		if name == n.Runtime.Name || !uses && !found[name] && !provision.Exists(files, path.Join(OwnDir, name+".env")) {
+		uses := endpoint != "" && crisock.Path(endpoint) == crisock.Path(old.Endpoint) || provision.Exists(files, path.Join(OwnDir, name+".env"))
+		if server == "berth" && engine != old.Engine {
+			uses = false
+		}
+		if name == n.Runtime.Name || !uses && !found[name] {
 			continue
 		}
-		if name == "containerd" && provision.Exists(files, "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd") {
-			old.Units = nil // docker needs it
-		}
+		old.Units = unitsToStop(ctx, host, n, old)
 		old.Content = contentDir(files, old)
 		list = append(list, old)
 	}
 	return list
+}
+
+// unitsToStop lists the units of a replaced runtime that nothing else on the machine needs.
+func unitsToStop(ctx context.Context, host provision.Host, n *nodefile.Node, old Replaced) []string {
+	switch old.Name {
+	case "containerd":
+		if n.Runtime.Name == "docker" || provision.Exists(host.Files(), "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd") {
+			return nil // docker needs it
+		}
+	case "docker":
+		if hasOwnContainers(ctx, host) {
+			return []string{BerthUnit}
+		}
+	}
+	return old.Units
+}
+
+// hasOwnContainers reports whether docker runs containers that are not of pods.
+func hasOwnContainers(ctx context.Context, host provision.Host) bool {
+	return slices.ContainsFunc(dockersContainers(ctx, host), func(c handover.Container) bool { return !c.OfPod })
 }
 
 // contentDir is where a runtime keeps its blobs, below the root that its

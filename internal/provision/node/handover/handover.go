@@ -18,8 +18,11 @@ import (
 
 // Runtime is one side of a handover.
 type Runtime struct {
-	// Name is berth, containerd or crio.
+	// Name is berth, containerd, crio, cri-dockerd or docker.
 	Name string
+	// Engine is berth's engine: native for berth, docker for docker, whose CRI berth serves. It
+	// tells the two apart, which have one socket. Empty for the others.
+	Engine string
 	// Endpoint is its CRI socket, "unix:///…".
 	Endpoint string
 	// Content is the directory of its blobs, by algorithm and hash; empty when it keeps

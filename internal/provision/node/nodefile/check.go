@@ -130,11 +130,8 @@ func (c checker) byRuntime() {
 		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has the default handler only; leave this out: GPUs come by cdi")
 		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has the default handler only; leave this out: GPUs come by cdi")
 	case "docker":
-		c.conflict("kubelet.enabled", c.n.Kubelet.Enabled, "docker serves no CRI by itself; leave this out, or choose another runtime")
-		c.conflict("kubelet.kubeadm", c.n.Kubelet.Kubeadm, "docker serves no CRI by itself; leave this out, or choose another runtime")
-		c.conflict("runtime.socket", rt.Socket != "", "docker serves no CRI by itself; leave this out, or choose another runtime")
 		c.noNRI("docker serves no NRI plugins")
-		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "docker makes no sandboxes by itself; leave this out, and set it where its CRI is served")
+		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has its own image for the sandboxes of docker; leave this out")
 	case "crio":
 		c.conflict("runtime.state", rt.State != "", "crio has no such option; leave this out, and set runtime.root")
 	}

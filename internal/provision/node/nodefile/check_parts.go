@@ -71,8 +71,11 @@ func (c checker) network() {
 	c.conflict("network.masquerade.enabled", net.Masquerade.Enabled && net.Mode == "builtin", "berth's own bridge masquerades by itself; leave this out")
 	switch net.Mode {
 	case "builtin":
-		if c.n.Runtime.Name != "berth" && c.n.Runtime.Name != "" {
-			c.Fault("network.mode", "builtin is berth's own network, and %s has none; want cni or kubenet", c.n.Runtime.Name)
+		switch name := c.n.Runtime.Name; {
+		case name == "docker" && !c.n.BerthOverDocker():
+			c.Fault("network.mode", "docker's containers have docker's own network; want cni, or a kubelet or runtime.socket, for which berth serves CRI over docker")
+		case name != "berth" && name != "docker" && name != "":
+			c.Fault("network.mode", "builtin is berth's own network, and %s has none; want cni or kubenet", name)
 		}
 	case "kubenet":
 		if len(net.PodCIDRs) == 0 && c.n.Runtime.Name != "containerd" {

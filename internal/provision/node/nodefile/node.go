@@ -33,19 +33,25 @@ type Node struct {
 	Boot       Boot                  `json:"boot" help:"When this file is applied again by the node itself."`
 }
 
+// BerthOverDocker reports whether berth serves CRI over the node's docker: for a kubelet of the
+// node file, or at a socket for one that somebody else set up.
+func (n *Node) BerthOverDocker() bool {
+	return n.Runtime.Name == "docker" && (n.Kubelet.Enabled || n.Kubelet.Kubeadm || n.Runtime.Socket != "")
+}
+
 // Runtime is the container runtime.
 type Runtime struct {
-	Name         string            `json:"name" help:"Which runtime." oneof:"berth containerd crio docker" required:"yes"`
+	Name         string            `json:"name" help:"Which runtime. With docker, berth serves CRI over it where the node has a kubelet (kubelet.enabled or kubelet.kubeadm) or runtime.socket is set." oneof:"berth containerd crio docker" required:"yes"`
 	Version      string            `json:"version" help:"Version of the runtime. It decides which configuration is written. A whole version of a package, as 1.7.24~ds1-6, is installed, too. Empty: the version in the assets' names, or the lowest version of the distribution's package." example:"\"2.4.2\""`
 	Assets       []Asset           `json:"assets" help:"Archives or binaries that the runtime is installed from. Empty: packages of the distribution; for berth, the running binary itself. A set for containerd has exactly one runc in it."`
 	SkipInstall  bool              `json:"skipInstall" help:"Configure only; the binaries and their unit are there and stay as they are. What must change of the unit goes to a drop-in."`
-	Socket       string            `json:"socket" help:"Path of the CRI socket. Empty: the usual one of the runtime." example:"/run/berth/berth.sock"`
+	Socket       string            `json:"socket" help:"Path of the CRI socket. Empty: the usual one of the runtime. For docker it is berth's, and lets berth serve CRI without a kubelet in this file, too." example:"/run/berth/berth.sock"`
 	Root         string            `json:"root" help:"Directory of images and containers. Empty: the usual one." example:"/var/lib/berth"`
 	State        string            `json:"state" help:"Directory of what dies at reboot. Empty: the usual one." example:"/run/berth"`
 	LogLevel     string            `json:"logLevel" help:"Least level that the runtime logs." oneof:"debug info warn error"`
 	CgroupDriver string            `json:"cgroupDriver" help:"auto is systemd, with both versions of cgroups. On cgroup v1 the kubelet's configuration gets failCgroupV1: false, without which it does not start from 1.35 on." oneof:"auto systemd cgroupfs"`
 	CgroupParent string            `json:"runtimeCgroups" help:"Slice that the runtime's unit runs in, with the systemd driver." example:"/runtime.slice"`
-	SandboxImage string            `json:"sandboxImage" help:"Image of the pause container. Not for berth, which needs none. Empty: the default of the runtime." example:"registry.k8s.io/pause:3.10.1"`
+	SandboxImage string            `json:"sandboxImage" help:"Image of the pause container. Not for berth and docker: berth needs none, and has its own for docker. Empty: the default of the runtime." example:"registry.k8s.io/pause:3.10.1"`
 	Handlers     []Handler         `json:"handlers" help:"Runtime classes beside the default one."`
 	Default      string            `json:"defaultHandler" help:"Handler of pods that name no runtime class. Empty: runc (crun for crio)." example:"runc"`
 	GVisor       GVisor            `json:"gvisor" help:"gVisor as handler runsc."`

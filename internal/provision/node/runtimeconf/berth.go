@@ -5,18 +5,9 @@ import "github.com/berthrun/berth/internal/berthtoml"
 // Berth writes berth.toml. The keys are those of `berth config default`; a test of
 // the command line holds the two together.
 func Berth(m Model) (string, error) {
-	file := berthtoml.File{
-		Socket: m.Socket, Root: m.Root, State: m.State, LogLevel: m.LogLevel,
-		Network:      berthtoml.Network{Mode: "cni", ConfDir: m.CNI.ConfDir, BinDirs: m.CNI.BinDirs},
-		CgroupDriver: "cgroupfs",
-		CDISpecDirs:  append([]string{}, m.CDISpecDirs...),
-	}
-	if m.CNI.Builtin {
-		file.Network.Mode, file.Network.Subnets, file.Network.MTU = "builtin", m.CNI.Subnets, m.CNI.MTU
-	}
-	if m.SystemdCgroup {
-		file.CgroupDriver = "systemd"
-	}
+	file := berthFile(m)
+	file.Root, file.State = m.Root, m.State
+	file.CDISpecDirs = append([]string{}, m.CDISpecDirs...)
 	if !m.SELinux {
 		file.SELinux = "off"
 	}
@@ -28,4 +19,28 @@ func Berth(m Model) (string, error) {
 		return "", err
 	}
 	return render(top)
+}
+
+// BerthOverDocker writes the berth.toml of a berth that serves CRI over docker. Registries, CDI,
+// SELinux and Additions are docker's: Docker writes them.
+func BerthOverDocker(m Model) (string, error) {
+	file := berthFile(m)
+	file.Engine = "docker"
+	return render(file.Table())
+}
+
+// berthFile has the keys that do not depend on the engine.
+func berthFile(m Model) berthtoml.File {
+	file := berthtoml.File{
+		Socket: m.Socket, LogLevel: m.LogLevel,
+		Network:      berthtoml.Network{Mode: "cni", ConfDir: m.CNI.ConfDir, BinDirs: m.CNI.BinDirs},
+		CgroupDriver: "cgroupfs",
+	}
+	if m.CNI.Builtin {
+		file.Network.Mode, file.Network.Subnets, file.Network.MTU = "builtin", m.CNI.Subnets, m.CNI.MTU
+	}
+	if m.SystemdCgroup {
+		file.CgroupDriver = "systemd"
+	}
+	return file
 }

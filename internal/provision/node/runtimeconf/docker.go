@@ -39,7 +39,7 @@ func Docker(m Model) (map[string]any, error) {
 	}
 	setText(top, "default-runtime", m.DefaultHandler)
 	dockerRegistries(top, m.Registries)
-	if m.CNI.MTU > 0 {
+	if m.CNI.MTU > 0 && !m.ServesPods {
 		top["mtu"] = m.CNI.MTU
 	}
 	if m.Logs != nil {

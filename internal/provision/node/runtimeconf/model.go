@@ -42,6 +42,9 @@ type Model struct {
 	// RegistryDir is the directory of the hosts.toml tree; empty when there is none.
 	RegistryDir string
 	Registries  []registries.Registry
+	// ServesPods is set where berth serves CRI over docker: CNI is the network of pods then, and not
+	// that of docker's own containers.
+	ServesPods bool
 	// Logs is set where the runtime rotates logs itself (docker).
 	Logs *nodefile.Logs
 	// Additions are dotted paths to values.

@@ -1,0 +1,206 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
+	"github.com/berthrun/berth/internal/engine/docker/labels"
+	"github.com/berthrun/berth/internal/engine/docker/legacy"
+	"github.com/berthrun/berth/internal/engine/podcgroup"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// Adoption says which pods of another runtime the engine takes over.
+type Adoption struct {
+	// On is false for a berth that takes over no more pods. It keeps those that it has.
+	On bool
+	// Roots are the directories of dockershim and cri-dockerd. Their checkpoints are below.
+	Roots []string
+	// Quarantine is where damaged checkpoints go.
+	Quarantine string
+}
+
+var _ engine.Adopter = (*Engine)(nil)
+
+// Former implements engine.Adopter: it lists the containers with the labels of dockershim and
+// cri-dockerd.
+func (e *Engine) Former(ctx context.Context) (*engine.Former, error) {
+	former := &engine.Former{}
+	if !e.cfg.Adoption.On {
+		return former, nil
+	}
+	ids, err := e.findFormer(ctx)
+	if err != nil || len(ids) == 0 {
+		return former, err
+	}
+	err = legacy.Claim(e.facts.Load().RootDir, e.cfg.Instance)
+	if errors.Is(err, errs.Exists) {
+		e.log.Warn("leaving the pods of dockershim and cri-dockerd alone", "error", err)
+		return former, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	g, groupCtx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * runtime.GOMAXPROCS(0))
+	for _, id := range ids {
+		g.Go(func() error {
+			sandbox, c, err := e.readFormer(groupCtx, id)
+			switch {
+			case groupCtx.Err() != nil || errors.Is(err, errs.Unavailable):
+				return err
+			case err != nil && !errors.Is(err, errs.NotFound):
+				e.log.Error("cannot adopt a container; leaving it alone", "container", id, "error", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if sandbox != nil {
+				former.Sandboxes = append(former.Sandboxes, sandbox)
+			}
+			if c != nil {
+				former.Containers = append(former.Containers, c)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, sandbox := range former.Sandboxes {
+		legacy.Join(sandbox, former.Containers)
+	}
+	return former, nil
+}
+
+// findFormer returns the ids of what can be adopted, and names in the log what is too old for it.
+func (e *Engine) findFormer(ctx context.Context) (ids []string, err error) {
+	listed, err := e.client.ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the containers of a former runtime: %w", err)
+	}
+	var old []string
+	for i := range listed.Items {
+		c := &listed.Items[i]
+		switch legacy.OriginOf(c.Labels, c.Names) {
+		case legacy.Adoptable:
+			ids = append(ids, c.ID)
+		case legacy.TooOld:
+			old = append(old, strings.TrimPrefix(c.Names[0], "/"))
+		case legacy.Other:
+		}
+	}
+	if len(old) > 0 {
+		e.log.Warn("leaving containers alone: they have names of pods and no labels of dockershim; remove them by hand when their pods are gone",
+			"containers", strings.Join(old, ", "))
+	}
+	return ids, nil
+}
+
+// readFormer reads a container, which is either a sandbox or a container of one.
+func (e *Engine) readFormer(ctx context.Context, id string) (*engine.FormerSandbox, *engine.FormerContainer, error) {
+	answer, err := e.client.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	got := &answer.Container
+	if got.State == nil || got.Config == nil || got.HostConfig == nil {
+		return nil, nil, errors.New("the engine's answer has no state or no configuration")
+	}
+	if got.Config.Labels[labels.Type] == labels.TypeSandbox {
+		sandbox, err := e.formerSandbox(got)
+		return sandbox, nil, err
+	}
+	c, err := legacy.Container(got)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.State = stateOf(got.State.Status); c.State == engine.StateRunning {
+		c.Pid = got.State.Pid
+	}
+	if exit, ended := e.exitOf(id, got); ended {
+		c.Exit = &exit
+	}
+	return nil, c, nil
+}
+
+func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSandbox, error) {
+	checkpoint, err := e.former.Read(got.ID)
+	var corrupt *checkpoints.CorruptError
+	switch {
+	case errors.As(err, &corrupt):
+		e.log.Error("cannot read the host ports of a pod; adopting it without", "sandbox", got.ID, "error", err)
+	case errs.IgnoreNotFound(err) != nil:
+		return nil, err
+	}
+	sandbox, err := legacy.Sandbox(got, checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	sandbox.Running = stateOf(got.State.Status) == engine.StateRunning
+	sandbox.Sandbox = &engine.Sandbox{CgroupParent: e.cgroupParentOf(got), Pid: got.State.Pid}
+	if sandbox.Running && !hostNetwork(sandbox.Config) {
+		sandbox.Sandbox.NetNS = e.sandboxPaths(got.ID).netns
+	}
+	sandbox.Sandbox.Backend, err = engine.EncodeBackend(pauseContainer{got.ID})
+	return sandbox, err
+}
+
+// cgroupParentOf is the cgroup in which the engine has created a container. Without one in its
+// request it is the engine's default.
+func (e *Engine) cgroupParentOf(got *container.InspectResponse) string {
+	switch {
+	case got.HostConfig.CgroupParent != "":
+		return got.HostConfig.CgroupParent
+	case e.facts.Load().CgroupDriver == podcgroup.Systemd:
+		return "system.slice"
+	}
+	return "/docker"
+}
+
+// AdoptSandbox implements engine.Adopter.
+func (e *Engine) AdoptSandbox(ctx context.Context, id string, sb *engine.Sandbox) error {
+	e.objects.adopt(id, true)
+	got, err := e.objects.inspect(ctx, id)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	if sb == nil || !got.State.Running {
+		return nil
+	}
+	if err := os.MkdirAll(e.sandboxPaths(id).dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
+	}
+	e.objects.started(id, got)
+	if groups, err := e.podCgroups.Paths(sb.CgroupParent); err == nil {
+		e.meter.Watch(id, groups)
+	}
+	if sb.NetNS == "" {
+		return nil
+	}
+	if ns, err := sysns.OpenNetNS(sb.NetNS); err == nil {
+		return ns.Close() // an earlier attempt has pinned it
+	}
+	if err := sysns.RemoveNetNS(sb.NetNS); err != nil {
+		return err
+	}
+	return pinNetNS(got.State.Pid, sb.NetNS)
+}
+
+// AdoptContainer implements engine.Adopter.
+func (e *Engine) AdoptContainer(_ context.Context, id string) error {
+	e.objects.adopt(id, false)
+	return nil
+}

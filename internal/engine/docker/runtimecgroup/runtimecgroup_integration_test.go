@@ -1,0 +1,138 @@
+//go:build integration
+
+package runtimecgroup
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/docker/dockertest"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// group returns a cgroup for one test, which must be empty at its end.
+func group(t *testing.T, tree *cgroup.Tree) string {
+	t.Helper()
+	name := "/berth-runtimecgroup-" + strconv.Itoa(os.Getpid())
+	t.Cleanup(func() {
+		if err := tree.Remove(name); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+func findTree(t *testing.T) *cgroup.Tree {
+	t.Helper()
+	tree, err := cgroup.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// await waits until a condition holds. There are no events for the cgroup of a process.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(require.Patience(30 * time.Second))
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// TestEngineIsKeptInItsCgroup: dockerd and its containerd are in the cgroup, again after a restart
+// of the engine. A container and its shim are not.
+func TestEngineIsKeptInItsCgroup(t *testing.T) {
+	tree := findTree(t)
+	cgroupPath := group(t, tree)
+	d := dockertest.Start(t, dockertest.Options{LiveRestore: true})
+	k, err := Start(Options{Endpoint: d.Endpoint, Cgroup: cgroupPath, Tree: tree, Period: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	socket := strings.TrimPrefix(d.Endpoint, "unix://")
+	settled := func() bool {
+		pids, err := processes(t.Context(), socket)
+		if err != nil || len(pids) != 2 || pids[0] != d.Pid() {
+			return false
+		}
+		for _, pid := range pids {
+			if in, err := tree.Admitted(cgroupPath, pid); err != nil || !in {
+				return false
+			}
+		}
+		return true
+	}
+	await(t, "dockerd and containerd in the cgroup", settled)
+	pids, err := processes(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := program(pids[0]), program(pids[1]); a != "dockerd" || b != "containerd" {
+		t.Errorf("the processes are %s and %s", a, b)
+	}
+	for _, pid := range pids {
+		scoreIsLowered(t, pid)
+	}
+	d.Kill()
+	d.Launch()
+	await(t, "the new dockerd and containerd in the cgroup", settled)
+}
+
+// scoreIsLowered checks a process where the host allows it to be spared.
+func scoreIsLowered(t *testing.T, pid int) {
+	t.Helper()
+	own, err := sysproc.ReadCapabilities()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(own.Bounding, "CAP_SYS_RESOURCE") {
+		t.Log("oom_score_adj is not checked: this host does not allow root to lower it")
+		return
+	}
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"))
+	if err != nil || strings.TrimSpace(string(data)) != strconv.Itoa(oomScoreAdj) {
+		t.Errorf("oom_score_adj of process %d: %q, %v", pid, data, err)
+	}
+}
+
+// TestSocketOfASocketUnit: a process that was passed a listening socket is found by the socket.
+func TestSocketOfASocketUnit(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := holder(socket)
+	if err != nil || pid != os.Getpid() {
+		t.Errorf("process %d, %v; want %d", pid, err, os.Getpid())
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(socket, link); err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := holder(link); err != nil || pid != os.Getpid() {
+		t.Errorf("by a link: process %d, %v; want %d", pid, err, os.Getpid())
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := processes(t.Context(), socket); !errors.Is(err, errs.Unavailable) {
+		t.Errorf("nobody listens: %v, want Unavailable", err)
+	}
+}

@@ -1,0 +1,112 @@
+// Package users reads the files of images that say who their users are. A Docker Engine reads them,
+// too, but it looks up numbers as names, and it leaves out the groups of a user whose group a request
+// names.
+package users
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"sync"
+
+	"github.com/moby/moby/client"
+
+	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/engine/docker/faults"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+)
+
+// Files are the content of an image's /etc/passwd and /etc/group, nil for a file that it does not
+// have.
+type Files struct{ Passwd, Group []byte }
+
+// maxImages bounds how many images' files are kept.
+const maxImages = 256
+
+// Reader reads the files of images and keeps them: an image does not change. All methods are safe
+// for concurrent use.
+type Reader struct {
+	client *api.Client
+
+	mu   sync.Mutex
+	kept map[string]Files
+}
+
+// New returns a Reader that uses c.
+func New(c *api.Client) *Reader { return &Reader{client: c, kept: map[string]Files{}} }
+
+// Kept returns the files of an image if they were read before.
+func (r *Reader) Kept(imageID string) (files Files, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	files, ok = r.kept[imageID]
+	return files, ok
+}
+
+// Read reads the files of an image from a container of it that was not started. engineID is the
+// Docker Engine's id of that container.
+func (r *Reader) Read(ctx context.Context, imageID, engineID string) (files Files, err error) {
+	if files.Passwd, err = r.file(ctx, engineID, "/etc/passwd"); err != nil {
+		return Files{}, err
+	}
+	if files.Group, err = r.file(ctx, engineID, "/etc/group"); err != nil {
+		return Files{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.kept) >= maxImages {
+		for id := range maps.Keys(r.kept) { // any of them
+			delete(r.kept, id)
+			break
+		}
+	}
+	r.kept[imageID] = files
+	return files, nil
+}
+
+// maxLinks bounds how many links a file of an image may lead through.
+const maxLinks = 8
+
+// file returns the content of a file of a container, nil if it has something else in its place. It
+// reads one byte more than the longest file of users, so that a longer one is found out.
+func (r *Reader) file(ctx context.Context, engineID, path string) ([]byte, error) {
+	for range maxLinks {
+		got, err := r.client.CopyFromContainer(ctx, engineID, client.CopyFromContainerOptions{SourcePath: path})
+		if errors.Is(err, errs.NotFound) || faults.IsLinkLoop(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s of the image: %w", path, err)
+		}
+		content, link, err := first(got)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s of the image: %w", path, err)
+		}
+		if !link {
+			return content, nil
+		}
+		path = got.Stat.LinkTarget // from the root of the container
+	}
+	return nil, nil
+}
+
+// first reads the only entry of an archive. link is true for a symbolic link.
+func first(got client.CopyFromContainerResult) (content []byte, link bool, err error) {
+	defer got.Content.Close()
+	entries := tar.NewReader(got.Content)
+	header, err := entries.Next()
+	switch {
+	case err != nil:
+		return nil, false, err
+	case header.Typeflag == tar.TypeSymlink:
+		return nil, got.Stat.LinkTarget != "", nil
+	case header.Typeflag != tar.TypeReg:
+		return nil, false, nil
+	}
+	content, err = io.ReadAll(io.LimitReader(entries, ocispec.MaxUserFile+1))
+	return content, false, err
+}

@@ -1,0 +1,140 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/exits"
+	"github.com/berthrun/berth/internal/pod/record"
+	"github.com/berthrun/berth/internal/store"
+)
+
+// adoptFormer takes over the sandboxes and containers that another runtime made. It writes the
+// records of all before it changes anything, and takes over what has a record: also what an
+// earlier start has recorded. So it can be interrupted at any point, and repeated.
+func (r *recovery) adoptFormer(ctx context.Context) error {
+	adopter, can := r.Engine.(engine.Adopter)
+	if !can {
+		return nil
+	}
+	former, err := adopter.Former(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the pods of a former runtime: %w", err)
+	}
+	for _, sandbox := range former.Sandboxes {
+		r.recorded("sandbox", sandbox.ID, r.recordFormerSandbox(sandbox))
+	}
+	for _, c := range former.Containers {
+		r.recorded("container", c.ID, r.recordFormerContainer(ctx, c))
+	}
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for _, rec := range r.Records.Containers.All() {
+		if rec.Adopted {
+			g.Go(func() error {
+				if err := adopter.AdoptContainer(ctx, rec.ID); err != nil {
+					r.Log.Error("cannot adopt a container", "container", rec.ID, "error", err)
+				}
+				return nil
+			})
+		}
+	}
+	for _, rec := range r.Records.Sandboxes.All() {
+		if rec.Adoption != "" {
+			g.Go(func() error {
+				errs.Protect("adoption of sandbox "+rec.ID, func() { r.takeOver(ctx, adopter, rec) })
+				return nil
+			})
+		}
+	}
+	return g.Wait()
+}
+
+// recorded logs what became of the record of an object. One that has no record stays with the
+// other runtime until the next start.
+func (r *recovery) recorded(kind, id string, err error) {
+	switch {
+	case err == nil:
+		r.Log.Info("adopting what another runtime made", "kind", kind, "id", id)
+	case !errors.Is(err, errs.Exists):
+		r.Log.Error("cannot adopt what another runtime made", "kind", kind, "id", id, "error", err)
+	}
+}
+
+// recordFormerSandbox writes the record of a sandbox that another runtime made. Kind Exists if
+// there is one.
+func (r *recovery) recordFormerSandbox(sandbox *engine.FormerSandbox) error {
+	rec := &record.Sandbox{
+		ID: sandbox.ID, Boot: r.BootID, State: record.SandboxReady, Adoption: record.AdoptionBegun,
+		Config: store.MessageOf(sandbox.Config), CreatedAt: sandbox.CreatedAt, Engine: sandbox.Sandbox,
+	}
+	if !sandbox.Running {
+		rec.State, rec.Message = record.SandboxStopping, "it did not run when berth adopted it"
+	}
+	return r.Records.Sandboxes.Create(rec.ID, rec)
+}
+
+// recordFormerContainer is recordFormerSandbox for containers.
+func (r *recovery) recordFormerContainer(ctx context.Context, c *engine.FormerContainer) error {
+	if _, err := r.Records.Containers.Get(c.ID); err == nil {
+		return errs.Exists
+	}
+	rec := &record.Container{
+		ID: c.ID, SandboxID: c.SandboxID, Boot: r.BootID, Adopted: true, Engine: &engine.Container{},
+		Config: store.MessageOf(c.Config), LogPath: c.LogPath, CreatedAt: c.CreatedAt, StartedAt: c.StartedAt, Pid: c.Pid,
+		Image: record.ImageSnapshot{ID: c.ImageID, Ref: c.ImageID},
+	}
+	if img, err := r.Images.Get(ctx, c.ImageID); err == nil {
+		rec.Image = record.SnapshotOf(img)
+	} else if !errors.Is(err, errs.NotFound) {
+		return err
+	}
+	rec.Image.StopSignal = c.StopSignal
+	switch {
+	case c.Exit != nil:
+		reason, message := exits.ReasonOf(c.Exit)
+		rec.SetExited(c.Exit.At, c.Exit.Code, reason, message)
+	case c.State == engine.StateRunning:
+		rec.State = record.ContainerRunning
+	case c.State == engine.StateCreated:
+		rec.State = record.ContainerCreated
+	default:
+		return fmt.Errorf("it is being removed: %w", errs.State)
+	}
+	return r.Records.Containers.Create(rec.ID, rec)
+}
+
+// takeOver finishes the adoption of a sandbox that has a record.
+func (r *recovery) takeOver(ctx context.Context, adopter engine.Adopter, rec *record.Sandbox) {
+	ctx, cancel := context.WithTimeout(ctx, r.Step)
+	defer cancel()
+	if err := adopter.AdoptSandbox(ctx, rec.ID, rec.Engine); err != nil {
+		r.Log.Error("cannot adopt a sandbox", "sandbox", rec.ID, "error", err)
+	}
+	if rec.Adoption == record.AdoptionDone {
+		return
+	}
+	sb := rec.Engine
+	if sb == nil { // it was recorded before the node was restarted
+		sb = &engine.Sandbox{}
+	}
+	result, err := r.Attachments.Adopt(ctx, rec, sb)
+	if err != nil {
+		r.Log.Error("cannot adopt the network of a sandbox", "sandbox", rec.ID, "error", err)
+		return
+	}
+	if _, err := r.Records.Sandboxes.Update(rec.ID, func(sb *record.Sandbox) error {
+		sb.Adoption = record.AdoptionDone
+		if sb.State == record.SandboxReady {
+			sb.Network = result
+		}
+		return nil
+	}); err != nil {
+		r.Log.Error("cannot record the adoption of a sandbox", "sandbox", rec.ID, "error", err)
+	}
+}

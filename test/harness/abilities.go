@@ -1,0 +1,128 @@
+package harness
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/require"
+)
+
+// Refuses returns the reason if the engine under test refuses a request, which is a constant of package
+// translate: Unimplemented, with the reason in the message. Nil if the engine honours it.
+func (b *Berth) Refuses(requested string) error {
+	b.T.Helper()
+	if b.Docker == nil {
+		return nil
+	}
+	refusal, facts := translate.RefusalOf(requested), b.dockerFacts()
+	switch {
+	case !refusal.Holds(facts), requested == translate.SELinuxOptions && facts.SELinux, requested == translate.SwapLimit && facts.SwapLimit:
+		return nil
+	}
+	return errors.New(refusal.Reason)
+}
+
+// Needs skips a test that makes a request which the engine under test refuses.
+func (b *Berth) Needs(t testing.TB, requested string) {
+	t.Helper()
+	require.Engine(t, requested, b.Refuses(requested))
+}
+
+// dockerFacts are what the Docker engine of the instance can do.
+func (b *Berth) dockerFacts() *translate.Facts {
+	b.T.Helper()
+	if b.facts != nil {
+		return b.facts
+	}
+	client, err := api.New(api.Options{Endpoint: b.Docker.Endpoint})
+	must(b.T, err)
+	defer client.Close()
+	found, err := client.Facts(b.Ctx())
+	must(b.T, err)
+	facts := translate.FactsOf(found)
+	b.facts = &facts
+	return b.facts
+}
+
+// The parts of the native engine that no request of CRI is about. Has and NeedsPart name them.
+const (
+	// LoneCommands are cgroups of their own for commands in a container.
+	LoneCommands = "a cgroup for each command in a container"
+	// OrderedStreams is one order of the lines of stdout and stderr.
+	OrderedStreams = "one order of the lines of stdout and stderr"
+	// ManifestAnnotations are the annotations of an image's manifest.
+	ManifestAnnotations = "annotations of the manifests of images"
+	// Inheritable are capabilities in the inheritable set, and Hooks the annotations that hooks see.
+	Inheritable = "inheritable capabilities by configuration"
+	Hooks       = "annotations that hooks of the OCI runtime see"
+	// ClampedLimits are limits of processes, and scores of the OOM killer, that are lowered to what the host allows.
+	ClampedLimits = "limits that are lowered to what the host allows"
+	// OwnCDI is a configuration of CDI that is berth's.
+	OwnCDI = "directories of CDI specs by configuration"
+	// PrivilegedFilter is the seccomp profile of privileged containers.
+	PrivilegedFilter = "a seccomp profile for privileged containers"
+	// CheckedArchives are imports that refuse layers which lead out of the root filesystem.
+	CheckedArchives = "archives whose layers are checked by berth"
+	// MadeRootfs are mounts and root filesystems that berth makes.
+	MadeRootfs = "root filesystems and /dev/shm that berth makes"
+	// FrozenByRuntime is a container that is frozen with its cgroup.
+	FrozenByRuntime = "commands in a container whose cgroup is frozen"
+)
+
+// missingParts has the reasons why a part is not there with a Docker Engine.
+func missingParts() map[string]string {
+	return map[string]string{
+		LoneCommands:        "the Docker Engine runs commands in the cgroup of the container",
+		OrderedStreams:      "the Docker Engine reads the streams one by one",
+		ManifestAnnotations: "the Docker Engine keeps no manifests with its graph drivers",
+		Inheritable:         "the Docker Engine's API has no inheritable capabilities",
+		Hooks:               "the Docker Engine's API has no annotations of the OCI spec before version 1.43",
+		ClampedLimits:       "the Docker Engine passes limits on as they are, and the test's runtime changes them",
+		OwnCDI:              "the Docker Engine reads CDI specs in directories of its own configuration",
+		PrivilegedFilter:    "the Docker Engine has no filter for privileged containers before API 1.42",
+		CheckedArchives:     "the Docker Engine unpacks layers itself, in the root of the image",
+		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
+		FrozenByRuntime:     "the Docker Engine does not notice that somebody else froze a cgroup",
+	}
+}
+
+// Has reports whether the engine under test has a part.
+func (b *Berth) Has(part string) bool { return b.Docker == nil || missingParts()[part] == "" }
+
+// NeedsPart skips a test that is about a part which the engine under test does not have.
+func (b *Berth) NeedsPart(t testing.TB, part string) {
+	t.Helper()
+	if b.Has(part) {
+		return
+	}
+	require.Engine(t, part, errors.New(missingParts()[part]))
+}
+
+// PodInit is in the command line of the process that reaps the orphans of a pod with a shared PID
+// namespace.
+func (b *Berth) PodInit() string {
+	if b.Docker != nil {
+		return "/pause"
+	}
+	return "pod-init"
+}
+
+// PodInitUser is the user of that process, and its group.
+func (b *Berth) PodInitUser() string {
+	if b.Docker != nil {
+		return "65535"
+	}
+	return "2147000000"
+}
+
+// KnownCapabilities are the capabilities that the engine under test knows, as a set of bits: engines
+// with an API before 1.42 know none after CAP_AUDIT_READ.
+func (b *Berth) KnownCapabilities() uint64 {
+	b.T.Helper()
+	if b.Docker != nil && b.dockerFacts().Before("1.42") {
+		return 1<<38 - 1
+	}
+	return 1<<64 - 1
+}
