@@ -67,6 +67,10 @@ const (
 	CheckedArchives = "archives whose layers are checked by berth"
 	// MadeRootfs are mounts and root filesystems that berth makes.
 	MadeRootfs = "root filesystems and /dev/shm that berth makes"
+	// LinksInVolumes are links of an image that a sub path of a volume leads through.
+	LinksInVolumes = "absolute links in the sub paths of mounted images"
+	// EarlyFaults are faults of a container's parts that its create finds.
+	EarlyFaults = "faults of mounts, devices and filters that the create of a container finds"
 	// FrozenByRuntime is a container that is frozen with its cgroup.
 	FrozenByRuntime = "commands in a container whose cgroup is frozen"
 )
@@ -84,6 +88,8 @@ func missingParts() map[string]string {
 		PrivilegedFilter:    "the Docker Engine has no filter for privileged containers before API 1.42",
 		CheckedArchives:     "the Docker Engine unpacks layers itself, in the root of the image",
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
+		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
+		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
 		FrozenByRuntime:     "the Docker Engine does not notice that somebody else froze a cgroup",
 	}
 }

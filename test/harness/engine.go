@@ -19,7 +19,7 @@ func engineArgs(t testing.TB, b *Berth, opts Options) []string {
 	case "", "native":
 		return nil
 	case "docker":
-		return b.StartDocker(dockertest.Options{LiveRestore: true})
+		return b.StartDocker(dockertest.Options{LiveRestore: true, CDIDirs: opts.CDIDirs})
 	default:
 		t.Fatalf("BERTH_ENGINE=%s: there is no such engine", name)
 		return nil

@@ -31,6 +31,8 @@ type Options struct {
 	Config string
 	// NoImages leaves the store empty.
 	NoImages bool
+	// CDIDirs hold CDI specs, none for the engine's own directories.
+	CDIDirs []string
 	// Docker starts a Docker engine for the instance, nil for the engine that BERTH_ENGINE names.
 	Docker *dockertest.Options
 	// BinDir holds the binaries; "" is BERTH_BIN.

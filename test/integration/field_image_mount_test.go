@@ -108,7 +108,7 @@ func imageShared(t *testing.T, b *harness.Berth, id string) {
 	other.Mounts = []*runtimeapi.Mount{imageMount("data")}
 	second := b.Create(pod.Sandbox, other, pod.Config)
 	b.StartContainer(second)
-	if mounts := volumeMounts(b); len(mounts) != 3 {
+	if mounts := volumeMounts(b); b.Has(harness.MadeRootfs) && len(mounts) != 3 {
 		t.Errorf("two containers and one volume have the mounts %q", mounts)
 	}
 	wantOut(t, b, pod.Container, [][2]string{
@@ -134,6 +134,7 @@ func imageShared(t *testing.T, b *harness.Berth, id string) {
 }
 
 func imageForUsers(t *testing.T, b *harness.Berth, _ string) {
+	b.Needs(t, translate.UserNamespaces)
 	pod := runPodWith(b, "volume-users", "sleep 1000", inUsers(func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 		withVolume("data")(config, container)
 		container.Mounts[0].UidMappings, container.Mounts[0].GidMappings = idRange(usersRoot), idRange(usersRoot)
@@ -152,6 +153,9 @@ func imageSubPaths(t *testing.T, b *harness.Berth, _ string) {
 	container := b.Container("c", "sleep 1000")
 	// Links stay in the image, wherever they point.
 	container.Mounts = []*runtimeapi.Mount{imageMount("data/absolute"), imageMount("data/./sub/")}
+	if !b.Has(harness.LinksInVolumes) {
+		container.Mounts[0].ImageSubPath = "data/sub"
+	}
 	container.Mounts[1].ContainerPath = "/second"
 	id := b.Create(sandbox, container, config)
 	b.StartContainer(id)
@@ -162,6 +166,14 @@ func imageSubPaths(t *testing.T, b *harness.Berth, _ string) {
 	} {
 		wrong := b.Container("wrong", "true")
 		wrong.Mounts = []*runtimeapi.Mount{imageMount(path)}
+		if !b.Has(harness.EarlyFaults) {
+			wrong.Metadata.Name = "wrong-" + strings.ReplaceAll(path, "/", "-")
+			_, err := b.Runtime.StartContainer(b.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: b.Create(sandbox, wrong, config)})
+			if err == nil {
+				t.Errorf("%s is mounted", path)
+			}
+			continue
+		}
 		_, err := b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: wrong, SandboxConfig: config})
 		// The kubelet matches the beginning of the message.
 		if status.Code(err) != code || !strings.HasPrefix(status.Convert(err).Message(), "ImageVolumeMountFailed") {
@@ -202,7 +214,9 @@ func imageKept(t *testing.T, b *harness.Berth, id string) {
 
 func imageSurvives(t *testing.T, b *harness.Berth, _ string) {
 	pod := runPodWith(b, "volume-crash", "sleep 1000", withVolume("data"))
-	harness.Kill(t, b.SupervisorPid())
+	if supervisor := b.SupervisorPid(); supervisor != 0 {
+		harness.Kill(t, supervisor)
+	}
 	b.KillDaemon()
 	b.StartDaemon()
 	wantOut(t, b, pod.Container, [][2]string{{"cat /volume/file", "low"}})

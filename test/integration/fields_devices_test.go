@@ -28,7 +28,7 @@ func devices(list ...*runtimeapi.Device) func(containerConfig) {
 // TestFieldsOfDevices: what a container can do with its devices.
 func TestFieldsOfDevices(t *testing.T) {
 	specs := t.TempDir()
-	f := newFields(t, harness.Options{Config: fmt.Sprintf("[runtime]\ncdi_spec_dirs = [%q]\n", specs)}, nil)
+	f := newFields(t, harness.Options{Config: fmt.Sprintf("[runtime]\ncdi_spec_dirs = [%q]\n", specs), CDIDirs: []string{specs}}, nil)
 	f.try(t, "devices{host,container,permissions}", func(t *testing.T) {
 		const zero = "head -c 3 /dev/inner | wc -c; echo x 2>/dev/null >/dev/inner && echo written || echo refused"
 		want(t, "rw", f.says(t, zero, devices(&runtimeapi.Device{HostPath: "/dev/zero", ContainerPath: "/dev/inner", Permissions: "rw"})), "3 written")
@@ -64,6 +64,11 @@ func TestFieldsOfDevices(t *testing.T) {
 		}
 		config := f.Container("gone", "exit 0")
 		toy(config)
+		if !f.Has(harness.EarlyFaults) {
+			_, err := f.Runtime.StartContainer(f.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: f.Create(f.sandbox, config, f.config)})
+			checkRefusal(t, err, codes.InvalidArgument, []string{"berth.test/toy=one"})
+			return
+		}
 		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
 		checkRefusal(t, err, codes.InvalidArgument, []string{"CDI_devices", "berth.test/toy=one"})
 	})

@@ -137,12 +137,12 @@ func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Lo
 	return streaming.Listen(ctx, opts)
 }
 
-// kubenetBridge is the name that kubenet's bridge has.
-const kubenetBridge = "cbr0"
-
 // formerNetworkDir is the directory, below that of the network, of adopted pods that are on
 // another network than new ones.
 const formerNetworkDir = "former"
+
+// kubenetBridge is the name that kubenet's bridge has.
+const kubenetBridge = "cbr0"
 
 func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
 	if cfg.Network.Mode == "cni" {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/berthrun/berth/internal/require"
@@ -23,6 +24,8 @@ type Options struct {
 	LiveRestore bool
 	// CgroupDriver is cgroupfs or systemd, "" for cgroupfs.
 	CgroupDriver string
+	// CDIDirs hold CDI specs, none for the engine's own. Engines before 25 know none.
+	CDIDirs []string
 	// Args are added to the command line.
 	Args []string
 }
@@ -70,6 +73,7 @@ func Start(t testing.TB, opts Options) *Daemon {
 	if opts.LiveRestore {
 		d.args = append(d.args, "--live-restore")
 	}
+	d.args = append(d.args, cdiArguments(program, opts.CDIDirs)...)
 	d.args = append(d.args, opts.Args...)
 	if opts.NetNS != "" {
 		nsenter := require.Binary(t, "nsenter")
@@ -77,6 +81,23 @@ func Start(t testing.TB, opts Options) *Daemon {
 	}
 	d.Launch()
 	return d
+}
+
+// cdiArguments makes an engine read CDI specs in directories, if it can.
+func cdiArguments(program string, dirs []string) []string {
+	const flag = "--cdi-spec-dir"
+	if len(dirs) == 0 {
+		return nil
+	}
+	help, err := exec.Command(program, "--help").CombinedOutput() //nolint:noctx // it ends by itself
+	if err != nil || !strings.Contains(string(help), flag) {
+		return nil
+	}
+	var arguments []string
+	for _, dir := range dirs {
+		arguments = append(arguments, flag, dir)
+	}
+	return arguments
 }
 
 func findProgram(t testing.TB) string {

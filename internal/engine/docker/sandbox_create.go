@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/client"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -56,9 +55,8 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 		if err := pinNetNS(running.State.Pid, paths.netns); err != nil {
 			return nil, err
 		}
-		// Engines turn IPv6 off in a namespace without a network of their own.
-		if err := sysns.InNetNS(paths.netns, func() error { return sysns.WriteSysctls(ipv6On()) }); err != nil {
-			return nil, fmt.Errorf("cannot turn IPv6 on in the sandbox: %w", err)
+		if err := sysns.InNetNS(paths.netns, func() error { return prepareNetNS(spec.Config) }); err != nil {
+			return nil, fmt.Errorf("cannot prepare the sandbox's network namespace: %w", err)
 		}
 		sb.NetNS = paths.netns
 	}
@@ -94,7 +92,7 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 		return nil, fmt.Errorf("cannot create the pause container: %w", err)
 	}
 	e.objects.put(spec.ID, object{engineID: engineID, sandbox: true})
-	if _, err := e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{}); err != nil {
+	if err := e.start(ctx, engineID); err != nil {
 		return nil, fmt.Errorf("cannot start the pause container: %w", err)
 	}
 	running, err := e.objects.inspect(ctx, spec.ID)
@@ -178,6 +176,19 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 	}
 	if err := sysns.InNetNS(sb.NetNS, func() error { return sysns.WriteSysctls(sysctls) }); err != nil {
 		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
+	}
+	return nil
+}
+
+// prepareNetNS undoes in the calling thread's network namespace what engines do to one without a
+// network of theirs: they turn IPv6 off, and the pause container's read-only /sys would make that of
+// privileged containers read-only.
+func prepareNetNS(config *runtimeapi.PodSandboxConfig) error {
+	if err := sysns.WriteSysctls(ipv6On()); err != nil {
+		return err
+	}
+	if request.SandboxSecurity(config).GetPrivileged() {
+		return sysns.WritableSysfs()
 	}
 	return nil
 }

@@ -28,23 +28,18 @@ func (b *builder) replace() []string {
 	var names strings.Builder
 	for _, old := range b.f.Replaced {
 		names.WriteString(old.Name + "\n")
-		if !b.otherEngine(old) { // its pods are stopped before berth restarts
+		switch {
+		case b.adopts(old):
+			continue // beforeBerth has stopped it
+		case !b.otherEngine(old): // or beforeBerth has stopped its pods
 			b.drainBeside(old, to)
 		}
 		before = append(before, drainOf(old))
 		units = union(units, old.Units) // berth's is one of two of them
 	}
-	last := append(slices.Clone(before), "unit "+b.rt.criUnit)
-	for _, unit := range units {
-		if unit == b.rt.criUnit {
-			continue // the new runtime runs in it
-		}
-		no := false
-		stop := tasks.Unit{M: b.meta("runtime", last...), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
-		b.add(stop)
-		before = append(before, stop.ID())
-		last = []string{stop.ID()}
-	}
+	// The new runtime may run in the unit of the old one.
+	units = slices.DeleteFunc(units, func(unit string) bool { return unit == b.rt.criUnit })
+	before = append(before, b.stop(units, append(slices.Clone(before), "unit "+b.rt.criUnit))...)
 	b.add(tasks.File{M: b.meta("runtime"), Path: facts.ReplacedFile, Content: names.String()})
 	if !b.n.Kubelet.Enabled && b.f.Kubelet {
 		b.moveKubelet(to.Endpoint, before)
@@ -76,18 +71,40 @@ func (b *builder) otherEngine(old facts.Replaced) bool {
 	return b.rt.criUnit == facts.BerthUnit && old.Engine != ""
 }
 
-// drainOtherEngine adds the task that stops the pods of berth's other engine. It comes after the
-// task that starts what the new engine needs, and before berth restarts. It returns what berth's
-// unit waits for.
-func (b *builder) drainOtherEngine(after string) []string {
+// adopts reports whether berth takes over the pods of a replaced runtime when it starts: cri-dockerd
+// made them in the same docker. It must not run beside berth, which would undo its work.
+func (b *builder) adopts(old facts.Replaced) bool {
+	return b.n.BerthOverDocker() && old.Name == facts.CRIDockerd
+}
+
+// beforeBerth adds the tasks that end the runtimes that do not run beside berth: the pods of its
+// other engine stop, and so does cri-dockerd. They come after the task that starts what the new
+// engine needs. It returns what berth's unit waits for.
+func (b *builder) beforeBerth(after string) []string {
 	var before []string
 	for _, old := range b.f.Replaced {
-		if b.otherEngine(old) {
+		switch {
+		case b.otherEngine(old):
 			b.add(b.drain(old, b.replacement(), []string{after}))
 			before = append(before, drainOf(old))
+		case b.adopts(old):
+			before = append(before, b.stop(old.Units, []string{after})...)
 		}
 	}
 	return before
+}
+
+// stop adds the tasks that stop and disable units, one after the other.
+func (b *builder) stop(units, after []string) []string {
+	var stopped []string
+	for _, unit := range units {
+		no := false
+		stop := tasks.Unit{M: b.meta("runtime", after...), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
+		b.add(stop)
+		stopped = append(stopped, stop.ID())
+		after = []string{stop.ID()}
+	}
+	return stopped
 }
 
 // union lists what is in either, each once.
