@@ -97,16 +97,22 @@ func TestAnEngineThatIsReplaced(t *testing.T) {
 		used         string
 	}{
 		{
-			"upgraded", fakeengine.Script{Version: "20.10.24"},
-			fakeengine.Script{Version: "28.0.0", APIVersion: "1.48"}, "1.48",
+			"upgraded",
+			fakeengine.Script{Version: "20.10.24"},
+			fakeengine.Script{Version: "28.0.0", APIVersion: "1.48"},
+			"1.48",
 		},
 		{
-			"upgraded, refuses the former", fakeengine.Script{Version: "20.10.24"},
-			fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"}, "1.52",
+			"upgraded, refuses the former",
+			fakeengine.Script{Version: "20.10.24"},
+			fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"},
+			"1.52",
 		},
 		{
-			"downgraded", fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"},
-			fakeengine.Script{Version: "20.10.24"}, "1.41",
+			"downgraded",
+			fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"},
+			fakeengine.Script{Version: "20.10.24"},
+			"1.41",
 		},
 		{"with one version of the API", fakeengine.Script{Version: "20.10.23"}, fakeengine.Script{Version: "20.10.24"}, "1.41"},
 	} {
