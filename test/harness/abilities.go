@@ -123,6 +123,13 @@ func (b *Berth) PodInitUser() string {
 	return "2147000000"
 }
 
+// ImagesAreManifests reports whether the ids of images are the digests of their manifests, and not of
+// their configurations.
+func (b *Berth) ImagesAreManifests() bool {
+	b.T.Helper()
+	return b.Docker != nil && b.dockerFacts().ContainerdStore
+}
+
 // KnownCapabilities are the capabilities that the engine under test knows, as a set of bits: engines
 // with an API before 1.42 know none after CAP_AUDIT_READ.
 func (b *Berth) KnownCapabilities() uint64 {

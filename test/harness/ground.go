@@ -53,7 +53,9 @@ func (b *Berth) Ground() Ground {
 	b.addNetwork(add)
 	for name, pid := range map[string]int{"daemon": b.DaemonPid(), "supervisor": b.SupervisorPid(), "keeper": b.KeeperPid()} {
 		for _, target := range descriptorsOf(pid) {
-			if !collected(target) {
+			// The daemon keeps connections to a Docker engine, more or fewer.
+			pooled := b.Docker != nil && strings.HasPrefix(target, "socket:")
+			if !collected(target) && !pooled {
 				add("descriptor of the "+name, target)
 			}
 		}
