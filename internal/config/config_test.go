@@ -67,7 +67,7 @@ func TestEveryFaultIsReportedWithItsLine(t *testing.T) {
 		":1: root: 5: want a string",
 		":2: state: \"relative\": want an absolute path",
 		":3: listn: no such key; did you mean listen?",
-		":5: network.mode: \"bridge\": want one of cni, builtin",
+		":5: network.mode: \"bridge\": want one of cni, builtin, kubenet",
 		":6: network.mtu: big: want a whole number",
 		":8: image.no_progress_timeout: ",
 		":9: nets: no such key; ",

@@ -46,15 +46,16 @@ type Log struct {
 
 // Network is the network of pods.
 type Network struct {
-	Mode      string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge." oneof:"cni builtin" flag:"network"`
+	Mode      string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge; kubenet is that bridge with the name cbr0 unless bridge names another, and with the node's pod CIDR, which the kubelet sends, unless subnets has some." oneof:"cni builtin kubenet" flag:"network"`
 	ConfDir   string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
 	BinDirs   []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
 	HostPorts string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
-	Bridge    string   `toml:"bridge" help:"Name of the bridge (mode builtin). Empty: from the instance."`
-	Subnets   []string `toml:"subnets" help:"Pod subnets, at most one of each family (mode builtin). Empty: chosen so that they overlap nothing on the host."`
-	Await     bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin)."`
-	Cluster   []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (mode builtin)."`
-	MTU       int      `toml:"mtu" help:"MTU of pod links (mode builtin). 0: that of the default route."`
+	Bridge    string   `toml:"bridge" help:"Name of the bridge (modes builtin and kubenet). Empty: from the instance, or cbr0 (kubenet)."`
+	Hairpin   string   `toml:"hairpin" help:"How a pod reaches itself through a service or a host port where the host filters bridged traffic (modes builtin and kubenet). auto is hairpin-veth: the ports of the bridge are in hairpin mode. promiscuous-bridge: the bridge is promiscuous as well, and the host drops the copies that it would send to pods. none: a pod does not reach itself. It applies to running pods, too. In mode cni the plugins decide; promiscuous-bridge is a warning there." oneof:"auto none hairpin-veth promiscuous-bridge"`
+	Subnets   []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
+	Await     bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
+	Cluster   []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
+	MTU       int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
 	NetNSDir  string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
 
@@ -129,7 +130,7 @@ type Image struct {
 	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes"`
-	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails." reload:"yes"`
+	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails. Over a Docker Engine: one without progress." reload:"yes"`
 }
 
 // Stream is the streaming server.
@@ -182,6 +183,7 @@ func DefaultDaemon() *Daemon {
 		Network: Network{
 			Mode:      "cni",
 			HostPorts: "refuse",
+			Hairpin:   "auto",
 			ConfDir:   "/etc/cni/net.d",
 			BinDirs:   []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
 			Subnets:   []string{},

@@ -244,6 +244,10 @@ const (
 	ReasonStartError = "StartError"
 	// ReasonUnknown is of an exit whose status could not be read.
 	ReasonUnknown = "Unknown"
+	// ReasonRemoved is of a container that another program removed from the engine, ReasonRestarted
+	// of one that it restarted. Their codes are those of the program, or CodeUnknown.
+	ReasonRemoved   = "RemovedOutside"
+	ReasonRestarted = "RestartedOutside"
 )
 
 // The codes that go with those reasons.

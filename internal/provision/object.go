@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Kinds of objects that the reconciler treats specially. Their names are part of the journal's
+// Kinds of objects that other packages than tasks name. Their names are part of the journal's
 // format.
 const (
 	KindFile     = "file"      // a regular file or a link
@@ -15,6 +15,7 @@ const (
 	KindJSONFile = "json-file" // a file whose keys several tasks own
 	KindJSONKey  = "json-key"  // one key of such a file, named PATH#KEY
 	KindPackage  = "package"   // an installed package
+	KindUnit     = "unit"      // a unit of systemd
 )
 
 // AttrValue is the attribute of a JSONKey's state that has its value.

@@ -37,6 +37,18 @@ spec:
 // TestKubeadmJoinsABerthCluster: a machine joins a cluster that `berth cluster create` has created,
 // by the same three commands as any cluster of kubeadm, and runs its pods.
 func TestKubeadmJoinsABerthCluster(t *testing.T) {
+	joinsABerthCluster(t, func(*systemd.Machine) string { return "name: berth" })
+}
+
+// TestKubeadmJoinsABerthClusterWithDocker: the same with a machine on which berth serves CRI over
+// docker.
+func TestKubeadmJoinsABerthClusterWithDocker(t *testing.T) {
+	joinsABerthCluster(t, func(m *systemd.Machine) string { return "name: docker, " + m.DockerRuntime() })
+}
+
+// joinsABerthCluster joins a machine with a runtime, given as fields of its node file.
+func joinsABerthCluster(t *testing.T, runtime func(*systemd.Machine) string) {
+	t.Helper()
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
 	t.Log(h.cluster("create", "--config", h.write("name: joined\nnodes: [{}]\n"), "--wait", "10m"))
@@ -54,7 +66,7 @@ func TestKubeadmJoinsABerthCluster(t *testing.T) {
 	m.Run("sh", "-c", "echo "+planeIP+" "+plane+" >> /etc/hosts")
 
 	const pods = "10.244.1.0/24" // which the second node of a cluster gets
-	m.Applied(strings.NewReplacer("@PODS@", pods, "@IP@", ip, "@ZONE@", "b", "@TAINTS@", "berth.run/only=me:NoSchedule").Replace(joinable))
+	m.Applied(strings.NewReplacer("name: berth", runtime(m), "@PODS@", pods, "@IP@", ip, "@ZONE@", "b", "@TAINTS@", "berth.run/only=me:NoSchedule").Replace(joinable))
 	joins(t, m, "machine", h.run("podman", "exec", plane, "kubeadm", "token", "create", "--print-join-command"))
 
 	h.kubectl("wait", "--for=condition=Ready", "node/machine", "--timeout="+h.patience())

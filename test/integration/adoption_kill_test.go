@@ -18,7 +18,7 @@ import (
 // run on, nothing calls their plugins, and the last berth has them all.
 func TestAdoptionIsKilled(t *testing.T) {
 	const pods, kills = 8, 12
-	n := newFormerNode(t, harness.Options{})
+	n := newFormerNode(t, harness.Options{Args: []string{"--network", "cni"}})
 	var all []harness.Pod
 	for i := range pods {
 		all = append(all, n.runFormerPod(fmt.Sprintf("web-%d", i), printNumbers))
@@ -31,7 +31,7 @@ func TestAdoptionIsKilled(t *testing.T) {
 	steps := func() (count int) {
 		for _, pattern := range []string{
 			filepath.Join(n.State, "pods", "*", "*.json"), filepath.Join(n.Root, "pods", "attachments", "*.json"),
-			filepath.Join(n.Root, "network", "former", "attachments", "*.json"), n.netns("*"),
+			filepath.Join(n.Root, "network", "cni", "attachments", "*.json"), n.netns("*"),
 		} {
 			found, err := filepath.Glob(pattern)
 			must(t, err)

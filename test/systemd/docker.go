@@ -1,18 +1,21 @@
 package systemd
 
-// dockerRuntime is runc for hosts on which root does not have CAP_SYS_RESOURCE: it leaves out the
-// lowered oom_score_adj that docker's containers request and such a host cannot give. On other
-// hosts it is runc.
+// dockerRuntime is runc for hosts on which root does not have CAP_SYS_RESOURCE: it leaves out what
+// docker's containers request and such a host cannot give (that capability, a lowered
+// oom_score_adj). On other hosts it is runc. Machines have no jq.
 const dockerRuntime = `#!/bin/bash
 set -euo pipefail
 readonly resource=24
 if ! (( ($(sed -n 's/^CapBnd:\s*/0x/p' /proc/self/status) >> resource) & 1 )); then
-  bundle=. key=''
+  file=config.json key=''
   for arg in "$@"; do
-    case $key in --bundle | -b) bundle=$arg ;; esac
+    case $key in
+      --bundle | -b) file=$arg/config.json ;;
+      --process | -p) file=$arg ;;
+    esac
     key=$arg
   done
-  [ ! -f "$bundle/config.json" ] || sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$bundle/config.json"
+  [ ! -f "$file" ] || sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/; s/,"CAP_SYS_RESOURCE"//g; s/"CAP_SYS_RESOURCE",//g' "$file"
 fi
 exec runc "$@"
 `

@@ -29,18 +29,7 @@ func retireFormer(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.L
 		return err
 	}
 	if former != "" && former != cfg.Engine {
-		sandboxes, err := sandboxRecords(cfg)
-		if err != nil {
-			return err
-		}
-		err = retire(ctx, cfg, former, p, log)
-		if err != nil && len(sandboxes) == 0 {
-			// `berth node` stops the pods first, and then the engine. The record of a pod is
-			// removed last, so nothing of it is left.
-			log.Warn("the former engine cannot be opened; it has no pods", "engine", former, "error", err)
-			err = nil
-		}
-		if err != nil {
+		if err := retire(ctx, cfg, former, p, log); err != nil {
 			return fmt.Errorf("cannot change the engine from %s to %s: the pods of the former one could not be stopped; "+
 				"start berth once with engine = %q, or stop them by hand and remove %s: %w", former, cfg.Engine, former, file, err)
 		}
@@ -51,8 +40,17 @@ func retireFormer(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.L
 	return nil
 }
 
-// formerEngine returns the engine of the pods in the state directory, "" if it never had any.
+// formerEngine returns the engine of the pods in the state directory, "" if there are none: the
+// record of a pod is written before any part of it, and removed last. So an engine without pods is
+// not opened, which would start it: `berth node` stops the pods first, and then the engine.
 func formerEngine(cfg *config.Daemon, file string) (string, error) {
+	sandboxes, err := os.ReadDir(filepath.Join(cfg.State, podsDir, "sandboxes"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("cannot list the pods of an earlier run: %w", err)
+	}
+	if len(sandboxes) == 0 {
+		return "", nil
+	}
 	name, err := os.ReadFile(file)
 	if err == nil {
 		return strings.TrimSpace(string(name)), nil
@@ -60,26 +58,14 @@ func formerEngine(cfg *config.Daemon, file string) (string, error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("cannot read which engine ran the pods: %w", err)
 	}
-	sandboxes, err := sandboxRecords(cfg)
-	if err != nil || len(sandboxes) == 0 {
-		return "", err
-	}
 	return firstEngine, nil
-}
-
-// sandboxRecords lists the records of the pods in the state directory.
-func sandboxRecords(cfg *config.Daemon) ([]os.DirEntry, error) {
-	sandboxes, err := os.ReadDir(filepath.Join(cfg.State, podsDir, "sandboxes"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("cannot list the pods of an earlier run: %w", err)
-	}
-	return sandboxes, nil
 }
 
 func retire(ctx context.Context, cfg *config.Daemon, former string, p *parts, log *slog.Logger) (err error) {
 	log.Warn("the engine has changed; stopping the pods of the former one", "from", former, "to", cfg.Engine)
 	old := *cfg
 	old.Engine, old.Runtime.CgroupDriver = former, "auto"
+	old.Docker.Adopt = "off" // what it has adopted is stopped, and nothing else
 	backend, err := openBackend(ctx, &old, log)
 	if err != nil {
 		return err

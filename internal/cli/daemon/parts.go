@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -140,8 +141,15 @@ func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Lo
 // another network than new ones.
 const formerNetworkDir = "former"
 
+// kubenetBridge is the name that kubenet's bridge has.
+const kubenetBridge = "cbr0"
+
 func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
 	if cfg.Network.Mode == "cni" {
+		if cfg.Network.Hairpin == string(builtin.PromiscuousBridge) {
+			log.Warn("network.hairpin = \"promiscuous-bridge\" needs a bridge of berth's own (network.mode builtin or kubenet); "+
+				"it is taken for hairpin-veth, which the CNI configuration decides", "mode", cfg.Network.Mode)
+		}
 		return openCNI(ctx, cfg, "cni", log)
 	}
 	own, err := openBuiltin(ctx, cfg, log)
@@ -183,17 +191,27 @@ func openBuiltin(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 	if err != nil {
 		return nil, err
 	}
+	bridge, await := cfg.Network.Bridge, cfg.Network.Await
+	if cfg.Network.Mode == "kubenet" {
+		bridge, await = cmp.Or(bridge, kubenetBridge), true
+	}
+	hairpin := builtin.Hairpin(cfg.Network.Hairpin)
+	if cfg.Network.Hairpin == "auto" {
+		hairpin = builtin.HairpinVeth
+	}
 	return builtin.New(ctx, builtin.Config{
+		Mode:       cfg.Network.Mode,
+		Hairpin:    hairpin,
 		Instance:   instanceOf(cfg),
 		StateDir:   filepath.Join(cfg.State, networkDir),
 		RootDir:    filepath.Join(cfg.Root, networkDir, "builtin"),
-		Bridge:     cfg.Network.Bridge,
+		Bridge:     bridge,
 		Subnets:    subnets,
 		MTU:        cfg.Network.MTU,
 		CNIConfDir: cfg.Network.ConfDir,
 		Log:        log,
 
-		AwaitPodCIDR: cfg.Network.Await,
+		AwaitPodCIDR: await,
 		Cluster:      cluster,
 	})
 }

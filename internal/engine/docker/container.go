@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/moby/moby/client"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -25,7 +26,7 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	if exit, ended := e.unstarted.of(id, ""); ended {
 		return 0, fmt.Errorf("container %s has ended with code %d before its start: %w", id, exit.Code, errs.State)
 	}
-	if _, err := e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{}); err != nil {
+	if err := e.start(ctx, obj.engineID); err != nil {
 		return 0, e.startFault(ctx, id, err)
 	}
 	running, err := e.objects.inspect(ctx, id)
@@ -44,6 +45,26 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 		return endedAtOnce, nil
 	}
 	return obj.pid, nil
+}
+
+// outageEffect is how long after an outage of the engine a failed start is repeated.
+const outageEffect = 2 * time.Minute
+
+// start starts a container of the Docker Engine. An engine that was killed during a start may have
+// left a task in its containerd. It then refuses the next start, as a conflict or as a failure of
+// its own, and removes the task: the start after that succeeds.
+func (e *Engine) start(ctx context.Context, engineID string) error {
+	_, err := e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	failed := errs.Kind(err) == nil && time.Since(time.Unix(0, e.awayAt.Load())) < outageEffect
+	if !failed && !errors.Is(err, errs.Exists) {
+		return err
+	}
+	e.log.Warn("the Docker engine cannot start a container; trying again", "dockerID", engineID, "error", err)
+	_, err = e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{})
+	return err
 }
 
 // endedAtOnce is the pid of a container that had ended when the engine looked for its process.
@@ -83,6 +104,11 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 		e.deliverUnstarted(id)
 		return nil
 	case state != engine.StateRunning:
+		if sig == syscall.SIGKILL {
+			if err := e.killStrays(ctx, id, got.ID, e.cgroupOf(got)); err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("processes of container %s: %w", id, errs.NotFound)
 	case !all:
 		return e.kill(ctx, id, sig)

@@ -108,6 +108,8 @@ type Engine struct {
 	listener   atomic.Pointer[exitListener]
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
+	// awayAt is until when the Docker Engine may have been away, in nanoseconds since 1970.
+	awayAt atomic.Int64
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -217,6 +219,9 @@ func (e *Engine) rules() *Rules { return e.inForce.Load() }
 
 // Close ends the background work. Sandboxes and containers stay.
 func (e *Engine) Close() error {
+	if l := e.listener.Load(); l != nil {
+		l.end()
+	}
 	e.meter.Close()
 	e.logs.Close()
 	if e.keeper != nil {

@@ -150,22 +150,6 @@ func (a *afterSeen) Read(p []byte) (int, error) {
 	return a.Reader.Read(p)
 }
 
-// slow is a client that is quick for some bytes, and then takes a second for 256 kB.
-type slow struct{ quick, got int }
-
-func (s *slow) Write(p []byte) (int, error) {
-	if s.got > s.quick {
-		time.Sleep(time.Duration(len(p)) * time.Second / (256 << 10))
-	}
-	s.got += len(p)
-	return len(p), nil
-}
-
-// much is how many bytes a program writes for a slow client, in lines.
-const much = 9 << 20
-
-const writeMuch = "dd if=/dev/zero bs=65536 count=144 2>/dev/null"
-
 // TestSessions: what programs write arrives whole, and codes are true.
 func TestSessions(t *testing.T) {
 	d := dockertest.Start(t, dockertest.Options{})
@@ -205,20 +189,6 @@ func TestSessions(t *testing.T) {
 			})
 		}
 		g.Wait()
-	})
-	t.Run("slow client of a command", func(t *testing.T) {
-		out := &slow{quick: much - 1<<20}
-		if code := p.exec(engine.ExecSpec{ContainerID: c, Stdout: out, Stderr: io.Discard}, writeMuch); code != 0 || out.got != much {
-			t.Errorf("code %d, %d bytes of %d", code, out.got, much)
-		}
-	})
-	t.Run("slow client of a container", func(t *testing.T) {
-		one := p.run("writes", "read x; "+writeMuch, func(config *runtimeapi.ContainerConfig) { config.Stdin = true })
-		out := &slow{quick: much - 1<<20}
-		err := p.e.Attach(within(t), &engine.AttachSpec{ContainerID: one, Stdin: strings.NewReader("go\n"), Stdout: out})
-		if err != nil || out.got != much {
-			t.Errorf("%d bytes of %d, %v", out.got, much, err)
-		}
 	})
 	t.Run("a child keeps the output open", func(t *testing.T) {
 		var out bytes.Buffer

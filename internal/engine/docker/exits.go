@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/endings"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -21,14 +22,15 @@ import (
 const logDrainTimeout = 10 * time.Second
 
 // Exits delivers the exits that the Docker Engine reports. It subscribes to events first and
-// lists the ended containers then, so that no exit falls between. The channel is closed when
-// the connection to the engine is lost.
+// lists the containers then, so that no exit falls between. The channel is closed when the
+// connection to the engine is lost.
 func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream := e.client.Events(ctx, client.EventsListOptions{
 		Filters: make(client.Filters).Add("type", string(events.ContainerEventType)).
-			Add("event", string(events.ActionDie), string(events.ActionDestroy)),
+			Add("event", string(events.ActionDie), string(events.ActionStart), string(events.ActionDestroy)),
 	})
+	known := e.objects.known()
 	owned, err := e.objects.list(ctx)
 	if err != nil {
 		cancel()
@@ -39,11 +41,12 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		cancel()
 		return nil, err
 	}
+	e.awayAt.Store(time.Now().UnixNano())
 	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), unstarted: make(chan string)}
 	if old := e.listener.Swap(l); old != nil {
 		old.end()
 	}
-	go l.run(stream, owned)
+	go l.run(stream, known, owned)
 	return l.to, nil
 }
 
@@ -59,21 +62,17 @@ type exitListener struct {
 	pending   sync.WaitGroup
 }
 
-func (l *exitListener) run(stream client.EventsResult, owned map[string]container.Summary) {
+func (l *exitListener) run(stream client.EventsResult, known map[string]object, owned map[string]container.Summary) {
 	defer close(l.to)
 	defer l.pending.Wait()
 	defer l.end()
-	for id, c := range owned {
-		if s := stateOf(c.State); s == engine.StateStopped || s == engine.StateCreated {
-			l.deliver(id)
-		}
-	}
+	l.catchUp(known, owned)
 	for {
 		select {
 		case message := <-stream.Messages:
 			l.event(&message)
 		case id := <-l.unstarted:
-			l.deliver(id)
+			l.deliver(id, nil)
 		case err := <-stream.Err:
 			if l.ctx.Err() == nil {
 				l.engine.log.Warn("the events of the Docker engine have ended", "error", err)
@@ -85,43 +84,110 @@ func (l *exitListener) run(stream client.EventsResult, owned map[string]containe
 	}
 }
 
-func (l *exitListener) event(message *events.Message) {
-	id := l.engine.objects.idOf(message.Actor.ID)
-	if id == "" {
-		return
+// catchUp delivers what happened before the subscription: known is what the engine had before,
+// owned what it has now.
+func (l *exitListener) catchUp(known map[string]object, owned map[string]container.Summary) {
+	for id, c := range owned {
+		switch stateOf(c.State) {
+		case engine.StateStopped:
+			if obj, ok := l.engine.objects.cached(id); ok {
+				obj.died.Store(true)
+			}
+			l.deliver(id, nil)
+		case engine.StateCreated:
+			l.deliver(id, nil)
+		case engine.StateRunning:
+			l.started(id)
+		case engine.StateBroken: // the event of its removal follows
+		}
 	}
-	switch message.Action {
-	case events.ActionDie:
-		l.deliver(id)
-	case events.ActionDestroy:
-		if obj, _ := l.engine.objects.cached(id); !obj.removing {
-			l.removed(id, message)
+	for id, obj := range known {
+		if _, exists := owned[id]; !exists && !obj.removing.Load() {
+			l.engine.objects.forget(id)
+			l.pending.Go(func() { l.send(endings.Removed(id, nil)) })
 		}
 	}
 }
 
-// deliver reads how a container has ended, waits until its log is complete, and sends the
-// exit. It does not hold up other exits.
-func (l *exitListener) deliver(id string) {
-	ctx := l.ctx
+func (l *exitListener) event(message *events.Message) {
+	id := l.engine.objects.idOf(message.Actor.ID)
+	obj, ok := l.engine.objects.cached(id)
+	if !ok || obj.removing.Load() {
+		return
+	}
+	switch message.Action {
+	case events.ActionDie:
+		if !obj.died.Swap(true) { // else it was restarted, and its first end counts
+			l.deliver(id, endings.DieOf(message))
+		}
+	case events.ActionStart:
+		l.started(id)
+	case events.ActionDestroy:
+		l.engine.objects.forget(id)
+		if !obj.died.Load() {
+			l.pending.Go(func() { l.send(endings.Removed(id, nil)) })
+		}
+	}
+}
+
+// started ends a container that another program has started again: its exit is reported, and a
+// kubelet may run its successor.
+func (l *exitListener) started(id string) {
+	obj, ok := l.engine.objects.cached(id)
+	if !ok || !obj.died.Load() || obj.removing.Load() {
+		return
+	}
 	l.pending.Go(func() {
-		got, err := l.engine.objects.inspect(ctx, id)
-		if err != nil {
-			if ctx.Err() == nil && !errors.Is(err, errs.NotFound) {
+		l.engine.log.Warn("another program has started a container that had ended; ending it", "container", id, "dockerID", obj.engineID)
+		l.killRestarted(id)
+	})
+}
+
+func (l *exitListener) killRestarted(id string) {
+	if err := l.engine.Signal(l.ctx, id, syscall.SIGKILL, true); errs.IgnoreNotFound(err) != nil && l.ctx.Err() == nil {
+		l.engine.log.Error("cannot end a container that another program has started", "container", id, "error", err)
+	}
+}
+
+// deliver reads how a container has ended, waits until its log is complete, and sends the
+// exit. It does not hold up other exits. die is nil when the event of the end was not seen.
+func (l *exitListener) deliver(id string, die *endings.Die) {
+	ctx := l.ctx
+	obj, ok := l.engine.objects.cached(id)
+	if !ok {
+		return
+	}
+	l.pending.Go(func() {
+		got, err := l.engine.client.ContainerInspect(ctx, obj.engineID, client.ContainerInspectOptions{})
+		state := got.Container.State
+		switch {
+		case obj.removing.Load():
+			return // whoever removes it through berth expects no exit
+		case errors.Is(err, errs.NotFound):
+			l.send(endings.Removed(id, die))
+			return
+		case err != nil || state == nil || got.Container.Config == nil:
+			if ctx.Err() == nil {
 				l.engine.log.Error("cannot read how a container has ended", "container", id, "error", err)
 				l.end() // the next subscription reads it again
 			}
 			return
 		}
-		exit, ended := l.engine.exitOf(id, got)
-		if !ended {
-			return
+		var exit engine.Exit
+		var ended bool
+		if stateOf(state.Status) == engine.StateCreated {
+			exit, ended = l.engine.unstarted.of(id, state.Error)
+		} else if exit, ended = endings.Of(id, state, die); ended && !obj.sandbox {
+			if endings.Restarted(state, die) {
+				l.killRestarted(id)
+			}
+			l.endStrays(ctx, id, &got.Container)
+			l.completeLog(ctx, id, &got.Container)
 		}
-		exit.OOMKilled = exit.OOMKilled || l.engine.wasOutOfMemory(got)
-		if !l.engine.isSandbox(id) && stateOf(got.State.Status) != engine.StateCreated {
-			l.completeLog(ctx, id, got)
+		if ended {
+			exit.OOMKilled = exit.OOMKilled || l.engine.wasOutOfMemory(&got.Container)
+			l.send(exit)
 		}
-		l.send(exit)
 	})
 }
 
@@ -146,9 +212,14 @@ func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
 // anyProcess is the pid of no process.
 const anyProcess = -1
 
-func (e *Engine) isSandbox(id string) bool {
-	obj, _ := e.objects.cached(id)
-	return obj.sandbox
+// endStrays kills what runs on of a container that has exited.
+func (l *exitListener) endStrays(ctx context.Context, id string, got *container.InspectResponse) {
+	if got.HostConfig == nil {
+		return
+	}
+	if err := l.engine.killStrays(ctx, id, got.ID, l.engine.cgroupOf(got)); err != nil && ctx.Err() == nil {
+		l.engine.log.Error("a container has exited, and its processes run on", "container", id, "error", err)
+	}
 }
 
 // completeLog waits until all that the container has written is in its log.
@@ -166,36 +237,4 @@ func (l *exitListener) send(exit engine.Exit) {
 	case l.to <- exit:
 	case <-l.ctx.Done():
 	}
-}
-
-// removed reports the end of a container that was removed behind berth's back.
-func (l *exitListener) removed(id string, message *events.Message) {
-	l.engine.objects.forget(id)
-	l.send(engine.Exit{
-		ContainerID: id, Code: engine.CodeUnknown, At: time.Unix(0, message.TimeNano), Reason: engine.ReasonUnknown,
-		Message: "somebody else removed the container from the Docker engine",
-	})
-}
-
-// exitOf reads an exit from a container's state.
-func (e *Engine) exitOf(id string, got *container.InspectResponse) (exit engine.Exit, ended bool) {
-	s := got.State
-	exit = engine.Exit{ContainerID: id, Code: int32(s.ExitCode), OOMKilled: s.OOMKilled} //nolint:gosec // 0 to 255
-	at, err := time.Parse(time.RFC3339Nano, s.FinishedAt)
-	switch state := stateOf(s.Status); {
-	case state == engine.StateCreated:
-		return e.unstarted.of(id, s.Error)
-	case state != engine.StateStopped:
-		return exit, false
-	case err != nil || at.Year() <= 1:
-		// The Docker Engine was killed before it wrote that down.
-		exit.At, exit.Code, exit.Reason = time.Now(), engine.CodeUnknown, engine.ReasonUnknown
-		exit.Message = "the Docker engine does not know when and how the container ended"
-		return exit, true
-	}
-	exit.At = at
-	if s.Error != "" {
-		exit.Message = s.Error
-	}
-	return exit, true
 }

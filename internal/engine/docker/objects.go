@@ -2,9 +2,10 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
@@ -29,8 +30,13 @@ type object struct {
 	pid     int
 	cgroups cgroup.Paths
 	upper   string
-	// removing is true once this engine removes the container.
-	removing bool
+	*fate
+}
+
+// fate is what becomes of a container. All copies of an object share it.
+type fate struct {
+	// removing is true once this engine removes the container, died once its process has ended.
+	removing, died atomic.Bool
 }
 
 // objects maps CRI ids to containers of the Docker Engine. The engine's labels are the
@@ -58,6 +64,9 @@ func newObjects(c *api.Client, instance string, tree *cgroup.Tree) *objects {
 func (o *objects) put(id string, obj object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if obj.fate == nil {
+		obj.fate = &fate{}
+	}
 	o.byID[id] = obj
 	o.ids[obj.engineID] = id
 }
@@ -72,12 +81,16 @@ func (o *objects) forget(id string) {
 
 // remove notes that the engine removes the container, so that its end is no surprise.
 func (o *objects) remove(id string) {
+	if obj, ok := o.cached(id); ok {
+		obj.removing.Store(true)
+	}
+}
+
+// known returns all that is cached, by CRI id.
+func (o *objects) known() map[string]object {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if obj, ok := o.byID[id]; ok {
-		obj.removing = true
-		o.byID[id] = obj
-	}
+	return maps.Clone(o.byID)
 }
 
 // cached returns what is known without a call.
@@ -132,19 +145,18 @@ func (o *objects) learn(id string, c *container.Summary) object {
 	}
 	obj = object{engineID: c.ID, sandbox: c.Labels[labels.Type] == labels.TypeSandbox}
 	o.put(id, obj)
+	obj, _ = o.cached(id)
 	return obj
 }
 
-// inspect reads a container. Kind NotFound if there is none; the cache is corrected then.
+// inspect reads a container. Kind NotFound if there is none. What is cached stays: the listener of
+// exits needs it for a container that another program has removed.
 func (o *objects) inspect(ctx context.Context, id string) (*container.InspectResponse, error) {
 	obj, err := o.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	got, err := o.client.ContainerInspect(ctx, obj.engineID, client.ContainerInspectOptions{})
-	if errors.Is(err, errs.NotFound) {
-		o.forget(id)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -170,5 +182,6 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	}
 	obj.upper = upperDir(got, obj.pid)
 	o.put(id, obj)
+	obj, _ = o.cached(id)
 	return obj
 }

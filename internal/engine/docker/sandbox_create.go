@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/client"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -93,7 +92,7 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 		return nil, fmt.Errorf("cannot create the pause container: %w", err)
 	}
 	e.objects.put(spec.ID, object{engineID: engineID, sandbox: true})
-	if _, err := e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{}); err != nil {
+	if err := e.start(ctx, engineID); err != nil {
 		return nil, fmt.Errorf("cannot start the pause container: %w", err)
 	}
 	running, err := e.objects.inspect(ctx, spec.ID)

@@ -99,9 +99,10 @@ func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last boo
 const busyTimeout = 2 * time.Second
 
 // removeBusy removes a cgroup. A container whose start failed is recorded as exited
-// when its init has been killed, which may be a moment before the init is gone.
+// when its init has been killed, which may be a moment before the init is gone. All containers have
+// ended, so processes that still run belong to one that its runtime has lost: they are killed.
 func (m *Manager) removeBusy(ctx context.Context, parent string) error {
-	ctx, stop := context.WithTimeout(ctx, busyTimeout)
+	waiting, stop := context.WithTimeout(ctx, busyTimeout)
 	defer stop()
 	for {
 		err := m.tree.Remove(parent)
@@ -109,8 +110,9 @@ func (m *Manager) removeBusy(ctx context.Context, parent string) error {
 			return err
 		}
 		select {
-		case <-ctx.Done():
-			return err
+		case <-waiting.Done():
+			group := m.tree.Paths(parent)
+			return errors.Join(group.Kill(ctx), group.Remove(ctx))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

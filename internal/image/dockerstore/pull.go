@@ -71,11 +71,18 @@ func (s *Images) pull(ctx context.Context, named reference.Named, auth image.Aut
 
 // fetch lets the engine pull named.
 func (s *Images) fetch(ctx context.Context, named reference.Named, header string, m *progress.Meter) (err error) {
-	ctx, release := m.Guard(ctx, s.rules.Load().NoProgressTimeout)
+	timeout := s.rules.Load().NoProgressTimeout
+	ctx, release := m.Guard(ctx, timeout)
 	defer release()
+	pulled := newPullState()
 	defer func() {
-		// The guard's reason is more precise than "context canceled".
-		if cause := context.Cause(ctx); err != nil && cause != nil {
+		cause := context.Cause(ctx)
+		switch {
+		case err == nil || cause == nil:
+		case errors.Is(cause, progress.ErrNoProgress):
+			err = fmt.Errorf("the engine made no progress for %s (image.no_progress_timeout); its last step was: %s: %w",
+				timeout, pulled.step, errs.Deadline)
+		default: // more precise than "context canceled"
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
@@ -92,7 +99,6 @@ func (s *Images) fetch(ctx context.Context, named reference.Named, header string
 	defer answer.Close()
 	stop := context.AfterFunc(ctx, func() { answer.Close() })
 	defer stop()
-	pulled := newPullState()
 	err = readMessages(answer, func(message jsonstream.Message) {
 		if pulled.note(message) {
 			m.Set(pulled.progress())

@@ -16,6 +16,8 @@ type pullState struct {
 	layers map[string]*layerState
 	// last are the last messages, by the id that they are about.
 	last map[string]event
+	// step is the last message that was news, for people.
+	step string
 }
 
 // layerState is one layer. Sizes are in bytes, and 0 while unknown.
@@ -30,7 +32,7 @@ type event struct {
 }
 
 func newPullState() *pullState {
-	return &pullState{layers: map[string]*layerState{}, last: map[string]event{}}
+	return &pullState{layers: map[string]*layerState{}, last: map[string]event{}, step: "ask the registry"}
 }
 
 // note takes a message, and reports whether it is news: engines repeat the message of a
@@ -46,10 +48,23 @@ func (p *pullState) note(message jsonstream.Message) (news bool) {
 		return false
 	}
 	p.last[message.ID] = now
+	p.step = now.describe(message.ID)
 	if message.ID != "" {
 		p.noteLayer(message.ID, now, bytes)
 	}
 	return true
+}
+
+// describe returns a message for people, such as "Downloading of 5f70bf18a086, 10 of 20".
+func (e event) describe(id string) string {
+	text := e.status
+	if id != "" {
+		text += " of " + id
+	}
+	if e.total > 0 {
+		text += fmt.Sprintf(", %d of %d", e.current, e.total)
+	}
+	return text
 }
 
 // noteLayer reads the states through which engines let a layer go. Messages with other words

@@ -132,7 +132,8 @@ func (m *Meter) idle() time.Duration {
 	return time.Since(m.last)
 }
 
-var errNoProgress = errors.New("no progress")
+// ErrNoProgress is in the cause of a context that Guard has ended.
+var ErrNoProgress = errors.New("no progress")
 
 // Guard ends the returned context when transfers bring nothing for timeout. Its cause says so,
 // and has kind Unavailable.
@@ -147,7 +148,7 @@ func (m *Meter) Guard(ctx context.Context, timeout time.Duration) (context.Conte
 				return
 			case <-ticker.C:
 				if m.idle() >= timeout {
-					cancel(fmt.Errorf("the registry sent nothing for %s: %w: %w", timeout, errNoProgress, errs.Unavailable))
+					cancel(fmt.Errorf("the registry sent nothing for %s: %w: %w", timeout, ErrNoProgress, errs.Unavailable))
 					return
 				}
 			}

@@ -23,7 +23,7 @@ const defaultMTU = 1500
 
 // ensureBridge makes or repairs the bridge: up, with the addresses of the gateways and no others
 // of the pods' families. The calling thread is in the host's network namespace.
-func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int) error {
+func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int, promiscuous bool) error {
 	if mtu == 0 {
 		mtu = h.defaultRouteMTU()
 	}
@@ -36,6 +36,9 @@ func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int) error 
 		return err
 	}
 	if err := h.gateways(link, subnets); err != nil {
+		return err
+	}
+	if err := h.setPromiscuous(link, promiscuous); err != nil {
 		return err
 	}
 	if err := h.handle.LinkSetUp(link); err != nil {
@@ -153,6 +156,19 @@ func (h *host) gateways(link netlink.Link, subnets []netip.Prefix) error {
 	return nil
 }
 
+// setPromiscuous changes the flag of the bridge. Programs that capture packets have a counter of
+// their own in the kernel.
+func (h *host) setPromiscuous(bridge netlink.Link, on bool) error {
+	set := h.handle.SetPromiscOff
+	if on {
+		set = h.handle.SetPromiscOn
+	}
+	if err := set(bridge); err != nil {
+		return fmt.Errorf("cannot change the promiscuous mode of bridge %s: %w", bridge.Attrs().Name, err)
+	}
+	return nil
+}
+
 // defaultRouteMTU is the MTU of the link that the host's traffic leaves by.
 func (h *host) defaultRouteMTU() int {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -203,9 +219,14 @@ func (n *Network) build(ctx context.Context) error {
 	subnets := n.subnets
 	n.mu.Unlock()
 	before := n.host.bridgeIndex.Load()
-	if err := n.host.ensureBridge(n.cfg.Bridge, subnets, n.cfg.MTU); err != nil {
+	if err := n.host.ensureBridge(n.cfg.Bridge, subnets, n.cfg.MTU, n.cfg.Hairpin == PromiscuousBridge); err != nil {
 		return err
 	}
+	mac, err := n.host.macOfBridge()
+	if err != nil {
+		return err
+	}
+	n.table.setBridgeMAC(mac)
 	if now := n.host.bridgeIndex.Load(); now != before {
 		if err := n.adoptPorts(int(now)); err != nil {
 			return err
@@ -248,6 +269,15 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 	return nil
 }
 
+// macOfBridge is the link address of the bridge. A bridge that berth has not made has its own.
+func (h *host) macOfBridge() ([]byte, error) {
+	link, err := h.handle.LinkByIndex(int(h.bridgeIndex.Load()))
+	if err != nil {
+		return nil, fmt.Errorf("cannot look up the bridge: %w", err)
+	}
+	return link.Attrs().HardwareAddr, nil
+}
+
 // bridgeUp reports whether the bridge is up.
 func (h *host) bridgeUp() bool {
 	link, err := h.handle.LinkByIndex(int(h.bridgeIndex.Load()))
@@ -261,6 +291,9 @@ func (n *Network) adoptPorts(bridge int) error {
 		link, err := n.host.handle.LinkByName(rec.Link)
 		if err == nil && link.Attrs().MasterIndex != bridge {
 			err = n.host.handle.LinkSetMasterByIndex(link, bridge)
+		}
+		if err == nil { // an earlier process may have had another configuration
+			err = n.host.handle.LinkSetHairpin(link, n.cfg.Hairpin.ports())
 		}
 		if err != nil && !errors.Is(err, unix.ENODEV) && !errors.As(err, &netlink.LinkNotFoundError{}) {
 			errList = append(errList, fmt.Errorf("cannot put link %s on the bridge: %w", rec.Link, err))

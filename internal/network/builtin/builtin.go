@@ -12,6 +12,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -54,6 +55,10 @@ type Config struct {
 	// Cluster are the subnets of pods of other nodes, which pods reach with their own address.
 	// Others manage the routes to them.
 	Cluster []netip.Prefix
+	// Hairpin is how a pod reaches itself through a service or a host port, "" for HairpinVeth.
+	Hairpin Hairpin
+	// Mode is what Info reports as the mode, "builtin" if empty.
+	Mode string
 	// MTU of the pods' links, 0 for that of the host's default route.
 	MTU int
 	// HostNetNS is the path of the host's network namespace, "" for that of the thread that
@@ -64,6 +69,35 @@ type Config struct {
 	CNIConfDir string
 	Log        *slog.Logger
 }
+
+// Hairpin is how a pod reaches itself through a service or a host port, where the host applies
+// its rules to bridged traffic (bridge-nf-call-iptables): the packet leaves by the port of the
+// bridge that it came in by. Without such rules the host routes the packet, and a pod always
+// reaches itself.
+type Hairpin string
+
+// The ways. Their names are those of the kubelet.
+const (
+	// HairpinNone: it does not.
+	HairpinNone Hairpin = "none"
+	// HairpinVeth: the ports of the bridge are in hairpin mode.
+	HairpinVeth Hairpin = "hairpin-veth"
+	// PromiscuousBridge: the host also gets a copy of each frame, which it routes. On current
+	// kernels (measured: 6.18) a copy has lost its connection, and so its translation: the ports
+	// are in hairpin mode as well. Copies that the host would send to pods a second time are dropped.
+	PromiscuousBridge Hairpin = "promiscuous-bridge"
+)
+
+func (h Hairpin) check() error {
+	switch h {
+	case "", HairpinNone, HairpinVeth, PromiscuousBridge:
+		return nil
+	}
+	return fmt.Errorf("hairpin mode %q: want one of %s, %s, %s: %w", string(h), HairpinNone, HairpinVeth, PromiscuousBridge, errs.Invalid)
+}
+
+// ports reports whether the ports of the bridge are in hairpin mode.
+func (h Hairpin) ports() bool { return h != HairpinNone }
 
 // Network is the built-in network.
 type Network struct {
@@ -98,6 +132,9 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 	}
 	if cfg.Bridge == "" {
 		cfg.Bridge = bridgeName(cfg.Instance)
+	}
+	if err := cfg.Hairpin.check(); err != nil {
+		return nil, err
 	}
 	n := &Network{cfg: cfg, log: cfg.Log, calls: network.NewSandboxCalls(), notes: map[string]string{}}
 	if n.host, err = openHost(cfg.HostNetNS); err != nil {
@@ -136,10 +173,14 @@ func (n *Network) open(ctx context.Context) error {
 		return err
 	}
 	n.table = t
-	t.cluster = n.cfg.Cluster
+	t.cluster, t.promiscuous = n.cfg.Cluster, n.cfg.Hairpin == PromiscuousBridge
 	if !t.probeFrames() {
 		n.notes["sources"] = "the kernel has no nftables of family bridge (nf_tables_bridge): pods that may open raw sockets can send with the addresses of others"
 		n.log.Warn("cannot check the sources of pods' packets", "error", n.notes["sources"])
+		if t.promiscuous {
+			n.notes["copies"] = "the kernel has no nftables of family bridge (nf_tables_bridge): pods may get packets twice from the promiscuous bridge"
+			n.log.Warn("cannot drop the copies of a promiscuous bridge", "error", n.notes["copies"])
+		}
 	}
 	n.fire = hostfirewall.New(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
 	if n.awaiting() != nil {
@@ -206,7 +247,8 @@ func (n *Network) Info() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	info := map[string]string{
-		"mode":        "builtin",
+		"mode":        cmp.Or(n.cfg.Mode, "builtin"),
+		"hairpin":     string(cmp.Or(n.cfg.Hairpin, HairpinVeth)),
 		"bridge":      n.cfg.Bridge,
 		"table":       "inet " + n.table.name,
 		"subnets":     joinPrefixes(n.subnets),

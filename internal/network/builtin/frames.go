@@ -100,6 +100,25 @@ func (t *table) addFrameRules() {
 	t.rule(checked, nftexpr.Drop())
 }
 
+// addCopyRules queues the rules that drop copies of a promiscuous bridge: what the host sends
+// by the bridge, and what has a pod as its source. The host itself and its masqueraded connections have
+// the address of the bridge.
+func (t *table) addCopyRules(subnets []netip.Prefix) {
+	if !t.promiscuous {
+		return
+	}
+	copies := t.chainIn(t.frames, "copies", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainTypeFilter)
+	fromHost := nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseLLHeader, ethSource, 6), t.bridgeMAC)
+	for _, subnet := range subnets {
+		source, kind := nftexpr.Part(expr.PayloadBaseNetworkHeader, 8, 16), uint16(unix.ETH_P_IPV6)
+		if subnet.Addr().Is4() {
+			source, kind = nftexpr.Part(expr.PayloadBaseNetworkHeader, 12, 4), unix.ETH_P_IP
+		}
+		t.rule(copies, fromHost, nftexpr.MatchEtherType(kind), nftexpr.MatchPart(source, at(subnet, 1).AsSlice()), nftexpr.Accept())
+		t.rule(copies, fromHost, nftexpr.MatchEtherType(kind), nftexpr.MatchPartPrefix(source, subnet), nftexpr.Drop())
+	}
+}
+
 // frameElements are the set entries of a record, none when it is not checked.
 func (t *table) frameElements(rec *record) []element {
 	if t.frames == nil || !rec.Checked {

@@ -112,6 +112,7 @@ func (n *Network) pair(rec *record, ns *os.File) linkmsg.Pair {
 	return linkmsg.Pair{
 		Port: rec.Link, Alias: aliasOf(rec), Bridge: int(n.host.bridgeIndex.Load()),
 		Peer: podLink, PeerMAC: macOf(rec.Addrs[0].Addr()), PeerNetNS: ns, MTU: n.host.mtu(),
+		Hairpin: n.cfg.Hairpin.ports(),
 	}
 }
 

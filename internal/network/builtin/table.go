@@ -40,6 +40,10 @@ type table struct {
 	bridge string
 	// cluster is what pods reach with their own addresses.
 	cluster []netip.Prefix
+	// promiscuous: the bridge passes frames to the host that it also forwards.
+	promiscuous bool
+	// bridgeMAC is the link address of the bridge.
+	bridgeMAC []byte
 
 	mu    sync.Mutex
 	conn  *nftables.Conn
@@ -82,6 +86,13 @@ func (t *table) close() error {
 	return err
 }
 
+// setBridgeMAC is called before rebuild, when the bridge is there.
+func (t *table) setBridgeMAC(mac []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.bridgeMAC = mac
+}
+
 // rebuild replaces the table by what it should be.
 func (t *table) rebuild(subnets []netip.Prefix, elements []element) error {
 	t.mu.Lock()
@@ -101,6 +112,7 @@ func (t *table) rebuild(subnets []netip.Prefix, elements []element) error {
 			return fmt.Errorf("cannot make the nftables sets of table %s: %w", t.name, err)
 		}
 		t.addFrameRules()
+		t.addCopyRules(subnets)
 	}
 	if err := t.addElements(elements); err != nil {
 		return err

@@ -126,6 +126,9 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 			return record.ErrUnchanged // its stop was requested
 		}
 		sb.State, sb.Message = record.SandboxStopping, fmt.Sprintf("its own process ended with code %d", exit.Code)
+		if exit.Message != "" {
+			sb.Message += ": " + exit.Message
+		}
 		died = true
 		return nil
 	})

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/call"
 	"github.com/berthrun/berth/internal/pod/record"
 )
 
@@ -19,14 +21,18 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 	case record.SandboxStopping:
 		r.Jobs.StopSandbox(ctx, rec)
 	case record.SandboxReady:
-		if actual.State != "" && actual.State != engine.StateBroken && actual.State != engine.StateStopped {
+		why := "it was lost while berth did not run"
+		switch {
+		case rec.Engine != nil && replaced(rec.Engine.Pid, actual):
+			why = "another program restarted its own process"
+		case actual.State != "" && actual.State != engine.StateBroken && actual.State != engine.StateStopped:
 			return
 		}
 		next, err := r.Records.Sandboxes.Update(rec.ID, func(sb *record.Sandbox) error {
 			if sb.State != record.SandboxReady {
 				return record.ErrUnchanged
 			}
-			sb.State, sb.Message = record.SandboxStopping, "it was lost while berth did not run"
+			sb.State, sb.Message = record.SandboxStopping, why
 			return nil
 		})
 		if err != nil {
@@ -35,8 +41,8 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 			}
 			return
 		}
-		r.Log.Error("a sandbox was lost while berth did not run",
-			"sandbox", rec.ID, "pod", rec.Name())
+		r.Log.Error("sandbox is no longer ready",
+			"sandbox", rec.ID, "pod", rec.Name(), "reason", why)
 		r.Jobs.StopSandbox(ctx, next)
 	case record.SandboxStopped:
 		if rec.HoldsNamespaces(r.Engine) { // an older berth stopped it
@@ -70,6 +76,9 @@ func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, 
 		if old, err := r.Tombstones.Containers.Get(rec.ID); err != nil || old.State != record.ContainerExited {
 			r.Tombstones.Touch(rec.ID)
 		}
+		if actual.State == engine.StateRunning {
+			r.endRestarted(ctx, rec.ID)
+		}
 	case record.ContainerCreating:
 	}
 }
@@ -77,6 +86,10 @@ func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, 
 func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, actual engine.Actual) {
 	switch actual.State {
 	case engine.StateRunning:
+		if rec.State == record.ContainerRunning && replaced(rec.Pid, actual) {
+			r.recordRestarted(ctx, rec.ID)
+			return
+		}
 		r.adopt(rec.ID, record.ContainerRunning, actual.Pid)
 	case engine.StateCreated:
 		if rec.State == record.ContainerStarting {
@@ -109,6 +122,10 @@ func (r *recovery) recheck(ctx context.Context) {
 	}
 	for _, rec := range containers {
 		switch state := found[rec.ID].State; {
+		case rec.State == record.ContainerRunning && replaced(rec.Pid, found[rec.ID]):
+			r.recordRestarted(ctx, rec.ID)
+		case rec.State == record.ContainerExited && state == engine.StateRunning:
+			r.endRestarted(ctx, rec.ID)
 		case rec.State == record.ContainerRunning && state != engine.StateRunning:
 			r.settleLater(ctx, rec.ID, "it ended while the engine was away, and its exit code is unknown")
 		case rec.State == record.ContainerCreated && rec.StartError() == "" && state != engine.StateCreated && state != engine.StateRunning:
@@ -120,6 +137,36 @@ func (r *recovery) recheck(ctx context.Context) {
 			r.recoverSandbox(ctx, rec, found[rec.ID])
 		}
 	}
+}
+
+// replaced reports whether another process runs than the recorded one: another program has
+// restarted it. Pid 1 stands for a process that ended at once.
+func replaced(pid int, actual engine.Actual) bool {
+	return pid > 1 && actual.State == engine.StateRunning && actual.Pid > 1 && actual.Pid != pid
+}
+
+// recordRestarted records the end of a container whose process was replaced, and ends the new one.
+func (r *recovery) recordRestarted(ctx context.Context, id string) {
+	r.Exits.Record(&engine.Exit{
+		ContainerID: id, Code: engine.CodeUnknown, At: time.Now(), Reason: engine.ReasonRestarted,
+		Message: "another program restarted the container while berth could not see it; berth ended it, and its first exit code is unknown",
+	})
+	r.endRestarted(ctx, id)
+}
+
+// endRestarted kills the processes of a container that has exited by its record: a kubelet may run
+// its successor.
+func (r *recovery) endRestarted(ctx context.Context, id string) {
+	r.Log.Warn("a container that has exited runs again; ending it", "container", id)
+	r.Background.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, r.Step)
+		defer cancel()
+		if err := call.Run(ctx, r.Calls, id, "end what runs again", func(ctx context.Context) error {
+			return r.Engine.Signal(ctx, id, syscall.SIGKILL, true)
+		}); errs.IgnoreNotFound(err) != nil {
+			r.Log.Error("cannot end a container that has exited and runs again", "container", id, "error", err)
+		}
+	})
 }
 
 // adopt records the state in which a container was found, unless its exit was recorded

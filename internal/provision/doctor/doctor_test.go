@@ -147,4 +147,9 @@ func TestExamineDocker(t *testing.T) {
 	if problem(h) == "" {
 		t.Error("a containerd without CRI is no problem, though there is a kubelet")
 	}
+	write(t, h, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\n")
+	write(t, h, "/etc/berth/berth.toml", "engine = 'docker'\n")
+	if evidence := problem(h); strings.Contains(evidence, "containerd.sock") || evidence == "" {
+		t.Errorf("the kubelet's berth over docker does not answer, and docker's containerd needs no CRI, but: %q", evidence)
+	}
 }

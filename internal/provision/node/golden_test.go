@@ -116,17 +116,18 @@ func TestTexts(t *testing.T) {
 		"docker-assets":       {"amzn 2023", "runtime: {name: docker, version: \"28.5.1\", assets: " + assets("docker-28.5.1.tgz") + "}\n"},
 		"docker-kubelet": {"debian 12", "runtime: {name: docker}\nkubelet: {enabled: true}\nnetwork: {mode: kubenet, podCIDRs: [10.244.1.0/24], mtu: 1400}\n" +
 			"images: [{source: /opt/hello.tar, digest: \"" + zeros + "\", names: [\"berth.run/hello:demo\"]}]\nhooks: [{name: last, when: after, command: [/usr/bin/last]}]\n"},
-		"docker-kubeadm":         {"amzn 2023", "runtime: {name: docker, version: \"28.5.1\", cgroupDriver: cgroupfs, socket: /run/cri.sock, assets: " + assets("docker-28.5.1.tgz") + "}\nnetwork: {mode: builtin, podCIDRs: [10.244.1.0/24], mtu: 1400}\nkubelet: {kubeadm: true, assets: " + assets("kubelet", "kubeadm") + "}\n"},
-		"kubeadm":                {"ubuntu 26.04", "runtime: {name: berth}\nkernel: {swap: \"off\"}\nkubelet: {kubeadm: true, assets: " + assets("kubelet", "kubeadm", "kubectl") + "}\n"},
-		"nvidia-handler":         {"ubuntu 24.04", "runtime: {name: containerd, version: \"1.7\", nvidia: {enabled: true, default: true}}\n"},
-		"nvidia-berth":           {"ubuntu 24.04", "runtime: {name: berth, nvidia: {enabled: true}}\n"},
-		"masquerade-dual":        {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet, podCIDRs: [10.244.1.0/24, \"fd00:1::/64\"], masquerade: {enabled: true, nonMasqueradeCIDRs: [10.0.0.0/8, \"fd00::/8\"]}}\n"},
-		"switch-to-berth":        {"debian 12", "runtime: {name: berth}\n"},
-		"switch-to-containerd":   {"debian 12", "runtime: {name: containerd}\nkubelet: {enabled: true}\n"},
-		"switch-berth-to-docker": {"debian 12", "runtime: {name: docker}\nkubelet: {enabled: true}\n"},
-		"switch-docker-to-berth": {"debian 12", "runtime: {name: berth}\nkubelet: {enabled: true}\n"},
-		"switch-docker-to-crio":  {"debian 12", "runtime: {name: crio, assets: " + assets("cri-o.amd64.v1.36.3.tar.gz") + "}\nkubelet: {enabled: true}\n"},
-		"masquerade-everybody":   {"debian 13", "runtime: {name: containerd}\nnetwork: {masquerade: {enabled: true, nonMasqueradeCIDRs: [0.0.0.0/0]}}\n"},
+		"docker-kubeadm":               {"amzn 2023", "runtime: {name: docker, version: \"28.5.1\", cgroupDriver: cgroupfs, socket: /run/cri.sock, assets: " + assets("docker-28.5.1.tgz") + "}\nnetwork: {mode: builtin, podCIDRs: [10.244.1.0/24], mtu: 1400}\nkubelet: {kubeadm: true, assets: " + assets("kubelet", "kubeadm") + "}\n"},
+		"kubeadm":                      {"ubuntu 26.04", "runtime: {name: berth}\nkernel: {swap: \"off\"}\nkubelet: {kubeadm: true, assets: " + assets("kubelet", "kubeadm", "kubectl") + "}\n"},
+		"nvidia-handler":               {"ubuntu 24.04", "runtime: {name: containerd, version: \"1.7\", nvidia: {enabled: true, default: true}}\n"},
+		"nvidia-berth":                 {"ubuntu 24.04", "runtime: {name: berth, nvidia: {enabled: true}}\n"},
+		"masquerade-dual":              {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet, podCIDRs: [10.244.1.0/24, \"fd00:1::/64\"], masquerade: {enabled: true, nonMasqueradeCIDRs: [10.0.0.0/8, \"fd00::/8\"]}}\n"},
+		"switch-to-berth":              {"debian 12", "runtime: {name: berth}\n"},
+		"switch-to-containerd":         {"debian 12", "runtime: {name: containerd}\nkubelet: {enabled: true}\n"},
+		"switch-berth-to-docker":       {"debian 12", "runtime: {name: docker}\nkubelet: {enabled: true}\n"},
+		"switch-docker-to-berth":       {"debian 12", "runtime: {name: berth}\nkubelet: {enabled: true}\n"},
+		"switch-cri-dockerd-to-docker": {"debian 12", "runtime: {name: docker}\nkubelet: {enabled: true}\n"},
+		"switch-docker-to-crio":        {"debian 12", "runtime: {name: crio, assets: " + assets("cri-o.amd64.v1.36.3.tar.gz") + "}\nkubelet: {enabled: true}\n"},
+		"masquerade-everybody":         {"debian 13", "runtime: {name: containerd}\nnetwork: {masquerade: {enabled: true, nonMasqueradeCIDRs: [0.0.0.0/0]}}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := factsOf(t, c.release)
@@ -134,11 +135,11 @@ func TestTexts(t *testing.T) {
 			if name == "containerd-full" {
 				f.NvidiaCTK = "/usr/bin/nvidia-ctk"
 			}
-			if other, ok := map[string]string{
-				"switch-to-berth": "containerd", "switch-to-containerd": "berth",
-				"switch-berth-to-docker": "berth", "switch-docker-to-berth": "docker", "switch-docker-to-crio": "docker",
-			}[name]; ok {
-				f.Replaced, f.Kubelet = []facts.Replaced{facts.ReplaceableRuntimes()[other]}, true
+			for _, other := range map[string][]string{
+				"switch-to-berth": {"containerd"}, "switch-to-containerd": {"berth"}, "switch-berth-to-docker": {"berth"},
+				"switch-docker-to-berth": {"docker"}, "switch-cri-dockerd-to-docker": {"cri-dockerd"}, "switch-docker-to-crio": {"berth", "docker"},
+			}[name] {
+				f.Replaced, f.Kubelet = append(f.Replaced, facts.ReplaceableRuntimes()[other]), true
 			}
 			target, err := Build(load(t, c.text), f)
 			if err != nil {

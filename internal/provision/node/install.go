@@ -301,6 +301,15 @@ func (b *builder) data() {
 	for _, path := range paths {
 		b.before(tasks.Data{M: b.meta("runtime"), Path: path})
 	}
+	if b.rt.name == "docker" && b.rt.packaged && !b.n.Runtime.SkipInstall && !b.f.Distro.Immutable {
+		// They come with docker's packages, and another runtime of the node may own them later.
+		for _, object := range []provision.Object{
+			{Kind: provision.KindUnit, Name: "docker.socket"}, {Kind: provision.KindUnit, Name: "containerd.service"},
+			{Kind: provision.KindFile, Name: "/etc/containerd/config.toml"},
+		} {
+			b.before(tasks.Held{M: b.meta("runtime"), Object: object})
+		}
+	}
 	// containerd creates them, docker's too; the network plugin uses them.
 	b.held(b.n.Network.ConfDir)
 	if b.rt.socket != "" {

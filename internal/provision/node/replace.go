@@ -14,7 +14,7 @@ import (
 // replacement is the runtime of the node file, as one side of a handover.
 func (b *builder) replacement() handover.Runtime {
 	binary := map[string]string{"berth": b.berthBinary(), "docker": b.berthBinary(), "containerd": "ctr"}[b.rt.name]
-	return handover.Runtime{Name: b.rt.name, Endpoint: "unix://" + b.rt.socket, Binary: binary}
+	return handover.Runtime{Name: b.rt.name, Engine: facts.ReplaceableRuntimes()[b.rt.name].Engine, Endpoint: "unix://" + b.rt.socket, Binary: binary}
 }
 
 // replace adds the handover from the runtimes that the node ran before: images first, while both
@@ -24,28 +24,22 @@ func (b *builder) replace() []string {
 		return nil
 	}
 	to := b.replacement()
-	var before []string
+	var before, units []string
 	var names strings.Builder
 	for _, old := range b.f.Replaced {
 		names.WriteString(old.Name + "\n")
-		last := "unit " + b.rt.criUnit
-		if b.otherEngine(old) {
-			before = append(before, drainOf(old)) // which comes before the unit
-		} else {
-			last = b.drainBeside(old, to)
-			before = append(before, last)
+		switch {
+		case b.adopts(old):
+			continue // beforeBerth has stopped it
+		case !b.otherEngine(old): // or beforeBerth has stopped its pods
+			b.drainBeside(old, to)
 		}
-		for _, unit := range old.Units {
-			if unit == b.rt.criUnit {
-				continue // the new runtime runs in it
-			}
-			no := false
-			stop := tasks.Unit{M: b.meta("runtime", last), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
-			b.add(stop)
-			before = append(before, stop.ID())
-			last = stop.ID()
-		}
+		before = append(before, drainOf(old))
+		units = union(units, old.Units) // berth's is one of two of them
 	}
+	// The new runtime may run in the unit of the old one.
+	units = slices.DeleteFunc(units, func(unit string) bool { return unit == b.rt.criUnit })
+	before = append(before, b.stop(units, append(slices.Clone(before), "unit "+b.rt.criUnit))...)
 	b.add(tasks.File{M: b.meta("runtime"), Path: facts.ReplacedFile, Content: names.String()})
 	if !b.n.Kubelet.Enabled && b.f.Kubelet {
 		b.moveKubelet(to.Endpoint, before)
@@ -54,8 +48,8 @@ func (b *builder) replace() []string {
 }
 
 // drainBeside adds the tasks that copy the images of a runtime and stop its pods while the new one
-// runs beside it. It returns the last of them.
-func (b *builder) drainBeside(old facts.Replaced, to handover.Runtime) string {
+// runs beside it.
+func (b *builder) drainBeside(old facts.Replaced, to handover.Runtime) {
 	needs := []string{"unit " + b.rt.criUnit}
 	if to.Binary != "" && old.Content != "" {
 		adopt := handover.AdoptImages{M: b.meta("runtime", append(b.imageTasks(), needs...)...), Old: old.Runtime, New: to}
@@ -63,7 +57,6 @@ func (b *builder) drainBeside(old facts.Replaced, to handover.Runtime) string {
 		needs = append(needs, adopt.ID())
 	}
 	b.add(b.drain(old, to, needs))
-	return drainOf(old)
 }
 
 func (b *builder) drain(old facts.Replaced, to handover.Runtime, needs []string) handover.Drain {
@@ -78,18 +71,40 @@ func (b *builder) otherEngine(old facts.Replaced) bool {
 	return b.rt.criUnit == facts.BerthUnit && old.Engine != ""
 }
 
-// drainOtherEngine adds the task that stops the pods of berth's other engine. It comes after the
-// task that starts what the new engine needs, and before berth restarts. It returns what berth's
-// unit waits for.
-func (b *builder) drainOtherEngine(after string) []string {
+// adopts reports whether berth takes over the pods of a replaced runtime when it starts: cri-dockerd
+// made them in the same docker. It must not run beside berth, which would undo its work.
+func (b *builder) adopts(old facts.Replaced) bool {
+	return b.n.BerthOverDocker() && old.Name == facts.CRIDockerd
+}
+
+// beforeBerth adds the tasks that end the runtimes that do not run beside berth: the pods of its
+// other engine stop, and so does cri-dockerd. They come after the task that starts what the new
+// engine needs. It returns what berth's unit waits for.
+func (b *builder) beforeBerth(after string) []string {
 	var before []string
 	for _, old := range b.f.Replaced {
-		if b.otherEngine(old) {
+		switch {
+		case b.otherEngine(old):
 			b.add(b.drain(old, b.replacement(), []string{after}))
 			before = append(before, drainOf(old))
+		case b.adopts(old):
+			before = append(before, b.stop(old.Units, []string{after})...)
 		}
 	}
 	return before
+}
+
+// stop adds the tasks that stop and disable units, one after the other.
+func (b *builder) stop(units, after []string) []string {
+	var stopped []string
+	for _, unit := range units {
+		no := false
+		stop := tasks.Unit{M: b.meta("runtime", after...), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
+		b.add(stop)
+		stopped = append(stopped, stop.ID())
+		after = []string{stop.ID()}
+	}
+	return stopped
 }
 
 // union lists what is in either, each once.

@@ -91,12 +91,12 @@ func (b *builder) runtimeUnit() {
 		}
 		b.add(supervisor)
 		unit.M.Needs = append(unit.M.Needs, supervisor.ID())
-		unit.M.Needs = append(unit.M.Needs, b.drainOtherEngine(supervisor.ID())...)
+		unit.M.Needs = append(unit.M.Needs, b.beforeBerth(supervisor.ID())...)
 	}
 	b.add(unit)
 	if b.n.BerthOverDocker() {
 		b.add(tasks.Unit{
-			M:    provision.Meta{Why: "runtime", Needs: append(slices.Clone(b.ready), append(b.drainOtherEngine(unit.ID()), unit.ID())...)},
+			M:    provision.Meta{Why: "runtime", Needs: append(slices.Clone(b.ready), append(b.beforeBerth(unit.ID()), unit.ID())...)},
 			Name: facts.BerthUnit, Content: b.berthOverDockerFile(), Enable: &yes, Running: tasks.Started,
 		})
 	}

@@ -18,7 +18,7 @@ const (
 	kindJSONFile = provision.KindJSONFile
 	kindJSONKey  = provision.KindJSONKey
 	kindPackage  = provision.KindPackage
-	kindUnit     = "unit"
+	kindUnit     = provision.KindUnit
 	kindSysctl   = "sysctl"
 	kindModule   = "module"
 	kindUser     = "user"

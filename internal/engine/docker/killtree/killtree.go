@@ -16,6 +16,23 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
+// Strays kills the processes in a container's cgroup, and removes the cgroup. An engine that was
+// killed while it started a container may have lost its process. killed says that there was one.
+// Invalid when the cgroup's name does not contain the engine's id of the container.
+func Strays(ctx context.Context, engineID string, group cgroup.Paths) (killed bool, err error) {
+	if err := group.Check(engineID); err != nil {
+		return false, err
+	}
+	if !group.Exist() {
+		return false, nil
+	}
+	pids, err := group.Pids()
+	if err != nil {
+		return false, err
+	}
+	return len(pids) > 0, errors.Join(group.Kill(ctx), group.Remove(ctx))
+}
+
 // Kill kills the process of a command and all that it has started, as far as they are in the
 // container's cgroup: its descendants, the processes of its session, and those that have
 // inherited mark, an entry NAME=VALUE of its environment, in whatever session they are. pid is 0

@@ -27,6 +27,8 @@ type Pair struct {
 	PeerNetNS *os.File
 	// MTU is for both ends, in bytes.
 	MTU int
+	// Hairpin lets the bridge send a frame out by the port that it came in by.
+	Hairpin bool
 }
 
 // Create returns the requests that make the pair and configure the host's end, for a socket in
@@ -63,12 +65,13 @@ func (p Pair) configurePort() sysnet.NetlinkRequest {
 	// discovery, flooded to all of them, costs more than the pods' own traffic.
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE})
-	// Hairpin mode. A pod that reaches itself through a host port or a service leaves by the
-	// port that it came in by, where the host filters bridged traffic
-	// (bridge-nf-call-iptables).
+	mode := byte(0)
+	if p.Hairpin {
+		mode = 1
+	}
 	port := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	port.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-	port.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
+	port.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{mode})
 	return sysnet.NetlinkRequest{
 		Type:    unix.RTM_NEWLINK, // SETLINK would ignore the settings of the port
 		Payload: payload(up(), ifname(p.Port), nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(p.Alias)), spec, port),

@@ -1,6 +1,9 @@
 package nftexpr
 
 import (
+	"net"
+	"net/netip"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +30,17 @@ func MatchLinkInSet(set string, part *expr.Payload, in bool) []expr.Any {
 // MatchPart matches frames with these bytes in a part.
 func MatchPart(part *expr.Payload, want []byte) []expr.Any {
 	return []expr.Any{part, &expr.Cmp{Op: expr.CmpOpEq, Register: part.DestRegister, Data: want}}
+}
+
+// MatchPartPrefix matches frames with an address of a prefix in a part.
+func MatchPartPrefix(part *expr.Payload, p netip.Prefix) []expr.Any {
+	bits := p.Addr().BitLen()
+	register := part.DestRegister
+	return []expr.Any{
+		part,
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(bits / 8), Mask: net.CIDRMask(p.Bits(), bits), Xor: make([]byte, bits/8)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: p.Masked().Addr().AsSlice()},
+	}
 }
 
 // MatchEtherType matches the type of the frame (unix.ETH_P_IP, ...). A tagged frame has the tag's.

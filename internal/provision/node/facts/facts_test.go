@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
@@ -75,6 +77,64 @@ func TestReplacedByItsSocket(t *testing.T) {
 		t.Errorf("%+v, want containerd on /run/other.sock", list)
 	}
 }
+
+// TestReplacedEngines: berth's native engine and docker are told apart by berth's configuration, and
+// those that a machine ran before stay known.
+func TestReplacedEngines(t *testing.T) {
+	const (
+		kubelets   = "containerRuntimeEndpoint: unix:///run/berth/berth.sock\n"
+		overDocker = "engine = 'docker'\n"
+		docker     = "runtime: {name: docker, socket: /run/berth/berth.sock}\n"
+	)
+	for name, c := range map[string]struct {
+		files map[string]string
+		node  string
+		want  []string
+	}{
+		"native to docker": {map[string]string{kubelet.ConfigFile: kubelets}, docker, []string{"berth: berth.service berth-supervisor.service"}},
+		"done":             {map[string]string{kubelet.ConfigFile: kubelets, "/etc/berth/berth.toml": overDocker, OwnDir + "/berth.env": ""}, docker, nil},
+		"done, and kept": {
+			map[string]string{kubelet.ConfigFile: kubelets, "/etc/berth/berth.toml": overDocker, ReplacedFile: "berth\n"},
+			docker, []string{"berth: berth.service berth-supervisor.service"},
+		},
+		"docker to native": {
+			map[string]string{kubelet.ConfigFile: kubelets, "/etc/berth/berth.toml": overDocker},
+			"runtime: {name: berth}\n", []string{"docker: berth.service docker.socket docker.service"},
+		},
+		"docker to containerd, without a kubelet": {
+			map[string]string{"/etc/berth/berth.toml": overDocker, OwnDir + "/docker.env": "", OwnDir + "/berth.env": ""},
+			"runtime: {name: containerd}\n", []string{"docker: berth.service docker.socket docker.service"},
+		},
+		"cri-dockerd to docker": {
+			map[string]string{kubelet.ConfigFile: "containerRuntimeEndpoint: unix:///var/run/cri-dockerd.sock\n", "/usr/sbin/dockerd": ""},
+			docker, []string{"cri-dockerd: cri-docker.socket cri-docker.service"},
+		},
+		"docker alone":           {map[string]string{OwnDir + "/docker.env": ""}, "runtime: {name: containerd}\n", nil},
+		"to docker alone":        {map[string]string{kubelet.ConfigFile: kubelets}, "runtime: {name: docker}\n", nil},
+		"containerd to docker":   {map[string]string{OwnDir + "/containerd.env": ""}, docker, []string{"containerd: "}},
+		"crio to docker":         {map[string]string{OwnDir + "/crio.env": ""}, docker, []string{"crio: crio.service"}},
+		"containerd, for docker": {map[string]string{OwnDir + "/containerd.env": "", "/usr/sbin/dockerd": ""}, "runtime: {name: berth}\n", []string{"containerd: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host := liveFiles{provisiontest.New(), provisiontest.FileHost{Content: c.files}.Files()}
+			var got []string
+			for _, old := range detectReplaced(t.Context(), host, load(t, c.node)) {
+				got = append(got, old.Name+": "+strings.Join(old.Units, " "))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// liveFiles is a running machine with other files.
+type liveFiles struct {
+	*provisiontest.Host
+	files provision.Files
+}
+
+func (h liveFiles) Files() provision.Files { return h.files }
 
 // TestKubeletBinary: a plan without a kubelet is refused.
 func TestKubeletBinary(t *testing.T) {

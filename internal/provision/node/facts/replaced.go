@@ -18,6 +18,9 @@ import (
 // in the target when the kubelet no longer names them.
 const ReplacedFile = OwnDir + "/replaced"
 
+// CRIDockerd is the name of the runtime that serves CRI over docker as berth does.
+const CRIDockerd = "cri-dockerd"
+
 // Replaced is a runtime that the node file's runtime replaces.
 type Replaced struct {
 	handover.Runtime
@@ -37,7 +40,8 @@ func ReplaceableRuntimes() map[string]Replaced {
 			handover.Runtime{Name: "containerd", Endpoint: "unix:///run/containerd/containerd.sock", Content: "/var/lib/containerd", Binary: "ctr"},
 			[]string{"containerd.service"},
 		},
-		"crio": {handover.Runtime{Name: "crio", Endpoint: "unix:///var/run/crio/crio.sock"}, []string{"crio.service"}},
+		"crio":     {handover.Runtime{Name: "crio", Endpoint: "unix:///var/run/crio/crio.sock"}, []string{"crio.service"}},
+		CRIDockerd: {handover.Runtime{Name: CRIDockerd, Endpoint: "unix:///run/cri-dockerd.sock"}, []string{"cri-docker.socket", "cri-docker.service"}},
 		"docker": {
 			handover.Runtime{Name: "docker", Engine: "docker", Endpoint: "unix:///run/berth/berth.sock"},
 			[]string{BerthUnit, "docker.socket", dockerUnit},

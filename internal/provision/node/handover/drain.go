@@ -39,12 +39,16 @@ func (d Drain) ID() string { return "drain " + d.Old.Name }
 func (d Drain) Meta() provision.Meta { return d.M }
 
 // Objects is whether the kubelet runs, so that an apply that fails later starts it
-// again. Pods belong to the kubelet.
+// again, and berth's engine. Pods belong to the kubelet.
 func (d Drain) Objects(context.Context, provision.Host) ([]provision.Object, error) {
-	if !d.Kubelet {
-		return nil, nil
+	var list []provision.Object
+	if d.Kubelet {
+		list = append(list, provision.Object{Kind: kindKubelet, Name: kubeletUnit})
 	}
-	return []provision.Object{{Kind: kindKubelet, Name: kubeletUnit}}, nil
+	if d.Old.Engine != "" && d.New.Engine != "" {
+		list = append(list, provision.Object{Kind: kindEngine, Name: berthUnit})
+	}
+	return list, nil
 }
 
 // Check lists the pods of the old runtime. A runtime that does not answer has none.
@@ -203,40 +207,4 @@ func Evict(ctx context.Context, host provision.Host, endpoints []string) (resume
 		}
 	}
 	return resume, nil
-}
-
-const kindKubelet = "running-kubelet"
-
-// Kinds reads and restores the objects of the tasks here.
-func Kinds() map[string]provision.Kind {
-	return map[string]provision.Kind{kindKubelet: kubeletKind{}}
-}
-
-// kubeletKind is whether the kubelet runs.
-type kubeletKind struct{}
-
-// Read reports whether it does.
-func (kubeletKind) Read(ctx context.Context, host provision.Host, _ string) (provision.State, error) {
-	if !host.Live() {
-		return provision.State{}, nil
-	}
-	running, err := kubeletRuns(ctx, host)
-	return provision.State{Exists: running}, err
-}
-
-// Release does nothing. A kind that has it is restored last, when the old runtime is back.
-func (kubeletKind) Release(context.Context, provision.Host, string, provision.State) error {
-	return nil
-}
-
-// Restore starts it where it ran.
-func (kubeletKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
-	if !state.Exists || !host.Live() {
-		return nil
-	}
-	running, err := kubeletRuns(ctx, host)
-	if err != nil || running {
-		return err
-	}
-	return host.Units().Start(ctx, name)
 }

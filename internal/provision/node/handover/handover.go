@@ -18,7 +18,7 @@ import (
 
 // Runtime is one side of a handover.
 type Runtime struct {
-	// Name is berth, containerd, crio or docker.
+	// Name is berth, containerd, crio, cri-dockerd or docker.
 	Name string
 	// Engine is berth's engine: native for berth, docker for docker, whose CRI berth serves. It
 	// tells the two apart, which have one socket. Empty for the others.

@@ -34,6 +34,16 @@ type fakeRuntime struct {
 	// stuck is a pod that does not stop.
 	stuck string
 	calls []string
+	// config is what verbose Status shows of the configuration.
+	config string
+}
+
+func (f *fakeRuntime) Status(_ context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	resp := &runtimeapi.StatusResponse{}
+	if r.Verbose && f.config != "" {
+		resp.Info = map[string]string{"config": f.config}
+	}
+	return resp, nil
 }
 
 // serve starts it on a socket and returns its endpoint.
@@ -127,6 +137,35 @@ func TestDrain(t *testing.T) {
 	}
 	if running, _ := kubeletRuns(t.Context(), host); !running {
 		t.Error("the kubelet was not started again")
+	}
+}
+
+// TestDrainOfOneEngine: berth's engines have one socket. Pods are those of the replaced engine only
+// while berth runs with it.
+func TestDrainOfOneEngine(t *testing.T) {
+	berth := &fakeRuntime{pods: []*runtimeapi.PodSandbox{pod("1", "db", runtimeapi.PodSandboxState_SANDBOX_READY)}}
+	endpoint := berth.serve(t)
+	for _, c := range []struct {
+		config string
+		pods   map[string]int
+	}{
+		{`{"Engine": "docker"}`, map[string]int{"docker": 1, "native": 0, "": 1}},
+		{`{"Engine": "native"}`, map[string]int{"docker": 0, "native": 1, "": 1}},
+		{"", map[string]int{"docker": 0, "native": 1, "": 1}},
+	} {
+		berth.config = c.config
+		for engine, want := range c.pods {
+			drain := Drain{Old: Runtime{Name: "berth", Engine: engine, Endpoint: endpoint}, New: Runtime{Name: "docker"}}
+			change, err := drain.Check(t.Context(), provisiontest.New())
+			if err != nil || len(change.Diffs) != want {
+				t.Errorf("with the configuration %s the engine %q has %+v, %v; want %d pods", c.config, engine, change.Diffs, err, want)
+			}
+		}
+	}
+	berth.config = "{"
+	drain := Drain{Old: Runtime{Name: "berth", Engine: "native", Endpoint: endpoint}, New: Runtime{Name: "docker"}}
+	if _, err := drain.Check(t.Context(), provisiontest.New()); err == nil || !strings.Contains(err.Error(), "which engine berth has") {
+		t.Errorf("a broken configuration: %v", err)
 	}
 }
 

@@ -1,8 +1,10 @@
-//go:build integration && e2e
+//go:build e2e
 
-package integration
+package e2e
 
 import (
+	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -21,6 +23,19 @@ images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
+// dockerPod is a pod for those nodes.
+const dockerPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: hello}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: web, image: "berth.run/hello:demo", command: [serve, --listen, ":8081"]}
+`
+
+const berthSocket = "unix:///run/berth/berth.sock"
+
 // shown is one value of `systemctl show`.
 func shown(m *systemd.Machine, unit, property string) string {
 	return strings.TrimSpace(m.Run("systemctl", "show", "--value", "-p", property, unit))
@@ -31,7 +46,7 @@ func shown(m *systemd.Machine, unit, property string) string {
 func TestNodeOfBerthOverDocker(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write(systemd.NodeFile, "")
-	m.Write("/etc/hello-pod.yaml", helloPod)
+	m.Write("/etc/hello-pod.yaml", dockerPod)
 	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime(), 1)
 	before := m.Tree(systemd.Volatile()...)
 
@@ -52,14 +67,14 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 	}
 
 	m.Run("/opt/berth", "pod", "run", "-d", "-f", "/etc/hello-pod.yaml")
-	m.PodAnswers(berthSocket, 8080)
+	m.PodAnswers(berthSocket, 8081)
 	containers := m.Run("docker", "ps", "--format", "{{.Names}}")
 	if !strings.Contains(containers, "k8s_POD_hello_default") {
 		t.Errorf("docker does not run the pod:\n%s", containers)
 	}
 	for _, unit := range []string{"docker.service", "berth.service", "docker.service"} {
 		m.Run("systemctl", "restart", unit)
-		m.PodAnswers(berthSocket, 8080)
+		m.PodAnswers(berthSocket, 8081)
 		if now := m.Run("docker", "ps", "--format", "{{.Names}}"); now != containers {
 			t.Errorf("after the restart of %s docker runs\n%s\nand not\n%s", unit, now, containers)
 		}
@@ -68,7 +83,7 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 		t.Errorf("exec prints %q", out)
 	}
 	driftIsRepaired(t, m)
-	m.PodAnswers(berthSocket, 8080)
+	m.PodAnswers(berthSocket, 8081)
 
 	// Docker's own containers are named, and stopped, too.
 	m.Run("docker", "run", "-d", "--name", "web", "berth.run/hello:demo", "serve", "--listen", ":8082")
@@ -79,7 +94,7 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 			t.Errorf("reset without consent ends with %v and does not say %q:\n%s", err, want, out)
 		}
 	}
-	m.PodAnswers(berthSocket, 8080)
+	m.PodAnswers(berthSocket, 8081)
 	m.WasReset(before, "--allow-disruption")
 	if list, err := m.Try("pgrep", "-fa", "hello|containerd-shim"); err == nil {
 		t.Errorf("processes of containers are left: %s", list)
@@ -96,7 +111,8 @@ func driftIsRepaired(t *testing.T, m *systemd.Machine) {
 		{"systemctl stop docker.socket docker.service", "unit docker.service"},
 	} {
 		m.Run("sh", "-c", c.spoil)
-		if out, err := m.Try("/opt/berth", "node", "diff"); exitCode(err) != 2 || !strings.Contains(out, c.want) {
+		out, err := m.Try("/opt/berth", "node", "diff")
+		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(out, c.want) {
 			t.Errorf("after %s diff ends with %v and does not show %q:\n%s", c.spoil, err, c.want, out)
 		}
 		m.Run("/opt/berth", "node", "apply", "--yes")
@@ -134,12 +150,24 @@ func (m ofEngines) to(name, from, text string) {
 	m.runs(name)
 }
 
+// failsTo applies a node file whose docker starts no container, on a machine of berth. The native
+// engine runs again afterwards.
+func (m ofEngines) failsTo(text string) {
+	m.t.Helper()
+	m.Describe(text)
+	out, err := m.Try("/opt/berth", "node", "apply", "--yes", "--allow-disruption")
+	if err == nil || !strings.Contains(out, "berth.service is not healthy") || !strings.Contains(out, "done  undo") {
+		m.t.Errorf("apply of a docker without a runtime ends with %v:\n%s", err, out)
+	}
+	m.runs("berth")
+}
+
 // runs checks that the runtime runs and no other does, and runs a pod with it.
 func (m ofEngines) runs(name string) {
 	m.t.Helper()
 	socket := berthSocket
 	if name == "containerd" {
-		socket = containerdSocket
+		socket = "unix:///run/containerd/containerd.sock"
 	}
 	active := map[string]bool{
 		"berth.service": name != "containerd", "berth-supervisor.service": name == "berth", "docker.service": name == "docker",
@@ -158,7 +186,7 @@ func (m ofEngines) runs(name string) {
 func TestNodeSwitchOfEngines(t *testing.T) {
 	m := ofEngines{systemd.BootNode(t, nil), t}
 	m.Write(systemd.NodeFile, "")
-	m.Write("/etc/hello-pod.yaml", strings.Replace(helloPod, ":8080", ":8081", 1)) // the sandbox's of containerd has 8080
+	m.Write("/etc/hello-pod.yaml", dockerPod)
 	docker := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime(), 1)
 	before := m.Tree(systemd.Volatile()...)
 	const runtime = "{name: docker, socket: /run/berth/berth.sock, @RUNC@}"
@@ -168,14 +196,15 @@ func TestNodeSwitchOfEngines(t *testing.T) {
 
 	m.Applied(berth)
 	m.runs("berth")
+	m.failsTo(strings.Replace(overDocker, "@RUNC@", "handlers: [{name: broken, path: /bin/false}], defaultHandler: broken", 1))
 	m.to("docker", "berth", docker)
 	m.to("containerd", "docker", containerd)
 	m.to("docker", "containerd", docker)
 	m.to("berth", "docker", berth)
 
-	// Back to entry 4 (docker), 3 (containerd) and 1 (berth).
+	// Back to docker, containerd and the first berth. Entry 2 failed.
 	for _, step := range []struct{ number, name, text string }{
-		{"4", "docker", docker}, {"3", "containerd", containerd}, {"1", "berth", berth},
+		{"5", "docker", docker}, {"4", "containerd", containerd}, {"1", "berth", berth},
 	} {
 		out, err := m.Try("/opt/berth", "node", "rollback", step.number, "--yes")
 		if err == nil || !strings.Contains(out, "its pods (1) are stopped and removed before: default/hello") {
