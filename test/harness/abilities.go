@@ -71,6 +71,8 @@ const (
 	LinksInVolumes = "absolute links in the sub paths of mounted images"
 	// EarlyFaults are faults of a container's parts that its create finds.
 	EarlyFaults = "faults of mounts, devices and filters that the create of a container finds"
+	// ScopeNames are names of the cgroups of containers that a configuration chooses.
+	ScopeNames = "names of cgroups by configuration"
 	// FrozenByRuntime is a container that is frozen with its cgroup.
 	FrozenByRuntime = "commands in a container whose cgroup is frozen"
 )
@@ -90,6 +92,7 @@ func missingParts() map[string]string {
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
 		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
+		ScopeNames:          "the Docker Engine names the cgroups of containers",
 		FrozenByRuntime:     "the Docker Engine does not notice that somebody else froze a cgroup",
 	}
 }
