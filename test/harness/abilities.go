@@ -61,8 +61,6 @@ const (
 	ClampedLimits = "limits that are lowered to what the host allows"
 	// OwnCDI is a configuration of CDI that is berth's.
 	OwnCDI = "directories of CDI specs by configuration"
-	// PrivilegedFilter is the seccomp profile of privileged containers.
-	PrivilegedFilter = "a seccomp profile for privileged containers"
 	// CheckedArchives are imports that refuse layers which lead out of the root filesystem.
 	CheckedArchives = "archives whose layers are checked by berth"
 	// MadeRootfs are mounts and root filesystems that berth makes.
@@ -87,7 +85,6 @@ func missingParts() map[string]string {
 		Hooks:               "the Docker Engine's API has no annotations of the OCI spec before version 1.43",
 		ClampedLimits:       "the Docker Engine passes limits on as they are, and the test's runtime changes them",
 		OwnCDI:              "the Docker Engine reads CDI specs in directories of its own configuration",
-		PrivilegedFilter:    "the Docker Engine has no filter for privileged containers before API 1.42",
 		CheckedArchives:     "the Docker Engine unpacks layers itself, in the root of the image",
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",

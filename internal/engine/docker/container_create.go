@@ -26,8 +26,10 @@ import (
 
 // CheckContainer implements engine.Engine.
 func (e *Engine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	facts := *e.facts.Load()
-	return errors.Join(translate.CheckContainer(config, sandbox, facts), translate.CheckDeviceRules(config, e.rules().Devices.PrivilegedWithoutHost, facts))
+	facts, rules := *e.facts.Load(), e.rules()
+	return errors.Join(translate.CheckContainer(config, sandbox, facts), translate.CheckPrivileged(config, translate.PrivilegedRules{
+		WithoutDevices: rules.Devices.PrivilegedWithoutHost, Filtered: rules.Seccomp.Privileged != "",
+	}, facts))
 }
 
 // CheckResources implements engine.Engine.
