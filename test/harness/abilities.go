@@ -61,8 +61,6 @@ const (
 	ClampedLimits = "limits that are lowered to what the host allows"
 	// OwnCDI is a configuration of CDI that is berth's.
 	OwnCDI = "directories of CDI specs by configuration"
-	// CheckedArchives are imports that refuse layers which lead out of the root filesystem.
-	CheckedArchives = "archives whose layers are checked by berth"
 	// MadeRootfs are mounts and root filesystems that berth makes.
 	MadeRootfs = "root filesystems and /dev/shm that berth makes"
 	// LinksInVolumes are links of an image that a sub path of a volume leads through.
@@ -85,7 +83,6 @@ func missingParts() map[string]string {
 		Hooks:               "the Docker Engine's API has no annotations of the OCI spec before version 1.43",
 		ClampedLimits:       "the Docker Engine passes limits on as they are, and the test's runtime changes them",
 		OwnCDI:              "the Docker Engine reads CDI specs in directories of its own configuration",
-		CheckedArchives:     "the Docker Engine unpacks layers itself, in the root of the image",
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
 		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
