@@ -48,6 +48,8 @@ func (b *Berth) dockerFacts() *translate.Facts {
 
 // The parts of the native engine that no request of CRI is about. Has and NeedsPart name them.
 const (
+	// Supervisors are berth's own parents of containers, with their keeper.
+	Supervisors = "a supervisor and a keeper"
 	// LoneCommands are cgroups of their own for commands in a container.
 	LoneCommands = "a cgroup for each command in a container"
 	// OrderedStreams is one order of the lines of stdout and stderr.
@@ -76,6 +78,7 @@ const (
 // missingParts has the reasons why a part is not there with a Docker Engine.
 func missingParts() map[string]string {
 	return map[string]string{
+		Supervisors:         "the shims of the Docker Engine are the parents of containers",
 		LoneCommands:        "the Docker Engine runs commands in the cgroup of the container",
 		OrderedStreams:      "the Docker Engine reads the streams one by one",
 		ManifestAnnotations: "the Docker Engine keeps no manifests with its graph drivers",
