@@ -25,7 +25,7 @@ INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integratio
 
 # Files with tests on real parts that are too long for CI, and the names of these tests.
 LONG_FILES      = $(shell grep -rl --include='*_test.go' '^//go:build integration && e2e' internal test | sed 's,^,./,')
-LONG_TESTS      = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' $(LONG_FILES) | paste -sd '|')
+LONG_TESTS      = $(shell grep -ho '^func Test[A-Za-z0-9]*' $(LONG_FILES) | cut -c6- | paste -sd '|')
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
