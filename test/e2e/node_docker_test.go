@@ -5,9 +5,11 @@ package e2e
 import (
 	"errors"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/systemd"
 )
 
@@ -23,17 +25,6 @@ images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
-// dockerPod is a pod for those nodes.
-const dockerPod = `
-apiVersion: v1
-kind: Pod
-metadata: {name: hello}
-spec:
-  restartPolicy: Never
-  containers:
-  - {name: web, image: "berth.run/hello:demo", command: [serve, --listen, ":8081"]}
-`
-
 const berthSocket = "unix:///run/berth/berth.sock"
 
 // shown is one value of `systemctl show`.
@@ -46,7 +37,7 @@ func shown(m *systemd.Machine, unit, property string) string {
 func TestNodeOfBerthOverDocker(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write(systemd.NodeFile, "")
-	m.Write("/etc/hello-pod.yaml", dockerPod)
+	m.Write("/etc/hello-pod.yaml", webPod)
 	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime(), 1)
 	before := m.Tree(systemd.Volatile()...)
 
@@ -99,6 +90,31 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 	if list, err := m.Try("pgrep", "-fa", "hello|containerd-shim"); err == nil {
 		t.Errorf("processes of containers are left: %s", list)
 	}
+}
+
+// TestNodeOfCurrentDocker is the same with the engine that BERTH_DOCKERD names, from assets. It has no
+// command docker.
+func TestNodeOfCurrentDocker(t *testing.T) {
+	dockerd := require.Given(t, "BERTH_DOCKERD", "dockerd with containerd and runc beside it")
+	m := systemd.BootNode(t, map[string]string{"/opt/docker-current/docker": filepath.Dir(dockerd)})
+	m.Write(systemd.NodeFile, "")
+	m.Write("/etc/hello-pod.yaml", webPod)
+	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime()+", assets: [{source: /opt/docker-current}]", 1)
+	before := m.Tree(systemd.Volatile()...)
+
+	m.Applied(node)
+	m.IsWell()
+	m.Run("/opt/berth", "pod", "run", "-d", "-f", "/etc/hello-pod.yaml")
+	m.PodAnswers(berthSocket, 8081)
+	for _, unit := range []string{"docker.service", "berth.service"} {
+		m.Run("systemctl", "restart", unit)
+		m.PodAnswers(berthSocket, 8081)
+	}
+	if out := strings.TrimSpace(m.Run("/opt/berth", "pod", "exec", "hello", "--", "hostname")); out != "hello" {
+		t.Errorf("exec prints %q", out)
+	}
+	m.Write(systemd.NodeFile, "")
+	m.WasReset(before, "--allow-disruption")
 }
 
 // driftIsRepaired spoils parts of the node one after the other.
@@ -186,7 +202,7 @@ func (m ofEngines) runs(name string) {
 func TestNodeSwitchOfEngines(t *testing.T) {
 	m := ofEngines{systemd.BootNode(t, nil), t}
 	m.Write(systemd.NodeFile, "")
-	m.Write("/etc/hello-pod.yaml", dockerPod)
+	m.Write("/etc/hello-pod.yaml", webPod)
 	docker := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime(), 1)
 	before := m.Tree(systemd.Volatile()...)
 	const runtime = "{name: docker, socket: /run/berth/berth.sock, @RUNC@}"

@@ -59,9 +59,13 @@ func (s *Images) listed(summary imageapi.Summary, known details) image.Image {
 	return s.made(summary.ID, summary.RepoTags, summary.RepoDigests, summary.Size, known)
 }
 
+// leastSize is the size of an image whose layers have no regular files. The kubelet does not run an
+// image of 0 bytes: it takes that for an answer without a size.
+const leastSize = 1
+
 func (s *Images) made(id string, tags, digests []string, size int64, known details) image.Image {
 	img := image.Image{
-		ID: id, Tags: fullTags(tags), Digests: fullNames(digests), Size: size, Config: known.config,
+		ID: id, Tags: fullTags(tags), Digests: fullNames(digests), Size: max(size, leastSize), Config: known.config,
 		OS: known.platform.OS, Architecture: known.platform.Architecture, Variant: known.platform.Variant,
 		Created: known.created, ChainID: known.chain,
 	}

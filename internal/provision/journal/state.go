@@ -168,8 +168,14 @@ func (j *Journal) Since(n int) (priors []Prior, fresh, gone []Owned) {
 		}
 	}
 	for _, o := range j.state.owned {
-		if o.Since > n {
-			fresh = append(fresh, o)
+		if o.Since <= n {
+			continue
+		}
+		fresh = append(fresh, o)
+		// Something may have changed the object between the entry that it became ours in and the
+		// one that touched it first, such as another task's package.
+		if i := slices.IndexFunc(priors, func(p Prior) bool { return p.Object == o.Object }); i >= 0 {
+			priors[i].State = o.State
 		}
 	}
 	for _, rec := range j.records {

@@ -426,16 +426,7 @@ func TestBadTargets(t *testing.T) {
 // TestWhatAPackageBringsGoesWithIt: the unit and the file that a package installs did not exist
 // before, so reset removes them, whichever task changed them since.
 func TestWhatAPackageBringsGoesWithIt(t *testing.T) {
-	h := machine(t)
-	h.Repository["rtd"] = provisiontest.Package{
-		Version: "1", Starts: []string{"rtd.service"}, Needs: []string{"rtd-data", "librt"},
-		Files: map[string]string{"/usr/lib/systemd/system/rtd.service": "[Service]\n", "/etc/rtd.conf": "as packaged"},
-	}
-	for _, dir := range []string{"/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system"} {
-		if err := h.Files().Mkdir(dir, provision.Attr{Mode: 0o755}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h := withRtd(t)
 	// One package needs the other, and the target does not order them. Package lists are fetched
 	// first.
 	h.Repository["librt"] = provisiontest.Package{Version: "1"}
@@ -461,4 +452,55 @@ func TestWhatAPackageBringsGoesWithIt(t *testing.T) {
 		t.Errorf("the plan of the reset does not say that rtd.service stops: %+v", b.Diffs)
 	}
 	reset(t, h, before)
+}
+
+// withRtd is a machine whose repository has the package of a runtime.
+func withRtd(t *testing.T) *provisiontest.Host {
+	t.Helper()
+	h := machine(t)
+	h.Repository["rtd"] = provisiontest.Package{
+		Version: "1", Starts: []string{"rtd.service"}, Needs: []string{"rtd-data", "librt"},
+		Files: map[string]string{"/usr/lib/systemd/system/rtd.service": "[Service]\n", "/etc/rtd.conf": "as packaged"},
+	}
+	for _, dir := range []string{"/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system"} {
+		if err := h.Files().Mkdir(dir, provision.Attr{Mode: 0o755}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+// TestRollbackToBeforeAHeldObject: a package brings a unit and a file in one entry, and a later entry
+// changes them. On the way back to an entry before both, they go with the package.
+func TestRollbackToBeforeAHeldObject(t *testing.T) {
+	h := withRtd(t)
+	h.Repository["librt"], h.Repository["rtd-data"] = provisiontest.Package{Version: "1"}, provisiontest.Package{Version: "1"}
+	first := provision.Target{Tasks: []provision.Task{tasks.File{Path: "/etc/new/file", Content: "x"}}}
+	apply(t, h, first)
+	want := h.Tree(reconciler.StateDir)
+
+	packages := tasks.Packages{Install: []provision.PackageVersion{{Name: "rtd"}}}
+	held := provision.Target{Tasks: append(slices.Clone(first.Tasks), packages,
+		tasks.Held{Object: provision.Object{Kind: provision.KindUnit, Name: "rtd.service"}},
+		tasks.Held{Object: provision.Object{Kind: provision.KindFile, Name: "/etc/rtd.conf"}})}
+	apply(t, h, held)
+	yes := true
+	apply(t, h, provision.Target{Tasks: append(slices.Clone(first.Tasks), packages,
+		tasks.File{Path: "/etc/rtd.conf", Content: "ours", M: provision.Meta{Restarts: []string{"rtd.service"}}},
+		tasks.Unit{Name: "rtd.service", Enable: &yes, Running: tasks.Started, DropIns: map[string]string{"10-x.conf": "[Service]\nUser=rt\n"}})})
+
+	e := newReconciler(t, h)
+	b, err := e.PlanRollback(t.Context(), 1, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(b.Diffs, func(d provision.Diff) bool { return d.Object.Name == "rtd.service" && d.Stops() }) {
+		t.Errorf("the plan does not say that rtd.service stops: %+v", b.Diffs)
+	}
+	if _, err := e.Rollback(t.Context(), 1, b, reconciler.BackOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, h.Tree(reconciler.StateDir)); diff != "" {
+		t.Errorf("rollback to 1 makes another machine (-want +got):\n%s", diff)
+	}
 }

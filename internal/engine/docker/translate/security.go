@@ -39,8 +39,11 @@ func setSecurity(in ContainerInput, host *container.HostConfig) error {
 	}
 	host.SecurityOpt = options
 	// nil would be the engine's own lists.
-	host.MaskedPaths = append([]string{}, security.GetMaskedPaths()...)
-	host.ReadonlyPaths = append([]string{}, security.GetReadonlyPaths()...)
+	host.MaskedPaths, host.ReadonlyPaths = []string{}, []string{}
+	if !host.Privileged { // the kubelet names the paths for privileged containers, too
+		host.MaskedPaths = append(host.MaskedPaths, security.GetMaskedPaths()...)
+		host.ReadonlyPaths = append(host.ReadonlyPaths, security.GetReadonlyPaths()...)
+	}
 	return nil
 }
 

@@ -88,6 +88,29 @@ func TestContainerJoinsItsPod(t *testing.T) {
 	}
 }
 
+// TestPathsOfAPrivilegedContainer: the kubelet names masked and read-only paths for privileged
+// containers, too, and kube-proxy writes below /proc/sys.
+func TestPathsOfAPrivilegedContainer(t *testing.T) {
+	for _, privileged := range []bool{false, true} {
+		in := input(func(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfig) {
+			p.Linux.SecurityContext.Privileged = true
+			c.Linux.SecurityContext.Privileged = privileged
+			c.Linux.SecurityContext.MaskedPaths, c.Linux.SecurityContext.ReadonlyPaths = []string{"/proc/keys"}, []string{"/proc/sys"}
+		})
+		got, err := Container(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, want := got.HostConfig, 1
+		if privileged {
+			want = 0
+		}
+		if len(host.MaskedPaths) != want || len(host.ReadonlyPaths) != want || host.MaskedPaths == nil || host.ReadonlyPaths == nil {
+			t.Errorf("privileged %t: masked %#v, read-only %#v", privileged, host.MaskedPaths, host.ReadonlyPaths)
+		}
+	}
+}
+
 func TestNamespacesOfTheHostAndOfOthers(t *testing.T) {
 	in := input(func(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfig) {
 		p.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
