@@ -99,7 +99,8 @@ func TestNodeOfCurrentDocker(t *testing.T) {
 	m := systemd.BootNode(t, map[string]string{"/opt/docker-current/docker": filepath.Dir(dockerd)})
 	m.Write(systemd.NodeFile, "")
 	m.Write("/etc/hello-pod.yaml", webPod)
-	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime()+", assets: [{source: /opt/docker-current}]", 1)
+	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime()+
+		", assets: [{source: /opt/docker-current}], config: {additions: {userland-proxy: false}}", 1) // whose program may not be there
 	before := m.Tree(systemd.Volatile()...)
 
 	m.Applied(node)
