@@ -23,6 +23,10 @@ TEST_TAGS       := $(SUPERVISOR_TAGS)
 # Packages with tests on real parts; all others have run in unit.
 INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integration' internal test | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
+# Files with tests on real parts that are too long for CI, and the names of these tests.
+LONG_FILES      = $(shell grep -rl --include='*_test.go' '^//go:build integration && e2e' internal test | sed 's,^,./,')
+LONG_TESTS      = $(shell grep -ho '^func Test[A-Za-z0-9]*' $(LONG_FILES) | cut -c6- | paste -sd '|')
+
 export GOFLAGS := -mod=readonly -buildvcs=false
 
 .PHONY: build install install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
@@ -85,6 +89,7 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	./test/kube/conformance.sh out/conformance
 	KUBEADM=$(CURDIR)/out/kube/kubeadm BERTH_REQUIRE=env:KUBEADM go test -tags "$(TEST_TAGS)" -count=1 ./internal/provision/kubeadmconf
 	BERTH_ENGINE=docker BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 30m -run "$$(go run ./test/coverage -docker-tests)" -v ./test/integration
+	BERTH_BIN=$(CURDIR)/bin go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 2h -p 1 -run '^($(LONG_TESTS))$$' -v $(sort $(dir $(LONG_FILES)))
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 4h -p 1 -v ./test/e2e/...
 
 bench: build deps-test deps-e2e ## side by side with containerd, a Docker Engine and kind; prints ratios; BENCH_CRIO and BENCH_CRI_DOCKERD add peers

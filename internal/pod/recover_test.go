@@ -90,6 +90,31 @@ func TestRestartAroundStart(t *testing.T) {
 	}
 }
 
+// A daemon died before a start, and the sandbox was lost meanwhile: the container is not left as
+// created in a stopped sandbox.
+func TestRestartAroundStartInALostSandbox(t *testing.T) {
+	for range 20 {
+		b := newBed(t, nil)
+		config := b.SandboxConfig("web")
+		config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		sandbox := b.mustRun(config)
+		id := b.mustCreate(sandbox, "main", b.Programs.Sleep)
+		hang := b.script.HangAt("before engine.Start", false)
+		came := make(chan error, 1)
+		go func() { came <- b.s.StartContainer(t.Context(), id) }()
+		<-hang.Reached
+		b.script.Kill()
+		b.fake().Lose(sandbox)
+		b.restart()
+		<-came
+		podtest.Eventually(t, "the sandbox is stopped", func() bool { return b.listed()[sandbox] == notReady && len(b.s.Jobs()) == 0 })
+		if got := b.status(id).GetState(); got != exited {
+			t.Fatalf("state %v", got)
+		}
+		b.clear()
+	}
+}
+
 // A container that was lost while no daemon ran has the exit code and the reason of an unknown
 // exit.
 func TestLostThings(t *testing.T) {

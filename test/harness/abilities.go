@@ -48,6 +48,8 @@ func (b *Berth) dockerFacts() *translate.Facts {
 
 // The parts of the native engine that no request of CRI is about. Has and NeedsPart name them.
 const (
+	// Supervisors are berth's own parents of containers, with their keeper.
+	Supervisors = "a supervisor and a keeper"
 	// LoneCommands are cgroups of their own for commands in a container.
 	LoneCommands = "a cgroup for each command in a container"
 	// OrderedStreams is one order of the lines of stdout and stderr.
@@ -61,16 +63,14 @@ const (
 	ClampedLimits = "limits that are lowered to what the host allows"
 	// OwnCDI is a configuration of CDI that is berth's.
 	OwnCDI = "directories of CDI specs by configuration"
-	// PrivilegedFilter is the seccomp profile of privileged containers.
-	PrivilegedFilter = "a seccomp profile for privileged containers"
-	// CheckedArchives are imports that refuse layers which lead out of the root filesystem.
-	CheckedArchives = "archives whose layers are checked by berth"
 	// MadeRootfs are mounts and root filesystems that berth makes.
 	MadeRootfs = "root filesystems and /dev/shm that berth makes"
 	// LinksInVolumes are links of an image that a sub path of a volume leads through.
 	LinksInVolumes = "absolute links in the sub paths of mounted images"
 	// EarlyFaults are faults of a container's parts that its create finds.
 	EarlyFaults = "faults of mounts, devices and filters that the create of a container finds"
+	// ScopeNames are names of the cgroups of containers that a configuration chooses.
+	ScopeNames = "names of cgroups by configuration"
 	// FrozenByRuntime is a container that is frozen with its cgroup.
 	FrozenByRuntime = "commands in a container whose cgroup is frozen"
 )
@@ -78,6 +78,7 @@ const (
 // missingParts has the reasons why a part is not there with a Docker Engine.
 func missingParts() map[string]string {
 	return map[string]string{
+		Supervisors:         "the shims of the Docker Engine are the parents of containers",
 		LoneCommands:        "the Docker Engine runs commands in the cgroup of the container",
 		OrderedStreams:      "the Docker Engine reads the streams one by one",
 		ManifestAnnotations: "the Docker Engine keeps no manifests with its graph drivers",
@@ -85,11 +86,10 @@ func missingParts() map[string]string {
 		Hooks:               "the Docker Engine's API has no annotations of the OCI spec before version 1.43",
 		ClampedLimits:       "the Docker Engine passes limits on as they are, and the test's runtime changes them",
 		OwnCDI:              "the Docker Engine reads CDI specs in directories of its own configuration",
-		PrivilegedFilter:    "the Docker Engine has no filter for privileged containers before API 1.42",
-		CheckedArchives:     "the Docker Engine unpacks layers itself, in the root of the image",
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
 		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
+		ScopeNames:          "the Docker Engine names the cgroups of containers",
 		FrozenByRuntime:     "the Docker Engine does not notice that somebody else froze a cgroup",
 	}
 }
@@ -121,6 +121,13 @@ func (b *Berth) PodInitUser() string {
 		return "65535"
 	}
 	return "2147000000"
+}
+
+// ImagesAreManifests reports whether the ids of images are the digests of their manifests, and not of
+// their configurations.
+func (b *Berth) ImagesAreManifests() bool {
+	b.T.Helper()
+	return b.Docker != nil && b.dockerFacts().ContainerdStore
 }
 
 // KnownCapabilities are the capabilities that the engine under test knows, as a set of bits: engines

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -163,7 +164,7 @@ func TestBadContainersAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badContainer("negative memory", invalid, func(c containerConfig) { c.Linux.Resources.MemoryLimitInBytes = -5 }, "memory_limit_in_bytes"),
 		x.badContainer("relative masked path", invalid, func(c containerConfig) { containerSecurity(c).MaskedPaths = []string{"proc"} }, "masked_paths[0]"),
 		x.badContainer("CDI device that is none", invalid, func(c containerConfig) { c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "v c=d"}} }, "CDI_devices[0].name"),
-		x.badContainer("CDI device that no spec has", invalid, func(c containerConfig) { c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "no.example/c=d"}} }, "no.example/c=d"),
+		x.badContainer("CDI device that no spec has", x.codeOf(translate.CDIDevices, invalid), func(c containerConfig) { c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "no.example/c=d"}} }, x.wordOf(translate.CDIDevices, "no.example/c=d")),
 		x.badContainer("device that is not there", invalid, func(c containerConfig) {
 			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/no-such", ContainerPath: "/dev/x", Permissions: "rwm"}}
 		}, "devices[0]", "/dev/no-such"),
@@ -239,7 +240,7 @@ func TestBadMountsAreRefusedAndLeaveNothing(t *testing.T) {
 		mount("image without a name", invalid, &runtimeapi.Mount{ContainerPath: "/m", HostPath: "/etc", Readonly: true, Image: &runtimeapi.ImageSpec{}}, "mounts[0].image.image"),
 		mount("image and host path", invalid, &runtimeapi.Mount{ContainerPath: "/m", HostPath: "/etc", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}}, "mounts[0].host_path"),
 		mount("writable image", invalid, &runtimeapi.Mount{ContainerPath: "/m", Image: &runtimeapi.ImageSpec{Image: "x"}}, "mounts[0].readonly"),
-		mount("absent image", codes.NotFound, &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}}, "ImageVolumeMountFailed: config.mounts[0].image"),
+		mount("absent image", x.codeOf(translate.ImageMounts, codes.NotFound), &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}}, x.wordOf(translate.ImageMounts, "ImageVolumeMountFailed: config.mounts[0].image")),
 		mount("image's sub path leads out", invalid, &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}, ImageSubPath: "a/../../b"}, "mounts[0].image_sub_path"),
 		mount("absolute sub path", invalid, &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}, ImageSubPath: "/etc"}, "mounts[0].image_sub_path"),
 		mount("recursively read-only, but writable", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/m", RecursiveReadOnly: true}, "mounts[0].recursive_read_only"),

@@ -48,6 +48,25 @@ func newTrial(t *testing.T, opts harness.Options) *trial {
 	return x
 }
 
+// codeOf is the code for a bad request, or that of the refusal if the engine under test refuses any such
+// request.
+func (x *trial) codeOf(requested string, code codes.Code) codes.Code {
+	x.T.Helper()
+	if x.Refuses(requested) != nil {
+		return codes.Unimplemented
+	}
+	return code
+}
+
+// wordOf is the word in the message, as codeOf is the code.
+func (x *trial) wordOf(requested, word string) string {
+	x.T.Helper()
+	if reason := x.Refuses(requested); reason != nil {
+		return reason.Error()
+	}
+	return word
+}
+
 // try makes each attempt and checks that it leaves nothing.
 func (x *trial) try(t *testing.T, attempts []attempt) {
 	t.Helper()

@@ -39,6 +39,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 // When keeper and supervisor die together, the daemon restarts them.
 func TestDaemonStartsAKeeperAnew(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
+	b.NeedsPart(t, harness.Supervisors)
 	pod := b.RunPod("alone", "while :; do echo line; sleep 0.1; done")
 	b.Await("the first line", func() bool { lines, _ := harness.LogLines(pod.LogFile); return len(lines) > 0 })
 	harness.Kill(t, b.KeeperPid(), b.SupervisorPid())

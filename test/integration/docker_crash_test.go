@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/docker/dockertest"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/require"
@@ -336,6 +338,9 @@ func (c *dockerCrash) retry(what string, call func(ctx context.Context) error) e
 			return fmt.Errorf("%s: %w", what, last)
 		}
 	}
+	if c.hasFailed() {
+		return nil
+	}
 	return fmt.Errorf("%s, again and again: %w", what, last)
 }
 
@@ -502,7 +507,7 @@ func (a *crashActor) check(one *crashContainer, now *runtimeapi.ContainerStatus,
 	default:
 		return fmt.Errorf("code %d (%s: %s) in an outage, want %d", got, now.GetReason(), now.GetMessage(), code)
 	}
-	whole, err := checkNumbers(one.log, lines)
+	whole, err := checkNumbers(one.log, lines, disturbed)
 	switch {
 	case err != nil:
 		return err
@@ -515,25 +520,34 @@ func (a *crashActor) check(one *crashContainer, now *runtimeapi.ContainerStatus,
 }
 
 // checkNumbers reports whether a log has the numbers below lines. Numbers that come twice or in
-// another order are an error.
-func checkNumbers(path string, lines int) (whole bool, err error) {
-	text, err := harness.LogLines(path)
+// another order are an error. An engine that is killed while it starts a container may lose the
+// start, and run the program again: its lines then begin again, with later times.
+func checkNumbers(path string, lines int, mayRunAgain bool) (whole bool, err error) {
+	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
+	defer f.Close()
 	last, found := -1, 0
-	for _, line := range text {
-		n, err := strconv.Atoi(line)
-		if err != nil || n <= last {
-			return false, fmt.Errorf("its log has %q after %d", line, last)
+	var at time.Time
+	for reader := crilog.NewReader(f); ; found++ {
+		line, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return found == lines && last == lines-1, nil
 		}
-		last = n
-		found++
+		if err != nil {
+			return false, err
+		}
+		n, err := strconv.Atoi(string(line.Text))
+		again := mayRunAgain && n == 0 && line.Time.After(at)
+		if err != nil || n <= last && !again {
+			return false, fmt.Errorf("its log has %q of %v after %d of %v", line.Text, line.Time, last, at)
+		}
+		last, at = n, line.Time
 	}
-	return found == lines, nil
 }
 
 // execs runs commands in a pod of its own, until an outage ends it.

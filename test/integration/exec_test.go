@@ -193,6 +193,7 @@ func freezer(t *testing.T, container string) (file, freeze, thaw string) {
 }
 
 func execInPausedContainer(t *testing.T, b *harness.Berth) {
+	b.NeedsPart(t, harness.FrozenByRuntime)
 	pod := b.RunPod("paused", "sleep 100000")
 	file, freeze, thaw := freezer(t, pod.Container)
 	if err := os.WriteFile(file, []byte(freeze), 0); err != nil {
@@ -257,6 +258,7 @@ func execGroups(t *testing.T, container string) []string {
 }
 
 func execHasItsCgroup(t *testing.T, b *harness.Berth) {
+	b.NeedsPart(t, harness.LoneCommands)
 	pod := b.RunPod("own", "mkfifo /tmp/go; exec sleep 100000")
 	done := make(chan error, 1)
 	go func() {
@@ -281,6 +283,7 @@ func execHasItsCgroup(t *testing.T, b *harness.Berth) {
 }
 
 func execLeavesNoCgroup(t *testing.T, b *harness.Berth) {
+	b.NeedsPart(t, harness.LoneCommands)
 	pod := b.RunPod("groups", "sleep 100000")
 	for range 5 {
 		b.Exec(pod.Container, "true")

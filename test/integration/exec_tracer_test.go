@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/harness/attack"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -23,6 +24,9 @@ func TestContainersThatMayTraceDoNotReachTheHost(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, change := range map[string]podChange{"plain": mayTrace, "users": inUsers(mayTrace)} {
 		t.Run(name, func(t *testing.T) {
+			if name == "users" {
+				b.Needs(t, translate.UserNamespaces)
+			}
 			h := huntExecs(t, b, "tracer-"+name, change)
 			t.Logf("%+v", h)
 			if h.Seen == 0 {

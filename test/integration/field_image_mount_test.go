@@ -167,6 +167,9 @@ func imageSubPaths(t *testing.T, b *harness.Berth, _ string) {
 		wrong := b.Container("wrong", "true")
 		wrong.Mounts = []*runtimeapi.Mount{imageMount(path)}
 		if !b.Has(harness.EarlyFaults) {
+			if path == "data/file" { // the Docker Engine mounts files, too
+				continue
+			}
 			wrong.Metadata.Name = "wrong-" + strings.ReplaceAll(path, "/", "-")
 			_, err := b.Runtime.StartContainer(b.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: b.Create(sandbox, wrong, config)})
 			if err == nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -25,11 +26,17 @@ func TestMountFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func(parent testing.TB) { b.T = parent }(b.T)
 			b.T = t
+			if name == "user namespace" {
+				b.Needs(t, translate.UserNamespaces)
+			}
+			b.Needs(t, translate.RecursiveReadOnly)
+			b.Needs(t, translate.MountOptions)
 			t.Run("volumes", func(t *testing.T) { volumesKeepFlags(t, b, within) })
 			t.Run("the sandbox's own", func(t *testing.T) { sandboxMountFlags(t, b, within) })
 		})
 	}
 	t.Run("the host's shared memory", func(t *testing.T) {
+		b.NeedsPart(t, harness.MadeRootfs)
 		pod := runPodWith(b, "host-shm", "sleep 1000", func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 			config.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
 			container.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE

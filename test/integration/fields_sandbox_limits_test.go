@@ -97,6 +97,7 @@ func TestFieldsOfSandboxesByConfiguration(t *testing.T) {
 		}
 	})
 	f.try(t, "runtime.scope_prefix", func(t *testing.T) {
+		f.NeedsPart(t, harness.ScopeNames)
 		f.pod(nil)
 		id := f.running(nil)
 		data, err := os.ReadFile(filepath.Join("/proc", f.pid(t, id), "cgroup"))

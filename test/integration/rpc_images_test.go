@@ -43,7 +43,11 @@ func images(t *testing.T, b *harness.Berth) {
 		t.Fatal(err)
 	}
 	byTag := status(ref)
-	if byTag.GetId() != pulled.ImageRef || pulled.ImageRef != img.Config.Digest.String() || !slices.Contains(byTag.GetRepoTags(), ref) ||
+	id := img.Config.Digest
+	if b.ImagesAreManifests() {
+		id = img.Manifest.Digest
+	}
+	if byTag.GetId() != pulled.ImageRef || pulled.ImageRef != id.String() || !slices.Contains(byTag.GetRepoTags(), ref) ||
 		byTag.GetUid().GetValue() != 1000 || byTag.GetSize() == 0 {
 		t.Errorf("pulled %s, status %v", pulled.ImageRef, byTag)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -57,7 +58,9 @@ func TestStoppedPodHoldsNothing(t *testing.T) {
 	config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	container := b.Container("c", "echo said; exit 3")
 	container.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
-	container.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: harness.Busybox}}}
+	if b.Refuses(translate.ImageMounts) == nil {
+		container.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: harness.Busybox}}}
+	}
 	sandbox := b.RunSandbox(config)
 	ended := b.Create(sandbox, container, config)
 	b.StartContainer(ended)

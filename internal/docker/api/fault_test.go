@@ -133,7 +133,8 @@ func TestAnswers(t *testing.T) {
 		{
 			"disk full", "GET /containers/json",
 			fakeengine.Fail(http.StatusInternalServerError, "mkdir /var/lib/docker/overlay2/x: no space left on device"),
-			errs.Exhausted, []string{"no space left on device"},
+			errs.Exhausted,
+			[]string{"no space left on device"},
 		},
 		{"fails", "GET /containers/json", fakeengine.Fail(http.StatusInternalServerError, "out of luck"), nil, []string{"out of luck"}},
 		{"fails at the first call", "*", fakeengine.Fail(http.StatusInternalServerError, "out of luck"), nil, []string{"out of luck"}},

@@ -97,16 +97,22 @@ func TestAnEngineThatIsReplaced(t *testing.T) {
 		used         string
 	}{
 		{
-			"upgraded", fakeengine.Script{Version: "20.10.24"},
-			fakeengine.Script{Version: "28.0.0", APIVersion: "1.48"}, "1.48",
+			"upgraded",
+			fakeengine.Script{Version: "20.10.24"},
+			fakeengine.Script{Version: "28.0.0", APIVersion: "1.48"},
+			"1.48",
 		},
 		{
-			"upgraded, refuses the former", fakeengine.Script{Version: "20.10.24"},
-			fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"}, "1.52",
+			"upgraded, refuses the former",
+			fakeengine.Script{Version: "20.10.24"},
+			fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"},
+			"1.52",
 		},
 		{
-			"downgraded", fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"},
-			fakeengine.Script{Version: "20.10.24"}, "1.41",
+			"downgraded",
+			fakeengine.Script{Version: "29.0.0", APIVersion: "1.52", MinAPIVersion: "1.44"},
+			fakeengine.Script{Version: "20.10.24"},
+			"1.41",
 		},
 		{"with one version of the API", fakeengine.Script{Version: "20.10.23"}, fakeengine.Script{Version: "20.10.24"}, "1.41"},
 	} {
@@ -200,4 +206,23 @@ func TestAtLeast(t *testing.T) {
 			t.Errorf("AtLeast(%q, %q) = %v", test.version, test.least, got)
 		}
 	}
+}
+
+// FuzzVersions: every two texts have an order, and a text that is not a version is the oldest.
+func FuzzVersions(f *testing.F) {
+	for _, pair := range [][2]string{{"1.41", "1.41.0"}, {"1.9", "1.40"}, {"", "1.40"}, {"1.41.1", "1.x"}, {"65536.0", "-1.0"}} {
+		f.Add(pair[0], pair[1])
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		valid := func(text string) bool { return api.AtLeast(text, "0.0") }
+		above, below := api.AtLeast(a, b), api.AtLeast(b, a)
+		switch {
+		case valid(a) && valid(b) && !above && !below:
+			t.Errorf("%q and %q have no order", a, b)
+		case valid(a) && !valid(b) && (!above || below):
+			t.Errorf("%q is not after %q: %v, %v", a, b, above, below)
+		case !valid(a) && above:
+			t.Errorf("%q, which is not a version, is at least %q", a, b)
+		}
+	})
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
-	"github.com/berthrun/berth/internal/engine/docker/endings"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/legacy"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
@@ -131,7 +130,7 @@ func (e *Engine) readFormer(ctx context.Context, id string) (*engine.FormerSandb
 	if c.State = stateOf(got.State.Status); c.State == engine.StateRunning {
 		c.Pid = got.State.Pid
 	}
-	if exit, ended := endings.Of(id, got.State, nil); ended {
+	if exit, ended := e.exitOf(id, got.State, nil); ended {
 		c.Exit = &exit
 	}
 	return nil, c, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/podfiles"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/fielderror"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -25,8 +26,10 @@ import (
 
 // CheckContainer implements engine.Engine.
 func (e *Engine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	facts := *e.facts.Load()
-	return errors.Join(translate.CheckContainer(config, sandbox, facts), translate.CheckDeviceRules(config, e.rules().Devices.PrivilegedWithoutHost, facts))
+	facts, rules := *e.facts.Load(), e.rules()
+	return errors.Join(translate.CheckContainer(config, sandbox, facts), translate.CheckPrivileged(config, translate.PrivilegedRules{
+		WithoutDevices: rules.Devices.PrivilegedWithoutHost, Filtered: rules.Seccomp.Privileged != "",
+	}, facts))
 }
 
 // CheckResources implements engine.Engine.
@@ -66,7 +69,11 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 	e.notices().Container(spec, false)
 	log := e.logOf(spec.ID, engineID, spec.LogPath, spec.Config.GetTty())
 	log.Root = spec.SandboxSpec.Config.GetLogDirectory()
-	if err := e.logs.Begin(ctx, log); err != nil {
+	err = e.logs.Begin(ctx, log)
+	if errors.Is(err, errs.Invalid) {
+		err = fmt.Errorf("config.log_path: %w", err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &engine.Container{User: shownUser(in.User)}, nil

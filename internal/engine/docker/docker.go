@@ -106,10 +106,10 @@ type Engine struct {
 	users      *users.Reader
 	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
-	// keeper is nil without a RuntimeCgroup.
-	keeper *runtimecgroup.Keeper
 	// awayAt is until when the Docker Engine may have been away, in nanoseconds since 1970.
 	awayAt atomic.Int64
+	// keeper is nil without a RuntimeCgroup.
+	keeper *runtimecgroup.Keeper
 }
 
 var _ engine.Engine = (*Engine)(nil)

@@ -230,6 +230,53 @@ func TestSessions(t *testing.T) {
 	})
 }
 
+// TestCloseLeavesNoConnection: the listener of exits, the logs that are followed and idle calls hold
+// connections to the engine until Close.
+func TestCloseLeavesNoConnection(t *testing.T) {
+	d := dockertest.Start(t, dockertest.Options{})
+	p := newPod(t, newEngine(t, d), dockertest.LoadImage(t, d))
+	p.run("sleeps", "echo begun; exec sleep 100000", nil)
+	before := sockets(t)
+	var exits <-chan engine.Exit
+	t.Run("a second engine", func(t *testing.T) {
+		e := newEngine(t, d)
+		var err error
+		if exits, err = e.Exits(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.List(t.Context()); err != nil { // it follows the log
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(require.Patience(20 * time.Second)); sockets(t) < before+2; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d sockets, were %d: nothing is followed", sockets(t), before)
+			}
+		}
+	}) // its engine is closed
+	for range exits { // and this, too
+	}
+	for deadline := time.Now().Add(require.Patience(20 * time.Second)); sockets(t) > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d sockets, were %d", sockets(t), before)
+		}
+	}
+}
+
+// sockets counts those of this process.
+func sockets(t *testing.T) (n int) {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if target, _ := os.Readlink("/proc/self/fd/" + file.Name()); strings.HasPrefix(target, "socket:") {
+			n++
+		}
+	}
+	return n
+}
+
 // blocked is an output whose client does not read until the session ends.
 type blocked struct {
 	*watched

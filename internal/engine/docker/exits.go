@@ -13,7 +13,6 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/endings"
-	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -173,11 +172,9 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 			}
 			return
 		}
-		var exit engine.Exit
-		var ended bool
-		if stateOf(state.Status) == engine.StateCreated {
-			exit, ended = l.engine.unstarted.of(id, state.Error)
-		} else if exit, ended = endings.Of(id, state, die); ended && !obj.sandbox {
+		exit, ended := l.engine.exitOf(id, state, die)
+		if ended && !obj.sandbox && stateOf(state.Status) != engine.StateCreated {
+			exit.OOMKilled = exit.OOMKilled || exit.Reason == "" && l.engine.wasOutOfMemory(&got.Container)
 			if endings.Restarted(state, die) {
 				l.killRestarted(id)
 			}
@@ -185,32 +182,18 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 			l.completeLog(ctx, id, &got.Container)
 		}
 		if ended {
-			exit.OOMKilled = exit.OOMKilled || l.engine.wasOutOfMemory(&got.Container)
 			l.send(exit)
 		}
 	})
 }
 
-// wasOutOfMemory reports whether the OOM killer killed a process of a container that has ended. The
-// Docker Engine does not say it if it heard of the exit first. The kernel's log does, by the
-// container's cgroup.
-func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
-	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig.Memory <= 0 {
-		return false
+// exitOf reads how a container has ended. die is nil when the event of the end was not seen.
+func (e *Engine) exitOf(id string, s *container.State, die *endings.Die) (exit engine.Exit, ended bool) {
+	if stateOf(s.Status) == engine.StateCreated {
+		return e.unstarted.of(id, s.Error)
 	}
-	name := got.ID
-	if e.facts.Load().CgroupDriver == podcgroup.Systemd {
-		name = "docker-" + got.ID + ".scope"
-	}
-	killed, err := sysproc.OOMKilled(anyProcess, 0, name)
-	if err != nil {
-		e.log.Debug("cannot find out whether the OOM killer ended a container", "container", got.ID, "error", err)
-	}
-	return killed
+	return endings.Of(id, s, die)
 }
-
-// anyProcess is the pid of no process.
-const anyProcess = -1
 
 // endStrays kills what runs on of a container that has exited.
 func (l *exitListener) endStrays(ctx context.Context, id string, got *container.InspectResponse) {
@@ -221,6 +204,23 @@ func (l *exitListener) endStrays(ctx context.Context, id string, got *container.
 		l.engine.log.Error("a container has exited, and its processes run on", "container", id, "error", err)
 	}
 }
+
+// wasOutOfMemory reports whether the OOM killer killed a process of a container that has ended. The
+// Docker Engine does not say it if it heard of the exit first. The kernel's log does, by the
+// container's cgroup.
+func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
+	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig == nil || got.HostConfig.Memory <= 0 {
+		return false
+	}
+	killed, err := sysproc.OOMKilled(anyProcess, 0, e.cgroupName(got.ID))
+	if err != nil {
+		e.log.Debug("cannot find out whether the OOM killer ended a container", "container", got.ID, "error", err)
+	}
+	return killed
+}
+
+// anyProcess is the pid of no process.
+const anyProcess = -1
 
 // completeLog waits until all that the container has written is in its log.
 func (l *exitListener) completeLog(ctx context.Context, id string, got *container.InspectResponse) {

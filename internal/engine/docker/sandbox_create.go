@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/faultfield"
 	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -175,7 +176,7 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
 	}
 	if err := sysns.InNetNS(sb.NetNS, func() error { return sysns.WriteSysctls(sysctls) }); err != nil {
-		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
+		return faultfield.Sysctl(spec.Config, err)
 	}
 	return nil
 }

@@ -104,15 +104,19 @@ func (e *Engine) cgroupOf(got *container.InspectResponse) cgroup.Paths {
 	if err != nil {
 		return nil
 	}
-	name := got.ID
-	if e.facts.Load().CgroupDriver == podcgroup.Systemd {
-		name = "docker-" + got.ID + ".scope"
-	}
 	group := cgroup.Paths{}
 	for controller, dir := range parents {
-		group[controller] = filepath.Join(dir, name)
+		group[controller] = filepath.Join(dir, e.cgroupName(got.ID))
 	}
 	return group
+}
+
+// cgroupName returns the last part of the path of a container's cgroup.
+func (e *Engine) cgroupName(engineID string) string {
+	if e.facts.Load().CgroupDriver == podcgroup.Systemd {
+		return "docker-" + engineID + ".scope"
+	}
+	return engineID
 }
 
 // strayTimeout bounds the kill of processes that the engine has lost.

@@ -50,6 +50,9 @@ func fieldOf(config *runtimeapi.ContainerConfig, fault *errs.Fault) string {
 				return fmt.Sprintf("config.devices[%d].container_path", i)
 			}
 		}
+		if len(config.GetDevices()) == 1 {
+			return "config.devices[0].container_path"
+		}
 		return "config.devices"
 	case errs.CauseSeccomp:
 		if requested := request.SeccompOf(config, request.SeccompProfile{}); requested.Path != "" {

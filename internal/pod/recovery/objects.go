@@ -96,7 +96,7 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 			r.adopt(rec.ID, record.ContainerCreated, 0)
 		}
 	default:
-		r.settleLater(ctx, rec.ID, "it ended while berth did not run, and its exit code is unknown")
+		r.settleLater(ctx, rec.ID, ending(actual, "berth did not run"))
 		return
 	}
 	if rec.Stop != nil {
@@ -127,7 +127,7 @@ func (r *recovery) recheck(ctx context.Context) {
 		case rec.State == record.ContainerExited && state == engine.StateRunning:
 			r.endRestarted(ctx, rec.ID)
 		case rec.State == record.ContainerRunning && state != engine.StateRunning:
-			r.settleLater(ctx, rec.ID, "it ended while the engine was away, and its exit code is unknown")
+			r.settleLater(ctx, rec.ID, ending(found[rec.ID], "the engine was away"))
 		case rec.State == record.ContainerCreated && rec.StartError() == "" && state != engine.StateCreated && state != engine.StateRunning:
 			r.settleLater(ctx, rec.ID, "it was lost before it was started, while the engine was away")
 		}
@@ -137,6 +137,15 @@ func (r *recovery) recheck(ctx context.Context) {
 			r.recoverSandbox(ctx, rec, found[rec.ID])
 		}
 	}
+}
+
+// ending is the message of an exit that nobody reported. when says why not.
+func ending(actual engine.Actual, when string) string {
+	if actual.State == "" {
+		return "the engine has no such container any more: another program removed it, or the engine lost it, while " + when +
+			"; its exit code is unknown"
+	}
+	return "it ended while " + when + ", and its exit code is unknown"
 }
 
 // replaced reports whether another process runs than the recorded one: another program has

@@ -8,6 +8,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -103,13 +104,14 @@ func (r *recovery) run(ctx, background context.Context) error {
 			return nil
 		})
 	}
+	err = g.Wait() // not before: the stop of a sandbox reads the states of its containers
 	for _, rec := range r.Records.Sandboxes.All() {
 		g.Go(func() error {
 			errs.Protect("recovery of sandbox "+rec.ID, func() { r.recoverSandbox(background, rec, found[rec.ID]) })
 			return nil
 		})
 	}
-	err = g.Wait()
+	err = errors.Join(err, g.Wait())
 	r.stopSharedNames(background) // not before: what was lost keeps no name
 	r.Background.Go(func() { errs.Protect("clean-up after the start", func() { r.clean(background, actual) }) })
 	return err

@@ -99,7 +99,9 @@ func Run(t *testing.T, opts Options) {
 	}
 	t.Logf("seed %d", opts.Seed)
 	require.Binary(t, "chattr")
-	c := newTest(t, harness.Start(t, harness.Options{}), opts)
+	b := harness.Start(t, harness.Options{})
+	b.NeedsPart(t, harness.Supervisors) // over an engine: TestCrashOverDocker
+	c := newTest(t, b, opts)
 	ground := c.groundState()
 	c.begin()
 	kinds := c.shuffled()

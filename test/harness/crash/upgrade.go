@@ -31,7 +31,9 @@ func Upgrade(t *testing.T, opts Options) {
 	this, next, version := upgrades(t)
 	installed := t.TempDir()
 	install(t, this, installed)
-	c := newTest(t, harness.Start(t, harness.Options{BinDir: installed}), opts)
+	b := harness.Start(t, harness.Options{BinDir: installed})
+	b.NeedsPart(t, harness.Supervisors)
+	c := newTest(t, b, opts)
 	ground := c.groundState()
 	c.begin()
 	u := &upgrade{test: c, installed: installed}

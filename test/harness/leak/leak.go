@@ -41,6 +41,7 @@ const (
 // Run runs the pods and fails the test if something is left.
 func Run(t *testing.T, opts Options) {
 	b := harness.Start(t, harness.Options{Args: []string{"--log-level", "info"}})
+	b.NeedsPart(t, harness.Supervisors) // it measures all three processes
 	b.ImportDeclaring(volumesImage, []string{"/data", "/empty"}, imagetest.File{Path: "/data/file", Content: []byte("x")})
 	lives(t, b, "warm", opts.Parallel, opts.Parallel)
 	b.StillGround()

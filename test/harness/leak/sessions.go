@@ -39,6 +39,7 @@ const looks = 10
 // host.
 func RunSessions(t *testing.T, opts SessionOptions) {
 	b := harness.Start(t, harness.Options{Args: []string{"--log-level", "warn"}})
+	b.NeedsPart(t, harness.Supervisors) // it measures all three processes
 	s := newTarget(t, b)
 	s.run(t, 4*opts.Parallel, opts.Parallel)
 	goroutines := quit(t, b)

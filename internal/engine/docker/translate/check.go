@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -36,6 +37,7 @@ func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodS
 		checkSELinux(field, security.GetSelinuxOptions(), facts),
 		checkCapabilities(config, facts),
 		checkMounts(config, facts),
+		checkNull(config),
 		checkDevices(config, facts),
 		checkAnnotations(config, facts),
 		CheckResources(request.FieldCreate, config.GetLinux().GetResources(), facts),
@@ -114,6 +116,27 @@ func checkMount(i int, m *runtimeapi.Mount, facts Facts) error {
 		}
 		if err := facts.refuse(c.requested, fielderror.Index("config.mounts", i, c.field)); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// checkNull refuses what hides /dev/null, or makes it another device: programs and the OCI runtime need
+// it, and only newer runtimes say so.
+func checkNull(config *runtimeapi.ContainerConfig) error {
+	const null = "/dev/null"
+	for i, m := range config.GetMounts() {
+		if path.Clean(m.GetContainerPath()) == null && path.Clean(m.GetHostPath()) != null {
+			return fielderror.Invalid(fielderror.Index("config.mounts", i, "container_path"), "%q is not /dev/null, which containers need", m.GetHostPath())
+		}
+	}
+	for i, d := range config.GetDevices() {
+		if path.Clean(request.DevicePath(d)) != null {
+			continue
+		}
+		access := d.GetPermissions()
+		if path.Clean(d.GetHostPath()) != null || !strings.Contains(access, "r") || !strings.Contains(access, "w") {
+			return fielderror.Invalid(fielderror.Index("config.devices", i, ""), "%s with permissions %q is not a /dev/null that can be read and written", d.GetHostPath(), access)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -47,6 +49,10 @@ func Container(in ContainerInput) (client.ContainerCreateOptions, error) {
 	if err != nil {
 		return none, err
 	}
+	env := envOf(in)
+	if err := checkLength(args, env); err != nil {
+		return none, err
+	}
 	host := &container.HostConfig{
 		RestartPolicy: neverRestart(), Init: new(bool), LogConfig: logConfig(in.Facts),
 		NetworkMode:    container.NetworkMode("container:" + in.SandboxID),
@@ -72,10 +78,25 @@ func Container(in ContainerInput) (client.ContainerCreateOptions, error) {
 	}
 	return client.ContainerCreateOptions{Name: in.Name, HostConfig: host, Config: &container.Config{
 		Image: in.Spec.ImageID, Labels: in.Labels, Healthcheck: noHealthcheck(),
-		Entrypoint: args, Cmd: []string{}, Env: envOf(in), WorkingDir: ocispec.WorkingDir(config, in.Spec.ImageConfig), User: userOf(in.User),
+		Entrypoint: args, Cmd: []string{}, Env: env, WorkingDir: ocispec.WorkingDir(config, in.Spec.ImageConfig), User: userOf(in.User),
 		Tty: config.GetTty(), OpenStdin: config.GetStdin(), StdinOnce: config.GetStdinOnce(),
 		StopSignal: stopSignal(config),
 	}}, nil
+}
+
+// maxProgram is the most bytes of arguments and environment: no kernel takes as many, and an engine
+// would take long to find that out.
+const maxProgram = 8 << 20
+
+func checkLength(args, env []string) error {
+	total := 0
+	for _, text := range slices.Concat(args, env) {
+		total += len(text)
+	}
+	if total > maxProgram {
+		return fielderror.Invalid("config", "arguments and environment are longer than %d bytes", maxProgram)
+	}
+	return nil
 }
 
 // setNamespaces joins the namespaces of the pod.

@@ -274,6 +274,7 @@ func TestEachRefusalIsUsed(t *testing.T) {
 			SELinuxOptions:      func() { config.Linux.SecurityContext.SelinuxOptions = &runtimeapi.SELinuxOption{Type: "x_t"} },
 			CDIDevices:          func() { config.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.com/gpu=0"}} },
 			PrivilegedNoDevices: func() { config.Linux.SecurityContext.Privileged, pod.Linux.SecurityContext.Privileged = true, true },
+			PrivilegedFilter:    func() { config.Linux.SecurityContext.Privileged, pod.Linux.SecurityContext.Privileged = true, true },
 			OwnRootfs:           func() { config.Annotations = map[string]string{"run.berth.volumes": "/data"} },
 		}[r.Request]
 		if refused == nil {
@@ -281,7 +282,9 @@ func TestEachRefusalIsUsed(t *testing.T) {
 			continue
 		}
 		refused()
-		err := errors.Join(CheckContainer(config, pod, facts), CheckDeviceRules(config, r.Request == PrivilegedNoDevices, facts))
+		err := errors.Join(CheckContainer(config, pod, facts), CheckPrivileged(config, PrivilegedRules{
+			WithoutDevices: r.Request == PrivilegedNoDevices, Filtered: r.Request == PrivilegedFilter,
+		}, facts))
 		if !errors.Is(err, errs.Unsupported) || !strings.Contains(fmt.Sprint(err), r.Reason) {
 			t.Errorf("%s: %v", r.Request, err)
 		}

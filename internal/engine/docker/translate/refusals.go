@@ -44,6 +44,7 @@ const (
 	SELinuxOptions      = "SELinux options, if the engine does not have `selinux-enabled`"
 	CDIDevices          = "CDI devices"
 	PrivilegedNoDevices = "a privileged container, with `runtime.privileged_without_host_devices`"
+	PrivilegedFilter    = "a privileged container, with `runtime.privileged_seccomp_profile`"
 	OwnRootfs           = "the annotations `run.berth.storage` and `run.berth.volumes`"
 )
 
@@ -52,6 +53,7 @@ const (
 	apiRecursiveReadOnly = "1.44" // BindOptions.ReadOnlyForceRecursive
 	apiCDI               = "1.44" // device requests of the driver cdi
 	apiImageMounts       = "1.48" // mounts of type image
+	apiPrivilegedFilter  = "1.42" // older engines ignore the profile of a privileged container
 )
 
 // Refusals lists all that is refused. The table in docs/docker.md, the column of docs/cri-coverage.md
@@ -74,6 +76,7 @@ func Refusals() []Refusal {
 		{SELinuxOptions, []string{selinux}, []string{selinux}, "SELinux is not enabled in the Docker engine (selinux-enabled)", "", true},
 		{CDIDevices, nil, []string{"CDI_devices"}, "the Docker engine's API has no devices of CDI", apiCDI, false},
 		{PrivilegedNoDevices, nil, []string{security + "privileged"}, "runtime.privileged_without_host_devices is set, and the Docker engine gives privileged containers all devices of the host", "", true},
+		{PrivilegedFilter, nil, []string{security + "privileged"}, "runtime.privileged_seccomp_profile is set, and the Docker engine has no filter for privileged containers", apiPrivilegedFilter, true},
 		{OwnRootfs, nil, []string{"annotations"}, "the Docker engine makes the root filesystems", "", true},
 	}
 }
@@ -96,10 +99,22 @@ func RefusalOf(requested string) Refusal {
 // Holds reports whether engines with these facts refuse it.
 func (r *Refusal) Holds(facts *Facts) bool { return r.From == "" || !facts.has(r.From) }
 
-// CheckDeviceRules refuses privileged containers if they are to have no devices of the host.
-func CheckDeviceRules(config *runtimeapi.ContainerConfig, withoutHost bool, facts Facts) error {
-	if request.Security(config).GetPrivileged() && withoutHost {
-		return facts.refuse(PrivilegedNoDevices, "config.linux.security_context.privileged")
+// PrivilegedRules are what the configuration says of privileged containers.
+type PrivilegedRules struct {
+	// WithoutDevices denies them the host's devices; Filtered gives them a seccomp profile.
+	WithoutDevices, Filtered bool
+}
+
+// CheckPrivileged refuses a privileged container that the engine cannot create by the rules.
+func CheckPrivileged(config *runtimeapi.ContainerConfig, rules PrivilegedRules, facts Facts) error {
+	const field = "config.linux.security_context.privileged"
+	switch {
+	case !request.Security(config).GetPrivileged():
+		return nil
+	case rules.WithoutDevices:
+		return facts.refuse(PrivilegedNoDevices, field)
+	case rules.Filtered:
+		return facts.refuse(PrivilegedFilter, field)
 	}
 	return nil
 }
@@ -112,7 +127,7 @@ func (f *Facts) refuse(requested, field string) error {
 	case !r.Holds(f):
 		return nil
 	case r.From != "":
-		return fielderror.Unsupported(field, "%s; version %s of the API has them, this engine has %s", r.Reason, r.From, f.APIVersion)
+		return fielderror.Unsupported(field, "%s; version %s of the API honours it, this engine has %s", r.Reason, r.From, f.APIVersion)
 	}
 	return fielderror.Unsupported(field, "%s", r.Reason)
 }
