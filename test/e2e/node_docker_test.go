@@ -92,24 +92,23 @@ func TestNodeOfBerthOverDocker(t *testing.T) {
 	}
 }
 
-// TestNodeOfCurrentDocker is the same with the engine that BERTH_DOCKERD names, from assets. It has no
+// TestNodeOfCurrentDocker makes a node of the engine that BERTH_DOCKERD names, from assets. It has no
 // command docker.
 func TestNodeOfCurrentDocker(t *testing.T) {
 	dockerd := require.Given(t, "BERTH_DOCKERD", "dockerd with containerd and runc beside it")
 	m := systemd.BootNode(t, map[string]string{"/opt/docker-current/docker": filepath.Dir(dockerd)})
 	m.Write(systemd.NodeFile, "")
 	m.Write("/etc/hello-pod.yaml", webPod)
-	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime()+", assets: [{source: /opt/docker-current}]", 1)
+	node := strings.Replace(overDocker, "@RUNC@", m.DockerRuntime()+
+		", assets: [{source: /opt/docker-current}], config: {additions: {userland-proxy: false}}", 1) // whose program may not be there
 	before := m.Tree(systemd.Volatile()...)
 
 	m.Applied(node)
 	m.IsWell()
 	m.Run("/opt/berth", "pod", "run", "-d", "-f", "/etc/hello-pod.yaml")
 	m.PodAnswers(berthSocket, 8081)
-	for _, unit := range []string{"docker.service", "berth.service"} {
-		m.Run("systemctl", "restart", unit)
-		m.PodAnswers(berthSocket, 8081)
-	}
+	m.Run("systemctl", "restart", "berth.service")
+	m.PodAnswers(berthSocket, 8081)
 	if out := strings.TrimSpace(m.Run("/opt/berth", "pod", "exec", "hello", "--", "hostname")); out != "hello" {
 		t.Errorf("exec prints %q", out)
 	}
