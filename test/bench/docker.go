@@ -22,7 +22,9 @@ type dockerEngine struct {
 }
 
 // enginePrograms are dockerd and what it starts.
-var enginePrograms = []string{"dockerd", "containerd", "containerd-shim-runc-v2", "runc"}
+func enginePrograms() []string {
+	return []string{"dockerd", "containerd", "containerd-shim-runc-v2", "runc"}
+}
 
 func newDockerEngine(peerDir string) *dockerEngine {
 	dir := filepath.Join(peerDir, "engine")
@@ -36,7 +38,7 @@ func (e *dockerEngine) link(bin string) error {
 	if err := os.MkdirAll(e.bin, 0o755); err != nil {
 		return err
 	}
-	for _, name := range enginePrograms {
+	for _, name := range enginePrograms() {
 		if err := os.Link(filepath.Join(bin, name), filepath.Join(e.bin, name)); err != nil {
 			return err
 		}

@@ -33,9 +33,11 @@ type floor struct {
 }
 
 // floorLimits are the files of cgroups that a pod and a container get, where the hierarchy has them.
-var floorLimits = map[string]string{
-	"memory.limit_in_bytes": "1073741824", "memory.max": "1073741824",
-	"cpu.shares": "102", "cpu.weight": "4", "pids.max": "1000",
+func floorLimits() map[string]string {
+	return map[string]string{
+		"memory.limit_in_bytes": "1073741824", "memory.max": "1073741824",
+		"cpu.shares": "102", "cpu.weight": "4", "pids.max": "1000",
+	}
 }
 
 // newFloor prepares the root file system, the bridge and the parents of the cgroups.
@@ -212,7 +214,7 @@ func (p *floorPodState) makeCgroups() error {
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				return err
 			}
-			for file, value := range floorLimits {
+			for file, value := range floorLimits() {
 				err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 				if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
 					return err

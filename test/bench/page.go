@@ -92,14 +92,17 @@ type pageTable struct {
 // plotWidth is the width of plots in the units of their drawing.
 const plotWidth = 560.0
 
-var colors = map[string]string{
-	"berth": "#2a6fdb", "before": "#8ab0ee", "docker": "#0f9d8a", "cri-dockerd": "#d9822b", "crio": "#8e5bd0", "containerd": "#c23b5a", floorName: "#7a7f87",
+// color is that of a peer in the plots.
+func color(peer string) string {
+	return map[string]string{
+		"berth": "#2a6fdb", "before": "#8ab0ee", "docker": "#0f9d8a", "cri-dockerd": "#d9822b", "crio": "#8e5bd0", "containerd": "#c23b5a", floorName: "#7a7f87",
+	}[peer]
 }
 
 func newPageData(r *result) pageData {
 	data := pageData{When: r.When, Host: r.Host}
 	for _, p := range r.Peers {
-		data.Peers = append(data.Peers, pagePeer{p.Name, p.Version, colors[p.Name]})
+		data.Peers = append(data.Peers, pagePeer{p.Name, p.Version, color(p.Name)})
 	}
 	for _, t := range r.Sections {
 		data.Stages = append(data.Stages, stages(r, t)...)
@@ -180,7 +183,7 @@ func spread(r *result, row *row) pageSpread {
 		}
 		at := func(q int) float64 { return quantile(samples, q) / longest * plotWidth }
 		s.Lines = append(s.Lines, pageLine{
-			Peer: name, Color: colors[name], Y: 16 + 24*len(s.Lines), From: at(10), To: at(90), Median: at(50),
+			Peer: name, Color: color(name), Y: 16 + 24*len(s.Lines), From: at(10), To: at(90), Median: at(50),
 			Text: fmt.Sprintf("%s: p10 %.2f, p50 %.2f, p90 %.2f %s", name, quantile(samples, 10), quantile(samples, 50), quantile(samples, 90), row.Unit),
 		})
 	}
@@ -219,7 +222,7 @@ func curve(r *result, sections []*table, name, unit string) pageCurve {
 	}
 	c := pageCurve{Title: name, Max: fmt.Sprintf("%.1f %s", highest, unit), Last: last}
 	for _, p := range r.Peers {
-		line := pagePath{Peer: p.Name, Color: colors[p.Name]}
+		line := pagePath{Peer: p.Name, Color: color(p.Name)}
 		var points []string
 		for _, t := range sections {
 			value, ok := t.value(name, p.Name)

@@ -208,7 +208,7 @@ func TestSessions(t *testing.T) {
 			out := watch("begun")
 			spec.Stdout = out
 			if name == "it ended" {
-				spec.Stdout = &blocked{out, ctx}
+				spec.Stdout = &blocked{out, ctx.Done()}
 			}
 			if script == "" {
 				spec.Command = []string{"sleep", "31415"}
@@ -280,12 +280,12 @@ func sockets(t *testing.T) (n int) {
 // blocked is an output whose client does not read until the session ends.
 type blocked struct {
 	*watched
-	ctx context.Context
+	ended <-chan struct{}
 }
 
 func (b *blocked) Write(p []byte) (int, error) {
 	n, err := b.watched.Write(p)
-	<-b.ctx.Done()
+	<-b.ended
 	return n, err
 }
 

@@ -161,7 +161,7 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 		state := got.Container.State
 		switch {
 		case obj.removing.Load():
-			return // whoever removes it through berth expects no exit
+			return // a removal through berth is not an exit
 		case errors.Is(err, errs.NotFound):
 			l.send(endings.Removed(id, die))
 			return

@@ -23,7 +23,9 @@ func (l *lab) cache(network, conf string, att *network.Attachment) (file string)
 		"kind": "cniCacheV1", "containerId": att.SandboxID, "config": []byte(conf), "ifName": "eth0", "networkName": network,
 		"netns": "/proc/4711/ns/net",
 		"cniArgs": [][2]string{
-			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", att.Namespace}, {"K8S_POD_NAME", att.Name},
+			{"IgnoreUnknown", "1"},
+			{"K8S_POD_NAMESPACE", att.Namespace},
+			{"K8S_POD_NAME", att.Name},
 			{"K8S_POD_INFRA_CONTAINER_ID", att.SandboxID},
 		},
 		"capabilityArgs": map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}},

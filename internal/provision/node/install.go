@@ -304,7 +304,8 @@ func (b *builder) data() {
 	if b.rt.name == "docker" && b.rt.packaged && !b.n.Runtime.SkipInstall && !b.f.Distro.Immutable {
 		// They come with docker's packages, and another runtime of the node may own them later.
 		for _, object := range []provision.Object{
-			{Kind: provision.KindUnit, Name: "docker.socket"}, {Kind: provision.KindUnit, Name: "containerd.service"},
+			{Kind: provision.KindUnit, Name: "docker.socket"},
+			{Kind: provision.KindUnit, Name: "containerd.service"},
 			{Kind: provision.KindFile, Name: "/etc/containerd/config.toml"},
 		} {
 			b.before(tasks.Held{M: b.meta("runtime"), Object: object})

@@ -95,19 +95,23 @@ func TestReplacedEngines(t *testing.T) {
 		"done":             {map[string]string{kubelet.ConfigFile: kubelets, "/etc/berth/berth.toml": overDocker, OwnDir + "/berth.env": ""}, docker, nil},
 		"done, and kept": {
 			map[string]string{kubelet.ConfigFile: kubelets, "/etc/berth/berth.toml": overDocker, ReplacedFile: "berth\n"},
-			docker, []string{"berth: berth.service berth-supervisor.service"},
+			docker,
+			[]string{"berth: berth.service berth-supervisor.service"},
 		},
 		"docker to native": {
 			map[string]string{kubelet.ConfigFile: kubelets, "/etc/berth/berth.toml": overDocker},
-			"runtime: {name: berth}\n", []string{"docker: berth.service docker.socket docker.service"},
+			"runtime: {name: berth}\n",
+			[]string{"docker: berth.service docker.socket docker.service"},
 		},
 		"docker to containerd, without a kubelet": {
 			map[string]string{"/etc/berth/berth.toml": overDocker, OwnDir + "/docker.env": "", OwnDir + "/berth.env": ""},
-			"runtime: {name: containerd}\n", []string{"docker: berth.service docker.socket docker.service"},
+			"runtime: {name: containerd}\n",
+			[]string{"docker: berth.service docker.socket docker.service"},
 		},
 		"cri-dockerd to docker": {
 			map[string]string{kubelet.ConfigFile: "containerRuntimeEndpoint: unix:///var/run/cri-dockerd.sock\n", "/usr/sbin/dockerd": ""},
-			docker, []string{"cri-dockerd: cri-docker.socket cri-docker.service"},
+			docker,
+			[]string{"cri-dockerd: cri-docker.socket cri-docker.service"},
 		},
 		"docker alone":           {map[string]string{OwnDir + "/docker.env": ""}, "runtime: {name: containerd}\n", nil},
 		"to docker alone":        {map[string]string{kubelet.ConfigFile: kubelets}, "runtime: {name: docker}\n", nil},
