@@ -162,11 +162,17 @@ func (t *Tombstones) deleteSandbox(id string) error {
 	return t.Sandboxes.Delete(id)
 }
 
-// writeContainer is for an id that may be a container's.
+// writeContainer is for an id that may be a container's. It writes the tombstone of a sandbox that
+// has none yet, too: after a loss of power nothing would remove a container without its sandbox.
 func (t *Tombstones) writeContainer(id string) error {
 	rec, err := t.records.Containers.Get(id)
 	if err != nil {
 		return t.Containers.Delete(id)
+	}
+	if _, err := t.Sandboxes.Get(rec.SandboxID); errors.Is(err, errs.NotFound) {
+		if err := t.writeSandbox(rec.SandboxID); err != nil {
+			return err
+		}
 	}
 	if err := put(t.Containers, id, rec.tombstone()); err != nil || rec.State != ContainerExited {
 		return err
