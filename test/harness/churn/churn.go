@@ -168,7 +168,9 @@ func (r *run) shuffled(rng *rand.Rand) []string {
 	all := scenarios()
 	names := make([]string, 0, len(all))
 	for _, s := range all {
-		names = append(names, s.name)
+		if s.request == "" || r.b.Refuses(s.request) == nil {
+			names = append(names, s.name)
+		}
 	}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	return names

@@ -22,6 +22,8 @@ type disruption struct {
 type disruptionKind struct {
 	name string
 	do   func(r *run)
+	// part is a part of the engine that it is about, a constant of package harness; "" for none.
+	part string
 }
 
 // Names of disruptions. The kubelet's first start is none, but has the same consequences.
@@ -39,28 +41,28 @@ const (
 
 func disruptionKinds() []disruptionKind {
 	return []disruptionKind{
-		{kubeletKilled, func(r *run) { r.k.Kill(); r.k.Launch() }},
-		{kubeletStopped, func(r *run) { r.k.Stop(); r.k.Launch() }},
-		{daemonKilled, func(r *run) { r.b.KillDaemon(); r.b.StartDaemon() }},
-		{daemonStopped, func(r *run) { r.b.StopDaemon(); r.b.StartDaemon() }},
-		{supervisorKilled, func(r *run) {
+		{name: kubeletKilled, do: func(r *run) { r.k.Kill(); r.k.Launch() }},
+		{name: kubeletStopped, do: func(r *run) { r.k.Stop(); r.k.Launch() }},
+		{name: daemonKilled, do: func(r *run) { r.b.KillDaemon(); r.b.StartDaemon() }},
+		{name: daemonStopped, do: func(r *run) { r.b.StopDaemon(); r.b.StartDaemon() }},
+		{name: supervisorKilled, part: harness.Supervisors, do: func(r *run) {
 			before := r.b.SupervisorPid()
 			harness.Kill(r.t, before)
 			r.awaitSupervisor(before)
 		}},
-		{supervisorUpgrade, func(r *run) {
+		{name: supervisorUpgrade, part: harness.Supervisors, do: func(r *run) {
 			before := r.b.SupervisorPid()
 			if err := syscall.Kill(r.b.KeeperPid(), syscall.SIGHUP); err != nil {
 				r.t.Fatal(err)
 			}
 			r.awaitSupervisor(before)
 		}},
-		{keeperKilled, func(r *run) {
+		{name: keeperKilled, part: harness.Supervisors, do: func(r *run) {
 			before := r.b.SupervisorPid()
 			harness.Kill(r.t, r.b.KeeperPid())
 			r.awaitSupervisor(before)
 		}},
-		{bothKilled, func(r *run) {
+		{name: bothKilled, part: harness.Supervisors, do: func(r *run) {
 			before := r.b.SupervisorPid()
 			harness.Kill(r.t, before)
 			r.b.KillDaemon()
@@ -88,7 +90,7 @@ func (r *run) disruptedSince(moment time.Time, names []string) bool {
 // disrupt causes one disruption after the other, half a minute apart, until the end. The last
 // quarter of a minute has none, so that pods of the last scenarios can end.
 func (r *run) disrupt(rng *rand.Rand, end time.Time) {
-	kinds := disruptionKinds()
+	kinds := slices.DeleteFunc(disruptionKinds(), func(k disruptionKind) bool { return k.part != "" && !r.b.Has(k.part) })
 	for round := 0; ; round++ {
 		if round%len(kinds) == 0 {
 			rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
@@ -103,7 +105,7 @@ func (r *run) disrupt(rng *rand.Rand, end time.Time) {
 			// A kubelet tries five times without a pause to subscribe to events, then
 			// lists until its next start.
 			time.Sleep(5 * time.Second)
-			r.do(disruptionKind{kubeletStopped, func(r *run) { r.k.Stop(); r.k.Launch() }})
+			r.do(disruptionKind{name: kubeletStopped, do: func(r *run) { r.k.Stop(); r.k.Launch() }})
 		}
 	}
 }

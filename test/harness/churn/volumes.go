@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -25,7 +26,9 @@ volumes:
     - {configMap: {name: config, items: [{key: key, path: from-config}]}}
     - {downwardAPI: {items: [{path: note, fieldRef: {fieldPath: "metadata.annotations['note']"}}]}}
 - {name: info, downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}
-- {name: image, image: {reference: "` + harness.Busybox + `", pullPolicy: Never}}
+`
+
+const imageVolume = `- {name: image, image: {reference: "` + harness.Busybox + `", pullPolicy: Never}}
 `
 
 const allMounts = `
@@ -37,7 +40,9 @@ const allMounts = `
   - {name: secret, mountPath: /secret, readOnly: true}
   - {name: projected, mountPath: /projected}
   - {name: info, mountPath: /info}
-  - {name: image, mountPath: /image}
+`
+
+const imageMount = `  - {name: image, mountPath: /image}
 `
 
 // allThere are commands that exit with another code for each wrong volume.
@@ -48,9 +53,13 @@ const allThere = `
   - "[ $(cat /secret/key) = hidden ] && ! touch /secret/x 2>/dev/null || exit 14"
   - "[ -s /projected/token ] && [ $(cat /projected/from-config) = value ] && [ $(cat /projected/note) = seen ] || exit 15"
   - "[ $(cat /info/name) = $NAME ] || exit 16"
-  - "[ -x /image/bin/busybox ] && ! touch /image/x 2>/dev/null || exit 17"
   - "[ -s /var/run/secrets/kubernetes.io/serviceaccount/token ] || exit 18"
-  - "exit 0"
+`
+
+const imageThere = `  - "[ -x /image/bin/busybox ] && ! touch /image/x 2>/dev/null || exit 17"
+`
+
+const allDone = `  - "exit 0"
 `
 
 // volumes: each kind of volume exists, with its content.
@@ -64,6 +73,10 @@ func userNamespace(ctx context.Context, p *pod) error {
 }
 
 func (p *pod) volumesIn(ctx context.Context, users string) error {
+	there, mounts, volumes := allThere, allMounts, allVolumes
+	if p.b.Refuses(translate.ImageMounts) == nil {
+		there, mounts, volumes = there+imageThere, mounts+imageMount, volumes+imageVolume
+	}
 	err := p.create(ctx, fmt.Sprintf(`
 restartPolicy: Never
 %s
@@ -72,7 +85,7 @@ containers:
   env: [{name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
   args:
   - "cat /proc/self/uid_map > /churn/map"
-%s%s%s`, users, strings.TrimPrefix(allThere, "\n"), strings.TrimPrefix(allMounts, "\n"), strings.TrimPrefix(allVolumes, "\n")))
+%s%s%s`, users, strings.TrimPrefix(there, "\n")+allDone, strings.TrimPrefix(mounts, "\n"), strings.TrimPrefix(volumes, "\n")))
 	if err != nil {
 		return err
 	}
