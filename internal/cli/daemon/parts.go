@@ -152,18 +152,18 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 		}
 		return openCNI(ctx, cfg, "cni", log)
 	}
-	own, err := openBuiltin(ctx, cfg, log)
-	if err != nil {
-		return nil, err
-	}
 	// What an earlier start has adopted is detached whatever the configuration says now.
-	_, err = os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
+	_, err := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
 	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
-		return own, nil
+		return openBuiltin(ctx, cfg, nil, log)
 	}
 	adopted, err := openCNI(ctx, cfg, formerNetworkDir, log)
 	if err != nil {
-		return nil, errors.Join(err, own.Close())
+		return nil, err
+	}
+	own, err := openBuiltin(ctx, cfg, adopted.Has, log)
+	if err != nil {
+		return nil, errors.Join(err, adopted.Close())
 	}
 	return former.New(own, adopted), nil
 }
@@ -182,7 +182,8 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, log *slog.Logg
 	})
 }
 
-func openBuiltin(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
+// openBuiltin opens berth's own bridge. taken reports which addresses other pods have, nil for none.
+func openBuiltin(ctx context.Context, cfg *config.Daemon, taken func(netip.Addr) bool, log *slog.Logger) (network.Network, error) {
 	subnets, err := prefixes(cfg.Network.Subnets)
 	if err != nil {
 		return nil, err
@@ -202,6 +203,7 @@ func openBuiltin(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 	return builtin.New(ctx, builtin.Config{
 		Mode:       cfg.Network.Mode,
 		Hairpin:    hairpin,
+		Taken:      taken,
 		Instance:   instanceOf(cfg),
 		StateDir:   filepath.Join(cfg.State, networkDir),
 		RootDir:    filepath.Join(cfg.Root, networkDir, "builtin"),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine/docker/faults"
@@ -19,8 +20,8 @@ const removalTimeout = time.Minute
 // createContainer creates a container and returns the Docker Engine's id of it.
 //
 // An engine that was restarted may still hold the name for a container that it has lost, or
-// be removing it. So a container that has the name and is not ours any more is removed, and
-// the name gets a random suffix when that does not help.
+// be removing it. So a container of this berth that has the name, and that berth does not know any
+// more, is removed, and the name gets a random suffix when that does not help.
 func (e *Engine) createContainer(ctx context.Context, options client.ContainerCreateOptions) (string, error) {
 	made, err := e.client.ContainerCreate(ctx, options)
 	holder, conflict := labels.Conflict(err)
@@ -51,11 +52,11 @@ func (e *Engine) created(name string, made client.ContainerCreateResult, err err
 	return made.ID, nil
 }
 
-// errHeld is the error of a name that a container of a pod has which still exists.
-var errHeld = errors.New("it belongs to a container of a pod")
+// errHeld is the error of a name that a container has which berth must not remove.
+var errHeld = errors.New("it belongs to a pod, or is not a container of this berth")
 
-// removeStale removes the container that has a name, unless it is one that berth knows: the
-// rules have removed all that a new container replaces.
+// removeStale removes the container that has a name, if this berth made it, and does not know it:
+// the rules have removed all that a new container replaces.
 func (e *Engine) removeStale(ctx context.Context, holder string) error {
 	if holder == "" {
 		return fmt.Errorf("the engine does not say which: %w", errs.NotFound)
@@ -64,10 +65,18 @@ func (e *Engine) removeStale(ctx context.Context, holder string) error {
 		return errHeld
 	}
 	found, err := e.client.ContainerInspect(ctx, holder, client.ContainerInspectOptions{})
-	if err == nil && found.Container.State != nil && found.Container.State.Running {
+	if err == nil && !e.isLost(&found.Container) {
 		return errHeld
 	}
 	return e.remove(ctx, holder)
+}
+
+// isLost reports whether this berth made a container that does not run any more.
+func (e *Engine) isLost(got *container.InspectResponse) bool {
+	if got.State == nil || got.Config == nil {
+		return false
+	}
+	return !got.State.Running && got.Config.Labels[labels.Instance] == e.cfg.Instance
 }
 
 // remove removes a container of the Docker Engine with its anonymous volumes, and kills it if

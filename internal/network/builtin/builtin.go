@@ -55,6 +55,9 @@ type Config struct {
 	// Cluster are the subnets of pods of other nodes, which pods reach with their own address.
 	// Others manage the routes to them.
 	Cluster []netip.Prefix
+	// Taken reports whether an address of the subnets belongs to a pod that is not on this network,
+	// nil for none: pods of a former runtime keep theirs.
+	Taken func(netip.Addr) bool
 	// Hairpin is how a pod reaches itself through a service or a host port, "" for HairpinVeth.
 	Hairpin Hairpin
 	// Mode is what Info reports as the mode, "builtin" if empty.

@@ -18,6 +18,8 @@ type pool struct {
 	last   uint64 // the highest offset
 	next   uint64
 	used   map[netip.Addr]bool
+	// taken is Config.Taken.
+	taken func(netip.Addr) bool
 }
 
 // maxPool bounds the offsets in use of a large subnet: far more than a bridge has
@@ -46,7 +48,7 @@ func (p *pool) take() (netip.Prefix, error) {
 		if p.next > p.last {
 			p.next = 2
 		}
-		if !p.used[addr] {
+		if p.isFree(addr) {
 			p.used[addr] = true
 			return netip.PrefixFrom(addr, p.subnet.Bits()), nil
 		}
@@ -54,12 +56,16 @@ func (p *pool) take() (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("no address of %s is free, %d are in use: %w", p.subnet, len(p.used), errs.Exhausted)
 }
 
+func (p *pool) isFree(addr netip.Addr) bool {
+	return !p.used[addr] && (p.taken == nil || !p.taken(addr))
+}
+
 // claim takes one address. It returns false when the address is taken.
 func (p *pool) claim(addr netip.Addr) (netip.Prefix, bool, error) {
 	if offset := offsetOf(p.subnet, addr); offset < 2 || offset > p.last {
 		return netip.Prefix{}, false, network.InvalidAddresses("%s is not for a pod: those of %s are from %s to %s", addr, p.subnet, at(p.subnet, 2), at(p.subnet, p.last))
 	}
-	if p.used[addr] {
+	if !p.isFree(addr) {
 		return netip.Prefix{}, false, nil
 	}
 	p.used[addr] = true // take continues after its last address

@@ -121,7 +121,9 @@ func (n *Network) writeSubnets(subnets, next []netip.Prefix) error {
 func (n *Network) setPools(subnets []netip.Prefix) {
 	n.subnets, n.pools = subnets, nil
 	for _, s := range subnets {
-		n.pools = append(n.pools, newPool(s))
+		p := newPool(s)
+		p.taken = n.cfg.Taken
+		n.pools = append(n.pools, p)
 	}
 }
 

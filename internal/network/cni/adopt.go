@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
@@ -130,6 +131,13 @@ func (n *Network) formerResult(list *libcni.NetworkConfigList, rec *record) *net
 		return nil
 	}
 	return result
+}
+
+// Has reports whether a sandbox that is attached has an address.
+func (n *Network) Has(addr netip.Addr) bool {
+	return slices.ContainsFunc(n.records.All(), func(rec *record) bool {
+		return rec.Result != nil && slices.Contains(rec.Result.IPs, addr)
+	})
 }
 
 // addressesOf reads the addresses of an interface, IPv4 first.

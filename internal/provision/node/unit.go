@@ -129,7 +129,7 @@ func (b *builder) unitFile() string {
 	restart := "5"
 	switch b.rt.name {
 	case "berth":
-		body = append(body, "ExecReload=/bin/kill -HUP $MAINPID", "WatchdogSec=60")
+		body = append(body, "ExecReload=/bin/kill -HUP $MAINPID", "WatchdogSec=60", "TimeoutStartSec=infinity")
 		restart = "1"
 	case "crio", "docker":
 		body = append(body, "ExecReload=/bin/kill -HUP $MAINPID", "TimeoutStartSec=0")
@@ -148,7 +148,7 @@ func (b *builder) berthOverDockerFile() string {
 	}
 	body := []string{
 		"Type=notify", "ExecStart=" + b.berthBinary() + " serve --config " + berthConfigFile,
-		"ExecReload=/bin/kill -HUP $MAINPID", "WatchdogSec=60",
+		"ExecReload=/bin/kill -HUP $MAINPID", "WatchdogSec=60", "TimeoutStartSec=infinity",
 		"KillMode=process", "Delegate=yes", "Restart=always", "RestartSec=1",
 	}
 	body = append(body, b.limits()...)
