@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -54,23 +55,27 @@ func (e *Engine) Former(ctx context.Context) (*engine.Former, error) {
 		return nil, err
 	}
 	var mu sync.Mutex
+	broken := map[string]bool{} // ids of sandboxes
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))
-	for _, id := range ids {
+	for id, sandboxID := range ids {
 		g.Go(func() error {
 			sandbox, c, err := e.readFormer(groupCtx, id)
-			switch {
-			case groupCtx.Err() != nil || errors.Is(err, errs.Unavailable):
-				return err
-			case err != nil && !errors.Is(err, errs.NotFound):
-				e.log.Error("cannot adopt a container; leaving it alone", "container", id, "error", err)
-			}
+			var foreign *legacy.ForeignError
 			mu.Lock()
 			defer mu.Unlock()
-			if sandbox != nil {
+			switch {
+			case groupCtx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline):
+				return err
+			case errors.Is(err, errs.NotFound): // removed meanwhile
+			case errors.As(err, &foreign):
+				e.log.Error("leaving a container alone", "container", id, "error", err)
+			case err != nil:
+				e.log.Error("cannot adopt a container; leaving its whole pod alone", "container", id, "sandbox", sandboxID, "error", err)
+				broken[sandboxID] = true
+			case sandbox != nil:
 				former.Sandboxes = append(former.Sandboxes, sandbox)
-			}
-			if c != nil {
+			case c != nil:
 				former.Containers = append(former.Containers, c)
 			}
 			return nil
@@ -79,24 +84,31 @@ func (e *Engine) Former(ctx context.Context) (*engine.Former, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	// The kubelet would start a second instance of what is missing in a pod.
+	former.Sandboxes = slices.DeleteFunc(former.Sandboxes, func(sb *engine.FormerSandbox) bool { return broken[sb.ID] })
+	former.Containers = slices.DeleteFunc(former.Containers, func(c *engine.FormerContainer) bool { return broken[c.SandboxID] })
 	for _, sandbox := range former.Sandboxes {
 		legacy.Join(sandbox, former.Containers)
 	}
 	return former, nil
 }
 
-// findFormer returns the ids of what can be adopted, and names in the log what is too old for it.
-func (e *Engine) findFormer(ctx context.Context) (ids []string, err error) {
+// findFormer returns the ids of what can be adopted, each with that of its sandbox, and names in the
+// log what is too old for it.
+func (e *Engine) findFormer(ctx context.Context) (sandboxOf map[string]string, err error) {
 	listed, err := e.client.ContainerList(ctx, client.ContainerListOptions{All: true})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the containers of a former runtime: %w", err)
 	}
 	var old []string
+	sandboxOf = map[string]string{}
 	for i := range listed.Items {
 		c := &listed.Items[i]
 		switch legacy.OriginOf(c.Labels, c.Names) {
 		case legacy.Adoptable:
-			ids = append(ids, c.ID)
+			if sandboxOf[c.ID] = c.ID; c.Labels[labels.Type] != labels.TypeSandbox {
+				sandboxOf[c.ID] = c.Labels[labels.SandboxDockerID]
+			}
 		case legacy.TooOld:
 			old = append(old, strings.TrimPrefix(c.Names[0], "/"))
 		case legacy.Other:
@@ -106,7 +118,7 @@ func (e *Engine) findFormer(ctx context.Context) (ids []string, err error) {
 		e.log.Warn("leaving containers alone: they have names of pods and no labels of dockershim; remove them by hand when their pods are gone",
 			"containers", strings.Join(old, ", "))
 	}
-	return ids, nil
+	return sandboxOf, nil
 }
 
 // readFormer reads a container, which is either a sandbox or a container of one.

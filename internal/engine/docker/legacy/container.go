@@ -36,6 +36,10 @@ func Container(c *container.InspectResponse) (*engine.FormerContainer, error) {
 		return nil, fmt.Errorf("cannot adopt container %s of pod %s/%s: its label %s or %s is missing: %w",
 			c.ID, of.Namespace, of.Pod, labels.Container, labels.SandboxDockerID, errs.Invalid)
 	}
+	// dockershim and cri-dockerd do this for pods on the host's network, too.
+	if got := c.HostConfig.NetworkMode; string(got) != "container:"+sandbox {
+		return nil, &ForeignError{ID: c.ID, Why: fmt.Sprintf("its network is %q and not that of its pod's sandbox %s", got, sandbox)}
+	}
 	attempt := of.Attempt
 	if _, err := labels.Parse(c.Name); err != nil { // somebody has renamed it
 		count, _ := strconv.ParseUint(annotations[restartCount], 10, 32)

@@ -124,6 +124,14 @@ func TestNamesAndLabels(t *testing.T) {
 	if _, err := Sandbox(bare, nil); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), sandboxID) {
 		t.Errorf("without both: %v", err)
 	}
+	nameless := read(t, "container.json")
+	nameless.Name = "/debug-me"
+	for _, key := range []string{podName, podNamespace, podUID} {
+		delete(nameless.Config.Labels, key)
+	}
+	if _, err := Container(nameless); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), containerID) {
+		t.Errorf("a container without both: %v", err)
+	}
 	lost := read(t, "container.json")
 	delete(lost.Config.Labels, "io.kubernetes.sandbox.id")
 	if _, err := Container(lost); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "shop/web") {
@@ -133,6 +141,34 @@ func TestNamesAndLabels(t *testing.T) {
 	short.ID = "c0c1"
 	if _, err := Container(short); !errors.Is(err, errs.Invalid) {
 		t.Errorf("short id: %v", err)
+	}
+}
+
+// TestLabelsOfOthers: what people run from an image that was made of a pod's container has all the
+// pod's labels. It is left alone.
+func TestLabelsOfOthers(t *testing.T) {
+	for what, change := range map[string]func(*container.InspectResponse){
+		"docker run":                     func(c *container.InspectResponse) { c.Name, c.HostConfig.NetworkMode = "/happy_almeida", "bridge" },
+		"docker run on the host network": func(c *container.InspectResponse) { c.HostConfig.NetworkMode = "host" },
+		"docker run without a network":   func(c *container.InspectResponse) { c.HostConfig.NetworkMode = "none" },
+		"in the network of another":      func(c *container.InspectResponse) { c.HostConfig.NetworkMode = "container:" + containerID },
+	} {
+		c := read(t, "container.json")
+		change(c)
+		got, err := Container(c)
+		var foreign *ForeignError
+		if !errors.As(err, &foreign) || foreign.ID != containerID || !errors.Is(err, errs.Invalid) {
+			t.Errorf("%s: %v, %v", what, got, err)
+		}
+	}
+	for _, name := range []string{"/happy_almeida", "/k8s_nginx_web_shop_uid_0"} {
+		c := read(t, "sandbox.json")
+		c.Name = name
+		got, err := Sandbox(c, nil)
+		var foreign *ForeignError
+		if !errors.As(err, &foreign) || foreign.ID != sandboxID || !errors.Is(err, errs.Invalid) {
+			t.Errorf("a sandbox with the name %s: %v, %v", name, got, err)
+		}
 	}
 }
 

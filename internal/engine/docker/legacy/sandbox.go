@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 )
 
-// Sandbox returns the sandbox of a pause container. cp is its checkpoint, nil for none: then it
+// Sandbox returns the sandbox of a pause container: one that still has the name it was made with. cp is its checkpoint, nil for none: then it
 // has no port mappings. Running and Sandbox are left to the caller.
 func Sandbox(c *container.InspectResponse, cp *checkpoints.Checkpoint) (*engine.FormerSandbox, error) {
 	if err := check(c); err != nil {
@@ -21,6 +21,9 @@ func Sandbox(c *container.InspectResponse, cp *checkpoints.Checkpoint) (*engine.
 	of, err := pod(c)
 	if err != nil {
 		return nil, err
+	}
+	if name, err := labels.Parse(c.Name); err != nil || name.Container != "" {
+		return nil, &ForeignError{ID: c.ID, Why: fmt.Sprintf("its name %q is not that of a sandbox, k8s_POD_POD_NAMESPACE_UID_ATTEMPT", c.Name)}
 	}
 	if cp == nil {
 		cp = &checkpoints.Checkpoint{}
