@@ -161,7 +161,7 @@ func (n *blindNetwork) Adopt(ctx context.Context, att *network.Attachment) (*net
 func TestAdoptionIsRepeated(t *testing.T) {
 	refuse := func(step string) *podtest.Script {
 		return podtest.NewScript(func(_ int, name string) error {
-			if name == step {
+			if name == "before "+step {
 				return errs.Unavailable
 			}
 			return nil
@@ -191,7 +191,7 @@ func TestAdoptionIsRepeated(t *testing.T) {
 	w.Engine.(*enginetest.Fake).AddFormer(formerPods(w))
 	script := refuse("engine.AdoptSandbox")
 	w.CloseDaemon(w.Daemon(script))
-	if n := script.Count("network.Adopt"); n != 0 {
+	if n := script.Count("before network.Adopt"); n != 0 {
 		t.Errorf("the network has adopted %d sandboxes that the engine has not", n)
 	}
 }
@@ -206,7 +206,7 @@ func TestPodsAreAdoptedWhole(t *testing.T) {
 	former.Containers = append(former.Containers, &alone)
 	w.Engine.(*enginetest.Fake).AddFormer(former)
 	s := w.Daemon(podtest.NewScript(func(_ int, name string) error {
-		if name == "image.Get" {
+		if name == "before image.Get" {
 			return errs.Unavailable
 		}
 		return nil
