@@ -118,6 +118,13 @@ func (o *objects) adopt(id string, sandbox bool) {
 	}
 }
 
+// isAdopted reports whether another runtime made the container.
+func (o *objects) isAdopted(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.adopted[id]
+}
+
 // find returns the container with a CRI id. Kind NotFound if there is none.
 func (o *objects) find(ctx context.Context, id string) (object, error) {
 	if obj, ok := o.cached(id); ok {

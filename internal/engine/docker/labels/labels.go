@@ -17,7 +17,7 @@ const (
 	Type          = "io.kubernetes.docker.type"
 	TypeSandbox   = "podsandbox"
 	TypeContainer = "container"
-	// LogPath is the absolute path of a container's log in CRI format.
+	// LogPath is the absolute path of a container's log in CRI format, "" for none.
 	LogPath = "io.kubernetes.container.logpath"
 	// SandboxDockerID is the engine's id of the pause container of a container's pod.
 	SandboxDockerID = "io.kubernetes.sandbox.id"
@@ -34,6 +34,8 @@ const (
 	ID = "run.berth.id"
 	// SandboxID is the id in CRI of a container's sandbox.
 	SandboxID = "run.berth.sandbox"
+	// LogDirectory is the log directory of a container's sandbox, which LogPath is below.
+	LogDirectory = "run.berth.logs"
 	// Instance is the name of the berth that made the container. Several can use one engine.
 	Instance = "run.berth.instance"
 	// Image is ImagePause on the pause image. The engine adds labels of an image to those of its
@@ -59,9 +61,8 @@ func OfContainer(spec *engine.ContainerSpec, instance, sandboxDockerID string) m
 	all := ofRequest(spec.Config.GetLabels(), spec.Config.GetAnnotations())
 	all[Type] = TypeContainer
 	all[SandboxDockerID] = sandboxDockerID
-	if spec.LogPath != "" {
-		all[LogPath] = spec.LogPath
-	}
+	// Without a label of its own a container has that of its image, and berth would write to it.
+	all[LogPath], all[LogDirectory] = spec.LogPath, spec.SandboxSpec.Config.GetLogDirectory()
 	all[ID] = spec.ID
 	all[SandboxID] = spec.SandboxSpec.ID
 	all[Instance] = instance
@@ -104,7 +105,7 @@ func Split(dockerLabels map[string]string) (labels, annotations map[string]strin
 // isInternal reports whether a label is about the container, and not from the request.
 func isInternal(key string) bool {
 	switch key {
-	case Type, LogPath, SandboxDockerID, ID, SandboxID, Instance, Image:
+	case Type, LogPath, LogDirectory, SandboxDockerID, ID, SandboxID, Instance, Image:
 		return true
 	}
 	return false
