@@ -65,12 +65,23 @@ func (o *objects) list(ctx context.Context) (map[string]container.Summary, error
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]container.Summary{}
+	byID := map[string][]container.Summary{}
 	for _, c := range own.Items {
 		if id := c.Labels[labels.ID]; id != "" {
-			o.learn(id, &c)
-			all[id] = c
+			byID[id] = append(byID[id], c)
 		}
+	}
+	all := map[string]container.Summary{}
+	for id, labelled := range byID {
+		c, err := o.choose(ctx, id, labelled)
+		if errors.Is(err, errs.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		o.learn(id, c)
+		all[id] = *c
 	}
 	return all, o.listAdopted(ctx, all)
 }

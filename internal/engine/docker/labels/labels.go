@@ -24,6 +24,9 @@ const (
 	// Container is the container's name in its pod, which the kubelet sets. On a pause
 	// container it is PauseName, by which cAdvisor finds the pod's network.
 	Container = "io.kubernetes.container.name"
+	// PodName and PodNamespace are of requests: a kubelet sets them on all its sandboxes and containers.
+	PodName      = "io.kubernetes.pod.name"
+	PodNamespace = "io.kubernetes.pod.namespace"
 	// AnnotationPrefix precedes the key of each annotation. Docker has no annotations.
 	AnnotationPrefix = "annotation."
 )

@@ -19,8 +19,8 @@ import (
 
 // The labels that a kubelet sets on all its sandboxes and containers.
 const (
-	podName      = "io.kubernetes.pod.name"
-	podNamespace = "io.kubernetes.pod.namespace"
+	podName      = labels.PodName
+	podNamespace = labels.PodNamespace
 	podUID       = "io.kubernetes.pod.uid"
 	restartCount = "io.kubernetes.container.restartCount" // an annotation
 )
