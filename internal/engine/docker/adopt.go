@@ -18,7 +18,6 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/legacy"
-	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -162,24 +161,14 @@ func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSa
 		return nil, err
 	}
 	sandbox.Running = stateOf(got.State.Status) == engine.StateRunning
-	sandbox.Sandbox = &engine.Sandbox{CgroupParent: e.cgroupParentOf(got), Pid: got.State.Pid}
+	// "" is the engine's own default, which other containers and services of the host share: berth
+	// neither limits nor measures it.
+	sandbox.Sandbox = &engine.Sandbox{CgroupParent: got.HostConfig.CgroupParent, Pid: got.State.Pid}
 	if sandbox.Running && !hostNetwork(sandbox.Config) {
 		sandbox.Sandbox.NetNS = e.sandboxPaths(got.ID).netns
 	}
 	sandbox.Sandbox.Backend, err = engine.EncodeBackend(pauseContainer{got.ID})
 	return sandbox, err
-}
-
-// cgroupParentOf is the cgroup in which the engine has created a container. Without one in its
-// request it is the engine's default.
-func (e *Engine) cgroupParentOf(got *container.InspectResponse) string {
-	switch {
-	case got.HostConfig.CgroupParent != "":
-		return got.HostConfig.CgroupParent
-	case e.facts.Load().CgroupDriver == podcgroup.Systemd:
-		return "system.slice"
-	}
-	return "/docker"
 }
 
 // AdoptSandbox implements engine.Adopter.
@@ -196,7 +185,7 @@ func (e *Engine) AdoptSandbox(ctx context.Context, id string, sb *engine.Sandbox
 		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
 	}
 	e.objects.started(id, got)
-	if groups, err := e.podCgroups.Paths(sb.CgroupParent); err == nil {
+	if groups, err := e.podCgroups.Paths(sb.CgroupParent); err == nil && sb.CgroupParent != "" {
 		e.meter.Watch(id, groups)
 	}
 	if sb.NetNS == "" {
