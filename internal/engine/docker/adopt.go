@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
@@ -28,7 +29,7 @@ type Adoption struct {
 	On bool
 	// Roots are the directories of dockershim and cri-dockerd. Their checkpoints are below.
 	Roots []string
-	// Quarantine is where damaged checkpoints go.
+	// Quarantine is where copies of damaged checkpoints go.
 	Quarantine string
 }
 
@@ -148,6 +149,9 @@ func (e *Engine) readFormer(ctx context.Context, id string) (*engine.FormerSandb
 }
 
 func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSandbox, error) {
+	if _, err := legacy.Sandbox(got, nil); err != nil { // before its id names a file
+		return nil, err
+	}
 	checkpoint, err := e.former.Read(got.ID)
 	var corrupt *checkpoints.CorruptError
 	switch {
@@ -184,7 +188,7 @@ func (e *Engine) AdoptSandbox(ctx context.Context, id string, sb *engine.Sandbox
 	if err := os.MkdirAll(e.sandboxPaths(id).dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
 	}
-	e.objects.started(id, got)
+	obj := e.objects.started(id, got)
 	if groups, err := e.podCgroups.Paths(sb.CgroupParent); err == nil && sb.CgroupParent != "" {
 		e.meter.Watch(id, groups)
 	}
@@ -197,11 +201,24 @@ func (e *Engine) AdoptSandbox(ctx context.Context, id string, sb *engine.Sandbox
 	if err := sysns.RemoveNetNS(sb.NetNS); err != nil {
 		return err
 	}
-	return pinNetNS(got.State.Pid, sb.NetNS)
+	return e.pinNetNS(obj, sb.NetNS)
 }
 
 // AdoptContainer implements engine.Adopter.
 func (e *Engine) AdoptContainer(_ context.Context, id string) error {
 	e.objects.adopt(id, false)
 	return nil
+}
+
+// removeCheckpoint removes what another runtime has noted of an adopted sandbox.
+func (e *Engine) removeCheckpoint(id string) error {
+	if !e.objects.isAdopted(id) {
+		return nil
+	}
+	err := e.former.Remove(id)
+	if errors.Is(err, syscall.EROFS) {
+		e.log.Warn("the checkpoint of a sandbox of a former runtime stays", "sandbox", id, "error", err)
+		return nil
+	}
+	return err
 }

@@ -76,8 +76,17 @@ func (o *objects) put(id string, obj object) {
 func (o *objects) forget(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.byID[id].sandbox { // of a sandbox more is left to remove; see removed
+		delete(o.adopted, id)
+	}
 	delete(o.ids, o.byID[id].engineID)
 	delete(o.byID, id)
+}
+
+// removed forgets that a sandbox was adopted.
+func (o *objects) removed(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	delete(o.adopted, id)
 }
 
