@@ -90,12 +90,12 @@ func (k *Keeper) run(ctx context.Context) {
 // look moves the processes that are not where they should be. An engine that does not answer has
 // none: others report that.
 func (k *Keeper) look(ctx context.Context) {
-	pids, err := processes(ctx, k.socket)
+	found, err := processes(ctx, k.socket)
 	if errors.Is(err, errs.Unavailable) {
 		return
 	}
-	for _, pid := range pids {
-		err = errors.Join(err, k.settle(pid))
+	for i := range found {
+		err = errors.Join(err, k.settle(&found[i]))
 	}
 	if err != nil && !k.failed && ctx.Err() == nil {
 		k.opts.Log.Warn("the engine's processes cannot be kept in their cgroup", "cgroup", k.opts.Cgroup, "error", err)
@@ -103,13 +103,17 @@ func (k *Keeper) look(ctx context.Context) {
 	k.failed = err != nil
 }
 
-// settle moves one process, and sets its score.
-func (k *Keeper) settle(pid int) error {
-	there, err := k.opts.Tree.Admitted(k.opts.Cgroup, pid)
-	if err == nil && !there {
-		if err = k.opts.Tree.Admit(k.opts.Cgroup, pid); err == nil {
-			k.opts.Log.Info("moved a process of the Docker engine into its cgroup", "pid", pid, "cgroup", k.opts.Cgroup)
+// settle moves one process, and sets its score. It does nothing to another process that has got the
+// pid meanwhile.
+func (k *Keeper) settle(p *process) error {
+	there, err := k.opts.Tree.Admitted(k.opts.Cgroup, p.Pid)
+	if err == nil && !there && p.same() {
+		if err = k.opts.Tree.Admit(k.opts.Cgroup, p.Pid); err == nil {
+			k.opts.Log.Info("moved a process of the Docker engine into its cgroup", "pid", p.Pid, "cgroup", k.opts.Cgroup)
 		}
 	}
-	return errors.Join(errs.IgnoreNotFound(err), errs.IgnoreNotFound(sysproc.SetOOMScoreAdjOf(pid, oomScoreAdj)))
+	if !p.same() {
+		return errs.IgnoreNotFound(err)
+	}
+	return errors.Join(errs.IgnoreNotFound(err), errs.IgnoreNotFound(sysproc.SetOOMScoreAdjOf(p.Pid, oomScoreAdj)))
 }
