@@ -43,6 +43,28 @@ func findTree(t *testing.T) *cgroup.Tree {
 	return tree
 }
 
+// leaveUnit moves the test, and the engines that it starts, out of a service of systemd's in which it
+// may have been started: on cgroup v2 an engine stays in its service.
+func leaveUnit(t *testing.T, tree *cgroup.Tree) {
+	t.Helper()
+	if !tree.V2 {
+		return
+	}
+	now, err := tree.OfProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "/berth-runtimecgroup-test-" + strconv.Itoa(os.Getpid())
+	if err := tree.Admit(name, os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(tree.Admit(tree.PathOf(now), os.Getpid()), tree.Remove(name)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // await waits until a condition holds. There are no events for the cgroup of a process.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
@@ -60,6 +82,7 @@ func await(t *testing.T, what string, holds func() bool) {
 func TestEngineIsKeptInItsCgroup(t *testing.T) {
 	tree := findTree(t)
 	cgroupPath := group(t, tree)
+	leaveUnit(t, tree)
 	d := dockertest.Start(t, dockertest.Options{LiveRestore: true})
 	k, err := Start(Options{Endpoint: d.Endpoint, Cgroup: cgroupPath, Tree: tree, Period: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

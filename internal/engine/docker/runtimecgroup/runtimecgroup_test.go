@@ -74,3 +74,26 @@ func TestSameProcess(t *testing.T) {
 		}
 	}
 }
+
+// TestProcessOfAUnit: on cgroup v2 a process of a systemd service stays where it is.
+func TestProcessOfAUnit(t *testing.T) {
+	for group, want := range map[string]string{
+		"/":                                   "",
+		"/docker":                             "",
+		"/user.slice/a.scope":                 "",
+		"/system.slice/docker.service":        "docker.service",
+		"/system.slice/docker.service/engine": "docker.service",
+		"/my.service.d/x":                     "",
+	} {
+		err := checkUnit(7, group)
+		if want == "" {
+			if err != nil {
+				t.Errorf("%s: %v", group, err)
+			}
+			continue
+		}
+		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "Slice= and OOMScoreAdjust= in a drop-in of "+want) {
+			t.Errorf("%s: %v, want Invalid with Slice= of %s", group, err, want)
+		}
+	}
+}
