@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -29,6 +30,9 @@ func TestProcessesOfOthersAreNotAContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = zombie.Wait() })
+	if err := unix.Waitid(unix.P_PID, zombie.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
 	id := strings.Repeat("a", 64)
 	for name, pid := range map[string]int{"init": 1, "a zombie": zombie.Process.Pid, "none": 0} {
 		objects := newObjects(nil, "test", tree)
