@@ -302,21 +302,28 @@ func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 	})
 	return stream.Copy(ctx, conn.HijackedResponse, stream.Streams{
 		Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: obj.tty,
-		EndInput: obj.stdinOnce && !obj.tty, Ended: endOf(ctx, obj.pid),
+		EndInput: obj.stdinOnce && !obj.tty, Ended: e.endOf(ctx, obj.pid),
 	})
 }
 
-// endOf returns a channel that is closed when a process has ended, or ctx ends.
-func endOf(ctx context.Context, pid int) <-chan struct{} {
+// endOf returns a channel that is closed when a process has ended. It is nil when the process cannot be
+// watched: the output ends when the engine closes it then.
+func (e *Engine) endOf(ctx context.Context, pid int) <-chan struct{} {
 	ended := make(chan struct{})
+	pidfd, err := sysproc.OpenPidfd(pid)
+	switch {
+	case errors.Is(err, errs.NotFound):
+		close(ended)
+		return ended
+	case err != nil:
+		e.log.Warn("cannot watch the process of an attached container", "pid", pid, "error", err)
+		return nil
+	}
 	go func() {
-		defer close(ended)
-		pidfd, err := sysproc.OpenPidfd(pid)
-		if err != nil {
-			return // it has ended
-		}
 		defer pidfd.Close()
-		_ = sysproc.AwaitExit(ctx, pidfd) // its only error is that of ctx
+		if sysproc.AwaitExit(ctx, pidfd) == nil {
+			close(ended)
+		}
 	}()
 	return ended
 }
