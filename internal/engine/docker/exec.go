@@ -49,7 +49,7 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	}
 	conn, err := e.client.ExecAttach(ctx, made.ID, client.ExecAttachOptions{TTY: spec.TTY})
 	if err != nil {
-		if ctx.Err() != nil { // the engine may have got the request
+		if ctx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline) { // the engine may have got the request
 			x.killAll()
 		}
 		return 0, execFault(err)
@@ -128,8 +128,10 @@ func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.
 		code, err = x.exitCode(ctx)
 	}
 	if ctx.Err() != nil {
-		x.killAll()
 		err = ctx.Err()
+	}
+	if ctx.Err() != nil || err != nil && !isClosed(x.ended) { // nobody waits for it any more
+		x.killAll()
 	}
 	stop()
 	<-x.copied
