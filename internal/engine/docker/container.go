@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -26,12 +27,9 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	if exit, ended := e.unstarted.of(id, ""); ended {
 		return 0, fmt.Errorf("container %s has ended with code %d before its start: %w", id, exit.Code, errs.State)
 	}
-	if err := e.start(ctx, obj.engineID); err != nil {
-		return 0, e.startFault(ctx, id, err)
-	}
-	running, err := e.objects.inspect(ctx, id)
+	running, err := e.startOnce(ctx, id, obj)
 	if err != nil {
-		return 0, err
+		return 0, e.startFault(ctx, id, err)
 	}
 	obj = e.objects.started(id, running)
 	e.unstarted.forget(id)
@@ -50,11 +48,39 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 // outageEffect is how long after an outage of the engine a failed start is repeated.
 const outageEffect = 2 * time.Minute
 
+// startOnce starts a container and reads what has become of it. An end that is heard of meanwhile is
+// delivered afterwards, unless it was that of a failed attempt.
+func (e *Engine) startOnce(ctx context.Context, id string, obj object) (*container.InspectResponse, error) {
+	var got *container.InspectResponse
+	err := e.start(ctx, obj)
+	if err == nil {
+		got, err = e.objects.inspect(ctx, id)
+	}
+	if err != nil {
+		e.endStart(id, obj, nil)
+		return nil, err
+	}
+	e.endStart(id, obj, got.State)
+	return got, nil
+}
+
+func (e *Engine) endStart(id string, obj object, state *container.State) {
+	die, ended := obj.starting.End(state)
+	if !ended {
+		return
+	}
+	if state != nil {
+		obj.died.Store(true)
+	}
+	e.deliverEnd(id, die)
+}
+
 // start starts a container of the Docker Engine. An engine that was killed during a start may have
 // left a task in its containerd. It then refuses the next start, as a conflict or as a failure of
 // its own, and removes the task: the start after that succeeds.
-func (e *Engine) start(ctx context.Context, engineID string) error {
-	_, err := e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{})
+func (e *Engine) start(ctx context.Context, obj object) error {
+	obj.starting.Begin()
+	_, err := e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{})
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -62,8 +88,10 @@ func (e *Engine) start(ctx context.Context, engineID string) error {
 	if !failed && !errors.Is(err, errs.Exists) {
 		return err
 	}
-	e.log.Warn("the Docker engine cannot start a container; trying again", "dockerID", engineID, "error", err)
-	_, err = e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{})
+	e.log.Warn("the Docker engine cannot start a container; trying again", "dockerID", obj.engineID, "error", err)
+	obj.starting.Begin()
+	obj.died.Store(false) // the end that was heard of is that of the first attempt
+	_, err = e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{})
 	return err
 }
 
@@ -82,7 +110,7 @@ func (e *Engine) startFault(ctx context.Context, id string, err error) error {
 		return err
 	}
 	requested := e.unstarted.requestOf(id)
-	e.deliverUnstarted(id)
+	e.deliverEnd(id, nil)
 	return faults.Start(requested, got.State.Error)
 }
 
@@ -101,7 +129,7 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 	switch state := stateOf(got.State.Status); {
 	case state == engine.StateCreated:
 		e.unstarted.kill(id, sig)
-		e.deliverUnstarted(id)
+		e.deliverEnd(id, nil)
 		return nil
 	case state != engine.StateRunning:
 		if sig == syscall.SIGKILL {

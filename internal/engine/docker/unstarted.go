@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/endings"
 )
 
 // unstarted has the exits of containers that have ended without a process: their start failed,
@@ -72,15 +73,15 @@ func (u *unstarted) forget(id string) {
 	delete(u.requests, id)
 }
 
-// deliverUnstarted delivers the exit of a container that has ended without a process, if there
-// is a listener.
-func (e *Engine) deliverUnstarted(id string) {
+// deliverEnd delivers an end of a container that the Docker Engine sends no event of, or that was held
+// back, if there is a listener.
+func (e *Engine) deliverEnd(id string, die *endings.Die) {
 	l := e.listener.Load()
 	if l == nil {
 		return
 	}
 	select {
-	case l.unstarted <- id:
+	case l.ends <- end{id, die}:
 	case <-l.ctx.Done():
 	}
 }
