@@ -40,7 +40,7 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	if obj.pid == 0 {
 		// It has ended already, and its exit is on the way. The rules need the pid only of a
 		// process that runs.
-		return endedAtOnce, nil
+		return engine.PidEnded, nil
 	}
 	return obj.pid, nil
 }
@@ -94,10 +94,6 @@ func (e *Engine) start(ctx context.Context, obj object) error {
 	_, err = e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{})
 	return err
 }
-
-// endedAtOnce is the pid of a container that had ended when the engine looked for its process.
-// No process of a user has this pid.
-const endedAtOnce = 1
 
 // startFault gives the error of a start its kind. The Docker Engine reports a program that
 // cannot be executed as a fault of the request, and keeps the cause in the container's state.
