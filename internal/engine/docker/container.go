@@ -84,7 +84,7 @@ func (e *Engine) start(ctx context.Context, obj object) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	failed := errs.Kind(err) == nil && time.Since(time.Unix(0, e.awayAt.Load())) < outageEffect
+	failed := errs.Kind(err) == nil && time.Since(time.Unix(0, e.subscribedAt.Load())) < outageEffect
 	if !failed && !errors.Is(err, errs.Exists) {
 		return err
 	}

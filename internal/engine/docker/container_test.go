@@ -143,7 +143,7 @@ func TestStartAfterAnOutage(t *testing.T) {
 			}
 			defer client.Close()
 			e := &Engine{client: client, log: slog.New(slog.DiscardHandler)}
-			e.awayAt.Store(c.away.UnixNano())
+			e.subscribedAt.Store(c.away.UnixNano())
 			if err := e.start(t.Context(), object{engineID: "x", fate: &fate{}}); (err == nil) != c.works || starts != c.starts {
 				t.Errorf("%d starts, %v", starts, err)
 			}

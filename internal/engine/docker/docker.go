@@ -106,8 +106,9 @@ type Engine struct {
 	users      *users.Reader
 	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
-	// awayAt is until when the Docker Engine may have been away, in nanoseconds since 1970.
-	awayAt atomic.Int64
+	// subscribedAt is when the events of the Docker Engine were subscribed to the last time, in
+	// nanoseconds since 1970: the engine may have been away until then.
+	subscribedAt atomic.Int64
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
 }

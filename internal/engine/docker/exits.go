@@ -40,7 +40,7 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		cancel()
 		return nil, err
 	}
-	e.awayAt.Store(time.Now().UnixNano())
+	e.subscribedAt.Store(time.Now().UnixNano())
 	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), ends: make(chan end)}
 	if old := e.listener.Swap(l); old != nil {
 		old.end()

@@ -36,7 +36,8 @@ type object struct {
 
 // fate is what becomes of a container. All copies of an object share it.
 type fate struct {
-	// removing is true once this engine removes the container, died once its process has ended.
+	// removing is true once this engine removes the container, died once the end of its process is
+	// accepted as its exit. What runs after that was started by another program.
 	removing, died atomic.Bool
 	// starting holds back its end while a start is under way.
 	starting endings.Starting
