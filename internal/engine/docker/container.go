@@ -24,7 +24,7 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if exit, ended := e.unstarted.of(id, ""); ended {
+	if exit, ended := e.unstarted.Of(id, ""); ended {
 		return 0, fmt.Errorf("container %s has ended with code %d before its start: %w", id, exit.Code, errs.State)
 	}
 	running, err := e.startOnce(ctx, id, obj)
@@ -32,7 +32,7 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 		return 0, e.startFault(ctx, id, err)
 	}
 	obj = e.objects.started(id, running)
-	e.unstarted.forget(id)
+	e.unstarted.Forget(id)
 	if err := e.madeSources(id).Keep(); err != nil {
 		return 0, err
 	}
@@ -105,7 +105,7 @@ func (e *Engine) startFault(ctx context.Context, id string, err error) error {
 	if inspectErr != nil || got.State.Error == "" || got.State.Running {
 		return err
 	}
-	requested := e.unstarted.requestOf(id)
+	requested := e.unstarted.RequestOf(id)
 	e.deliverEnd(id, nil)
 	return faults.Start(requested, got.State.Error)
 }
@@ -124,12 +124,12 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 	}
 	switch state := stateOf(got.State.Status); {
 	case state == engine.StateCreated:
-		e.unstarted.kill(id, sig)
+		e.unstarted.Kill(id, sig)
 		e.deliverEnd(id, nil)
 		return nil
 	case state != engine.StateRunning:
 		if sig == syscall.SIGKILL {
-			if err := e.killStrays(ctx, id, got.ID, e.cgroupOf(got)); err != nil {
+			if err := e.strays.Kill(ctx, id, got.ID, e.strays.CgroupOf(got)); err != nil {
 				return err
 			}
 		}
@@ -147,6 +147,19 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 		return obj.cgroups.Kill(ctx)
 	}
 	return obj.cgroups.Signal(sig)
+}
+
+// kill sends a signal to the first process of a container. NotFound when it does not run.
+func (e *Engine) kill(ctx context.Context, id string, sig syscall.Signal) error {
+	obj, err := e.objects.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	_, err = e.client.ContainerKill(ctx, obj.engineID, client.ContainerKillOptions{Signal: fmt.Sprint(int(sig))})
+	if errors.Is(err, errs.Exists) || errors.Is(err, errs.State) { // a conflict: it is not running
+		return fmt.Errorf("processes of container %s: %w", id, errs.NotFound)
+	}
+	return err
 }
 
 // Update changes the limits of a container.

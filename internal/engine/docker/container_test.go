@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/docker/fakeengine"
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/endings"
 )
 
 // TestAnEndDuringAStart: an engine reports the end of an attempt that failed. It is not the container's,
@@ -70,7 +71,7 @@ func TestAnEndDuringAStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer client.Close()
-			e := &Engine{client: client, log: slog.New(slog.DiscardHandler), objects: newObjects(client, "test", nil), unstarted: newUnstarted()}
+			e := &Engine{client: client, log: slog.New(slog.DiscardHandler), objects: newObjects(client, "test", nil), unstarted: endings.NewUnstarted()}
 			obj := object{engineID: engineID, sandbox: true, fate: &fate{}}
 			e.objects.put("c", obj)
 			ctx, stop := context.WithCancel(t.Context())

@@ -21,9 +21,11 @@ import (
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
+	"github.com/berthrun/berth/internal/engine/docker/endings"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
+	"github.com/berthrun/berth/internal/engine/docker/strays"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
@@ -102,7 +104,8 @@ type Engine struct {
 	logs       *logs.Manager
 	objects    *objects
 	pause      *pause.Loader
-	unstarted  *unstarted
+	unstarted  *endings.Unstarted
+	strays     *strays.Killer
 	users      *users.Reader
 	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
@@ -135,7 +138,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, client: cfg.Client, log: cfg.Log,
 		apparmor:  apparmor.Find("berth-" + cfg.Instance),
-		unstarted: newUnstarted(),
+		unstarted: endings.NewUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
 		users:     users.New(cfg.Client),
 		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
@@ -188,6 +191,7 @@ func (e *Engine) findHost(driver string) (err error) {
 	e.podCgroups = podcgroup.New(podcgroup.Config{
 		Instance: e.cfg.Instance, Driver: driver, Prefix: "docker", DefaultParent: parent,
 	}, e.tree)
+	e.strays = &strays.Killer{Cgroups: e.podCgroups, Driver: driver, Log: e.log}
 	e.probes = probe.New(probeTimeout, probeLimit)
 	e.seccomp = seccomp.NewLoader(e.host, e.probes)
 	return nil

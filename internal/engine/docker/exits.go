@@ -66,6 +66,19 @@ type end struct {
 	die *endings.Die
 }
 
+// deliverEnd delivers an end of a container that the Docker Engine sends no event of, or that was held
+// back, if there is a listener.
+func (e *Engine) deliverEnd(id string, die *endings.Die) {
+	l := e.listener.Load()
+	if l == nil {
+		return
+	}
+	select {
+	case l.ends <- end{id, die}:
+	case <-l.ctx.Done():
+	}
+}
+
 func (l *exitListener) run(stream client.EventsResult, known map[string]object, owned map[string]container.Summary) {
 	defer close(l.to)
 	defer l.pending.Wait()
@@ -204,7 +217,7 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 // exitOf reads how a container has ended. die is nil when the event of the end was not seen.
 func (e *Engine) exitOf(id string, s *container.State, die *endings.Die) (exit engine.Exit, ended bool) {
 	if stateOf(s.Status) == engine.StateCreated {
-		return e.unstarted.of(id, s.Error)
+		return e.unstarted.Of(id, s.Error)
 	}
 	return endings.Of(id, s, die)
 }
@@ -214,7 +227,7 @@ func (l *exitListener) endStrays(ctx context.Context, id string, got *container.
 	if got.HostConfig == nil {
 		return
 	}
-	if err := l.engine.killStrays(ctx, id, got.ID, l.engine.cgroupOf(got)); err != nil && ctx.Err() == nil {
+	if err := l.engine.strays.Kill(ctx, id, got.ID, l.engine.strays.CgroupOf(got)); err != nil && ctx.Err() == nil {
 		l.engine.log.Error("a container has exited, and its processes run on", "container", id, "error", err)
 	}
 }
@@ -226,7 +239,7 @@ func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
 	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig == nil || got.HostConfig.Memory <= 0 {
 		return false
 	}
-	killed, err := sysproc.OOMKilled(anyProcess, 0, e.cgroupName(got.ID))
+	killed, err := sysproc.OOMKilled(anyProcess, 0, e.strays.CgroupName(got.ID))
 	if err != nil {
 		e.log.Debug("cannot find out whether the OOM killer ended a container", "container", got.ID, "error", err)
 	}
