@@ -21,8 +21,11 @@ func Owned(dir string, devices []ocispec.Device) ([]ocispec.Device, error) {
 	owned := make([]ocispec.Device, 0, len(devices))
 	for i, d := range devices {
 		node, ok, err := sysfile.StatDevice(d.Source)
-		if err != nil || !ok {
-			return nil, fmt.Errorf("the device %s is gone: %w: %w", d.Source, err, errs.Invalid)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the device %s: %w: %w", d.Source, err, errs.Invalid)
+		}
+		if !ok {
+			return nil, fmt.Errorf("%s is not a device any more: %w", d.Source, errs.Invalid)
 		}
 		if node.UID != d.UID || node.GID != d.GID {
 			if d.Source, err = makeNode(filepath.Join(dir, strconv.Itoa(i)), d); err != nil {

@@ -213,3 +213,25 @@ func TestListsAreReadCompletely(t *testing.T) {
 		t.Errorf("always: %v after %d reads", err, reads)
 	}
 }
+
+// Pods of a former runtime keep their addresses: no other pod gets one of them.
+func TestPoolLeavesTakenAddresses(t *testing.T) {
+	p := newPool(netip.MustParsePrefix("10.0.0.0/29"))
+	former := map[netip.Addr]bool{netip.MustParseAddr("10.0.0.2"): true, netip.MustParseAddr("10.0.0.4"): true}
+	p.taken = func(addr netip.Addr) bool { return former[addr] }
+	for _, want := range []string{"10.0.0.3", "10.0.0.5", "10.0.0.6"} {
+		if got, err := p.take(); err != nil || got.Addr().String() != want {
+			t.Errorf("take: %v, %v, want %s", got, err, want)
+		}
+	}
+	if got, err := p.take(); !errors.Is(err, errs.Exhausted) {
+		t.Errorf("a full pool: %v, %v", got, err)
+	}
+	if got, free, err := p.claim(netip.MustParseAddr("10.0.0.4")); free || err != nil {
+		t.Errorf("claim of a taken address: %v, %v, %v", got, free, err)
+	}
+	delete(former, netip.MustParseAddr("10.0.0.4"))
+	if got, err := p.take(); err != nil || got.Addr().String() != "10.0.0.4" {
+		t.Errorf("when its pod is gone: %v, %v", got, err)
+	}
+}

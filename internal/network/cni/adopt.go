@@ -52,6 +52,10 @@ func (n *Network) adopt(att *network.Attachment) (*network.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if list == nil && att.NetNS == "" {
+		n.log.Info("a pod that another runtime made has ended, and its cache has nothing of it: no CNI DEL will run for it",
+			"sandbox", att.SandboxID, "pod", att.Namespace+"/"+att.Name, "cache", n.cfg.FormerCacheDir)
+	}
 	if list == nil && att.NetNS != "" {
 		n.log.Warn("nothing says how a former runtime attached a sandbox to its network: no CNI DEL will run for it, and addresses may stay allocated",
 			"sandbox", att.SandboxID, "pod", att.Namespace+"/"+att.Name, "cache", n.cfg.FormerCacheDir, "configurations", n.cfg.ConfDir)
