@@ -69,7 +69,7 @@ func (e *Engine) endStart(id string, obj object, state *container.State) {
 	if !ended {
 		return
 	}
-	if state != nil {
+	if die != nil || state != nil && !state.Running {
 		obj.died.Store(true)
 	}
 	e.deliverEnd(id, die)

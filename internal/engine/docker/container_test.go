@@ -30,12 +30,14 @@ func TestAnEndDuringAStart(t *testing.T) {
 		during []string // the times of ends during each attempt
 		after  string   // the state after the start
 		later  string   // the time of an end after it
+		unread string   // the time of an end that the state after the start does not have yet
 	}{
-		"a failed attempt, then it runs":          {[]string{early, ""}, runs, late},
-		"a failed attempt, reported late":         {[]string{"", early}, runs, late},
-		"it ends at once":                         {[]string{late}, ended, ""},
-		"a failed attempt, then it ends at once":  {[]string{early, late}, ended, ""},
-		"a failed attempt, its own end is slower": {[]string{"", early}, ended, late},
+		"a failed attempt, then it runs":          {[]string{early, ""}, runs, late, ""},
+		"a failed attempt, reported late":         {[]string{"", early}, runs, late, ""},
+		"it ends while its state is read":         {[]string{""}, runs, "", late},
+		"it ends at once":                         {[]string{late}, ended, "", ""},
+		"a failed attempt, then it ends at once":  {[]string{early, late}, ended, "", ""},
+		"a failed attempt, its own end is slower": {[]string{"", early}, ended, late, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			messages, calls := make(chan events.Message), make(chan string, 100)
@@ -59,7 +61,11 @@ func TestAnEndDuringAStart(t *testing.T) {
 					w.WriteHeader(http.StatusNoContent)
 				},
 				"GET /containers/x/json": func(w http.ResponseWriter, r *http.Request) {
-					fakeengine.Text(fmt.Sprintf(`{"Id": "x", "Config": {}, "HostConfig": {}, "State": %s}`, state.Load()))(w, r)
+					read := state.Load()
+					if c.unread != "" && state.CompareAndSwap(runs, ended) {
+						send(events.ActionDie, c.unread)
+					}
+					fakeengine.Text(fmt.Sprintf(`{"Id": "x", "Config": {}, "HostConfig": {}, "State": %s}`, read))(w, r)
 				},
 				"POST /containers/x/kill": func(w http.ResponseWriter, _ *http.Request) {
 					calls <- "kill"

@@ -48,21 +48,18 @@ func (s *Starting) Hold(die *Die) (held bool) {
 }
 
 // End ends the start. got is the container's state after it, nil when the start failed or the state is
-// unknown. ended reports whether the container's end is to be delivered, die is its event, nil when
-// that was not seen.
+// unknown. ended reports whether an end was heard of that may be the container's: its state says
+// whether it is. die is its event, nil when that was not seen.
 func (s *Starting) End(got *container.State) (die *Die, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	die, seen := s.die, s.seen
 	s.underWay, s.die, s.seen = false, nil, false
-	switch {
-	case got == nil:
+	if got == nil {
 		return nil, seen || die != nil
-	case got.Running: // what was heard is of an earlier attempt
-		return nil, false
 	}
 	if started, err := time.Parse(time.RFC3339Nano, got.StartedAt); die != nil && err == nil && started.After(die.At) {
 		die = nil // of an earlier attempt; the event of this one follows
 	}
-	return die, seen || die != nil
+	return die, seen || die != nil // also of a container that ran when its state was read
 }

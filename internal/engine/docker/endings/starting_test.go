@@ -11,6 +11,7 @@ func TestStarting(t *testing.T) {
 	first, second := &Die{137, moment(early)}, &Die{3, moment(late)}
 	stopped := &container.State{Status: container.StateExited, StartedAt: "2026-01-01T10:00:05Z", FinishedAt: late}
 	runs := &container.State{Status: container.StateRunning, Running: true, StartedAt: late}
+	ran := &container.State{Status: container.StateRunning, Running: true, StartedAt: stopped.StartedAt}
 	for name, c := range map[string]struct {
 		hold  []*Die
 		state *container.State
@@ -20,6 +21,8 @@ func TestStarting(t *testing.T) {
 		"nothing was heard, it runs":             {nil, runs, nil, false},
 		"nothing was heard, it has ended":        {nil, stopped, nil, false}, // the event follows
 		"a failed attempt, then it runs":         {[]*Die{first}, runs, nil, false},
+		"it ran, and has ended since":            {[]*Die{second}, ran, second, true},
+		"it ran, and was seen to have ended":     {[]*Die{nil}, ran, nil, true},
 		"it has ended":                           {[]*Die{second}, stopped, second, true},
 		"a failed attempt, and it has ended":     {[]*Die{first, second}, stopped, second, true},
 		"a failed attempt, its own end follows":  {[]*Die{first}, stopped, nil, false},
