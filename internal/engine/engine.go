@@ -69,7 +69,7 @@ type Engine interface {
 	Create(ctx context.Context, spec *ContainerSpec) (*Container, error)
 	// Start executes the user's program. An error that says that the program
 	// could not be started has kind Invalid; the container's exit then comes
-	// through Exits as well.
+	// through Exits as well. pid is PidEnded for a program that has ended already.
 	Start(ctx context.Context, id string) (pid int, err error)
 	// Signal sends sig to the container's init, or to all its processes.
 	// NotFound when no process of it runs.
@@ -112,6 +112,10 @@ type Engine interface {
 	// Info describes the backend and its features, for Status and RuntimeConfig.
 	Info(ctx context.Context) (*Info, error)
 }
+
+// PidEnded is the pid that Start returns of a container that had ended before its process was seen. Its
+// exit comes through Exits. No container's process has this pid: it is not to be signalled or compared.
+const PidEnded = 1
 
 // ContainerSpec describes a container to create.
 type ContainerSpec struct {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -23,18 +24,15 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if exit, ended := e.unstarted.of(id, ""); ended {
+	if exit, ended := e.unstarted.Of(id, ""); ended {
 		return 0, fmt.Errorf("container %s has ended with code %d before its start: %w", id, exit.Code, errs.State)
 	}
-	if err := e.start(ctx, obj.engineID); err != nil {
+	running, err := e.startOnce(ctx, id, obj)
+	if err != nil {
 		return 0, e.startFault(ctx, id, err)
 	}
-	running, err := e.objects.inspect(ctx, id)
-	if err != nil {
-		return 0, err
-	}
 	obj = e.objects.started(id, running)
-	e.unstarted.forget(id)
+	e.unstarted.Forget(id)
 	if err := e.madeSources(id).Keep(); err != nil {
 		return 0, err
 	}
@@ -42,7 +40,7 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	if obj.pid == 0 {
 		// It has ended already, and its exit is on the way. The rules need the pid only of a
 		// process that runs.
-		return endedAtOnce, nil
+		return engine.PidEnded, nil
 	}
 	return obj.pid, nil
 }
@@ -50,26 +48,52 @@ func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 // outageEffect is how long after an outage of the engine a failed start is repeated.
 const outageEffect = 2 * time.Minute
 
+// startOnce starts a container and reads what has become of it. An end that is heard of meanwhile is
+// delivered afterwards, unless it was that of a failed attempt.
+func (e *Engine) startOnce(ctx context.Context, id string, obj object) (*container.InspectResponse, error) {
+	var got *container.InspectResponse
+	err := e.start(ctx, obj)
+	if err == nil {
+		got, err = e.objects.inspect(ctx, id)
+	}
+	if err != nil {
+		e.endStart(id, obj, nil)
+		return nil, err
+	}
+	e.endStart(id, obj, got.State)
+	return got, nil
+}
+
+func (e *Engine) endStart(id string, obj object, state *container.State) {
+	die, ended := obj.starting.End(state)
+	if !ended {
+		return
+	}
+	if die != nil || state != nil && !state.Running {
+		obj.died.Store(true)
+	}
+	e.deliverEnd(id, die)
+}
+
 // start starts a container of the Docker Engine. An engine that was killed during a start may have
 // left a task in its containerd. It then refuses the next start, as a conflict or as a failure of
 // its own, and removes the task: the start after that succeeds.
-func (e *Engine) start(ctx context.Context, engineID string) error {
-	_, err := e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{})
+func (e *Engine) start(ctx context.Context, obj object) error {
+	obj.starting.Begin()
+	_, err := e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{})
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	failed := errs.Kind(err) == nil && time.Since(time.Unix(0, e.awayAt.Load())) < outageEffect
+	failed := errs.Kind(err) == nil && time.Since(time.Unix(0, e.subscribedAt.Load())) < outageEffect
 	if !failed && !errors.Is(err, errs.Exists) {
 		return err
 	}
-	e.log.Warn("the Docker engine cannot start a container; trying again", "dockerID", engineID, "error", err)
-	_, err = e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{})
+	e.log.Warn("the Docker engine cannot start a container; trying again", "dockerID", obj.engineID, "error", err)
+	obj.starting.Begin()
+	obj.died.Store(false) // the end that was heard of is that of the first attempt
+	_, err = e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{})
 	return err
 }
-
-// endedAtOnce is the pid of a container that had ended when the engine looked for its process.
-// No process of a user has this pid.
-const endedAtOnce = 1
 
 // startFault gives the error of a start its kind. The Docker Engine reports a program that
 // cannot be executed as a fault of the request, and keeps the cause in the container's state.
@@ -81,8 +105,8 @@ func (e *Engine) startFault(ctx context.Context, id string, err error) error {
 	if inspectErr != nil || got.State.Error == "" || got.State.Running {
 		return err
 	}
-	requested := e.unstarted.requestOf(id)
-	e.deliverUnstarted(id)
+	requested := e.unstarted.RequestOf(id)
+	e.deliverEnd(id, nil)
 	return faults.Start(requested, got.State.Error)
 }
 
@@ -100,12 +124,12 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 	}
 	switch state := stateOf(got.State.Status); {
 	case state == engine.StateCreated:
-		e.unstarted.kill(id, sig)
-		e.deliverUnstarted(id)
+		e.unstarted.Kill(id, sig)
+		e.deliverEnd(id, nil)
 		return nil
 	case state != engine.StateRunning:
 		if sig == syscall.SIGKILL {
-			if err := e.killStrays(ctx, id, got.ID, e.cgroupOf(got)); err != nil {
+			if err := e.strays.Kill(ctx, id, got.ID, e.strays.CgroupOf(got)); err != nil {
 				return err
 			}
 		}
@@ -123,6 +147,19 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 		return obj.cgroups.Kill(ctx)
 	}
 	return obj.cgroups.Signal(sig)
+}
+
+// kill sends a signal to the first process of a container. NotFound when it does not run.
+func (e *Engine) kill(ctx context.Context, id string, sig syscall.Signal) error {
+	obj, err := e.objects.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	_, err = e.client.ContainerKill(ctx, obj.engineID, client.ContainerKillOptions{Signal: fmt.Sprint(int(sig))})
+	if errors.Is(err, errs.Exists) || errors.Is(err, errs.State) { // a conflict: it is not running
+		return fmt.Errorf("processes of container %s: %w", id, errs.NotFound)
+	}
+	return err
 }
 
 // Update changes the limits of a container.

@@ -65,7 +65,7 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 		return nil, err
 	}
 	e.objects.put(spec.ID, object{engineID: engineID, tty: spec.Config.GetTty()})
-	e.unstarted.created(spec.ID, spec.Config)
+	e.unstarted.Created(spec.ID, spec.Config)
 	e.notices().Container(spec, false)
 	log := e.logOf(spec.ID, engineID, spec.LogPath, spec.Config.GetTty())
 	log.Root = spec.SandboxSpec.Config.GetLogDirectory()
@@ -224,7 +224,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	e.meter.Forget(id)
-	e.unstarted.forget(id)
+	e.unstarted.Forget(id)
 	if err := e.madeSources(id).Remove(ctx); err != nil {
 		return err
 	}

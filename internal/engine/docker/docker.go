@@ -23,10 +23,12 @@ import (
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
+	"github.com/berthrun/berth/internal/engine/docker/endings"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
+	"github.com/berthrun/berth/internal/engine/docker/strays"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
@@ -105,12 +107,14 @@ type Engine struct {
 	logs       *logs.Manager
 	objects    *objects
 	pause      *pause.Loader
-	unstarted  *unstarted
+	unstarted  *endings.Unstarted
+	strays     *strays.Killer
 	users      *users.Reader
 	former     checkpoints.Dirs
 	listener   atomic.Pointer[exitListener]
-	// awayAt is until when the Docker Engine may have been away, in nanoseconds since 1970.
-	awayAt atomic.Int64
+	// subscribedAt is when the events of the Docker Engine were subscribed to the last time, in
+	// nanoseconds since 1970: the engine may have been away until then.
+	subscribedAt atomic.Int64
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
 }
@@ -137,7 +141,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, client: cfg.Client, log: cfg.Log,
 		apparmor:  apparmor.Find("berth-" + cfg.Instance),
-		unstarted: newUnstarted(),
+		unstarted: endings.NewUnstarted(),
 		pause:     pause.NewLoader(cfg.Client),
 		users:     users.New(cfg.Client),
 		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
@@ -191,6 +195,7 @@ func (e *Engine) findHost(driver string) (err error) {
 		Instance: e.cfg.Instance, Driver: driver, Prefix: "docker", DefaultParent: parent,
 		Running: e.runningOf, Log: e.log,
 	}, e.tree)
+	e.strays = &strays.Killer{Cgroups: e.podCgroups, Driver: driver, Log: e.log}
 	e.probes = probe.New(probeTimeout, probeLimit)
 	e.seccomp = seccomp.NewLoader(e.host, e.probes)
 	return nil

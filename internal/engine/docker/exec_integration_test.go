@@ -150,6 +150,17 @@ func (a *afterSeen) Read(p []byte) (int, error) {
 	return a.Reader.Read(p)
 }
 
+// ending is an input that ends at once. over is closed with the end.
+type ending struct {
+	once sync.Once
+	over chan struct{}
+}
+
+func (e *ending) Read([]byte) (int, error) {
+	e.once.Do(func() { close(e.over) })
+	return 0, io.EOF
+}
+
 // TestSessions: what programs write arrives whole, and codes are true.
 func TestSessions(t *testing.T) {
 	d := dockertest.Start(t, dockertest.Options{})
@@ -165,12 +176,14 @@ func TestSessions(t *testing.T) {
 		}
 	})
 	t.Run("terminal without more input", func(t *testing.T) {
-		out, ended := watch("late"), make(chan struct{})
+		out, input := watch("late"), &ending{over: make(chan struct{})}
+		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			p.exec(engine.ExecSpec{ContainerID: c, TTY: true, Stdin: strings.NewReader(""), Stdout: out}, "touch /tmp/here; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo late")
+			p.exec(engine.ExecSpec{ContainerID: c, TTY: true, Stdin: input, Stdout: out}, "while [ ! -e /tmp/go ]; do sleep 0.02; done; echo late")
 		}()
-		p.exec(engine.ExecSpec{ContainerID: c}, "while [ ! -e /tmp/here ]; do sleep 0.02; done; sleep 0.2; touch /tmp/go")
+		<-input.over
+		p.exec(engine.ExecSpec{ContainerID: c}, "touch /tmp/go") // a whole session, of which the other's input has ended before
 		<-ended
 		if text := out.String(); !strings.Contains(text, "late") {
 			t.Errorf("the terminal's output is %q", text)
@@ -195,6 +208,15 @@ func TestSessions(t *testing.T) {
 		p.exec(engine.ExecSpec{ContainerID: c, Stdout: &out}, "echo begun; sleep 100000 &")
 		if out.String() != "begun\n" {
 			t.Errorf("the output is %q", out.String())
+		}
+	})
+	t.Run("a command whose output cannot be delivered leaves nothing", func(t *testing.T) {
+		spec := &engine.ExecSpec{ContainerID: c, Command: []string{"sh", "-c", "echo begun; exec sleep 27182"}, Stdout: failing{watch("begun")}}
+		if _, err := p.e.Exec(within(t), spec); !errors.Is(err, errClientGone) {
+			t.Error(err)
+		}
+		if left := processesWith("27182"); len(left) > 0 {
+			t.Errorf("left are %q", left)
 		}
 	})
 	t.Run("a cancelled command leaves nothing", func(t *testing.T) {
@@ -228,6 +250,21 @@ func TestSessions(t *testing.T) {
 			}
 		}
 	})
+}
+
+// failing is an output whose client is gone once it has got a text.
+type failing struct{ *watched }
+
+var errClientGone = errors.New("the client is gone")
+
+func (f failing) Write(p []byte) (int, error) {
+	n, err := f.watched.Write(p)
+	select {
+	case <-f.seen:
+		return 0, errClientGone
+	default:
+		return n, err
+	}
 }
 
 // TestCloseLeavesNoConnection: the listener of exits, the logs that are followed and idle calls hold

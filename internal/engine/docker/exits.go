@@ -40,8 +40,8 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		cancel()
 		return nil, err
 	}
-	e.awayAt.Store(time.Now().UnixNano())
-	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), unstarted: make(chan string)}
+	e.subscribedAt.Store(time.Now().UnixNano())
+	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), ends: make(chan end)}
 	if old := e.listener.Swap(l); old != nil {
 		old.end()
 	}
@@ -55,10 +55,28 @@ type exitListener struct {
 	ctx    context.Context //nolint:containedctx // of the subscription
 	end    context.CancelFunc
 	to     chan engine.Exit
-	// unstarted has the ids of containers that have ended without a process: the Docker Engine
-	// sends no event of them.
-	unstarted chan string
-	pending   sync.WaitGroup
+	// ends has those that the Docker Engine sends no event of, and those that were held back.
+	ends    chan end
+	pending sync.WaitGroup
+}
+
+// end is the end of a container. die is nil when its event was not seen.
+type end struct {
+	id  string
+	die *endings.Die
+}
+
+// deliverEnd delivers an end of a container that the Docker Engine sends no event of, or that was held
+// back, if there is a listener.
+func (e *Engine) deliverEnd(id string, die *endings.Die) {
+	l := e.listener.Load()
+	if l == nil {
+		return
+	}
+	select {
+	case l.ends <- end{id, die}:
+	case <-l.ctx.Done():
+	}
 }
 
 func (l *exitListener) run(stream client.EventsResult, known map[string]object, owned map[string]container.Summary) {
@@ -70,8 +88,8 @@ func (l *exitListener) run(stream client.EventsResult, known map[string]object, 
 		select {
 		case message := <-stream.Messages:
 			l.event(&message)
-		case id := <-l.unstarted:
-			l.deliver(id, nil)
+		case ended := <-l.ends:
+			l.deliver(ended.id, ended.die)
 		case err := <-stream.Err:
 			if l.ctx.Err() == nil {
 				l.engine.log.Warn("the events of the Docker engine have ended", "error", err)
@@ -87,14 +105,20 @@ func (l *exitListener) run(stream client.EventsResult, known map[string]object, 
 // owned what it has now.
 func (l *exitListener) catchUp(known map[string]object, owned map[string]container.Summary) {
 	for id, c := range owned {
+		obj, ok := l.engine.objects.cached(id)
+		if !ok {
+			continue
+		}
 		switch stateOf(c.State) {
 		case engine.StateStopped:
-			if obj, ok := l.engine.objects.cached(id); ok {
+			if !obj.starting.Hold(nil) {
 				obj.died.Store(true)
+				l.deliver(id, nil)
 			}
-			l.deliver(id, nil)
 		case engine.StateCreated:
-			l.deliver(id, nil)
+			if !obj.starting.Hold(nil) {
+				l.deliver(id, nil)
+			}
 		case engine.StateRunning:
 			l.started(id)
 		case engine.StateBroken: // the event of its removal follows
@@ -116,8 +140,9 @@ func (l *exitListener) event(message *events.Message) {
 	}
 	switch message.Action {
 	case events.ActionDie:
-		if !obj.died.Swap(true) { // else it was restarted, and its first end counts
-			l.deliver(id, endings.DieOf(message))
+		die := endings.DieOf(message)
+		if !obj.starting.Hold(die) && !obj.died.Swap(true) { // else it was restarted, and its first end counts
+			l.deliver(id, die)
 		}
 	case events.ActionStart:
 		l.started(id)
@@ -133,7 +158,7 @@ func (l *exitListener) event(message *events.Message) {
 // kubelet may run its successor.
 func (l *exitListener) started(id string) {
 	obj, ok := l.engine.objects.cached(id)
-	if !ok || !obj.died.Load() || obj.removing.Load() {
+	if !ok || !obj.died.Load() || obj.removing.Load() || obj.starting.UnderWay() {
 		return
 	}
 	l.pending.Go(func() {
@@ -183,6 +208,8 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 		}
 		if ended {
 			l.send(exit)
+		} else if die != nil {
+			obj.died.Store(false) // the event was of an attempt to start it that failed
 		}
 	})
 }
@@ -190,7 +217,7 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 // exitOf reads how a container has ended. die is nil when the event of the end was not seen.
 func (e *Engine) exitOf(id string, s *container.State, die *endings.Die) (exit engine.Exit, ended bool) {
 	if stateOf(s.Status) == engine.StateCreated {
-		return e.unstarted.of(id, s.Error)
+		return e.unstarted.Of(id, s.Error)
 	}
 	return endings.Of(id, s, die)
 }
@@ -200,7 +227,7 @@ func (l *exitListener) endStrays(ctx context.Context, id string, got *container.
 	if got.HostConfig == nil {
 		return
 	}
-	if err := l.engine.killStrays(ctx, id, got.ID, l.engine.cgroupOf(got)); err != nil && ctx.Err() == nil {
+	if err := l.engine.strays.Kill(ctx, id, got.ID, l.engine.strays.CgroupOf(got)); err != nil && ctx.Err() == nil {
 		l.engine.log.Error("a container has exited, and its processes run on", "container", id, "error", err)
 	}
 }
@@ -212,7 +239,7 @@ func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
 	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig == nil || got.HostConfig.Memory <= 0 {
 		return false
 	}
-	killed, err := sysproc.OOMKilled(anyProcess, 0, e.cgroupName(got.ID))
+	killed, err := sysproc.OOMKilled(anyProcess, 0, e.strays.CgroupName(got.ID))
 	if err != nil {
 		e.log.Debug("cannot find out whether the OOM killer ended a container", "container", got.ID, "error", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/engine/docker/endings"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -37,8 +38,11 @@ type object struct {
 
 // fate is what becomes of a container. All copies of an object share it.
 type fate struct {
-	// removing is true once this engine removes the container, died once its process has ended.
+	// removing is true once this engine removes the container, died once the end of its process is
+	// accepted as its exit. What runs after that was started by another program.
 	removing, died atomic.Bool
+	// starting holds back its end while a start is under way.
+	starting endings.Starting
 }
 
 // objects maps CRI ids to containers of the Docker Engine. The engine's labels are the

@@ -93,13 +93,11 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 	if err != nil {
 		return nil, fmt.Errorf("cannot create the pause container: %w", err)
 	}
-	e.objects.put(spec.ID, object{engineID: engineID, sandbox: true})
-	if err := e.start(ctx, engineID); err != nil {
-		return nil, fmt.Errorf("cannot start the pause container: %w", err)
-	}
-	running, err := e.objects.inspect(ctx, spec.ID)
+	obj := object{engineID: engineID, sandbox: true, fate: &fate{}}
+	e.objects.put(spec.ID, obj)
+	running, err := e.startOnce(ctx, spec.ID, obj)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot start the pause container: %w", err)
 	}
 	if running.State.Pid == 0 {
 		return nil, fmt.Errorf("the pause container %s ended at once with code %d %s: %w",

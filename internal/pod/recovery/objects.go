@@ -149,9 +149,10 @@ func ending(actual engine.Actual, when string) string {
 }
 
 // replaced reports whether another process runs than the recorded one: another program has
-// restarted it. Pid 1 stands for a process that ended at once.
+// restarted it. Nothing is known of a process that had ended before it was seen.
 func replaced(pid int, actual engine.Actual) bool {
-	return pid > 1 && actual.State == engine.StateRunning && actual.Pid > 1 && actual.Pid != pid
+	known := pid != 0 && pid != engine.PidEnded && actual.Pid != 0
+	return known && actual.State == engine.StateRunning && actual.Pid != pid
 }
 
 // recordRestarted records the end of a container whose process was replaced, and ends the new one.

@@ -5,6 +5,7 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // DetachKeys replace the engine's ctrl-p ctrl-q, which would disconnect clients that send
@@ -40,10 +42,11 @@ const lateMax = 5 * time.Second
 
 // errFull is the end of an output that a child of an ended program fills faster than the client
 // reads it.
-var errFull = errors.New("the output of a program that has ended is too long")
+var errFull = fmt.Errorf("the program has ended, a child of it writes faster than the client reads, and the rest of the output was dropped: %w", errs.Exhausted)
 
 // Copy copies between a client and a connection to the Docker Engine until the output
-// ends and is delivered, or ctx ends. It closes the connection.
+// ends and is delivered, or ctx ends. It closes the connection. Kind Exhausted when output was
+// dropped because the client reads too slowly.
 func Copy(ctx context.Context, conn client.HijackedResponse, s Streams) error {
 	held := newBuffer()
 	stop := context.AfterFunc(ctx, func() {
@@ -93,26 +96,32 @@ func awaitEnd(conn client.HijackedResponse, held *buffer, s Streams, over <-chan
 	}
 	held.programEnded()
 	if s.Silence > 0 {
-		// It also ends a read under way.
-		_ = conn.Conn.SetReadDeadline(time.Now().Add(s.Silence))
+		// It wakes a read under way. The silence itself begins in receive: a read that begins after
+		// its deadline returns nothing, not even what has arrived.
+		_ = conn.Conn.SetReadDeadline(time.Now())
 	}
 }
 
 // receive reads the output from the engine until its end.
 func receive(conn client.HijackedResponse, held *buffer, s Streams) {
 	chunk := make([]byte, 32<<10)
-	var last time.Time
+	woken := false     // by awaitEnd
+	var last time.Time // when late output ends, zero while the program runs
 	for {
 		n, err := conn.Reader.Read(chunk)
 		if n > 0 {
 			if _, writeErr := held.Write(chunk[:n]); writeErr != nil {
-				held.finish(io.EOF)
+				conn.Close() // nothing more is read
+				held.finish(writeErr)
 				return
 			}
 		}
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded): // silent for long enough
+		case errors.Is(err, os.ErrDeadlineExceeded) && woken: // silent for long enough
 			err = io.EOF
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			woken = true
+			err = conn.Conn.SetReadDeadline(time.Now().Add(s.Silence))
 		case err == nil && s.Silence > 0 && isClosed(s.Ended):
 			now := time.Now()
 			if last.IsZero() {

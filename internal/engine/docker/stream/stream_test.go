@@ -7,12 +7,14 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine/docker/stream"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // connect returns both ends of a connection: the client's as the moby client has it, and the
@@ -59,26 +61,29 @@ func TestTerminalKeepsItsOutput(t *testing.T) {
 	}
 }
 
-// held is a client that reads nothing until it is released.
+// held is a client that reads nothing until it is released. begun is closed with its first read.
 type held struct {
 	bytes.Buffer
+	once    sync.Once
+	begun   chan struct{}
 	release <-chan struct{}
 }
 
 func (h *held) Write(p []byte) (int, error) {
+	h.once.Do(func() { close(h.begun) })
 	<-h.release
 	return h.Buffer.Write(p)
 }
 
 // TestOutputAfterTheEndIsReadAtOnce: the engine drops what nobody reads after the end, so it is
-// read while the client is still busy; before the end it is not, as memory has a limit.
+// read while the client is still busy.
 func TestOutputAfterTheEndIsReadAtOnce(t *testing.T) {
 	conn, engine := connect(t)
 	release, ended := make(chan struct{}), make(chan struct{})
-	client := struct{ io.Writer }{&held{release: release}}
+	slow := &held{begun: make(chan struct{}), release: release}
 	copied := make(chan error, 1)
 	go func() {
-		copied <- stream.Copy(t.Context(), conn, stream.Streams{Stdout: client, TTY: true, Ended: ended})
+		copied <- stream.Copy(t.Context(), conn, stream.Streams{Stdout: struct{ io.Writer }{slow}, TTY: true, Ended: ended})
 	}()
 	output := bytes.Repeat([]byte("0123456789abcdef"), 3<<20/16)
 	written := make(chan error, 1)
@@ -86,6 +91,7 @@ func TestOutputAfterTheEndIsReadAtOnce(t *testing.T) {
 		_, err := engine.Write(output)
 		written <- errors.Join(err, engine.CloseWrite())
 	}()
+	<-slow.begun
 	close(ended)
 	if err := <-written; err != nil { // the client has read nothing
 		t.Fatal(err)
@@ -94,22 +100,100 @@ func TestOutputAfterTheEndIsReadAtOnce(t *testing.T) {
 	if err := <-copied; err != nil {
 		t.Fatal(err)
 	}
-	if got := client.Writer.(*held).Bytes(); !bytes.Equal(got, output) {
+	if got := slow.Bytes(); !bytes.Equal(got, output) {
 		t.Errorf("%d bytes of %d", len(got), len(output))
 	}
 }
 
-// TestOutputOfAChild: a child that holds the output open delays nothing.
-func TestOutputOfAChild(t *testing.T) {
+// TestDroppedOutputIsAnError: a child of an ended program writes more than a client that reads nothing
+// may make berth hold.
+func TestDroppedOutputIsAnError(t *testing.T) {
 	conn, engine := connect(t)
+	release, ended := make(chan struct{}), make(chan struct{})
+	close(ended)
+	slow := &held{begun: make(chan struct{}), release: release}
+	copied := make(chan error, 1)
+	go func() {
+		copied <- stream.Copy(t.Context(), conn, stream.Streams{Stdout: struct{ io.Writer }{slow}, TTY: true, Ended: ended})
+	}()
+	for chunk := make([]byte, 1<<20); ; {
+		if _, err := engine.Write(chunk); err != nil { // berth has closed the connection
+			break
+		}
+	}
+	close(release)
+	if err := <-copied; !errors.Is(err, errs.Exhausted) {
+		t.Errorf("%v, want kind %v", err, errs.Exhausted)
+	}
+}
+
+// lateReader begins its first read only when the first deadline has passed, as a goroutine that gets
+// no processor does.
+type lateReader struct {
+	net.Conn
+	first    sync.Once
+	deadline chan time.Time
+}
+
+func (l *lateReader) SetReadDeadline(at time.Time) error {
+	select {
+	case l.deadline <- at:
+	default:
+	}
+	return l.Conn.SetReadDeadline(at)
+}
+
+func (l *lateReader) Read(p []byte) (int, error) {
+	l.first.Do(func() { <-time.After(time.Until(<-l.deadline)) })
+	return l.Conn.Read(p)
+}
+
+// TestOutputIsReadLate: what has arrived is delivered, however late it is read.
+func TestOutputIsReadLate(t *testing.T) {
+	conn, engine := connect(t)
+	late := &lateReader{Conn: conn.Conn, deadline: make(chan time.Time, 1)}
 	ended := make(chan struct{})
 	close(ended)
-	if _, err := engine.Write([]byte("begun")); err != nil {
+	if _, err := engine.Write([]byte("tail")); err != nil {
+		t.Fatal(err)
+	}
+	if err := engine.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	err := stream.Copy(t.Context(), conn, stream.Streams{Stdout: &out, TTY: true, Ended: ended, Silence: 100 * time.Millisecond})
-	if err != nil || out.String() != "begun" {
+	err := stream.Copy(t.Context(), client.NewHijackedResponse(late, ""), stream.Streams{Stdout: &out, TTY: true, Ended: ended, Silence: time.Second})
+	if err != nil || out.String() != "tail" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
+}
+
+// TestOutputOfAChild: a child that holds the output open delays nothing: the engine never closes it here.
+func TestOutputOfAChild(t *testing.T) {
+	conn, engine := connect(t)
+	ended := make(chan struct{})
+	out := &seen{begun: make(chan struct{})}
+	copied := make(chan error, 1)
+	go func() {
+		copied <- stream.Copy(t.Context(), conn, stream.Streams{Stdout: out, TTY: true, Ended: ended, Silence: time.Millisecond})
+	}()
+	if _, err := engine.Write([]byte("begun")); err != nil {
+		t.Fatal(err)
+	}
+	<-out.begun
+	close(ended)
+	if err := <-copied; err != nil || out.String() != "begun" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// seen is an output; begun is closed with its first bytes.
+type seen struct {
+	strings.Builder
+	once  sync.Once
+	begun chan struct{}
+}
+
+func (s *seen) Write(p []byte) (int, error) {
+	defer s.once.Do(func() { close(s.begun) })
+	return s.Builder.Write(p)
 }

@@ -1,4 +1,4 @@
-package docker
+package execs
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func TestAwaitStart(t *testing.T) {
 		"the engine is starting it":   {answers: []string{starting, runs}, closed: true, pid: 42, running: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := &execution{engine: &Engine{client: recorded(t, c.answers...)}, id: "x"}
+			x := &execution{in: &Container{Client: recorded(t, c.answers...)}, id: "x"}
 			closed := make(chan struct{})
 			if c.closed {
 				close(closed)
@@ -73,7 +73,7 @@ func TestAwaitStart(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	x := &execution{engine: &Engine{client: recorded(t, unborn)}, id: "x"}
+	x := &execution{in: &Container{Client: recorded(t, unborn)}, id: "x"}
 	if _, err := x.awaitStart(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("a client that leaves: %v", err)
 	}

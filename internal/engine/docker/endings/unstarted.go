@@ -1,4 +1,4 @@
-package docker
+package endings
 
 import (
 	"fmt"
@@ -12,36 +12,37 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 )
 
-// unstarted has the exits of containers that have ended without a process: their start failed,
+// Unstarted has the exits of containers that have ended without a process: their start failed,
 // or they were killed before it. The Docker Engine sends no event of them and keeps no time. It
 // also has the requests of containers until they start: the error of a start is about a field.
-type unstarted struct {
+type Unstarted struct {
 	mu       sync.Mutex
 	exits    map[string]engine.Exit
 	requests map[string]*runtimeapi.ContainerConfig
 }
 
-func newUnstarted() *unstarted {
-	return &unstarted{exits: map[string]engine.Exit{}, requests: map[string]*runtimeapi.ContainerConfig{}}
+// NewUnstarted returns one without containers.
+func NewUnstarted() *Unstarted {
+	return &Unstarted{exits: map[string]engine.Exit{}, requests: map[string]*runtimeapi.ContainerConfig{}}
 }
 
-// created keeps the request of a container until forget.
-func (u *unstarted) created(id string, config *runtimeapi.ContainerConfig) {
+// Created keeps the request of a container until Forget.
+func (u *Unstarted) Created(id string, config *runtimeapi.ContainerConfig) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.requests[id] = config
 }
 
-// requestOf returns the request of a container that was created and not started since berth's own
+// RequestOf returns the request of a container that was created and not started since berth's own
 // start, nil for another.
-func (u *unstarted) requestOf(id string) *runtimeapi.ContainerConfig {
+func (u *Unstarted) RequestOf(id string) *runtimeapi.ContainerConfig {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.requests[id]
 }
 
-// kill records that a container was killed before its start.
-func (u *unstarted) kill(id string, sig syscall.Signal) {
+// Kill records that a container was killed before its start.
+func (u *Unstarted) Kill(id string, sig syscall.Signal) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if _, ended := u.exits[id]; !ended {
@@ -49,9 +50,9 @@ func (u *unstarted) kill(id string, sig syscall.Signal) {
 	}
 }
 
-// of returns the exit of a container that the Docker Engine has created and not started. fault
+// Of returns the exit of a container that the Docker Engine has created and not started. fault
 // is what the engine says of a start that failed, "" if there was none.
-func (u *unstarted) of(id, fault string) (exit engine.Exit, ended bool) {
+func (u *Unstarted) Of(id, fault string) (exit engine.Exit, ended bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if exit, ended = u.exits[id]; ended || fault == "" {
@@ -65,22 +66,10 @@ func (u *unstarted) of(id, fault string) (exit engine.Exit, ended bool) {
 	return exit, true
 }
 
-func (u *unstarted) forget(id string) {
+// Forget drops what is known of a container that has started, or is removed.
+func (u *Unstarted) Forget(id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.exits, id)
 	delete(u.requests, id)
-}
-
-// deliverUnstarted delivers the exit of a container that has ended without a process, if there
-// is a listener.
-func (e *Engine) deliverUnstarted(id string) {
-	l := e.listener.Load()
-	if l == nil {
-		return
-	}
-	select {
-	case l.unstarted <- id:
-	case <-l.ctx.Done():
-	}
 }
