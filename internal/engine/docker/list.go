@@ -118,15 +118,17 @@ func (e *Engine) actualOf(ctx context.Context, id string, c *container.Summary) 
 	if c.Labels[labels.Type] == labels.TypeSandbox {
 		actual.Kind = engine.KindSandbox
 	}
-	if actual.State != engine.StateRunning {
+	if actual.State != engine.StateRunning && actual.State != engine.StateCreated {
 		return actual, nil
 	}
+	// A Docker Engine that is starting a container lists it as created. It answers this call once it
+	// has started it: without the wait, a kubelet would see a container that was not started, and run
+	// another one.
 	got, err := e.objects.inspect(ctx, id)
 	if err != nil {
 		return actual, err
 	}
-	if !got.State.Running { // ended meanwhile
-		actual.State = engine.StateStopped
+	if actual.State = stateOf(got.State.Status); actual.State != engine.StateRunning {
 		return actual, nil
 	}
 	obj := e.objects.started(id, got)
