@@ -42,8 +42,9 @@ type Inspector interface {
 // another runtime made, with their ids.
 type Adopter interface {
 	// Former lists what another runtime made and this engine can take over, also what was taken
-	// over before. It changes nothing but the place of damaged files of that runtime. What cannot
-	// be taken over is logged and left out.
+	// over before. It changes nothing, and keeps copies of damaged files of that runtime. What cannot
+	// be taken over is logged and left out, with its whole pod where it is part of one. Unavailable
+	// and Deadline if not all could be read: half a pod must not be taken over.
 	Former(ctx context.Context) (*Former, error)
 	// AdoptSandbox and AdoptContainer take over an object that the caller has recorded: List,
 	// Exits and all other calls know it from then on. They are called for each recorded object

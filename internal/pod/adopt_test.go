@@ -1,13 +1,18 @@
 package pod_test
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/enginetest"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
@@ -134,6 +139,81 @@ func TestAdoptionCrashesAnywhere(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// blindNetwork finds no address of an adopted sandbox while it is blind.
+type blindNetwork struct {
+	*podtest.Network
+	blind atomic.Bool
+}
+
+func (n *blindNetwork) Adopt(ctx context.Context, att *network.Attachment) (*network.Result, error) {
+	result, err := n.Network.Adopt(ctx, att)
+	if n.blind.Load() {
+		return nil, err
+	}
+	return result, err
+}
+
+// TestAdoptionIsRepeated: a sandbox whose adoption has failed, or that has no address yet, is adopted
+// again by the next start.
+func TestAdoptionIsRepeated(t *testing.T) {
+	refuse := func(step string) *podtest.Script {
+		return podtest.NewScript(func(_ int, name string) error {
+			if name == "before "+step {
+				return errs.Unavailable
+			}
+			return nil
+		})
+	}
+	for what, first := range map[string]struct {
+		script *podtest.Script
+		blind  bool
+	}{
+		"the network refuses":        {refuse("network.Adopt"), false},
+		"the network has no address": {podtest.NewScript(nil), true},
+	} {
+		parts := podtest.Fake()
+		blind := &blindNetwork{Network: parts.Network.(*podtest.Network)}
+		parts.Network = blind
+		w := podtest.NewWorld(t, parts)
+		w.Engine.(*enginetest.Fake).AddFormer(formerPods(w))
+		blind.blind.Store(first.blind)
+		w.CloseDaemon(w.Daemon(first.script))
+		blind.blind.Store(false)
+		second := w.Daemon(nil)
+		assertAdopted(t, second, what)
+		w.CloseDaemon(second)
+	}
+	// What is not adopted is not attached: the network would look into a namespace that is not there.
+	w := podtest.NewWorld(t, podtest.Fake())
+	w.Engine.(*enginetest.Fake).AddFormer(formerPods(w))
+	script := refuse("engine.AdoptSandbox")
+	w.CloseDaemon(w.Daemon(script))
+	if n := script.Count("before network.Adopt"); n != 0 {
+		t.Errorf("the network has adopted %d sandboxes that the engine has not", n)
+	}
+}
+
+// TestPodsAreAdoptedWhole: images that cannot be read leave no container out, and a container without
+// a sandbox is left alone.
+func TestPodsAreAdoptedWhole(t *testing.T) {
+	w := podtest.NewWorld(t, podtest.Fake())
+	former := formerPods(w)
+	alone := *former.Containers[0]
+	alone.ID, alone.SandboxID = formerID("c"), formerID("d")
+	former.Containers = append(former.Containers, &alone)
+	w.Engine.(*enginetest.Fake).AddFormer(former)
+	s := w.Daemon(podtest.NewScript(func(_ int, name string) error {
+		if name == "before image.Get" {
+			return errs.Unavailable
+		}
+		return nil
+	}))
+	assertAdopted(t, s, "without images")
+	if got, _, err := s.ContainerStatus(t.Context(), alone.ID, false); !errors.Is(err, errs.NotFound) {
+		t.Errorf("a container without a sandbox: %v, %v", got, err)
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
@@ -17,7 +19,6 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/legacy"
-	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -28,7 +29,7 @@ type Adoption struct {
 	On bool
 	// Roots are the directories of dockershim and cri-dockerd. Their checkpoints are below.
 	Roots []string
-	// Quarantine is where damaged checkpoints go.
+	// Quarantine is where copies of damaged checkpoints go.
 	Quarantine string
 }
 
@@ -54,23 +55,27 @@ func (e *Engine) Former(ctx context.Context) (*engine.Former, error) {
 		return nil, err
 	}
 	var mu sync.Mutex
+	broken := map[string]bool{} // ids of sandboxes
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))
-	for _, id := range ids {
+	for id, sandboxID := range ids {
 		g.Go(func() error {
 			sandbox, c, err := e.readFormer(groupCtx, id)
-			switch {
-			case groupCtx.Err() != nil || errors.Is(err, errs.Unavailable):
-				return err
-			case err != nil && !errors.Is(err, errs.NotFound):
-				e.log.Error("cannot adopt a container; leaving it alone", "container", id, "error", err)
-			}
+			var foreign *legacy.ForeignError
 			mu.Lock()
 			defer mu.Unlock()
-			if sandbox != nil {
+			switch {
+			case groupCtx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline):
+				return err
+			case errors.Is(err, errs.NotFound): // removed meanwhile
+			case errors.As(err, &foreign):
+				e.log.Error("leaving a container alone", "container", id, "error", err)
+			case err != nil:
+				e.log.Error("cannot adopt a container; leaving its whole pod alone", "container", id, "sandbox", sandboxID, "error", err)
+				broken[sandboxID] = true
+			case sandbox != nil:
 				former.Sandboxes = append(former.Sandboxes, sandbox)
-			}
-			if c != nil {
+			case c != nil:
 				former.Containers = append(former.Containers, c)
 			}
 			return nil
@@ -79,24 +84,31 @@ func (e *Engine) Former(ctx context.Context) (*engine.Former, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	// The kubelet would start a second instance of what is missing in a pod.
+	former.Sandboxes = slices.DeleteFunc(former.Sandboxes, func(sb *engine.FormerSandbox) bool { return broken[sb.ID] })
+	former.Containers = slices.DeleteFunc(former.Containers, func(c *engine.FormerContainer) bool { return broken[c.SandboxID] })
 	for _, sandbox := range former.Sandboxes {
 		legacy.Join(sandbox, former.Containers)
 	}
 	return former, nil
 }
 
-// findFormer returns the ids of what can be adopted, and names in the log what is too old for it.
-func (e *Engine) findFormer(ctx context.Context) (ids []string, err error) {
+// findFormer returns the ids of what can be adopted, each with that of its sandbox, and names in the
+// log what is too old for it.
+func (e *Engine) findFormer(ctx context.Context) (sandboxOf map[string]string, err error) {
 	listed, err := e.client.ContainerList(ctx, client.ContainerListOptions{All: true})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the containers of a former runtime: %w", err)
 	}
 	var old []string
+	sandboxOf = map[string]string{}
 	for i := range listed.Items {
 		c := &listed.Items[i]
 		switch legacy.OriginOf(c.Labels, c.Names) {
 		case legacy.Adoptable:
-			ids = append(ids, c.ID)
+			if sandboxOf[c.ID] = c.ID; c.Labels[labels.Type] != labels.TypeSandbox {
+				sandboxOf[c.ID] = c.Labels[labels.SandboxDockerID]
+			}
 		case legacy.TooOld:
 			old = append(old, strings.TrimPrefix(c.Names[0], "/"))
 		case legacy.Other:
@@ -106,7 +118,7 @@ func (e *Engine) findFormer(ctx context.Context) (ids []string, err error) {
 		e.log.Warn("leaving containers alone: they have names of pods and no labels of dockershim; remove them by hand when their pods are gone",
 			"containers", strings.Join(old, ", "))
 	}
-	return ids, nil
+	return sandboxOf, nil
 }
 
 // readFormer reads a container, which is either a sandbox or a container of one.
@@ -137,6 +149,9 @@ func (e *Engine) readFormer(ctx context.Context, id string) (*engine.FormerSandb
 }
 
 func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSandbox, error) {
+	if _, err := legacy.Sandbox(got, nil); err != nil { // before its id names a file
+		return nil, err
+	}
 	checkpoint, err := e.former.Read(got.ID)
 	var corrupt *checkpoints.CorruptError
 	switch {
@@ -150,24 +165,14 @@ func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSa
 		return nil, err
 	}
 	sandbox.Running = stateOf(got.State.Status) == engine.StateRunning
-	sandbox.Sandbox = &engine.Sandbox{CgroupParent: e.cgroupParentOf(got), Pid: got.State.Pid}
+	// "" is the engine's own default, which other containers and services of the host share: berth
+	// neither limits nor measures it.
+	sandbox.Sandbox = &engine.Sandbox{CgroupParent: got.HostConfig.CgroupParent, Pid: got.State.Pid}
 	if sandbox.Running && !hostNetwork(sandbox.Config) {
 		sandbox.Sandbox.NetNS = e.sandboxPaths(got.ID).netns
 	}
 	sandbox.Sandbox.Backend, err = engine.EncodeBackend(pauseContainer{got.ID})
 	return sandbox, err
-}
-
-// cgroupParentOf is the cgroup in which the engine has created a container. Without one in its
-// request it is the engine's default.
-func (e *Engine) cgroupParentOf(got *container.InspectResponse) string {
-	switch {
-	case got.HostConfig.CgroupParent != "":
-		return got.HostConfig.CgroupParent
-	case e.facts.Load().CgroupDriver == podcgroup.Systemd:
-		return "system.slice"
-	}
-	return "/docker"
 }
 
 // AdoptSandbox implements engine.Adopter.
@@ -183,8 +188,8 @@ func (e *Engine) AdoptSandbox(ctx context.Context, id string, sb *engine.Sandbox
 	if err := os.MkdirAll(e.sandboxPaths(id).dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
 	}
-	e.objects.started(id, got)
-	if groups, err := e.podCgroups.Paths(sb.CgroupParent); err == nil {
+	obj := e.objects.started(id, got)
+	if groups, err := e.podCgroups.Paths(sb.CgroupParent); err == nil && sb.CgroupParent != "" {
 		e.meter.Watch(id, groups)
 	}
 	if sb.NetNS == "" {
@@ -196,11 +201,24 @@ func (e *Engine) AdoptSandbox(ctx context.Context, id string, sb *engine.Sandbox
 	if err := sysns.RemoveNetNS(sb.NetNS); err != nil {
 		return err
 	}
-	return pinNetNS(got.State.Pid, sb.NetNS)
+	return e.pinNetNS(obj, sb.NetNS)
 }
 
 // AdoptContainer implements engine.Adopter.
 func (e *Engine) AdoptContainer(_ context.Context, id string) error {
 	e.objects.adopt(id, false)
 	return nil
+}
+
+// removeCheckpoint removes what another runtime has noted of an adopted sandbox.
+func (e *Engine) removeCheckpoint(id string) error {
+	if !e.objects.isAdopted(id) {
+		return nil
+	}
+	err := e.former.Remove(id)
+	if errors.Is(err, syscall.EROFS) {
+		e.log.Warn("the checkpoint of a sandbox of a former runtime stays", "sandbox", id, "error", err)
+		return nil
+	}
+	return err
 }

@@ -45,6 +45,9 @@ func TestOneBerthAdopts(t *testing.T) {
 		}
 		var ids []string
 		for _, sb := range found.Sandboxes {
+			if got := sb.Sandbox.CgroupParent; got != "" { // the engine's default is no pod's
+				t.Errorf("limits of a pod without a cgroup would hold in %s", got)
+			}
 			ids = append(ids, sb.ID)
 		}
 		for _, c := range found.Containers {
@@ -52,11 +55,11 @@ func TestOneBerthAdopts(t *testing.T) {
 		}
 		return strings.Join(ids, ", ")
 	}
-	create := func(name string, labels map[string]string) string {
+	create := func(name string, network container.NetworkMode, labels map[string]string) string {
 		t.Helper()
 		made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 			Name: name, Config: &container.Config{Image: image.ID, Cmd: []string{"sh"}, Labels: labels},
-			HostConfig: &container.HostConfig{NetworkMode: "none"},
+			HostConfig: &container.HostConfig{NetworkMode: network},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -64,15 +67,22 @@ func TestOneBerthAdopts(t *testing.T) {
 		return made.ID
 	}
 	first, second, off := open("first", true), open("second", true), open("third", false)
-	create("k8s_main_berths_default_uid_0", map[string]string{
+	create("k8s_main_berths_default_uid_0", "none", map[string]string{
 		"io.kubernetes.docker.type": "container", "run.berth.id": strings.Repeat("a", 64), "run.berth.instance": "second",
 	})
 	if got := former(first); got != "" {
 		t.Errorf("a container of another berth can be adopted: %s", got)
 	}
-	sandbox := create("k8s_POD_web_default_uid_0", map[string]string{"io.kubernetes.docker.type": "podsandbox"})
-	inner := create("k8s_main_web_default_uid_0", map[string]string{
+	sandbox := create("k8s_POD_web_default_uid_0", "none", map[string]string{"io.kubernetes.docker.type": "podsandbox"})
+	labels := map[string]string{
 		"io.kubernetes.docker.type": "container", "io.kubernetes.container.name": "main", "io.kubernetes.sandbox.id": sandbox,
+		"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "uid",
+	}
+	inner := create("k8s_main_web_default_uid_0", container.NetworkMode("container:"+sandbox), labels)
+	// What a person runs from an image that was made of a pod's container has the same labels.
+	create("debug-main", "none", labels)
+	create("debug-pod", "none", map[string]string{
+		"io.kubernetes.docker.type": "podsandbox", "io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default",
 	})
 	if got := former(off); got != "" {
 		t.Errorf("a berth that is not to adopt: %s", got)

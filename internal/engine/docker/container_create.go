@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/errs"
@@ -80,36 +80,45 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 }
 
 // createAs creates a container for the user of the request, or of the image, which it looks up in the
-// image's files. The files of an image can be read from a container of it only: if they are not known
-// yet and change the request, createAs creates another container.
+// image's files.
 func (e *Engine) createAs(ctx context.Context, in *translate.ContainerInput) (engineID string, err error) {
-	spec := in.Spec
-	files, known := e.users.Kept(spec.ImageID)
-	in.User, err = ocispec.ResolveUser(spec.Config, spec.ImageConfig, files.Passwd, files.Group)
-	if known && err != nil {
+	files, err := e.usersOf(ctx, in)
+	if err != nil {
+		return "", err
+	}
+	if in.User, err = ocispec.ResolveUser(in.Spec.Config, in.Spec.ImageConfig, files.Passwd, files.Group); err != nil {
 		return "", err
 	}
 	options, err := translate.Container(*in)
 	if err != nil {
 		return "", err
 	}
-	if engineID, err = e.createContainer(ctx, options); err != nil || known {
-		return engineID, err
-	}
-	if files, err = e.users.Read(ctx, spec.ImageID, engineID); err != nil {
-		return "", err
-	}
-	guessed := in.User
-	if in.User, err = ocispec.ResolveUser(spec.Config, spec.ImageConfig, files.Passwd, files.Group); err != nil || reflect.DeepEqual(guessed, in.User) {
-		return engineID, err
-	}
-	if options, err = translate.Container(*in); err != nil {
-		return "", err
-	}
-	if err := e.remove(ctx, engineID); err != nil {
-		return "", err
-	}
 	return e.createContainer(ctx, options)
+}
+
+// usersOf returns the files of the image of a container that say who its users are. They can be read
+// from a container only. A pod's own one has the pod's mounts, which can hide the image's files and
+// can hang, so usersOf makes another one and removes it. If it fails, the removal of the container
+// removes what is left.
+func (e *Engine) usersOf(ctx context.Context, in *translate.ContainerInput) (users.Files, error) {
+	files, known := e.users.Kept(in.Spec.ImageID)
+	if known {
+		return files, nil
+	}
+	bareID, err := e.createContainer(ctx, users.Bare(in.Name, in.Spec.ImageID, in.Labels))
+	if err != nil {
+		return users.Files{}, err
+	}
+	e.objects.put(in.Spec.ID, object{engineID: bareID})
+	if files, err = e.users.Read(ctx, in.Spec.ImageID, bareID); err != nil {
+		return users.Files{}, err
+	}
+	e.objects.remove(in.Spec.ID) // its removal is no end of the container
+	if err := e.remove(ctx, bareID); err != nil {
+		return users.Files{}, err
+	}
+	e.objects.forget(in.Spec.ID)
+	return files, nil
 }
 
 // shownUser is a user for the status of a container.

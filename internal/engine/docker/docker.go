@@ -16,12 +16,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moby/moby/client"
+
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/docker/checkpoints"
 	"github.com/berthrun/berth/internal/engine/docker/endings"
+	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
@@ -190,6 +193,7 @@ func (e *Engine) findHost(driver string) (err error) {
 	}
 	e.podCgroups = podcgroup.New(podcgroup.Config{
 		Instance: e.cfg.Instance, Driver: driver, Prefix: "docker", DefaultParent: parent,
+		Running: e.runningOf, Log: e.log,
 	}, e.tree)
 	e.strays = &strays.Killer{Cgroups: e.podCgroups, Driver: driver, Log: e.log}
 	e.probes = probe.New(probeTimeout, probeLimit)
@@ -204,6 +208,26 @@ func (e *Engine) adoptCgroups() error {
 		return fmt.Errorf("cannot list the sandboxes: %w", err)
 	}
 	return e.podCgroups.Adopt(files)
+}
+
+// runningOf returns the first processes of the running containers of a sandbox.
+func (e *Engine) runningOf(ctx context.Context, sandboxID string) (pids []int, err error) {
+	running, err := e.client.ContainerList(ctx, client.ContainerListOptions{
+		Filters: make(client.Filters).Add("label", labels.SandboxID+"="+sandboxID, labels.Instance+"="+e.cfg.Instance),
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range running.Items {
+		got, err := e.client.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+		if err != nil && !errors.Is(err, errs.NotFound) {
+			return nil, err
+		}
+		if state := got.Container.State; state != nil && state.Pid != 0 {
+			pids = append(pids, state.Pid)
+		}
+	}
+	return pids, nil
 }
 
 // checkDriver refuses a configured cgroup driver that the Docker Engine does not use: the

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
+	"github.com/berthrun/berth/internal/engine/docker/legacy"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -64,12 +65,23 @@ func (o *objects) list(ctx context.Context) (map[string]container.Summary, error
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]container.Summary{}
+	byID := map[string][]container.Summary{}
 	for _, c := range own.Items {
 		if id := c.Labels[labels.ID]; id != "" {
-			o.learn(id, &c)
-			all[id] = c
+			byID[id] = append(byID[id], c)
 		}
+	}
+	all := map[string]container.Summary{}
+	for id, labelled := range byID {
+		c, err := o.choose(ctx, id, labelled)
+		if errors.Is(err, errs.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		o.learn(id, c)
+		all[id] = *c
 	}
 	return all, o.listAdopted(ctx, all)
 }
@@ -128,13 +140,18 @@ func (e *Engine) actualOf(ctx context.Context, id string, c *container.Summary) 
 
 // continueLog goes on with the log of a container that was started before.
 func (e *Engine) continueLog(id string, got *container.InspectResponse) {
-	path := got.Config.Labels[labels.LogPath]
+	path, root := got.Config.Labels[labels.LogPath], got.Config.Labels[labels.LogDirectory]
+	if e.objects.isAdopted(id) {
+		path, root = legacy.LogOf(got)
+	}
 	if path == "" {
 		return
 	}
+	log := e.logOf(id, got.ID, path, got.Config.Tty)
+	log.Root = root
 	err := os.MkdirAll(e.containerDir(id), 0o700)
 	if err == nil {
-		err = e.logs.Follow(e.logOf(id, got.ID, path, got.Config.Tty))
+		err = e.logs.Follow(log)
 	}
 	if err != nil {
 		e.log.Error("cannot continue the log of a container", "container", id, "path", path, "error", err)

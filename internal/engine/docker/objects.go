@@ -1,9 +1,11 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -78,8 +80,17 @@ func (o *objects) put(id string, obj object) {
 func (o *objects) forget(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.byID[id].sandbox { // of a sandbox more is left to remove; see removed
+		delete(o.adopted, id)
+	}
 	delete(o.ids, o.byID[id].engineID)
 	delete(o.byID, id)
+}
+
+// removed forgets that a sandbox was adopted.
+func (o *objects) removed(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	delete(o.adopted, id)
 }
 
@@ -122,6 +133,13 @@ func (o *objects) adopt(id string, sandbox bool) {
 	}
 }
 
+// isAdopted reports whether another runtime made the container.
+func (o *objects) isAdopted(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.adopted[id]
+}
+
 // find returns the container with a CRI id. Kind NotFound if there is none.
 func (o *objects) find(ctx context.Context, id string) (object, error) {
 	if obj, ok := o.cached(id); ok {
@@ -133,12 +151,46 @@ func (o *objects) find(ctx context.Context, id string) (object, error) {
 	if err != nil {
 		return object{}, err
 	}
-	for i := range found.Items {
-		if found.Items[i].Labels[labels.Instance] == o.instance {
-			return o.learn(id, &found.Items[i]), nil
+	own := slices.DeleteFunc(found.Items, func(c container.Summary) bool { return c.Labels[labels.Instance] != o.instance })
+	c, err := o.choose(ctx, id, own)
+	if err != nil {
+		return object{}, err
+	}
+	return o.learn(id, c), nil
+}
+
+// choose returns the container with a CRI id out of those that have the label: the one that is known,
+// or else the oldest that berth has made. Kind NotFound if it has made none of them.
+func (o *objects) choose(ctx context.Context, id string, labelled []container.Summary) (*container.Summary, error) {
+	slices.SortStableFunc(labelled, func(a, b container.Summary) int { return cmp.Compare(a.Created, b.Created) })
+	if obj, known := o.cached(id); known {
+		for i := range labelled {
+			if labelled[i].ID == obj.engineID {
+				return &labelled[i], nil
+			}
 		}
 	}
-	return object{}, fmt.Errorf("container %s of the Docker engine: %w", id, errs.NotFound)
+	for i := range labelled {
+		own, err := o.isOwn(ctx, &labelled[i])
+		if err != nil || own {
+			return &labelled[i], err
+		}
+	}
+	return nil, fmt.Errorf("container %s of the Docker engine: %w", id, errs.NotFound)
+}
+
+// isOwn reports whether berth has made a container with its labels. One that a person has renamed is in
+// berth's cgroups and networks; one that a person has run from an image with these labels is not.
+func (o *objects) isOwn(ctx context.Context, c *container.Summary) (bool, error) {
+	if labels.HasOwnName(c.Labels, c.Names) {
+		return true, nil
+	}
+	got, err := o.client.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+	if err != nil {
+		return false, errs.IgnoreNotFound(err)
+	}
+	host := got.Container.HostConfig
+	return host != nil && host.CgroupParent != "" && labels.IsInPlace(c.Labels, string(host.NetworkMode)), nil
 }
 
 // learn caches a container that the Docker Engine has listed.

@@ -51,9 +51,10 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := writeResolvConf(running.ResolvConfPath, spec.Config.GetDnsConfig()); err != nil {
 		return nil, err
 	}
+	obj, _ := e.objects.cached(spec.ID)
 	sb := &engine.Sandbox{CgroupParent: parent, Pid: running.State.Pid}
 	if !hostNetwork(spec.Config) {
-		if err := pinNetNS(running.State.Pid, paths.netns); err != nil {
+		if err := e.pinNetNS(obj, paths.netns); err != nil {
 			return nil, err
 		}
 		if err := sysns.InNetNS(paths.netns, func() error { return prepareNetNS(spec.Config) }); err != nil {
@@ -132,17 +133,44 @@ func (e *Engine) createPause(ctx context.Context, spec *engine.SandboxSpec, pare
 	return e.createContainer(ctx, options)
 }
 
-// pinNetNS keeps the network namespace of a process reachable at path. Processes that end
-// meanwhile, and pids that are 0, have none.
-func pinNetNS(pid int, path string) error {
-	if pid <= 0 {
-		return fmt.Errorf("cannot find the network namespace of a sandbox without a process: %w", errs.State)
+// pinNetNS keeps the network namespace of a pause container reachable at path. Kind State if the
+// container has ended meanwhile: its pid may be that of another process then, and its namespace that
+// of the host.
+func (e *Engine) pinNetNS(pause object, path string) error {
+	if pause.pid == 0 {
+		return fmt.Errorf("cannot find the network namespace of the pause container %s without a process: %w", pause.engineID, errs.State)
 	}
-	err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/net", pid), path)
+	err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/net", pause.pid), path)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("the sandbox's process %d has ended: %w", pid, errs.State)
+		return fmt.Errorf("the process %d of the pause container %s has ended: %w", pause.pid, pause.engineID, errs.State)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if err := e.checkPin(pause, path); err != nil {
+		return errors.Join(err, sysns.RemoveNetNS(path))
+	}
+	return nil
+}
+
+// checkPin refuses a pin of the host's network namespace, and one of a process that is not the pause
+// container's any more.
+func (e *Engine) checkPin(pause object, path string) error {
+	host, err := os.Stat("/proc/self/ns/net") // berth runs in it
+	if err != nil {
+		return fmt.Errorf("cannot find the host's network namespace: %w", err)
+	}
+	pinned, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("cannot read the pin of a network namespace: %w", err)
+	}
+	if os.SameFile(host, pinned) {
+		return fmt.Errorf("the pause container %s is in the host's network namespace: %w", pause.engineID, errs.State)
+	}
+	if _, err := e.objects.tree.OfContainer(pause.pid, pause.engineID); err != nil {
+		return fmt.Errorf("the process %d is not that of the pause container %s any more (%w): %w", pause.pid, pause.engineID, err, errs.State)
+	}
+	return nil
 }
 
 // writeResolvConf replaces the content of the file that the Docker Engine mounts as resolv.conf

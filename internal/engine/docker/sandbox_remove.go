@@ -50,12 +50,13 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	if err := e.release(ctx, id, true); err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}
-	if err := e.former.Remove(id); err != nil {
+	if err := e.removeCheckpoint(id); err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}
 	if err := os.RemoveAll(e.sandboxPaths(id).dir); err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}
+	e.objects.removed(id)
 	e.meter.Forget(id)
 	return nil
 }

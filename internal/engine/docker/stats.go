@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -59,9 +60,12 @@ func (e *Engine) Figures(ctx context.Context, sandboxes []engine.SandboxRef, con
 func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter.Target, error) {
 	targets := make(map[string]meter.Target, len(sandboxes))
 	for _, ref := range sandboxes {
-		groups, err := e.podCgroups.Paths(ref.Sandbox.CgroupParent)
-		if err != nil {
-			return nil, err
+		var groups cgroup.Paths
+		if parent := ref.Sandbox.CgroupParent; parent != "" { // an adopted sandbox may have none of its own
+			var err error
+			if groups, err = e.podCgroups.Paths(parent); err != nil {
+				return nil, err
+			}
 		}
 		targets[ref.Spec.ID] = meter.Target{Cgroups: groups, NetNS: ref.Sandbox.NetNS}
 	}

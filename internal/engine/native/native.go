@@ -166,6 +166,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 		userns:   userns.NewMaker(cfg.PodInit, cfg.Rootfs.CanMap),
 		podCgroups: podcgroup.New(podcgroup.Config{
 			Instance: cfg.Instance, Driver: cfg.CgroupDriver, Prefix: cfg.CgroupPrefix, DefaultParent: cfg.DefaultParent,
+			Running: runningOf(cfg.Supervisor), Log: cfg.Log,
 		}, tree),
 		podInitRoot: podinit.NewRoot(filepath.Join(cfg.StateDir, "pod-init"), cfg.PodInit),
 	}

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -76,6 +78,19 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	e.meter.Forget(id)
 	e.selinux.Release(id)
 	return nil
+}
+
+// runningOf returns a function that lists the first processes of all running containers.
+func runningOf(s *supervisor.Client) func(context.Context, string) ([]int, error) {
+	return func(ctx context.Context, _ string) (pids []int, err error) {
+		containers, err := s.List(ctx)
+		for i := range containers {
+			if pid := containers[i].Pid; pid != 0 && stateOf(containers[i].State) != engine.StateStopped {
+				pids = append(pids, pid)
+			}
+		}
+		return pids, err
+	}
 }
 
 // releaseImages releases the images that were mounted for the sandbox.

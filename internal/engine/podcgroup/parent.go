@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last boo
 		return err
 	}
 	if path.Base(parent) == id {
-		if err := m.removeBusy(ctx, parent); err != nil {
+		if err := m.removeBusy(ctx, id, parent); err != nil {
 			return err
 		}
 	}
@@ -98,10 +99,10 @@ func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last boo
 // busyTimeout bounds the wait until killed processes have left a cgroup.
 const busyTimeout = 2 * time.Second
 
-// removeBusy removes a cgroup. A container whose start failed is recorded as exited
-// when its init has been killed, which may be a moment before the init is gone. All containers have
-// ended, so processes that still run belong to one that its runtime has lost: they are killed.
-func (m *Manager) removeBusy(ctx context.Context, parent string) error {
+// removeBusy removes a cgroup of one sandbox. A container whose start failed is recorded as exited
+// when its init has been killed, which may be a moment before the init is gone. Processes that are
+// there after that have been lost by the runtime, and are killed.
+func (m *Manager) removeBusy(ctx context.Context, id, parent string) error {
 	waiting, stop := context.WithTimeout(ctx, busyTimeout)
 	defer stop()
 	for {
@@ -111,11 +112,34 @@ func (m *Manager) removeBusy(ctx context.Context, parent string) error {
 		}
 		select {
 		case <-waiting.Done():
-			group := m.tree.Paths(parent)
-			return errors.Join(group.Kill(ctx), group.Remove(ctx))
+			return m.killLost(ctx, id, parent)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// killLost kills the processes in a sandbox's cgroup, and removes it. Kind State, and nothing is
+// killed, when a container runs in it: the removal of a sandbox does not wait for the end of a
+// container that could not be ended.
+func (m *Manager) killLost(ctx context.Context, id, parent string) error {
+	running, err := m.cfg.Running(ctx, id)
+	if err != nil {
+		return fmt.Errorf("cannot find out which containers run in cgroup %s: %w", parent, err)
+	}
+	group := m.tree.Paths(parent)
+	pids, err := group.Pids()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if slices.Contains(running, pid) {
+			return fmt.Errorf("cannot remove cgroup %s: process %d of a running container is in it: %w", parent, pid, errs.State)
+		}
+	}
+	if len(pids) > 0 {
+		m.cfg.Log.Warn("processes of a pod ran on after the end of its containers; killing them", "sandbox", id, "cgroup", parent, "pids", pids)
+	}
+	return errors.Join(group.Kill(ctx), group.Remove(ctx))
 }
 
 // readOwnCgroup returns "" when there is no record.

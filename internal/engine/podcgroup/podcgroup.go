@@ -3,6 +3,8 @@
 package podcgroup
 
 import (
+	"context"
+	"log/slog"
 	"sync"
 
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -25,6 +27,10 @@ type Config struct {
 	// DefaultParent is the cgroup of sandboxes whose request names none: a path, or a slice
 	// for Systemd.
 	DefaultParent string
+	// Running returns the processes of the containers that the runtime has running, of a sandbox at
+	// least. RemoveParent kills none of them.
+	Running func(ctx context.Context, sandboxID string) (pids []int, err error)
+	Log     *slog.Logger
 }
 
 // Manager manages the cgroups of pods. All methods but Adopt are safe for concurrent use.

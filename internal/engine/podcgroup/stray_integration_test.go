@@ -3,53 +3,117 @@
 package podcgroup
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // TestRemoveParentEndsStrays: a process that a runtime has lost runs on in the cgroup of a sandbox
-// whose containers have all ended.
+// whose containers have all ended. It is killed, and the log says so.
 func TestRemoveParentEndsStrays(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := newStray(t, "lost", &log, func(int) []int { return []int{1} })
+	if err := s.m.RemoveParent(t.Context(), "s1", s.file, false); err != nil {
+		t.Error(err)
+	}
+	if err := <-s.ended; err == nil {
+		t.Error("the process has ended by itself")
+	}
+	if s.tree.Exists(s.name) {
+		t.Errorf("cgroup %s is left", s.name)
+	}
+	if want := fmt.Sprintf("sandbox=s1 cgroup=%s/s1 pids=[%d]", s.name, s.pid); !strings.Contains(log.String(), want) {
+		t.Errorf("the log has no %q: %s", want, &log)
+	}
+}
+
+// TestRemoveParentSparesContainers: the removal of a sandbox goes on when a container could not be
+// ended. Its processes are not killed behind its back.
+func TestRemoveParentSparesContainers(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := newStray(t, "runs", &log, func(pid int) []int { return []int{1, pid} })
+	if err := s.m.RemoveParent(t.Context(), "s1", s.file, true); !errors.Is(err, errs.State) {
+		t.Errorf("%v, want State", err)
+	}
+	if err := syscall.Kill(s.pid, 0); err != nil {
+		t.Errorf("process %d: %v", s.pid, err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("the log has %q", &log)
+	}
+	if data, err := os.ReadFile(s.file); err != nil {
+		t.Errorf("the record of the cgroup is gone: %q, %v", data, err)
+	}
+	if err := syscall.Kill(s.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-s.ended
+	if err := s.m.RemoveParent(t.Context(), "s1", s.file, true); err != nil {
+		t.Error(err)
+	}
+}
+
+// stray is a process in a cgroup below that of the sandbox s1.
+type stray struct {
+	m          *Manager
+	tree       *cgroup.Tree
+	name, file string
+	pid        int
+	// ended receives the process' end once it is reaped.
+	ended chan error
+}
+
+// newStray starts a stray. running returns what the runtime says of it.
+func newStray(t *testing.T, suffix string, log io.Writer, running func(pid int) []int) *stray {
+	t.Helper()
 	require.Root(t)
 	tree, err := cgroup.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := fmt.Sprintf("/berth-stray%d", os.Getpid())
-	m := New(Config{Instance: "stray", Driver: Cgroupfs, Prefix: "test", DefaultParent: name}, tree)
-	file := filepath.Join(t.TempDir(), "own")
-	parent, err := m.MakeParent(t.Context(), "s1", "", file)
+	s := &stray{
+		tree: tree, name: fmt.Sprintf("/berth-stray-%s%d", suffix, os.Getpid()), file: filepath.Join(t.TempDir(), "own"), ended: make(chan error, 1),
+	}
+	s.m = New(Config{
+		Instance: "stray", Driver: Cgroupfs, Prefix: "test", DefaultParent: s.name, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Running: func(context.Context, string) ([]int, error) { return running(s.pid), nil },
+	}, tree)
+	parent, err := s.m.MakeParent(t.Context(), "s1", "", s.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stray := exec.Command("sleep", "100000")
-	if err := stray.Start(); err != nil {
+	process := exec.Command("sleep", "100000")
+	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- stray.Wait() }()
-	t.Cleanup(func() { _ = stray.Process.Kill() })
+	s.pid = process.Process.Pid
+	go func() { s.ended <- process.Wait() }()
+	t.Cleanup(func() {
+		_ = process.Process.Kill()
+		_ = tree.Paths(s.name).Remove(context.WithoutCancel(t.Context()))
+	})
 	if err := tree.Make(parent + "/c1"); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range tree.Paths(parent + "/c1") {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, stray.Process.Pid), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, s.pid), 0); err != nil {
 			t.Logf("%s: %v", dir, err) // a hierarchy without the cgroup
 		}
 	}
-	if err := m.RemoveParent(t.Context(), "s1", file, false); err != nil {
-		t.Error(err)
-	}
-	if err := <-ended; err == nil {
-		t.Error("the process has ended by itself")
-	}
-	if tree.Exists(name) {
-		t.Errorf("cgroup %s is left", name)
-	}
+	return s
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -27,10 +28,14 @@ func (r *recovery) adoptFormer(ctx context.Context) error {
 		return fmt.Errorf("cannot list the pods of a former runtime: %w", err)
 	}
 	for _, sandbox := range former.Sandboxes {
-		r.recorded("sandbox", sandbox.ID, r.recordFormerSandbox(sandbox))
+		if err := r.recorded("sandbox", sandbox.ID, r.recordFormerSandbox(sandbox)); err != nil {
+			return err
+		}
 	}
 	for _, c := range former.Containers {
-		r.recorded("container", c.ID, r.recordFormerContainer(ctx, c))
+		if err := r.recorded("container", c.ID, r.recordFormerContainer(ctx, c)); err != nil {
+			return err
+		}
 	}
 	var g errgroup.Group
 	g.SetLimit(parallel)
@@ -55,15 +60,20 @@ func (r *recovery) adoptFormer(ctx context.Context) error {
 	return g.Wait()
 }
 
-// recorded logs what became of the record of an object. One that has no record stays with the
-// other runtime until the next start.
-func (r *recovery) recorded(kind, id string, err error) {
+// recorded logs what became of the record of an object. An object that cannot be adopted now has kind
+// State or NotFound: it stays with the other runtime until the next start. Any other error ends this
+// start, as the kubelet would start a second instance of what is missing in a pod.
+func (r *recovery) recorded(kind, id string, err error) error {
 	switch {
 	case err == nil:
 		r.Log.Info("adopting what another runtime made", "kind", kind, "id", id)
-	case !errors.Is(err, errs.Exists):
+	case errors.Is(err, errs.Exists):
+	case errors.Is(err, errs.State) || errors.Is(err, errs.NotFound):
 		r.Log.Error("cannot adopt what another runtime made", "kind", kind, "id", id, "error", err)
+	default:
+		return fmt.Errorf("cannot record the %s %s of a former runtime: %w", kind, id, err)
 	}
+	return nil
 }
 
 // recordFormerSandbox writes the record of a sandbox that another runtime made. Kind Exists if
@@ -79,20 +89,25 @@ func (r *recovery) recordFormerSandbox(sandbox *engine.FormerSandbox) error {
 	return r.Records.Sandboxes.Create(rec.ID, rec)
 }
 
-// recordFormerContainer is recordFormerSandbox for containers.
+// recordFormerContainer is recordFormerSandbox for containers. Kind NotFound if the sandbox has no
+// record, State if the container is being removed.
 func (r *recovery) recordFormerContainer(ctx context.Context, c *engine.FormerContainer) error {
 	if _, err := r.Records.Containers.Get(c.ID); err == nil {
 		return errs.Exists
+	}
+	if _, err := r.Records.Sandboxes.Get(c.SandboxID); err != nil {
+		return fmt.Errorf("its sandbox is not adopted: %w", err)
 	}
 	rec := &record.Container{
 		ID: c.ID, SandboxID: c.SandboxID, Boot: r.BootID, Adopted: true, Engine: &engine.Container{},
 		Config: store.MessageOf(c.Config), LogPath: c.LogPath, CreatedAt: c.CreatedAt, StartedAt: c.StartedAt, Pid: c.Pid,
 		Image: record.ImageSnapshot{ID: c.ImageID, Ref: c.ImageID},
 	}
+	// Without its image the container has the same state, and only a shorter name of it.
 	if img, err := r.Images.Get(ctx, c.ImageID); err == nil {
 		rec.Image = record.SnapshotOf(img)
 	} else if !errors.Is(err, errs.NotFound) {
-		return err
+		r.Log.Warn("cannot read the image of an adopted container", "container", c.ID, "image", c.ImageID, "error", err)
 	}
 	rec.Image.StopSignal = c.StopSignal
 	switch {
@@ -109,12 +124,20 @@ func (r *recovery) recordFormerContainer(ctx context.Context, c *engine.FormerCo
 	return r.Records.Containers.Create(rec.ID, rec)
 }
 
+// hasAddress reports whether a sandbox has all addresses that it should have: none of its own on the
+// host's network.
+func hasAddress(sb *record.Sandbox) bool {
+	onHost := sb.Config.Get().GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
+	return onHost || sb.Network != nil && len(sb.Network.IPs) > 0
+}
+
 // takeOver finishes the adoption of a sandbox that has a record.
 func (r *recovery) takeOver(ctx context.Context, adopter engine.Adopter, rec *record.Sandbox) {
 	ctx, cancel := context.WithTimeout(ctx, r.Step)
 	defer cancel()
 	if err := adopter.AdoptSandbox(ctx, rec.ID, rec.Engine); err != nil {
 		r.Log.Error("cannot adopt a sandbox", "sandbox", rec.ID, "error", err)
+		return
 	}
 	if rec.Adoption == record.AdoptionDone {
 		return
@@ -129,9 +152,15 @@ func (r *recovery) takeOver(ctx context.Context, adopter engine.Adopter, rec *re
 		return
 	}
 	if _, err := r.Records.Sandboxes.Update(rec.ID, func(sb *record.Sandbox) error {
-		sb.Adoption = record.AdoptionDone
-		if sb.State == record.SandboxReady {
-			sb.Network = result
+		if sb.State != record.SandboxReady {
+			sb.Adoption = record.AdoptionDone
+			return nil
+		}
+		sb.Network = result
+		if hasAddress(sb) {
+			sb.Adoption = record.AdoptionDone
+		} else {
+			r.Log.Warn("an adopted sandbox has no address; the next start looks for it again", "sandbox", rec.ID)
 		}
 		return nil
 	}); err != nil {

@@ -33,8 +33,8 @@ func TestOfProcess(t *testing.T) {
 	}
 }
 
-// TestCgroupsOfAContainer: the cgroup that a process is in is the container's only if its path has
-// the container's id. A zombie is in the roots of v1's hierarchies, and killing those would kill
+// TestCgroupsOfAContainer: the cgroup that a process is in is the container's, or below it, only if its
+// path has the container's id. systemd in a container moves itself to init.scope. A zombie is in the roots of v1's hierarchies, and killing those would kill
 // the host.
 func TestCgroupsOfAContainer(t *testing.T) {
 	for _, c := range []struct {
@@ -46,7 +46,10 @@ func TestCgroupsOfAContainer(t *testing.T) {
 		{"a hierarchy that the runtime does not use", Paths{"memory": "/m/pod/abc", "": "/u"}, Paths{"memory": "/m/pod/abc"}},
 		{"a zombie", Paths{"memory": "/m", "pids": "/p"}, Paths{}},
 		{"the pid of another container", Paths{"memory": "/m/pod/other"}, Paths{}},
-		{"a cgroup below another container's", Paths{"memory": "/m/abc/own"}, Paths{}},
+		{"its own cgroup below", Paths{"": "/u/docker/abc/init.scope"}, Paths{"": "/u/docker/abc"}},
+		{"its own cgroup below a scope", Paths{"": "/u/pod.slice/docker-abc.scope/a/b"}, Paths{"": "/u/pod.slice/docker-abc.scope"}},
+		{"its own cgroup of the same name", Paths{"": "/u/docker/abc/system/abc"}, Paths{"": "/u/docker/abc"}},
+		{"below in one hierarchy", Paths{"memory": "/m/abc", "name=systemd": "/s/abc/init.scope"}, Paths{"memory": "/m/abc", "name=systemd": "/s/abc"}},
 	} {
 		if diff := cmp.Diff(c.want, c.paths.named("abc")); diff != "" {
 			t.Errorf("%s: %s", c.name, diff)

@@ -29,10 +29,20 @@ func (p Paths) Check(id string) error {
 	return nil
 }
 
-// named returns those of the paths whose last name contains id, none for an id of "".
+// named returns the cgroups of the paths whose names contain id: each path up to the first such
+// name, since a container that manages its own cgroups may have its processes further below. It
+// leaves out paths without such a name, and returns none for an id of "".
 func (p Paths) named(id string) Paths {
-	named := maps.Clone(p)
-	maps.DeleteFunc(named, func(_, dir string) bool { return id == "" || !strings.Contains(filepath.Base(dir), id) })
+	named := Paths{}
+	for controller, dir := range p {
+		if at := strings.Index(dir, id); id != "" && at >= 0 {
+			length := strings.IndexByte(dir[at:], filepath.Separator)
+			if length < 0 {
+				length = len(dir) - at
+			}
+			named[controller] = dir[:at+length]
+		}
+	}
 	return named
 }
 

@@ -190,10 +190,10 @@ func (t *Tree) OfProcess(pid int) (Paths, error) {
 	return t.parseOfProcess(string(data)), nil
 }
 
-// OfContainer returns the cgroup of a container's process: its hierarchies in which the last name
-// of the cgroup's path has the container's id. The others belong to others, too: a hierarchy of v1
-// shows a zombie in the root, and a pid can have become another process's. Kind NotFound when no
-// hierarchy has the id.
+// OfContainer returns the cgroup of a container by one of its processes, which may be in a cgroup
+// below it: the hierarchies in which a name in the path has the container's id, up to that name. The
+// others belong to others, too: a hierarchy of v1 shows a zombie in the root, and a pid can have
+// become another process's. Kind NotFound when no hierarchy has the id.
 func (t *Tree) OfContainer(pid int, id string) (Paths, error) {
 	paths, err := t.OfProcess(pid)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package checkpoints reads the checkpoints of dockershim and cri-dockerd: one JSON file per
 // sandbox with what a Docker Engine does not know of the pod.
 //
-// It owns their format and their checksums, and the quarantine of files that are damaged. It
-// never writes a checkpoint.
+// It owns their format and their checksums, and the copies of files that are damaged. It never
+// writes a checkpoint, and removes one only with its sandbox.
 package checkpoints
 
 import (
@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -108,13 +109,13 @@ func (p *filePort) mapping() (*runtimeapi.PortMapping, error) {
 
 // CorruptError is the error of a checkpoint that is damaged.
 type CorruptError struct {
-	// File is where the checkpoint was, Quarantine where it is now.
+	// File is the checkpoint, Quarantine its copy.
 	File, Quarantine string
 	Err              error
 }
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("checkpoint %s is damaged and was moved to %s: %v", e.File, e.Quarantine, e.Err)
+	return fmt.Sprintf("checkpoint %s is damaged, its copy is %s: %v", e.File, e.Quarantine, e.Err)
 }
 
 func (e *CorruptError) Unwrap() error { return e.Err }
@@ -123,7 +124,7 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 type Dirs struct {
 	// Roots are the directories of dockershim and cri-dockerd, such as /var/lib/cri-dockerd.
 	Roots []string
-	// Quarantine is where damaged files go. It is made if it is missing.
+	// Quarantine is where copies of damaged files go. It is made if it is missing.
 	Quarantine string
 }
 
@@ -134,12 +135,13 @@ func path(root, id string) string {
 }
 
 // Read reads the checkpoint of a sandbox by its id in the Docker Engine. NotFound if there is
-// none. A damaged one is moved to the quarantine, and is a CorruptError.
+// none. A damaged one is copied to the quarantine, and is a CorruptError. The file stays: the former
+// runtime may come back.
 func (d Dirs) Read(id string) (*Checkpoint, error) {
 	for _, root := range d.Roots {
 		name := path(root, id)
 		raw, err := os.ReadFile(name)
-		if errors.Is(err, os.ErrNotExist) {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			continue
 		}
 		if err != nil {
@@ -154,28 +156,28 @@ func (d Dirs) Read(id string) (*Checkpoint, error) {
 	return nil, fmt.Errorf("checkpoint of sandbox %s: %w", id, errs.NotFound)
 }
 
-// quarantine copies a file and then removes it: the directories may be on two file systems.
+// quarantine keeps a copy of a file, which goes with its sandbox.
 func (d Dirs) quarantine(name string, raw []byte, why error) error {
 	to := filepath.Join(d.Quarantine, "checkpoint-"+filepath.Base(name))
 	err := os.MkdirAll(d.Quarantine, 0o700)
 	if err == nil {
 		err = os.WriteFile(to, raw, 0o600)
 	}
-	if err == nil {
-		err = os.Remove(name)
-	}
 	if err != nil {
-		return fmt.Errorf("checkpoint %s is damaged (%w), and cannot be moved to the quarantine: %w", name, why, errs.OfDisk(err))
+		return fmt.Errorf("checkpoint %s is damaged (%w), and cannot be copied to the quarantine: %w", name, why, errs.OfDisk(err))
 	}
 	return &CorruptError{File: name, Quarantine: to, Err: why}
 }
 
-// Remove removes the checkpoint of a sandbox that is removed. Nil when there is none.
+// Remove removes the checkpoint of a sandbox that is removed, in all directories. Nil when there is
+// none.
 func (d Dirs) Remove(id string) error {
+	var all []error
 	for _, root := range d.Roots {
-		if err := errs.IgnoreNotExist(os.Remove(path(root, id))); err != nil {
-			return fmt.Errorf("cannot remove the checkpoint of sandbox %s: %w", id, err)
+		err := os.Remove(path(root, id))
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			all = append(all, fmt.Errorf("cannot remove the checkpoint of sandbox %s: %w", id, errs.OfDisk(err)))
 		}
 	}
-	return nil
+	return errors.Join(all...)
 }

@@ -121,20 +121,43 @@ func TestDirs(t *testing.T) {
 	if !errors.As(err, &corrupt) || corrupt.File != bad || !errors.Is(err, errs.State) {
 		t.Fatalf("%v", err)
 	}
-	if _, err := os.Stat(bad); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the damaged file is in its place: %v", err)
+	for range 2 { // reading changes nothing
+		if raw, err := os.ReadFile(bad); err != nil || string(raw) != "{" {
+			t.Errorf("the damaged file: %q, %v", raw, err)
+		}
+		if raw, err := os.ReadFile(corrupt.Quarantine); err != nil || string(raw) != "{" {
+			t.Errorf("quarantine: %q, %v", raw, err)
+		}
+		if _, err := d.Read("bad"); !errors.As(err, &corrupt) {
+			t.Errorf("the second time: %v", err)
+		}
 	}
-	if raw, err := os.ReadFile(corrupt.Quarantine); err != nil || string(raw) != "{" {
-		t.Errorf("quarantine: %q, %v", raw, err)
+	if err := d.Remove("bad"); err != nil {
+		t.Error(err)
 	}
 	if _, err := d.Read("bad"); !errors.Is(err, errs.NotFound) {
-		t.Errorf("the second time: %v", err)
+		t.Errorf("after its removal: %v", err)
 	}
 	if err := errors.Join(d.Remove("good"), d.Remove("good"), d.Remove("absent")); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(kept); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the checkpoint is left: %v", err)
+	}
+}
+
+// A root that is a file has no checkpoints.
+func TestRootIsAFile(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(root, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := Dirs{Roots: []string{root}}
+	if _, err := d.Read("a"); !errors.Is(err, errs.NotFound) {
+		t.Error(err)
+	}
+	if err := d.Remove("a"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -17,13 +17,16 @@ const (
 	Type          = "io.kubernetes.docker.type"
 	TypeSandbox   = "podsandbox"
 	TypeContainer = "container"
-	// LogPath is the absolute path of a container's log in CRI format.
+	// LogPath is the absolute path of a container's log in CRI format, "" for none.
 	LogPath = "io.kubernetes.container.logpath"
 	// SandboxDockerID is the engine's id of the pause container of a container's pod.
 	SandboxDockerID = "io.kubernetes.sandbox.id"
 	// Container is the container's name in its pod, which the kubelet sets. On a pause
 	// container it is PauseName, by which cAdvisor finds the pod's network.
 	Container = "io.kubernetes.container.name"
+	// PodName and PodNamespace are of requests: a kubelet sets them on all its sandboxes and containers.
+	PodName      = "io.kubernetes.pod.name"
+	PodNamespace = "io.kubernetes.pod.namespace"
 	// AnnotationPrefix precedes the key of each annotation. Docker has no annotations.
 	AnnotationPrefix = "annotation."
 )
@@ -34,6 +37,8 @@ const (
 	ID = "run.berth.id"
 	// SandboxID is the id in CRI of a container's sandbox.
 	SandboxID = "run.berth.sandbox"
+	// LogDirectory is the log directory of a container's sandbox, which LogPath is below.
+	LogDirectory = "run.berth.logs"
 	// Instance is the name of the berth that made the container. Several can use one engine.
 	Instance = "run.berth.instance"
 	// Image is ImagePause on the pause image. The engine adds labels of an image to those of its
@@ -59,9 +64,8 @@ func OfContainer(spec *engine.ContainerSpec, instance, sandboxDockerID string) m
 	all := ofRequest(spec.Config.GetLabels(), spec.Config.GetAnnotations())
 	all[Type] = TypeContainer
 	all[SandboxDockerID] = sandboxDockerID
-	if spec.LogPath != "" {
-		all[LogPath] = spec.LogPath
-	}
+	// Without a label of its own a container has that of its image, and berth would write to it.
+	all[LogPath], all[LogDirectory] = spec.LogPath, spec.SandboxSpec.Config.GetLogDirectory()
 	all[ID] = spec.ID
 	all[SandboxID] = spec.SandboxSpec.ID
 	all[Instance] = instance
@@ -104,7 +108,7 @@ func Split(dockerLabels map[string]string) (labels, annotations map[string]strin
 // isInternal reports whether a label is about the container, and not from the request.
 func isInternal(key string) bool {
 	switch key {
-	case Type, LogPath, SandboxDockerID, ID, SandboxID, Instance, Image:
+	case Type, LogPath, LogDirectory, SandboxDockerID, ID, SandboxID, Instance, Image:
 		return true
 	}
 	return false

@@ -61,12 +61,14 @@ func TestOfContainer(t *testing.T) {
 		"run.berth.id":                            containerID,
 		"run.berth.sandbox":                       sandboxID,
 		"run.berth.instance":                      "default",
+		"run.berth.logs":                          "/var/log/pods/x",
 	}
+	spec.SandboxSpec.Config.LogDirectory = "/var/log/pods/x"
 	if got := OfContainer(spec, "default", dockerID); !maps.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
 	}
-	spec.LogPath = ""
-	delete(want, LogPath)
+	// The image's label must not take its place.
+	spec.LogPath, want[LogPath] = "", ""
 	if got := OfContainer(spec, "default", dockerID); !maps.Equal(got, want) {
 		t.Errorf("without a log: got %v\nwant %v", got, want)
 	}

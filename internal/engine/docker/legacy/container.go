@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -36,13 +37,17 @@ func Container(c *container.InspectResponse) (*engine.FormerContainer, error) {
 		return nil, fmt.Errorf("cannot adopt container %s of pod %s/%s: its label %s or %s is missing: %w",
 			c.ID, of.Namespace, of.Pod, labels.Container, labels.SandboxDockerID, errs.Invalid)
 	}
+	// dockershim and cri-dockerd do this for pods on the host's network, too.
+	if got := c.HostConfig.NetworkMode; string(got) != "container:"+sandbox {
+		return nil, &ForeignError{ID: c.ID, Why: fmt.Sprintf("its network is %q and not that of its pod's sandbox %s", got, sandbox)}
+	}
 	attempt := of.Attempt
 	if _, err := labels.Parse(c.Name); err != nil { // somebody has renamed it
 		count, _ := strconv.ParseUint(annotations[restartCount], 10, 32)
 		attempt = uint32(count)
 	}
 	former := &engine.FormerContainer{
-		ID: c.ID, SandboxID: sandbox, LogPath: logPath(l),
+		ID: c.ID, SandboxID: sandbox,
 		ImageID: c.Image, StopSignal: c.Config.StopSignal,
 		SharesPid: c.HostConfig.PidMode.IsContainer() && c.HostConfig.PidMode.Container() == sandbox,
 	}
@@ -61,32 +66,58 @@ func Container(c *container.InspectResponse) (*engine.FormerContainer, error) {
 			},
 		},
 	}
-	if former.LogPath != "" {
-		former.Config.LogPath = strings.TrimPrefix(former.LogPath, logDirectoryOf(former)+"/")
+	if path, directory := LogOf(c); path != "" {
+		former.LogPath, former.Config.LogPath = path, strings.TrimPrefix(path, directory+"/")
 	}
 	return former, nil
 }
 
-// logPath is the path of a container's log, "" where the label has none that can be written.
-func logPath(l map[string]string) string {
-	path := l[labels.LogPath]
-	if !filepath.IsAbs(path) || filepath.Clean(path) != path || strings.Count(path, "/") < 3 {
-		return ""
+// LogOf returns the absolute path of a container's log and the log directory of its pod, "" for a path
+// that no kubelet has written into the label: root writes to it. A kubelet has the files
+//
+//	ROOT/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log
+//	/var/log/pods/UID/CONTAINER/ATTEMPT.log   in earlier releases
+//	/var/log/pods/UID/CONTAINER_ATTEMPT.log   in the first ones
+//
+// and ROOT is /var/log/pods unless its configuration says another one.
+func LogOf(c *container.InspectResponse) (path, directory string) {
+	of, err := pod(c)
+	path = c.Config.Labels[labels.LogPath]
+	if err != nil || !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return "", ""
 	}
-	return path
+	dir, file := filepath.Split(path)
+	dir = filepath.Clean(dir)
+	name := cmp.Or(c.Config.Labels[labels.Container], of.Container)
+	if filepath.Base(dir) == name && isLogFile(file, "") && isLogDirectory(filepath.Dir(dir), of) {
+		return path, filepath.Dir(dir)
+	}
+	if isLogFile(file, name+"_") && isOldLogDirectory(dir, of) {
+		return path, dir
+	}
+	return "", ""
 }
 
-// logDirectoryOf is the log directory of a container's pod, "" if that is not known. A kubelet
-// has a directory for each container in it, and kubelets before 1.14 have a file.
+// isLogFile reports whether a file is called prefixN.log.
+func isLogFile(file, prefix string) bool {
+	attempt, isLog := strings.CutSuffix(file, ".log")
+	attempt, hasPrefix := strings.CutPrefix(attempt, prefix)
+	_, err := strconv.ParseUint(attempt, 10, 32)
+	return isLog && hasPrefix && err == nil
+}
+
+// isLogDirectory reports whether a directory is one that a kubelet makes for a pod's logs.
+func isLogDirectory(dir string, of labels.Parsed) bool {
+	return filepath.Base(dir) == filepath.Base(logDirectory(of)) || isOldLogDirectory(dir, of)
+}
+
+func isOldLogDirectory(dir string, of labels.Parsed) bool {
+	return of.UID != "" && dir == filepath.Join(podLogs, of.UID) && filepath.Base(dir) == of.UID
+}
+
+// logDirectoryOf is the log directory of a container's pod, "" if that is not known.
 func logDirectoryOf(c *engine.FormerContainer) string {
-	if c.LogPath == "" {
-		return ""
-	}
-	dir := filepath.Dir(c.LogPath)
-	if filepath.Base(dir) == c.Config.GetMetadata().GetName() {
-		return filepath.Dir(dir)
-	}
-	return dir
+	return strings.TrimSuffix(strings.TrimSuffix(c.LogPath, c.Config.GetLogPath()), "/")
 }
 
 func containerNamespaces(host *container.HostConfig, sharesPid bool) *runtimeapi.NamespaceOption {

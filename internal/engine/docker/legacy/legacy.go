@@ -19,8 +19,8 @@ import (
 
 // The labels that a kubelet sets on all its sandboxes and containers.
 const (
-	podName      = "io.kubernetes.pod.name"
-	podNamespace = "io.kubernetes.pod.namespace"
+	podName      = labels.PodName
+	podNamespace = labels.PodNamespace
 	podUID       = "io.kubernetes.pod.uid"
 	restartCount = "io.kubernetes.container.restartCount" // an annotation
 )
@@ -55,6 +55,19 @@ func OriginOf(dockerLabels map[string]string, names []string) Origin {
 	}
 	return Other
 }
+
+// ForeignError is the error of a container that has the labels of a pod and is not part of it: an
+// image has all labels of the container that somebody made it of, and gives them to its containers.
+// Its kind is Invalid.
+type ForeignError struct {
+	ID, Why string
+}
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("container %s has labels of a pod, which an image may have given it, and is not part of the pod: %s", e.ID, e.Why)
+}
+
+func (e *ForeignError) Unwrap() error { return errs.Invalid }
 
 // pod reads the pod of a container: from its labels, or else from its name, which a person may
 // have changed.

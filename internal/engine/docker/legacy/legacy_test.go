@@ -124,6 +124,14 @@ func TestNamesAndLabels(t *testing.T) {
 	if _, err := Sandbox(bare, nil); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), sandboxID) {
 		t.Errorf("without both: %v", err)
 	}
+	nameless := read(t, "container.json")
+	nameless.Name = "/debug-me"
+	for _, key := range []string{podName, podNamespace, podUID} {
+		delete(nameless.Config.Labels, key)
+	}
+	if _, err := Container(nameless); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), containerID) {
+		t.Errorf("a container without both: %v", err)
+	}
 	lost := read(t, "container.json")
 	delete(lost.Config.Labels, "io.kubernetes.sandbox.id")
 	if _, err := Container(lost); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "shop/web") {
@@ -133,6 +141,37 @@ func TestNamesAndLabels(t *testing.T) {
 	short.ID = "c0c1"
 	if _, err := Container(short); !errors.Is(err, errs.Invalid) {
 		t.Errorf("short id: %v", err)
+	}
+}
+
+// TestLabelsOfOthers: what people run from an image that was made of a pod's container has all the
+// pod's labels. It is left alone.
+func TestLabelsOfOthers(t *testing.T) {
+	for what, change := range map[string]func(*container.InspectResponse){
+		"docker run":                     func(c *container.InspectResponse) { c.Name, c.HostConfig.NetworkMode = "/happy_almeida", "bridge" },
+		"docker run on the host network": func(c *container.InspectResponse) { c.HostConfig.NetworkMode = "host" },
+		"docker run without a network":   func(c *container.InspectResponse) { c.HostConfig.NetworkMode = "none" },
+		"in the network of another":      func(c *container.InspectResponse) { c.HostConfig.NetworkMode = "container:" + containerID },
+	} {
+		c := read(t, "container.json")
+		change(c)
+		got, err := Container(c)
+		var foreign *ForeignError
+		if !errors.As(err, &foreign) || foreign.ID != containerID || !errors.Is(err, errs.Invalid) {
+			t.Errorf("%s: %v, %v", what, got, err)
+		}
+	}
+	for _, name := range []string{
+		"/happy_almeida", "/k8s_nginx_web_shop_0c8e5a1e-0000-4000-8000-000000000001_2", "/k8s_POD_web_shop_uid_0",
+		"/k8s_POD_web_other_0c8e5a1e-0000-4000-8000-000000000001_2", "/k8s_POD_other_shop_0c8e5a1e-0000-4000-8000-000000000001_2",
+	} {
+		c := read(t, "sandbox.json")
+		c.Name = name
+		got, err := Sandbox(c, nil)
+		var foreign *ForeignError
+		if !errors.As(err, &foreign) || foreign.ID != sandboxID || !errors.Is(err, errs.Invalid) {
+			t.Errorf("a sandbox with the name %s: %v, %v", name, got, err)
+		}
 	}
 }
 
@@ -155,8 +194,22 @@ func TestHostNamespaces(t *testing.T) {
 }
 
 func TestJoin(t *testing.T) {
+	const uid = "0c8e5a1e-0000-4000-8000-000000000001"
 	for path, want := range map[string]string{
-		"/logs/shop_web_1/nginx/3.log": "/logs/shop_web_1", "/var/log/pods/uid/nginx_0.log": "/var/log/pods/uid", "relative/3.log": "",
+		"/logs/shop_web_" + uid + "/nginx/3.log":          "/logs/shop_web_" + uid,
+		"/var/log/pods/shop_web_" + uid + "/nginx/17.log": "/var/log/pods/shop_web_" + uid,
+		"/var/log/pods/" + uid + "/nginx/0.log":           "/var/log/pods/" + uid,
+		"/var/log/pods/" + uid + "/nginx_0.log":           "/var/log/pods/" + uid,
+		"relative/3.log":                                  "",
+		"/etc/cron.d/x":                                   "",
+		"/etc/profile.d/nginx.sh":                         "",
+		"/etc/" + uid + "/nginx/0.log":                    "",
+		"/logs/shop_web_1/nginx/3.log":                    "", // another pod's
+		"/logs/shop_web_" + uid + "/other/3.log":          "",
+		"/logs/shop_web_" + uid + "/nginx/3.sh":           "",
+		"/logs/shop_web_" + uid + "/nginx/a.log":          "",
+		"/logs/shop_web_" + uid + "/nginx_3.log":          "",
+		"/x/../logs/shop_web_" + uid + "/nginx/3.log":     "",
 	} {
 		c := read(t, "container.json")
 		c.Config.Labels["io.kubernetes.container.logpath"] = path
@@ -172,7 +225,9 @@ func TestJoin(t *testing.T) {
 		own := sandbox.Config.GetLogDirectory()
 		Join(sandbox, []*engine.FormerContainer{one, {ID: "x", SandboxID: "another", LogPath: "/a/b/c.log"}})
 		if want == "" {
-			want = own
+			if want = own; one.LogPath != "" || one.Config.GetLogPath() != "" {
+				t.Errorf("%s: root would write to %q", path, one.LogPath)
+			}
 		} else if got := filepath.Join(sandbox.Config.GetLogDirectory(), one.Config.GetLogPath()); got != path {
 			t.Errorf("%s: the log of a restarted container would be at %s", path, got)
 		}
@@ -183,6 +238,52 @@ func TestJoin(t *testing.T) {
 			t.Errorf("pid namespace %v", got)
 		}
 	}
+}
+
+// A container of another pod that names a sandbox does not move its logs.
+func TestJoinOfAnotherPod(t *testing.T) {
+	c := read(t, "container.json")
+	c.Name = "/k8s_nginx_other_shop_uid_0"
+	c.Config.Labels[podName], c.Config.Labels[podUID] = "other", "uid"
+	c.Config.Labels["io.kubernetes.container.logpath"] = "/etc/shop_other_uid/nginx/0.log"
+	one, err := Container(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox, err := Sandbox(read(t, "sandbox.json"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := sandbox.Config.GetLogDirectory()
+	if Join(sandbox, []*engine.FormerContainer{one}); sandbox.Config.GetLogDirectory() != own {
+		t.Errorf("logs of new containers go to %s", sandbox.Config.GetLogDirectory())
+	}
+}
+
+// FuzzLogOf: a log that is accepted is below the log directory of its pod, in a file that only a
+// kubelet would call so.
+func FuzzLogOf(f *testing.F) {
+	f.Add("/var/log/pods/shop_web_uid/nginx/3.log", "nginx", "web", "shop", "uid")
+	f.Add("/var/log/pods/uid/nginx_3.log", "nginx", "web", "shop", "uid")
+	f.Add("/etc/profile.d/x.sh", "profile.d", "", "etc", "..")
+	f.Add("/var/log/pods/../0.log", "..", "a", "b", ".")
+	f.Fuzz(func(t *testing.T, path, name, podOf, namespace, uid string) {
+		c := &container.InspectResponse{ID: containerID, Config: &container.Config{Labels: map[string]string{
+			"io.kubernetes.container.logpath": path, "io.kubernetes.container.name": name,
+			podName: podOf, podNamespace: namespace, podUID: uid,
+		}}}
+		got, dir := LogOf(c)
+		if got == "" && dir == "" {
+			return
+		}
+		below, err := filepath.Rel(dir, got)
+		if err != nil || !filepath.IsLocal(below) || got != path || !strings.HasSuffix(below, ".log") {
+			t.Errorf("%q is accepted in %q", got, dir)
+		}
+		if filepath.Base(dir) != namespace+"_"+podOf+"_"+uid && dir != "/var/log/pods/"+uid {
+			t.Errorf("%q is accepted in %q, which is not the pod's", got, dir)
+		}
+	})
 }
 
 func TestOriginOf(t *testing.T) {

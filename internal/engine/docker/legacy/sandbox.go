@@ -1,7 +1,6 @@
 package legacy
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/moby/moby/api/types/container"
@@ -12,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 )
 
-// Sandbox returns the sandbox of a pause container. cp is its checkpoint, nil for none: then it
+// Sandbox returns the sandbox of a pause container: one that still has the name it was made with. cp is its checkpoint, nil for none: then it
 // has no port mappings. Running and Sandbox are left to the caller.
 func Sandbox(c *container.InspectResponse, cp *checkpoints.Checkpoint) (*engine.FormerSandbox, error) {
 	if err := check(c); err != nil {
@@ -21,6 +20,11 @@ func Sandbox(c *container.InspectResponse, cp *checkpoints.Checkpoint) (*engine.
 	of, err := pod(c)
 	if err != nil {
 		return nil, err
+	}
+	if name, err := labels.Parse(c.Name); err != nil || name.Container != "" ||
+		name.Pod != of.Pod || name.Namespace != of.Namespace || name.UID != of.UID {
+		return nil, &ForeignError{ID: c.ID, Why: fmt.Sprintf("its name %q is not that of the pod's sandbox, k8s_POD_%s_%s_%s_ATTEMPT",
+			c.Name, of.Pod, of.Namespace, of.UID)}
 	}
 	if cp == nil {
 		cp = &checkpoints.Checkpoint{}
@@ -49,21 +53,28 @@ func Sandbox(c *container.InspectResponse, cp *checkpoints.Checkpoint) (*engine.
 	}, nil
 }
 
+// podLogs is where kubelets have the logs of all pods.
+const podLogs = "/var/log/pods"
+
 // logDirectory is where a kubelet has the logs of a pod's containers: no label of a pause
 // container has it.
 func logDirectory(of labels.Parsed) string {
-	return fmt.Sprintf("/var/log/pods/%s_%s_%s", of.Namespace, of.Pod, of.UID)
+	return fmt.Sprintf("%s/%s_%s_%s", podLogs, of.Namespace, of.Pod, of.UID)
 }
 
 // Join adds to a sandbox what only its containers have: their log directory, which differs
 // between releases of a kubelet, and a PID namespace that they share.
 func Join(sandbox *engine.FormerSandbox, containers []*engine.FormerContainer) {
+	meta := sandbox.Config.GetMetadata()
+	of := labels.Parsed{Pod: meta.GetName(), Namespace: meta.GetNamespace(), UID: meta.GetUid()}
 	options := sandbox.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	for _, c := range containers {
 		if c.SandboxID != sandbox.ID {
 			continue
 		}
-		sandbox.Config.LogDirectory = cmp.Or(logDirectoryOf(c), sandbox.Config.GetLogDirectory())
+		if dir := logDirectoryOf(c); isLogDirectory(dir, of) {
+			sandbox.Config.LogDirectory = dir
+		}
 		if c.SharesPid && options.GetPid() != runtimeapi.NamespaceMode_NODE {
 			options.Pid = runtimeapi.NamespaceMode_POD
 		}

@@ -27,6 +27,9 @@ const oomScoreAdj = -999
 // period is the time between two looks at the processes.
 const period = time.Minute
 
+// checkTimeout bounds the connection to an engine at the start.
+const checkTimeout = 10 * time.Second
+
 // Options configure a Keeper.
 type Options struct {
 	// Endpoint is the engine's address, unix:///PATH.
@@ -51,7 +54,8 @@ type Keeper struct {
 }
 
 // Start begins to look at the engine's processes, at once and then periodically, until Close. Kind
-// Invalid: the endpoint is not a unix socket, whose peer can be found.
+// Invalid: the endpoint is not a unix socket, whose peer can be found, or the engine is in a unit of
+// systemd that it would leave; see checkUnit.
 func Start(opts Options) (*Keeper, error) {
 	socket, isUnix := strings.CutPrefix(opts.Endpoint, "unix://")
 	if !isUnix {
@@ -63,6 +67,12 @@ func Start(opts Options) (*Keeper, error) {
 	}
 	ctx, end := context.WithCancel(context.Background())
 	k := &Keeper{opts: opts, socket: socket, end: end, ended: make(chan struct{})}
+	checking, stop := context.WithTimeout(ctx, checkTimeout)
+	defer stop()
+	if err := k.check(checking); errors.Is(err, errs.Invalid) {
+		end()
+		return nil, err
+	}
 	go k.run(ctx)
 	return k, nil
 }
@@ -90,12 +100,12 @@ func (k *Keeper) run(ctx context.Context) {
 // look moves the processes that are not where they should be. An engine that does not answer has
 // none: others report that.
 func (k *Keeper) look(ctx context.Context) {
-	pids, err := processes(ctx, k.socket)
+	found, err := processes(ctx, k.socket)
 	if errors.Is(err, errs.Unavailable) {
 		return
 	}
-	for _, pid := range pids {
-		err = errors.Join(err, k.settle(pid))
+	for i := range found {
+		err = errors.Join(err, k.settle(&found[i]))
 	}
 	if err != nil && !k.failed && ctx.Err() == nil {
 		k.opts.Log.Warn("the engine's processes cannot be kept in their cgroup", "cgroup", k.opts.Cgroup, "error", err)
@@ -103,13 +113,54 @@ func (k *Keeper) look(ctx context.Context) {
 	k.failed = err != nil
 }
 
-// settle moves one process, and sets its score.
-func (k *Keeper) settle(pid int) error {
+// check finds out whether the engine's processes may be moved. Each look does that again: the engine
+// may start later.
+func (k *Keeper) check(ctx context.Context) error {
+	found, err := processes(ctx, k.socket)
+	for i := range found {
+		_, refused := k.admitted(found[i].Pid)
+		err = errors.Join(err, refused)
+	}
+	return err
+}
+
+// admitted reports whether a process is in the cgroup. Kind Invalid: it must not be moved there.
+func (k *Keeper) admitted(pid int) (bool, error) {
 	there, err := k.opts.Tree.Admitted(k.opts.Cgroup, pid)
-	if err == nil && !there {
-		if err = k.opts.Tree.Admit(k.opts.Cgroup, pid); err == nil {
-			k.opts.Log.Info("moved a process of the Docker engine into its cgroup", "pid", pid, "cgroup", k.opts.Cgroup)
+	if err != nil || there || !k.opts.Tree.V2 {
+		return there, err
+	}
+	now, err := k.opts.Tree.OfProcess(pid)
+	if err != nil {
+		return false, err
+	}
+	return false, checkUnit(pid, k.opts.Tree.PathOf(now))
+}
+
+// checkUnit refuses a process of a systemd service on cgroup v2, where a process has one cgroup only.
+// systemd would no longer find it: the service would count as ended and be started again. On cgroup
+// v1 systemd has a hierarchy of its own, which is left alone. Kind Invalid.
+func checkUnit(pid int, group string) error {
+	for name := range strings.SplitSeq(group, "/") {
+		if strings.HasSuffix(name, ".service") {
+			return fmt.Errorf("docker.runtime_cgroup: process %d of the engine is in the systemd unit %s, which it would leave on cgroup v2; "+
+				"leave the key empty, and set Slice= and OOMScoreAdjust= in a drop-in of %s: %w", pid, name, name, errs.Invalid)
 		}
 	}
-	return errors.Join(errs.IgnoreNotFound(err), errs.IgnoreNotFound(sysproc.SetOOMScoreAdjOf(pid, oomScoreAdj)))
+	return nil
+}
+
+// settle moves one process, and sets its score. It does nothing to another process that has got the
+// pid meanwhile.
+func (k *Keeper) settle(p *process) error {
+	there, err := k.admitted(p.Pid)
+	if err == nil && !there && p.same() {
+		if err = k.opts.Tree.Admit(k.opts.Cgroup, p.Pid); err == nil {
+			k.opts.Log.Info("moved a process of the Docker engine into its cgroup", "pid", p.Pid, "cgroup", k.opts.Cgroup)
+		}
+	}
+	if !p.same() || errors.Is(err, errs.Invalid) {
+		return errs.IgnoreNotFound(err)
+	}
+	return errors.Join(errs.IgnoreNotFound(err), errs.IgnoreNotFound(sysproc.SetOOMScoreAdjOf(p.Pid, oomScoreAdj)))
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -42,6 +43,28 @@ func findTree(t *testing.T) *cgroup.Tree {
 	return tree
 }
 
+// leaveUnit moves the test, and the engines that it starts, out of a service of systemd's in which it
+// may have been started: on cgroup v2 an engine stays in its service.
+func leaveUnit(t *testing.T, tree *cgroup.Tree) {
+	t.Helper()
+	if !tree.V2 {
+		return
+	}
+	now, err := tree.OfProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "/berth-runtimecgroup-test-" + strconv.Itoa(os.Getpid())
+	if err := tree.Admit(name, os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(tree.Admit(tree.PathOf(now), os.Getpid()), tree.Remove(name)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // await waits until a condition holds. There are no events for the cgroup of a process.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
@@ -59,6 +82,7 @@ func await(t *testing.T, what string, holds func() bool) {
 func TestEngineIsKeptInItsCgroup(t *testing.T) {
 	tree := findTree(t)
 	cgroupPath := group(t, tree)
+	leaveUnit(t, tree)
 	d := dockertest.Start(t, dockertest.Options{LiveRestore: true})
 	k, err := Start(Options{Endpoint: d.Endpoint, Cgroup: cgroupPath, Tree: tree, Period: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -67,27 +91,27 @@ func TestEngineIsKeptInItsCgroup(t *testing.T) {
 	t.Cleanup(k.Close)
 	socket := strings.TrimPrefix(d.Endpoint, "unix://")
 	settled := func() bool {
-		pids, err := processes(t.Context(), socket)
-		if err != nil || len(pids) != 2 || pids[0] != d.Pid() {
+		found, err := processes(t.Context(), socket)
+		if err != nil || len(found) != 2 || found[0].Pid != d.Pid() {
 			return false
 		}
-		for _, pid := range pids {
-			if in, err := tree.Admitted(cgroupPath, pid); err != nil || !in {
+		for _, p := range found {
+			if in, err := tree.Admitted(cgroupPath, p.Pid); err != nil || !in {
 				return false
 			}
 		}
 		return true
 	}
 	await(t, "dockerd and containerd in the cgroup", settled)
-	pids, err := processes(t.Context(), socket)
+	found, err := processes(t.Context(), socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, b := program(pids[0]), program(pids[1]); a != "dockerd" || b != "containerd" {
+	if a, b := program(found[0].Pid), program(found[1].Pid); a != "dockerd" || b != "containerd" {
 		t.Errorf("the processes are %s and %s", a, b)
 	}
-	for _, pid := range pids {
-		scoreIsLowered(t, pid)
+	for _, p := range found {
+		scoreIsLowered(t, p.Pid)
 	}
 	d.Kill()
 	d.Launch()
@@ -111,26 +135,67 @@ func scoreIsLowered(t *testing.T, pid int) {
 	}
 }
 
-// TestSocketOfASocketUnit: a process that was passed a listening socket is found by the socket.
-func TestSocketOfASocketUnit(t *testing.T) {
+// TestSocketThatWasPassed: a process that was passed a listening socket is found by the socket, also
+// by a link to it, and when another socket had its path before.
+func TestSocketThatWasPassed(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
+	earlier, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer earlier.Close()
+	earlier.SetUnlinkOnClose(false)
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid, err := holder(socket)
-	if err != nil || pid != os.Getpid() {
-		t.Errorf("process %d, %v; want %d", pid, err, os.Getpid())
+	file, err := listener.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(socket, link); err != nil {
 		t.Fatal(err)
 	}
-	if pid, err := holder(link); err != nil || pid != os.Getpid() {
-		t.Errorf("by a link: process %d, %v; want %d", pid, err, os.Getpid())
+	for _, path := range []string{socket, link} {
+		found, err := processes(t.Context(), path)
+		if err != nil || len(found) != 1 || found[0].Pid != os.Getpid() || !found[0].same() {
+			t.Errorf("%s: %v, %v; want process %d", path, found, err, os.Getpid())
+		}
+		if inodes, err := inodesOf(path); err != nil || len(inodes) != 2 {
+			t.Errorf("%s: sockets %v, %v; want both", path, inodes, err)
+		}
 	}
-	if err := listener.Close(); err != nil {
+	if err := earlier.Close(); err != nil {
 		t.Fatal(err)
+	}
+
+	heir := exec.Command("sleep", "100000")
+	heir.ExtraFiles = []*os.File{file}
+	if err := heir.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = heir.Process.Kill()
+		_ = heir.Wait()
+	})
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := errors.Join(file.Close(), listener.Close()); err != nil {
+		t.Fatal(err)
+	}
+	found, err := processes(t.Context(), socket)
+	if err != nil || len(found) != 1 || found[0].Pid != heir.Process.Pid {
+		t.Fatalf("%v, %v; want process %d, and not the one that called listen", found, err, heir.Process.Pid)
+	}
+	if err := heir.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = heir.Wait() // it was killed
+	if found[0].same() {
+		t.Error("a process that has ended is the same")
 	}
 	if _, err := processes(t.Context(), socket); !errors.Is(err, errs.Unavailable) {
 		t.Errorf("nobody listens: %v, want Unavailable", err)

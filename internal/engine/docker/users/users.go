@@ -12,6 +12,7 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/docker/api"
@@ -47,8 +48,21 @@ func (r *Reader) Kept(imageID string) (files Files, ok bool) {
 	return files, ok
 }
 
-// Read reads the files of an image from a container of it that was not started. engineID is the
-// Docker Engine's id of that container.
+// Bare is the request for a container from which Read reads the files of an image. It has nothing of a
+// pod: no mounts, which would be read in the place of the image's files, and no network. It is never
+// started. The labels and the name are those of the container that the files are read for, so that
+// what a crash leaves of it is removed with that one.
+func Bare(name, imageID string, labels map[string]string) client.ContainerCreateOptions {
+	return client.ContainerCreateOptions{
+		Name: name,
+		// A program and a directory of the request replace those of the image, which may be bad.
+		Config:     &container.Config{Image: imageID, Labels: labels, Entrypoint: []string{"/never-started"}, WorkingDir: "/"},
+		HostConfig: &container.HostConfig{NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}},
+	}
+}
+
+// Read reads the files of an image from a container of it that Bare describes, and keeps them.
+// engineID is the Docker Engine's id of that container.
 func (r *Reader) Read(ctx context.Context, imageID, engineID string) (files Files, err error) {
 	if files.Passwd, err = r.file(ctx, engineID, "/etc/passwd"); err != nil {
 		return Files{}, err
