@@ -46,8 +46,11 @@ func TestProcessesOfACommand(t *testing.T) {
 			sysproc.Proc{Pid: 14, PPid: 1, Start: 104},
 		), none, []int{10, 12, 13}},
 		"its session": {nil, table(sysproc.Proc{Pid: 12, PPid: 1, Session: 10, Start: 102}, sysproc.Proc{Pid: 13, PPid: 1, Session: 9, Start: 103}), none, []int{12}},
-		"its mark": {nil, table(sysproc.Proc{Pid: 12, PPid: 1, Start: 102}, sysproc.Proc{Pid: 13, PPid: 12, Start: 103}, sysproc.Proc{Pid: 14, PPid: 1, Start: 104}),
-			func(pid int) bool { return pid == 12 }, []int{12, 13}},
+		"its mark": {
+			nil, table(sysproc.Proc{Pid: 12, PPid: 1, Start: 102}, sysproc.Proc{Pid: 13, PPid: 12, Start: 103}, sysproc.Proc{Pid: 14, PPid: 1, Start: 104}),
+			func(pid int) bool { return pid == 12 },
+			[]int{12, 13},
+		},
 		"another process with the pid": {map[int]uint64{10: 100}, table(
 			sysproc.Proc{Pid: 10, PPid: 1, Start: 200}, sysproc.Proc{Pid: 12, PPid: 10, Start: 202},
 		), none, nil},
