@@ -74,7 +74,7 @@ fuzz: deps-build ## each fuzz target for FUZZTIME, one after the other; FUZZ=Fuz
 
 integration: build deps-test ## tests on real parts; root
 	./test/systemd/image.sh
-	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -race -count=1 -timeout 30m -p 1 $(INTEGRATION)
+	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -race -count=1 -timeout 1h -p 1 $(INTEGRATION)
 
 integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only, and labels in one with SELinux
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
