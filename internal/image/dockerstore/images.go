@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 )
@@ -86,6 +87,7 @@ func New(opts Options) (*Images, error) {
 		client: opts.Client, dir: opts.Dir, log: cmp.Or(opts.Log, slog.Default()),
 		platform: platforms.Default(), background: background.NewGroup(), details: map[string]details{},
 	}
+	database.ForwardLibraryLog(s.log) // imports stage content with containerd's libraries
 	s.usage.ready = make(chan struct{})
 	s.SetPullRules(opts.PullRules)
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {

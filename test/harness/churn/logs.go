@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/berthrun/berth/test/harness"
 )
 
 // errorLine is a line at error level.
@@ -30,9 +32,11 @@ func (l errorLine) source() string {
 func (r *run) checkLogs() {
 	r.t.Helper()
 	var lines []errorLine
-	for log, file := range map[string]string{
-		"kubelet": "kubelet.log", "berth": "berth.log", "supervisor": filepath.Join("state", "supervisor.log"),
-	} {
+	files := map[string]string{"kubelet": "kubelet.log", "berth": "berth.log"}
+	if r.b.Has(harness.Supervisors) {
+		files["supervisor"] = filepath.Join("state", "supervisor.log")
+	}
+	for log, file := range files {
 		found, err := errorLines(log, filepath.Join(r.b.Dir, file))
 		if err != nil {
 			r.fail("%v", err)

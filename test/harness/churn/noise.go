@@ -42,6 +42,7 @@ func expected() []noise {
 		{"kubelet", `is ready and has containers \(`, kubeletAway(), "it has not listed yet the pod that it asks for"},
 		{"kubelet", `65536 ids from ` + lastIDs + ` on are more than there are`, nil, "it has given a pod a range of ids that the kernel does not have"},
 		{"kubelet", `"Missing actuated pod level resource record"`, nil, "it has not written down yet what it gave the pod"},
+		{"kubelet", `"Failed to ensure image" err="ImageInspectError"`, berthAway(), "berth is away; the line before says so"},
 		{"kubelet", `"Failed to stop sandbox" podSandboxID`, berthAway(), "berth is away; the line before says so"},
 		{"supervisor", `"the supervisor ended; starting it again"`, []string{supervisorKilled, bothKilled}, "the keeper reports that it was killed"},
 		{"berth", `msg="sandbox is no longer ready" .*its own process ended with code 137"`, kubeletAway(), "a kubelet that starts kills what is in the cgroup of a pod that was deleted by force meanwhile"},
