@@ -45,7 +45,7 @@ func TestOneBerthAdopts(t *testing.T) {
 		}
 		var ids []string
 		for _, sb := range found.Sandboxes {
-			if got := sb.Sandbox.CgroupParent; got != "" { // the engine's default is no pod's
+			if got := sb.Sandbox.CgroupParent; got != "" { // the engine's default cgroup is not a pod's
 				t.Errorf("limits of a pod without a cgroup would hold in %s", got)
 			}
 			ids = append(ids, sb.ID)

@@ -113,7 +113,7 @@ func (e *Engine) usersOf(ctx context.Context, in *translate.ContainerInput) (use
 	if files, err = e.users.Read(ctx, in.Spec.ImageID, bareID); err != nil {
 		return users.Files{}, err
 	}
-	e.objects.remove(in.Spec.ID) // its removal is no end of the container
+	e.objects.remove(in.Spec.ID) // its removal is not an exit
 	if err := e.remove(ctx, bareID); err != nil {
 		return users.Files{}, err
 	}
