@@ -101,6 +101,7 @@ bench: build deps-test deps-e2e ## side by side with containerd, a Docker Engine
 	BERTH_BIN=$(CURDIR)/bin go test -tags "e2e bench integration $(TEST_TAGS)" -count=1 -timeout 2h -run '^TestClusterBesideKind$$' -v ./test/e2e
 
 bench-check: build deps-test deps-e2e ## measures again, and compares the ratios with those of test/bench/ratios.json
+	@test -e test/bench/ratios.json || { echo "test/bench/ratios.json is missing: run make bench on a quiet machine, then out/bench/bin/bench -out out/bench -write-ratios test/bench/ratios.json" >&2; exit 1; }
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
 	out/bench/bin/bench -out out/bench -check test/bench/ratios.json
 

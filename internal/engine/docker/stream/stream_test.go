@@ -38,7 +38,7 @@ func connect(t *testing.T) (client.HijackedResponse, *net.UnixConn) {
 	return client.NewHijackedResponse(dialed, ""), accepted.(*net.UnixConn)
 }
 
-// TestTerminalKeepsItsOutput: the end of a client's input is no end of a terminal.
+// TestTerminalKeepsItsOutput: the end of a client's input does not end the output of a terminal.
 func TestTerminalKeepsItsOutput(t *testing.T) {
 	conn, engine := connect(t)
 	var out bytes.Buffer
