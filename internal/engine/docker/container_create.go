@@ -51,6 +51,7 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 	if err := os.MkdirAll(e.containerDir(spec.ID), 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the container's directory: %w", err)
 	}
+	e.objects.rejoinKnown(spec.SandboxSpec.ID) // systemd may have moved it after its start
 	if in.Devices, err = e.devicesOf(ctx, spec); err != nil {
 		return nil, err
 	}
