@@ -35,6 +35,14 @@ func (x *trial) badArchive(name string, code codes.Code, archive []byte, words .
 	}, code, words}
 }
 
+// wordOfLayers is a word in the message about a layer, none where the engine alone reads layers.
+func (x *trial) wordOfLayers(word string) string {
+	if x.Has(harness.OwnLayers) {
+		return word
+	}
+	return ""
+}
+
 // layered returns a complete archive of an image with these files in its second layer.
 func layered(t *testing.T, files ...imagetest.File) []byte {
 	t.Helper()
@@ -67,7 +75,7 @@ func TestBadArchivesAreRefusedAndLeaveNothing(t *testing.T) {
 	}
 	outside := filepath.Join(t.TempDir(), "outside")
 	up := strings.Repeat("../", 20)
-	x.try(t, []attempt{
+	attempts := []attempt{
 		x.badArchive("empty", invalid, nil, "manifest.json"),
 		x.badArchive("garbage", invalid, bytes.Repeat([]byte("garbage "), 4096), "tar"),
 		x.badArchive("truncated", invalid, good[:len(good)/2], "truncated"),
@@ -77,7 +85,7 @@ func TestBadArchivesAreRefusedAndLeaveNothing(t *testing.T) {
 				data[len(data)/2] ^= 1
 			}
 			return data
-		}), "layer"),
+		}), x.wordOfLayers("layer")),
 		x.badArchive("a config with a bad digest", invalid, edited(t, oci.Bytes(), func(name string, data []byte) []byte {
 			if strings.HasPrefix(name, "blobs/") {
 				data[len(data)-1] ^= 1
@@ -99,15 +107,34 @@ func TestBadArchivesAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badArchive("wrong architecture", codes.Unimplemented, archiveOf(t, imagetest.Spec{Name: "bad:1", Architecture: "s390x", Files: []imagetest.File{{Path: "/a"}}}), "s390x", runtime.GOARCH),
 		x.badArchive("wrong system", codes.Unimplemented, archiveOf(t, imagetest.Spec{Name: "bad:1", OS: "windows", Files: []imagetest.File{{Path: "/a"}}}), "windows"),
 		x.badArchive("name that is none", invalid, archiveOf(t, imagetest.Spec{Name: "UPPER case", Files: []imagetest.File{{Path: "/a"}}}), "UPPER case"),
-
-		x.badArchive("file that climbs", invalid, layered(t, imagetest.File{Path: up + outside[1:], Content: []byte("x"), Raw: true}), "outside", "leads out"),
-		x.badArchive("hard link to a file of the host", invalid, layered(t, imagetest.File{Path: "/passwd", Hardlink: up + "etc/passwd", Raw: true}), "passwd"),
-		x.badArchive("device that hides a directory", invalid, layered(t, imagetest.File{Path: "/etc", Device: 'c'}), "etc"),
 		{"broken off by the client", func() error {
 			_, err := x.Import(io.MultiReader(bytes.NewReader(good[:len(good)/2]), broken{}))
 			return err
 		}, codes.Unknown, []string{"it broke"}}, // the client's own error
-	})
+	}
+	for name, bad := range map[string]struct {
+		file imagetest.File
+		word string
+	}{
+		"file that climbs":                {imagetest.File{Path: up + outside[1:], Content: []byte("x"), Raw: true}, "leads out"},
+		"hard link to a file of the host": {imagetest.File{Path: "/passwd", Hardlink: up + "etc/passwd", Raw: true}, "passwd"},
+		"device that hides a directory":   {imagetest.File{Path: "/etc", Device: 'c'}, "etc"},
+	} {
+		a := x.badArchive(name, invalid, layered(t, bad.file), bad.word)
+		if x.Has(harness.OwnLayers) {
+			attempts = append(attempts, a)
+			continue
+		}
+		t.Run(name, func(t *testing.T) { // refused by the engine, or kept inside
+			if err := a.do(); err != nil {
+				checkRefusal(t, err, invalid, nil)
+			} else if _, err := x.Images.RemoveImage(x.Ctx(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: "bad:1"}}); err != nil {
+				t.Error(err)
+			}
+			x.nothingLeft(t)
+		})
+	}
+	x.try(t, attempts)
 	if _, err := os.Lstat(outside); err == nil {
 		t.Error("a file was made outside of the image")
 	}
