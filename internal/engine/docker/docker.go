@@ -84,6 +84,9 @@ type Rules struct {
 	AllowedAnnotations []string
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
+	// UnusedKeys are keys of the configuration that somebody has set and that have no effect with this
+	// engine. Info names them.
+	UnusedKeys []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults
 	Sysctls  map[string]string

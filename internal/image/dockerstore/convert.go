@@ -6,7 +6,6 @@ import (
 	"time"
 
 	imageapi "github.com/moby/moby/api/types/image"
-	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -33,11 +32,7 @@ func detailsFrom(found *imageapi.InspectResponse) details {
 		d.created = created
 	}
 	if len(found.RootFS.Layers) > 0 {
-		chain := make([]digest.Digest, len(found.RootFS.Layers))
-		for i, layer := range found.RootFS.Layers {
-			chain[i] = digest.Digest(layer)
-		}
-		d.chain = identity.ChainID(chain).String()
+		d.chain = identity.ChainID(diffIDs(found)).String()
 	}
 	return d
 }

@@ -71,7 +71,7 @@ func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	if ctx.Err() != nil || err != nil && !isClosed(x.ended) { // nobody waits for it any more
+	if ctx.Err() != nil || err != nil && !stream.IsClosed(x.ended) { // nobody waits for it any more
 		x.killAll()
 	}
 	stop()
