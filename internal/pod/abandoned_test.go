@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/pod/podtest"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -32,7 +33,7 @@ func TestAbandonedStartIsAwaited(t *testing.T) {
 	answers := make(chan runtimeapi.ContainerState, 3)
 	go func() { answers <- b.status(id).State }()
 	go func() {
-		list, err := b.s.ListContainers(t.Context(), nil)
+		list, err := podtest.Containers(t.Context(), b.s, nil)
 		if err != nil || len(list) != 1 {
 			t.Errorf("list: %v, %v", list, err)
 			return
