@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/pod/events"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 // pods are all rules that a Server calls.
@@ -60,8 +61,11 @@ func (f *fakePods) CheckExec(ctx context.Context, id string) (string, *runtimeap
 	return f.checkExec(ctx, id)
 }
 
-func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
-	return f.list, nil
+func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) (items view.Items, err error) {
+	for _, sb := range f.list {
+		err = errors.Join(err, items.Append(sb))
+	}
+	return items, err
 }
 
 func (f *fakePods) EngineInfo(context.Context) (*engine.Info, error) { return f.info, f.infoErr }

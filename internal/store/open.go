@@ -43,7 +43,10 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read the directory of records: %w", err)
 	}
-	d := &Dir[T]{opts: opts, entries: map[string]*entry[T]{}, names: map[string][]string{}}
+	d := &Dir[T]{
+		opts: opts, entries: map[string]*entry[T]{}, names: map[string][]string{},
+		groups: map[string]map[string]*entry[T]{}, version: 1,
+	}
 
 	var (
 		mu  sync.Mutex
@@ -73,7 +76,9 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 				bad = append(bad, quarantine(opts.Quarantine, path, err))
 				return nil
 			}
-			d.entries[id] = &entry[T]{value: value}
+			e := &entry[T]{value: value}
+			d.entries[id] = e
+			d.joinGroup(value, id, e)
 			if opts.Name != nil {
 				d.addName(opts.Name(value), id)
 			}

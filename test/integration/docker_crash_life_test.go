@@ -53,7 +53,7 @@ func (c *dockerCrash) act(number int, name string, life func(*crashActor, string
 // retry repeats a call that an outage has disturbed, as a kubelet does.
 func (c *dockerCrash) retry(what string, call func(ctx context.Context) error) error {
 	var last error
-	for deadline := time.Now().Add(require.Patience(90 * time.Second)); time.Now().Before(deadline) && !c.hasFailed(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(require.Patience(5 * time.Minute)); time.Now().Before(deadline) && !c.hasFailed(); time.Sleep(20 * time.Millisecond) {
 		begun := time.Now()
 		ctx, stop := context.WithTimeout(context.Background(), require.Patience(40*time.Second))
 		last = call(ctx)

@@ -118,6 +118,8 @@ type Engine struct {
 	// subscribedAt is when the events of the Docker Engine were subscribed to the last time, in
 	// nanoseconds since 1970: the engine may have been away until then.
 	subscribedAt atomic.Int64
+	// engineStarted is when the Docker Engine was started, as of that subscription; zero if not known.
+	engineStarted atomic.Pointer[time.Time]
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
 }

@@ -44,6 +44,8 @@ type fate struct {
 	removing, died atomic.Bool
 	// starting holds back its end while a start is under way.
 	starting endings.Starting
+	// witness has the exit code of its process, from the kernel.
+	witness endings.Witness
 }
 
 // objects maps CRI ids to containers of the Docker Engine. The engine's labels are the
@@ -84,6 +86,9 @@ func (o *objects) forget(id string) {
 	defer o.mu.Unlock()
 	if !o.byID[id].sandbox { // of a sandbox more is left to remove; see removed
 		delete(o.adopted, id)
+	}
+	if obj, ok := o.byID[id]; ok {
+		obj.witness.Close()
 	}
 	delete(o.ids, o.byID[id].engineID)
 	delete(o.byID, id)
@@ -258,11 +263,18 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	o.rejoin(id, got.State.Pid, got.ID)
 	// Without a cgroup of the container the process has ended meanwhile: its pid is a zombie's or
 	// that of a process of others, and none of their cgroups may be killed.
-	if groups, err := o.tree.OfContainer(got.State.Pid, got.ID); got.State.Pid != 0 && err == nil {
-		obj.pid, obj.cgroups = got.State.Pid, groups
+	pid := got.State.Pid
+	if groups, err := o.tree.OfContainer(pid, got.ID); pid != 0 && err == nil {
+		obj.pid, obj.cgroups = pid, groups
 	}
 	obj.upper = upperDir(got, obj.pid)
 	o.put(id, obj)
 	obj, _ = o.cached(id)
+	if obj.pid != 0 {
+		obj.witness.Watch(pid, func() bool {
+			_, err := o.tree.OfContainer(pid, got.ID)
+			return err == nil
+		})
+	}
 	return obj
 }

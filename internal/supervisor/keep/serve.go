@@ -133,9 +133,10 @@ func (c *child) send(f frame, fds []int) error {
 }
 
 func (k *keeper) list(c *child, req frame) error {
-	for _, key := range k.held.keys() {
+	for _, key := range k.held.fds.Keys() {
+		fds, _ := k.held.fds.Get(key)
 		more := frame{op: opList, seq: req.seq, code: codeMore, payload: []byte(key)}
-		if err := c.send(more, k.held.fds[key]); err != nil {
+		if err := c.send(more, fds); err != nil {
 			return err
 		}
 	}

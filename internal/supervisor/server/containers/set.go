@@ -230,15 +230,17 @@ func (s *Set) All() []*Container {
 // left is supervisor.Broken.
 func (s *Set) List() ([]supervisor.Container, error) {
 	list := []supervisor.Container{}
+	known := map[string]bool{}
 	for _, c := range s.All() {
 		list = append(list, c.Describe())
+		known[c.id] = true
 	}
 	ids, err := s.runtime.IDs()
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
-		if !slices.ContainsFunc(list, func(c supervisor.Container) bool { return c.ID == id }) {
+		if !known[id] {
 			list = append(list, supervisor.Container{ID: id, State: supervisor.Broken})
 		}
 	}
