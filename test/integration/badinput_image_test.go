@@ -150,7 +150,7 @@ func TestLinksAndDevicesOfImagesStayInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	up := strings.Repeat("../", 20)
-	if _, err := x.Import(bytes.NewReader(layered(t,
+	_, err = x.Import(bytes.NewReader(layered(t,
 		imagetest.File{Path: "/bin/sh", Content: busybox, Mode: 0o755},
 		imagetest.File{Path: "/swap", Symlink: outside},
 		imagetest.File{Path: "swap/one", Content: []byte("one"), Raw: true},
@@ -158,7 +158,16 @@ func TestLinksAndDevicesOfImagesStayInside(t *testing.T) {
 		imagetest.File{Path: "dir/two", Content: []byte("two"), Raw: true},
 		imagetest.File{Path: "/mem", Device: 'c', Major: 1, Minor: 1, Mode: 0o666},
 		imagetest.File{Path: "/sda", Device: 'b', Major: 8, Mode: 0o666},
-	))); err != nil {
+	)))
+	if err != nil && !x.Has(harness.OwnLayers) { // what the link leads to is not there, inside
+		checkRefusal(t, err, codes.InvalidArgument, nil)
+		if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
+			t.Errorf("outside of the image: %v, %v", entries, err)
+		}
+		x.nothingLeft(t)
+		return
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	config := x.Container("inside", "while :; do sleep 1000; done")
@@ -267,7 +276,7 @@ func TestBadUsersOfImages(t *testing.T) {
 		use("passwd is a link to the host's", "daemon", root, func(s *imagetest.Spec) {
 			s.Files[1] = imagetest.File{Path: "/etc/passwd", Symlink: strings.Repeat("../", 20) + "etc/passwd"}
 		}, "daemon"),
-		use("passwd is a FIFO", "web", root, func(s *imagetest.Spec) { s.Files[1] = imagetest.File{Path: "/etc/passwd", Device: 'p'} }, "web"),
+		use("passwd is a FIFO", "web", root, func(s *imagetest.Spec) { s.Files[1] = imagetest.File{Path: "/etc/passwd", Device: 'p'} }),
 	}
 	for _, user := range []string{"4294967296", "2147483648", "99999999999999999999", "-1", "+0", "1e3", "0x0", " 0", "0:4294967296", "0:-1"} {
 		// passwd has the name, as root. berth must not look it up.
@@ -280,6 +289,10 @@ func TestBadImageRequests(t *testing.T) {
 	x := newTrial(t, harness.Options{Config: "[image]\nno_progress_timeout = \"1s\"\n"})
 	host := x.registry(t)
 	const invalid = codes.InvalidArgument
+	silence, unavailable := codes.Unavailable, "RegistryUnavailable"
+	if x.Docker != nil { // which does not say that it waits for the registry
+		silence, unavailable = codes.DeadlineExceeded, "image.no_progress_timeout"
+	}
 	image := func(ref string) *runtimeapi.ImageSpec { return &runtimeapi.ImageSpec{Image: ref} }
 	pull := func(name string, code codes.Code, ref string, words ...string) attempt {
 		return attempt{"pull of " + name, func() error {
@@ -299,9 +312,9 @@ func TestBadImageRequests(t *testing.T) {
 		pull("another architecture only", codes.Unimplemented, host+"/foreign:1", "s390x", runtime.GOARCH),
 		pull("a layer with a bad digest", invalid, host+"/lies:1", "digest"),
 		pull("a registry that does not listen", codes.Unavailable, "127.0.0.1:1/app:1", "RegistryUnavailable", "refused"),
-		pull("a registry that does not exist", codes.Unavailable, "registry.invalid/app:1", "RegistryUnavailable", "registry.invalid"),
-		pull("a registry that hangs before it answers", codes.Unavailable, host+"/silent:1", "RegistryUnavailable"),
-		pull("a registry that hangs in a layer", codes.Unavailable, host+"/slow:1", "RegistryUnavailable", "sent nothing for 1s"),
+		pull("a registry that does not exist", silence, "registry.invalid/app:1", unavailable, "registry.invalid"),
+		pull("a registry that hangs before it answers", silence, host+"/silent:1", unavailable),
+		pull("a registry that hangs in a layer", silence, host+"/slow:1", unavailable, "for 1s"),
 		{"pull that its client gives up", func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()

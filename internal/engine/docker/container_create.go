@@ -111,7 +111,11 @@ func (e *Engine) usersOf(ctx context.Context, in *translate.ContainerInput) (use
 		return users.Files{}, err
 	}
 	e.objects.put(in.Spec.ID, object{engineID: bareID})
-	if files, err = e.users.Read(ctx, in.Spec.ImageID, bareID); err != nil {
+	files, err = e.users.Read(ctx, in.Spec.ImageID, bareID)
+	if errors.Is(err, errs.Invalid) {
+		err = fmt.Errorf("config.image.image: %w", err)
+	}
+	if err != nil {
 		return users.Files{}, err
 	}
 	e.objects.remove(in.Spec.ID) // its removal is not an exit
