@@ -162,7 +162,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	if err := e.findHost(facts.CgroupDriver); err != nil {
 		return nil, err
 	}
-	e.objects = newObjects(cfg.Client, cfg.Instance, e.tree)
+	e.objects = newObjects(cfg.Client, cfg.Instance, e.tree, cfg.Log)
 	for _, dir := range []string{e.sandboxesDir(), e.containersDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("cannot make a state directory: %w", err)

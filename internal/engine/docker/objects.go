@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -53,6 +54,7 @@ type objects struct {
 	client   *api.Client
 	instance string
 	tree     *cgroup.Tree
+	log      *slog.Logger
 
 	mu   sync.Mutex
 	byID map[string]object
@@ -62,9 +64,9 @@ type objects struct {
 	adopted map[string]bool
 }
 
-func newObjects(c *api.Client, instance string, tree *cgroup.Tree) *objects {
+func newObjects(c *api.Client, instance string, tree *cgroup.Tree, log *slog.Logger) *objects {
 	return &objects{
-		client: c, instance: instance, tree: tree,
+		client: c, instance: instance, tree: tree, log: log,
 		byID: map[string]object{}, ids: map[string]string{}, adopted: map[string]bool{},
 	}
 }
@@ -227,6 +229,28 @@ func (o *objects) inspect(ctx context.Context, id string) (*container.InspectRes
 	return &got.Container, nil
 }
 
+// rejoin brings the processes of a container back into its cgroup; see cgroup.Tree.Rejoin. An engine that
+// is started again takes a container without processes in its cgroup for one that has ended.
+func (o *objects) rejoin(id string, pid int, engineID string) {
+	if pid == 0 {
+		return
+	}
+	moved, err := o.tree.Rejoin(pid, engineID)
+	if moved {
+		o.log.Info("systemd has moved processes of a container out of its cgroup; they are moved back", "id", id, "dockerID", engineID, "pid", pid)
+	}
+	if errs.IgnoreNotFound(err) != nil {
+		o.log.Warn("cannot move the processes of a container back into its cgroup", "id", id, "dockerID", engineID, "error", err)
+	}
+}
+
+// rejoinKnown does the same for a container whose process is known.
+func (o *objects) rejoinKnown(id string) {
+	if obj, ok := o.cached(id); ok {
+		o.rejoin(id, obj.pid, obj.engineID)
+	}
+}
+
 // started caches the process of a running container, with its cgroups and its writable
 // layer.
 func (o *objects) started(id string, got *container.InspectResponse) object {
@@ -236,6 +260,7 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	}
 	obj.engineID, obj.tty, obj.stdinOnce = got.ID, got.Config.Tty, got.Config.StdinOnce
 	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
+	o.rejoin(id, got.State.Pid, got.ID)
 	// Without a cgroup of the container the process has ended meanwhile: its pid is a zombie's or
 	// that of a process of others, and none of their cgroups may be killed.
 	pid := got.State.Pid
