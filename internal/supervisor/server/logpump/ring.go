@@ -207,6 +207,20 @@ func (p *Pump) leaveRing(s *stream) error {
 	return nil
 }
 
+// closeRing leaves the ring for a successor. It moves what is left into the stage if it can, so that
+// also a supervisor which knows no rings can continue.
+func (p *Pump) closeRing(s *stream) {
+	if s.ring == nil {
+		return
+	}
+	if _, _, unfinished := p.journal.pending(); !unfinished {
+		if err := p.leaveRing(s); err != nil {
+			p.cfg.Log.Warn("a ring of output stays for the next supervisor", "error", err)
+		}
+	}
+	p.dropRing(s)
+}
+
 // dropRing closes the ring and gives its slot to another stream.
 func (p *Pump) dropRing(s *stream) {
 	if s.ring == nil {

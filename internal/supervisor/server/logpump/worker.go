@@ -72,7 +72,7 @@ func (p *Pump) release() {
 	p.reopens, p.drains = nil, nil
 	p.loop.unregister(p)
 	for i := range p.streams {
-		p.dropRing(&p.streams[i])
+		p.closeRing(&p.streams[i])
 		p.streams[i].close()
 	}
 	p.journal.close()
