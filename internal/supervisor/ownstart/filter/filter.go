@@ -70,9 +70,13 @@ func (c *Cache) Get(ctx context.Context, seccomp *configs.Seccomp) (*finish.Filt
 			return p.filter, p.err
 		}
 		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("cannot wait for a seccomp filter: %w", ctx.Err())
 		case <-p.done:
+		default:
+			select {
+			case <-p.done:
+			case <-ctx.Done():
+				return nil, fmt.Errorf("cannot wait for a seccomp filter: %w", ctx.Err())
+			}
 		}
 		if p.err == nil || errors.Is(p.err, errs.Unsupported) {
 			return p.filter, p.err
