@@ -93,7 +93,9 @@ func filesystems() []string { return []string{"proc", "sysfs", "tmpfs", "devpts"
 
 // refusedOptions are options of mounts that libcontainer knows and berth's init does not. Others are
 // flags that it knows, or go to the filesystem.
-func refusedOptions() []string { return []string{"remount", "tmpcopyup", "idmap", "ridmap", "iversion"} }
+func refusedOptions() []string {
+	return []string{"remount", "tmpcopyup", "idmap", "ridmap", "iversion"}
+}
 
 // linux checks and clears what is for Linux only.
 func linux(rest *specs.Spec) string {

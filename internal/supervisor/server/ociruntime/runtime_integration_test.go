@@ -18,12 +18,16 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "init" {
 		Init()
+	}
+	if len(os.Args) > 1 && os.Args[1] == filter.Role {
+		filter.Capture()
 	}
 	os.Exit(m.Run())
 }
@@ -71,7 +75,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.r, err = New(filepath.Join(dir, "runc"), host, func(int) bool { return false }); err != nil {
+	if b.r, err = New(filepath.Join(dir, "runc"), host, true, func(int) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	return b

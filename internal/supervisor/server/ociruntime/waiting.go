@@ -19,7 +19,7 @@ import (
 const initName = "runc:[2:INIT]"
 
 // fifo is the path of the container's FIFO.
-func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, "exec.fifo") }
+func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, fifoName) }
 
 // executeTimeout bounds the wait for an init that has written its byte: it makes two more system calls.
 // A program may have the init's name, too.
