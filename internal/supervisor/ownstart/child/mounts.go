@@ -92,8 +92,12 @@ func (c *container) mount(m *order.Mount, index int) error {
 	} else if tree, err = newFilesystem(m, target, made); err != nil {
 		return err
 	}
+	for _, propagation := range m.Tree {
+		if err := propagate(tree, propagation); err != nil {
+			return err
+		}
+	}
 	if err := attach(tree, target); err != nil {
-		unix.Close(tree)
 		return err
 	}
 	for _, propagation := range m.Propagation {

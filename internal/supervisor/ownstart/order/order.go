@@ -65,8 +65,9 @@ type Mount struct {
 	SetAll, ClearAll uint64
 	// ReadOnlyLast makes the mount read-only when all mounts are there.
 	ReadOnlyLast bool
-	// Propagation are propagation types, in their order.
-	Propagation []uint64
+	// Tree are propagation types for the clone of a bind mount before it is mounted, Propagation
+	// those of a mount afterwards, in their order.
+	Tree, Propagation []uint64
 	// Links are made in the new filesystem: name, target, name, target, ...
 	Links []string
 }
@@ -138,6 +139,7 @@ func (m *Mount) encode(w *codec.Writer) {
 		w.Uint(v)
 	}
 	w.Bool(m.ReadOnlyLast)
+	numbers(w, m.Tree)
 	numbers(w, m.Propagation)
 	w.Strings(m.Links)
 }
@@ -161,7 +163,7 @@ func DecodeCreate(b []byte) (*Create, error) {
 	}
 	c.NewCgroup = r.Bool()
 	c.Root = Root{Path: r.String(), ReadOnly: r.Bool(), Tree: readNumbers(r), Final: r.Uint()}
-	c.Mounts = make([]Mount, r.Len(12))
+	c.Mounts = make([]Mount, r.Len(13))
 	for i := range c.Mounts {
 		c.Mounts[i].decode(r)
 	}
@@ -188,7 +190,7 @@ func (m *Mount) decode(r *codec.Reader) {
 		*v = r.Uint()
 	}
 	m.ReadOnlyLast = r.Bool()
-	m.Propagation = readNumbers(r)
+	m.Tree, m.Propagation = readNumbers(r), readNumbers(r)
 	m.Links = r.Strings()
 }
 
