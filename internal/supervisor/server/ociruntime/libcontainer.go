@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -91,19 +92,22 @@ func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO)
 	return pid, nil
 }
 
-func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
+func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error) {
 	return startOwnProgram(ctx,
-		func() (int, error) { return l.startExec(ctx, e, found) },
+		func() (int, error) { return l.startExec(ctx, e, s) },
 		func() error { return nil })
 }
 
-func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
-	c := found.loaded
+func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error) {
+	c, err := load(l.root, e.ContainerID)
+	if err != nil {
+		return 0, err
+	}
 	process, err := newProcess(e.Process)
 	if err != nil {
 		return 0, err
 	}
-	if process.SubCgroupPaths, err = e.Group.MakeBelow(found.Cgroups); err != nil {
+	if process.SubCgroupPaths, err = e.Group.MakeBelow(s.Cgroups); err != nil {
 		return 0, err
 	}
 	if err := giveStreams(c.Config(), process, &e.StdIO); err != nil {
@@ -206,4 +210,37 @@ func setBundle(config *configs.Config, bundle string) {
 			config.Labels[i] = "bundle=" + bundle
 		}
 	}
+}
+
+// startOwnProgram calls start, which lets libcontainer start this process's own program as
+// an init. libcontainer opens the program's file by the path that /proc/self/exe shows. If
+// an upgrade replaces the file between these two steps, the init is another program and the
+// start fails. startOwnProgram then calls undo, and start again: libcontainer finds that the
+// path has changed and takes a copy of the running program.
+func startOwnProgram(ctx context.Context, start func() (pid int, err error), undo func() error) (pid int, err error) {
+	before, err := ownPath()
+	if err != nil {
+		return 0, err
+	}
+	pid, err = start()
+	if err == nil || errs.Kind(err) != nil || ctx.Err() != nil {
+		return pid, err
+	}
+	if now, readErr := ownPath(); readErr != nil || now == before {
+		return 0, err
+	}
+	if undoErr := undo(); undoErr != nil {
+		return 0, fmt.Errorf("%w, and the program of this process was replaced: %w", err, undoErr)
+	}
+	return start()
+}
+
+// ownPath returns the path of this process's program. It ends in " (deleted)" once another
+// file has taken its place.
+func ownPath() (string, error) {
+	path, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return "", fmt.Errorf("cannot find this process's program: %w", err)
+	}
+	return path, nil
 }

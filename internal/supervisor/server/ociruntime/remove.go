@@ -36,6 +36,7 @@ func (r *Runtime) Remove(id string) error {
 		// The state file cannot be read: only the directory is ours, the cgroup is
 		// the caller's.
 	}
+	r.states.Forget(id)
 	if err := os.RemoveAll(r.dir(id)); err != nil {
 		return fmt.Errorf("cannot remove its state: %w", err)
 	}

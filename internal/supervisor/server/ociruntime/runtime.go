@@ -24,6 +24,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -39,6 +40,7 @@ type Runtime struct {
 	root    string
 	host    *Host
 	starter starter
+	states  *execstate.Cache
 }
 
 // New returns a Runtime on root, which it creates when needed. isInit reports whether a process is the
@@ -49,7 +51,13 @@ func New(root string, host *Host, isInit func(pid int) bool) (*Runtime, error) {
 		return nil, fmt.Errorf("cannot make the runtime's state directory: %w", err)
 	}
 	logrus.SetLevel(logrus.ErrorLevel)
-	return &Runtime{root: root, host: host, starter: &libcontainerStarter{root: root, zombies: &zombieReaper{isInit: isInit}}}, nil
+	libcontainer := &libcontainerStarter{root: root, zombies: &zombieReaper{isInit: isInit}}
+	return &Runtime{
+		root:    root,
+		host:    host,
+		starter: &execStarter{starter: libcontainer, own: newOwnExecutor(root)},
+		states:  execstate.New(root),
+	}, nil
 }
 
 // Init is the main function of an init that libcontainer starts. It runs while Go is on the process's
@@ -88,8 +96,6 @@ type Found struct {
 	Created   time.Time
 	// Waiting is true while the init waits to execute the user's program.
 	Waiting bool
-
-	loaded *libcontainer.Container
 }
 
 // Find returns the state of a container, whether its process still runs or not. Kind NotFound when
@@ -107,14 +113,12 @@ func (r *Runtime) found(c *libcontainer.Container) (*Found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the state of container %s: %w", c.ID(), err)
 	}
-	_, fifoErr := os.Lstat(r.fifo(c.ID()))
 	return &Found{
 		Pid:       state.InitProcessPid,
 		StartTime: state.InitProcessStartTime,
 		Cgroups:   state.CgroupPaths,
 		Created:   state.Created,
-		Waiting:   fifoErr == nil,
-		loaded:    c,
+		Waiting:   r.waiting(c.ID()),
 	}, nil
 }
 
@@ -133,8 +137,10 @@ func (r *Runtime) IDs() ([]string, error) {
 	return ids, nil
 }
 
-func (r *Runtime) load(id string) (*libcontainer.Container, error) {
-	c, err := libcontainer.Load(r.root, id)
+func (r *Runtime) load(id string) (*libcontainer.Container, error) { return load(r.root, id) }
+
+func load(root, id string) (*libcontainer.Container, error) {
+	c, err := libcontainer.Load(root, id)
 	switch {
 	case errors.Is(err, libcontainer.ErrNotExist), errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("container %s: %w", id, errs.NotFound)

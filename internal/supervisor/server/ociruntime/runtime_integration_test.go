@@ -18,12 +18,18 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "init" {
-		Init()
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "init":
+			Init()
+		case filter.Role:
+			filter.Capture()
+		}
 	}
 	os.Exit(m.Run())
 }
