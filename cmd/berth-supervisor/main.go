@@ -1,8 +1,9 @@
 // Command berth-supervisor is the parent of containers, and what their inits
 // start from. Its roles: "keep" (the keeper), "serve" (the supervisor, started by
 // the keeper), "selftest", "version", "init", which libcontainer executes,
-// "hold", which namespaces belong to while they are made, and "pod-init", pid 1 of a
-// PID namespace that a pod's containers share, which begins before main.
+// "hold", which namespaces belong to while they are made, "filter", which compiles a seccomp
+// profile, and "pod-init", pid 1 of a PID namespace that a pod's containers share, which begins
+// before main. So do the roles of package child, which become processes of containers.
 package main
 
 import (
@@ -40,8 +41,13 @@ func init() { //nolint:gochecknoinits // see above
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "hold" {
-		podinit.Hold()
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "hold":
+			podinit.Hold()
+		case filter.Role:
+			filter.Capture()
+		}
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil))) // keeper and supervisor log to one file
 	if err := run(os.Args[1:]); err != nil {

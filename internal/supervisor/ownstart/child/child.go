@@ -25,14 +25,20 @@ import (
 // Create is the role of a child that becomes the init of a container.
 const Create = "own-create"
 
-// initName is the name of an init that waits for the start; runc's tools know it.
-const initName = "runc:[2:INIT]"
+// Name is the name of an init that waits for the start; runc's tools know it.
+const Name = "runc:[2:INIT]"
 
 // Until main begins, and no longer, Go runs on the process's first thread: from no other one does the
 // kernel take the SELinux label of a keyring, and an execve on it ends all others.
 func init() { //nolint:gochecknoinits // see above
-	if len(os.Args) == 2 && os.Args[1] == Create {
-		os.Exit(run())
+	if len(os.Args) != 2 {
+		return
+	}
+	switch os.Args[1] {
+	case Create:
+		os.Exit(run(create))
+	case Exec:
+		os.Exit(run(exec))
 	}
 }
 
@@ -42,8 +48,8 @@ const (
 	exitSupervisor = 254
 )
 
-// run returns when the child has failed.
-func run() (code int) {
+// run returns when the child has failed at a step.
+func run(steps func() error) (code int) {
 	// A container that shares the PID namespace sees this process.
 	protect := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	unix.CloseOnExec(fork.Socket)
@@ -55,12 +61,12 @@ func run() (code int) {
 	if protect != nil {
 		return report(fmt.Errorf("cannot protect the process: %w", protect))
 	}
-	if err := setName(initName); err != nil {
+	if err := setName(Name); err != nil {
 		return report(err)
 	}
 	// The supervisor's umask must not change what is made in the container.
 	unix.Umask(0)
-	return report(create())
+	return report(steps())
 }
 
 // report sends the error of a child.

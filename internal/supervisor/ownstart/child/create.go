@@ -95,15 +95,23 @@ func (c *container) number(fds []int) error {
 	return nil
 }
 
-// join enters the cgroups. The kernel takes no lock for a thread that moves itself by the file "tasks",
-// where it waits for a grace period of RCU otherwise. The other threads stay: they end at the execve, and
-// none does anything.
-func (c *container) join() error {
-	for _, fd := range c.Tasks {
+// joinCgroups joins cgroups by their files "tasks". The kernel takes no lock for a thread that moves
+// itself in this way, where it waits for a grace period of RCU otherwise. The other threads stay: they
+// end at the execve, and none does anything.
+func joinCgroups(tasks []int) error {
+	for _, fd := range tasks {
 		if _, err := unix.Write(fd, []byte("0")); err != nil {
 			return fmt.Errorf("cannot join a cgroup: %w", err)
 		}
 		unix.Close(fd)
+	}
+	return nil
+}
+
+// join enters the cgroups.
+func (c *container) join() error {
+	if err := joinCgroups(c.Tasks); err != nil {
+		return err
 	}
 	if err := answer(order.Joined); err != nil {
 		return err

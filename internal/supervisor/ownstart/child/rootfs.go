@@ -25,7 +25,7 @@ func (c *container) enter() error {
 		return err
 	}
 	if c.Console >= 0 {
-		if err := c.openTerminal(); err != nil {
+		if err := c.openTerminal(true); err != nil {
 			return fmt.Errorf("cannot make the terminal: %w", err)
 		}
 	}

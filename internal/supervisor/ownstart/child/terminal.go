@@ -10,8 +10,8 @@ import (
 )
 
 // openTerminal makes a terminal of the container's devpts, sends its master, and makes it the
-// controlling terminal, the standard streams and /dev/console.
-func (c *container) openTerminal() error {
+// controlling terminal, the standard streams and, if console is true, /dev/console.
+func (c *container) openTerminal(console bool) error {
 	master, slave, err := c.newTerminal()
 	if err != nil {
 		return err
@@ -22,8 +22,10 @@ func (c *container) openTerminal() error {
 			return fmt.Errorf("set its size: %w", err)
 		}
 	}
-	if err := c.mountConsole(slave); err != nil {
-		return fmt.Errorf("mount it on /dev/console: %w", err)
+	if console {
+		if err := c.mountConsole(slave); err != nil {
+			return fmt.Errorf("mount it on /dev/console: %w", err)
+		}
 	}
 	if err := unix.Sendmsg(c.Console, []byte("/dev/ptmx"), unix.UnixRights(master), nil, unix.MSG_NOSIGNAL); err != nil {
 		return fmt.Errorf("send it: %w", err)

@@ -60,13 +60,7 @@ func FromSpec(p *specs.Process, filter *Filter) (*Process, error) {
 		out.Rlimits = append(out.Rlimits, Rlimit{Kind: kind, Soft: limit.Soft, Hard: limit.Hard})
 	}
 	if c := p.Capabilities; c != nil {
-		out.Capabilities = &Capabilities{
-			Bounding:    mask(c.Bounding),
-			Effective:   mask(c.Effective),
-			Permitted:   mask(c.Permitted),
-			Inheritable: mask(c.Inheritable),
-			Ambient:     mask(c.Ambient),
-		}
+		out.Capabilities = CapabilitySets(c.Bounding, c.Effective, c.Permitted, c.Inheritable, c.Ambient)
 	}
 	return out, nil
 }
@@ -99,12 +93,30 @@ func environment(env []string) (out []string, needsHome bool, err error) {
 	return out, needsHome, nil
 }
 
+// CapabilitySets returns the sets of capabilities that names name ("CAP_CHOWN"). It leaves out unknown
+// ones.
+func CapabilitySets(bounding, effective, permitted, inheritable, ambient []string) *Capabilities {
+	return &Capabilities{
+		Bounding:    mask(bounding),
+		Effective:   mask(effective),
+		Permitted:   mask(permitted),
+		Inheritable: mask(inheritable),
+		Ambient:     mask(ambient),
+	}
+}
+
 // mask returns the set of the capabilities that names names ("CAP_CHOWN"). It leaves out unknown ones.
 func mask(names []string) uint64 {
 	var set uint64
-	for _, c := range capability.ListKnown() {
-		if slices.Contains(names, "CAP_"+strings.ToUpper(c.String())) {
-			set |= 1 << uint(c)
+	for _, name := range names {
+		upper, found := strings.CutPrefix(name, "CAP_")
+		if !found || upper != strings.ToUpper(upper) {
+			continue
+		}
+		for _, c := range capability.ListKnown() {
+			if strings.EqualFold(upper, c.String()) {
+				set |= 1 << uint(c)
+			}
 		}
 	}
 	return set

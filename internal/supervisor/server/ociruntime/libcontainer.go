@@ -20,6 +20,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -103,19 +104,22 @@ func makeState(root, id string, config *configs.Config) (*libcontainer.Container
 	return c, nil
 }
 
-func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
+func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error) {
 	return startOwnProgram(ctx,
-		func() (int, error) { return l.startExec(ctx, e, found) },
+		func() (int, error) { return l.startExec(ctx, e, s) },
 		func() error { return nil })
 }
 
-func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
-	c := found.loaded
+func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error) {
+	c, err := load(l.root, e.ContainerID)
+	if err != nil {
+		return 0, err
+	}
 	process, err := newProcess(e.Process)
 	if err != nil {
 		return 0, err
 	}
-	if process.SubCgroupPaths, err = e.Group.MakeBelow(found.Cgroups); err != nil {
+	if process.SubCgroupPaths, err = e.Group.MakeBelow(s.Cgroups); err != nil {
 		return 0, err
 	}
 	if err := giveStreams(c.Config(), process, &e.StdIO); err != nil {

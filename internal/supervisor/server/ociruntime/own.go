@@ -9,11 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer/configs"
-	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -24,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/ownplan"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/sealedexe"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -38,12 +37,8 @@ type ownStarter struct {
 	// refusal is why no container of this host can have berth's init, "" for no reason.
 	refusal string
 	filters filter.Cache
-
-	once sync.Once
-	// program, core and err are set by prepare.
-	program *fork.Program
-	core    bool
-	err     error
+	// program is opened for the first container.
+	program func() (*fork.Program, error)
 }
 
 // ownPlan is the payload of a plan for berth's own init.
@@ -67,15 +62,15 @@ func (o *ownStarter) plan(p *Plan, bundle string, spec *specs.Spec, systemd bool
 
 // planOwn adds the order to a plan of libcontainer's, or returns why not.
 func (o *ownStarter) planOwn(p *Plan, spec *specs.Spec) (reason string) {
-	if o.once.Do(o.prepare); o.err != nil {
-		return o.err.Error()
+	if _, err := o.program(); err != nil {
+		return err.Error()
 	}
 	plan := p.payload.(*libcontainerPlan)
 	hierarchies, err := hierarchiesOf(p.Cgroups)
 	if err != nil {
 		return err.Error()
 	}
-	built, err := ownplan.Build(plan.config, &ownplan.Host{Hierarchies: hierarchies, Core: o.core})
+	built, err := ownplan.Build(plan.config, &ownplan.Host{Hierarchies: hierarchies, Core: hasCore()})
 	if err != nil {
 		return err.Error()
 	}
@@ -115,20 +110,16 @@ func keyringOf(id string) (name string, access uint32) {
 	return "_ses." + id, userSearch
 }
 
-// prepare seals this program for the children that it starts.
-func (o *ownStarter) prepare() {
-	if o.err = checkStatic(); o.err != nil {
-		return
+// openProgram returns this program, for the children that it starts. dir is the state directory.
+func openProgram(dir string) (*fork.Program, error) {
+	if err := checkStatic(); err != nil {
+		return nil, err
 	}
-	exe, err := sealedProgram(o.root)
+	exe, err := sealedexe.Open(dir)
 	if err != nil {
-		o.err = fmt.Errorf("berth's program cannot be sealed: %w", err)
-		return
+		return nil, err
 	}
-	o.program = fork.New(exe, o.root)
-	if _, err := os.Stat("/proc/kcore"); err == nil {
-		o.core = true
-	}
+	return fork.New(exe, dir), nil
 }
 
 // checkStatic refuses a program that needs a loader: a child has no other file than the program.
@@ -142,15 +133,6 @@ func checkStatic() error {
 		return errors.New("berth's program is not linked statically")
 	}
 	return nil
-}
-
-// sealedProgram returns this program as a file that no container can write to (CVE-2019-5736). dir is an
-// existing directory.
-func sealedProgram(dir string) (*os.File, error) {
-	if exeseal.IsSelfExeCloned() {
-		return os.OpenFile("/proc/self/exe", unix.O_PATH, 0)
-	}
-	return exeseal.CloneSelfExe(dir)
 }
 
 // ownRefusal returns why this host cannot have berth's own init, "" for no reason.
@@ -205,6 +187,12 @@ func hierarchiesOf(paths cgroup.Paths) ([]ownplan.Hierarchy, error) {
 		all = append(all, ownplan.Hierarchy{Name: filepath.Base(m.Mountpoint), Dir: dir})
 	}
 	return all, nil
+}
+
+// hasCore is true when the kernel has /proc/kcore.
+func hasCore() bool {
+	_, err := os.Stat("/proc/kcore")
+	return err == nil
 }
 
 // cloneFlags are the kinds of namespaces that a child is born into.

@@ -2,7 +2,6 @@ package ociruntime
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/opencontainers/cgroups"
@@ -56,34 +54,35 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 	if err != nil {
 		return 0, err
 	}
-	if s.child, err = o.program.Start(request); err != nil {
+	program, err := o.program()
+	if err != nil {
+		return 0, err
+	}
+	if s.child, err = program.Start(request); err != nil {
 		var refused *fork.JoinError
 		if errors.As(err, &refused) {
 			return 0, fmt.Errorf("%w: %w", err, errs.Invalid)
 		}
 		return 0, err
 	}
-	defer s.child.Conn.Close()
-	defer s.child.Pidfd.Close()
+	// An init that hangs in a mount takes no signal: the conversation must end nevertheless.
 	stop := context.AfterFunc(ctx, func() {
-		// The conversation ends with an error.
-		_ = sysproc.SignalPidfd(s.child.Pidfd, syscall.SIGKILL)
-		_ = s.child.Conn.SetDeadline(time.Unix(1, 0))
+		_ = s.child.Conn.SetDeadline(time.Unix(1, 0)) // it fails on a closed socket only
 	})
-	err = s.converse()
+	err = s.converse(ctx)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
-	if err == nil {
-		return s.child.Pid, nil
+	if err != nil {
+		s.child.Kill()
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("%w (%w)", cause(ctx), err)
+		}
+		return 0, err
 	}
-	if killErr := s.kill(ctx); killErr != nil {
-		err = errors.Join(err, killErr)
-	}
-	if ctx.Err() != nil {
-		return 0, fmt.Errorf("%w (%w)", cause(ctx), err)
-	}
-	return 0, err
+	s.child.Conn.Close()
+	s.child.Pidfd.Close()
+	return s.child.Pid, nil
 }
 
 // prepare makes what the init needs, and says how it begins.
@@ -215,27 +214,28 @@ func optional(controller string) bool {
 }
 
 // converse sends the order, and returns when the init waits for the start.
-func (s *ownInit) converse() error {
-	encoded := s.own.order.Encode()
-	head := binary.NativeEndian.AppendUint32(nil, uint32(len(encoded)))
-	if err := sysfd.SendFiles(s.child.Conn, head, s.sent); err != nil {
-		return s.lost(err)
-	}
-	if _, err := s.child.Conn.Write(encoded); err != nil {
+func (s *ownInit) converse(ctx context.Context) error {
+	if err := s.child.Send(s.own.order.Encode(), s.sent); err != nil {
 		return s.lost(err)
 	}
 	if err := s.writeState(); err != nil {
 		return err
 	}
 	for ready := false; ; {
-		message, err := s.receive()
-		if errors.Is(err, io.EOF) && ready {
-			return nil
-		}
-		if err != nil {
+		answer, err := s.child.Receive(ctx)
+		var failed *failure.Failure
+		switch {
+		case errors.As(err, &failed):
+			if failed.Part == failure.OfProgram || failed.Part == failure.OfDirectory {
+				return &ProgramError{failed.Text}
+			}
+			return failed.Err()
+		case errors.Is(err, io.EOF) && ready:
+			return s.checkWaits()
+		case err != nil:
 			return s.lost(err)
 		}
-		switch order.Answer(message[0]) {
+		switch answer {
 		case order.Joined:
 		case order.Mounted:
 			if err := s.own.cgroups.Set(s.own.config.Cgroups.Resources); err != nil {
@@ -253,10 +253,8 @@ func (s *ownInit) converse() error {
 			if err := s.letGo(); err != nil {
 				return err
 			}
-		case order.Failed:
-			return failed(message[1:])
 		default:
-			return fmt.Errorf("the init of container %s sent %q", s.plan.ID, message)
+			return fmt.Errorf("the init of container %s sent %q", s.plan.ID, answer)
 		}
 	}
 }
@@ -269,20 +267,13 @@ func (s *ownInit) letGo() error {
 	return nil
 }
 
-// receive returns a message of the init, of one byte at least.
-func (s *ownInit) receive() ([]byte, error) {
-	head := make([]byte, 4)
-	if _, err := io.ReadFull(s.child.Conn, head); err != nil {
-		return nil, err
+// checkWaits returns an error when the init has ended: its end closes the socket, too.
+func (s *ownInit) checkWaits() error {
+	ended, err := sysproc.PidfdEnded(s.child.Pidfd)
+	if err == nil && ended {
+		err = s.lost(io.EOF)
 	}
-	const longest = 1 << 20
-	length := binary.NativeEndian.Uint32(head)
-	if length == 0 || length > longest {
-		return nil, fmt.Errorf("a message of %d bytes came from the init", length)
-	}
-	message := make([]byte, length)
-	_, err := io.ReadFull(s.child.Conn, message)
-	return message, err
+	return err
 }
 
 // lost is the error of an init that has ended without a word, as err shows.
@@ -292,34 +283,6 @@ func (s *ownInit) lost(err error) error {
 		return &errs.Fault{Cause: errs.CauseLimit, Path: "memory.max", Err: err}
 	}
 	return fmt.Errorf("the init of container %s ended while it was created: %w", s.plan.ID, err)
-}
-
-// failed returns the error that the init has sent.
-func failed(encoded []byte) error {
-	f, err := failure.Decode(encoded)
-	if err != nil {
-		return err
-	}
-	if f.Part == failure.OfProgram || f.Part == failure.OfDirectory {
-		return &ProgramError{f.Text}
-	}
-	return f.Err()
-}
-
-// kill ends the init and reaps it.
-func (s *ownInit) kill(ctx context.Context) error {
-	late, stop := context.WithTimeout(context.WithoutCancel(ctx), killedTimeout)
-	defer stop()
-	if err := sysproc.SignalPidfd(s.child.Pidfd, syscall.SIGKILL); err != nil && !errors.Is(err, errs.NotFound) {
-		return fmt.Errorf("cannot kill the init: %w", err)
-	}
-	if err := sysproc.AwaitExit(late, s.child.Pidfd); err != nil {
-		return fmt.Errorf("the init does not die: %w", errors.Join(err, errs.Deadline))
-	}
-	if _, _, err := sysproc.ReapChild(s.child.Pidfd); err != nil && !errors.Is(err, errs.NotFound) {
-		return fmt.Errorf("cannot reap the init: %w", err)
-	}
-	return nil
 }
 
 // writeState writes the state in runc's format to a file beside its place.

@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,6 +26,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -40,6 +43,7 @@ type Runtime struct {
 	root    string
 	host    *Host
 	starter starter
+	states  *execstate.Cache
 }
 
 // New returns a Runtime on root, which it creates when needed. With own, berth's own init starts the
@@ -51,10 +55,14 @@ func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime
 		return nil, fmt.Errorf("cannot make the runtime's state directory: %w", err)
 	}
 	logrus.SetLevel(logrus.ErrorLevel)
-	r := &Runtime{root: root, host: host}
 	lib := &libcontainerStarter{root: root, zombies: &zombieReaper{isInit: isInit}}
-	if r.starter = lib; own {
-		r.starter = &ownStarter{libcontainerStarter: lib, refusal: ownRefusal(host)}
+	r := &Runtime{root: root, host: host, starter: lib, states: execstate.New(root)}
+	if own {
+		program := sync.OnceValues(func() (*fork.Program, error) { return openProgram(root) })
+		r.starter = &execStarter{
+			starter: &ownStarter{libcontainerStarter: lib, refusal: ownRefusal(host), program: program},
+			own:     newOwnExecutor(program),
+		}
 	}
 	return r, nil
 }
@@ -124,6 +132,7 @@ func (r *Runtime) Remove(id string) error {
 		// The state file cannot be read: only the directory is ours, the cgroup is
 		// the caller's.
 	}
+	r.states.Forget(id)
 	if err := os.RemoveAll(r.dir(id)); err != nil {
 		return fmt.Errorf("cannot remove its state: %w", err)
 	}
@@ -139,8 +148,6 @@ type Found struct {
 	Created   time.Time
 	// Waiting is true while the init waits to execute the user's program.
 	Waiting bool
-
-	loaded *libcontainer.Container
 }
 
 // Find returns the state of a container, whether its process still runs or not. Kind NotFound when
@@ -158,14 +165,12 @@ func (r *Runtime) found(c *libcontainer.Container) (*Found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the state of container %s: %w", c.ID(), err)
 	}
-	_, fifoErr := os.Lstat(r.fifo(c.ID()))
 	return &Found{
 		Pid:       state.InitProcessPid,
 		StartTime: state.InitProcessStartTime,
 		Cgroups:   state.CgroupPaths,
 		Created:   state.Created,
-		Waiting:   fifoErr == nil,
-		loaded:    c,
+		Waiting:   r.waiting(c.ID()),
 	}, nil
 }
 
@@ -184,8 +189,10 @@ func (r *Runtime) IDs() ([]string, error) {
 	return ids, nil
 }
 
-func (r *Runtime) load(id string) (*libcontainer.Container, error) {
-	c, err := libcontainer.Load(r.root, id)
+func (r *Runtime) load(id string) (*libcontainer.Container, error) { return load(r.root, id) }
+
+func load(root, id string) (*libcontainer.Container, error) {
+	c, err := libcontainer.Load(root, id)
 	switch {
 	case errors.Is(err, libcontainer.ErrNotExist), errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("container %s: %w", id, errs.NotFound)

@@ -23,8 +23,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "init" {
-		Init()
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "init":
+			Init()
+		case filter.Role:
+			filter.Capture()
+		}
 	}
 	if len(os.Args) > 1 && os.Args[1] == filter.Role {
 		filter.Capture()

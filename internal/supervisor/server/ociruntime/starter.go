@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 )
 
 // starter starts the processes of containers. libcontainerStarter is one. Another one
@@ -19,5 +21,5 @@ type starter interface {
 	create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error)
 	// exec is Runtime.Exec in a container that runs and is not frozen. The process fits the
 	// host.
-	exec(ctx context.Context, e *Exec, found *Found) (pid int, err error)
+	exec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error)
 }
