@@ -99,7 +99,7 @@ func (b *bench) create(id string) (*Plan, *Starting) {
 			Namespaces:  []specs.LinuxNamespace{{Type: "mount"}, {Type: "pid"}},
 		},
 	}
-	plan, err := b.r.Plan(id, b.dir, spec, false, time.Minute)
+	plan, err := b.r.Plan(spec, &PlanRequest{ID: id, Bundle: b.dir, Timeout: time.Minute})
 	if err != nil {
 		b.t.Fatal(err)
 	}
