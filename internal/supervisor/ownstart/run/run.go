@@ -126,7 +126,12 @@ func awaitExecuted(ctx context.Context, c *fork.Child) error {
 		case err != nil:
 			return err
 		case ended && isChild(c.Pid):
-			return errors.New("the child of an exec was killed, or has failed, before it executed the program (perhaps it ran out of memory)")
+			status, _, err := sysproc.PeekChild(c.Pidfd)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("the child of an exec ended before it executed the program, with code %d (137 may mean that memory ran out)",
+				sysproc.ExitCode(status))
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(end):
