@@ -35,6 +35,9 @@ func init() { //nolint:gochecknoinits // see above
 	if len(os.Args) > 1 && os.Args[1] == "init" {
 		ociruntime.Init()
 	}
+	if len(os.Args) > 1 && os.Args[1] == filter.Role {
+		filter.Capture()
+	}
 }
 
 func main() {
@@ -80,6 +83,7 @@ func serve(args []string) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.StringVar(&opts.StateDir, "state", "", "state directory, on tmpfs")
 	flags.BoolVar(&opts.ExitWhenIdle, "exit-when-idle", false, "end when there has been no container and no client for a while")
+	flags.BoolVar(&opts.OwnInit, "own-init", true, "let berth's own init start the containers that it can, and libcontainer the others")
 	level := slog.LevelInfo
 	flags.TextVar(&level, "log-level", level, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {

@@ -93,7 +93,13 @@ func filesystems() []string { return []string{"proc", "sysfs", "tmpfs", "devpts"
 
 // refusedOptions are options of mounts that libcontainer knows and berth's init does not. Others are
 // flags that it knows, or go to the filesystem.
-func refusedOptions() []string { return []string{"remount", "tmpcopyup", "idmap", "ridmap", "iversion"} }
+func refusedOptions() []string {
+	return []string{"remount", "tmpcopyup", "idmap", "ridmap", "iversion"}
+}
+
+// smallMemory is a memory limit that a container may exceed before its program runs. libcontainer reports
+// that. The memory of berth's init is not charged to the container, so the program would be killed.
+const smallMemory = 8 << 20
 
 // linux checks and clears what is for Linux only.
 func linux(rest *specs.Spec) string {
@@ -136,6 +142,9 @@ func linux(rest *specs.Spec) string {
 		return fmt.Sprintf("linux.rootfsPropagation %q is not handled by berth's init", l.RootfsPropagation)
 	}
 	l.RootfsPropagation = ""
+	if r := l.Resources; r != nil && r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 && *r.Memory.Limit < smallMemory {
+		return fmt.Sprintf("with a memory limit of %d bytes only libcontainer can report that it is too low", *r.Memory.Limit)
+	}
 	l.Resources = nil // package cgroups sets all of them, for both starters
 	l.CgroupsPath, l.Sysctl = "", nil
 	l.MaskedPaths, l.ReadonlyPaths = nil, nil

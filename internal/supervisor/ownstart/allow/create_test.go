@@ -62,11 +62,13 @@ func TestReasonNamesTheField(t *testing.T) {
 		"hooks.prestart": func(s *specs.Spec) {
 			s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x"}}} //nolint:staticcheck // older tools still use it
 		},
-		"process.scheduler":   func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{} },
-		"linux.personality":   func(s *specs.Spec) { s.Linux.Personality = &specs.LinuxPersonality{} },
-		"linux.mountLabel":    func(s *specs.Spec) { s.Linux.MountLabel = "x" },
-		"mounts.uidMappings":  func(s *specs.Spec) { s.Mounts[0].UIDMappings = []specs.LinuxIDMapping{{Size: 1}} },
-		`type "user"`:         func(s *specs.Spec) { s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "user"}) },
+		"process.scheduler":  func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{} },
+		"linux.personality":  func(s *specs.Spec) { s.Linux.Personality = &specs.LinuxPersonality{} },
+		"linux.mountLabel":   func(s *specs.Spec) { s.Linux.MountLabel = "x" },
+		"mounts.uidMappings": func(s *specs.Spec) { s.Mounts[0].UIDMappings = []specs.LinuxIDMapping{{Size: 1}} },
+		`type "user"`: func(s *specs.Spec) {
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "user"})
+		},
 		`type "nfs"`:          func(s *specs.Spec) { s.Mounts[0].Type = "nfs" },
 		`option "tmpcopyup"`:  func(s *specs.Spec) { s.Mounts[0].Options = append(s.Mounts[0].Options, "tmpcopyup") },
 		"a mount namespace":   func(s *specs.Spec) { s.Linux.Namespaces = nil },

@@ -2,11 +2,11 @@ package child
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
@@ -54,6 +54,10 @@ func create() error {
 	if err := answer(order.Mounted); err != nil {
 		return err
 	}
+	// While the limits are set, the kernel refuses devices for a moment.
+	if err := awaitGo(); err != nil {
+		return err
+	}
 	if err := c.enter(); err != nil {
 		return err
 	}
@@ -69,7 +73,8 @@ func create() error {
 	if err := c.Process.Become(c.proc); err != nil {
 		return err
 	}
-	return c.execute()
+	c.execute()
+	return nil
 }
 
 // number replaces the numbers of descriptors in the order by the descriptors.
@@ -146,18 +151,27 @@ func (c *container) openProc() error {
 }
 
 // execute waits for the start, and executes the program. The start is described in ociruntime/waiting.go.
-func (c *container) execute() error {
-	// From here on only the exit code can show a failure.
+// It does not return. An error can only be shown by the exit code and on the container's stderr: nobody
+// listens any more.
+func (c *container) execute() {
 	unix.Close(fork.Socket)
-	fifo, err := unix.Openat(int(c.proc), "thread-self/fd/"+strconv.Itoa(c.Fifo), unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	for err == unix.EINTR {
-		fifo, err = unix.Openat(int(c.proc), "thread-self/fd/"+strconv.Itoa(c.Fifo), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	fifo, err := c.openFifo()
+	if err == nil {
+		_, err = unix.Write(fifo, []byte("0"))
 	}
-	if err != nil {
-		return failure.New(failure.OfHost, "", "cannot wait for the start: %w", err)
+	if err == nil {
+		err = c.Process.Exec(-1)
 	}
-	if _, err := unix.Write(fifo, []byte("0")); err != nil {
-		return failure.New(failure.OfHost, "", "cannot report the start: %w", err)
+	_, _ = unix.Write(2, []byte(err.Error()+"\n"))
+	os.Exit(exitFailed)
+}
+
+// openFifo returns when somebody reads from the FIFO.
+func (c *container) openFifo() (int, error) {
+	for {
+		fd, err := unix.Openat(int(c.proc), "thread-self/fd/"+strconv.Itoa(c.Fifo), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
 	}
-	return c.Process.Exec(-1)
 }

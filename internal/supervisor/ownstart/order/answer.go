@@ -7,7 +7,7 @@ type Answer byte
 const (
 	// Joined: the init is in all its cgroups. A kill of the cgroup reaches it.
 	Joined Answer = 'j'
-	// Mounted: all mounts are made. The limits can be set.
+	// Mounted: all mounts are made. The limits can be set. The init waits for Go.
 	Mounted Answer = 'm'
 	// Ready: all is made that the spec says. The init waits for Go.
 	Ready Answer = 'r'
@@ -15,7 +15,7 @@ const (
 	Failed Answer = 'f'
 )
 
-// Go is the supervisor's byte for an init that is ready. The init then takes the program's rights, and
+// Go is the supervisor's byte for an init that waits. After Ready the init takes the program's rights, and
 // closes the socket when it waits for the start.
 const Go = 'g'
 

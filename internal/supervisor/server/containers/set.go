@@ -60,6 +60,8 @@ type Options struct {
 	// Keeper is this process's parent; nil when there is none.
 	Keeper  Keeper
 	Clients Clients
+	// OwnInit lets berth's own init start the containers that it can.
+	OwnInit bool
 	Logger  *slog.Logger
 }
 
@@ -123,7 +125,7 @@ func New(opts Options) (*Set, error) {
 	if s.host, err = ociruntime.ReadHost(); err != nil {
 		return nil, err
 	}
-	if s.runtime, err = ociruntime.New(filepath.Join(opts.StateDir, "runc"), s.host, s.isInit); err != nil {
+	if s.runtime, err = ociruntime.New(filepath.Join(opts.StateDir, "runc"), s.host, opts.OwnInit, s.isInit); err != nil {
 		return nil, err
 	}
 	if s.loop, err = logpump.NewLoop(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -33,6 +34,7 @@ type libcontainerStarter struct {
 type libcontainerPlan struct {
 	config  *configs.Config
 	process *libcontainer.Process
+	cgroups cgroups.Manager
 }
 
 func (l *libcontainerStarter) plan(p *Plan, bundle string, spec *specs.Spec, systemd bool) error {
@@ -61,7 +63,8 @@ func (l *libcontainerStarter) plan(p *Plan, bundle string, spec *specs.Spec, sys
 		return fmt.Errorf("cannot use the cgroup of container %s: %w: %w", p.ID, err, errs.Invalid)
 	}
 	p.Cgroups = cm.GetPaths()
-	p.payload = &libcontainerPlan{config, process}
+	p.payload = &libcontainerPlan{config, process, cm}
+	p.Starter = Name
 	return nil
 }
 
@@ -73,14 +76,9 @@ func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (p
 
 func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
 	plan := p.payload.(*libcontainerPlan)
-	c, err := libcontainer.Create(l.root, p.ID, plan.config)
-	switch {
-	case errors.Is(err, libcontainer.ErrExist), errors.Is(err, fs.ErrExist):
-		return 0, fmt.Errorf("container %s: %w", p.ID, errs.Exists)
-	case errors.Is(err, libcontainer.ErrInvalidID):
-		return 0, fmt.Errorf("container id %q: %w", p.ID, errs.Invalid)
-	case err != nil:
-		return 0, classify(err, plan.config.Rootfs)
+	c, err := makeState(l.root, p.ID, plan.config)
+	if err != nil {
+		return 0, err
 	}
 	io.apply(plan.process)
 	if err := within(ctx, p.Cgroups, plan.process, func() error { return startFault(c.Start(plan.process)) }); err != nil {
@@ -90,6 +88,20 @@ func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO)
 		return 0, fmt.Errorf("cannot learn the pid of container %s: %w", p.ID, err)
 	}
 	return pid, nil
+}
+
+// makeState makes the state directory of a new container, and checks its configuration and its cgroup.
+func makeState(root, id string, config *configs.Config) (*libcontainer.Container, error) {
+	c, err := libcontainer.Create(root, id, config)
+	switch {
+	case errors.Is(err, libcontainer.ErrExist), errors.Is(err, fs.ErrExist):
+		return nil, fmt.Errorf("container %s: %w", id, errs.Exists)
+	case errors.Is(err, libcontainer.ErrInvalidID):
+		return nil, fmt.Errorf("container id %q: %w", id, errs.Invalid)
+	case err != nil:
+		return nil, classify(err, config.Rootfs)
+	}
+	return c, nil
 }
 
 func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error) {

@@ -19,7 +19,6 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/run"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
-	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/sealedexe"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -67,20 +66,20 @@ type execParts struct {
 	proc, null *os.File
 }
 
-// newOwnExecutor returns an ownExecutor. dir is the state directory.
-func newOwnExecutor(dir string) *ownExecutor {
+// newOwnExecutor returns an ownExecutor.
+func newOwnExecutor(program func() (*fork.Program, error)) *ownExecutor {
 	return &ownExecutor{
-		parts:  sync.OnceValues(func() (*execParts, error) { return openExecParts(dir) }),
+		parts:  sync.OnceValues(func() (*execParts, error) { return openExecParts(program) }),
 		logged: make(map[string]bool),
 	}
 }
 
-func openExecParts(dir string) (*execParts, error) {
-	exe, err := sealedexe.Open(dir)
+func openExecParts(program func() (*fork.Program, error)) (*execParts, error) {
+	shared, err := program()
 	if err != nil {
 		return nil, err
 	}
-	p := &execParts{program: fork.New(exe, dir)}
+	p := &execParts{program: shared}
 	if p.proc, err = os.OpenFile("/proc", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return nil, fmt.Errorf("cannot open the host's procfs: %w", err)
 	}

@@ -22,6 +22,9 @@ type Plan struct {
 	Cgroups cgroup.Paths
 	// UID and GID are the host's ids of the user that the program runs as. It owns the pipes.
 	UID, GID int
+	// Starter is the name of what creates the container, and Reason why it is not berth's own
+	// init, for people. Create may change both.
+	Starter, Reason string
 
 	// payload is what the starter has computed for create.
 	payload any

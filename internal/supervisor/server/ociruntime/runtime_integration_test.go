@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 			filter.Capture()
 		}
 	}
+	if len(os.Args) > 1 && os.Args[1] == filter.Role {
+		filter.Capture()
+	}
 	os.Exit(m.Run())
 }
 
@@ -80,7 +83,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.r, err = New(filepath.Join(dir, "runc"), host, func(int) bool { return false }); err != nil {
+	if b.r, err = New(filepath.Join(dir, "runc"), host, true, func(int) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	return b
