@@ -36,7 +36,7 @@ type ownStarter struct {
 	*libcontainerStarter
 	// refusal is why no container of this host can have berth's init, "" for no reason.
 	refusal string
-	filters filter.Cache
+	filters *filter.Cache
 	// program is opened for the first container.
 	program func() (*fork.Program, error)
 }

@@ -64,10 +64,6 @@ func (b *bench) ways() map[string]execWay {
 // staticParts are those with a supervisor that is linked statically, as children have no other file. A
 // test's program is not.
 func staticParts(dir string) (*execParts, error) {
-	parts, err := openExecParts(dir)
-	if err != nil {
-		return nil, err
-	}
 	binary := filepath.Join(os.Getenv("BERTH_BIN"), "berth-supervisor")
 	if os.Getenv("BERTH_BIN") == "" {
 		binary = filepath.Join(dir, "berth-supervisor")
@@ -82,8 +78,7 @@ func staticParts(dir string) (*execParts, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts.program = fork.New(exe, dir)
-	return parts, nil
+	return openExecParts(func() (*fork.Program, error) { return fork.New(exe, dir), nil })
 }
 
 // output runs a process and returns its output and its wait status.
