@@ -137,7 +137,9 @@ func checkStatic() error {
 
 // ownRefusal returns why this host cannot have berth's own init, "" for no reason.
 func ownRefusal(host *Host) string {
-	for _, name := range []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_MKNOD", "CAP_CHOWN", "CAP_DAC_OVERRIDE"} {
+	// Without CAP_SYS_PTRACE, a container could have all that a child has, and trace it in the
+	// moment before it protects itself.
+	for _, name := range []string{"CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_MKNOD", "CAP_CHOWN", "CAP_DAC_OVERRIDE"} {
 		if !host.Bounding[name] {
 			return "the supervisor lacks " + name
 		}
