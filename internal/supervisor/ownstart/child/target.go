@@ -51,6 +51,9 @@ func (c *container) makeDir(name string) (int, error) {
 	if err != unix.ENOENT {
 		return fd, err
 	}
+	if name, err = c.expand(name); err != nil {
+		return -1, err
+	}
 	parts := strings.Split(strings.TrimPrefix(clean(name), "/"), "/")
 	// The longest path that exists.
 	made := 0
@@ -69,7 +72,7 @@ func (c *container) makeDir(name string) (int, error) {
 			unix.Close(fd)
 			return -1, fmt.Errorf("mkdir %s: %w", part, err)
 		}
-		// No link: one that leads nowhere was not made by us.
+		// A link was not there before.
 		next, err := unix.Openat(fd, part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		unix.Close(fd)
 		if err != nil {
@@ -78,6 +81,62 @@ func (c *container) makeDir(name string) (int, error) {
 		fd = next
 	}
 	return fd, nil
+}
+
+// maxLinks is how many links a path may have, as for the kernel.
+const maxLinks = 40
+
+// expand replaces the links of a path, also those that lead to what is not there: many images have a link
+// /var/run to /run, and no /run.
+func (c *container) expand(name string) (string, error) {
+	rest := strings.Split(clean(name), "/")
+	var done []string
+	for links := 0; len(rest) > 0; {
+		part := rest[0]
+		rest = rest[1:]
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			done = done[:max(0, len(done)-1)]
+			continue
+		}
+		target, err := c.readLink(strings.Join(append(done, part), "/"))
+		if err != nil {
+			return "", err
+		}
+		if target == "" {
+			done = append(done, part)
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", unix.ELOOP
+		}
+		if target[0] == '/' {
+			done = nil
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	return "/" + strings.Join(done, "/"), nil
+}
+
+// readLink returns what a link says, "" for what is no link or is not there.
+func (c *container) readLink(name string) (string, error) {
+	fd, err := c.open(name, unix.O_NOFOLLOW)
+	if err == unix.ENOENT {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return "", err
+	}
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buf)
+	return string(buf[:max(0, n)]), err
 }
 
 // makeParent returns the directory of name, as makeDir does, and the last element of name.
@@ -97,6 +156,9 @@ func (c *container) mountPoint(name string, asFile bool) (fd int, made bool, err
 	if !asFile {
 		fd, err = c.makeDir(name)
 		return fd, true, err
+	}
+	if name, err = c.expand(name); err != nil {
+		return -1, false, err
 	}
 	dir, base, err := c.makeParent(name)
 	if err != nil {

@@ -201,6 +201,7 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	pid, err := c.set.runtime.Exec(ctx, &ociruntime.Exec{
 		ContainerID: c.id,
 		Process:     spec,
+		NoOwnInit:   c.snapshot().Request.NoOwnInit,
 		Init:        init,
 		StdIO:       stdio,
 		Pidfd:       sender,

@@ -98,6 +98,8 @@ type Set struct {
 	containers map[string]*Container
 	// warnings are what adoption could not do.
 	warnings []string
+	// reasons are those of logStarter that were logged.
+	reasons map[string]bool
 
 	// offered is closed when a client has offered what it held.
 	offered     chan struct{}
@@ -116,6 +118,7 @@ func New(opts Options) (*Set, error) {
 		held:       heldfiles.New(opts.Keeper, opts.Logger),
 		adopted:    adopted.New(filepath.Join(opts.StateDir, adopted.DirName), opts.Logger),
 		containers: make(map[string]*Container),
+		reasons:    make(map[string]bool),
 		offered:    make(chan struct{}),
 	}
 	var err error
@@ -161,6 +164,21 @@ func (s *Set) Held() []keep.Held { return s.held.All() }
 
 // Offered ends the wait of containers for descriptors that a client may offer.
 func (s *Set) Offered() { s.offeredOnce.Do(func() { close(s.offered) }) }
+
+// Starters counts the containers by what created them, and by why that was not berth's own init.
+func (s *Set) Starters() (starters, reasons map[string]int) {
+	starters, reasons = make(map[string]int), make(map[string]int)
+	for _, c := range s.All() {
+		rec := c.snapshot()
+		if rec.Starter != "" {
+			starters[rec.Starter]++
+		}
+		if rec.StarterReason != "" {
+			reasons[rec.StarterReason]++
+		}
+	}
+	return starters, reasons
+}
 
 // Warnings returns the failures of adoption, and the abilities that the host denies containers, one
 // sentence each.

@@ -16,6 +16,8 @@ type Exec struct {
 	ContainerID string
 	Process     *specs.Process
 	StdIO       StdIO
+	// NoOwnInit has libcontainer start the process.
+	NoOwnInit bool
 	// Init is a pidfd of the container's init, which is not reaped; nil when the caller has none.
 	Init *os.File
 	// Pidfd is a unix socket on which the process sends its own pidfd before

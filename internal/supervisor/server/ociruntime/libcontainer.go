@@ -37,16 +37,16 @@ type libcontainerPlan struct {
 	cgroups cgroups.Manager
 }
 
-func (l *libcontainerStarter) plan(p *Plan, bundle string, spec *specs.Spec, systemd bool) error {
+func (l *libcontainerStarter) plan(p *Plan, spec *specs.Spec, request *PlanRequest) error {
 	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
 		CgroupName:       p.ID,
-		UseSystemdCgroup: systemd,
+		UseSystemdCgroup: request.Systemd,
 		Spec:             spec,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot use the spec of container %s: %w", p.ID, withCause(fmt.Errorf("%w: %w", err, errs.Invalid), ""))
 	}
-	setBundle(config, bundle)
+	setBundle(config, request.Bundle)
 	process, err := newProcess(spec.Process)
 	if err != nil {
 		return fmt.Errorf("cannot use the process of container %s: %w", p.ID, err)

@@ -48,11 +48,15 @@ type ownPlan struct {
 	process *specs.Process
 }
 
-func (o *ownStarter) plan(p *Plan, bundle string, spec *specs.Spec, systemd bool) error {
-	if err := o.libcontainerStarter.plan(p, bundle, spec, systemd); err != nil {
+func (o *ownStarter) plan(p *Plan, spec *specs.Spec, request *PlanRequest) error {
+	if err := o.libcontainerStarter.plan(p, spec, request); err != nil {
 		return err
 	}
-	ok, reason := allow.Create(spec, allow.Facts{Host: o.refusal, Systemd: systemd})
+	facts := allow.Facts{Host: o.refusal, Systemd: request.Systemd}
+	if request.NoOwnInit {
+		facts.Host = "own_init is false in berth's configuration"
+	}
+	ok, reason := allow.Create(spec, facts)
 	if ok {
 		reason = o.planOwn(p, spec)
 	}

@@ -31,6 +31,9 @@ type execStarter struct {
 }
 
 func (s *execStarter) exec(ctx context.Context, e *Exec, state *execstate.State) (pid int, err error) {
+	if e.NoOwnInit {
+		return s.starter.exec(ctx, e, state)
+	}
 	process, err := s.own.process(ctx, e, state)
 	if err == nil {
 		pid, err = s.own.exec(ctx, e, state, process)

@@ -109,7 +109,7 @@ func (b *bench) createWith(id string, change func(*specs.Spec)) (*Plan, *Startin
 		},
 	}
 	change(spec)
-	plan, err := b.r.Plan(id, b.dir, spec, false, time.Minute)
+	plan, err := b.r.Plan(spec, &PlanRequest{ID: id, Bundle: b.dir, Timeout: time.Minute})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 type starter interface {
 	// plan adds to p the facts that follow from the spec, and the starter's payload. The
 	// spec is checked. Nothing is made.
-	plan(p *Plan, bundle string, spec *specs.Spec, systemd bool) error
+	plan(p *Plan, spec *specs.Spec, request *PlanRequest) error
 	// create is Runtime.Create.
 	create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error)
 	// exec is Runtime.Exec in a container that runs and is not frozen. The process fits the
