@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -436,4 +438,53 @@ func children(t *testing.T) []int {
 	}
 	slices.Sort(pids)
 	return pids
+}
+
+// TestExecsInParallelLeaveNothing: each has its whole output and its code, and no descriptor, thread or
+// goroutine of this process is left.
+func TestExecsInParallelLeaveNothing(t *testing.T) {
+	b := newBench(t)
+	_, s := b.createWith("many", ordinary(t, b))
+	if err := b.r.Start(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	own := b.ways()["own"]
+	one := func(i int) {
+		out, status := output(t, own, &Exec{ContainerID: "many", Process: &specs.Process{
+			Args: []string{"/bin/busybox", "sh", "-c", "busybox seq 2000; exit $0", strconv.Itoa(i % 100)}, Cwd: "/",
+		}})
+		if strings.Count(out, "\n") != 2000 || !strings.HasSuffix(out, "\n2000\n") || status.ExitStatus() != i%100 {
+			t.Errorf("exec %d: status %v, %d bytes", i, status, len(out))
+		}
+	}
+	one(0)
+	before, _, err := sysfd.CountFDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	routines := runtime.NumGoroutine()
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			for i := range 12 {
+				one(worker*12 + i)
+			}
+		})
+	}
+	all.Wait()
+	for deadline := time.Now().Add(require.Patience(10 * time.Second)); ; time.Sleep(time.Millisecond) {
+		after, _, err := sysfd.CountFDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after <= before && runtime.NumGoroutine() <= routines {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d descriptors and %d goroutines, %d and %d before", after, runtime.NumGoroutine(), before, routines)
+		}
+	}
+	if left := children(t); len(left) != 1 { // the container's init
+		t.Errorf("children %v are left", left)
+	}
 }
