@@ -15,18 +15,13 @@ import (
 type Facts struct {
 	// Host is why no container of this host can have berth's own init, "" for no reason.
 	Host string
-	// Systemd is true when systemd manages the cgroups.
-	Systemd bool
 }
 
 // Create reports whether berth's own init can create a container of spec. The reason says why not, for
 // people. spec has passed the checks of the runtime. It is not changed.
 func Create(spec *specs.Spec, facts Facts) (ok bool, reason string) {
-	switch {
-	case facts.Host != "":
+	if facts.Host != "" {
 		return false, facts.Host
-	case facts.Systemd:
-		return false, "systemd manages the cgroup"
 	}
 	rest := *spec
 	rest.Version, rest.Annotations = "", nil

@@ -46,26 +46,28 @@ type ownPlan struct {
 	*libcontainerPlan
 	order   *order.Create
 	process *specs.Process
+	// systemd is true when systemd makes the cgroup.
+	systemd bool
 }
 
 func (o *ownStarter) plan(p *Plan, spec *specs.Spec, request *PlanRequest) error {
 	if err := o.libcontainerStarter.plan(p, spec, request); err != nil {
 		return err
 	}
-	facts := allow.Facts{Host: o.refusal, Systemd: request.Systemd}
+	facts := allow.Facts{Host: o.refusal}
 	if request.NoOwnInit {
 		facts.Host = "own_init is false in berth's configuration"
 	}
 	ok, reason := allow.Create(spec, facts)
 	if ok {
-		reason = o.planOwn(p, spec)
+		reason = o.planOwn(p, spec, request.Systemd)
 	}
 	p.Reason = reason
 	return nil
 }
 
 // planOwn adds the order to a plan of libcontainer's, or returns why not.
-func (o *ownStarter) planOwn(p *Plan, spec *specs.Spec) (reason string) {
+func (o *ownStarter) planOwn(p *Plan, spec *specs.Spec, systemd bool) (reason string) {
 	if _, err := o.program(); err != nil {
 		return err.Error()
 	}
@@ -81,7 +83,7 @@ func (o *ownStarter) planOwn(p *Plan, spec *specs.Spec) (reason string) {
 	if size := spec.Process.ConsoleSize; size != nil {
 		built.Width, built.Height = int(size.Width), int(size.Height)
 	}
-	p.payload = &ownPlan{plan, built, spec.Process}
+	p.payload = &ownPlan{plan, built, spec.Process, systemd}
 	p.Starter = OwnName
 	return ""
 }
@@ -150,6 +152,9 @@ func ownRefusal(host *Host) string {
 	}
 	if os.Geteuid() != 0 {
 		return "the supervisor does not run as root"
+	}
+	if root, err := os.Readlink("/proc/self/root"); err != nil || root != "/" {
+		return "the supervisor has another root than its mount namespace"
 	}
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

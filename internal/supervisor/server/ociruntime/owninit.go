@@ -69,12 +69,17 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.child.Conn.SetDeadline(time.Unix(1, 0)) // it fails on a closed socket only
 	})
-	err = s.converse(ctx)
+	if err = s.enterScope(); err == nil {
+		err = s.converse(ctx)
+	}
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		s.child.Kill()
+		if destroyErr := own.cgroups.Destroy(); destroyErr != nil {
+			err = fmt.Errorf("%w; cannot remove the cgroup: %w", err, destroyErr)
+		}
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("%w (%w)", cause(ctx), err)
 		}
@@ -99,8 +104,10 @@ func (s *ownInit) prepare(stdio *StdIO) (*fork.Request, error) {
 	if err := s.namespaces(request); err != nil {
 		return nil, err
 	}
-	if err := s.makeCgroups(request); err != nil {
-		return nil, err
+	if !s.own.systemd {
+		if err := s.makeCgroups(request); err != nil {
+			return nil, err
+		}
 	}
 	mounts, err := s.open("/proc/thread-self/ns/mnt", unix.O_RDONLY)
 	if err != nil {
@@ -202,6 +209,18 @@ func (s *ownInit) makeCgroups(request *fork.Request) error {
 		if err != nil {
 			return fmt.Errorf("cannot open the cgroup: %w", err)
 		}
+	}
+	return nil
+}
+
+// enterScope has systemd move the init to a scope of its own: systemd makes no scope without a process.
+// The init does nothing before it has its order.
+func (s *ownInit) enterScope() error {
+	if !s.own.systemd {
+		return nil
+	}
+	if err := s.own.cgroups.Apply(s.child.Pid); err != nil {
+		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")
 	}
 	return nil
 }
