@@ -89,12 +89,13 @@ func (p *Process) joinKeyring(proc Procfs) error {
 		return nil
 	}
 	if p.SELinux != "" {
-		if err := proc.write("thread-self/attr/keycreate", p.SELinux); err != nil {
+		// An old kernel cannot label keyrings.
+		if err := proc.write("thread-self/attr/keycreate", p.SELinux); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
 	id, err := unix.KeyctlJoinSessionKeyring(p.Keyring)
-	if err == unix.ENOSYS {
+	if errors.Is(err, unix.ENOSYS) {
 		return nil
 	}
 	if err != nil || p.KeyringAccess == 0 {
