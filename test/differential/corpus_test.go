@@ -121,20 +121,20 @@ func (d *draft) finish() (trial, error) {
 		}
 	}
 	if err := check.Container(d.in.Config, d.in.SandboxConfig); err != nil {
-		return trial{}, err
+		return d.trial, err
 	}
 	if d.seccomp != "" {
 		caps, err := ocispec.Capabilities(d.in.Config, d.in.Host, d.in.Defaults.Capabilities)
 		if err != nil {
-			return trial{}, err
+			return d.trial, err
 		}
 		if d.in.Seccomp, err = d.filter(caps.Permitted); err != nil {
-			return trial{}, err
+			return d.trial, err
 		}
 	}
 	spec, err := ocispec.Container(d.in)
 	if err != nil {
-		return trial{}, err
+		return d.trial, err
 	}
 	for _, change := range d.after {
 		change(spec)
@@ -190,7 +190,7 @@ func localProfiles() map[string]*specs.LinuxSeccomp {
 					"read", "write", "open", "openat", "close", "exit", "exit_group", "execve", "mmap", "munmap", "brk", "fstat", "newfstatat", "stat", "lstat", "fcntl",
 					"readlink", "readlinkat", "getdents64", "rt_sigaction", "rt_sigprocmask", "pause", "getpid", "getppid", "getuid", "getresuid", "getresgid",
 					"getgroups", "umask", "uname", "getcwd", "prctl", "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "prlimit64", "getrandom", "mprotect",
-					"capget", "capset", "setuid", "setgid", "setgroups", "setresuid", "setresgid", "close_range", "futex", "nanosleep", "chdir", "ioctl", "statfs", "access", "faccessat", "faccessat2", "tgkill", "rt_sigreturn",
+					"capget", "capset", "setuid", "setgid", "setgroups", "setresuid", "setresgid", "close_range", "futex", "nanosleep", "chdir", "fchdir", "fsopen", "fsconfig", "fsmount", "fstatfs", "openat2", "statx", "keyctl", "ioctl", "statfs", "access", "faccessat", "faccessat2", "tgkill", "rt_sigreturn",
 				}, Action: specs.ActAllow},
 			},
 		},

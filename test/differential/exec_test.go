@@ -46,7 +46,6 @@ func execForms() map[string]func(*specs.Process) {
 		},
 		"large user":              func(p *specs.Process) { p.User = specs.User{UID: 4294967294, GID: 4294967294} },
 		"forbidden program":       func(p *specs.Process) { p.User.UID, p.Args = 1000, []string{"/bin/secret"} },
-		"umask":                   func(p *specs.Process) { p.User.Umask = new(uint32(0o027)) },
 		"directory of work":       func(p *specs.Process) { p.Cwd = "/home/app" },
 		"absent work":             func(p *specs.Process) { p.Cwd = "/absent" },
 		"no work":                 func(p *specs.Process) { p.Cwd = "" },
@@ -98,6 +97,7 @@ func containersForExecs() map[string]func(*draft) {
 		"mapped":            with("user namespace", "plain"),
 		"volumes":           with("volume", "many"),
 		"limits":            with("resources", "all"),
+		"umask":             with("spec", "umask"),
 	}
 }
 

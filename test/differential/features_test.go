@@ -447,7 +447,7 @@ func resourceFeatures() map[string]forms {
 			"files":     rlimits("RLIMIT_NOFILE"),
 			"all kinds": rlimits("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_LOCKS", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE", "RLIMIT_NPROC", "RLIMIT_RSS", "RLIMIT_SIGPENDING", "RLIMIT_STACK"),
 			"few files": func(d *draft) {
-				d.in.Defaults.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 20, Hard: 30}}
+				d.in.Defaults.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 60, Hard: 100}}
 			},
 			"no core": func(d *draft) { d.in.Defaults.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}} },
 			"bad": func(d *draft) {

@@ -43,7 +43,7 @@ func (s *side) sees(report string) observation {
 	section := "output before the report"
 	self := reportedPid(report)
 	for line := range strings.Lines(report) {
-		line = strings.TrimRight(line, "\r\n")
+		line = moment.ReplaceAllString(strings.TrimRight(line, "\r\n"), "time")
 		if name, ok := strings.CutPrefix(line, "== "); ok {
 			section = name
 			o["inside "+section] = nil
@@ -69,6 +69,9 @@ func (s *side) sees(report string) observation {
 			if line == "ppid "+strconv.Itoa(s.cmd.Process.Pid) {
 				line = "ppid of the supervisor"
 			}
+		}
+		if self != "" {
+			line = strings.ReplaceAll(line, "/proc/"+self+"/", "/proc/its own/")
 		}
 		o.add("inside "+section, "%s", s.normal(s.named(line)))
 	}
@@ -132,7 +135,7 @@ func (s *side) looksAt(pid int) observation {
 		o["host "+name] = append(o["host "+name], strings.Split(s.normal(string(data)), "\x00")...)
 	}
 	o["host mounts of the process"] = s.mountsOf(filepath.Join(proc, "mountinfo"))
-	s.status(o, proc)
+	inner := s.status(o, proc)
 	s.stat(o, proc)
 	s.descriptors(o, proc)
 	for _, name := range []string{"ns/cgroup", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/pid_for_children", "ns/time", "ns/user", "ns/uts", "exe", "cwd", "root"} {
@@ -140,6 +143,9 @@ func (s *side) looksAt(pid int) observation {
 		if err != nil {
 			o.add("host links", "%s ! %v", name, errnoOf(err))
 			continue
+		}
+		if inner != "" {
+			target = strings.ReplaceAll(target, "/proc/"+inner+"/", "/proc/its own/")
 		}
 		o.add("host links", "%s %s%s", name, s.normal(s.named(target)), s.ownerOf(filepath.Join(proc, name), name))
 	}
@@ -175,7 +181,8 @@ func (s *side) ownerOf(path, name string) string {
 	return ", owner " + s.named(owner)
 }
 
-func (s *side) status(o observation, proc string) {
+// status returns the process's number in its own PID namespace.
+func (s *side) status(o observation, proc string) (inner string) {
 	data, err := os.ReadFile(filepath.Join(proc, "status"))
 	if err != nil {
 		o.add("host status", "! %v", errnoOf(err))
@@ -186,8 +193,10 @@ func (s *side) status(o observation, proc string) {
 		}
 		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "NSpid:" {
 			o.add("host depth of PID namespaces", "%d", len(fields)-1)
+			inner = fields[len(fields)-1]
 		}
 	}
+	return inner
 }
 
 // stat reads the fields of /proc/PID/stat that say how a process was set up.

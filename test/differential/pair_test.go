@@ -79,6 +79,9 @@ func newPair(t *testing.T) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(dir, 0o711); err != nil { // for the users of user namespaces
+		t.Fatal(err)
+	}
 	p := &pair{t: t, name: filepath.Base(dir), dir: dir, pinned: map[string]string{}}
 	t.Cleanup(func() {
 		if err := errors.Join(sysmount.UnmountBelow(dir), os.RemoveAll(dir)); err != nil {
@@ -172,7 +175,11 @@ func (p *pair) side(name string, flags ...string) *side {
 		p.t.Fatal(err)
 	}
 	defer log.Close()
-	s.cmd = exec.Command(supervisorProgram(), append([]string{"serve", "--state", s.state, "--log-level", "debug"}, known(flags)...)...)
+	binary := supervisorProgram()
+	if other := os.Getenv("F3_LIB"); other != "" && name == "libcontainer" {
+		binary, flags = other, nil
+	}
+	s.cmd = exec.Command(binary, append([]string{"serve", "--state", s.state, "--log-level", "debug"}, known(flags)...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := s.cmd.Start(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,9 @@ import (
 
 // seedVariable repeats a run of random containers.
 const seedVariable = "BERTH_DIFF_SEED"
+
+// onlyVariable selects containers by a part of their description.
+const onlyVariable = "BERTH_DIFF_ONLY"
 
 // randomInCI is how many random containers CI starts on both sides.
 const randomInCI = 60
@@ -104,14 +108,17 @@ type tally struct {
 	mu      sync.Mutex
 	own     int
 	others  map[string]int
-	refused int
+	refused []string
 }
 
 func (c *tally) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d containers with berth's own init, %d that no side creates", c.own, c.refused)
+	fmt.Fprintf(&b, "%d containers with berth's own init, %d that no side creates", c.own, len(c.refused))
 	for _, reason := range slices.SortedFunc(maps.Keys(c.others), func(x, y string) int { return c.others[y] - c.others[x] }) {
 		fmt.Fprintf(&b, "\n%5d with %s", c.others[reason], reason)
+	}
+	for _, refusal := range c.refused {
+		fmt.Fprintf(&b, "\n      not created: %s", refusal)
 	}
 	return b.String()
 }
@@ -125,11 +132,14 @@ func (p *pair) inParallel(t *testing.T, n int, make func(i int) (trial, error)) 
 	for i := range n {
 		g.Go(func() error {
 			tr, err := make(i)
+			if !strings.Contains(tr.what, os.Getenv(onlyVariable)) {
+				return nil
+			}
 			if err != nil {
 				t.Errorf("container %d: %v", i, err)
 				return nil
 			}
-			counts.add(p.compare(t, tr))
+			counts.add(tr, p.compare(t, tr))
 			return nil
 		})
 	}
@@ -137,11 +147,11 @@ func (p *pair) inParallel(t *testing.T, n int, make func(i int) (trial, error)) 
 	return counts
 }
 
-func (c *tally) add(r result) {
+func (c *tally) add(tr trial, r result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.container == nil {
-		c.refused++
+		c.refused = append(c.refused, fmt.Sprintf("%s (%s): %s", tr.id, tr.what, r.notes))
 		return
 	}
 	c.others["libcontainer"]++
