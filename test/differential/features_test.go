@@ -464,6 +464,9 @@ func rlimits(kinds ...string) func(*draft) {
 	return func(d *draft) {
 		for i, kind := range kinds {
 			d.in.Defaults.Rlimits = append(d.in.Defaults.Rlimits, specs.POSIXRlimit{Type: kind, Soft: uint64(8<<20 + i), Hard: uint64(8<<20 + 2*i)})
+			if kind == "RLIMIT_DATA" { // libcontainer's init needs more than 8 MiB
+				d.in.Defaults.Rlimits[i].Soft, d.in.Defaults.Rlimits[i].Hard = 1<<30, 1<<31
+			}
 			if kind == "RLIMIT_NOFILE" {
 				d.in.Defaults.Rlimits[i].Soft, d.in.Defaults.Rlimits[i].Hard = 4096, 8192
 			}

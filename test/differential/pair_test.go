@@ -131,8 +131,12 @@ func (p *pair) pin() {
 		p.t.Fatal(err)
 	}
 	// A process whose PID namespace containers may share.
-	holder := exec.Command("sleep", "100000")
-	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	holder := exec.Command("cat") // it ends with its input, also when the test is killed
+	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	input, err := holder.StdinPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	if err := holder.Start(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -141,7 +145,7 @@ func (p *pair) pin() {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() {
-		_ = holder.Process.Kill()
+		_ = input.Close()
 		_ = holder.Wait()
 	})
 }
@@ -175,11 +179,7 @@ func (p *pair) side(name string, flags ...string) *side {
 		p.t.Fatal(err)
 	}
 	defer log.Close()
-	binary := supervisorProgram()
-	if other := os.Getenv("F3_LIB"); other != "" && name == "libcontainer" {
-		binary, flags = other, nil
-	}
-	s.cmd = exec.Command(binary, append([]string{"serve", "--state", s.state, "--log-level", "debug"}, known(flags)...)...)
+	s.cmd = exec.Command(supervisorProgram(), append([]string{"serve", "--state", s.state, "--log-level", "debug"}, flags...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := s.cmd.Start(); err != nil {

@@ -38,6 +38,8 @@ type trial struct {
 	execs   []execTrial
 	// update changes limits after the start.
 	update *specs.LinuxResources
+	// races are paths that change while the container lives.
+	races []exchange
 	// mayDiffer says why the starters need not treat the container alike: what must hold for all
 	// containers is still checked.
 	mayDiffer string
@@ -67,7 +69,20 @@ type result struct {
 // own side.
 func (p *pair) compare(t *testing.T, tr trial) result {
 	t.Helper()
-	lib, own := both(p, func(s *side) result { return s.try(tr) })
+	lib, own := p.run(t, tr)
+	moreExact(lib.seen, own.seen)
+	if lines := difference(lib.seen, own.seen); len(lines) > 0 && tr.mayDiffer == "" {
+		shown := lines[:min(len(lines), 60)]
+		t.Errorf("%s (%s) differs in %d lines:\n  %s\nlibcontainer said %q\nown said %q\nspec: %s", tr.id, tr.what, len(lines),
+			strings.Join(shown, "\n  "), lib.notes, own.notes, short(p.own, tr.spec))
+	}
+	return own
+}
+
+// run runs a trial on both sides, and reports what must not be, whoever has started the container.
+func (p *pair) run(t *testing.T, tr trial) (lib, own result) {
+	t.Helper()
+	lib, own = both(p, func(s *side) result { return s.try(tr) })
 	for _, r := range []result{lib, own} {
 		if r.err != nil {
 			t.Errorf("%s (%s): %v", tr.id, tr.what, r.err)
@@ -78,16 +93,7 @@ func (p *pair) compare(t *testing.T, tr trial) result {
 			t.Errorf("%s (%s) over %s: %s", tr.id, tr.what, name, wrong)
 		}
 	}
-	moreExact(lib.seen, own.seen)
-	if os.Getenv("F3_SHOW") != "" {
-		t.Logf("%s", strings.Join(append(append(own.seen["inside identity"], own.seen["host links"]...), own.seen["inside descriptors"]...), "\n"))
-	}
-	if lines := difference(lib.seen, own.seen); len(lines) > 0 && tr.mayDiffer == "" {
-		shown := lines[:min(len(lines), 60)]
-		t.Errorf("%s (%s) differs in %d lines:\n  %s\nlibcontainer said %q\nown said %q\nspec: %s", tr.id, tr.what, len(lines),
-			strings.Join(shown, "\n  "), lib.notes, own.notes, short(p.own, tr.spec))
-	}
-	return own
+	return lib, own
 }
 
 // moreExact replaces what libcontainer's error lacks. It sends its errors as text, and not every text has
@@ -155,8 +161,14 @@ func (s *side) try(tr trial) (r result) {
 		}
 	}
 	before := s.hostMounts(tr.id)
+	stopRaces, err := swap(filepath.Join(s.dir, "c", tr.id), tr.races)
+	if err != nil {
+		r.err = err
+		return r
+	}
 	r.err = s.life(ctx, tr, &r)
 	r.err = errors.Join(r.err, s.client.Remove(ctx, tr.id))
+	stopRaces()
 	r.wrong = append(r.wrong, sound(r.seen, tr, filepath.Join(s.dir, "c", tr.id))...)
 	r.seen["files of the host"] = s.files(filepath.Join(s.dir, "c", tr.id))
 	r.seen["mounts of the host that came"] = without(s.hostMounts(tr.id), before)

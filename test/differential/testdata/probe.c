@@ -6,6 +6,8 @@
 // probe read          prints, then waits until its input ends
 // probe exit N        ends with N
 // probe write FILE    writes to a file, and ends with 0 if it could
+// probe grab SECONDS  opens the programs of other processes for writing, see grab
+// probe hunt SECONDS  traces processes that run another program, see hunt
 //
 // The output has sections: a line "== NAME", then lines of text. Bytes that are not printable are
 // written as \xNN. The last line is "== end".
@@ -28,13 +30,17 @@
 #include <sys/ioctl.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <termios.h>
+#include <time.h>
 #include <unistd.h>
 
 static char buffer[1 << 20];
@@ -411,12 +417,111 @@ static void report(int argc, char **argv, char **envp) {
     flush();
 }
 
+// program names the program of a process, "" where it cannot be seen.
+static const char *program(const char *pid) {
+    static char target[PATH_MAX];
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/exe", pid);
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    target[n < 0 ? 0 : n] = 0;
+    return target;
+}
+
+// others calls a function for each process that runs another program, until the time is over.
+static void others(const char *seconds, void (*what)(const char *pid)) {
+    for (time_t end = time(NULL) + atoi(seconds); time(NULL) < end;) {
+        DIR *dir = opendir("/proc");
+        for (struct dirent *e; dir && (e = readdir(dir));) {
+            const char *of;
+            if (e->d_name[0] < '0' || e->d_name[0] > '9' || atoi(e->d_name) == getpid()) continue;
+            of = program(e->d_name);
+            if (*of && strcmp(of, "/bin/probe") && strcmp(of, "/usr/bin/cat")) what(e->d_name);
+        }
+        if (dir) closedir(dir);
+    }
+}
+
+static int grabbed[512], grabs;
+
+// reopen opens a program for writing. One that is busy now may be free later. A sealed file in memory opens,
+// and refuses every write.
+static void reopen(int fd) {
+    char path[64], target[PATH_MAX];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    target[n < 0 ? 0 : n] = 0;
+    int sealed = fcntl(fd, F_GET_SEALS);
+    int writable = open(path, O_WRONLY | O_CLOEXEC), why = errno;
+    // The kernel says that a program is busy before it says that its mount is read-only.
+    struct statfs fs;
+    int readonly = fstatfs(fd, &fs) == 0 && fs.f_flags & ST_RDONLY;
+    if ((writable >= 0 || why == ETXTBSY && !readonly) && (sealed < 0 || !(sealed & F_SEAL_WRITE)) && strcmp(target, "/bin/probe"))
+        say("writable %s: %s\n", target, writable >= 0 ? "opens" : "busy");
+    if (writable >= 0) close(writable);
+}
+
+static void grab(const char *pid) {
+    char path[64];
+    struct stat now, before;
+    snprintf(path, sizeof path, "/proc/%s/exe", pid);
+    int fd = grabs < 512 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0 || fstat(fd, &now)) return;
+    for (int i = 0; i < grabs; i++)
+        if (!fstat(grabbed[i], &before) && before.st_dev == now.st_dev && before.st_ino == now.st_ino) {
+            close(fd);
+            return;
+        }
+    grabbed[grabs++] = fd;
+    reopen(fd);
+}
+
+static int hunted, caught, refused;
+
+// hunt attaches to a process. One that has executed a program of the container meanwhile does not count.
+static void hunt(const char *name) {
+    int status;
+    pid_t pid = atoi(name);
+    char comm[64] = "", path[64], was[PATH_MAX];
+    strcpy(was, program(name));
+    hunted++;
+    if (ptrace(PTRACE_SEIZE, pid, 0, PTRACE_O_TRACEEXEC)) {
+        if (errno != ESRCH) refused = errno;
+        return;
+    }
+    if (ptrace(PTRACE_INTERRUPT, pid, 0, 0) || waitpid(pid, &status, __WALL) != pid || !WIFSTOPPED(status)) return;
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    FILE *f = fopen(path, "re");
+    if (f && fgets(comm, sizeof comm, f)) comm[strcspn(comm, "\n")] = 0;
+    if (f) fclose(f);
+    // The container's own processes execute the runtime's program, too: by these names.
+    int own = !strcmp(comm, "exe") || !strcmp(comm, "self");
+    if (!own && status >> 16 != PTRACE_EVENT_EXEC && !strcmp(program(name), was)) {
+        caught++;
+        if (caught < 5) say("traced %s, program %s\n", comm, was);
+    }
+    ptrace(PTRACE_DETACH, pid, 0, 0);
+}
+
 int main(int argc, char **argv, char **envp) {
     const char *verb = argc > 1 ? argv[1] : "wait";
     if (!strcmp(verb, "exit")) return argc > 2 ? atoi(argv[2]) : 0;
     if (!strcmp(verb, "write") && argc > 2) {
         int fd = open(argv[2], O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
         return fd < 0 || write(fd, "x", 1) != 1;
+    }
+    if (!strcmp(verb, "grab") && argc > 2) {
+        others(argv[2], grab);
+        for (int i = 0; i < grabs; i++) reopen(grabbed[i]);
+        say("seen %d\n== end\n", grabs);
+        flush();
+        return 0;
+    }
+    if (!strcmp(verb, "hunt") && argc > 2) {
+        others(argv[2], hunt);
+        errno = refused;
+        say("refused %s\nhunted %d\ncaught %d\n== end\n", reason(), hunted, caught);
+        flush();
+        return 0;
     }
     report(argc, argv, envp);
     char byte;
