@@ -64,13 +64,13 @@ func exec() error {
 	return e.Process.Exec(fork.Socket)
 }
 
-// enterContainer joins the mount namespace of the container, with its root.
+// enterContainer joins the mount namespace of the container, with its root, and its cgroup namespace.
 func enterContainer(e *order.Exec) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("cannot leave the root of the other threads: %w", err)
 	}
-	if err := unix.Setns(e.Init, unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("cannot join the mount namespace of the container: %w", err)
+	if err := unix.Setns(e.Init, e.Join); err != nil {
+		return fmt.Errorf("cannot join namespaces %#x of the container: %w", e.Join, err)
 	}
 	return nil
 }

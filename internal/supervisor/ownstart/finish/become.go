@@ -279,7 +279,7 @@ func executable(path string) error {
 		return unix.EISDIR
 	}
 	err = unix.Faccessat2(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
-	if err != unix.ENOSYS && err != unix.EPERM {
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
 	// An older kernel, or a filter: the permission bits have to do.

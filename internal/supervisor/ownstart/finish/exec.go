@@ -26,15 +26,16 @@ func (p *Process) Exec(keep int) error {
 	}
 }
 
-// closeFrom closes all descriptors from first on but keep. Nothing of Go's may use one afterwards.
+// closeFrom closes all descriptors of the calling thread from first on but keep. The other threads keep
+// theirs until the execve ends them: Go's runtime crashes without those that it waits on.
 func closeFrom(first, keep int) error {
 	if keep < first {
-		return unix.CloseRange(uint(first), math.MaxUint32, 0)
+		return unix.CloseRange(uint(first), math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	}
 	if keep > first {
-		if err := unix.CloseRange(uint(first), uint(keep-1), 0); err != nil {
+		if err := unix.CloseRange(uint(first), uint(keep-1), unix.CLOSE_RANGE_UNSHARE); err != nil {
 			return err
 		}
 	}
-	return unix.CloseRange(uint(keep+1), math.MaxUint32, 0)
+	return unix.CloseRange(uint(keep+1), math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 }

@@ -94,7 +94,7 @@ func (p *Process) joinKeyring(proc Procfs) error {
 		}
 	}
 	id, err := unix.KeyctlJoinSessionKeyring(p.Keyring)
-	if err == unix.ENOSYS {
+	if errors.Is(err, unix.ENOSYS) {
 		return nil
 	}
 	if err != nil || p.KeyringAccess == 0 {

@@ -6,13 +6,14 @@ import (
 )
 
 // Exec is the order to become a process of a container that runs. The child has the container's
-// namespaces already, all but the mount namespace. Descriptors are numbers of those that come with the
+// namespaces already, all but those of Join. Descriptors are numbers of those that come with the
 // order, -1 for none. The child answers with Failed alone: the execve closes the socket.
 type Exec struct {
 	// Tasks are files named "tasks" of the cgroups to join.
 	Tasks []int
-	// Init is a pidfd of the container's init, whose mount namespace the child joins.
-	Init int
+	// Init is a pidfd of the container's init. Join are the namespaces of it to join: flags
+	// (CLONE_NEWNS, ...).
+	Init, Join int
 	// Proc is the root directory of a procfs of the host.
 	Proc int
 	// Pidfd is a socket for the child's own pidfd.
@@ -26,7 +27,7 @@ type Exec struct {
 
 // numbers are the fields that are numbers, in the order of their encoding.
 func (e *Exec) numbers() []*int {
-	return []*int{&e.Init, &e.Proc, &e.Pidfd, &e.Console, &e.Width, &e.Height}
+	return []*int{&e.Init, &e.Join, &e.Proc, &e.Pidfd, &e.Console, &e.Width, &e.Height}
 }
 
 // Descriptors are the fields that are descriptors.

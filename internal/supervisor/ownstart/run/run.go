@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/supervisor/ownstart/child"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
@@ -56,7 +58,7 @@ func (e *NotBegunError) Unwrap() error { return e.Err }
 func Start(ctx context.Context, program *fork.Program, e *Exec) (pid int, err error) {
 	c, err := program.Start(&fork.Request{
 		Role:   child.Exec,
-		Join:   []fork.Namespace{{File: e.Init, Kind: e.Namespaces}},
+		Join:   join(e, e.Namespaces&^late),
 		Cgroup: e.Cgroup,
 		Stdio:  e.Stdio,
 	})
@@ -72,6 +74,18 @@ func Start(ctx context.Context, program *fork.Program, e *Exec) (pid int, err er
 	return c.Pid, nil
 }
 
+// late are the namespaces that the child joins itself. The kernel lets no process from a cgroup namespace
+// start a child in a cgroup, from a cgroup outside of the namespace (nsdelegate).
+const late = unix.CLONE_NEWCGROUP
+
+// join returns the namespaces that the child is born into.
+func join(e *Exec, kinds int) []fork.Namespace {
+	if kinds == 0 {
+		return nil // the kernel refuses to join none
+	}
+	return []fork.Namespace{{File: e.Init, Kind: kinds}}
+}
+
 // direct sends the order, and waits until the child executes the program.
 func direct(ctx context.Context, c *fork.Child, e *Exec) error {
 	var files []*os.File
@@ -84,6 +98,7 @@ func direct(ctx context.Context, c *fork.Child, e *Exec) error {
 	}
 	o := &order.Exec{
 		Init:    number(e.Init),
+		Join:    unix.CLONE_NEWNS | e.Namespaces&late,
 		Proc:    number(e.Proc),
 		Pidfd:   number(e.Pidfd),
 		Console: number(e.Console),
@@ -126,7 +141,12 @@ func awaitExecuted(ctx context.Context, c *fork.Child) error {
 		case err != nil:
 			return err
 		case ended && isChild(c.Pid):
-			return errors.New("the child of an exec was killed, or has failed, before it executed the program (perhaps it ran out of memory)")
+			status, _, err := sysproc.PeekChild(c.Pidfd)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("the child of an exec ended before it executed the program, with code %d (137 may mean that memory ran out)",
+				sysproc.ExitCode(status))
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(end):

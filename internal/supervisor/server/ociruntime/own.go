@@ -36,7 +36,7 @@ type ownStarter struct {
 	*libcontainerStarter
 	// refusal is why no container of this host can have berth's init, "" for no reason.
 	refusal string
-	filters filter.Cache
+	filters *filter.Cache
 	// program is opened for the first container.
 	program func() (*fork.Program, error)
 }
@@ -143,7 +143,9 @@ func checkStatic() error {
 
 // ownRefusal returns why this host cannot have berth's own init, "" for no reason.
 func ownRefusal(host *Host) string {
-	for _, name := range []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_MKNOD", "CAP_CHOWN", "CAP_DAC_OVERRIDE"} {
+	// Without CAP_SYS_PTRACE, a container could have all that a child has, and trace it in the
+	// moment before it protects itself.
+	for _, name := range []string{"CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_MKNOD", "CAP_CHOWN", "CAP_DAC_OVERRIDE"} {
 		if !host.Bounding[name] {
 			return "the supervisor lacks " + name
 		}

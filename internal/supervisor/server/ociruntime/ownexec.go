@@ -53,7 +53,9 @@ func (e *unfitError) Error() string { return e.reason }
 
 // ownExecutor starts execs with a child of berth's own: see package child.
 type ownExecutor struct {
-	filters filter.Cache
+	// refusal is why no container of this host can have a child of berth's own, "" for no reason.
+	refusal string
+	filters *filter.Cache
 	// parts are opened for the first exec.
 	parts func() (*execParts, error)
 
@@ -70,10 +72,12 @@ type execParts struct {
 }
 
 // newOwnExecutor returns an ownExecutor.
-func newOwnExecutor(program func() (*fork.Program, error)) *ownExecutor {
+func newOwnExecutor(refusal string, filters *filter.Cache, program func() (*fork.Program, error)) *ownExecutor {
 	return &ownExecutor{
-		parts:  sync.OnceValues(func() (*execParts, error) { return openExecParts(program) }),
-		logged: make(map[string]bool),
+		refusal: refusal,
+		filters: filters,
+		parts:   sync.OnceValues(func() (*execParts, error) { return openExecParts(program) }),
+		logged:  make(map[string]bool),
 	}
 }
 
@@ -95,13 +99,15 @@ func openExecParts(program func() (*fork.Program, error)) (*execParts, error) {
 // process returns what the child becomes. The error is an *unfitError where only libcontainer can start
 // the process, or refuses it.
 func (o *ownExecutor) process(ctx context.Context, e *Exec, s *execstate.State) (*finish.Process, error) {
-	if s.Unfit != "" {
-		return nil, &unfitError{s.Unfit}
+	for _, reason := range []string{o.refusal, s.Unfit} {
+		if reason != "" {
+			return nil, &unfitError{reason}
+		}
 	}
 	if ok, reason := allow.FastExec(e.Process); !ok {
 		return nil, &unfitError{reason}
 	}
-	f, err := s.Filter(ctx, &o.filters)
+	f, err := s.Filter(ctx, o.filters)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, cause(ctx)

@@ -26,6 +26,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -59,9 +60,10 @@ func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime
 	r := &Runtime{root: root, host: host, starter: lib, states: execstate.New(root)}
 	if own {
 		program := sync.OnceValues(func() (*fork.Program, error) { return openProgram(root) })
+		refusal, filters := ownRefusal(host), &filter.Cache{}
 		r.starter = &execStarter{
-			starter: &ownStarter{libcontainerStarter: lib, refusal: ownRefusal(host), program: program},
-			own:     newOwnExecutor(program),
+			starter: &ownStarter{libcontainerStarter: lib, refusal: refusal, filters: filters, program: program},
+			own:     newOwnExecutor(refusal, filters, program),
 		}
 	}
 	return r, nil
