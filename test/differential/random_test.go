@@ -103,6 +103,9 @@ func unlikely(form string) bool {
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
+// ownStarter is supervisor.Container.Starter of a container that berth's init has created.
+const ownStarter = "own"
+
 // tally counts containers by what started them on the own side.
 type tally struct {
 	mu      sync.Mutex
@@ -154,5 +157,9 @@ func (c *tally) add(tr trial, r result) {
 		c.refused = append(c.refused, fmt.Sprintf("%s (%s): %s", tr.id, tr.what, r.notes))
 		return
 	}
-	c.others["libcontainer"]++
+	if r.container.Starter == ownStarter {
+		c.own++
+		return
+	}
+	c.others[r.container.Starter+": "+r.container.StarterReason]++
 }

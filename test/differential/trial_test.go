@@ -88,6 +88,9 @@ func (p *pair) run(t *testing.T, tr trial) (lib, own result) {
 			t.Errorf("%s (%s): %v", tr.id, tr.what, r.err)
 		}
 	}
+	if lib.container != nil && lib.container.Starter == ownStarter {
+		t.Errorf("%s (%s): the supervisor that should use libcontainer alone used berth's init", tr.id, tr.what)
+	}
 	for name, r := range map[string]result{"libcontainer": lib, "own": own} {
 		for _, wrong := range r.wrong {
 			t.Errorf("%s (%s) over %s: %s", tr.id, tr.what, name, wrong)
