@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,7 +67,7 @@ func (l *libcontainerStarter) plan(p *Plan, spec *specs.Spec, request *PlanReque
 	if err != nil {
 		return fmt.Errorf("cannot use the cgroup of container %s: %w: %w", p.ID, err, errs.Invalid)
 	}
-	p.Cgroups = cm.GetPaths()
+	p.Cgroups = maps.Clone(cm.GetPaths()) // the manager empties its own
 	p.payload = &libcontainerPlan{config, process, cm}
 	p.Starter = Name
 	return nil
