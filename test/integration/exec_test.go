@@ -82,7 +82,7 @@ func execSaysWhatCannotBeExecuted(t *testing.T, b *harness.Berth) {
 		"/no/such":     `exec: "/no/such": stat /no/such: no such file or directory`,
 		"/etc":         `exec: "/etc": is a directory`,
 		"/tmp/data":    `exec: "/tmp/data": permission denied`,
-		"/tmp/script":  `exec: "/tmp/script": no such file or directory, or exec format error`,
+		"/tmp/script":  `exec: "/tmp/script": no such file or directory`,
 		"./etc/passwd": `permission denied`,
 	} {
 		_, err := execSync(b, pod.Container, 20, cmd)

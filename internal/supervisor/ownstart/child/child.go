@@ -92,13 +92,13 @@ func setName(name string) error {
 // errSupervisorEnded ends a child whose supervisor has ended: nobody would hear its error.
 var errSupervisorEnded = fmt.Errorf("the supervisor has ended")
 
-// send sends a message with its length.
+// send sends a message with its length. A filter that allows the program to write allows this.
 func send(message []byte) error {
 	b := binary.NativeEndian.AppendUint32(nil, uint32(len(message)))
 	b = append(b, message...)
 	for len(b) > 0 {
-		// Without a reader there is no signal, but an error.
-		n, err := unix.SendmsgN(fork.Socket, b, nil, nil, unix.MSG_NOSIGNAL)
+		// Go's runtime catches the signal for a socket without a reader.
+		n, err := unix.Write(fork.Socket, b)
 		if err == unix.EINTR {
 			continue
 		}

@@ -70,7 +70,7 @@ func create() error {
 	if err := awaitGo(); err != nil {
 		return err
 	}
-	if err := c.Process.Become(c.proc); err != nil {
+	if err := c.Process.Become(c.proc, fork.Socket, c.Fifo); err != nil {
 		return err
 	}
 	c.execute()
@@ -158,6 +158,7 @@ func (c *container) execute() {
 	fifo, err := c.openFifo()
 	if err == nil {
 		_, err = unix.Write(fifo, []byte("0"))
+		unix.Close(fifo)
 	}
 	if err == nil {
 		err = c.Process.Exec(-1)

@@ -58,7 +58,7 @@ func exec() error {
 	if err := sendPidfd(e.Pidfd); err != nil {
 		return err
 	}
-	if err := e.Process.Become(proc); err != nil {
+	if err := e.Process.Become(proc, fork.Socket); err != nil {
 		return err
 	}
 	return e.Process.Exec(fork.Socket)

@@ -14,14 +14,17 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 )
 
-// Become gives the calling thread the rights of the program, enters its directory, and finds it. After
-// it the thread makes only system calls that the program's filter allows. Exec is next; an init waits
-// in between.
-func (p *Process) Become(proc Procfs) error {
+// Become gives the calling thread the rights of the program, enters its directory, and finds it. It
+// closes all descriptors but 0 to 2, proc and keep. After it the thread makes only system calls that the
+// program's filter allows. Exec is next; an init waits in between.
+func (p *Process) Become(proc Procfs, keep ...int) error {
 	if p.NeedsHome {
 		p.Env = append(p.Env, "HOME="+homeOf(p.UID))
 	}
 	setgroups := maySetGroups(proc)
+	if err := p.keepOnly(proc, keep); err != nil {
+		return failure.New(failure.OfHost, "", "cannot close descriptors: %w", err)
+	}
 	if p.NoNewPrivileges {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return failure.New(failure.OfHost, "", "cannot set no_new_privs: %w", err)

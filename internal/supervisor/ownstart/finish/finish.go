@@ -39,8 +39,9 @@ type Process struct {
 	Keyring       string
 	KeyringAccess uint32
 
-	// program is the path that Become has found.
+	// program is the path that Become has found, kept the descriptors that it has left open.
 	program string
+	kept    []int
 }
 
 // Rlimit is a resource limit. Kind is the kernel's number.

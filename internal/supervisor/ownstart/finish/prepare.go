@@ -89,7 +89,8 @@ func (p *Process) joinKeyring(proc Procfs) error {
 		return nil
 	}
 	if p.SELinux != "" {
-		if err := proc.write("thread-self/attr/keycreate", p.SELinux); err != nil {
+		// An old kernel cannot label keyrings.
+		if err := proc.write("thread-self/attr/keycreate", p.SELinux); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}

@@ -153,7 +153,9 @@ func ownRefusal(host *Host) string {
 	if os.Geteuid() != 0 {
 		return "the supervisor does not run as root"
 	}
-	if root, err := os.Readlink("/proc/self/root"); err != nil || root != "/" {
+	// A link of /proc shows each process its own root as "/".
+	var root unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, "/", 0, 0, &root); err != nil || root.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		return "the supervisor has another root than its mount namespace"
 	}
 	ids, err := os.ReadFile("/proc/self/uid_map")

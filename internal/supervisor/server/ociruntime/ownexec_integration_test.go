@@ -26,6 +26,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -286,6 +287,50 @@ func TestExecErrorsAreLikeLibcontainers(t *testing.T) {
 				t.Errorf("%q in %s runs: %v", p.Args, p.Cwd, waitPid(t, pid))
 			}
 		}
+	}
+}
+
+// TestExecUnderANarrowFilter: the filter of a container need not allow what the child does for itself.
+// libcontainer needs these calls.
+func TestExecUnderANarrowFilter(t *testing.T) {
+	for _, noNewPrivileges := range []bool{false, true} {
+		t.Run(fmt.Sprint("no new privileges ", noNewPrivileges), func(t *testing.T) {
+			b := newBench(t)
+			_, s := b.createWith("narrow", func(s *specs.Spec) {
+				s.Process.NoNewPrivileges = noNewPrivileges
+				s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{
+					Action: specs.ActAllow, Names: []string{
+						"read", "write", "close", "openat", "execve", "exit", "exit_group", "mmap", "munmap", "mprotect", "brk",
+						"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "futex", "nanosleep", "clock_nanosleep", "sigaltstack", "madvise",
+						"chdir", "prctl", "capget", "capset", "setuid", "setgid", "setgroups", "getcwd", "fstat", "newfstatat", "faccessat2",
+						"fcntl", "getdents64", "getuid", "getpid", "gettid", "getppid", "tgkill", "seccomp", "set_tid_address", "set_robust_list",
+						"arch_prctl", "rseq", "prlimit64", "epoll_pwait", "epoll_ctl", "eventfd2", "epoll_create1", "readlinkat", "statx", "lseek",
+						"openat2", "statfs", "fstatfs", "getrandom", "dup3", "readlink", "sched_yield", "kill",
+					},
+				}}}
+			})
+			if err := b.r.Start(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			own := b.ways()["own"]
+			state, err := b.r.states.Get("narrow")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := state.Filter(t.Context(), &filter.Cache{}); err != nil {
+				t.Fatal(err)
+			}
+			pid, err := own(t, &Exec{ContainerID: "narrow", Process: &specs.Process{Args: []string{"/bin/busybox", "true"}, Cwd: "/", NoNewPrivileges: noNewPrivileges}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status := waitPid(t, pid); status != 0 {
+				t.Errorf("it ended with %v", status)
+			}
+			if _, err := own(t, &Exec{ContainerID: "narrow", Process: &specs.Process{Args: []string{"/nope"}, Cwd: "/", NoNewPrivileges: noNewPrivileges}}); !errors.Is(err, errs.Invalid) {
+				t.Errorf("a missing program: %v", err)
+			}
+		})
 	}
 }
 
