@@ -4,15 +4,14 @@ package differential
 
 import (
 	"fmt"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
-
-	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/opencontainers/runtime-spec/specs-go"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/check"
@@ -219,16 +218,25 @@ func corpus() map[string]func(*draft) {
 	return all
 }
 
-// TestSameContainers starts a container for each field of CRI that reaches the OCI spec, in both
-// supervisors.
+// stepInCI is how many cases of a corpus CI leaves out for each one that it takes: `make e2e` takes all.
+const stepInCI = 6
+
+// TestSameContainers starts a part of the corpus in both supervisors.
 func TestSameContainers(t *testing.T) {
-	p := newPair(t)
-	cases := corpus()
+	newPair(t).cases(t, "c", corpus(), stepInCI)
+}
+
+// cases compares every step-th case, in the order of their names.
+func (p *pair) cases(t *testing.T, prefix string, cases map[string]func(*draft), step int) {
+	t.Helper()
 	names := slices.Sorted(maps.Keys(cases))
 	counts := p.inParallel(t, len(names), func(i int) (trial, error) {
-		d := p.draft(fmt.Sprint("c", i))
-		cases[names[i]](d)
+		if i%step != 0 {
+			return trial{}, errLeftOut
+		}
+		d := p.draft(fmt.Sprint(prefix, i))
 		d.trial.what = names[i]
+		cases[names[i]](d)
 		return d.finish()
 	})
 	t.Log(counts)

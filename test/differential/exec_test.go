@@ -104,7 +104,7 @@ func containersForExecs() map[string]func(*draft) {
 // TestSameExecs executes processes of all forms in containers of several kinds. In CI each container
 // has a part of the forms, and together they have all.
 func TestSameExecs(t *testing.T) {
-	newPair(t).execForms(t, 3)
+	newPair(t).execForms(t, stepInCI)
 }
 
 // execForms executes every step-th form in each kind of container.

@@ -37,10 +37,17 @@ var changing = regexp.MustCompile(`^(Pid|PPid|Tgid|Ngid|Vm\w+|Rss\w+|State|FDSiz
 // numbered are names of objects that the kernel numbers.
 var numbered = regexp.MustCompile(`\b(pipe|socket|anon_inode|mnt|net|pid|ipc|uts|user|cgroup|time):\[\d+\]`)
 
+// beforeReport is the section of what a program prints that is not the probe.
+const beforeReport = "output before the report"
+
+// notExecuted is the message of an init whose program the kernel does not execute: berth's init also
+// says what that means.
+var notExecuted = regexp.MustCompile(`^exec:? "?([^":]+)"?: (no such file or directory|exec format error)( \(.*\))?$`)
+
 // sees is what the program in the container has printed.
 func (s *side) sees(report string) observation {
 	o := observation{}
-	section := "output before the report"
+	section := beforeReport
 	self := reportedPid(report)
 	for line := range strings.Lines(report) {
 		line = moment.ReplaceAllString(strings.TrimRight(line, "\r\n"), "time")
@@ -50,6 +57,8 @@ func (s *side) sees(report string) observation {
 			continue
 		}
 		switch section {
+		case beforeReport:
+			line = notExecuted.ReplaceAllString(line, "exec $1: $2")
 		case "/proc/self/mountinfo":
 			continue // the host reads the same table
 		case "/proc/self/status":

@@ -15,7 +15,7 @@ import (
 )
 
 // roundsInCI is how many containers of a kind are created while their files change, on each side.
-const roundsInCI = 6
+const roundsInCI = 2
 
 // exchange is a path in a container's directory on the host that alternates between what is there and a
 // link.
