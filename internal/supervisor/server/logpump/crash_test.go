@@ -46,7 +46,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-func (c *crash) enough() bool { return c.kills >= 20 && c.ringKills >= 5 && c.rotations >= 3 }
+func (c *crash) enough() bool { return c.kills >= 20 && c.ringKills >= 3 && c.rotations >= 3 }
 
 // crash is one run. This process is container, keeper, kubelet and log collector. The child is the
 // supervisor.
@@ -82,10 +82,13 @@ func newCrash(t *testing.T, seed uint64) *crash {
 }
 
 // round kills the child 0.2 to 18 ms after the start of its main. Some rounds rotate the log
-// meanwhile.
+// meanwhile, and some last longer, so that the child has a ring when it is killed.
 func (c *crash) round() {
 	if c.rnd.IntN(10) == 0 {
 		c.rotate()
+	}
+	if c.rnd.IntN(8) == 0 {
+		time.Sleep(3 * c.lifetime())
 	}
 	time.Sleep(c.lifetime())
 	c.restart()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -98,27 +99,42 @@ func (b *bench) expectFlood(name string, lines int64) {
 // buffers and rings, all of them continue, none loses anything, and the buffers in use stay bounded.
 func TestManyFloodsShareTheBuffers(t *testing.T) {
 	b := newBench(t)
-	const containers = 2 * largeSlots
+	const containers, blocks = 2 * largeSlots, 16
+	block := strings.Repeat(floodLine, 64<<10/len(floodLine))
 	var pumps []*Pump
 	var floods []*bench
-	var stops []func() int64
+	var writing sync.WaitGroup
 	for range containers {
 		other := b.neighbour(false)
 		floods, pumps = append(floods, other), append(pumps, other.open())
-		stops = append(stops, other.flood(other.stdout))
-	}
-	for i := range pumps {
-		waitFor(t, func() bool {
-			if n := len(b.loop.largeSlots); n > largeSlots {
-				t.Fatalf("%d large buffers are in use, want at most %d", n, largeSlots)
+		writing.Go(func() {
+			for range blocks {
+				if _, err := other.stdout.WriteString(block); err != nil {
+					t.Error(err)
+					return
+				}
 			}
-			return pumps[i].Stats().Written > 1<<20
 		})
 	}
-	for i, stop := range stops {
-		wrote := stop()
-		floods[i].drain(pumps[i])
-		floods[i].expectFlood("0.log", wrote)
+	wrote := make(chan struct{})
+	go func() {
+		writing.Wait()
+		close(wrote)
+	}()
+	waitFor(t, func() bool {
+		if n := len(b.loop.largeSlots); n > largeSlots {
+			t.Fatalf("%d large buffers are in use, want at most %d", n, largeSlots)
+		}
+		select {
+		case <-wrote:
+			return true
+		default:
+			return false
+		}
+	})
+	for i, other := range floods {
+		other.drain(pumps[i])
+		other.expectFlood("0.log", int64(blocks*len(block)/len(floodLine)))
 	}
 	waitFor(t, func() bool {
 		return len(b.loop.largeSlots)+len(b.loop.smallSlots)+len(b.loop.ringSlots) == 0

@@ -174,6 +174,58 @@ func TestFloodUsesARing(t *testing.T) {
 	}
 }
 
+// TestRotationUnderFlood rotates the log of a container that floods: each line is in one of the files,
+// in order.
+func TestRotationUnderFlood(t *testing.T) {
+	b := newBench(t)
+	p := b.open()
+	stop := b.flood(b.stdout)
+	const rotations = 3
+	for i := range rotations {
+		before := p.Stats().Written
+		waitFor(t, func() bool { return p.Stats().Written > before+256<<10 })
+		must(t, os.Rename(b.path("0.log"), b.path(fmt.Sprintf("0.log.%d", i))))
+		must(t, p.Reopen(b.ctx()))
+	}
+	wrote := stop()
+	b.drain(p)
+	var all bytes.Buffer
+	for i := range rotations {
+		text, err := os.ReadFile(b.path(fmt.Sprintf("0.log.%d", i)))
+		must(t, err)
+		all.Write(text)
+	}
+	text, err := os.ReadFile(b.path("0.log"))
+	must(t, err)
+	all.Write(text)
+	must(t, os.WriteFile(b.path("all"), all.Bytes(), 0o600))
+	b.expectFlood("all", wrote)
+}
+
+// TestSubscriberSeesAFlood: an attached client gets each byte of a flood once, whether it was read
+// into the stage or into a ring.
+func TestSubscriberSeesAFlood(t *testing.T) {
+	b := newBench(t)
+	p := b.open()
+	var seen lockedBuffer
+	sub := subscribed(t, p, &seen, nil)
+	var want strings.Builder
+	// Less than the backlog of a client has room for.
+	for i := 0; want.Len() < backlogMax/2; i++ {
+		text := pages(16)[i%100:]
+		b.write(b.stdout, text)
+		want.WriteString(text)
+	}
+	b.drain(p)
+	<-sub.Done()
+	if err := sub.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if seen.String() != want.String() {
+		t.Errorf("the client saw %d bytes, the container wrote %d", len(seen.String()), want.Len())
+	}
+}
+
 // floodLine is a line of bench.flood.
 const floodLine = "a line of a container that writes as fast as it can, and never waits for anything\n"
 
