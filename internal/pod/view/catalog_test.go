@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/pod/job"
 	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/store"
 )
@@ -36,7 +37,7 @@ func newView(t testing.TB) *View {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(nil, records, source, nil)
+	return New(nil, records, source, job.NewTable(nil, nil, nil, nil, nil))
 }
 
 // kubeletSandbox and kubeletContainer are records of an ordinary pod.

@@ -47,7 +47,8 @@ func (v *View) SetShowSecrets(show bool) { v.showSecrets.Store(show) }
 // SandboxStatus returns the sandbox's status with those of its containers and,
 // when verbose, what berth knows beyond them, as JSON values by name. Its stamp
 // compares with those of events: the status includes every event stamped by then.
-func (v *View) SandboxStatus(_ context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (v *View) SandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
+	v.awaitStarts(ctx)
 	stamp := v.events.hub.Stamp()
 	rec, err := v.records.Sandbox(id)
 	if err != nil {
@@ -86,6 +87,7 @@ func newestSandbox(a, b *record.Sandbox) int {
 
 // ContainerStatus is SandboxStatus for a container.
 func (v *View) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatus, map[string]string, error) {
+	v.awaitStarts(ctx)
 	rec, err := v.records.Container(id)
 	if err != nil {
 		return nil, nil, err
@@ -99,7 +101,8 @@ func (v *View) ContainerStatus(ctx context.Context, id string, verbose bool) (*r
 
 // ListContainers returns the containers that filter (may be nil) selects, the newest first, each
 // item a runtimeapi.Container.
-func (v *View) ListContainers(_ context.Context, filter *runtimeapi.ContainerFilter) (Items, error) {
+func (v *View) ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) (Items, error) {
+	v.awaitStarts(ctx)
 	return v.containers.list(containerSelector(filter))
 }
 

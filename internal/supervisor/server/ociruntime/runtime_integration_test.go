@@ -18,12 +18,21 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "init" {
-		Init()
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "init":
+			Init()
+		case filter.Role:
+			filter.Capture()
+		}
+	}
+	if len(os.Args) > 1 && os.Args[1] == filter.Role {
+		filter.Capture()
 	}
 	os.Exit(m.Run())
 }
@@ -71,7 +80,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.r, err = New(filepath.Join(dir, "runc"), host, func(int) bool { return false }); err != nil {
+	if b.r, err = New(filepath.Join(dir, "runc"), host, true, func(int) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -90,7 +99,7 @@ func (b *bench) create(id string) (*Plan, *Starting) {
 			Namespaces:  []specs.LinuxNamespace{{Type: "mount"}, {Type: "pid"}},
 		},
 	}
-	plan, err := b.r.Plan(id, b.dir, spec, false, time.Minute)
+	plan, err := b.r.Plan(spec, &PlanRequest{ID: id, Bundle: b.dir, Timeout: time.Minute})
 	if err != nil {
 		b.t.Fatal(err)
 	}
