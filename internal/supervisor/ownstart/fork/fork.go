@@ -74,11 +74,16 @@ type Child struct {
 	Conn *net.UnixConn
 }
 
+// Prepare makes what all children need. Start does it, too; an error that it has is final.
+func (p *Program) Prepare() error {
+	p.once.Do(func() { p.err = p.prepare() })
+	return p.err
+}
+
 // Start starts a child. The caller reaps it, and closes Pidfd and Conn.
 func (p *Program) Start(r *Request) (*Child, error) {
-	p.once.Do(func() { p.err = p.prepare() })
-	if p.err != nil {
-		return nil, p.err
+	if err := p.Prepare(); err != nil {
+		return nil, err
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
