@@ -99,7 +99,7 @@ func TestPropagation(t *testing.T) {
 		tree        []uint64
 		after       []uint64
 	}{
-		{"", "rprivate", order.Root{Tree: []uint64{slave | all}}, []uint64{slave | all}, []uint64{private | all}},
+		{"", "rprivate", order.Root{Tree: []uint64{slave | all, private}}, []uint64{slave | all}, []uint64{private | all}},
 		{"rslave", "rslave", order.Root{Tree: []uint64{slave | all}}, []uint64{slave | all}, []uint64{slave | all}},
 		{"rprivate", "bind", order.Root{Tree: []uint64{private | all}}, []uint64{private | all}, nil},
 		{"rshared", "rshared", order.Root{Tree: []uint64{shared | all, private}, Final: shared | all}, []uint64{shared | all}, []uint64{shared | all}},
