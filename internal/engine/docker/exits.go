@@ -122,7 +122,10 @@ func (l *exitListener) catchUp(known map[string]object, owned map[string]contain
 				l.deliver(id, nil)
 			}
 		case engine.StateCreated:
-			if !obj.starting.Hold(nil) {
+			// The engine may have a fault of a start that it has cancelled since berth was killed. Such
+			// a container stays CREATED: a kubelet runs another one in its place, whatever the pod's
+			// restart policy is.
+			if !obj.starting.Hold(nil) && l.engine.unstarted.Ended(id) {
 				l.deliver(id, nil)
 			}
 		case engine.StateRunning:

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // request is a frame with the descriptors that came with it.
@@ -71,7 +71,9 @@ func (k *keeper) serve(c *child, req request) {
 	if req.op == opReady {
 		// The supervisor is up and the keeper is idle from now on: it frees the memory
 		// that the start took.
-		debug.FreeOSMemory()
+		if err := sysproc.ReleaseMemory(); err != nil {
+			k.log.Debug("cannot return memory to the host", "error", err)
+		}
 	}
 }
 
