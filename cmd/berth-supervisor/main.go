@@ -1,8 +1,9 @@
 // Command berth-supervisor is the parent of containers, and what their inits
 // start from. Its roles: "keep" (the keeper), "serve" (the supervisor, started by
 // the keeper), "selftest", "version", "init", which libcontainer executes,
-// "hold", which namespaces belong to while they are made, and "pod-init", pid 1 of a
-// PID namespace that a pod's containers share, which begins before main.
+// "hold", which namespaces belong to while they are made, "filter", which compiles a seccomp
+// profile, and "pod-init", pid 1 of a PID namespace that a pod's containers share, which begins
+// before main. So do the roles of package child, which become processes of containers.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/keep"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
 	"github.com/berthrun/berth/internal/supervisor/podinit"
 	"github.com/berthrun/berth/internal/supervisor/selftest"
 	"github.com/berthrun/berth/internal/supervisor/server"
@@ -33,11 +35,19 @@ func init() { //nolint:gochecknoinits // see above
 	if len(os.Args) > 1 && os.Args[1] == "init" {
 		ociruntime.Init()
 	}
+	if len(os.Args) > 1 && os.Args[1] == filter.Role {
+		filter.Capture()
+	}
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "hold" {
-		podinit.Hold()
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "hold":
+			podinit.Hold()
+		case filter.Role:
+			filter.Capture()
+		}
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil))) // keeper and supervisor log to one file
 	if err := run(os.Args[1:]); err != nil {
@@ -73,6 +83,7 @@ func serve(args []string) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.StringVar(&opts.StateDir, "state", "", "state directory, on tmpfs")
 	flags.BoolVar(&opts.ExitWhenIdle, "exit-when-idle", false, "end when there has been no container and no client for a while")
+	flags.BoolVar(&opts.OwnInit, "own-init", true, "let berth's own init start the containers that it can, and libcontainer the others")
 	level := slog.LevelInfo
 	flags.TextVar(&level, "log-level", level, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {

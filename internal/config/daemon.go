@@ -74,6 +74,7 @@ type Runtime struct {
 	CgroupDriver   string `toml:"cgroup_driver" help:"auto is systemd where systemd is pid 1, else cgroupfs; with engine docker it is the engine's." oneof:"auto cgroupfs systemd"`
 	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd." engine:"native"`
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH." engine:"native"`
+	OwnInit        bool   `toml:"own_init" help:"Berth's own init creates the containers whose OCI spec it covers, and starts commands in them; libcontainer creates all others. false: libcontainer creates all. berth pod inspect and berth info show what created a container, and why it was not the own init." reload:"yes" engine:"native"`
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 is the same as 1048576." reload:"yes"`
 	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes" engine:"native"`
 
@@ -195,7 +196,7 @@ func DefaultDaemon() *Daemon {
 			Adopt: "auto", FormerRoots: []string{"/var/lib/dockershim", "/var/lib/cri-dockerd"}, FormerCNICache: "/var/lib/cni/cache",
 		},
 		Runtime: Runtime{
-			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32,
+			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32, OwnInit: true,
 			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
 			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},

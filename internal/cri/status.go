@@ -64,9 +64,13 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		"network": s.opts.Node.NetworkInfo(), "golang": runtime.Version(), "events": s.opts.Events.EventCounters(),
 	}
 	if info != nil {
-		verbose["engine"] = map[string]any{
+		shown := map[string]any{
 			"name": info.Name, "version": info.Version, "cgroupDriver": info.CgroupDriver, "warnings": info.Warnings,
 		}
+		if info.Starters != nil {
+			shown["starters"], shown["starterReasons"] = info.Starters, info.StarterReasons
+		}
+		verbose["engine"] = shown
 	}
 	if calls := s.opts.Node.EngineCalls(); calls != nil {
 		verbose["engineCalls"] = calls

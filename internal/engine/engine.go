@@ -275,4 +275,7 @@ type Info struct {
 	// Warnings are limits of this host that change what pods get, one
 	// sentence each.
 	Warnings []string
+	// Starters counts the containers by the name of what created them, and StarterReasons those of
+	// them that berth's own init could not create, by the reason. Nil when the engine has one way.
+	Starters, StarterReasons map[string]int
 }

@@ -47,6 +47,8 @@ type CreateRequest struct {
 	// StartTimeout bounds the runtime's own work, in Create and in Start; 0
 	// means the default of 60 s.
 	StartTimeout time.Duration `json:"startTimeout,omitempty"`
+	// NoOwnInit has libcontainer create the container, also where berth's own init could.
+	NoOwnInit bool `json:"noOwnInit,omitempty"`
 }
 
 // ContainerState is what a container's init is doing.
@@ -76,6 +78,10 @@ type Container struct {
 	Exit        *Exit             `json:"exit,omitempty"`
 	// LogError is why output does not reach the log now, "" when it does.
 	LogError string `json:"logError,omitempty"`
+	// Starter is what created the container: "own" (berth's own init) or "libcontainer"; "" for
+	// a container of an earlier version. StarterReason is why it was not berth's init.
+	Starter       string `json:"starter,omitempty"`
+	StarterReason string `json:"starterReason,omitempty"`
 }
 
 // Exit is how a container ended.
@@ -143,6 +149,10 @@ type Info struct {
 	// Warnings are limits of this host that change what containers get, and
 	// records that could not be adopted, one sentence each.
 	Warnings []string `json:"warnings,omitempty"`
+	// Starters counts the containers by Container.Starter, StarterReasons by
+	// Container.StarterReason.
+	Starters       map[string]int `json:"starters,omitempty"`
+	StarterReasons map[string]int `json:"starterReasons,omitempty"`
 	// Descriptors in use, and the limit.
 	Descriptors     int `json:"descriptors"`
 	DescriptorLimit int `json:"descriptorLimit"`

@@ -44,6 +44,7 @@ func newTrial(t *testing.T, opts harness.Options) *trial {
 	}
 	b.RemovePod(sandbox)
 	x.pod = b.RunPod("good", "sleep 100000")
+	b.Exec(x.pod.Container, "true") // the supervisor keeps what all execs share
 	x.ground = b.StillGround()
 	return x
 }

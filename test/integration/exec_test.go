@@ -100,7 +100,7 @@ func execSaysWhatCannotBeExecuted(t *testing.T, b *harness.Berth) {
 		"/no/such":     `exec: "/no/such": stat /no/such: no such file or directory`,
 		"/etc":         `exec: "/etc": is a directory`,
 		"/tmp/data":    `exec: "/tmp/data": permission denied`,
-		"/tmp/script":  `exec: "/tmp/script": no such file or directory, or exec format error`,
+		"/tmp/script":  `exec: "/tmp/script": no such file or directory`,
 		"./etc/passwd": `permission denied`,
 	}
 	if b.Docker != nil {

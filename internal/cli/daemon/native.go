@@ -163,6 +163,7 @@ const maxLogLine = 1 << 20
 func engineRules(cfg *config.Daemon) native.Rules {
 	defaults := cfg.Default.Read()
 	rules := native.Rules{
+		NoOwnInit:  !cfg.Runtime.OwnInit,
 		MaxLogLine: cfg.Runtime.MaxLogLineSize,
 		LogRate:    int64(cfg.Runtime.LogRateMiB) << 20,
 		Devices: device.Rules{

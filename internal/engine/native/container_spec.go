@@ -77,6 +77,7 @@ func (e *Engine) requestOf(spec *containerSpec) supervisor.CreateRequest {
 		SystemdCgroup: e.cfg.CgroupDriver == podcgroup.Systemd,
 		Stdin:         spec.Config.GetStdin(),
 		StdinOnce:     spec.Config.GetStdinOnce(),
+		NoOwnInit:     e.rules().NoOwnInit,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -11,10 +12,11 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/supervisor"
 )
 
 // Inspect implements engine.Inspector.
-func (e *Engine) Inspect(_ context.Context, requested *engine.InspectSpec) (map[string]any, error) {
+func (e *Engine) Inspect(ctx context.Context, requested *engine.InspectSpec) (map[string]any, error) {
 	spec, err := e.bundles.ReadSpec(requested.ContainerID)
 	if err != nil {
 		return nil, err
@@ -38,7 +40,26 @@ func (e *Engine) Inspect(_ context.Context, requested *engine.InspectSpec) (map[
 	if !requested.Secrets {
 		hideSecrets(spec)
 	}
-	return map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": requested.ContainerID}, nil
+	shown := map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": requested.ContainerID}
+	return shown, e.addStarter(ctx, requested.ContainerID, shown)
+}
+
+// addStarter adds what created a container, and why it was not berth's own init. Nothing is added for a
+// container that the supervisor does not know any more, or has from an earlier version.
+func (e *Engine) addStarter(ctx context.Context, id string, shown map[string]any) error {
+	list, err := e.cfg.Supervisor.List(ctx)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(list, func(c supervisor.Container) bool { return c.ID == id })
+	if at < 0 || list[at].Starter == "" {
+		return nil
+	}
+	shown["starter"] = list[at].Starter
+	if reason := list[at].StarterReason; reason != "" {
+		shown["starterReason"] = reason
+	}
+	return nil
 }
 
 // hideSecrets removes the values from the environments of the container and its hooks.

@@ -73,6 +73,8 @@ type Config struct {
 
 // Rules apply to new sandboxes and containers.
 type Rules struct {
+	// NoOwnInit has libcontainer create all containers.
+	NoOwnInit bool
 	// MaxLogLine is how many bytes of text a line of a container's log holds, 0
 	// for the default.
 	MaxLogLine int
@@ -273,5 +275,8 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 		Features:     e.features(),
 		HugePages:    e.host.Hugetlb,
 		Warnings:     append(e.hostWarnings(), info.Warnings...),
+
+		Starters:       info.Starters,
+		StarterReasons: info.StarterReasons,
 	}, nil
 }

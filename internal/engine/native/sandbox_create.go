@@ -269,5 +269,6 @@ func (e *Engine) podInits() podinit.Starter {
 	return podinit.Starter{
 		Bundles: e.bundles, Supervisor: e.cfg.Supervisor,
 		SystemdCgroup: e.cfg.CgroupDriver == podcgroup.Systemd, Seccomp: e.host.Seccomp,
+		NoOwnInit: e.rules().NoOwnInit,
 	}
 }

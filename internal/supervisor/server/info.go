@@ -26,6 +26,7 @@ func (ss *session) info(context.Context, *wire.Request) (*wire.Reply, error) {
 		DescriptorLimit: limit,
 		Warnings:        s.containers.Warnings(),
 	}
+	info.Starters, info.StarterReasons = s.containers.Starters()
 	if s.opts.Keeper != nil && !s.keeperLost() {
 		info.KeeperPid = os.Getppid()
 	}

@@ -165,6 +165,10 @@ func TestExec(t *testing.T) {
 	h.create("waiting", "true")
 	_, _, _, err = h.exec("waiting", "true")
 	wantKind(t, err, errs.State)
+	// The race detector needs a program that is not linked statically.
+	if os.Getenv("BERTH_TEST_RACE") == "" && strings.Contains(h.log(), "libcontainer starts an exec") {
+		t.Errorf("berth's own child has not started the execs: %s", h.log())
+	}
 }
 
 func TestCancelledExecKillsAllProcesses(t *testing.T) {

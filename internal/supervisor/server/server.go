@@ -37,7 +37,9 @@ type Options struct {
 	// ExitWhenIdle ends Run when there has been no container and no client for
 	// some seconds.
 	ExitWhenIdle bool
-	Logger       *slog.Logger
+	// OwnInit lets berth's own init start the containers that it can.
+	OwnInit bool
+	Logger  *slog.Logger
 }
 
 // ErrKeeperLost is the error of Run when the keeper is gone and this process could
@@ -80,7 +82,7 @@ func New(opts Options) (*Server, error) {
 	s := &Server{opts: opts, log: opts.Logger, sessions: make(map[*session]bool), changed: time.Now()}
 	var err error
 	s.containers, err = containers.New(containers.Options{
-		StateDir: opts.StateDir, Keeper: opts.Keeper, Clients: s, Logger: opts.Logger,
+		StateDir: opts.StateDir, Keeper: opts.Keeper, Clients: s, OwnInit: opts.OwnInit, Logger: opts.Logger,
 	})
 	if err != nil {
 		return nil, err

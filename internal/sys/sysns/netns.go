@@ -211,7 +211,7 @@ const threadNetNS = "/proc/thread-self/ns/net"
 func onOwnThread(fn func() error) (err error) {
 	done := make(chan struct{})
 	err = errors.New("the function on its own thread did not return")
-	goOnThread(func() {
+	GoOnThread(func() {
 		defer close(done)
 		home, openErr := os.Open(threadNetNS)
 		if openErr != nil {

@@ -59,7 +59,7 @@ func (p PodNamespaces) Make() error {
 		return nil
 	}
 	done := make(chan error, 1)
-	goOnThread(func() { done <- p.makeOnThread(enter, kinds) })
+	GoOnThread(func() { done <- p.makeOnThread(enter, kinds) })
 	return <-done
 }
 

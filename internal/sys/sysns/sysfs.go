@@ -56,7 +56,7 @@ func remountSysfs() error {
 	}
 	defer ns.Close()
 	done := make(chan error, 1)
-	goOnThread(func() { // and is not unlocked: the thread ends
+	GoOnThread(func() { // and is not unlocked: the thread ends
 		done <- func() error {
 			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 				return fmt.Errorf("cannot enter the network namespace %s: %w", ns.Name(), err)

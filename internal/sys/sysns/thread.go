@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// goOnThread runs fn on a goroutine locked to a thread of its own, whose
+// GoOnThread runs fn on a goroutine locked to a thread of its own, whose
 // namespaces fn may change; fn unlocks it when they are as before, else the thread
 // ends. It is never the process's first thread: /proc/self shows that one's
 // namespaces as the process's, and it cannot end.
-func goOnThread(fn func()) {
+func GoOnThread(fn func()) {
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() != unix.Getpid() {

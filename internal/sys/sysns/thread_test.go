@@ -12,7 +12,7 @@ func TestNeverTheFirstThread(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 500 {
 		wg.Add(1)
-		goOnThread(func() {
+		GoOnThread(func() {
 			defer wg.Done()
 			defer runtime.UnlockOSThread()
 			if unix.Gettid() == unix.Getpid() {

@@ -20,6 +20,8 @@ type Starter struct {
 	SystemdCgroup bool
 	// Seccomp is true when the kernel has seccomp filters.
 	Seccomp bool
+	// NoOwnInit has libcontainer create the init's container.
+	NoOwnInit bool
 }
 
 // Start starts the init of a sandbox, and returns when it has confined itself.
@@ -27,7 +29,9 @@ func (s Starter) Start(ctx context.Context, id string, spec *specs.Spec) (pid in
 	if err := s.Bundles.Write(id, spec); err != nil {
 		return 0, err
 	}
-	_, err = s.Supervisor.Create(ctx, &supervisor.CreateRequest{ID: id, Bundle: s.Bundles.Dir(id), SystemdCgroup: s.SystemdCgroup})
+	_, err = s.Supervisor.Create(ctx, &supervisor.CreateRequest{
+		ID: id, Bundle: s.Bundles.Dir(id), SystemdCgroup: s.SystemdCgroup, NoOwnInit: s.NoOwnInit,
+	})
 	if err != nil {
 		return 0, fmt.Errorf("cannot create the pod's init: %w", err)
 	}

@@ -105,7 +105,9 @@ func (c *Container) Exit() *supervisor.Exit { return c.snapshot().Exit }
 func (c *Container) Describe() supervisor.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d := supervisor.Container{ID: c.id, CgroupPaths: c.rec.Cgroups, Exit: c.rec.Exit}
+	d := supervisor.Container{
+		ID: c.id, CgroupPaths: c.rec.Cgroups, Exit: c.rec.Exit, Starter: c.rec.Starter, StarterReason: c.rec.StarterReason,
+	}
 	if c.rec.Init != nil {
 		d.Pid = c.rec.Init.Pid
 	}

@@ -49,7 +49,9 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	if err != nil {
 		return nil, err
 	}
-	plan, err := s.runtime.Plan(req.ID, req.Bundle, spec, req.SystemdCgroup, timeout(req.StartTimeout))
+	plan, err := s.runtime.Plan(spec, &ociruntime.PlanRequest{
+		ID: req.ID, Bundle: req.Bundle, Systemd: req.SystemdCgroup, NoOwnInit: req.NoOwnInit, Timeout: timeout(req.StartTimeout),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -113,11 +115,12 @@ func (c *Container) create(ctx context.Context, plan *ociruntime.Plan) error {
 	if err != nil {
 		return err
 	}
-	return c.recordCreated(ctx, pid)
+	c.set.logStarter(plan)
+	return c.recordCreated(ctx, pid, plan)
 }
 
 // recordCreated opens and records the init, which waits for the start.
-func (c *Container) recordCreated(ctx context.Context, pid int) error {
+func (c *Container) recordCreated(ctx context.Context, pid int, plan *ociruntime.Plan) error {
 	// It is our child and only we reap it: the pid is not reused.
 	pidfd, err := sysproc.OpenPidfd(pid)
 	if err != nil {
@@ -151,6 +154,7 @@ func (c *Container) recordCreated(ctx context.Context, pid int) error {
 	}
 	if err := c.update(func(r *record.Container) {
 		r.Stage, r.Init, r.Pipes, r.OOMKills = record.Created, init, pipes, kills
+		r.Starter, r.StarterReason = plan.Starter, plan.Reason
 	}); err != nil {
 		return err
 	}
@@ -159,6 +163,25 @@ func (c *Container) recordCreated(ctx context.Context, pid int) error {
 	}
 	go c.watchProtected()
 	return nil
+}
+
+// maxReasons bounds the reasons that are logged: some have names in them.
+const maxReasons = 100
+
+// logStarter logs, once for each reason, that libcontainer has created a container.
+func (s *Set) logStarter(plan *ociruntime.Plan) {
+	if plan.Reason == "" {
+		return
+	}
+	s.mu.Lock()
+	known := s.reasons[plan.Reason] || len(s.reasons) >= maxReasons
+	if !known {
+		s.reasons[plan.Reason] = true
+	}
+	s.mu.Unlock()
+	if !known {
+		s.log.Info("libcontainer creates a container", "container", plan.ID, "reason", plan.Reason)
+	}
 }
 
 // identify returns the names of a process that outlive this one.

@@ -195,9 +195,14 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	defer sender.Close()
 	e.socket = receiver
 	c.set.held.Hold(ctx, e.key(), receiver)
+	c.mu.Lock()
+	init := c.pidfd
+	c.mu.Unlock()
 	pid, err := c.set.runtime.Exec(ctx, &ociruntime.Exec{
 		ContainerID: c.id,
 		Process:     spec,
+		NoOwnInit:   c.snapshot().Request.NoOwnInit,
+		Init:        init,
 		StdIO:       stdio,
 		Pidfd:       sender,
 		Group:       e.group,

@@ -59,6 +59,8 @@ type Options struct {
 	// Keeper is this process's parent; nil when there is none.
 	Keeper  Keeper
 	Clients Clients
+	// OwnInit lets berth's own init start the containers that it can.
+	OwnInit bool
 	Logger  *slog.Logger
 }
 
@@ -95,6 +97,8 @@ type Set struct {
 	containers map[string]*Container
 	// warnings are what adoption could not do.
 	warnings []string
+	// reasons are those of logStarter that were logged.
+	reasons map[string]bool
 
 	// offered is closed when a client has offered what it held.
 	offered     chan struct{}
@@ -113,6 +117,7 @@ func New(opts Options) (*Set, error) {
 		held:       heldfiles.New(opts.Keeper, opts.Logger),
 		adopted:    adopted.New(filepath.Join(opts.StateDir, adopted.DirName), opts.Logger),
 		containers: make(map[string]*Container),
+		reasons:    make(map[string]bool),
 		offered:    make(chan struct{}),
 	}
 	var err error
@@ -122,7 +127,7 @@ func New(opts Options) (*Set, error) {
 	if s.host, err = ociruntime.ReadHost(); err != nil {
 		return nil, err
 	}
-	if s.runtime, err = ociruntime.New(filepath.Join(opts.StateDir, "runc"), s.host, s.isInit); err != nil {
+	if s.runtime, err = ociruntime.New(filepath.Join(opts.StateDir, "runc"), s.host, opts.OwnInit, s.isInit); err != nil {
 		return nil, err
 	}
 	if s.loop, err = logpump.NewLoop(); err != nil {
@@ -159,6 +164,21 @@ func (s *Set) Held() []keep.Held { return s.held.All() }
 
 // Offered ends the wait of containers for descriptors that a client may offer.
 func (s *Set) Offered() { s.offeredOnce.Do(func() { close(s.offered) }) }
+
+// Starters counts the containers by what created them, and by why that was not berth's own init.
+func (s *Set) Starters() (starters, reasons map[string]int) {
+	starters, reasons = make(map[string]int), make(map[string]int)
+	for _, c := range s.All() {
+		rec := c.snapshot()
+		if rec.Starter != "" {
+			starters[rec.Starter]++
+		}
+		if rec.StarterReason != "" {
+			reasons[rec.StarterReason]++
+		}
+	}
+	return starters, reasons
+}
 
 // Warnings returns the failures of adoption, and the abilities that the host denies containers, one
 // sentence each.

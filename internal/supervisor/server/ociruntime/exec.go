@@ -16,6 +16,10 @@ type Exec struct {
 	ContainerID string
 	Process     *specs.Process
 	StdIO       StdIO
+	// NoOwnInit has libcontainer start the process.
+	NoOwnInit bool
+	// Init is a pidfd of the container's init, which is not reaped; nil when the caller has none.
+	Init *os.File
 	// Pidfd is a unix socket on which the process sends its own pidfd before
 	// any code of the user's runs.
 	Pidfd *os.File
@@ -31,30 +35,26 @@ func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	c, err := r.load(e.ContainerID)
+	s, err := r.states.Get(e.ContainerID)
 	if err != nil {
 		return 0, err
 	}
-	found, err := r.found(c)
+	// A start would wait until the container is thawed.
+	paused, err := s.Cgroups.Frozen()
 	if err != nil {
 		return 0, err
 	}
-	// Start would wait until the container is thawed.
-	paused, err := found.Cgroups.Frozen()
-	if err != nil {
-		return 0, err
-	}
-	if err := checkRunning(found, paused); err != nil {
+	if err := checkRunning(r.waiting(e.ContainerID), paused); err != nil {
 		return 0, err
 	}
 	r.host.FitProcess(e.Process)
-	return r.starter.exec(ctx, e, found)
+	return r.starter.exec(ctx, e, s)
 }
 
 // checkRunning refuses an exec in a container that is not started or is paused.
-func checkRunning(found *Found, paused bool) error {
+func checkRunning(waiting, paused bool) error {
 	switch {
-	case found.Waiting:
+	case waiting:
 		return fmt.Errorf("it is not started: %w", errs.State)
 	case paused:
 		return fmt.Errorf("it is paused: %w", errs.State)

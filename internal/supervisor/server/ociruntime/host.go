@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -96,7 +97,7 @@ func (h *Host) fitLimits(p *specs.Process) {
 	}
 	for i := range limits {
 		l := &limits[i]
-		kind, known := rlimitKind(l.Type)
+		kind, known := finish.LimitKind(l.Type)
 		if !known || h.MayRaise {
 			continue
 		}

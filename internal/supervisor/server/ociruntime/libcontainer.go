@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/opencontainers/cgroups"
+	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -19,6 +23,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -26,24 +31,27 @@ import (
 type libcontainerStarter struct {
 	root    string
 	zombies *zombieReaper
+	// converting is held while configOf uses a list that all containers of the process share.
+	converting sync.Mutex
 }
 
 // libcontainerPlan is the payload of its plans.
 type libcontainerPlan struct {
 	config  *configs.Config
 	process *libcontainer.Process
+	cgroups cgroups.Manager
 }
 
-func (l *libcontainerStarter) plan(p *Plan, bundle string, spec *specs.Spec, systemd bool) error {
-	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
+func (l *libcontainerStarter) plan(p *Plan, spec *specs.Spec, request *PlanRequest) error {
+	config, err := l.configOf(&specconv.CreateOpts{
 		CgroupName:       p.ID,
-		UseSystemdCgroup: systemd,
+		UseSystemdCgroup: request.Systemd,
 		Spec:             spec,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot use the spec of container %s: %w", p.ID, withCause(fmt.Errorf("%w: %w", err, errs.Invalid), ""))
 	}
-	setBundle(config, bundle)
+	setBundle(config, request.Bundle)
 	process, err := newProcess(spec.Process)
 	if err != nil {
 		return fmt.Errorf("cannot use the process of container %s: %w", p.ID, err)
@@ -59,9 +67,34 @@ func (l *libcontainerStarter) plan(p *Plan, bundle string, spec *specs.Spec, sys
 	if err != nil {
 		return fmt.Errorf("cannot use the cgroup of container %s: %w: %w", p.ID, err, errs.Invalid)
 	}
-	p.Cgroups = cm.GetPaths()
-	p.payload = &libcontainerPlan{config, process}
+	p.Cgroups = maps.Clone(cm.GetPaths()) // the manager empties its own
+	p.payload = &libcontainerPlan{config, process, cm}
+	p.Starter = Name
 	return nil
+}
+
+// configOf converts a spec. specconv puts the devices that every container has, which are one list for the
+// whole process, into the configuration, and makes root of a container's user namespace the owner of
+// the listed devices. Other containers would get devices with that owner. So the container gets
+// copies, and the list stays as it was.
+func (l *libcontainerStarter) configOf(opts *specconv.CreateOpts) (*configs.Config, error) {
+	l.converting.Lock()
+	defer l.converting.Unlock()
+	before := make([]devices.Device, len(specconv.AllowedDevices))
+	for i, device := range specconv.AllowedDevices {
+		before[i] = *device
+	}
+	config, err := specconv.CreateLibcontainerConfig(opts)
+	if err == nil {
+		for i, device := range config.Devices {
+			own := *device
+			config.Devices[i] = &own
+		}
+	}
+	for i, device := range specconv.AllowedDevices {
+		*device = before[i]
+	}
+	return config, err
 }
 
 func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
@@ -72,14 +105,9 @@ func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (p
 
 func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
 	plan := p.payload.(*libcontainerPlan)
-	c, err := libcontainer.Create(l.root, p.ID, plan.config)
-	switch {
-	case errors.Is(err, libcontainer.ErrExist), errors.Is(err, fs.ErrExist):
-		return 0, fmt.Errorf("container %s: %w", p.ID, errs.Exists)
-	case errors.Is(err, libcontainer.ErrInvalidID):
-		return 0, fmt.Errorf("container id %q: %w", p.ID, errs.Invalid)
-	case err != nil:
-		return 0, classify(err, plan.config.Rootfs)
+	c, err := makeState(l.root, p.ID, plan.config)
+	if err != nil {
+		return 0, err
 	}
 	io.apply(plan.process)
 	if err := within(ctx, p.Cgroups, plan.process, func() error { return startFault(c.Start(plan.process)) }); err != nil {
@@ -91,19 +119,36 @@ func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO)
 	return pid, nil
 }
 
-func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
+// makeState makes the state directory of a new container, and checks its configuration and its cgroup.
+func makeState(root, id string, config *configs.Config) (*libcontainer.Container, error) {
+	c, err := libcontainer.Create(root, id, config)
+	switch {
+	case errors.Is(err, libcontainer.ErrExist), errors.Is(err, fs.ErrExist):
+		return nil, fmt.Errorf("container %s: %w", id, errs.Exists)
+	case errors.Is(err, libcontainer.ErrInvalidID):
+		return nil, fmt.Errorf("container id %q: %w", id, errs.Invalid)
+	case err != nil:
+		return nil, classify(err, config.Rootfs)
+	}
+	return c, nil
+}
+
+func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error) {
 	return startOwnProgram(ctx,
-		func() (int, error) { return l.startExec(ctx, e, found) },
+		func() (int, error) { return l.startExec(ctx, e, s) },
 		func() error { return nil })
 }
 
-func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
-	c := found.loaded
+func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, s *execstate.State) (pid int, err error) {
+	c, err := load(l.root, e.ContainerID)
+	if err != nil {
+		return 0, err
+	}
 	process, err := newProcess(e.Process)
 	if err != nil {
 		return 0, err
 	}
-	if process.SubCgroupPaths, err = e.Group.MakeBelow(found.Cgroups); err != nil {
+	if process.SubCgroupPaths, err = e.Group.MakeBelow(s.Cgroups); err != nil {
 		return 0, err
 	}
 	if err := giveStreams(c.Config(), process, &e.StdIO); err != nil {
@@ -206,4 +251,37 @@ func setBundle(config *configs.Config, bundle string) {
 			config.Labels[i] = "bundle=" + bundle
 		}
 	}
+}
+
+// startOwnProgram calls start, which lets libcontainer start this process's own program as
+// an init. libcontainer opens the program's file by the path that /proc/self/exe shows. If
+// an upgrade replaces the file between these two steps, the init is another program and the
+// start fails. startOwnProgram then calls undo, and start again: libcontainer finds that the
+// path has changed and takes a copy of the running program.
+func startOwnProgram(ctx context.Context, start func() (pid int, err error), undo func() error) (pid int, err error) {
+	before, err := ownPath()
+	if err != nil {
+		return 0, err
+	}
+	pid, err = start()
+	if err == nil || errs.Kind(err) != nil || ctx.Err() != nil {
+		return pid, err
+	}
+	if now, readErr := ownPath(); readErr != nil || now == before {
+		return 0, err
+	}
+	if undoErr := undo(); undoErr != nil {
+		return 0, fmt.Errorf("%w, and the program of this process was replaced: %w", err, undoErr)
+	}
+	return start()
+}
+
+// ownPath returns the path of this process's program. It ends in " (deleted)" once another
+// file has taken its place.
+func ownPath() (string, error) {
+	path, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return "", fmt.Errorf("cannot find this process's program: %w", err)
+	}
+	return path, nil
 }

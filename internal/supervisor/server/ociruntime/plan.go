@@ -22,25 +22,39 @@ type Plan struct {
 	Cgroups cgroup.Paths
 	// UID and GID are the host's ids of the user that the program runs as. It owns the pipes.
 	UID, GID int
+	// Starter is the name of what creates the container, and Reason why it is not berth's own
+	// init, for people. Create may change both.
+	Starter, Reason string
 
 	// payload is what the starter has computed for create.
 	payload any
 }
 
+// PlanRequest is what Plan needs beside the spec.
+type PlanRequest struct {
+	ID, Bundle string
+	// Systemd selects the cgroup driver of systemd.
+	Systemd bool
+	// NoOwnInit has libcontainer create the container.
+	NoOwnInit bool
+	// Timeout bounds each hook: hooks run outside of the container's cgroup, where Create cannot
+	// kill them.
+	Timeout time.Duration
+}
+
 // Plan checks the spec and computes what Create will do. It changes spec where the host does not
-// allow what the spec requests (see Host.Fit). It bounds each hook by timeout: hooks run outside of
-// the container's cgroup, where Create cannot kill them.
-func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeout time.Duration) (*Plan, error) {
-	if err := checkSpec(id, bundle, spec, systemd); err != nil {
-		return nil, fmt.Errorf("cannot use the spec of container %s: %w", id, err)
+// allow what the spec requests (see Host.Fit).
+func (r *Runtime) Plan(spec *specs.Spec, request *PlanRequest) (*Plan, error) {
+	if err := checkSpec(request.ID, request.Bundle, spec, request.Systemd); err != nil {
+		return nil, fmt.Errorf("cannot use the spec of container %s: %w", request.ID, err)
 	}
 	r.host.Fit(spec)
-	boundHooks(spec.Hooks, int((timeout+time.Second-1)/time.Second))
-	p := &Plan{ID: id, Terminal: spec.Process.Terminal}
-	if err := r.starter.plan(p, bundle, spec, systemd); err != nil {
+	boundHooks(spec.Hooks, int((request.Timeout+time.Second-1)/time.Second))
+	p := &Plan{ID: request.ID, Terminal: spec.Process.Terminal}
+	if err := r.starter.plan(p, spec, request); err != nil {
 		return nil, err
 	}
-	return p, p.Cgroups.Check(id)
+	return p, p.Cgroups.Check(request.ID)
 }
 
 // checkSpec refuses a spec without the fields that Create needs, and one with paths relative to the

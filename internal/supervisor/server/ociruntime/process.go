@@ -2,13 +2,13 @@ package ociruntime
 
 import (
 	"fmt"
-	"syscall"
 
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 )
 
 // newProcess copies every field that runc's command line copies. For a missing field the process
@@ -44,7 +44,7 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 		lp.AdditionalGroups = append(lp.AdditionalGroups, int(gid))
 	}
 	for _, limit := range p.Rlimits {
-		kind, ok := rlimitKind(limit.Type)
+		kind, ok := finish.LimitKind(limit.Type)
 		if !ok {
 			return nil, fmt.Errorf("rlimit type %q is not known: %w", limit.Type, errs.Invalid)
 		}
@@ -73,46 +73,4 @@ func (io *StdIO) apply(p *libcontainer.Process) {
 	if io.Stderr != nil {
 		p.Stderr = io.Stderr
 	}
-}
-
-// rlimitKind returns the kernel's number of a limit that the OCI spec names.
-// Those that package syscall lacks are the same on all architectures but MIPS
-// and SPARC.
-func rlimitKind(name string) (int, bool) {
-	const rss, nproc, memlock, locks, sigpending, msgqueue, nice, rtprio, rttime = 5, 6, 8, 10, 11, 12, 13, 14, 15
-	switch name {
-	case "RLIMIT_CPU":
-		return syscall.RLIMIT_CPU, true
-	case "RLIMIT_FSIZE":
-		return syscall.RLIMIT_FSIZE, true
-	case "RLIMIT_DATA":
-		return syscall.RLIMIT_DATA, true
-	case "RLIMIT_STACK":
-		return syscall.RLIMIT_STACK, true
-	case "RLIMIT_CORE":
-		return syscall.RLIMIT_CORE, true
-	case "RLIMIT_NOFILE":
-		return syscall.RLIMIT_NOFILE, true
-	case "RLIMIT_AS":
-		return syscall.RLIMIT_AS, true
-	case "RLIMIT_RSS":
-		return rss, true
-	case "RLIMIT_NPROC":
-		return nproc, true
-	case "RLIMIT_MEMLOCK":
-		return memlock, true
-	case "RLIMIT_LOCKS":
-		return locks, true
-	case "RLIMIT_SIGPENDING":
-		return sigpending, true
-	case "RLIMIT_MSGQUEUE":
-		return msgqueue, true
-	case "RLIMIT_NICE":
-		return nice, true
-	case "RLIMIT_RTPRIO":
-		return rtprio, true
-	case "RLIMIT_RTTIME":
-		return rttime, true
-	}
-	return 0, false
 }

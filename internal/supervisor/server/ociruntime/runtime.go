@@ -2,20 +2,23 @@
 // libcontainer. starter.go has the interface of what starts processes, waiting.go the protocol of an
 // init that waits for the start.
 //
-// A Runtime keeps no state of containers in memory between calls: the state is in the state
-// directory, in the format of runc. So each call works on its own object, a call that hangs delays
-// no other, and containers of a former supervisor need no special case.
+// A Runtime keeps no state of containers in memory between calls, but for what execs have read of it
+// (execstate): the state is in the state directory, in the format of runc. So each call works on its
+// own object, a call that hangs delays no other, and containers of a former supervisor need no
+// special case.
 //
 // libcontainer has faults that matter in a long-lived process. This package works around them. Each
 // has a test that names it.
 package ociruntime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,6 +27,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -39,17 +45,29 @@ type Runtime struct {
 	root    string
 	host    *Host
 	starter starter
+	states  *execstate.Cache
 }
 
-// New returns a Runtime on root, which it creates when needed. isInit reports whether a process is the
+// New returns a Runtime on root, which it creates when needed. With own, berth's own init starts the
+// containers that it can, and libcontainer the others. isInit reports whether a process is the
 // init of a container: its zombie is not reaped when a start fails, since its exit may not be recorded
 // yet.
-func New(root string, host *Host, isInit func(pid int) bool) (*Runtime, error) {
+func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the runtime's state directory: %w", err)
 	}
 	logrus.SetLevel(logrus.ErrorLevel)
-	return &Runtime{root: root, host: host, starter: &libcontainerStarter{root: root, zombies: &zombieReaper{isInit: isInit}}}, nil
+	lib := &libcontainerStarter{root: root, zombies: &zombieReaper{isInit: isInit}}
+	r := &Runtime{root: root, host: host, starter: lib, states: execstate.New(root)}
+	if own {
+		program := sync.OnceValues(func() (*fork.Program, error) { return openProgram(root) })
+		refusal, filters := ownRefusal(host), &filter.Cache{}
+		r.starter = &execStarter{
+			starter: &ownStarter{libcontainerStarter: lib, refusal: refusal, filters: filters, program: program},
+			own:     newOwnExecutor(refusal, filters, program),
+		}
+	}
+	return r, nil
 }
 
 // Init is the main function of an init that libcontainer starts. It runs while Go is on the process's
@@ -79,6 +97,51 @@ type StdIO struct {
 	Console               *os.File
 }
 
+// Create makes the container up to the point where its init waits to execute the
+// user's program, and returns the init's pid, a child of this process. When ctx ends
+// first, Create kills everything that it started. On error the caller calls Remove. The
+// error is a *ProgramError when the program is at fault, and has an errs.Fault where it is
+// about a part of the container. No two calls for one id may run at a time.
+func (r *Runtime) Create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.starter.create(ctx, p, io)
+}
+
+// Remove removes the runtime's own state of a container, and its cgroup through the
+// manager that made it (systemd drops the scope then). The processes must be dead. It
+// also removes a partly created container. Nil when there is none.
+// An error says only why: the caller adds that the container cannot be removed.
+func (r *Runtime) Remove(id string) error {
+	c, err := r.load(id)
+	switch {
+	case err == nil:
+		// Without a call of Status before it, Destroy kills a running container without
+		// an error.
+		status, err := c.Status()
+		if err != nil {
+			return fmt.Errorf("cannot read its status: %w", err)
+		}
+		if status != libcontainer.Stopped {
+			return fmt.Errorf("it is %s: %w", status, errs.State)
+		}
+		if err := c.Destroy(); err != nil {
+			return fmt.Errorf("cannot destroy it: %w", err)
+		}
+	case errors.Is(err, errs.Invalid):
+		return err // the id is not a file name: no state can exist
+	case !errors.Is(err, errs.NotFound):
+		// The state file cannot be read: only the directory is ours, the cgroup is
+		// the caller's.
+	}
+	r.states.Forget(id)
+	if err := os.RemoveAll(r.dir(id)); err != nil {
+		return fmt.Errorf("cannot remove its state: %w", err)
+	}
+	return nil
+}
+
 // Found is the state of a container in the state directory.
 type Found struct {
 	Pid int
@@ -88,8 +151,6 @@ type Found struct {
 	Created   time.Time
 	// Waiting is true while the init waits to execute the user's program.
 	Waiting bool
-
-	loaded *libcontainer.Container
 }
 
 // Find returns the state of a container, whether its process still runs or not. Kind NotFound when
@@ -107,14 +168,12 @@ func (r *Runtime) found(c *libcontainer.Container) (*Found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the state of container %s: %w", c.ID(), err)
 	}
-	_, fifoErr := os.Lstat(r.fifo(c.ID()))
 	return &Found{
 		Pid:       state.InitProcessPid,
 		StartTime: state.InitProcessStartTime,
 		Cgroups:   state.CgroupPaths,
 		Created:   state.Created,
-		Waiting:   fifoErr == nil,
-		loaded:    c,
+		Waiting:   r.waiting(c.ID()),
 	}, nil
 }
 
@@ -133,8 +192,10 @@ func (r *Runtime) IDs() ([]string, error) {
 	return ids, nil
 }
 
-func (r *Runtime) load(id string) (*libcontainer.Container, error) {
-	c, err := libcontainer.Load(r.root, id)
+func (r *Runtime) load(id string) (*libcontainer.Container, error) { return load(r.root, id) }
+
+func load(root, id string) (*libcontainer.Container, error) {
+	c, err := libcontainer.Load(root, id)
 	switch {
 	case errors.Is(err, libcontainer.ErrNotExist), errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("container %s: %w", id, errs.NotFound)

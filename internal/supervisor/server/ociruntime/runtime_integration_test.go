@@ -18,12 +18,22 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "init" {
-		Init()
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "init":
+			Init()
+		case filter.Role:
+			filter.Capture()
+		}
+	}
+	if len(os.Args) > 1 && os.Args[1] == filter.Role {
+		filter.Capture()
 	}
 	os.Exit(m.Run())
 }
@@ -34,6 +44,8 @@ type bench struct {
 	r    *Runtime
 	dir  string
 	name string
+	// cgroups are those of the containers.
+	cgroups map[string]cgroup.Paths
 }
 
 func newBench(t *testing.T) *bench {
@@ -47,7 +59,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, dir: dir, name: filepath.Base(dir)}
+	b := &bench{t: t, dir: dir, name: filepath.Base(dir), cgroups: make(map[string]cgroup.Paths)}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -71,7 +83,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.r, err = New(filepath.Join(dir, "runc"), host, func(int) bool { return false }); err != nil {
+	if b.r, err = New(filepath.Join(dir, "runc"), host, true, func(int) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -79,6 +91,12 @@ func newBench(t *testing.T) *bench {
 
 // create creates a container whose init is reaped by the end of the test.
 func (b *bench) create(id string) (*Plan, *Starting) {
+	b.t.Helper()
+	return b.createWith(id, func(*specs.Spec) {})
+}
+
+// createWith is create with a change of the spec.
+func (b *bench) createWith(id string, change func(*specs.Spec)) (*Plan, *Starting) {
 	b.t.Helper()
 	spec := &specs.Spec{
 		Version: specs.Version,
@@ -90,10 +108,12 @@ func (b *bench) create(id string) (*Plan, *Starting) {
 			Namespaces:  []specs.LinuxNamespace{{Type: "mount"}, {Type: "pid"}},
 		},
 	}
-	plan, err := b.r.Plan(id, b.dir, spec, false, time.Minute)
+	change(spec)
+	plan, err := b.r.Plan(spec, &PlanRequest{ID: id, Bundle: b.dir, Timeout: time.Minute})
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.cgroups[id] = plan.Cgroups
 	pid, err := b.r.Create(b.t.Context(), plan, &StdIO{})
 	if err != nil {
 		b.t.Fatal(err)

@@ -19,7 +19,13 @@ import (
 const initName = "runc:[2:INIT]"
 
 // fifo is the path of the container's FIFO.
-func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, "exec.fifo") }
+func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, fifoName) }
+
+// waiting reports whether the container's init waits for the start.
+func (r *Runtime) waiting(id string) bool {
+	_, err := os.Lstat(r.fifo(id))
+	return err == nil
+}
 
 // executeTimeout bounds the wait for an init that has written its byte: it makes two more system calls.
 // A program may have the init's name, too.

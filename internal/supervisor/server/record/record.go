@@ -50,6 +50,9 @@ type Container struct {
 	Request  supervisor.CreateRequest `json:"request"`
 	Terminal bool                     `json:"terminal,omitempty"`
 	Cgroups  cgroup.Paths             `json:"cgroups"`
+	// Starter and StarterReason are those of supervisor.Container.
+	Starter       string `json:"starter,omitempty"`
+	StarterReason string `json:"starterReason,omitempty"`
 	// OOMKills is the count of the cgroup before the program began.
 	OOMKills uint64   `json:"oomKills,omitempty"`
 	Init     *Process `json:"init,omitempty"`

@@ -1,0 +1,127 @@
+package child
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+)
+
+// fillDev makes device nodes, and the links of /dev.
+func (c *container) fillDev() error {
+	for i := range c.Devices {
+		d := &c.Devices[i]
+		if err := c.makeDevice(d); err != nil {
+			return failure.New(failure.OfDevice, d.Path, "cannot make device node %s: %w", d.Path, err)
+		}
+	}
+	dev, err := c.makeDir("/dev")
+	if err != nil {
+		return fmt.Errorf("cannot open /dev in the container: %w", err)
+	}
+	defer unix.Close(dev)
+	// The node that an image may have leads to the host's terminals.
+	if err := unix.Unlinkat(dev, "ptmx", 0); err != nil && err != unix.ENOENT {
+		return fmt.Errorf("cannot replace /dev/ptmx in the container: %w", err)
+	}
+	links := [][2]string{
+		{"ptmx", "pts/ptmx"},
+		{"fd", "/proc/self/fd"},
+		{"stdin", "/proc/self/fd/0"},
+		{"stdout", "/proc/self/fd/1"},
+		{"stderr", "/proc/self/fd/2"},
+	}
+	if c.Core {
+		links = append(links, [2]string{"core", "/proc/kcore"})
+	}
+	for _, link := range links {
+		if err := unix.Symlinkat(link[1], dev, link[0]); err != nil && err != unix.EEXIST {
+			return fmt.Errorf("cannot make the link /dev/%s in the container: %w", link[0], err)
+		}
+	}
+	return nil
+}
+
+// makeDevice makes one node. One that the image or a mount has stays.
+func (c *container) makeDevice(d *order.Device) error {
+	dir, base, err := c.makeParent(d.Path)
+	if err != nil {
+		return fmt.Errorf("make its directory: %w", err)
+	}
+	defer unix.Close(dir)
+	number := unix.Mkdev(uint32(d.Major), uint32(d.Minor))
+	err = unix.Mknodat(dir, base, uint32(d.Mode), int(number))
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("mknod: %w", err)
+	}
+	fd, err := unix.Openat(dir, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	isDevice := d.Mode&unix.S_IFMT != unix.S_IFIFO
+	//nolint:unconvert // both are shorter on some architectures
+	if uint64(st.Mode)&unix.S_IFMT != d.Mode&unix.S_IFMT || isDevice && uint64(st.Rdev) != number {
+		return errors.New("something else is in its place")
+	}
+	if d.UID == 0 && d.GID == 0 {
+		return nil
+	}
+	if err := unix.Fchownat(fd, "", d.UID, d.GID, unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("chown: %w", err)
+	}
+	return nil
+}
+
+// isNull is true for a descriptor of the null device.
+func isNull(fd int) bool {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false
+	}
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && uint64(st.Rdev) == unix.Mkdev(1, 3) //nolint:unconvert // it is shorter on MIPS
+}
+
+// reopenNull replaces standard streams that are the host's /dev/null by the container's.
+func reopenNull(c *container) error {
+	fd, err := c.openFile("/dev/null", unix.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if !isNull(fd) {
+		return errors.New("it is not the null device")
+	}
+	for stream := range 3 {
+		if isNull(stream) {
+			if err := unix.Dup3(fd, stream, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// openFile opens a file below the root.
+func (c *container) openFile(name string, flags uint64) (int, error) {
+	how := &unix.OpenHow{
+		Flags:   flags | unix.O_CLOEXEC | unix.O_NOCTTY,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for {
+		fd, err := unix.Openat2(c.root, clean(name)[1:], how)
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return fd, err
+		}
+	}
+}

@@ -1,0 +1,206 @@
+// Package fork starts this program again, as a child that is born into the namespaces and the cgroup
+// that the caller names.
+//
+// The child begins in an empty mount namespace: no mount of the host is in it, however long it waits.
+// All of its threads are in these namespaces. A thread that stays in those of the host until the execve
+// would be of use to a container that may trace it.
+package fork
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// Socket is the descriptor of the child's end of the socket.
+const Socket = 3
+
+// RootName is the directory in the empty mount namespace on which a child can mount.
+const RootName = "root"
+
+// Program starts children. Its methods may be called by several goroutines.
+type Program struct {
+	// exe is this program, protected from writes.
+	exe *os.File
+	// place is an existing directory; no other process sees what is mounted on it.
+	place string
+
+	once sync.Once
+	// empty is the empty mount namespace, fds this process's /proc/self/fd, as a path.
+	empty, fds *os.File
+	err        error
+}
+
+// New returns a Program that starts exe. exe must not be writable for a process that can open the
+// child's /proc/PID/exe: a sealed memfd, or a file of a read-only overlay. place is a directory.
+func New(exe *os.File, place string) *Program { return &Program{exe: exe, place: place} }
+
+// Namespace is one to join. Kind is its CLONE_NEW flag.
+type Namespace struct {
+	File *os.File
+	Kind int
+}
+
+// Request says how a child begins.
+type Request struct {
+	// Role is its only argument.
+	Role string
+	// Join are namespaces that exist, New the flags (CLONE_NEWIPC, ...) of those to make. With
+	// CLONE_NEWNS the child has a copy of the empty mount namespace, in which it can mount. Without it
+	// children share that namespace: a child that leaves it does not wait for the kernel to free it.
+	Join []Namespace
+	New  uintptr
+	// Cgroup is a directory of cgroup v2 to be born in, or nil.
+	Cgroup *os.File
+	// Stdio are the descriptors 0 to 2.
+	Stdio [3]*os.File
+}
+
+// Child is a child of this process.
+type Child struct {
+	Pid   int
+	Pidfd *os.File
+	// Conn is a stream socket whose other end is the child's descriptor Socket.
+	Conn *net.UnixConn
+}
+
+// Prepare makes what all children need. Start does it, too; an error that it has is final.
+func (p *Program) Prepare() error {
+	p.once.Do(func() { p.err = p.prepare() })
+	return p.err
+}
+
+// Start starts a child. The caller reaps it, and closes Pidfd and Conn.
+func (p *Program) Start(r *Request) (*Child, error) {
+	if err := p.Prepare(); err != nil {
+		return nil, err
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a socket pair: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "socketpair")
+	defer theirs.Close()
+	conn, err := sysfd.FileUnixConn(os.NewFile(uintptr(fds[0]), "socketpair"))
+	if err != nil {
+		return nil, err
+	}
+	child := &Child{Conn: conn}
+	done := make(chan error, 1)
+	// The thread ends: it shares no root and working directory with the others any more.
+	sysns.GoOnThread(func() { done <- p.start(r, theirs, child) })
+	if err := <-done; err != nil {
+		conn.Close()
+		return nil, err
+	}
+	runtime.KeepAlive(r)
+	return child, nil
+}
+
+// start is called on a thread of its own.
+func (p *Program) start(r *Request, socket *os.File, child *Child) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("cannot prepare a thread: %w", err)
+	}
+	for _, ns := range r.Join {
+		if err := unix.Setns(int(ns.File.Fd()), ns.Kind); err != nil {
+			return fmt.Errorf("cannot join namespace %s: %w", ns.File.Name(), &JoinError{err})
+		}
+	}
+	if err := unix.Setns(int(p.empty.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("cannot enter the empty mount namespace: %w", err)
+	}
+	// There is no other path to the program in that namespace.
+	if err := unix.Fchdir(int(p.fds.Fd())); err != nil {
+		return fmt.Errorf("cannot enter the list of descriptors: %w", err)
+	}
+	var pidfd int
+	attr := &syscall.ProcAttr{
+		// One P is enough for a child that works on one thread and has little to collect.
+		Env:   []string{"GOMAXPROCS=1", "GOGC=off", "GOTRACEBACK=none"},
+		Files: []uintptr{r.Stdio[0].Fd(), r.Stdio[1].Fd(), r.Stdio[2].Fd(), socket.Fd()},
+		Sys:   &syscall.SysProcAttr{Cloneflags: r.New, Setsid: true, PidFD: &pidfd},
+	}
+	if r.Cgroup != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(r.Cgroup.Fd())
+	}
+	pid, err := syscall.ForkExec(strconv.Itoa(int(p.exe.Fd())), []string{"berth-supervisor", r.Role}, attr)
+	if err != nil {
+		return fmt.Errorf("cannot start a child: %w", err)
+	}
+	if pidfd < 0 {
+		return errors.New("cannot start a child: the kernel gives no pidfd")
+	}
+	child.Pid = pid
+	child.Pidfd, err = sysproc.NewPidfd(pidfd)
+	return err
+}
+
+// JoinError is the kernel's refusal of a namespace to join.
+type JoinError struct{ Err error }
+
+func (e *JoinError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the kernel's error.
+func (e *JoinError) Unwrap() error { return e.Err }
+
+// prepare makes the empty mount namespace.
+func (p *Program) prepare() error {
+	var err error
+	if p.fds, err = os.OpenFile("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		return fmt.Errorf("cannot open the list of descriptors: %w", err)
+	}
+	done := make(chan error, 1)
+	sysns.GoOnThread(func() { done <- p.makeEmpty() })
+	if err := <-done; err != nil {
+		return fmt.Errorf("cannot make an empty mount namespace: %w", err)
+	}
+	return nil
+}
+
+// makeEmpty is called on a thread of its own.
+func (p *Program) makeEmpty() error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	var err error
+	if p.empty, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("berth", p.place, "tmpfs", flags, "size=4k,nr_inodes=4,mode=0555"); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s: %w", p.place, err)
+	}
+	if err := unix.Mkdir(filepath.Join(p.place, RootName), 0o555); err != nil {
+		return fmt.Errorf("mkdir: %w", err)
+	}
+	if err := unix.Mount("", p.place, "", unix.MS_REMOUNT|unix.MS_RDONLY|flags, ""); err != nil {
+		return fmt.Errorf("make the tmpfs read-only: %w", err)
+	}
+	if err := unix.Chdir(p.place); err != nil {
+		return fmt.Errorf("chdir: %w", err)
+	}
+	// The old root ends up on top of the new one, where "." is it.
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("detach the old root: %w", err)
+	}
+	return nil
+}

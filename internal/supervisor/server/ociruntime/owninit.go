@@ -1,0 +1,363 @@
+package ociruntime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/child"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// ownInit is an init of berth's own that is being started.
+type ownInit struct {
+	plan  *Plan
+	own   *ownPlan
+	root  string
+	child *fork.Child
+	// files are those of this process that the init gets or is born with.
+	files []*os.File
+	// sent are those that go with the order.
+	sent []*os.File
+	// state is the file that becomes the container's state.
+	state string
+}
+
+// startOwn creates a container with berth's own init. On error all that it has started is dead.
+func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio *StdIO) (pid int, err error) {
+	if _, err := makeState(o.root, p.ID, own.config); err != nil {
+		return 0, err
+	}
+	s := &ownInit{plan: p, own: own, root: o.root}
+	defer func() {
+		for _, f := range s.files {
+			f.Close()
+		}
+	}()
+	request, err := s.prepare(stdio)
+	if err != nil {
+		return 0, err
+	}
+	program, err := o.program()
+	if err != nil {
+		return 0, err
+	}
+	if s.child, err = program.Start(request); err != nil {
+		var refused *fork.JoinError
+		if errors.As(err, &refused) {
+			return 0, fmt.Errorf("%w: %w", err, errs.Invalid)
+		}
+		return 0, err
+	}
+	// An init that hangs in a mount takes no signal: the conversation must end nevertheless.
+	stop := context.AfterFunc(ctx, func() {
+		_ = s.child.Conn.SetDeadline(time.Unix(1, 0)) // it fails on a closed socket only
+	})
+	if err = s.enterScope(); err == nil {
+		err = s.converse(ctx)
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.child.Kill()
+		if destroyErr := own.cgroups.Destroy(); destroyErr != nil {
+			err = fmt.Errorf("%w; cannot remove the cgroup: %w", err, destroyErr)
+		}
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("%w (%w)", cause(ctx), err)
+		}
+		return 0, err
+	}
+	s.child.Conn.Close()
+	s.child.Pidfd.Close()
+	return s.child.Pid, nil
+}
+
+// prepare makes what the init needs, and says how it begins.
+func (s *ownInit) prepare(stdio *StdIO) (*fork.Request, error) {
+	fifo, err := s.makeFifo()
+	if err != nil {
+		return nil, err
+	}
+	s.own.order.Fifo = s.send(fifo)
+	request := &fork.Request{Role: child.Create, New: unix.CLONE_NEWNS}
+	if err := s.standardStreams(request, stdio); err != nil {
+		return nil, err
+	}
+	if err := s.namespaces(request); err != nil {
+		return nil, err
+	}
+	if !s.own.systemd {
+		if err := s.makeCgroups(request); err != nil {
+			return nil, err
+		}
+	}
+	mounts, err := s.open("/proc/thread-self/ns/mnt", unix.O_RDONLY)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the mount namespace: %w", err)
+	}
+	s.own.order.HostMounts = s.send(mounts)
+	return request, sysfd.CloseOnExecFrom(3)
+}
+
+// open opens a file that is closed at the end.
+func (s *ownInit) open(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags, 0)
+	if err == nil {
+		s.files = append(s.files, f)
+	}
+	return f, err
+}
+
+// send lets a file go with the order, and returns its number there.
+func (s *ownInit) send(f *os.File) int {
+	s.sent = append(s.sent, f)
+	return len(s.sent) - 1
+}
+
+// makeFifo makes the FIFO on which the init will wait: see waiting.go.
+func (s *ownInit) makeFifo() (*os.File, error) {
+	path := filepath.Join(s.root, s.plan.ID, fifoName)
+	if err := unix.Mkfifo(path, fifoMode); err != nil {
+		return nil, fmt.Errorf("cannot make the FIFO of container %s: %w", s.plan.ID, err)
+	}
+	if err := os.Chmod(path, fifoMode); err != nil { // despite the umask
+		return nil, err
+	}
+	return s.open(path, unix.O_PATH)
+}
+
+// standardStreams sets the streams. With a console the init makes them.
+func (s *ownInit) standardStreams(request *fork.Request, stdio *StdIO) error {
+	for i, f := range []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr} {
+		if f == nil {
+			access := os.O_WRONLY
+			if i == 0 {
+				access = os.O_RDONLY
+			}
+			var err error
+			if f, err = s.open(os.DevNull, access); err != nil {
+				return err
+			}
+		}
+		request.Stdio[i] = f
+	}
+	if stdio.Console != nil {
+		s.own.order.Console = s.send(stdio.Console)
+	}
+	return nil
+}
+
+// namespaces opens those to join.
+func (s *ownInit) namespaces(request *fork.Request) error {
+	flags := cloneFlags()
+	for _, ns := range s.own.config.Namespaces {
+		flag, known := flags[ns.Type]
+		switch {
+		case !known: // the mount namespace, which every child has
+		case ns.Path != "":
+			f, err := s.open(ns.Path, unix.O_RDONLY)
+			if err != nil {
+				return fmt.Errorf("namespace path: %w: %w", err, errs.Invalid)
+			}
+			request.Join = append(request.Join, fork.Namespace{File: f, Kind: flag})
+		case ns.Type != configs.NEWCGROUP: // that one the init makes once it is in its cgroups
+			request.New |= uintptr(flag)
+		}
+	}
+	return nil
+}
+
+// makeCgroups makes the cgroups, and opens them for the init to join.
+func (s *ownInit) makeCgroups(request *fork.Request) error {
+	const nobody = -1
+	if err := s.own.cgroups.Apply(nobody); err != nil {
+		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")
+	}
+	opened := make(map[string]bool)
+	for controller, dir := range s.plan.Cgroups {
+		if opened[dir] {
+			continue // controllers share a hierarchy
+		}
+		opened[dir] = true
+		var err error
+		if controller == "" {
+			// A child is born in it: to join it, a process would wait for a grace period.
+			request.Cgroup, err = s.open(dir, unix.O_PATH|unix.O_DIRECTORY)
+		} else {
+			var tasks *os.File
+			if tasks, err = s.open(filepath.Join(dir, "tasks"), unix.O_WRONLY); err == nil {
+				s.own.order.Tasks = append(s.own.order.Tasks, s.send(tasks))
+			}
+		}
+		if optional(controller) && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("cannot open the cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// enterScope has systemd move the init to a scope of its own: systemd makes no scope without a process.
+// The init does nothing before it has its order.
+func (s *ownInit) enterScope() error {
+	if !s.own.systemd {
+		return nil
+	}
+	if err := s.own.cgroups.Apply(s.child.Pid); err != nil {
+		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")
+	}
+	return nil
+}
+
+// optional is true for hierarchies that limit nothing: package cgroups goes on without them. Only one of
+// v1 can be missing: on v2, "" is all there is.
+func optional(controller string) bool {
+	return !cgroups.IsCgroup2UnifiedMode() &&
+		(controller == "" || controller == "misc" || controller == cgroups.CgroupNamePrefix+"systemd")
+}
+
+// converse sends the order, and returns when the init waits for the start.
+func (s *ownInit) converse(ctx context.Context) error {
+	if err := s.child.Send(s.own.order.Encode(), s.sent); err != nil {
+		return s.lost(err)
+	}
+	if err := s.writeState(); err != nil {
+		return err
+	}
+	for ready := false; ; {
+		answer, err := s.child.Receive(ctx)
+		var failed *failure.Failure
+		switch {
+		case errors.As(err, &failed):
+			if failed.Part == failure.OfProgram || failed.Part == failure.OfDirectory {
+				return &ProgramError{failed.Text}
+			}
+			return failed.Err()
+		case errors.Is(err, io.EOF) && ready:
+			return s.checkWaits()
+		case err != nil:
+			return s.lost(err)
+		}
+		switch answer {
+		case order.Joined:
+		case order.Mounted:
+			if err := s.own.cgroups.Set(s.own.config.Cgroups.Resources); err != nil {
+				return classify(fmt.Errorf("cannot set the limits: %w", err), "")
+			}
+			if err := s.letGo(); err != nil {
+				return err
+			}
+		case order.Ready:
+			ready = true
+			// Before the init goes on: without the state nobody would find it.
+			if err := os.Rename(s.state, filepath.Join(filepath.Dir(s.state), stateName)); err != nil {
+				return fmt.Errorf("cannot write the state of container %s: %w", s.plan.ID, err)
+			}
+			if err := s.letGo(); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("the init of container %s sent %q", s.plan.ID, answer)
+		}
+	}
+}
+
+// letGo lets the init continue.
+func (s *ownInit) letGo() error {
+	if _, err := s.child.Conn.Write([]byte{order.Go}); err != nil {
+		return s.lost(err)
+	}
+	return nil
+}
+
+// checkWaits returns an error when the init has ended: its end closes the socket, too.
+func (s *ownInit) checkWaits() error {
+	ended, err := sysproc.PidfdEnded(s.child.Pidfd)
+	if err == nil && ended {
+		err = s.lost(io.EOF)
+	}
+	return err
+}
+
+// lost is the error of an init that has ended without a word, as err shows.
+func (s *ownInit) lost(err error) error {
+	if kills, countErr := s.own.cgroups.OOMKillCount(); countErr == nil && kills > 0 {
+		err := fmt.Errorf("container init was OOM-killed (memory limit too low?): %w", errs.Invalid)
+		return &errs.Fault{Cause: errs.CauseLimit, Path: "memory.max", Err: err}
+	}
+	return fmt.Errorf("the init of container %s ended while it was created: %w", s.plan.ID, err)
+}
+
+// writeState writes the state in runc's format to a file beside its place.
+func (s *ownInit) writeState() error {
+	pid := s.child.Pid
+	proc, err := sysproc.ReadProc(pid)
+	if err != nil {
+		return s.lost(err)
+	}
+	descriptors := make([]string, 3)
+	for i := range descriptors {
+		if descriptors[i], err = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, i)); err != nil {
+			return s.lost(err)
+		}
+	}
+	state := &libcontainer.State{
+		BaseState: libcontainer.BaseState{
+			ID:                   s.plan.ID,
+			InitProcessPid:       pid,
+			InitProcessStartTime: proc.Start,
+			Created:              time.Now().UTC(),
+			Config:               *s.own.config,
+		},
+		CgroupPaths:         s.own.cgroups.GetPaths(),
+		NamespacePaths:      make(map[configs.NamespaceType]string),
+		ExternalDescriptors: descriptors,
+	}
+	for _, kind := range configs.NamespaceTypes() {
+		if configs.IsNamespaceSupported(kind) {
+			ns := configs.Namespace{Type: kind}
+			state.NamespacePaths[kind] = ns.GetPath(pid)
+		}
+	}
+	encoded, err := json.Marshal(state)
+	if err != nil {
+		return fmt.Errorf("cannot encode the state of container %s: %w", s.plan.ID, err)
+	}
+	f, err := os.CreateTemp(filepath.Join(s.root, s.plan.ID), "state-")
+	if err != nil {
+		return fmt.Errorf("cannot write the state of container %s: %w", s.plan.ID, err)
+	}
+	s.state = f.Name()
+	_, err = f.Write(encoded)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("cannot write the state of container %s: %w", s.plan.ID, err)
+	}
+	return nil
+}
+
+// Names and access of files in the state directory of a container, as runc has them.
+const (
+	fifoName  = "exec.fifo"
+	fifoMode  = 0o622
+	stateName = "state.json"
+)
