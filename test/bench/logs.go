@@ -8,6 +8,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // logRounds is how often each runtime writes the whole log.
@@ -47,7 +49,8 @@ func writeLog(ctx context.Context, o options, p *peer, r *registry, name string)
 	if err := p.down(ctx, made); err != nil {
 		return 0, err
 	}
-	return took, os.Remove(file)
+	// cri-dockerd has removed its link with the container.
+	return took, errs.IgnoreNotExist(os.Remove(file))
 }
 
 // awaitSize waits until a log holds all that was written. Some runtimes report the end of a

@@ -46,7 +46,9 @@ func OpenTombstones(records *Store, opts TombstoneOptions) (*Tombstones, error) 
 	if t.Sandboxes, err = OpenDir(records, store.Options[Sandbox]{Path: filepath.Join(opts.Dir, "sandboxes")}); err != nil {
 		return nil, err
 	}
-	t.Containers, err = OpenDir(records, store.Options[Container]{Path: filepath.Join(opts.Dir, "containers")})
+	t.Containers, err = OpenDir(records, store.Options[Container]{
+		Path: filepath.Join(opts.Dir, "containers"), Group: (*Container).sandbox,
+	})
 	return t, err
 }
 
@@ -151,10 +153,7 @@ func (t *Tombstones) deleteSandbox(id string) error {
 	if _, err := t.Sandboxes.Get(id); err != nil {
 		return nil //nolint:nilerr // it has none
 	}
-	for _, rec := range t.Containers.All() {
-		if rec.SandboxID != id {
-			continue
-		}
+	for _, rec := range t.Containers.InGroup(id) {
 		if err := t.Containers.Delete(rec.ID); err != nil {
 			return err
 		}

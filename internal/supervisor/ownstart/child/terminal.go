@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 )
 
 // openTerminal makes a terminal of the container's devpts, sends its master, and makes it the
@@ -14,7 +16,7 @@ import (
 func (c *container) openTerminal(console bool) error {
 	master, slave, err := c.newTerminal()
 	if err != nil {
-		return err
+		return failure.New(failure.OfSpec, "/dev/pts", "%w", err)
 	}
 	if c.Width != 0 && c.Height != 0 {
 		size := &unix.Winsize{Row: uint16(c.Height), Col: uint16(c.Width)}
@@ -24,7 +26,7 @@ func (c *container) openTerminal(console bool) error {
 	}
 	if console {
 		if err := c.mountConsole(slave); err != nil {
-			return fmt.Errorf("mount it on /dev/console: %w", err)
+			return failure.New(failure.OfSpec, "/dev/console", "mount it on /dev/console: %w", err)
 		}
 	}
 	if err := unix.Sendmsg(c.Console, []byte("/dev/ptmx"), unix.UnixRights(master), nil, unix.MSG_NOSIGNAL); err != nil {

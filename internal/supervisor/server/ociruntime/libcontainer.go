@@ -10,10 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/opencontainers/cgroups"
+	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -29,6 +31,8 @@ import (
 type libcontainerStarter struct {
 	root    string
 	zombies *zombieReaper
+	// converting is held while configOf uses a list that all containers of the process share.
+	converting sync.Mutex
 }
 
 // libcontainerPlan is the payload of its plans.
@@ -39,7 +43,7 @@ type libcontainerPlan struct {
 }
 
 func (l *libcontainerStarter) plan(p *Plan, spec *specs.Spec, request *PlanRequest) error {
-	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
+	config, err := l.configOf(&specconv.CreateOpts{
 		CgroupName:       p.ID,
 		UseSystemdCgroup: request.Systemd,
 		Spec:             spec,
@@ -67,6 +71,30 @@ func (l *libcontainerStarter) plan(p *Plan, spec *specs.Spec, request *PlanReque
 	p.payload = &libcontainerPlan{config, process, cm}
 	p.Starter = Name
 	return nil
+}
+
+// configOf converts a spec. specconv puts the devices that every container has, which are one list for the
+// whole process, into the configuration, and makes root of a container's user namespace the owner of
+// the listed devices. Other containers would get devices with that owner. So the container gets
+// copies, and the list stays as it was.
+func (l *libcontainerStarter) configOf(opts *specconv.CreateOpts) (*configs.Config, error) {
+	l.converting.Lock()
+	defer l.converting.Unlock()
+	before := make([]devices.Device, len(specconv.AllowedDevices))
+	for i, device := range specconv.AllowedDevices {
+		before[i] = *device
+	}
+	config, err := specconv.CreateLibcontainerConfig(opts)
+	if err == nil {
+		for i, device := range config.Devices {
+			own := *device
+			config.Devices[i] = &own
+		}
+	}
+	for i, device := range specconv.AllowedDevices {
+		*device = before[i]
+	}
+	return config, err
 }
 
 func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {

@@ -67,8 +67,8 @@ type ownExecutor struct {
 // execParts are what all execs share.
 type execParts struct {
 	program *fork.Program
-	// proc is the host's procfs, null its /dev/null.
-	proc, null *os.File
+	// proc is the host's procfs, input and output its /dev/null for reading and for writing.
+	proc, input, output *os.File
 }
 
 // newOwnExecutor returns an ownExecutor.
@@ -90,7 +90,10 @@ func openExecParts(program func() (*fork.Program, error)) (*execParts, error) {
 	if p.proc, err = os.OpenFile("/proc", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return nil, fmt.Errorf("cannot open the host's procfs: %w", err)
 	}
-	if p.null, err = os.OpenFile("/dev/null", os.O_RDWR, 0); err != nil {
+	if p.input, err = os.OpenFile(os.DevNull, os.O_RDONLY, 0); err == nil {
+		p.output, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot open the host's /dev/null: %w", err)
 	}
 	return p, nil
@@ -178,9 +181,9 @@ func (o *ownExecutor) exec(ctx context.Context, e *Exec, s *execstate.State, p *
 		Console:    e.StdIO.Console,
 		Process:    p,
 	}
-	for i, f := range request.Stdio {
-		if f == nil {
-			request.Stdio[i] = parts.null
+	for i, null := range []*os.File{parts.input, parts.output, parts.output} {
+		if request.Stdio[i] == nil {
+			request.Stdio[i] = null
 		}
 	}
 	if size := e.Process.ConsoleSize; size != nil {

@@ -146,14 +146,18 @@ func (s *ownInit) makeFifo() (*os.File, error) {
 
 // standardStreams sets the streams. With a console the init makes them.
 func (s *ownInit) standardStreams(request *fork.Request, stdio *StdIO) error {
-	null, err := s.open(os.DevNull, os.O_RDWR)
-	if err != nil {
-		return err
-	}
 	for i, f := range []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr} {
-		if request.Stdio[i] = f; f == nil {
-			request.Stdio[i] = null
+		if f == nil {
+			access := os.O_WRONLY
+			if i == 0 {
+				access = os.O_RDONLY
+			}
+			var err error
+			if f, err = s.open(os.DevNull, access); err != nil {
+				return err
+			}
 		}
+		request.Stdio[i] = f
 	}
 	if stdio.Console != nil {
 		s.own.order.Console = s.send(stdio.Console)

@@ -104,7 +104,7 @@ func setRoot(out *order.Create, config *configs.Config) (tree uint64, err error)
 	switch tree = uint64(config.RootPropagation); tree {
 	case 0:
 		tree = unix.MS_SLAVE | unix.MS_REC
-		out.Root.Tree = []uint64{tree}
+		out.Root.Tree = []uint64{tree, unix.MS_PRIVATE}
 	case unix.MS_SLAVE | unix.MS_REC, unix.MS_PRIVATE | unix.MS_REC:
 		out.Root.Tree = []uint64{tree}
 	case unix.MS_SHARED | unix.MS_REC:
