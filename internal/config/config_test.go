@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -219,6 +220,35 @@ func TestAdopts(t *testing.T) {
 		cfg.Engine, cfg.State, cfg.Docker.Adopt = c.engine, c.state, c.adopt
 		if got := cfg.Adopts(); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestKeysWithoutEffect: only what somebody has changed, and what the engine does not use, is named.
+func TestKeysWithoutEffect(t *testing.T) {
+	const text = "engine = '%s'\n[runtime]\nselinux = 'off'\nlog_rate_mib = 32\nmax_log_line_size = 4096\n[image]\nmax_layer_gib = 3\n[network]\nmtu = 1400\n"
+	for engine, want := range map[string]string{"native": "", "docker": "runtime.selinux image.max_layer_gib"} {
+		cfg, err := LoadDaemon(write(t, fmt.Sprintf(text, engine)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(cfg.WithoutEffect(), " "); got != want {
+			t.Errorf("with engine %s: %q, want %q", engine, got, want)
+		}
+	}
+}
+
+// TestPageOfDockerNamesKeysWithoutEffect: docs/docker.md has the keys that only another engine uses.
+func TestPageOfDockerNamesKeysWithoutEffect(t *testing.T) {
+	page, err := os.ReadFile("../../docs/docker.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(page), "have no effect over a Docker Engine:")
+	list, _, _ = strings.Cut(list, "\n\n")
+	for _, field := range Fields(DefaultDaemon()) {
+		if named := strings.Contains(list, "`"+field.Key+"`"); named != (field.Engine == "native") {
+			t.Errorf("%s is named: %v; only engine %q uses it", field.Key, named, field.Engine)
 		}
 	}
 }

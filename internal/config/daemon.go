@@ -72,30 +72,30 @@ type Docker struct {
 // Runtime is how containers run.
 type Runtime struct {
 	CgroupDriver   string `toml:"cgroup_driver" help:"auto is systemd where systemd is pid 1, else cgroupfs; with engine docker it is the engine's." oneof:"auto cgroupfs systemd"`
-	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd."`
-	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH."`
-	OwnInit        bool   `toml:"own_init" help:"Berth's own init creates the containers whose OCI spec it covers, and starts commands in them; libcontainer creates all others. false: libcontainer creates all. Berth pod inspect and info show what created a container, and why it was not the own init." reload:"yes"`
+	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd." engine:"native"`
+	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH." engine:"native"`
+	OwnInit        bool   `toml:"own_init" help:"Berth's own init creates the containers whose OCI spec it covers, and starts commands in them; libcontainer creates all others. false: libcontainer creates all. berth pod inspect and berth info show what created a container, and why it was not the own init." reload:"yes" engine:"native"`
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 is the same as 1048576." reload:"yes"`
-	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes"`
+	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes" engine:"native"`
 
-	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both; lenient is auto, but leaves such a label out where the kernel has no SELinux, as containerd and CRI-O do, and as Kubernetes' conformance tests expect." oneof:"auto off lenient"`
-	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared" reload:"yes"`
-	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know."`
+	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both; lenient is auto, but leaves such a label out where the kernel has no SELinux, as containerd and CRI-O do, and as Kubernetes' conformance tests expect." oneof:"auto off lenient" engine:"native"`
+	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared" reload:"yes" engine:"native"`
+	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know." engine:"native"`
 	AppArmor      string `toml:"apparmor" help:"auto runs containers that ask for no profile under berth's own where the kernel has AppArmor; off runs them without. A profile that a pod demands and cannot have fails the pod in both." oneof:"auto off" reload:"yes"`
 
 	AppArmorProfile   string `toml:"apparmor_profile" help:"Name of an AppArmor profile that replaces berth's own, for containers that request no profile or RuntimeDefault. You load it; containers fail while it is not loaded. Empty: berth's own, which is loaded when it is needed." reload:"yes"`
 	SeccompProfile    string `toml:"seccomp_profile" help:"Path of the profile that runtime/default means, in the form of Docker's default one. It is read for each container. Empty: the built-in one, which is that of Docker and containerd. The process that reaps a shared PID namespace keeps the latter." reload:"yes"`
 	SeccompPrivileged string `toml:"privileged_seccomp_profile" help:"Path of the profile of privileged containers, whatever they ask for. Empty: none, as CRI says." reload:"yes"`
 
-	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes"`
+	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes" engine:"native"`
 	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container requests belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
 	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
-	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes"`
+	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes" engine:"native"`
 
 	AbsentSources        []string `toml:"absent_mount_sources_to_reject" help:"Paths of the host for which berth makes no directory if a mount names them and they are missing; the container fails. Example: /etc/hostname." reload:"yes"`
-	ImageVolumes         string   `toml:"image_volumes" help:"What a container gets at a path that its image declares as a volume and where its pod mounts nothing: bind is a directory of its own with what the image has there, which it can write to also with a read-only root filesystem, and which goes with it; ignore leaves the path to the root filesystem." oneof:"bind ignore" reload:"yes"`
-	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash. What the runtime itself obeys (org.systemd.property.*, org.criu.*, bundle) is never passed." reload:"yes"`
-	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes"`
+	ImageVolumes         string   `toml:"image_volumes" help:"What a container gets at a path that its image declares as a volume and where its pod mounts nothing: bind is a directory of its own with what the image has there, which it can write to also with a read-only root filesystem, and which goes with it; ignore leaves the path to the root filesystem." oneof:"bind ignore" reload:"yes" engine:"native"`
+	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash. What the runtime itself obeys (org.systemd.property.*, org.criu.*, bundle) is never passed." reload:"yes" engine:"native"`
+	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes" engine:"native"`
 	AllowedAnnotations   []string `toml:"allowed_annotations" help:"Annotations of CRI-O's by which pods may ask for more than their fields say: unified-cgroup.crio.io/CONTAINER sets files of the container's cgroup (v2), limits that the kubelet has set included; link-logs.crio.io shows the pod's logs in one of its emptyDir volumes. Others of CRI-O's, and these where they are not named here, are ignored with a warning." oneof:"unified-cgroup.crio.io link-logs.crio.io" reload:"yes"`
 }
 
@@ -103,7 +103,7 @@ type Runtime struct {
 type Default struct {
 	Seccomp      string   `toml:"seccomp" help:"Filter of a container that sets none and is not privileged: unconfined, as CRI says, runtime/default, or the path of a profile on this host." reload:"yes"`
 	Capabilities []string `toml:"capabilities" help:"Capabilities that requests add to and drop from." reload:"yes"`
-	Inheritable  bool     `toml:"inheritable_capabilities" help:"Capabilities of containers are in their inheritable set, too, so that a program that is not root's gets those that its file has as inheritable. Other runtimes did so before CVE-2022-24769." reload:"yes"`
+	Inheritable  bool     `toml:"inheritable_capabilities" help:"Capabilities of containers are in their inheritable set, too, so that a program that is not root's gets those that its file has as inheritable. Other runtimes did so before CVE-2022-24769." reload:"yes" engine:"native"`
 	Env          []string `toml:"env" help:"Environment of containers, NAME=VALUE. The image and the pod override it." reload:"yes" secret:"values"`
 	GOMAXPROCS   int      `toml:"min_gomaxprocs" help:"Least GOMAXPROCS of containers without a limit of CPU, in a kubelet's burstable and best-effort pods: twice the CPUs that the container requests, but no less than this. A container that sets its own keeps it. 0: none is set." reload:"yes"`
 	Ulimits      []string `toml:"ulimits" help:"Limits of processes, NAME=SOFT:HARD or NAME=BOTH: nofile=1024:524288, core=0, memlock=unlimited. nofile is 1024:524288 unless it is here; others are as the supervisor has them." reload:"yes"`
@@ -127,10 +127,10 @@ func (d *Default) Read() *defaults.Defaults {
 
 // Image has the settings of images and registries.
 type Image struct {
-	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes"`
-	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped."`
-	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes"`
-	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes"`
+	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes" engine:"native"`
+	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped." engine:"native"`
+	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes" engine:"native"`
+	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes" engine:"native"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails. Over a Docker Engine: one without progress." reload:"yes"`
 }
 

@@ -15,6 +15,9 @@ func Sample(cfg any) string {
 		}
 		for _, field := range section.Fields {
 			fmt.Fprintf(&b, "# %s\n", field.Help)
+			if field.Engine != "" {
+				fmt.Fprintf(&b, "# Only engine %s uses it.\n", field.Engine)
+			}
 			if len(field.OneOf) > 0 {
 				fmt.Fprintf(&b, "# %s: %s.\n", field.choice(), strings.Join(field.OneOf, ", "))
 			}
@@ -43,6 +46,9 @@ func Reference(cfg any) string {
 			help := field.Help
 			if len(field.OneOf) > 0 {
 				help += " " + field.choice() + " `" + strings.Join(field.OneOf, "`, `") + "`."
+			}
+			if field.Engine != "" {
+				help += " Only engine `" + field.Engine + "` uses it."
 			}
 			if field.Flag != "" {
 				help += " Flag `--" + field.Flag + "`."

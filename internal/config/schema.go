@@ -1,5 +1,5 @@
 // Package config holds one struct per configuration of berth. The struct's tags (toml key, help,
-// oneof, flag, reload, secret) are the only place where a key is described: loading, flags, the
+// oneof, flag, reload, secret, engine) are the only place where a key is described: loading, flags, the
 // sample file and the reference page are generated from them.
 package config
 
@@ -26,6 +26,8 @@ type Field struct {
 	Reload bool
 	// SecretValues is true for a list of NAME=VALUE whose values may be secrets.
 	SecretValues bool
+	// Engine is the only engine that uses the key, "" if all do.
+	Engine string
 
 	value reflect.Value
 }
@@ -77,6 +79,7 @@ func newField(prefix string, tag reflect.StructTag, value reflect.Value) Field {
 		value:  value,
 
 		SecretValues: tag.Get("secret") == "values",
+		Engine:       tag.Get("engine"),
 	}
 }
 
@@ -129,6 +132,19 @@ func Changed(old, new any) (reloadable, restart []string) {
 		}
 	}
 	return reloadable, restart
+}
+
+// WithoutEffect lists the keys that somebody has set to another value than the default, and that the
+// configured engine does not use.
+func (d *Daemon) WithoutEffect() []string {
+	var keys []string
+	defaults := Fields(DefaultDaemon())
+	for i, field := range Fields(d) {
+		if field.Engine != "" && field.Engine != d.Engine && !reflect.DeepEqual(field.value.Interface(), defaults[i].value.Interface()) {
+			keys = append(keys, field.Key)
+		}
+	}
+	return keys
 }
 
 // Reloaded is the current configuration with what a running daemon can take over of the

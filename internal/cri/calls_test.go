@@ -202,7 +202,7 @@ func TestImageStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if resp.Image != nil && !strings.Contains(resp.Info["info"], `"imageSpec":{"architecture"`) {
+		if resp.Image != nil && !strings.Contains(resp.Info["info"], `"history":[{"created_by":"COPY `+resp.Image.Id) {
 			t.Errorf("verbose info of %s is %v", ref, resp.Info)
 		}
 		return resp.Image
@@ -243,6 +243,11 @@ func TestPullImage(t *testing.T) {
 	_, err = c.PullImage(t.Context(), req)
 	if status.Code(err) != codes.Unavailable || !strings.HasPrefix(status.Convert(err).Message(), "RegistryUnavailable: ") {
 		t.Errorf("got %v", err)
+	}
+	images.pullErr = fmt.Errorf("cannot pull a: %w", &image.AwayError{Err: fmt.Errorf("the engine does not run: %w", errs.Unavailable)})
+	_, err = c.PullImage(t.Context(), req)
+	if text := status.Convert(err).Message(); status.Code(err) != codes.Unavailable || strings.Contains(text, "Registry") || !strings.Contains(text, "the engine does not run") {
+		t.Errorf("a store that is away: %v", err)
 	}
 }
 

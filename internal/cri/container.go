@@ -92,11 +92,11 @@ func (s *Server) ListContainers(ctx context.Context, req *runtimeapi.ListContain
 	if err := checkContainerFilter(req.GetFilter()); err != nil {
 		return nil, fmt.Errorf("cannot list containers: %w", err)
 	}
-	containers, err := s.opts.View.ListContainers(ctx, req.GetFilter())
+	items, err := s.opts.View.ListContainers(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ListContainersResponse{Containers: containers}, nil
+	return filled(&runtimeapi.ListContainersResponse{}, items.Wire()), nil
 }
 
 // ReopenContainerLog implements runtimeapi.RuntimeServiceServer.

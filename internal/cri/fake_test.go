@@ -3,19 +3,23 @@ package cri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"testing"
 	"time"
 
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/pod/events"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 // pods are all rules that a Server calls.
@@ -57,8 +61,11 @@ func (f *fakePods) CheckExec(ctx context.Context, id string) (string, *runtimeap
 	return f.checkExec(ctx, id)
 }
 
-func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
-	return f.list, nil
+func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) (items view.Items, err error) {
+	for _, sb := range f.list {
+		err = errors.Join(err, items.Append(sb))
+	}
+	return items, err
 }
 
 func (f *fakePods) EngineInfo(context.Context) (*engine.Info, error) { return f.info, f.infoErr }
@@ -88,6 +95,19 @@ type fakeImages struct {
 
 func (f *fakeImages) Get(_ context.Context, ref string) (*image.Image, error) {
 	return f.images[ref], f.getErr
+}
+
+// Details finds an image by its id, as the server has found it before.
+func (f *fakeImages) Details(_ context.Context, id string) (*imagespec.Image, error) {
+	for _, img := range f.images {
+		if img.ID == id {
+			return &imagespec.Image{
+				Platform: imagespec.Platform{OS: img.OS, Architecture: img.Architecture}, Config: img.Config,
+				History: []imagespec.History{{CreatedBy: "COPY " + id}},
+			}, nil
+		}
+	}
+	return nil, fmt.Errorf("image %q: %w", id, errs.NotFound)
 }
 
 func (f *fakeImages) Pull(_ context.Context, ref string, auth image.Auth, _ func(image.Progress)) (string, error) {

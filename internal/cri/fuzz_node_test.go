@@ -109,7 +109,7 @@ func (n *fuzzedNode) fill(t testing.TB) {
 // renew removes everything from the node, checks that nothing is left, and fills it again.
 func (n *fuzzedNode) renew(t testing.TB) {
 	t.Helper()
-	list, err := n.pods.ListSandboxes(t.Context(), nil)
+	list, err := podtest.Sandboxes(t.Context(), n.pods, nil)
 	failed(t, "list sandboxes", err)
 	for _, sb := range list {
 		failed(t, "stop sandbox", n.pods.StopSandbox(t.Context(), sb.GetId()))

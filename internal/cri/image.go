@@ -61,19 +61,18 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 		return nil, badImage("image.image", err)
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: imageMessage(img)}
-	if req.GetVerbose() {
-		// Tools read this key.
-		resp.Info, err = asJSON(map[string]any{"info": map[string]any{
-			"chainID": img.ChainID,
-			"imageSpec": map[string]any{
-				"created":      img.Created,
-				"os":           img.OS,
-				"architecture": img.Architecture,
-				"variant":      img.Variant,
-				"config":       img.Config,
-			},
-		}})
+	if !req.GetVerbose() {
+		return resp, nil
 	}
+	spec, err := s.opts.Images.Details(ctx, img.ID)
+	if errors.Is(err, errs.NotFound) { // removed meanwhile
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Tools read this key.
+	resp.Info, err = asJSON(map[string]any{"info": map[string]any{"chainID": img.ChainID, "imageSpec": spec}})
 	return resp, err
 }
 

@@ -36,7 +36,8 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		IdentityToken: auth.GetIdentityToken(),
 		RegistryToken: auth.GetRegistryToken(),
 	}, nil)
-	if errors.Is(err, errs.Unavailable) {
+	var away *image.AwayError
+	if errors.Is(err, errs.Unavailable) && !errors.As(err, &away) {
 		// The kubelet shows this word as the reason of the pod.
 		return nil, fmt.Errorf("%w: %w", crierrors.ErrRegistryUnavailable, err)
 	}

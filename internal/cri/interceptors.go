@@ -90,7 +90,7 @@ func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	began := time.Now()
 	resp, err := i.recovered(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
 	err = i.toStatus(err)
-	i.logRequest(ctx, info.FullMethod, time.Since(began), err, append(i.identify(req), i.identify(resp)...))
+	i.logRequest(ctx, info.FullMethod, began, err, req, resp)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (i interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	began := time.Now()
 	_, err := i.recovered(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
 	err = i.toStatus(err)
-	i.logRequest(ss.Context(), info.FullMethod, time.Since(began), err, nil)
+	i.logRequest(ss.Context(), info.FullMethod, began, err)
 	return err
 }
 
@@ -117,18 +117,18 @@ func (i interceptors) recovered(ctx context.Context, method string, call func() 
 	return call()
 }
 
-// logRequest writes the one log line of a request: at debug level if the request only read and
-// succeeded, so that a kubelet's polling does not fill the log.
-func (i interceptors) logRequest(ctx context.Context, method string, took time.Duration, err error, ids []slog.Attr) {
-	name := path.Base(method)
-	attrs := append([]slog.Attr{slog.String("method", name), slog.String("took", took.Round(time.Microsecond).String())}, ids...)
+// logRequest writes the one log line of a request, with the ids in its messages: at debug level if
+// the request only read and succeeded, so that a kubelet's polling does not fill the log.
+func (i interceptors) logRequest(ctx context.Context, method string, began time.Time, err error, messages ...any) {
+	took, name := time.Since(began), path.Base(method)
 	level := slog.LevelInfo
 	if reads(name) {
 		level = slog.LevelDebug
 	}
+	var failure []slog.Attr
 	if err != nil {
 		s := status.Convert(err)
-		attrs = append(attrs, slog.String("code", s.Code().String()), slog.String("error", s.Message()))
+		failure = []slog.Attr{slog.String("code", s.Code().String()), slog.String("error", s.Message())}
 		if s.Code() != codes.NotFound && s.Code() != codes.Unimplemented {
 			level = slog.LevelWarn
 		}
@@ -136,7 +136,14 @@ func (i interceptors) logRequest(ctx context.Context, method string, took time.D
 			level = slog.LevelError
 		}
 	}
-	i.log.LogAttrs(ctx, level, "request", attrs...)
+	if !i.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("method", name), slog.String("took", took.Round(time.Microsecond).String())}
+	for _, message := range messages {
+		attrs = append(attrs, i.identify(message)...)
+	}
+	i.log.LogAttrs(ctx, level, "request", append(attrs, failure...)...)
 }
 
 // reads reports whether the method changes nothing.

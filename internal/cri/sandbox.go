@@ -57,7 +57,7 @@ func (s *Server) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSand
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ListPodSandboxResponse{Items: items}, nil
+	return filled(&runtimeapi.ListPodSandboxResponse{}, items.Wire()), nil
 }
 
 func checkSandboxFilter(filter *runtimeapi.PodSandboxFilter) error {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"log/slog"
 
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -59,9 +60,9 @@ type Sessions interface {
 // it.
 type View interface {
 	SandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error)
-	ListSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error)
+	ListSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) (view.Items, error)
 	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatus, map[string]string, error)
-	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
+	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) (view.Items, error)
 
 	ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error)
 	ListContainerStats(ctx context.Context, filter *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error)
@@ -100,6 +101,7 @@ type Streams interface {
 type Images interface {
 	Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (id string, err error)
 	Get(ctx context.Context, ref string) (*image.Image, error)
+	Details(ctx context.Context, ref string) (*imagespec.Image, error)
 	List(ctx context.Context) ([]image.Image, error)
 	Remove(ctx context.Context, ref string) error
 	Usage(ctx context.Context) (image.DiskUsage, error)

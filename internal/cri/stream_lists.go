@@ -6,6 +6,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 // maxStreamed is how many bytes of items one message of a streamed list carries,
@@ -35,6 +37,26 @@ func sendInParts[Item proto.Message, Response any](
 	return nil
 }
 
+// sendEncoded is sendInParts for items that are encoded.
+func sendEncoded[Response any, Message interface {
+	*Response
+	proto.Message
+}](stream grpc.ServerStreamingServer[Response], items view.Items) error {
+	for part := range items.Parts(maxStreamed) {
+		if err := stream.Send(filled(Message(new(Response)), part)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filled returns an empty response that is sent with fields which are encoded already. The bytes of
+// fields that a message does not know are sent as they are, so nothing is encoded again.
+func filled[M proto.Message](empty M, fields []byte) M {
+	empty.ProtoReflect().SetUnknown(fields)
+	return empty
+}
+
 // StreamPodSandboxes implements runtimeapi.RuntimeServiceServer.
 func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	if err := checkSandboxFilter(req.GetFilter()); err != nil {
@@ -44,9 +66,7 @@ func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, s
 	if err != nil {
 		return err
 	}
-	return sendInParts(stream, items, func(part []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
-		return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part}
-	})
+	return sendEncoded(stream, items)
 }
 
 // StreamContainers implements runtimeapi.RuntimeServiceServer.
@@ -58,9 +78,7 @@ func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, strea
 	if err != nil {
 		return err
 	}
-	return sendInParts(stream, items, func(part []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
-		return &runtimeapi.StreamContainersResponse{Containers: part}
-	})
+	return sendEncoded(stream, items)
 }
 
 // StreamContainerStats implements runtimeapi.RuntimeServiceServer.

@@ -7,6 +7,7 @@ package crilog
 
 import (
 	"bytes"
+	"slices"
 	"time"
 )
 
@@ -38,15 +39,23 @@ const DefaultMaxText = 16 << 10
 // not depend on the time.
 const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
+// prefixSize is how many bytes a log line has before its text. The names of both streams
+// have one length.
+const prefixSize = len("2006-01-02T15:04:05.000000000Z stdout F ")
+
 // Overhead is how many bytes a log line has besides its text.
-const Overhead = len("2006-01-02T15:04:05.000000000Z stdout F \n")
+const Overhead = prefixSize + len("\n")
+
+// prefix is what a log line has before its text.
+type prefix [prefixSize]byte
 
 // Renderer turns the output of one stream into log lines that carry one time.
 // The result depends on nothing but the renderer's arguments and the bytes given.
 type Renderer struct {
-	prefix  []byte
-	maxText int
-	lines   int
+	// full is the prefix of a line that ends, part that of one that continues.
+	full, part prefix
+	maxText    int
+	lines      int
 }
 
 // NewRenderer makes a renderer for lines of at most maxText bytes of text;
@@ -55,12 +64,14 @@ func NewRenderer(stream Stream, at time.Time, maxText int) *Renderer {
 	if maxText <= 0 {
 		maxText = DefaultMaxText
 	}
-	prefix := make([]byte, 0, Overhead)
-	prefix = at.UTC().AppendFormat(prefix, timeFormat)
-	prefix = append(prefix, ' ')
-	prefix = append(prefix, stream.String()...)
-	prefix = append(prefix, ' ')
-	return &Renderer{prefix: prefix, maxText: maxText}
+	var text prefix
+	start := at.UTC().AppendFormat(text[:0], timeFormat)
+	start = append(start, ' ')
+	start = append(start, stream.String()...)
+	copy(text[len(start):], " F ")
+	r := &Renderer{full: text, part: text, maxText: maxText}
+	r.part[prefixSize-2] = 'P'
+	return r
 }
 
 // Lines returns how many log lines the renderer has made.
@@ -77,12 +88,19 @@ func (r *Renderer) Lines() int { return r.lines }
 func (r *Renderer) AppendComplete(dst, raw []byte, limit int) (out []byte, done int) {
 	start := len(dst)
 	for done < len(raw) && len(dst)-start < limit {
-		text, used, full := r.cut(raw[done:])
-		if used == 0 {
-			break
+		rest := raw[done:]
+		switch i := bytes.IndexByte(rest[:min(len(rest), r.maxText+1)], '\n'); {
+		case i >= 0:
+			// The newline of the output is that of the log line.
+			dst = appendLine(dst, &r.full, rest[:i+1])
+			done += i + 1
+		case len(rest) > r.maxText:
+			dst = append(appendLine(dst, &r.part, rest[:r.maxText]), '\n')
+			done += r.maxText
+		default:
+			return dst, done
 		}
-		dst = r.appendLine(dst, text, full)
-		done += used
+		r.lines++
 	}
 	return dst, done
 }
@@ -91,37 +109,26 @@ func (r *Renderer) AppendComplete(dst, raw []byte, limit int) (out []byte, done 
 // newline it becomes a P line.
 func (r *Renderer) AppendAll(dst, raw []byte) []byte {
 	for len(raw) > 0 {
-		text, used, full := r.cut(raw)
-		if used == 0 {
-			return r.appendLine(dst, raw, false)
+		// No line is longer than the sum of all.
+		out, done := r.AppendComplete(dst, raw, len(raw)*(Overhead+1))
+		if dst = out; done == 0 {
+			r.lines++
+			return append(appendLine(dst, &r.part, raw), '\n')
 		}
-		dst = r.appendLine(dst, text, full)
-		raw = raw[used:]
+		raw = raw[done:]
 	}
 	return dst
 }
 
-// cut returns the text of the first log line of raw, how many bytes of raw it
-// stands for (0 if that cannot be known yet), and if it ends its line.
-func (r *Renderer) cut(raw []byte) (text []byte, used int, full bool) {
-	look := raw[:min(len(raw), r.maxText+1)]
-	if i := bytes.IndexByte(look, '\n'); i >= 0 {
-		return raw[:i], i + 1, true
+// appendLine appends a prefix and a text, in two copies: most lines are so short that the number
+// of calls decides.
+func appendLine(dst []byte, start *prefix, text []byte) []byte {
+	n, size := len(dst), prefixSize+len(text)
+	if cap(dst)-n < size {
+		dst = slices.Grow(dst, size)
 	}
-	if len(raw) > r.maxText {
-		return raw[:r.maxText], r.maxText, false
-	}
-	return nil, 0, false
-}
-
-func (r *Renderer) appendLine(dst, text []byte, full bool) []byte {
-	r.lines++
-	dst = append(dst, r.prefix...)
-	if full {
-		dst = append(dst, "F "...)
-	} else {
-		dst = append(dst, "P "...)
-	}
-	dst = append(dst, text...)
-	return append(dst, '\n')
+	dst = dst[:n+size]
+	*(*prefix)(dst[n:]) = *start
+	copy(dst[n+prefixSize:], text)
+	return dst
 }

@@ -41,6 +41,15 @@ type Image struct {
 	Pinned bool
 }
 
+// AwayError is the error of a store that cannot be reached: what holds its images does not answer.
+// No registry is at fault. Its text and its kind, Unavailable, are Err's.
+type AwayError struct{ Err error }
+
+func (e *AwayError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *AwayError) Unwrap() error { return e.Err }
+
 // Auth is how a caller authenticates to a registry. The zero value is anonymous.
 type Auth struct {
 	Username, Password string
@@ -78,7 +87,7 @@ type DiskUsage struct {
 
 // Store holds images. All methods are safe for concurrent use; errors carry a
 // kind of package errs (NotFound, Invalid, Unavailable for a registry that does
-// not answer, Unsupported for a wrong architecture, Exhausted for a full disk)
+// not answer, or an AwayError, Unsupported for a wrong architecture, Exhausted for a full disk)
 // and contain no credentials.
 type Store interface {
 	// Pull fetches ref by tag or digest, unpacks it, and returns its id. Pulls
@@ -89,6 +98,10 @@ type Store interface {
 	// as the kubelet sends them ("busybox" is docker.io/library/busybox:latest).
 	// NotFound when there is none.
 	Get(ctx context.Context, ref string) (*Image, error)
+	// Details returns the whole configuration of the image that Get finds: what Get returns of it,
+	// its layers and its history, the oldest entry first. A store that does not know which entries
+	// of the history made a layer leaves EmptyLayer false.
+	Details(ctx context.Context, ref string) (*imagespec.Image, error)
 	// List returns all images, sorted by id.
 	List(ctx context.Context) ([]Image, error)
 	// Remove removes the image that ref names, with all its names, and the data

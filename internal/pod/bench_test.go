@@ -1,10 +1,15 @@
 package pod_test
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
@@ -99,4 +104,65 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc) //nolint:gosec // far below the limit
+}
+
+// TestCallsPerPod: the life of a pod makes the same calls to the engine, the network and the disk,
+// however many pods there are.
+func TestCallsPerPod(t *testing.T) {
+	var mu sync.Mutex
+	calls := map[string]int{}
+	w := podtest.NewWorld(t, podtest.Fake())
+	w.Limits = pod.Limits{Batch: time.Hour} // tombstones are written in batches of any size
+	s := w.Daemon(podtest.NewScript(func(_ int, name string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		calls[name]++
+		return nil
+	}))
+	up := func(name string) string {
+		sandbox, err := s.RunSandbox(t.Context(), w.SandboxConfig(name), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := s.CreateContainer(t.Context(), sandbox, w.ContainerConfig("main", w.Programs.Sleep))
+		if err == nil {
+			err = s.StartContainer(t.Context(), id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sandbox
+	}
+	life := func(name string) map[string]int {
+		mu.Lock()
+		clear(calls)
+		mu.Unlock()
+		sandbox := up(name)
+		for _, end := range []func(context.Context, string) error{s.StopSandbox, s.RemoveSandbox} {
+			if err := end(t.Context(), sandbox); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(calls)
+	}
+	podtest.Eventually(t, "the clean-up after the start is over", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return calls["after network.GC"] == 1
+	})
+	few := life("alone")
+	var others []string
+	for i := range 200 {
+		others = append(others, up(fmt.Sprint("other", i)))
+	}
+	if diff := cmp.Diff(few, life("among-many")); diff != "" {
+		t.Errorf("calls for one pod alone (-) and beside 200 others (+):\n%s", diff)
+	}
+	for _, sandbox := range others {
+		if err := s.RemoveSandbox(t.Context(), sandbox); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -123,7 +123,7 @@ func askAll(ctx context.Context, t *testing.T, s *pod.Service) {
 		t.Fatal(err)
 	}
 	defer events.Cancel()
-	sandboxes, err := s.ListSandboxes(ctx, nil)
+	sandboxes, err := podtest.Sandboxes(ctx, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func askAll(ctx context.Context, t *testing.T, s *pod.Service) {
 		_, _ = s.SandboxStatus(ctx, sb.GetId(), true)
 		_, _ = s.PodSandboxStats(ctx, sb.GetId())
 	}
-	containers, err := s.ListContainers(ctx, nil)
+	containers, err := podtest.Containers(ctx, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func askAll(ctx context.Context, t *testing.T, s *pod.Service) {
 // removeAll removes the listed objects, as a kubelet does.
 func removeAll(ctx context.Context, t *testing.T, s *pod.Service) {
 	t.Helper()
-	containers, err := s.ListContainers(ctx, nil)
+	containers, err := podtest.Containers(ctx, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func removeAll(ctx context.Context, t *testing.T, s *pod.Service) {
 			t.Errorf("container %v: %v", c, err)
 		}
 	}
-	sandboxes, err := s.ListSandboxes(ctx, nil)
+	sandboxes, err := podtest.Sandboxes(ctx, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (b *bed) mustStart(sandbox, name string, command []string) string {
 
 func (b *bed) listed() map[string]runtimeapi.PodSandboxState {
 	b.Helper()
-	list, err := b.s.ListSandboxes(b.Context(), nil)
+	list, err := podtest.Sandboxes(b.Context(), b.s, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestUnfinishedContainerIsHidden(t *testing.T) {
 		came <- outcome{id, err}
 	}()
 	<-hang.Reached
-	if list, err := b.s.ListContainers(t.Context(), nil); err != nil || len(list) != 0 {
+	if list, err := podtest.Containers(t.Context(), b.s, nil); err != nil || len(list) != 0 {
 		t.Errorf("listed while it is made: %v, %v", list, err)
 	}
 	hang.Release()
@@ -493,7 +493,7 @@ func TestHangsDoNotDelayOthers(t *testing.T) {
 		t.Error(err)
 	}
 	hang.Release()
-	podtest.Eventually(t, "the container is made", func() bool { list, _ := b.s.ListContainers(t.Context(), nil); return len(list) == 1 })
+	podtest.Eventually(t, "the container is made", func() bool { list, _ := podtest.Containers(t.Context(), b.s, nil); return len(list) == 1 })
 	b.clear()
 }
 
@@ -524,7 +524,7 @@ func TestTargetThatEndsDuringCreate(t *testing.T) {
 	target = lost
 	_, err = b.s.CreateContainer(t.Context(), sandbox, config)
 	assertKind(t, err, errs.State, "target_id", "meanwhile")
-	list, err := b.s.ListContainers(t.Context(), nil)
+	list, err := podtest.Containers(t.Context(), b.s, nil)
 	if err != nil || len(list) != 1 {
 		t.Errorf("what is left: %v, %v", list, err)
 	}

@@ -167,12 +167,9 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	tombstones, err := record.OpenTombstones(records, record.TombstoneOptions{
+	tombstones := record.NewTombstones(records, record.TombstoneOptions{
 		Dir: filepath.Join(opts.RootDir, "tombstones"), Batch: opts.Limits.Batch, Retry: opts.Limits.RetryMin,
 	})
-	if err != nil {
-		return nil, err
-	}
 	w := &worker{
 		engine: opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
 		limits: opts.Limits, bootID: opts.BootID, log: opts.Log,

@@ -41,7 +41,7 @@ func TestBadRequests(t *testing.T) {
 	assertKind(t, err, errs.NotFound)
 	_, err = b.s.CreateContainer(t.Context(), "", b.ContainerConfig("bad", nil))
 	assertKind(t, err, errs.Invalid)
-	if list, err := b.s.ListContainers(t.Context(), nil); err != nil || len(list) != 0 {
+	if list, err := podtest.Containers(t.Context(), b.s, nil); err != nil || len(list) != 0 {
 		t.Errorf("bad requests left %v, %v", list, err)
 	}
 	b.clear()
@@ -55,7 +55,7 @@ func TestListsAndFilters(t *testing.T) {
 		t.Fatal(err)
 	}
 	sandboxes := func(f *runtimeapi.PodSandboxFilter) (ids []string) {
-		list, err := b.s.ListSandboxes(t.Context(), f)
+		list, err := podtest.Sandboxes(t.Context(), b.s, f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestListsAndFilters(t *testing.T) {
 		return ids
 	}
 	containers := func(f *runtimeapi.ContainerFilter) (ids []string) {
-		list, err := b.s.ListContainers(t.Context(), f)
+		list, err := podtest.Containers(t.Context(), b.s, f)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -179,10 +179,7 @@ func (s *Sandboxes) teardown(ctx context.Context, j *job.Job, id string, to reco
 // being made included, each through the job of its own key.
 func (s *Sandboxes) endContainers(ctx context.Context, sandboxID string, to record.SandboxState) error {
 	var g errgroup.Group
-	for _, rec := range s.records.Containers.All() {
-		if rec.SandboxID != sandboxID {
-			continue
-		}
+	for _, rec := range s.records.Containers.InGroup(sandboxID) {
 		g.Go(func() error {
 			return errs.Guard("end of container "+rec.ID, func() error {
 				switch {

@@ -37,6 +37,9 @@ type Options[T any] struct {
 	// Prior orders records of one name, negative when a comes before b: ByName finds
 	// the first. Those that it finds equal follow their ids.
 	Prior func(a, b *T) int
+	// Group returns the group under which InGroup finds a record; it never changes. Nil when
+	// records of this kind have no groups.
+	Group func(*T) string
 	// Changed, if not nil, is called after each change, once readers see it: old is nil
 	// for a new record, new for one that is gone. Changes of one record come one
 	// after the other, in order. It must not write to the Dir.
@@ -56,6 +59,10 @@ type Dir[T any] struct {
 	// names has the ids of the records of each name: one, unless files were restored
 	// or copied.
 	names map[string][]string
+	// groups has the records of each group, by id.
+	groups map[string]map[string]*entry[T]
+	// version changes with every record, and is never 0.
+	version uint64
 }
 
 // entry is one record. writing serialises its writers, so that a slow disk delays one
@@ -159,6 +166,10 @@ func (d *Dir[T]) forget(id string, e *entry[T]) *T {
 	if gone != nil && d.opts.Name != nil {
 		d.forgetName(d.opts.Name(gone), id)
 	}
+	if gone != nil {
+		d.leaveGroup(gone, id)
+		d.version++
+	}
 	e.value = nil
 	delete(d.entries, id)
 	return gone
@@ -257,6 +268,11 @@ func (d *Dir[T]) compare(a, b string) int {
 func (d *Dir[T]) All() []*T {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	return d.all()
+}
+
+// all is All for a caller that holds the lock.
+func (d *Dir[T]) all() []*T {
 	all := make([]*T, 0, len(d.entries))
 	for _, e := range d.entries {
 		if e.value != nil {
@@ -264,6 +280,29 @@ func (d *Dir[T]) All() []*T {
 		}
 	}
 	return all
+}
+
+// InGroup returns the records of a group, in no order.
+func (d *Dir[T]) InGroup(group string) []*T {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var all []*T
+	for _, e := range d.groups[group] {
+		all = append(all, e.value)
+	}
+	return all
+}
+
+// Since returns every record, in no order, and the version of the Dir, which changes with every
+// record. fresh is false, and the records are nil, while the version is the one that the caller has
+// seen. No version is 0.
+func (d *Dir[T]) Since(seen uint64) (all []*T, version uint64, fresh bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if seen == d.version {
+		return nil, seen, false
+	}
+	return d.all(), d.version, true
 }
 
 // IDs returns every id, in no order.
@@ -316,7 +355,34 @@ func (d *Dir[T]) publish(id string, e *entry[T], value *T) {
 			d.addName(name, id)
 		}
 	}
+	if e.value == nil {
+		d.joinGroup(value, id, e)
+	}
 	e.value = value
+	d.version++
+}
+
+// joinGroup and leaveGroup keep the groups. The caller holds the lock.
+func (d *Dir[T]) joinGroup(value *T, id string, e *entry[T]) {
+	if d.opts.Group == nil {
+		return
+	}
+	group := d.opts.Group(value)
+	if d.groups[group] == nil {
+		d.groups[group] = map[string]*entry[T]{}
+	}
+	d.groups[group][id] = e
+}
+
+func (d *Dir[T]) leaveGroup(value *T, id string) {
+	if d.opts.Group == nil {
+		return
+	}
+	group := d.opts.Group(value)
+	delete(d.groups[group], id)
+	if len(d.groups[group]) == 0 {
+		delete(d.groups, group)
+	}
 }
 
 func (d *Dir[T]) addName(name, id string) { d.names[name] = append(d.names[name], id) }

@@ -1,7 +1,8 @@
 package store
 
 import (
-	"sync/atomic"
+	"sync"
+	"weak"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -15,12 +16,34 @@ type Message[M proto.Message] struct {
 	message M
 	// encoded is shared by the copies of a record that hold this message; nil
 	// when the message came from disk.
-	encoded *atomic.Pointer[[]byte]
+	encoded *encoding
+}
+
+// encoding is the JSON of a message until the next collection of garbage: a record changes several
+// times while its object is made, and hardly any more after that.
+type encoding struct {
+	mu   sync.Mutex
+	json weak.Pointer[[]byte]
+}
+
+func (e *encoding) load() []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if data := e.json.Value(); data != nil {
+		return *data
+	}
+	return nil
+}
+
+func (e *encoding) store(data []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.json = weak.Make(&data)
 }
 
 // MessageOf wraps a message, which must not change any more.
 func MessageOf[M proto.Message](m M) Message[M] {
-	return Message[M]{m, new(atomic.Pointer[[]byte])}
+	return Message[M]{m, new(encoding)}
 }
 
 // Get returns the message. The caller must not change it.
@@ -32,13 +55,13 @@ func (m Message[M]) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	if m.encoded != nil {
-		if data := m.encoded.Load(); data != nil {
-			return *data, nil
+		if data := m.encoded.load(); data != nil {
+			return data, nil
 		}
 	}
 	data, err := protojson.MarshalOptions{}.Marshal(m.message)
 	if err == nil && m.encoded != nil {
-		m.encoded.Store(&data)
+		m.encoded.store(data)
 	}
 	return data, err
 }

@@ -43,7 +43,10 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read the directory of records: %w", err)
 	}
-	d := &Dir[T]{opts: opts, entries: map[string]*entry[T]{}, names: map[string][]string{}}
+	d := &Dir[T]{
+		opts: opts, entries: map[string]*entry[T]{}, names: map[string][]string{},
+		groups: map[string]map[string]*entry[T]{}, version: 1,
+	}
 
 	var (
 		mu  sync.Mutex
@@ -73,7 +76,9 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 				bad = append(bad, quarantine(opts.Quarantine, path, err))
 				return nil
 			}
-			d.entries[id] = &entry[T]{value: value}
+			e := &entry[T]{value: value}
+			d.entries[id] = e
+			d.joinGroup(value, id, e)
 			if opts.Name != nil {
 				d.addName(opts.Name(value), id)
 			}
@@ -88,36 +93,40 @@ func read[T any](path string) (string, *T, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	var head struct {
-		Version int             `json:"version"`
-		ID      string          `json:"id"`
-		Record  json.RawMessage `json:"record"`
+	var all envelope[T]
+	damaged := json.Unmarshal(data, &all)
+	if damaged != nil {
+		// A later version may have another form; then the version is at fault.
+		var head struct {
+			Version int `json:"version"`
+		}
+		if json.Unmarshal(data, &head) == nil {
+			all.Version = head.Version
+		} else {
+			all.Version = Version
+		}
 	}
-	if err := json.Unmarshal(data, &head); err != nil {
-		return "", nil, fmt.Errorf("the record is damaged: %w", err)
+	switch {
+	case all.Version < 1 || all.Version > Version+1:
+		return "", nil, fmt.Errorf("the record has version %d, this berth reads 1 to %d", all.Version, Version+1)
+	case damaged != nil:
+		return "", nil, fmt.Errorf("the record is damaged: %w", damaged)
+	case all.ID+suffix != filepath.Base(path):
+		return "", nil, fmt.Errorf("the record is of %q and the file is not named for it", all.ID)
 	}
-	if head.Version < 1 || head.Version > Version+1 {
-		return "", nil, fmt.Errorf("the record has version %d, this berth reads 1 to %d", head.Version, Version+1)
-	}
-	if head.ID+suffix != filepath.Base(path) {
-		return "", nil, fmt.Errorf("the record is of %q and the file is not named for it", head.ID)
-	}
-	var value *T
-	if err := json.Unmarshal(head.Record, &value); err != nil {
-		return "", nil, fmt.Errorf("the record is damaged: %w", err)
-	}
+	value := all.Record
 	if value == nil {
 		return "", nil, errors.New("the record is empty")
 	}
-	if v, ok := any(value).(interface{ RecordID() string }); ok && v.RecordID() != head.ID {
-		return "", nil, fmt.Errorf("the record of %q says that it is of %q", head.ID, v.RecordID())
+	if v, ok := any(value).(interface{ RecordID() string }); ok && v.RecordID() != all.ID {
+		return "", nil, fmt.Errorf("the record of %q says that it is of %q", all.ID, v.RecordID())
 	}
 	if v, ok := any(value).(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
 			return "", nil, fmt.Errorf("the record is damaged: %w", err)
 		}
 	}
-	return head.ID, value, nil
+	return all.ID, value, nil
 }
 
 // quarantine moves a file to the quarantine, under a name with its former place and the time.

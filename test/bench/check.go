@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 )
 
 // worse is how far a ratio may fall below the committed one before check reports it: the host's noise
@@ -55,16 +56,8 @@ func check(w io.Writer, resultFile, ratiosFile string) error {
 	return nil
 }
 
-// lessIsBetter reports whether a comparison has berth first: with the floor, and berth over a Docker
-// Engine with berth.
-func lessIsBetter(name string) bool {
-	for _, suffix := range []string{"/" + floorName, ": docker/berth"} {
-		if len(name) >= len(suffix) && name[len(name)-len(suffix):] == suffix {
-			return true
-		}
-	}
-	return false
-}
+// lessIsBetter reports whether a comparison has berth first: that with the floor.
+func lessIsBetter(name string) bool { return strings.HasSuffix(name, "/"+floorName) }
 
 // writeRatios writes the ratios of a result, for check.
 func writeRatios(resultFile, ratiosFile string) error {

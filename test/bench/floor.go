@@ -137,6 +137,8 @@ type floorPodState struct {
 	*floor
 	name, dir string
 	process   *exec.Cmd
+	// group is the cgroup of v2 that the process begins in.
+	group *os.File
 }
 
 func (p *floorPodState) up() error {
@@ -247,17 +249,49 @@ func (p *floorPodState) fillCpuset(parent string) error {
 	return nil
 }
 
+// start starts the process in its cgroups. To move a process that runs waits for a grace period of RCU
+// after an idle moment; a process that is born in its cgroup does not.
 func (p *floorPodState) start() error {
 	p.process = exec.Command("/bin/busybox", "sleep", "1000000") //nolint:noctx // ended by stop
 	p.process.SysProcAttr = &syscall.SysProcAttr{Chroot: filepath.Join(p.dir, "merged"), Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
-	if err := p.process.Start(); err != nil {
-		return fmt.Errorf("cannot start the container's process: %w", err)
-	}
 	for _, parent := range p.parents {
-		if err := os.WriteFile(filepath.Join(parent, p.name, "c", "cgroup.procs"), []byte(strconv.Itoa(p.process.Process.Pid)), 0); err != nil {
+		group := filepath.Join(parent, p.name, "c")
+		// cgroup v1: this thread moves itself, its child is born there, and the thread ends with p.up.
+		err := os.WriteFile(filepath.Join(group, "tasks"), []byte("0"), 0)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+			err = p.bornIn(group)
+		}
+		if err != nil {
 			return err
 		}
 	}
+	if err := p.process.Start(); err != nil {
+		return fmt.Errorf("cannot start the container's process: %w", err)
+	}
+	return p.leaveCgroups()
+}
+
+// leaveCgroups moves this thread out of the pod's cgroups of v1, which are removed before it ends.
+func (p *floorPodState) leaveCgroups() error {
+	for _, parent := range p.parents {
+		if p.group != nil {
+			break
+		}
+		if err := os.WriteFile(filepath.Join(parent, "tasks"), []byte("0"), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bornIn lets the process begin in a cgroup of v2.
+func (p *floorPodState) bornIn(group string) error {
+	dir, err := os.Open(group)
+	if err != nil {
+		return err
+	}
+	p.group = dir
+	p.process.SysProcAttr.UseCgroupFD, p.process.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	return nil
 }
 
@@ -271,6 +305,9 @@ func (p *floorPodState) stop() error {
 
 func (p *floorPodState) remove() error {
 	var err error
+	if p.group != nil {
+		p.group.Close()
+	}
 	if p.process != nil && p.process.ProcessState == nil && p.process.Process != nil {
 		err = p.stop()
 	}

@@ -191,6 +191,9 @@ func measure(ctx context.Context, o options, peers []*peer, served *registry) er
 		if o.out == "" {
 			continue
 		}
+		if err := os.MkdirAll(o.out, 0o755); err != nil {
+			return err
+		}
 		if err := errors.Join(found.write(o.resultFile()), page(found, filepath.Join(o.out, "page.html"))); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -40,6 +41,10 @@ func (p *peer) up(ctx context.Context, image, name string, command ...string) (p
 				Seccomp:          seccomp,
 			},
 		},
+	}
+	// A kubelet makes the directory of a container's log; cri-dockerd relies on it.
+	if err := os.MkdirAll(filepath.Join(p.logs, name, "c"), 0o755); err != nil {
+		return made, t, err
 	}
 	begin := time.Now()
 	ran, err := p.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})

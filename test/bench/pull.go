@@ -21,11 +21,27 @@ func pulls(ctx context.Context, o options, peers []*peer, r *registry) (*table, 
 				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
 			t.median(p.name, "pull", "s", time.Since(begin).Seconds())
-			_, err := p.images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: r.image("big:1")}})
-			if err != nil {
-				return nil, fmt.Errorf("%s: RemoveImage: %w", p.name, err)
+			if err := p.removeImage(ctx, r.image("big:1")); err != nil {
+				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
 		}
 	}
 	return t, nil
+}
+
+// removeImage removes an image by its id, as a kubelet does: cri-dockerd keeps an image that is
+// removed by its name.
+func (p *peer) removeImage(ctx context.Context, name string) error {
+	status, err := p.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	if err != nil {
+		return fmt.Errorf("ImageStatus: %w", err)
+	}
+	if status.Image == nil {
+		return fmt.Errorf("image %s is missing after its pull", name)
+	}
+	_, err = p.images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: status.Image.Id}})
+	if err != nil {
+		return fmt.Errorf("RemoveImage: %w", err)
+	}
+	return nil
 }

@@ -82,8 +82,11 @@ func readResult(file string) (*result, error) {
 	return r, nil
 }
 
-// ratios are all comparisons of a result by "section: figure: pair". Numbers in titles of sections are
-// part of the name, so runs of different sizes do not compare.
+// betweenEngines compares berth's two engines. It is worse after each gain of the native one.
+var betweenEngines = pair{"docker", "berth"}
+
+// ratios are the comparisons of a result by "section: figure: pair", without betweenEngines. Numbers in
+// titles of sections are part of the name, so runs of different sizes do not compare.
 func (r *result) ratios() map[string]float64 {
 	var peers []*peer
 	for _, p := range r.Peers {
@@ -97,6 +100,9 @@ func (r *result) ratios() map[string]float64 {
 					continue
 				}
 				for _, c := range comparisons(peers) {
+					if c == betweenEngines {
+						continue
+					}
 					if ratio, ok := f.ratio(c); ok {
 						all[t.Title+": "+f.name+": "+c.String()] = float64(int(ratio*100)) / 100
 					}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -105,6 +106,41 @@ func TestDockerColumn(t *testing.T) {
 		})
 		if !shown {
 			t.Errorf("no row shows that %s are refused", refusal.Request)
+		}
+	}
+}
+
+// TestTestsOverDocker: a test runs over the engine docker unless a reason says otherwise. A row's test
+// may have none.
+func TestTestsOverDocker(t *testing.T) {
+	tables := []table{{what: "calls", rows: []row{{name: "one", test: "TestRow"}}}}
+	found := testSources{"TestRow": {}, "TestOther": {}, "TestMachine": {}}
+	for _, c := range []struct {
+		without map[string]string
+		want    []string
+	}{
+		{map[string]string{"TestMachine": "a reason"}, nil},
+		{map[string]string{"TestGone": "a reason"}, []string{"there is no test TestGone, which does not run over the engine docker"}},
+		{map[string]string{"TestRow": "a reason"}, []string{`calls "one": TestRow does not run over the engine docker: a reason`}},
+	} {
+		var got []string
+		for _, fault := range checkWithoutDocker(c.without, tables, found) {
+			got = append(got, fault.Error())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: %q, want %q", c.without, got, c.want)
+		}
+	}
+	all, err := readTests("../integration")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pattern := dockerTests(all)
+	for _, tbl := range allTables() {
+		for _, r := range tbl.rows {
+			if !regexp.MustCompile(pattern).MatchString(r.test) {
+				t.Errorf("%s of row %q is not in %s", r.test, r.name, pattern)
+			}
 		}
 	}
 }

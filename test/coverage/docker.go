@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -49,15 +51,84 @@ func (t *table) dockerVerdict(r row) string {
 	return strings.Join(words, "<br>")
 }
 
-// dockerTests is the pattern of the tests of all rows, for -run: `make e2e` runs them over the engine
-// docker, which is what its column promises.
-func dockerTests(tables []table) string {
+// The reasons why a test does not run over the engine docker in `make e2e`.
+const (
+	ownEngine   = "it starts a Docker Engine of its own, whatever BERTH_ENGINE says"
+	noEngine    = "it is about the machine or a command, and runs no container through an engine"
+	byHand      = "it starts daemons by hand, with the native engine"
+	supervisors = "it is about the supervisor, the keeper and their files"
+	ownStore    = "it is about the directory of berth's own image store"
+	ownRuntime  = "it attacks the OCI runtime, which is the engine's own"
+	labels      = "it is about labels of SELinux, which the engine sets"
+	podInit     = "it is about berth's own init of a pod; the engine's is the pause container, which has nothing of the host"
+	hostDisks   = "it fills what the host has, and the engine with it"
+)
+
+// withoutDocker are the tests that do not run over the engine docker, with the reasons.
+func withoutDocker() map[string]string {
+	reasons := map[string]string{}
+	for reason, names := range map[string][]string{
+		ownEngine: {
+			"TestAdoption", "TestAdoptionIsKilled", "TestAdoptedPodsOverReboot", "TestAdoptionFromCRIDockerd", "TestStartOverABadDockerEngine",
+			"TestContainersByHand", "TestContainersByHandUnseen", "TestPauseContainersByHand", "TestCrashOverDocker", "TestDockerEngineIsKilled",
+			"TestDockerEngineIsStopped", "TestBerthIsKilledOverDocker", "TestEngineChanges", "TestInfoOfAnEngineThatIsReplaced",
+		},
+		noEngine: {
+			"TestNodeKeepsItself", "TestNodeGivesUp", "TestNodeOfARoot", "TestNodeDrift", "TestNodeKeepsGPUs", "TestNodeScript",
+			"TestNodeScriptOfPackages", "TestNodeCloudInit", "TestNodeOfPackagedContainerd", "TestNodeOfPackagedDocker", "TestNodeSwitch",
+			"TestNodeOfBerth", "TestBuildImageInterrupted", "TestClusterUnit", "TestWrongFlagsAreNamed", "TestBadConfigurationNamesEveryFaultWithItsLine",
+		},
+		byHand: {
+			"TestServeNeedsRoot", "TestServeTwice", "TestSocketPlaces", "TestInterruptedStarts", "TestReload", "TestReadOnlyRoot",
+		},
+		supervisors: {
+			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory",
+			"TestLeak", "TestSessionsLeaveNothing",
+		},
+		podInit:    {"TestPodInitIsNoWayToTheHost", "TestPodInitServesItsPod"},
+		ownStore:   {"TestPreloadedImages", "TestDaemonStartsWithADamagedImageStore", "TestDaemonServesBeforeItsBacklogIsRemoved"},
+		ownRuntime: {"TestPathsThatChangeWhileAContainerIsMade"},
+		labels: {
+			"TestSELinuxKeepsPodsApart", "TestSELinuxSharedVolumes", "TestSELinuxPodRun", "TestSELinuxCategoryRange", "TestSELinuxLevelsInAPod",
+			"TestSELinuxInExecs", "TestSELinuxLayers",
+		},
+		hostDisks: {"TestFullRootDisk", "TestFullStateDirectory", "TestFullProcessTable"},
+	} {
+		for _, name := range names {
+			reasons[name] = reason
+		}
+	}
+	return reasons
+}
+
+// dockerTests is the pattern of the tests that run over the engine docker, for -run: all but those that
+// have a reason not to. `make e2e` runs them, and so those of all rows, which is what the column of
+// docs/cri-coverage.md promises.
+func dockerTests(found testSources) string {
 	var names []string
-	for _, t := range tables {
-		for _, r := range t.rows {
-			names = append(names, r.test)
+	for name := range found {
+		if withoutDocker()[name] == "" {
+			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	return "^(" + strings.Join(slices.Compact(names), "|") + ")$"
+	return "^(" + strings.Join(names, "|") + ")$"
+}
+
+// checkWithoutDocker returns what is wrong with the list of tests that do not run over the engine
+// docker: a name that no test has, or a row that promises what is not run.
+func checkWithoutDocker(without map[string]string, tables []table, found testSources) (faults []error) {
+	for _, name := range slices.Sorted(maps.Keys(without)) {
+		if _, ok := found[name]; !ok {
+			faults = append(faults, fmt.Errorf("there is no test %s, which does not run over the engine docker", name))
+		}
+	}
+	for _, t := range tables {
+		for _, r := range t.rows {
+			if why := without[r.test]; why != "" {
+				faults = append(faults, fmt.Errorf("%s %q: %s does not run over the engine docker: %s", t.what, r.name, r.test, why))
+			}
+		}
+	}
+	return faults
 }

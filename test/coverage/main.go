@@ -22,23 +22,24 @@ func main() {
 	pattern := flag.Bool("docker-tests", false, "print the pattern of the tests that run over the engine docker, for -run")
 	tests := flag.String("tests", "test/integration", "the directory of the tests")
 	flag.Parse()
-	if *pattern {
-		fmt.Println(dockerTests(allTables()))
-		return
-	}
-	if err := run(*host, *tests); err != nil {
+	if err := run(*host, *pattern, *tests); err != nil {
 		fmt.Fprintln(os.Stderr, "coverage:", err)
 		os.Exit(1)
 	}
 }
 
-func run(host bool, dir string) error {
+func run(host, pattern bool, dir string) error {
 	found, err := readTests(dir)
 	if err != nil {
 		return err
 	}
+	if pattern {
+		fmt.Println(dockerTests(found))
+		return nil
+	}
 	tables := allTables()
-	if faults := check(tables, found, abilities()); len(faults) > 0 {
+	faults := append(check(tables, found, abilities()), checkWithoutDocker(withoutDocker(), tables, found)...)
+	if len(faults) > 0 {
 		return fmt.Errorf("the API, the table in test/coverage and the tests in %s do not agree:\n%w", dir, errors.Join(faults...))
 	}
 	var missing map[string]string

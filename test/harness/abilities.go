@@ -65,6 +65,11 @@ const (
 	OwnCDI = "directories of CDI specs by configuration"
 	// MadeRootfs are mounts and root filesystems that berth makes.
 	MadeRootfs = "root filesystems and /dev/shm that berth makes"
+	// OwnLayers are layers that berth unpacks, with checks of each entry. Another engine keeps what leads
+	// out of an image inside of it.
+	OwnLayers = "checks of the entries of layers"
+	// ExecFaults are the errors of commands that the kernel cannot execute, though they are there.
+	ExecFaults = "errors of programs whose interpreter is missing"
 	// LinksInVolumes are links of an image that a sub path of a volume leads through.
 	LinksInVolumes = "absolute links in the sub paths of mounted images"
 	// EarlyFaults are faults of a container's parts that its create finds.
@@ -87,6 +92,8 @@ func missingParts() map[string]string {
 		ClampedLimits:       "the Docker Engine passes limits on as they are, and the test's runtime changes them",
 		OwnCDI:              "the Docker Engine reads CDI specs in directories of its own configuration",
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
+		OwnLayers:           "the Docker Engine unpacks layers",
+		ExecFaults:          "the Docker Engine's OCI runtime has started a command when it executes the program",
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
 		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
 		ScopeNames:          "the Docker Engine names the cgroups of containers",

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/image/imagetest"
@@ -76,7 +78,10 @@ func busyboxSpec(b *Berth) imagetest.Spec {
 			files = append(files, imagetest.File{Path: "/bin/" + applet, Symlink: "busybox"})
 		}
 	}
-	return imagetest.Spec{Name: Busybox, Files: files, Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}}
+	return imagetest.Spec{
+		Name: Busybox, Files: files, Env: []string{"PATH=/bin"}, Cmd: []string{"sh"},
+		History: []imagespec.History{{CreatedBy: "COPY busybox /bin", Comment: "with its applets"}, {CreatedBy: "CMD sh", EmptyLayer: true}},
+	}
 }
 
 // Ctx is a context that ends with the test, or after a minute (longer on a slow machine).

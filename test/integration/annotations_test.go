@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/test/harness"
@@ -45,6 +46,7 @@ func wantCode(t *testing.T, what string, err error, code codes.Code, says string
 // the image.
 func TestAnnotationTmpfsAndVolumes(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
+	b.Needs(t, translate.OwnRootfs)
 	pod := b.Sandbox("annotated")
 	sandbox := b.RunSandbox(pod)
 	config := annotated(b, map[string]string{request.AnnotationTmpfs: "/tmp,/run/mem", request.AnnotationVolumes: "/etc/ssl,/bin/extra"})
@@ -73,6 +75,7 @@ func TestAnnotationTmpfsAndVolumes(t *testing.T) {
 // of the daemon, and a reboot.
 func TestAnnotationStorage(t *testing.T) {
 	b := harness.Start(t, harness.Options{BinDir: harness.Bootable(t)})
+	b.Needs(t, translate.OwnRootfs)
 	storage := filepath.Join(t.TempDir(), "node", "storage")
 	annotations := map[string]string{request.AnnotationStorage: storage, request.AnnotationVolumes: "/var"}
 	for run, between := range []func(sandbox, container string){

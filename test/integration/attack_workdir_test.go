@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
@@ -116,6 +117,9 @@ func TestWorkingDirectoryIsInside(t *testing.T) {
 func TestWorkingDirectoryOfAnExec(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, change := range map[string]podChange{"exec": func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig) {}, "exec-users": inUsers(nil)} {
+		if name == "exec-users" && b.Refuses(translate.UserNamespaces) != nil {
+			continue
+		}
 		pod := runPodWith(b, name, "exec sleep 100000", func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 			container.WorkingDir = "/work"
 			change(config, container)

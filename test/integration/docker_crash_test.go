@@ -50,7 +50,7 @@ func crashOverDocker(t *testing.T, live bool) {
 	b := harness.Start(t, harness.Options{Docker: &dockertest.Options{LiveRestore: live, Args: []string{"--shutdown-timeout", "1"}}})
 	c := &dockerCrash{
 		t: t, b: b, hand: newByHand(b), live: live, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)),
-		stop: make(chan struct{}), failed: make(chan struct{}),
+		stop: make(chan struct{}), failed: make(chan struct{}), calls: make(map[string]int),
 	}
 	before := c.ground()
 	for i := range number(t, "BERTH_CRASH_ACTORS", 4) {
@@ -85,9 +85,11 @@ type dockerCrash struct {
 	stop, failed chan struct{}
 	actors       sync.WaitGroup
 
-	mu       sync.Mutex
-	outages  []crashOutage
-	counts   map[string]int
+	mu      sync.Mutex
+	outages []crashOutage
+	counts  map[string]int
+	// calls are how many calls of each actor have succeeded since the last round.
+	calls    map[string]int
 	isFailed bool
 }
 
@@ -139,6 +141,29 @@ func (c *dockerCrash) isAway(what int, from time.Time) bool {
 	})
 }
 
+// awaitProgress waits until a call of each actor has succeeded since the last round. On a machine that
+// is too busy for that, an actor would otherwise never get through.
+func (c *dockerCrash) awaitProgress() {
+	done := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, calls := range c.calls {
+			if calls == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	for deadline := time.Now().Add(require.Patience(time.Minute)); !done() && time.Now().Before(deadline) && !c.hasFailed(); {
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.calls {
+		c.calls[name] = 0
+	}
+}
+
 // round kills, waits and starts again, and checks what everybody says then.
 func (c *dockerCrash) round(number, what int) {
 	pause := func(most time.Duration) {
@@ -148,6 +173,7 @@ func (c *dockerCrash) round(number, what int) {
 		}
 	}
 	pause(require.Patience(4 * time.Second))
+	c.awaitProgress()
 	c.mu.Lock()
 	at := len(c.outages)
 	c.outages = append(c.outages, crashOutage{what: what, from: time.Now()})

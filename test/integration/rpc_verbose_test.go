@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/test/harness"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -78,14 +79,19 @@ func TestRPCVerboseInfo(t *testing.T) {
 		}
 		var info struct {
 			ChainID   string
-			ImageSpec struct {
-				OS     string
-				Config struct{ Cmd []string }
-			}
+			ImageSpec imagespec.Image
 		}
 		decode(t, resp.Info, &info)
-		if !strings.HasPrefix(info.ChainID, "sha256:") || info.ImageSpec.OS != "linux" || len(info.ImageSpec.Config.Cmd) != 1 || len(resp.Info) != 1 {
+		spec := info.ImageSpec
+		if !strings.HasPrefix(info.ChainID, "sha256:") || spec.OS != "linux" || spec.Created == nil || len(spec.Config.Cmd) != 1 || len(resp.Info) != 1 {
 			t.Errorf("info %v", resp.Info)
+		}
+		if spec.RootFS.Type != "layers" || len(spec.RootFS.DiffIDs) != 1 || spec.RootFS.DiffIDs[0].String() != info.ChainID {
+			t.Errorf("the image has one layer, whose id is that of the chain: %+v, %s", spec.RootFS, info.ChainID)
+		}
+		if history := spec.History; len(history) != 2 || history[0].CreatedBy != "COPY busybox /bin" || history[0].Comment != "with its applets" ||
+			history[0].EmptyLayer || history[1].CreatedBy != "CMD sh" || !history[1].EmptyLayer {
+			t.Errorf("history %+v", history)
 		}
 	})
 	t.Run("Status", func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
@@ -26,6 +27,7 @@ const systemdImage = "localhost/berth/systemd-test:1"
 // with its files.
 func TestSystemContainer(t *testing.T) {
 	b := harness.Start(t, harness.Options{NoImages: true})
+	b.Needs(t, translate.OwnRootfs)
 	archive, err := os.Open(systemd.Archive(t, systemdImage))
 	if err != nil {
 		t.Fatal(err)

@@ -73,6 +73,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	background, end := context.WithCancel(ctx)
 	defer end()
 	go watchdog(background, parts, log.Logger)
+	go releaseMemory(background, parts, log.Logger)
 	go reloadOnHangup(background, load, parts, log)
 
 	select {

@@ -54,15 +54,24 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	if err != nil {
 		return nil, err
 	}
+	warnUnused(cfg, log)
 	return &backend{
 		engine: engine,
 		images: store,
 		apply: func(cfg *config.Daemon) {
 			store.SetPullRules(dockerPullRules(cfg))
 			engine.SetRules(dockerRules(cfg))
+			warnUnused(cfg, log)
 		},
 		close: func() error { return errors.Join(engine.Close(), client.Close()) },
 	}, nil
+}
+
+// warnUnused warns of keys that somebody has set and that do nothing.
+func warnUnused(cfg *config.Daemon, log *slog.Logger) {
+	if unused := cfg.WithoutEffect(); len(unused) > 0 {
+		log.Warn(docker.UnusedWarning(unused))
+	}
 }
 
 func dockerPullRules(cfg *config.Daemon) dockerstore.PullRules {
@@ -85,6 +94,7 @@ func dockerRules(cfg *config.Daemon) docker.Rules {
 		AllowedAnnotations: cfg.Runtime.AllowedAnnotations,
 		Defaults:           defaults.Container,
 		Sysctls:            defaults.Sysctls,
+		UnusedKeys:         cfg.WithoutEffect(),
 	}
 	if rules.MaxLogLine == 0 {
 		rules.MaxLogLine = maxLogLine

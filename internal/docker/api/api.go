@@ -133,8 +133,7 @@ func repeat[T any](ctx context.Context, c *Client, name string, do func(context.
 func once[T any](ctx context.Context, c *Client, name string, do func(context.Context, *client.Client) (T, error)) (T, error) {
 	result, refused, err := try(ctx, c, name, do)
 	if refused {
-		err = fmt.Errorf("docker %s: the engine at %s was replaced by another version; repeat the request: %w",
-			name, c.endpoint, errs.Unavailable)
+		err = fmt.Errorf("docker %s: %w", name, away("the engine at %s was replaced by another version; repeat the request", c.endpoint))
 	}
 	return result, err
 }

@@ -19,6 +19,24 @@ import (
 // errTooSlow is the cause of a context that ends with the deadline of a call.
 var errTooSlow = errors.New("the engine took too long")
 
+// awayError says that no Docker engine answers at the endpoint now. It does not unwrap to the cause,
+// whose text it has.
+type awayError struct{ text string }
+
+func (e *awayError) Error() string { return e.text + ": " + errs.Unavailable.Error() }
+
+func (e *awayError) Unwrap() error { return errs.Unavailable }
+
+func away(format string, args ...any) error { return &awayError{fmt.Sprintf(format, args...)} }
+
+// IsAway reports whether an error of a Client means that the engine itself does not answer. Other
+// errors of kind Unavailable are answers of the engine: about a registry, for example.
+func IsAway(err error) bool {
+	var none *dialError
+	var gone *awayError
+	return errors.As(err, &none) || errors.As(err, &gone)
+}
+
 // fault adds the name of a call and a kind to its error.
 func (c *Client) fault(ctx context.Context, name string, err error, seen *response) error {
 	if err == nil {
@@ -36,12 +54,11 @@ func (c *Client) faultOf(ctx context.Context, err error, seen *response) error {
 		return dial
 	}
 	if cutOff(err) {
-		return fmt.Errorf("the engine at %s closed the connection before its answer was complete; "+
-			"it may be restarting, see its log: %w", c.endpoint, errs.Unavailable)
+		return away("the engine at %s closed the connection before its answer was complete; it may be restarting, see its log", c.endpoint)
 	}
 	if client.IsErrConnectionFailed(err) {
-		return fmt.Errorf("what listens at %s does not answer as a Docker engine: %w; set docker.endpoint to the engine's socket: %w",
-			c.endpoint, rootOfRequest(err), errs.Unavailable)
+		return away("what listens at %s does not answer as a Docker engine: %v; set docker.endpoint to the engine's socket",
+			c.endpoint, rootOfRequest(err))
 	}
 	if kind := kindOf(err, seen.status); kind != nil {
 		return fmt.Errorf("%w: %w", err, kind)

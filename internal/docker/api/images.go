@@ -21,6 +21,13 @@ func (c *Client) ImageInspect(ctx context.Context, ref string, opts ...client.Im
 	})
 }
 
+// ImageHistory is client.Client.ImageHistory.
+func (c *Client) ImageHistory(ctx context.Context, id string, opts ...client.ImageHistoryOption) (client.ImageHistoryResult, error) {
+	return call(ctx, c, "history of image", func(ctx context.Context, moby *client.Client) (client.ImageHistoryResult, error) {
+		return moby.ImageHistory(ctx, id, opts...)
+	})
+}
+
 // ImageRemove is client.Client.ImageRemove.
 func (c *Client) ImageRemove(ctx context.Context, ref string, opts client.ImageRemoveOptions) (client.ImageRemoveResult, error) {
 	return call(ctx, c, "remove image", func(ctx context.Context, moby *client.Client) (client.ImageRemoveResult, error) {

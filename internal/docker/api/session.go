@@ -77,16 +77,16 @@ func (c *Client) negotiate(ctx context.Context) (*session, error) {
 	_, err := c.pinger.Ping(ctx, client.PingOptions{})
 	found := seen.engine.apiVersion
 	if found == "" && seen.status != 0 {
-		return nil, fmt.Errorf("what listens at %s is not a Docker engine: it answers HTTP without a version of the API (status %d); "+
-			"set docker.endpoint to the engine's socket: %w", c.endpoint, seen.status, errs.Unavailable)
+		return nil, away("what listens at %s is not a Docker engine: it answers HTTP without a version of the API (status %d); "+
+			"set docker.endpoint to the engine's socket", c.endpoint, seen.status)
 	}
 	if err != nil {
 		return nil, c.faultOf(ctx, err, seen)
 	}
 	version, err := parseVersion(found)
 	if err != nil {
-		return nil, fmt.Errorf("what listens at %s is not a Docker engine: its version of the API is %q; "+
-			"set docker.endpoint to the engine's socket: %w", c.endpoint, found, errs.Unavailable)
+		return nil, away("what listens at %s is not a Docker engine: its version of the API is %q; "+
+			"set docker.endpoint to the engine's socket", c.endpoint, found)
 	}
 	if !AtLeast(found, MinVersion) {
 		return nil, fmt.Errorf("the Docker engine at %s has version %s of the API, and berth needs %s or later (Docker 19.03); "+

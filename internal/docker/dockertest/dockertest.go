@@ -69,6 +69,7 @@ func Start(t testing.TB, opts Options) *Daemon {
 		t: t, dir: dir, hostFiles: absentHostFiles(),
 	}
 	t.Cleanup(d.remove)
+	must(t, os.Mkdir(filepath.Join(dir, tmpDir), 0o700))
 	d.args = append(d.arguments(driver), runtimeArguments(t, dir)...)
 	if opts.LiveRestore {
 		d.args = append(d.args, "--live-restore")

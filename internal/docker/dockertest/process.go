@@ -21,6 +21,9 @@ import (
 // patience bounds how long an engine may take to start or to end.
 const patience = time.Minute
 
+// tmpDir is the engine's temporary directory, in its own.
+const tmpDir = "tmp"
+
 // Launch starts the engine after Stop or Kill, and waits until it answers.
 func (d *Daemon) Launch() {
 	d.t.Helper()
@@ -28,7 +31,9 @@ func (d *Daemon) Launch() {
 	must(d.t, err)
 	defer log.Close()
 	cmd := exec.Command(d.args[0], d.args[1:]...) //nolint:noctx // it ends with remove
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(d.Program)+":"+os.Getenv("PATH"))
+	// Engines mount root filesystems in their temporary directory for a moment. What one that is killed
+	// leaves there goes with the engine's other directories.
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(d.Program)+":"+os.Getenv("PATH"), "TMPDIR="+filepath.Join(d.dir, tmpDir))
 	cmd.Stdout, cmd.Stderr = log, log
 	must(d.t, cmd.Start())
 	ended := make(chan struct{})

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/legacy"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -168,7 +169,7 @@ func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSa
 	// "" is the engine's own default, which other containers and services of the host share: berth
 	// neither limits nor measures it.
 	sandbox.Sandbox = &engine.Sandbox{CgroupParent: got.HostConfig.CgroupParent, Pid: got.State.Pid}
-	if sandbox.Running && !hostNetwork(sandbox.Config) {
+	if sandbox.Running && !request.HostNetwork(sandbox.Config) {
 		sandbox.Sandbox.NetNS = e.sandboxPaths(got.ID).netns
 	}
 	sandbox.Sandbox.Backend, err = engine.EncodeBackend(pauseContainer{got.ID})

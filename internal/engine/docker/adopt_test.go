@@ -2,6 +2,7 @@ package docker
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,7 +34,7 @@ func TestCheckpointsOfAdoptedPods(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{former: checkpoints.Dirs{Roots: []string{root}}, objects: newObjects(nil, "test", nil)}
+	e := &Engine{former: checkpoints.Dirs{Roots: []string{root}}, objects: newObjects(nil, "test", nil, slog.New(slog.DiscardHandler))}
 	e.objects.put("a", object{engineID: "a", sandbox: true})
 	if err := e.removeCheckpoint("a"); err != nil {
 		t.Error(err)

@@ -51,6 +51,7 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 	if err := os.MkdirAll(e.containerDir(spec.ID), 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the container's directory: %w", err)
 	}
+	e.objects.rejoinKnown(spec.SandboxSpec.ID) // systemd may have moved it after its start
 	if in.Devices, err = e.devicesOf(ctx, spec); err != nil {
 		return nil, err
 	}
@@ -110,7 +111,11 @@ func (e *Engine) usersOf(ctx context.Context, in *translate.ContainerInput) (use
 		return users.Files{}, err
 	}
 	e.objects.put(in.Spec.ID, object{engineID: bareID})
-	if files, err = e.users.Read(ctx, in.Spec.ImageID, bareID); err != nil {
+	files, err = e.users.Read(ctx, in.Spec.ImageID, bareID)
+	if errors.Is(err, errs.Invalid) {
+		err = fmt.Errorf("config.image.image: %w", err)
+	}
+	if err != nil {
 		return users.Files{}, err
 	}
 	e.objects.remove(in.Spec.ID) // its removal is not an exit

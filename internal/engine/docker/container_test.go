@@ -77,7 +77,7 @@ func TestAnEndDuringAStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer client.Close()
-			e := &Engine{client: client, log: slog.New(slog.DiscardHandler), objects: newObjects(client, "test", nil), unstarted: endings.NewUnstarted()}
+			e := &Engine{client: client, log: slog.New(slog.DiscardHandler), objects: newObjects(client, "test", nil, slog.New(slog.DiscardHandler)), unstarted: endings.NewUnstarted()}
 			obj := object{engineID: engineID, sandbox: true, fate: &fate{}}
 			e.objects.put("c", obj)
 			ctx, stop := context.WithCancel(t.Context())

@@ -84,6 +84,9 @@ type Rules struct {
 	AllowedAnnotations []string
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
+	// UnusedKeys are keys of the configuration that somebody has set and that have no effect with this
+	// engine. Info names them.
+	UnusedKeys []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults
 	Sysctls  map[string]string
@@ -115,6 +118,8 @@ type Engine struct {
 	// subscribedAt is when the events of the Docker Engine were subscribed to the last time, in
 	// nanoseconds since 1970: the engine may have been away until then.
 	subscribedAt atomic.Int64
+	// engineStarted is when the Docker Engine was started, as of that subscription; zero if not known.
+	engineStarted atomic.Pointer[time.Time]
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
 }
@@ -157,7 +162,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	if err := e.findHost(facts.CgroupDriver); err != nil {
 		return nil, err
 	}
-	e.objects = newObjects(cfg.Client, cfg.Instance, e.tree)
+	e.objects = newObjects(cfg.Client, cfg.Instance, e.tree, cfg.Log)
 	for _, dir := range []string{e.sandboxesDir(), e.containersDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("cannot make a state directory: %w", err)

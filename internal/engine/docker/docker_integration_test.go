@@ -3,6 +3,8 @@
 package docker_test
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -14,6 +16,12 @@ import (
 	"github.com/berthrun/berth/internal/engine/enginetest"
 )
 
+// instanceOver names the berth over an engine. Two runs of these tests have different engines, and share
+// the directory of network namespaces.
+func instanceOver(d *dockertest.Daemon) string {
+	return "test" + strings.TrimPrefix(filepath.Base(filepath.Dir(d.Root)), "dkr-")
+}
+
 // newEngine returns an engine over a Docker Engine.
 func newEngine(t *testing.T, d *dockertest.Daemon) *docker.Engine {
 	t.Helper()
@@ -22,7 +30,7 @@ func newEngine(t *testing.T, d *dockertest.Daemon) *docker.Engine {
 		t.Fatal(err)
 	}
 	e, err := docker.New(t.Context(), docker.Config{
-		Instance: "enginetest", StateDir: t.TempDir(), NetNSDir: "/run/netns", Client: client,
+		Instance: instanceOver(d), StateDir: t.TempDir(), NetNSDir: "/run/netns", Client: client,
 	}, docker.Rules{})
 	if err != nil {
 		t.Fatal(err)

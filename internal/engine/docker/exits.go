@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/endings"
+	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -40,6 +41,11 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		cancel()
 		return nil, err
 	}
+	started, err := runtimecgroup.EngineStarted(ctx, e.client.Endpoint())
+	if err != nil {
+		e.log.Debug("it is not known when the Docker engine was started", "error", err)
+	}
+	e.engineStarted.Store(&started)
 	e.subscribedAt.Store(time.Now().UnixNano())
 	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), ends: make(chan end)}
 	if old := e.listener.Swap(l); old != nil {
@@ -116,7 +122,10 @@ func (l *exitListener) catchUp(known map[string]object, owned map[string]contain
 				l.deliver(id, nil)
 			}
 		case engine.StateCreated:
-			if !obj.starting.Hold(nil) {
+			// The engine may have a fault of a start that it has cancelled since berth was killed. Such
+			// a container stays CREATED: a kubelet runs another one in its place, whatever the pod's
+			// restart policy is.
+			if !obj.starting.Hold(nil) && l.engine.unstarted.Ended(id) {
 				l.deliver(id, nil)
 			}
 		case engine.StateRunning:
@@ -219,7 +228,14 @@ func (e *Engine) exitOf(id string, s *container.State, die *endings.Die) (exit e
 	if stateOf(s.Status) == engine.StateCreated {
 		return e.unstarted.Of(id, s.Error)
 	}
-	return endings.Of(id, s, die)
+	known := endings.Known{Die: die}
+	if started := e.engineStarted.Load(); started != nil {
+		known.EngineStarted = *started
+	}
+	if obj, ok := e.objects.cached(id); ok {
+		known.Kernel = obj.witness.Code()
+	}
+	return endings.Of(id, s, known)
 }
 
 // endStrays kills what runs on of a container that has exited.

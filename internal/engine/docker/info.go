@@ -3,6 +3,8 @@ package docker
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -31,12 +33,20 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 			RecursiveReadOnlyMounts: facts.RecursiveReadOnly(),
 		}}},
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
-		Warnings: facts.Warnings,
+		Warnings: slices.Clone(facts.Warnings),
+	}
+	if unused := e.rules().UnusedKeys; len(unused) > 0 {
+		info.Warnings = append(info.Warnings, UnusedWarning(unused))
 	}
 	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		info.Warnings = append(info.Warnings, warning)
 	}
 	return info, nil
+}
+
+// UnusedWarning is the warning about keys of the configuration that have no effect.
+func UnusedWarning(keys []string) string {
+	return fmt.Sprintf("these keys of berth's configuration have no effect with engine docker, whose own configuration decides: %s", strings.Join(keys, ", "))
 }
 
 func (e *Engine) notices() notice.Notices {

@@ -45,7 +45,7 @@ func TestListSeesAStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &Engine{client: client, log: slog.New(slog.DiscardHandler), tree: tree, objects: newObjects(client, "test", tree)}
+		e := &Engine{client: client, log: slog.New(slog.DiscardHandler), tree: tree, objects: newObjects(client, "test", tree, slog.New(slog.DiscardHandler))}
 		e.meter = meter.New(tree, writable{e.objects}, 0)
 		defer e.meter.Close()
 		e.objects.put("id", object{engineID: "x"})

@@ -32,7 +32,7 @@ func TestNamesInUse(t *testing.T) {
 	}{
 		"another program's": {nil, true},
 		"another berth's":   {map[string]string{labels.Instance: "other", labels.ID: hexID("lost")}, true},
-		"a lost one":        {map[string]string{labels.Instance: "enginetest", labels.ID: hexID("lost")}, false},
+		"a lost one":        {map[string]string{labels.Instance: instanceOver(d), labels.ID: hexID("lost")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, d)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -43,6 +44,8 @@ type fate struct {
 	removing, died atomic.Bool
 	// starting holds back its end while a start is under way.
 	starting endings.Starting
+	// witness has the exit code of its process, from the kernel.
+	witness endings.Witness
 }
 
 // objects maps CRI ids to containers of the Docker Engine. The engine's labels are the
@@ -51,6 +54,7 @@ type objects struct {
 	client   *api.Client
 	instance string
 	tree     *cgroup.Tree
+	log      *slog.Logger
 
 	mu   sync.Mutex
 	byID map[string]object
@@ -60,9 +64,9 @@ type objects struct {
 	adopted map[string]bool
 }
 
-func newObjects(c *api.Client, instance string, tree *cgroup.Tree) *objects {
+func newObjects(c *api.Client, instance string, tree *cgroup.Tree, log *slog.Logger) *objects {
 	return &objects{
-		client: c, instance: instance, tree: tree,
+		client: c, instance: instance, tree: tree, log: log,
 		byID: map[string]object{}, ids: map[string]string{}, adopted: map[string]bool{},
 	}
 }
@@ -82,6 +86,9 @@ func (o *objects) forget(id string) {
 	defer o.mu.Unlock()
 	if !o.byID[id].sandbox { // of a sandbox more is left to remove; see removed
 		delete(o.adopted, id)
+	}
+	if obj, ok := o.byID[id]; ok {
+		obj.witness.Close()
 	}
 	delete(o.ids, o.byID[id].engineID)
 	delete(o.byID, id)
@@ -222,6 +229,28 @@ func (o *objects) inspect(ctx context.Context, id string) (*container.InspectRes
 	return &got.Container, nil
 }
 
+// rejoin brings the processes of a container back into its cgroup; see cgroup.Tree.Rejoin. An engine that
+// is started again takes a container without processes in its cgroup for one that has ended.
+func (o *objects) rejoin(id string, pid int, engineID string) {
+	if pid == 0 {
+		return
+	}
+	moved, err := o.tree.Rejoin(pid, engineID)
+	if moved {
+		o.log.Info("systemd has moved processes of a container out of its cgroup; they are moved back", "id", id, "dockerID", engineID, "pid", pid)
+	}
+	if errs.IgnoreNotFound(err) != nil {
+		o.log.Warn("cannot move the processes of a container back into its cgroup", "id", id, "dockerID", engineID, "error", err)
+	}
+}
+
+// rejoinKnown does the same for a container whose process is known.
+func (o *objects) rejoinKnown(id string) {
+	if obj, ok := o.cached(id); ok {
+		o.rejoin(id, obj.pid, obj.engineID)
+	}
+}
+
 // started caches the process of a running container, with its cgroups and its writable
 // layer.
 func (o *objects) started(id string, got *container.InspectResponse) object {
@@ -231,13 +260,21 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	}
 	obj.engineID, obj.tty, obj.stdinOnce = got.ID, got.Config.Tty, got.Config.StdinOnce
 	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
+	o.rejoin(id, got.State.Pid, got.ID)
 	// Without a cgroup of the container the process has ended meanwhile: its pid is a zombie's or
 	// that of a process of others, and none of their cgroups may be killed.
-	if groups, err := o.tree.OfContainer(got.State.Pid, got.ID); got.State.Pid != 0 && err == nil {
-		obj.pid, obj.cgroups = got.State.Pid, groups
+	pid := got.State.Pid
+	if groups, err := o.tree.OfContainer(pid, got.ID); pid != 0 && err == nil {
+		obj.pid, obj.cgroups = pid, groups
 	}
 	obj.upper = upperDir(got, obj.pid)
 	o.put(id, obj)
 	obj, _ = o.cached(id)
+	if obj.pid != 0 {
+		obj.witness.Watch(pid, func() bool {
+			_, err := o.tree.OfContainer(pid, got.ID)
+			return err == nil
+		})
+	}
 	return obj
 }

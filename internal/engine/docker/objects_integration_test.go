@@ -4,6 +4,7 @@ package docker
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,7 @@ func TestProcessesOfOthersAreNotAContainers(t *testing.T) {
 	}
 	id := strings.Repeat("a", 64)
 	for name, pid := range map[string]int{"init": 1, "a zombie": zombie.Process.Pid, "none": 0} {
-		objects := newObjects(nil, "test", tree)
+		objects := newObjects(nil, "test", tree, slog.New(slog.DiscardHandler))
 		got := &container.InspectResponse{
 			ID: id, State: &container.State{Running: true, Pid: pid}, Config: &container.Config{}, HostConfig: &container.HostConfig{},
 		}
@@ -68,7 +69,7 @@ func TestPinsOfOthers(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil { // it is in its namespace
 		t.Fatal(err)
 	}
-	e := &Engine{objects: newObjects(nil, "test", tree)}
+	e := &Engine{objects: newObjects(nil, "test", tree, slog.New(slog.DiscardHandler))}
 	for name, pid := range map[string]int{"one of the host's network": os.Getpid(), "another process": other.Process.Pid, "none": 0, "one that has ended": 1 << 22} {
 		path := filepath.Join(t.TempDir(), "pin")
 		if err := e.pinNetNS(object{engineID: strings.Repeat("a", 64), pid: pid}, path); !errors.Is(err, errs.State) {

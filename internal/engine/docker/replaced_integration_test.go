@@ -25,7 +25,7 @@ func TestAnEngineThatIsReplaced(t *testing.T) {
 	}
 	defer client.Close()
 	e, err := docker.New(t.Context(), docker.Config{
-		Instance: "enginetest", StateDir: t.TempDir(), NetNSDir: "/run/netns", Client: client,
+		Instance: "testreplaced", StateDir: t.TempDir(), NetNSDir: "/run/netns", Client: client,
 	}, docker.Rules{})
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	}
 	obj, _ := e.objects.cached(spec.ID)
 	sb := &engine.Sandbox{CgroupParent: parent, Pid: running.State.Pid}
-	if !hostNetwork(spec.Config) {
+	if !request.HostNetwork(spec.Config) {
 		if err := e.pinNetNS(obj, paths.netns); err != nil {
 			return nil, err
 		}
@@ -226,10 +226,6 @@ func ipv6On() map[string]string {
 		return nil
 	}
 	return map[string]string{"net/ipv6/conf/all/disable_ipv6": "0", "net/ipv6/conf/default/disable_ipv6": "0"}
-}
-
-func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
-	return config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
 // appArmorProfile finds a profile, with the operator's in the place of the default.

@@ -59,7 +59,7 @@ func TestUsersAreTheImages(t *testing.T) {
 
 	lost := hexID(t.Name() + "lost")
 	made, err := direct.ContainerCreate(t.Context(), users.Bare("k8s_lost_truth_default_uid_0", image.ID, map[string]string{
-		labels.ID: lost, labels.SandboxID: p.spec.ID, labels.Instance: "enginetest", labels.Type: labels.TypeContainer,
+		labels.ID: lost, labels.SandboxID: p.spec.ID, labels.Instance: instanceOver(d), labels.Type: labels.TypeContainer,
 		labels.Container: "lost", "io.kubernetes.pod.name": "truth", "io.kubernetes.pod.namespace": "default",
 	}))
 	if err != nil {

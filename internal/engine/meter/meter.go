@@ -74,42 +74,62 @@ func (m *Meter) Forget(id string) {
 // Figures reads the figures of all targets in one pass, with details if asked. What
 // is gone is absent; a sandbox whose cgroup has not been made yet has its network.
 func (m *Meter) Figures(ctx context.Context, targets map[string]Target, details bool) (map[string]*engine.Figures, error) {
-	links, err := countLinks(targets)
-	if err != nil {
-		return nil, err
-	}
-	written, err := m.disks.of(ctx, targets)
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[string]*engine.Figures, len(targets))
+	var (
+		g       errgroup.Group
+		links   map[string][]engine.Link
+		written map[string]*engine.Written
+		read    = make(map[string]*engine.Figures, len(targets))
+	)
+	// The networks are read on a thread of their own, while others read the cgroups.
+	g.Go(func() (err error) {
+		links, err = countLinks(targets)
+		return err
+	})
+	g.Go(func() (err error) {
+		written, err = m.disks.of(ctx, targets)
+		return err
+	})
 	var mu sync.Mutex
-	var g errgroup.Group
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for id, target := range targets {
+	rest := make(chan string, len(targets))
+	for id := range targets {
+		rest <- id
+	}
+	close(rest)
+	for range min(runtime.GOMAXPROCS(0), len(targets)) {
 		g.Go(func() error {
-			var f *engine.Figures
-			err := errs.Guard("measurement of "+id, func() (err error) {
-				f, err = m.read(id, target, details)
-				return err
-			})
-			if errors.Is(err, errs.NotFound) && links[target.NetNS] != nil {
-				f, err = &engine.Figures{At: time.Now()}, nil
+			for id := range rest {
+				var f *engine.Figures
+				err := errs.Guard("measurement of "+id, func() (err error) {
+					f, err = m.read(id, targets[id], details)
+					return err
+				})
+				switch {
+				case errors.Is(err, errs.NotFound):
+					continue
+				case err != nil:
+					return err
+				}
+				mu.Lock()
+				read[id] = f
+				mu.Unlock()
 			}
-			if err != nil {
-				return errs.IgnoreNotFound(err)
-			}
-			f.Links, f.Written = links[target.NetNS], written[id]
-			mu.Lock()
-			defer mu.Unlock()
-			all[id] = f
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return all, ctx.Err()
+	for id, target := range targets {
+		f := read[id]
+		if f == nil && links[target.NetNS] != nil {
+			f = &engine.Figures{At: time.Now()}
+			read[id] = f
+		}
+		if f != nil {
+			f.Links, f.Written = links[target.NetNS], written[id]
+		}
+	}
+	return read, ctx.Err()
 }
 
 func (m *Meter) read(id string, target Target, withDetails bool) (*engine.Figures, error) {

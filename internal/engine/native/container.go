@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/faultfield"
+	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/check"
@@ -18,7 +19,23 @@ import (
 
 // Start executes the user's program.
 func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
-	return e.cfg.Supervisor.Start(ctx, id)
+	pid, err = e.cfg.Supervisor.Start(ctx, id)
+	if err == nil && e.cfg.CgroupDriver == podcgroup.Systemd {
+		e.rejoin(id, pid)
+	}
+	return pid, err
+}
+
+// rejoin brings the processes of a container back into its cgroup if systemd has moved them out; see
+// cgroup.Tree.Rejoin. A container that has ended needs it no more.
+func (e *Engine) rejoin(id string, pid int) {
+	moved, err := e.tree.Rejoin(pid, id)
+	if moved {
+		e.log.Info("systemd has moved processes of a container out of its cgroup; they are moved back", "container", id, "pid", pid)
+	}
+	if errs.IgnoreNotFound(err) != nil {
+		e.log.Warn("cannot move the processes of a container back into its cgroup", "container", id, "error", err)
+	}
 }
 
 // Signal sends sig to the container's init, or to all its processes.

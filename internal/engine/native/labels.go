@@ -62,12 +62,15 @@ func (e *Engine) shareFiles(spec *containerSpec, labels selinux.Labels) error {
 
 // adoptLabels reserves the categories of the sandboxes that are there.
 func (e *Engine) adoptLabels() error {
-	files, err := filepath.Glob(filepath.Join(e.sandboxesDir(), "*", labelsFile))
+	files, err := e.filesOfSandboxes(labelsFile)
 	if err != nil {
-		return fmt.Errorf("cannot list the sandboxes: %w", err)
+		return err
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("cannot read a sandbox's labels: %w", err)
 		}

@@ -33,19 +33,20 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	}
 
 	found := map[string]engine.Actual{}
-	for _, key := range keys {
-		if id, ok := volume.SandboxOfKey(key); ok && !slices.Contains(sandboxes, id) {
-			sandboxes = append(sandboxes, id)
+	keys = slices.DeleteFunc(keys, func(key string) bool {
+		id, ok := volume.SandboxOfKey(key)
+		if ok {
+			sandboxes[id] = true
 		}
-	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { _, ok := volume.SandboxOfKey(key); return ok })
+		return ok
+	})
 	for _, id := range slices.Concat(bundles, keys) {
 		found[id] = engine.Actual{Kind: engine.KindContainer, ID: id, State: engine.StateBroken}
 	}
 	for _, c := range containers {
 		found[c.ID] = engine.Actual{Kind: engine.KindContainer, ID: c.ID, State: stateOf(c.State), Pid: c.Pid}
 	}
-	for _, id := range sandboxes {
+	for id := range sandboxes {
 		// A container with its id is the sandbox's own init.
 		actual := engine.Actual{Kind: engine.KindSandbox, ID: id, State: engine.StateCreated}
 		if init, ok := found[id]; ok {
@@ -63,10 +64,14 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 
 // listSandboxes returns the sandboxes of which there is a directory or a network
 // namespace.
-func (e *Engine) listSandboxes() ([]string, error) {
-	ids, err := names(e.sandboxesDir())
+func (e *Engine) listSandboxes() (map[string]bool, error) {
+	dirs, err := names(e.sandboxesDir())
 	if err != nil {
 		return nil, err
+	}
+	ids := make(map[string]bool, len(dirs))
+	for _, id := range dirs {
+		ids[id] = true
 	}
 	pins, err := names(e.cfg.NetNSDir)
 	if err != nil {
@@ -74,8 +79,8 @@ func (e *Engine) listSandboxes() ([]string, error) {
 	}
 	for _, pin := range pins {
 		// The prefix alone may be that of another instance with a longer name.
-		if id, ours := strings.CutPrefix(pin, e.netnsPrefix()); ours && !strings.Contains(id, "-") && !slices.Contains(ids, id) {
-			ids = append(ids, id)
+		if id, ours := strings.CutPrefix(pin, e.netnsPrefix()); ours && !strings.Contains(id, "-") {
+			ids[id] = true
 		}
 	}
 	return ids, nil

@@ -208,11 +208,24 @@ func (e *Engine) Close() error {
 
 // adoptCgroups reads which cgroup parents the engine made, after a restart.
 func (e *Engine) adoptCgroups() error {
-	files, err := filepath.Glob(filepath.Join(e.sandboxesDir(), "*", filepath.Base(e.sandboxPaths("").ownCgroup)))
+	files, err := e.filesOfSandboxes(filepath.Base(e.sandboxPaths("").ownCgroup))
 	if err != nil {
-		return fmt.Errorf("cannot list the sandboxes: %w", err)
+		return err
 	}
 	return e.podCgroups.Adopt(files)
+}
+
+// filesOfSandboxes returns where each sandbox's directory has a file, if it has it.
+func (e *Engine) filesOfSandboxes(name string) ([]string, error) {
+	dirs, err := names(e.sandboxesDir())
+	if err != nil {
+		return nil, err
+	}
+	files := make([]string, 0, len(dirs))
+	for _, dir := range dirs {
+		files = append(files, filepath.Join(e.sandboxesDir(), dir, name))
+	}
+	return files, nil
 }
 
 func (c *Config) complete() error {

@@ -66,7 +66,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	}
 	files := podfiles.Files{
 		Dir: spec.Dir, Hostname: hostname, Owner: userns.Owner(spec.Config),
-		HostNetwork: hostNetwork(spec.Config), DNS: spec.Config.GetDnsConfig(),
+		HostNetwork: request.HostNetwork(spec.Config), DNS: spec.Config.GetDnsConfig(),
 	}
 	if err := files.Write(nil); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandb
 	if user != nil {
 		sb.UserNS = paths.user
 	}
-	if !hostNetwork(config) {
+	if !request.HostNetwork(config) {
 		if user != nil {
 			namespaces.Net = paths.netns // those of the pool are the host's
 		} else if err := e.netns.Pin(paths.netns); err != nil {
@@ -201,10 +201,6 @@ func interfaceAddresses(name string) ([]netip.Addr, error) {
 
 func namespaceOptions(config *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 	return config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-}
-
-func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
-	return namespaceOptions(config).GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
 // appArmorProfile finds a profile, with the operator's in the place of the default.

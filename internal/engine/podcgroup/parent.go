@@ -70,7 +70,7 @@ func (m *Manager) MakeParent(ctx context.Context, id, requested, ownFile string)
 // the sandbox has no containers any more.
 func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last bool) error {
 	if m.systemd() {
-		return m.stopSlice(ctx, m.podSlice(id))
+		return m.removeSlice(ctx, id)
 	}
 	top, parent, err := readOwnCgroup(ownFile)
 	if err != nil || parent == "" {
@@ -122,11 +122,20 @@ func (m *Manager) removeBusy(ctx context.Context, id, parent string) error {
 // killed, when a container runs in it: the removal of a sandbox does not wait for the end of a
 // container that could not be ended.
 func (m *Manager) killLost(ctx context.Context, id, parent string) error {
+	group := m.tree.Paths(parent)
+	if err := m.checkLost(ctx, id, parent, group); err != nil {
+		return err
+	}
+	return errors.Join(group.Kill(ctx), group.Remove(ctx))
+}
+
+// checkLost logs the processes in a sandbox's cgroup, which are to be killed. Kind State when one of
+// them is of a container that runs.
+func (m *Manager) checkLost(ctx context.Context, id, parent string, group cgroup.Paths) error {
 	running, err := m.cfg.Running(ctx, id)
 	if err != nil {
 		return fmt.Errorf("cannot find out which containers run in cgroup %s: %w", parent, err)
 	}
-	group := m.tree.Paths(parent)
 	pids, err := group.Pids()
 	if err != nil {
 		return err
@@ -139,7 +148,7 @@ func (m *Manager) killLost(ctx context.Context, id, parent string) error {
 	if len(pids) > 0 {
 		m.cfg.Log.Warn("processes of a pod ran on after the end of its containers; killing them", "sandbox", id, "cgroup", parent, "pids", pids)
 	}
-	return errors.Join(group.Kill(ctx), group.Remove(ctx))
+	return nil
 }
 
 // readOwnCgroup returns "" when there is no record.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
@@ -72,9 +73,11 @@ func (m *Manager) startSlice(ctx context.Context, name string) error {
 	})
 }
 
-// stopSlice stops the slice of one sandbox, and the one above when it was the last.
-// Nil when there is none.
-func (m *Manager) stopSlice(ctx context.Context, name string) error {
+// removeSlice stops the slice of one sandbox, and the one above when it was the last. Nil when there is
+// none. systemd ends all processes in a slice that it stops: as with cgroupfs, those of a container that
+// runs are spared, and the error is of kind State.
+func (m *Manager) removeSlice(ctx context.Context, id string) error {
+	name := m.podSlice(id)
 	dir, err := m.sliceDir(name)
 	if err != nil {
 		return err
@@ -82,6 +85,37 @@ func (m *Manager) stopSlice(ctx context.Context, name string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	below, err := cgroup.SlicePath(name)
+	if err != nil {
+		return err
+	}
+	group := m.tree.Paths(below)
+	if !leftByAll(ctx, group) {
+		if err := m.checkLost(ctx, id, name, group); err != nil {
+			return err
+		}
+	}
+	return m.stopSlice(ctx, name, dir)
+}
+
+// leftByAll waits, for no longer than busyTimeout, until killed processes have left a cgroup.
+func leftByAll(ctx context.Context, group cgroup.Paths) bool {
+	waiting, stop := context.WithTimeout(ctx, busyTimeout)
+	defer stop()
+	for {
+		if pids, err := group.Pids(); err == nil && len(pids) == 0 {
+			return true
+		}
+		select {
+		case <-waiting.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// stopSlice stops a slice, whose cgroup is dir.
+func (m *Manager) stopSlice(ctx context.Context, name, dir string) error {
 	if err := m.slices.do(ctx, 1, func(conn *dbus.Conn) error { return stopUnit(ctx, conn, name) }); err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/coreos/go-systemd/v22/dbus"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -68,8 +70,62 @@ func TestRemoveParentSparesContainers(t *testing.T) {
 	}
 }
 
+// TestSliceOfARunningContainer: systemd is not asked to stop a slice in which a container runs.
+func TestSliceOfARunningContainer(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	runs := true
+	s := newStray(t, "slice", &log, func(pid int) []int {
+		if runs {
+			return []int{pid}
+		}
+		return nil
+	})
+	m := New(Config{
+		Instance: "stray", Driver: Systemd, DefaultParent: strings.TrimPrefix(strings.ReplaceAll(s.name, "-", "_"), "/") + ".slice",
+		Running: s.m.cfg.Running, Log: s.m.cfg.Log,
+	}, s.tree)
+	asked := 0
+	m.slices.connect = func(context.Context) (*dbus.Conn, error) {
+		asked++
+		return nil, errors.New("no systemd")
+	}
+	below, err := cgroup.SlicePath(m.podSlice("s1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := "/" + m.cfg.DefaultParent
+	t.Cleanup(func() { _ = s.tree.Paths(top).Remove(context.WithoutCancel(t.Context())) })
+	s.put(below + "/c1")
+	if err := m.RemoveParent(t.Context(), "s1", s.file, true); !errors.Is(err, errs.State) || asked != 0 {
+		t.Errorf("while a container runs: %v, want State; systemd was asked %d times", err, asked)
+	}
+	runs = false
+	if err := m.RemoveParent(t.Context(), "s1", s.file, true); !errors.Is(err, errs.Unavailable) || asked != 1 {
+		t.Errorf("without containers: %v, want that of systemd; it was asked %d times", err, asked)
+	}
+	if want := fmt.Sprintf("pids=[%d]", s.pid); !strings.Contains(log.String(), want) {
+		t.Errorf("the log has no %q: %s", want, &log)
+	}
+	s.put(s.name + "/s1/c1")
+}
+
+// put moves the process to a cgroup, which it makes.
+func (s *stray) put(path string) {
+	s.t.Helper()
+	if err := s.tree.Make(path); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, dir := range s.tree.Paths(path) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, s.pid), 0); err != nil {
+			s.t.Logf("%s: %v", dir, err) // a hierarchy without the cgroup
+		}
+	}
+}
+
 // stray is a process in a cgroup below that of the sandbox s1.
 type stray struct {
+	t          *testing.T
 	m          *Manager
 	tree       *cgroup.Tree
 	name, file string
@@ -87,7 +143,7 @@ func newStray(t *testing.T, suffix string, log io.Writer, running func(pid int) 
 		t.Fatal(err)
 	}
 	s := &stray{
-		tree: tree, name: fmt.Sprintf("/berth-stray-%s%d", suffix, os.Getpid()), file: filepath.Join(t.TempDir(), "own"), ended: make(chan error, 1),
+		t: t, tree: tree, name: fmt.Sprintf("/berth-stray-%s%d", suffix, os.Getpid()), file: filepath.Join(t.TempDir(), "own"), ended: make(chan error, 1),
 	}
 	s.m = New(Config{
 		Instance: "stray", Driver: Cgroupfs, Prefix: "test", DefaultParent: s.name, Log: slog.New(slog.NewTextHandler(log, nil)),
@@ -107,13 +163,6 @@ func newStray(t *testing.T, suffix string, log io.Writer, running func(pid int) 
 		_ = process.Process.Kill()
 		_ = tree.Paths(s.name).Remove(context.WithoutCancel(t.Context()))
 	})
-	if err := tree.Make(parent + "/c1"); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range tree.Paths(parent + "/c1") {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, s.pid), 0); err != nil {
-			t.Logf("%s: %v", dir, err) // a hierarchy without the cgroup
-		}
-	}
+	s.put(parent + "/c1")
 	return s
 }

@@ -7,13 +7,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // CheckHostname refuses a hostname for a pod in the host's network, which has the host's name.
 // A kubelet sends none for such a pod.
 func CheckHostname(config *runtimeapi.PodSandboxConfig) error {
 	requested := config.GetHostname()
-	if requested == "" || !hostNetwork(config) {
+	if requested == "" || !request.HostNetwork(config) {
 		return nil
 	}
 	host, err := os.Hostname()
@@ -28,7 +29,7 @@ func CheckHostname(config *runtimeapi.PodSandboxConfig) error {
 
 // Hostname is the hostname of a pod's processes.
 func Hostname(config *runtimeapi.PodSandboxConfig) (string, error) {
-	if name := config.GetHostname(); name != "" && !hostNetwork(config) {
+	if name := config.GetHostname(); name != "" && !request.HostNetwork(config) {
 		return name, nil
 	}
 	name, err := os.Hostname()
@@ -36,8 +37,4 @@ func Hostname(config *runtimeapi.PodSandboxConfig) (string, error) {
 		return "", fmt.Errorf("cannot read the host's name: %w", err)
 	}
 	return name, nil
-}
-
-func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
-	return config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
 }

@@ -33,11 +33,7 @@ func detailsFrom(found *imageapi.InspectResponse) details {
 		d.created = created
 	}
 	if len(found.RootFS.Layers) > 0 {
-		chain := make([]digest.Digest, len(found.RootFS.Layers))
-		for i, layer := range found.RootFS.Layers {
-			chain[i] = digest.Digest(layer)
-		}
-		d.chain = identity.ChainID(chain).String()
+		d.chain = identity.ChainID(diffIDs(found)).String()
 	}
 	return d
 }
@@ -90,4 +86,35 @@ func fullNames(familiar []string) []string {
 // a tag of an image that was pulled by it.
 func fullTags(familiar []string) []string {
 	return slices.DeleteFunc(fullNames(familiar), func(name string) bool { return strings.Contains(name, "@") })
+}
+
+func diffIDs(found *imageapi.InspectResponse) []digest.Digest {
+	ids := make([]digest.Digest, len(found.RootFS.Layers))
+	for i, layer := range found.RootFS.Layers {
+		ids[i] = digest.Digest(layer)
+	}
+	return ids
+}
+
+// historyOf converts the history of an engine, which has the newest entry first. An engine has the
+// size of what an entry added, and not whether it made a layer. A layer may have no bytes; so entries
+// without a size are those without a layer only if the others are as many as there are layers.
+func historyOf(items []imageapi.HistoryResponseItem, layers int) []imagespec.History {
+	list := make([]imagespec.History, 0, len(items))
+	sized := 0
+	for _, item := range slices.Backward(items) {
+		created := unixTime(item.Created)
+		list = append(list, imagespec.History{
+			Created: &created, CreatedBy: item.CreatedBy, Comment: item.Comment, EmptyLayer: item.Size == 0,
+		})
+		if item.Size != 0 {
+			sized++
+		}
+	}
+	if sized != layers {
+		for i := range list {
+			list[i].EmptyLayer = false
+		}
+	}
+	return list
 }

@@ -13,7 +13,9 @@ import (
 
 	"github.com/moby/moby/api/types/jsonstream"
 
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 // textKind gives errors with one of the words a kind. Words are in lower case.
@@ -51,7 +53,7 @@ func textKinds() []textKind {
 		{errs.Invalid, []string{
 			"verification failed", "failed size validation", "failed verification", "unexpected commit digest",
 			"mismatched image", "invalid diffid", "wrong diff id", "error unmarshalling content", "invalid character",
-			"invalid tar header", "unexpected end of json input",
+			"invalid tar header", "unexpected end of json input", "error processing tar file",
 		}},
 	}
 }
@@ -113,6 +115,17 @@ func (e *engineError) Error() string { return fmt.Sprintf("%s: %v", e.text, e.ki
 
 func (e *engineError) Unwrap() error { return e.kind }
 
+// closedEarly is the error of an engine that closed the connection before its answer was complete.
+func closedEarly(err error) error {
+	return &image.AwayError{Err: fmt.Errorf("the engine closed the connection before it was done: %w: %w", err, errs.Unavailable)}
+}
+
+// isAway reports whether an error is of an engine that does not answer, and not of a registry.
+func isAway(err error) bool {
+	var known *image.AwayError
+	return api.IsAway(err) || errors.As(err, &known)
+}
+
 // maxMessage bounds one message of an engine's stream, in bytes.
 const maxMessage = 1 << 20
 
@@ -137,7 +150,7 @@ func readMessages(stream io.Reader, each func(jsonstream.Message)) error {
 	}
 	err := lines.Err()
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
-		return fmt.Errorf("the engine closed the connection before it was done: %w: %w", err, errs.Unavailable)
+		return closedEarly(err)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the engine's answer: %w", err)

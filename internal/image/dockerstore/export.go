@@ -38,7 +38,7 @@ func (s *Images) Export(ctx context.Context, refs []string, to io.Writer) error 
 	from := &readErrors{Reader: archive}
 	if _, err := io.Copy(to, from); err != nil {
 		if errors.Is(from.err, io.ErrUnexpectedEOF) || errors.Is(from.err, syscall.ECONNRESET) {
-			err = fmt.Errorf("the engine closed the connection before it was done: %w: %w", err, errs.Unavailable)
+			err = closedEarly(err)
 		}
 		return fmt.Errorf("cannot export images: %w", err)
 	}

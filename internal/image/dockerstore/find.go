@@ -9,6 +9,7 @@ import (
 
 	imageapi "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/client"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -26,6 +27,24 @@ func (s *Images) Get(ctx context.Context, ref string) (*image.Image, error) {
 	}
 	img := s.imageOf(found)
 	return &img, nil
+}
+
+// Details implements image.Store.
+func (s *Images) Details(ctx context.Context, ref string) (*imagespec.Image, error) {
+	found, err := s.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	history, err := s.client.ImageHistory(ctx, found.ID)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the history of image %s: %w", found.ID, err)
+	}
+	known := detailsFrom(found)
+	return &imagespec.Image{
+		Created: &known.created, Author: found.Author, Platform: known.platform, Config: known.config,
+		RootFS:  imagespec.RootFS{Type: found.RootFS.Type, DiffIDs: diffIDs(found)},
+		History: historyOf(history.Items, len(found.RootFS.Layers)),
+	}, nil
 }
 
 // find looks an image up: by its whole id, then by name, then by the beginning of an id. An

@@ -66,6 +66,9 @@ func TestAPullWithoutProgress(t *testing.T) {
 			if err == nil || !errors.Is(errs.Kind(err), test.kind) {
 				t.Fatalf("error %v, want kind %v", err, test.kind)
 			}
+			if errors.Is(test.kind, errs.Unavailable) && !isAway(err) {
+				t.Errorf("%v is of a registry", err)
+			}
 			if want := "no progress for " + limit.String(); errors.Is(test.kind, errs.Deadline) && !strings.Contains(err.Error(), want) {
 				t.Errorf("%q does not have %q", err, want)
 			}

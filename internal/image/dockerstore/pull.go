@@ -34,10 +34,15 @@ func (s *Images) Pull(ctx context.Context, ref string, auth image.Auth, report f
 		}
 		defer end()
 		id, err := s.pull(ctx, named, auth, m)
-		if err != nil {
-			return "", fmt.Errorf("cannot pull image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
+		if err == nil {
+			return id, nil
 		}
-		return id, nil
+		away := isAway(err) // which Scrub does not keep
+		err = fmt.Errorf("cannot pull image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
+		if away {
+			err = &image.AwayError{Err: err}
+		}
+		return "", err
 	})
 }
 

@@ -133,7 +133,7 @@ func (p *pullState) progress() image.Progress {
 func (p *pullState) complete() error {
 	for id, layer := range p.layers {
 		if !layer.isFetched {
-			return fmt.Errorf("the engine ended the pull before it had layer %s: %w", id, errs.Unavailable)
+			return &image.AwayError{Err: fmt.Errorf("the engine ended the pull before it had layer %s: %w", id, errs.Unavailable)}
 		}
 	}
 	return nil

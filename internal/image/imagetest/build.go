@@ -115,7 +115,8 @@ func configOf(spec Spec, diffIDs []digest.Digest) imagespec.Image {
 			Labels:     spec.Labels,
 			StopSignal: spec.StopSignal,
 		},
-		RootFS: imagespec.RootFS{Type: "layers", DiffIDs: diffIDs},
+		RootFS:  imagespec.RootFS{Type: "layers", DiffIDs: diffIDs},
+		History: spec.History,
 	}
 	config.Config.Volumes = set(spec.Volumes)
 	config.Config.ExposedPorts = set(spec.ExposedPorts)

@@ -10,7 +10,11 @@
 // The same Spec gives the same bytes on every machine.
 package imagetest
 
-import "time"
+import (
+	"time"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
 
 // Spec describes an image.
 type Spec struct {
@@ -34,6 +38,8 @@ type Spec struct {
 	OS, Architecture, Variant string
 	// Created is zero (the Unix epoch) unless set.
 	Created time.Time
+	// History is that of the image's config: none unless set.
+	History []imagespec.History
 	// Compression of the layers: "" (none), "gzip" or "zstd".
 	Compression string
 }

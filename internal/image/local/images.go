@@ -72,6 +72,8 @@ type Images struct {
 	// stop stops the work in the background.
 	stop func()
 
+	// whole is set once the store is open and intact.
+	whole bool
 	// db and what is made on it are those of the last attempt to open.
 	db     *database.DB
 	layers *layers.Unpacker
@@ -94,7 +96,13 @@ func (s *Images) Close() error {
 		s.cgroups.Close()
 	}
 	if s.db != nil {
-		errList = append(errList, s.db.Close())
+		err := s.db.Close()
+		errList = append(errList, err)
+		if err == nil && s.whole {
+			if err := s.repair.Closed(); err != nil {
+				s.log.Warn("cannot note that the databases of the image store are intact; the next start checks them", "error", err)
+			}
+		}
 	}
 	if s.lock != nil {
 		if err := s.lock.Close(); !errors.Is(err, os.ErrClosed) {

@@ -52,6 +52,7 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	if err := s.openWhole(ctx); err != nil {
 		return nil, err
 	}
+	s.whole = true
 	s.Store, s.Catalog, s.Rootfs = s.store, s.store, s.rootfs
 	s.trash.Start()
 	s.rootfs.StartPool()

@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -98,8 +99,8 @@ func IsDamage(err error) bool {
 	return !ended && !errors.As(err, &errno) && !errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.Exhausted)
 }
 
-// Inspect reads both databases completely. damage is why they cannot be used, err why Inspect
-// could not read them.
+// Inspect reads both databases completely, except for those that are as Closed has left them.
+// damage is why they cannot be used, err why Inspect could not read them.
 func (r Repairer) Inspect(ctx context.Context) (damage, err error) {
 	if data, err := os.ReadFile(r.rebuildingPath()); err == nil {
 		var under Rebuilding
@@ -108,18 +109,11 @@ func (r Repairer) Inspect(ctx context.Context) (damage, err error) {
 		}
 		return fmt.Errorf("%s: %w", under.Reason, dbcheck.ErrDamaged), nil
 	}
-	for _, path := range []string{r.Paths.MetadataFile(), r.Paths.SnapshotsFile()} {
-		fi, statErr := os.Lstat(path)
-		switch {
-		case statErr == nil && fi.Size() > 0:
-			err = dbcheck.Check(ctx, r.Helper, path)
-		case statErr != nil && !errors.Is(statErr, os.ErrNotExist):
-			return nil, statErr
-		case r.hasContent():
-			err = fmt.Errorf("%s is missing or empty, though there are images: %w", path, dbcheck.ErrDamaged)
-		default:
-			err = nil
-		}
+	outcomes, err := r.inspectAll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, err := range outcomes {
 		switch {
 		case errors.Is(err, dbcheck.ErrDamaged):
 			return err, nil
@@ -130,6 +124,27 @@ func (r Repairer) Inspect(ctx context.Context) (damage, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// inspectAll checks both databases at the same time. It returns the outcome of each.
+func (r Repairer) inspectAll(ctx context.Context) ([]error, error) {
+	closed, paths := r.takeClosed(), r.databases()
+	outcomes := make([]error, len(paths))
+	var checks sync.WaitGroup
+	defer checks.Wait()
+	for i, path := range paths {
+		info, err := os.Lstat(path)
+		switch {
+		case err == nil && info.Size() > 0 && closed[path] == stateOf(info):
+		case err == nil && info.Size() > 0:
+			checks.Go(func() { outcomes[i] = dbcheck.Check(ctx, r.Helper, path) })
+		case err != nil && !errors.Is(err, os.ErrNotExist):
+			return nil, err
+		case r.hasContent():
+			outcomes[i] = fmt.Errorf("%s is missing or empty, though there are images: %w", path, dbcheck.ErrDamaged)
+		}
+	}
+	return outcomes, nil
 }
 
 // hasContent reports whether there is anything that a database would know of.

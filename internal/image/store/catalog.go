@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -43,6 +44,22 @@ func (s *Store) Layers(ctx context.Context) ([]image.Layered, error) {
 		all = append(all, found)
 	}
 	return all, nil
+}
+
+// Details implements image.Store.
+func (s *Store) Details(ctx context.Context, ref string) (*imagespec.Image, error) {
+	img, err := s.Get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.treeOf(database.WithNamespace(ctx), img.ID)
+	if errdefs.IsNotFound(err) { // removed meanwhile
+		return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration of image %s: %w", img.ID, err)
+	}
+	return &t.Image, nil
 }
 
 // treeOf reads the tree of an image by its id.

@@ -23,7 +23,7 @@ const defaultMTU = 1500
 
 // ensureBridge makes or repairs the bridge: up, with the addresses of the gateways and no others
 // of the pods' families. The calling thread is in the host's network namespace.
-func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int, promiscuous bool) error {
+func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int) error {
 	if mtu == 0 {
 		mtu = h.defaultRouteMTU()
 	}
@@ -36,9 +36,6 @@ func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int, promis
 		return err
 	}
 	if err := h.gateways(link, subnets); err != nil {
-		return err
-	}
-	if err := h.setPromiscuous(link, promiscuous); err != nil {
 		return err
 	}
 	if err := h.handle.LinkSetUp(link); err != nil {
@@ -156,17 +153,44 @@ func (h *host) gateways(link netlink.Link, subnets []netip.Prefix) error {
 	return nil
 }
 
-// setPromiscuous changes the flag of the bridge. Programs that capture packets have a counter of
-// their own in the kernel.
-func (h *host) setPromiscuous(bridge netlink.Link, on bool) error {
-	set := h.handle.SetPromiscOff
-	if on {
-		set = h.handle.SetPromiscOn
+// promiscuousFile has the name and the index of a bridge whose flag berth has set.
+const promiscuousFile = "promiscuous"
+
+// setPromiscuous sets the flag of the bridge in the hairpin mode that needs it, and clears it in others
+// if berth has set it: the bridge may be one that another program has made promiscuous. Programs that
+// capture packets have a counter of their own in the kernel.
+func (n *Network) setPromiscuous() error {
+	bridge, err := n.host.handle.LinkByIndex(int(n.host.bridgeIndex.Load()))
+	if err != nil {
+		return fmt.Errorf("cannot look up bridge %s: %w", n.cfg.Bridge, err)
 	}
-	if err := set(bridge); err != nil {
-		return fmt.Errorf("cannot change the promiscuous mode of bridge %s: %w", bridge.Attrs().Name, err)
+	file := filepath.Join(n.cfg.StateDir, promiscuousFile)
+	record := fmt.Sprintf("%s %d", n.cfg.Bridge, bridge.Attrs().Index)
+	if n.cfg.Hairpin == PromiscuousBridge {
+		if bridge.Attrs().RawFlags&unix.IFF_PROMISC != 0 {
+			return nil
+		}
+		if err := os.WriteFile(file, []byte(record), 0o600); err != nil {
+			return fmt.Errorf("cannot record the promiscuous mode of bridge %s: %w", n.cfg.Bridge, err)
+		}
+		if err := n.host.handle.SetPromiscOn(bridge); err != nil {
+			return fmt.Errorf("cannot make bridge %s promiscuous: %w", n.cfg.Bridge, err)
+		}
+		return nil
 	}
-	return nil
+	recorded, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read which bridge is promiscuous: %w", err)
+	}
+	if string(recorded) == record {
+		if err := n.host.handle.SetPromiscOff(bridge); err != nil {
+			return fmt.Errorf("cannot end the promiscuous mode of bridge %s: %w", n.cfg.Bridge, err)
+		}
+	}
+	return errs.IgnoreNotExist(os.Remove(file))
 }
 
 // defaultRouteMTU is the MTU of the link that the host's traffic leaves by.
@@ -219,7 +243,10 @@ func (n *Network) build(ctx context.Context) error {
 	subnets := n.subnets
 	n.mu.Unlock()
 	before := n.host.bridgeIndex.Load()
-	if err := n.host.ensureBridge(n.cfg.Bridge, subnets, n.cfg.MTU, n.cfg.Hairpin == PromiscuousBridge); err != nil {
+	if err := n.host.ensureBridge(n.cfg.Bridge, subnets, n.cfg.MTU); err != nil {
+		return err
+	}
+	if err := n.setPromiscuous(); err != nil {
 		return err
 	}
 	mac, err := n.host.macOfBridge()

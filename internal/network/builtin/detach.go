@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -56,8 +55,12 @@ func (n *Network) release(ctx context.Context, sandbox string) error {
 // GC releases every attachment whose sandbox is not in live.
 func (n *Network) GC(ctx context.Context, live []string) error {
 	var errList []error
+	alive := make(map[string]bool, len(live))
+	for _, sandbox := range live {
+		alive[sandbox] = true
+	}
 	for _, sandbox := range n.records.IDs() {
-		if !slices.Contains(live, sandbox) {
+		if !alive[sandbox] {
 			errList = append(errList, n.detach(ctx, sandbox))
 		}
 	}

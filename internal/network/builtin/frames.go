@@ -31,6 +31,9 @@ const (
 	ndTarget               = 8
 )
 
+// mldReports is the address that reports of MLD version 2 are sent to, and nothing else.
+const mldReports = "ff02::16"
+
 // Types of ICMPv6 messages of neighbour discovery.
 const (
 	icmpRouterAdvertisement    = 134
@@ -81,6 +84,10 @@ func (t *table) addFrameRules() {
 	t.rule(frames, nftexpr.MatchLinkInSet(setGuarded, nil, true), nftexpr.Jump(checked.Name))
 
 	t.rule(checked, nftexpr.MatchLinkInSet(setMACs, nftexpr.Part(expr.PayloadBaseLLHeader, ethSource, 6), false), nftexpr.Drop())
+	// The bridge does not snoop, so nothing reads a pod's reports of its multicast groups. It would
+	// send each to all pods: several for every pod that starts.
+	t.rule(checked, nftexpr.MatchEtherType(unix.ETH_P_IPV6),
+		nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseNetworkHeader, ip6Destination, 16), netip.MustParseAddr(mldReports).AsSlice()), nftexpr.Drop())
 	arp, ip4, ip6 := nftexpr.MatchEtherType(unix.ETH_P_ARP), nftexpr.MatchEtherType(unix.ETH_P_IP), nftexpr.MatchEtherType(unix.ETH_P_IPV6)
 	// A probe for a free address has no source address, and changes no neighbour table.
 	t.rule(checked, arp, nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSpoke, 4), make([]byte, 4)), nftexpr.Accept())

@@ -67,6 +67,48 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
+// TestPromiscuousBridgeOfOthers: berth ends the promiscuous mode that it began, and no other.
+func TestPromiscuousBridgeOfOthers(t *testing.T) {
+	l := newLab(t)
+	l.run(l.host, "ip", "link", "add", "berth0", "type", "bridge")
+	flag := func() bool {
+		return strings.Contains(l.run(l.host, "ip", "-o", "link", "show", "berth0"), "PROMISC")
+	}
+	pod := l.pod()
+	for _, step := range []struct {
+		before string
+		mode   builtin.Hairpin
+		want   bool
+	}{
+		{"on", builtin.HairpinVeth, true},
+		{"on", builtin.PromiscuousBridge, true},
+		{"on", builtin.HairpinVeth, true},
+		{"off", builtin.PromiscuousBridge, true},
+		{"", builtin.HairpinVeth, false},
+	} {
+		if step.before != "" {
+			l.run(l.host, "ip", "link", "set", "berth0", "promisc", step.before)
+		}
+		cfg := l.config()
+		cfg.Hairpin = step.mode
+		n := l.open(cfg)
+		l.attach(n, pod) // so the bridge stays
+		if flag() != step.want {
+			t.Errorf("after %q by another program and a start with hairpin mode %s the bridge is promiscuous: %v", step.before, step.mode, flag())
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := l.open(l.config())
+	if err := n.Detach(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // wantOnce sends a datagram to via, and requires that it arrives once at the listener, whose own
 // address is direct.
 func (l *lab) wantOnce(from, to, via, direct string) {

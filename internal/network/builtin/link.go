@@ -155,7 +155,8 @@ func (p *pod) usable(addrs []netip.Prefix) []netip.Prefix {
 
 // openPod opens netlink sockets in the pod's namespace, and makes the link that
 // will appear there ignore router advertisements: the other pods on the bridge
-// could send them.
+// could send them. The link looks for no duplicates either: its address follows from one
+// that no other pod has, and the bridge would send the question to all pods.
 func openPod(ns *os.File, rec *record) (*pod, error) {
 	p := &pod{}
 	err := sysns.InNetNSFile(ns, func() (err error) {
@@ -165,8 +166,10 @@ func openPod(ns *os.File, rec *record) (*pod, error) {
 		if off, err := os.ReadFile("/proc/sys/net/ipv6/conf/default/disable_ipv6"); err != nil || string(off) != "0\n" {
 			return err
 		}
-		if err := setSysctl("ipv6/conf/default/accept_ra", "0"); err != nil {
-			return err
+		for _, key := range []string{"accept_ra", "accept_dad"} {
+			if err := setSysctl("ipv6/conf/default/"+key, "0"); err != nil {
+				return err
+			}
 		}
 		if p.events, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
 			return err

@@ -18,6 +18,11 @@ func SandboxSecurity(config *runtimeapi.PodSandboxConfig) *runtimeapi.LinuxSandb
 	return config.GetLinux().GetSecurityContext()
 }
 
+// HostNetwork reports whether a sandbox is in the host's network namespace.
+func HostNetwork(config *runtimeapi.PodSandboxConfig) bool {
+	return SandboxSecurity(config).GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
+}
+
 // The fields that limits are in: of a new container, of one that is updated, and of a
 // sandbox that is updated.
 const (

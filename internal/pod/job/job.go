@@ -50,6 +50,8 @@ type Job struct {
 	cancel  context.CancelCauseFunc
 	stopped atomic.Bool
 	waiters atomic.Int32
+	// leftAt is when the last waiter left, in nanoseconds since 1970; 0 before.
+	leftAt  atomic.Int64
 	stage   atomic.Pointer[stage]
 	limits  Limits
 	reached func(Info)
@@ -115,8 +117,30 @@ const answerMargin = time.Second
 // is; the job goes on.
 func (j *Job) Wait(ctx context.Context) (string, error) {
 	j.waiters.Add(1)
-	defer j.waiters.Add(-1)
+	defer j.leave()
 	return j.wait(ctx)
+}
+
+func (j *Job) leave() {
+	if j.waiters.Add(-1) == 0 {
+		j.leftAt.Store(time.Now().UnixNano())
+	}
+}
+
+// AwaitAbandoned waits for a job that all its waiters have left: until it ends, until limit after
+// the last waiter left, or until ctx ends. It returns at once for another job.
+func (j *Job) AwaitAbandoned(ctx context.Context, limit time.Duration) {
+	left := j.leftAt.Load()
+	if left == 0 || j.waiters.Load() > 0 {
+		return
+	}
+	rest := time.NewTimer(time.Until(time.Unix(0, left).Add(limit)))
+	defer rest.Stop()
+	select {
+	case <-j.done:
+	case <-rest.C:
+	case <-ctx.Done():
+	}
 }
 
 func (j *Job) wait(ctx context.Context) (string, error) {

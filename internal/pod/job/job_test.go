@@ -346,3 +346,44 @@ func TestPanicOfAJobIsItsError(t *testing.T) {
 		t.Errorf("the next job: %q, %v", result, err)
 	}
 }
+
+func TestAbandonedJobIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newTable(func(*Job, *Request) Conflict { return Join }, Limits{})
+		end := make(chan struct{})
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := jobs.Do(ctx, &Request{Key: "k", Run: func(context.Context, *Job) (string, error) {
+				<-end
+				return "", nil
+			}})
+			left <- err
+		}()
+		synctest.Wait()
+		j := jobs.Find("k")
+		const limit = 10 * time.Second
+		waited := func() time.Duration {
+			begin := time.Now()
+			j.AwaitAbandoned(t.Context(), limit)
+			return time.Since(begin)
+		}
+		if took := waited(); took != 0 {
+			t.Errorf("waited %s for a job that has a waiter", took)
+		}
+		leave()
+		<-left
+		time.Sleep(3 * time.Second)
+		if took := waited(); took != limit-3*time.Second {
+			t.Errorf("waited %s for a job that was left 3 s ago, want the rest of %s", took, limit)
+		}
+		if took := waited(); took != 0 {
+			t.Errorf("waited %s after the limit", took)
+		}
+		close(end)
+		synctest.Wait()
+		if len(jobs.Running()) != 0 {
+			t.Error("the job has not ended")
+		}
+	})
+}

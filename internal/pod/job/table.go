@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -65,7 +66,7 @@ func (t *Table) Do(ctx context.Context, req *Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer j.waiters.Add(-1)
+	defer j.leave()
 	return j.wait(ctx)
 }
 
@@ -153,6 +154,13 @@ func (t *Table) Find(key string) *Job {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.newest[key]
+}
+
+// Running returns all jobs, in no order.
+func (t *Table) Running() []*Job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.running))
 }
 
 // List returns all jobs, the oldest first.

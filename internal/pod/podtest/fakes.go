@@ -119,6 +119,15 @@ func (i *Images) Get(_ context.Context, ref string) (*image.Image, error) {
 	return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
 }
 
+// Details implements image.Store.
+func (i *Images) Details(ctx context.Context, ref string) (*imagespec.Image, error) {
+	img, err := i.Get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return &imagespec.Image{Platform: imagespec.Platform{OS: img.OS, Architecture: img.Architecture}, Config: img.Config}, nil
+}
+
 // List implements image.Store.
 func (i *Images) List(context.Context) ([]image.Image, error) { return []image.Image{i.Image}, nil }
 

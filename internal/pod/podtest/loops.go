@@ -142,7 +142,7 @@ func (w *World) assertTruth(t *testing.T, s *pod.Service, where string) {
 	for _, a := range actual {
 		exists[a.ID] = true
 	}
-	sandboxes, err := s.ListSandboxes(t.Context(), nil)
+	sandboxes, err := Sandboxes(t.Context(), s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func (w *World) assertTruth(t *testing.T, s *pod.Service, where string) {
 			t.Errorf("%s: sandbox %s is READY and does not exist", where, sb.GetId())
 		}
 	}
-	containers, err := s.ListContainers(t.Context(), nil)
+	containers, err := Containers(t.Context(), s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func (w *World) assertRetry(t *testing.T, s *pod.Service, where string) {
 		return
 	}
 	Eventually(t, where+": one sandbox is left after the retry", func() bool {
-		list, err := s.ListSandboxes(t.Context(), nil)
+		list, err := Sandboxes(t.Context(), s, nil)
 		return err == nil && len(list) == 1 && list[0].GetId() == id && list[0].GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 	})
 }
@@ -194,7 +194,7 @@ func (w *World) assertCleared(t *testing.T, s *pod.Service, where string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	list, err := s.ListSandboxes(ctx, nil)
+	list, err := Sandboxes(ctx, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,6 +170,9 @@ func (r *Container) SetExited(at time.Time, code int32, reason, message string) 
 	r.Stop = nil
 }
 
+// sandbox is the group of a container's record.
+func (r *Container) sandbox() string { return r.SandboxID }
+
 // prior orders containers of one name: a running one keeps it, else one that can be started,
 // and of several the newest.
 func (r *Container) prior(other *Container) int {

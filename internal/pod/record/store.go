@@ -57,7 +57,7 @@ func Open(opts Options) (*Store, error) {
 	}
 	if s.Containers, err = OpenDir(s, store.Options[Container]{
 		Path: filepath.Join(opts.StateDir, "containers"), Name: (*Container).Name, Prior: (*Container).prior,
-		Changed: opts.ContainerChanged,
+		Group: (*Container).sandbox, Changed: opts.ContainerChanged,
 	}); err != nil {
 		return nil, err
 	}
@@ -157,8 +157,8 @@ func (s *Store) RunningContainer(id string) (*Container, error) {
 // ContainersOf returns the ids of a sandbox's containers that clients may see, sorted.
 func (s *Store) ContainersOf(sandboxID string) []string {
 	var ids []string
-	for _, rec := range s.Containers.All() {
-		if rec.SandboxID == sandboxID && rec.Visible() {
+	for _, rec := range s.Containers.InGroup(sandboxID) {
+		if rec.Visible() {
 			ids = append(ids, rec.ID)
 		}
 	}

@@ -21,9 +21,12 @@ import (
 type Tombstones struct {
 	records *Store
 	opts    TombstoneOptions
-	// Sandboxes and Containers are the tombstones, by the ids of their records.
-	Sandboxes  *store.Dir[Sandbox]
-	Containers *store.Dir[Container]
+
+	// opening guards the tombstones, by the ids of their records; nil until the first need of
+	// them. A start in the boot of the last one needs none before it answers requests.
+	opening    sync.Mutex
+	sandboxes  *store.Dir[Sandbox]
+	containers *store.Dir[Container]
 
 	mu      sync.Mutex
 	touched map[string]struct{}
@@ -39,15 +42,38 @@ type TombstoneOptions struct {
 	Batch, Retry time.Duration
 }
 
-// OpenTombstones reads the tombstones that earlier daemons wrote. Start begins to write.
-func OpenTombstones(records *Store, opts TombstoneOptions) (*Tombstones, error) {
-	t := &Tombstones{records: records, opts: opts, touched: map[string]struct{}{}, wake: make(chan struct{}, 1)}
-	var err error
-	if t.Sandboxes, err = OpenDir(records, store.Options[Sandbox]{Path: filepath.Join(opts.Dir, "sandboxes")}); err != nil {
-		return nil, err
+// NewTombstones returns the tombstones of a directory. Start begins to write.
+func NewTombstones(records *Store, opts TombstoneOptions) *Tombstones {
+	return &Tombstones{records: records, opts: opts, touched: map[string]struct{}{}, wake: make(chan struct{}, 1)}
+}
+
+// open reads the tombstones that earlier daemons wrote, once.
+func (t *Tombstones) open() error {
+	t.opening.Lock()
+	defer t.opening.Unlock()
+	if t.containers != nil {
+		return nil
 	}
-	t.Containers, err = OpenDir(records, store.Options[Container]{Path: filepath.Join(opts.Dir, "containers")})
-	return t, err
+	sandboxes, err := OpenDir(t.records, store.Options[Sandbox]{Path: filepath.Join(t.opts.Dir, "sandboxes")})
+	if err != nil {
+		return err
+	}
+	containers, err := OpenDir(t.records, store.Options[Container]{
+		Path: filepath.Join(t.opts.Dir, "containers"), Group: (*Container).sandbox,
+	})
+	if err != nil {
+		return err
+	}
+	t.sandboxes, t.containers = sandboxes, containers
+	return nil
+}
+
+// All returns all tombstones, in no order.
+func (t *Tombstones) All() ([]*Sandbox, []*Container, error) {
+	if err := t.open(); err != nil {
+		return nil, nil, err
+	}
+	return t.sandboxes.All(), t.containers.All(), nil
 }
 
 // Touch is called when the record of a sandbox or a container was changed or removed. The
@@ -80,20 +106,30 @@ func (t *Tombstones) Start(ctx context.Context, group *sync.WaitGroup) {
 }
 
 // Reconcile touches the tombstones that a killed process did not write: those without
-// a record, and those of sandboxes and running containers without a tombstone.
+// a record, those of sandboxes and running containers without a tombstone, and those of exited
+// containers that do not say so.
 func (t *Tombstones) Reconcile() {
-	written := map[string]bool{}
-	for _, id := range append(t.Sandboxes.IDs(), t.Containers.IDs()...) {
-		written[id] = true
+	sandboxes, containers, err := t.All()
+	if err != nil {
+		t.records.log.Error("cannot read the tombstones", "error", err)
+		return
+	}
+	written := map[string]ContainerState{}
+	for _, old := range sandboxes {
+		written[old.ID] = ""
+	}
+	for _, old := range containers {
+		written[old.ID] = old.State
 	}
 	for _, rec := range t.records.Sandboxes.All() {
-		if rec.State == SandboxReady && !written[rec.ID] {
+		if _, has := written[rec.ID]; rec.State == SandboxReady && !has {
 			t.Touch(rec.ID)
 		}
 		delete(written, rec.ID)
 	}
 	for _, rec := range t.records.Containers.All() {
-		if rec.State == ContainerRunning && !written[rec.ID] {
+		old, has := written[rec.ID]
+		if rec.State == ContainerRunning && !has || rec.State == ContainerExited && old != ContainerExited {
 			t.Touch(rec.ID)
 		}
 		delete(written, rec.ID)
@@ -110,9 +146,16 @@ func (t *Tombstones) flush() {
 	batch := t.touched
 	t.touched = map[string]struct{}{}
 	t.mu.Unlock()
+	if len(batch) == 0 {
+		return
+	}
 	failed := map[string]error{}
+	steps := []func(id string) error{t.writeSandbox, t.writeContainer, t.deleteSandbox}
+	if err := t.open(); err != nil {
+		steps = []func(string) error{func(string) error { return err }}
+	}
 	// A loss of power between two writes leaves no container without its sandbox.
-	for _, step := range []func(id string) error{t.writeSandbox, t.writeContainer, t.deleteSandbox} {
+	for _, step := range steps {
 		for id := range batch {
 			if err := errs.Guard("tombstone of "+id, func() error { return step(id) }); err != nil {
 				failed[id] = err
@@ -139,7 +182,7 @@ func (t *Tombstones) writeSandbox(id string) error {
 	if err != nil {
 		return nil //nolint:nilerr // deleteSandbox handles it
 	}
-	return put(t.Sandboxes, id, rec.tombstone())
+	return put(t.sandboxes, id, rec.tombstone())
 }
 
 // deleteSandbox removes the tombstone of a sandbox that has gone, after those of its containers,
@@ -148,18 +191,15 @@ func (t *Tombstones) deleteSandbox(id string) error {
 	if _, err := t.records.Sandboxes.Get(id); err == nil {
 		return nil
 	}
-	if _, err := t.Sandboxes.Get(id); err != nil {
+	if _, err := t.sandboxes.Get(id); err != nil {
 		return nil //nolint:nilerr // it has none
 	}
-	for _, rec := range t.Containers.All() {
-		if rec.SandboxID != id {
-			continue
-		}
-		if err := t.Containers.Delete(rec.ID); err != nil {
+	for _, rec := range t.containers.InGroup(id) {
+		if err := t.containers.Delete(rec.ID); err != nil {
 			return err
 		}
 	}
-	return t.Sandboxes.Delete(id)
+	return t.sandboxes.Delete(id)
 }
 
 // writeContainer is for an id that may be a container's. It writes the tombstone of a sandbox that
@@ -167,17 +207,17 @@ func (t *Tombstones) deleteSandbox(id string) error {
 func (t *Tombstones) writeContainer(id string) error {
 	rec, err := t.records.Containers.Get(id)
 	if err != nil {
-		return t.Containers.Delete(id)
+		return t.containers.Delete(id)
 	}
-	if _, err := t.Sandboxes.Get(rec.SandboxID); errors.Is(err, errs.NotFound) {
+	if _, err := t.sandboxes.Get(rec.SandboxID); errors.Is(err, errs.NotFound) {
 		if err := t.writeSandbox(rec.SandboxID); err != nil {
 			return err
 		}
 	}
-	if err := put(t.Containers, id, rec.tombstone()); err != nil || rec.State != ContainerExited {
+	if err := put(t.containers, id, rec.tombstone()); err != nil || rec.State != ContainerExited {
 		return err
 	}
-	return t.Containers.Sync(id)
+	return t.containers.Sync(id)
 }
 
 // put makes or replaces a record.

@@ -24,14 +24,18 @@ func (r *recovery) enterBoot() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot read which boot was entered last: %w", err)
 	}
-	for _, rec := range r.Tombstones.Sandboxes.All() {
+	sandboxes, containers, err := r.Tombstones.All()
+	if err != nil {
+		return err
+	}
+	for _, rec := range sandboxes {
 		_, err := r.Records.Sandboxes.Get(rec.ID)
 		if errors.Is(err, errs.NotFound) {
 			rec := *rec
 			r.restored(r.Records.Sandboxes.Create(rec.ID, r.rebootedSandbox(&rec)))
 		}
 	}
-	for _, rec := range r.Tombstones.Containers.All() {
+	for _, rec := range containers {
 		_, err := r.Records.Containers.Get(rec.ID)
 		if errors.Is(err, errs.NotFound) {
 			rec := *rec

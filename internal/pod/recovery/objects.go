@@ -73,9 +73,6 @@ func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, 
 			r.settleLater(ctx, rec.ID, "it was lost before it was started, while berth did not run")
 		}
 	case record.ContainerExited:
-		if old, err := r.Tombstones.Containers.Get(rec.ID); err != nil || old.State != record.ContainerExited {
-			r.Tombstones.Touch(rec.ID)
-		}
 		if actual.State == engine.StateRunning {
 			r.endRestarted(ctx, rec.ID)
 		}

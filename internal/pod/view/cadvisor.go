@@ -142,8 +142,8 @@ func podPid(records *record.Store, rec *record.Sandbox) int {
 		return pid
 	}
 	var oldest *record.Container
-	for _, c := range records.Containers.All() {
-		if c.SandboxID == rec.ID && c.State == record.ContainerRunning && (oldest == nil || c.CreatedAt < oldest.CreatedAt) {
+	for _, c := range records.Containers.InGroup(rec.ID) {
+		if c.State == record.ContainerRunning && (oldest == nil || c.CreatedAt < oldest.CreatedAt) {
 			oldest = c
 		}
 	}

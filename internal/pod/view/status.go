@@ -117,13 +117,7 @@ func userOf(r *record.Container) *runtimeapi.ContainerUser {
 // containerStatuses are the statuses of a sandbox's containers, the newest first: of
 // those of one name a kubelet takes the first for the present one.
 func containerStatuses(records *record.Store, sandboxID string) []*runtimeapi.ContainerStatus {
-	var recs []*record.Container
-	for _, rec := range records.Containers.All() {
-		if rec.SandboxID == sandboxID {
-			recs = append(recs, rec)
-		}
-	}
-	return statusesOf(recs)
+	return statusesOf(records.Containers.InGroup(sandboxID))
 }
 
 // statusesOf sorts recs, the newest first, and returns the statuses of those that

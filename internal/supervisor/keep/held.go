@@ -2,8 +2,6 @@ package keep
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -13,7 +11,7 @@ import (
 // holdings are the duplicates that the keeper holds, by key. They are plain numbers: the keeper
 // never reads, writes or polls them.
 type holdings struct {
-	fds   map[string][]int
+	fds   Table[[]int]
 	count int
 	// limit is how many may be held, 0.8 of the process's limit.
 	limit int
@@ -25,7 +23,7 @@ func newHoldings(store fdStore) (*holdings, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &holdings{fds: map[string][]int{}, limit: limit / 10 * 8, store: store}, nil
+	return &holdings{limit: limit / 10 * 8, store: store}, nil
 }
 
 // hold takes the descriptors, in place of what the key held before. On error it closes them, and
@@ -45,7 +43,7 @@ func (h *holdings) hold(key string, fds []int) error {
 // adopt is hold without checks and without a message to systemd: for what an earlier process
 // image held.
 func (h *holdings) adopt(key string, fds []int) {
-	h.fds[key] = fds
+	h.fds.Set(key, fds)
 	h.count += len(fds)
 }
 
@@ -68,26 +66,18 @@ func (h *holdings) check(key string, fds []int) error {
 // release closes what is held under key, or under every key that begins with it
 // when it ends in "/". It is no error when that is nothing.
 func (h *holdings) release(key string) {
-	if !strings.HasSuffix(key, "/") {
-		h.drop(key)
-		return
-	}
-	for _, each := range h.keys() {
-		if strings.HasPrefix(each, key) {
-			h.drop(each)
-		}
+	for _, each := range h.fds.Below(key) {
+		h.drop(each)
 	}
 }
 
 func (h *holdings) drop(key string) {
-	fds, ok := h.fds[key]
+	fds, ok := h.fds.Get(key)
 	if !ok {
 		return
 	}
 	sysfd.CloseFDs(fds)
-	delete(h.fds, key)
+	h.fds.Delete(key)
 	h.count -= len(fds)
 	h.store.remove(key, len(fds))
 }
-
-func (h *holdings) keys() []string { return slices.Sorted(maps.Keys(h.fds)) }

@@ -183,7 +183,7 @@ func (k *keeper) record(pid int, status syscall.WaitStatus) {
 
 // leave is the end of the process.
 func (k *keeper) leave() error {
-	for _, fds := range k.held.fds {
+	for _, fds := range k.held.fds.All() {
 		sysfd.CloseFDs(fds)
 	}
 	if k.opts.Cgroup != "" {

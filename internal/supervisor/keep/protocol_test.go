@@ -59,7 +59,7 @@ func TestNewerFramesAreRefused(t *testing.T) {
 }
 
 func TestHoldRefusesAndCloses(t *testing.T) {
-	h := &holdings{fds: map[string][]int{}, limit: 4}
+	h := &holdings{limit: 4}
 	pipe := func() []int {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -74,11 +74,11 @@ func TestHoldRefusesAndCloses(t *testing.T) {
 	if err := h.hold("a", pipe()); err != nil {
 		t.Fatal(err)
 	}
-	replaced := h.fds["a"]
+	replaced, _ := h.fds.Get("a")
 	if err := h.hold("a", pipe()); err != nil || h.count != 2 {
 		t.Fatalf("%d held: %v", h.count, err)
 	}
-	if slices.Equal(replaced, h.fds["a"]) {
+	if now, _ := h.fds.Get("a"); slices.Equal(replaced, now) {
 		t.Error("hold did not replace")
 	}
 	if err := h.hold("b/1", pipe()); err != nil {
@@ -95,8 +95,8 @@ func TestHoldRefusesAndCloses(t *testing.T) {
 	}
 	h.release("b/")
 	h.release("nothing")
-	if !slices.Equal(h.keys(), []string{"a"}) || h.count != 2 {
-		t.Errorf("keys %v, %d held", h.keys(), h.count)
+	if !slices.Equal(h.fds.Keys(), []string{"a"}) || h.count != 2 {
+		t.Errorf("keys %v, %d held", h.fds.Keys(), h.count)
 	}
 	h.release("a")
 }

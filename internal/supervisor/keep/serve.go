@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // request is a frame with the descriptors that came with it.
@@ -71,7 +71,9 @@ func (k *keeper) serve(c *child, req request) {
 	if req.op == opReady {
 		// The supervisor is up and the keeper is idle from now on: it frees the memory
 		// that the start took.
-		debug.FreeOSMemory()
+		if err := sysproc.ReleaseMemory(); err != nil {
+			k.log.Debug("cannot return memory to the host", "error", err)
+		}
 	}
 }
 
@@ -133,9 +135,10 @@ func (c *child) send(f frame, fds []int) error {
 }
 
 func (k *keeper) list(c *child, req frame) error {
-	for _, key := range k.held.keys() {
+	for _, key := range k.held.fds.Keys() {
+		fds, _ := k.held.fds.Get(key)
 		more := frame{op: opList, seq: req.seq, code: codeMore, payload: []byte(key)}
-		if err := c.send(more, k.held.fds[key]); err != nil {
+		if err := c.send(more, fds); err != nil {
 			return err
 		}
 	}

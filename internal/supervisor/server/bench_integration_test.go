@@ -4,6 +4,7 @@ package server_test
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -11,32 +12,38 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// TestMeasure prints how long the parts of a container's life take. It checks only the order of
-// magnitude.
+// TestMeasure prints how long the parts of a container's life take, with berth's own init and with
+// libcontainer, one after the other. It checks only the order of magnitude.
 func TestMeasure(t *testing.T) {
 	h := newHost(t).keep()
-	var create, start, execs, remove []time.Duration
-	timed := func(to *[]time.Duration, fn func() error) {
+	took := make(map[string][]time.Duration)
+	timed := func(name string, fn func() error) {
 		t.Helper()
 		before := time.Now()
 		if err := fn(); err != nil {
 			t.Fatal(err)
 		}
-		*to = append(*to, time.Since(before))
+		took[name] = append(took[name], time.Since(before))
 	}
-	req := h.bundle("measured", []string{"/bin/sleep", "1000"})
-	const rounds = 100
+	requests := map[string]*supervisor.CreateRequest{
+		"own":          h.bundle("own", []string{"/bin/sleep", "1000"}),
+		"libcontainer": h.bundle("libcontainer", []string{"/bin/sleep", "1000"}, withoutOwnInit),
+	}
+	const rounds = 50
 	for range rounds {
-		timed(&create, func() error { _, err := h.client.Create(h.ctx(), req); return err })
-		timed(&start, func() error { _, err := h.client.Start(h.ctx(), "measured"); return err })
-		timed(&execs, func() error {
-			var out bytes.Buffer
-			_, err := h.client.Exec(h.ctx(), execRequest("measured", "echo hi"), supervisor.Streams{Stdout: &out})
-			return err
-		})
-		timed(&remove, func() error { return h.client.Remove(h.ctx(), "measured") })
+		for id, req := range requests {
+			timed("create "+id, func() error { _, err := h.client.Create(h.ctx(), req); return err })
+			timed("start "+id, func() error { _, err := h.client.Start(h.ctx(), id); return err })
+			timed("exec "+id, func() error {
+				var out bytes.Buffer
+				_, err := h.client.Exec(h.ctx(), execRequest(id, "echo hi"), supervisor.Streams{Stdout: &out})
+				return err
+			})
+			timed("remove "+id, func() error { return h.client.Remove(h.ctx(), id) })
+		}
 	}
-	for name, all := range map[string][]time.Duration{"create": create, "start": start, "exec": execs, "remove": remove} {
+	for _, name := range slices.Sorted(maps.Keys(took)) {
+		all := took[name]
 		slices.Sort(all)
 		t.Logf("%s: p50 %v, p99 %v", name, all[len(all)/2].Round(10*time.Microsecond), all[len(all)*99/100].Round(10*time.Microsecond))
 		if all[len(all)/2] > time.Second {

@@ -137,6 +137,52 @@ func (t *Tree) Admitted(path string, pid int) (bool, error) {
 	return true, nil
 }
 
+// Rejoin moves the processes of a container into its cgroup in those hierarchies of v1 in which they are
+// in a cgroup above it. pid is one of them, id is in the name of the cgroup. systemd moves them there:
+// when a slice gets another controller, such as devices for the first scope below it, systemd moves all
+// processes below the slice into the slice's own cgroup of that hierarchy. Then the rules of the
+// container's cgroup do not hold for it, and a runtime that counts the processes there finds none.
+// Rejoin returns whether it moved processes. Kind NotFound as OfContainer has it.
+func (t *Tree) Rejoin(pid int, id string) (moved bool, err error) {
+	now, err := t.OfProcess(pid)
+	if err != nil || t.V2 {
+		return false, err
+	}
+	own, err := t.OfContainer(pid, id)
+	if err != nil {
+		return false, err
+	}
+	var at string // from the root of a hierarchy
+	var pids []int
+	for controller, dir := range own {
+		at = strings.TrimPrefix(dir, t.mounts[controller])
+		if pids, err = (Paths{controller: dir}).Pids(); err != nil {
+			return false, err
+		}
+		break // it is the same in each
+	}
+	var failed []error
+	for controller, dir := range now {
+		mount := t.mounts[controller]
+		in := strings.TrimPrefix(dir, mount)
+		if own[controller] != "" || in == "" || !strings.HasPrefix(at, in+"/") {
+			continue // it is where it belongs, or in the root
+		}
+		target := filepath.Join(mount, at, procsFile)
+		if _, err := os.Stat(target); err != nil {
+			continue // the container has no cgroup there
+		}
+		moved = true
+		for _, pid := range pids {
+			err := os.WriteFile(target, []byte(strconv.Itoa(pid)), 0)
+			if err != nil && !errors.Is(err, unix.ESRCH) {
+				failed = append(failed, fmt.Errorf("cannot move process %d of container %s back into its cgroup: %w", pid, id, err))
+			}
+		}
+	}
+	return moved, errors.Join(failed...)
+}
+
 // controllerMounts returns the mount points of the hierarchies that have controllers, each once.
 func (t *Tree) controllerMounts() []string {
 	mounts := maps.Clone(t.mounts)

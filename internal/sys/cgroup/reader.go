@@ -15,7 +15,7 @@ import (
 )
 
 // reader reads files of cgroups. A file that is not there is empty; the first
-// other error stays.
+// other error stays. A caller that reads often gives it a buffer on its stack.
 type reader struct {
 	read   int
 	err    error
@@ -32,6 +32,9 @@ func (r *reader) result(paths Paths) error {
 	}
 	return nil
 }
+
+// roomForFile is enough for most of these files.
+const roomForFile = 4 << 10
 
 // maxFile is more than any of these files holds; a longer one is cut.
 const maxFile = 64 << 10
@@ -61,7 +64,7 @@ func (r *reader) file(dir, name string) []byte {
 // fill reads the descriptor to its end.
 func (r *reader) fill(fd int) error {
 	if r.buffer == nil {
-		r.buffer = make([]byte, 0, 8<<10)
+		r.buffer = make([]byte, 0, roomForFile)
 	}
 	r.buffer = r.buffer[:0]
 	for len(r.buffer) < maxFile {

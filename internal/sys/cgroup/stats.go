@@ -1,9 +1,9 @@
 package cgroup
 
 import (
+	"bytes"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -50,11 +50,12 @@ type Stall struct {
 // the cgroup is gone. Counters of a missing controller are 0.
 func (p Paths) Stats() (Stats, error) {
 	s := Stats{At: time.Now()}
-	r := &reader{}
+	var room [roomForFile]byte
+	r := reader{buffer: room[:0]}
 	if p.unified() {
-		statsV2(r, &s, p[""])
+		statsV2(&r, &s, p[""])
 	} else {
-		statsV1(r, &s, p)
+		statsV1(&r, &s, p)
 	}
 	return s, r.result(p)
 }
@@ -62,7 +63,8 @@ func (p Paths) Stats() (Stats, error) {
 // CPU reads only how many nanoseconds of CPU a cgroup has used. Kind NotFound when
 // the cgroup is gone.
 func (p Paths) CPU() (uint64, error) {
-	r := &reader{}
+	var room [512]byte
+	r := reader{buffer: room[:0]}
 	var used uint64
 	if p.unified() {
 		used = micro(r.keyed(p[""], "cpu.stat").get("usage_usec"))
@@ -142,34 +144,43 @@ func parsePressure(data []byte) *Pressure {
 		return nil
 	}
 	p := &Pressure{}
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) == 0 {
-			continue
-		}
+	for line := range bytes.Lines(data) {
 		stall := &p.Some
-		if fields[0] == "full" {
-			stall = &p.Full
-		}
-		for _, field := range fields[1:] {
-			key, value, _ := strings.Cut(field, "=")
-			if key == "total" {
-				stall.Total = micro(parseNumber([]byte(value)))
-				continue
+		for i := 0; ; i++ {
+			line = bytes.TrimSpace(line)
+			field, rest, _ := bytes.Cut(line, []byte(" "))
+			if len(field) == 0 {
+				break
 			}
-			average, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				continue
+			if i == 0 && string(field) == "full" {
+				stall = &p.Full
 			}
-			switch key {
-			case "avg10":
-				stall.Avg10 = average
-			case "avg60":
-				stall.Avg60 = average
-			case "avg300":
-				stall.Avg300 = average
-			}
+			stall.set(field)
+			line = rest
 		}
 	}
 	return p
+}
+
+// set reads one field of a line, such as "avg10=0.00".
+func (s *Stall) set(field []byte) {
+	key, value, _ := bytes.Cut(field, []byte("="))
+	if string(key) == "total" {
+		s.Total = micro(parseNumber(value))
+		return
+	}
+	var at *float64
+	switch string(key) {
+	case "avg10":
+		at = &s.Avg10
+	case "avg60":
+		at = &s.Avg60
+	case "avg300":
+		at = &s.Avg300
+	default:
+		return
+	}
+	if average, err := strconv.ParseFloat(string(value), 64); err == nil {
+		*at = average
+	}
 }

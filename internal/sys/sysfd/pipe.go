@@ -73,6 +73,25 @@ func ReopenPipe(f *os.File, access int) (*os.File, error) {
 	return openPipe("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), id, access)
 }
 
+// GrowPipe makes a pipe at least n bytes large, without losing its content, and returns its size. An
+// unprivileged process may not do that beyond fs.pipe-max-size, and its user not beyond
+// fs.pipe-user-pages-soft for all pipes: then the pipe stays as large as it is, and the error wraps
+// the kernel's.
+func GrowPipe(f *os.File, n int) (int, error) {
+	size, err := unix.FcntlInt(f.Fd(), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		return 0, fmt.Errorf("cannot get the size of a pipe: %w", err)
+	}
+	if size >= n {
+		return size, nil
+	}
+	grown, err := unix.FcntlInt(f.Fd(), unix.F_SETPIPE_SZ, n)
+	if err != nil {
+		return size, fmt.Errorf("cannot make a pipe larger than %d bytes: %w", size, err)
+	}
+	return grown, nil
+}
+
 // PipeID returns the id of the pipe behind f, unique while any process holds the
 // pipe: the inode of all its ends. Invalid if f is not an anonymous pipe.
 func PipeID(f *os.File) (uint64, error) {

@@ -1,6 +1,6 @@
 //go:build integration
 
-package sysns_test
+package sysns
 
 import (
 	"os"
@@ -10,25 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/require"
-	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
 // TestWritableSysfs: a read-only mount of sysfs in a network namespace makes the next one read-only, but
 // not after WritableSysfs, and stays read-only itself.
 func TestWritableSysfs(t *testing.T) {
 	require.Root(t)
+	for name, writable := range map[string]func() error{"this kernel": WritableSysfs, "an old kernel": remountSysfs} {
+		t.Run(name, func(t *testing.T) { sysfsBecomesWritable(t, writable) })
+	}
+}
+
+func sysfsBecomesWritable(t *testing.T, writable func() error) {
 	pin := filepath.Join(t.TempDir(), "ns")
-	if err := sysns.NewNetNS(pin); err != nil {
+	if err := NewNetNS(pin); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := sysns.RemoveNetNS(pin); err != nil {
+		if err := RemoveNetNS(pin); err != nil {
 			t.Error(err)
 		}
 	})
 	mounted := func(flags uintptr) string {
 		dir := t.TempDir()
-		err := sysns.InNetNS(pin, func() error { return unix.Mount("sysfs", dir, "sysfs", flags, "") })
+		err := InNetNS(pin, func() error { return unix.Mount("sysfs", dir, "sysfs", flags, "") })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +53,7 @@ func TestWritableSysfs(t *testing.T) {
 	}
 	first := mounted(unix.MS_RDONLY)
 	mounted(0) // read-only, too
-	if err := sysns.InNetNS(pin, sysns.WritableSysfs); err != nil {
+	if err := InNetNS(pin, writable); err != nil {
 		t.Fatal(err)
 	}
 	if third := mounted(0); isReadOnly(third) || !isReadOnly(first) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +32,16 @@ type Proc struct {
 
 // Zombie is true when the process has ended and is not reaped.
 func (p Proc) Zombie() bool { return p.State == 'Z' || p.State == 'X' }
+
+// StartedAt returns the start as a time of the clock, to one tick.
+func (p Proc) StartedAt() (time.Time, error) {
+	var boot unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
+		return time.Time{}, fmt.Errorf("cannot read the time since boot: %w", err)
+	}
+	age := time.Duration(boot.Nano()) - time.Duration(p.Start)*(time.Second/ticksPerSecond) //nolint:gosec // years
+	return time.Now().Add(-age), nil
+}
 
 // ReadProc reads /proc/PID/stat. Kind NotFound when there is no such process.
 func ReadProc(pid int) (Proc, error) {

@@ -54,9 +54,20 @@ func Restarted(s *container.State, die *Die) bool {
 	return err == nil && started.After(die.At)
 }
 
-// Of reads the exit of a container that was started. die is nil when the event of its end was not
-// seen. ended is false while it runs, or when the state alone does not say how it ended.
-func Of(id string, s *container.State, die *Die) (exit engine.Exit, ended bool) {
+// Known is what is known of an end besides the engine's state of the container.
+type Known struct {
+	// Die is the engine's event of the end, nil when it was not seen.
+	Die *Die
+	// Kernel is the exit code that the kernel has of the process, nil when it has none.
+	Kernel *int32
+	// EngineStarted is when the engine was started the last time, zero if that is not known.
+	EngineStarted time.Time
+}
+
+// Of reads the exit of a container that was started. ended is false while it runs, or when the state
+// alone does not say how it ended.
+func Of(id string, s *container.State, known Known) (exit engine.Exit, ended bool) {
+	die := known.Die
 	switch s.Status {
 	case container.StateRemoving:
 		if die == nil {
@@ -64,7 +75,7 @@ func Of(id string, s *container.State, die *Die) (exit engine.Exit, ended bool) 
 		}
 		return Removed(id, die), true
 	case container.StateExited, container.StateDead:
-		return ofStopped(id, s, die), true
+		return ofStopped(id, s, known), true
 	case container.StateCreated, container.StateRunning, container.StatePaused, container.StateRestarting:
 	}
 	if Restarted(s, die) {
@@ -78,26 +89,38 @@ func restarted(id string, die *Die) engine.Exit {
 }
 
 // ofStopped reads the state of a container that does not run.
-func ofStopped(id string, s *container.State, die *Die) engine.Exit {
+func ofStopped(id string, s *container.State, known Known) engine.Exit {
+	die := known.Die
 	at, err := time.Parse(time.RFC3339Nano, s.FinishedAt)
-	known := err == nil && at.Year() > 1
+	hasTime := err == nil && at.Year() > 1
 	if started, startErr := time.Parse(time.RFC3339Nano, s.StartedAt); die != nil && startErr == nil && started.After(die.At) {
 		return restarted(id, die) // and has ended a second time
 	}
 	exit := engine.Exit{ContainerID: id, Code: int32(s.ExitCode), At: at, OOMKilled: s.OOMKilled, Message: s.Error} //nolint:gosec // 0 to 255
-	switch {
-	case !known && die != nil:
-		exit.Code, exit.At = die.Code, die.At
-	case !known:
+	if !hasTime {
 		exit.At = time.Now()
-		fallthrough
-	case die == nil && !isCode(s.ExitCode):
+	}
+	switch {
+	case known.Kernel != nil:
+		exit.Code = *known.Kernel
+	case !hasTime && die != nil:
+		exit.Code, exit.At = die.Code, die.At
+	case die == nil && (!hasTime || !isCode(s.ExitCode) || isStartOf(&known, s.ExitCode, at)):
 		// The engine was away when the container ended, and its runtime had lost the code. An
-		// engine that starts again records 255 or -1 then, and some the time of its own start.
+		// engine that starts again records 255, -1 or 0 then, and some the time of its own start.
 		exit.Code, exit.Reason, exit.OOMKilled = engine.CodeUnknown, engine.ReasonUnknown, false
 		exit.Message = "the container ended while the Docker engine was away, and the engine does not know its exit code"
 	}
 	return exit
+}
+
+// startTime is how long an engine needs at most, from its start until it has looked at its containers.
+const startTime = time.Minute
+
+// isStartOf reports whether an engine may have recorded a 0 while it started, of a container that its
+// runtime did not have any more: Docker 20.10 does.
+func isStartOf(known *Known, code int, at time.Time) bool {
+	return code == 0 && !known.EngineStarted.IsZero() && !at.Before(known.EngineStarted) && at.Before(known.EngineStarted.Add(startTime))
 }
 
 // isCode reports whether the code in a state is that of a program. 255 may be, but an engine also

@@ -69,7 +69,7 @@ func TestOf(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ended := Of("c", c.state, c.die)
+			got, ended := Of("c", c.state, Known{Die: c.die, EngineStarted: moment(early)})
 			if ended != (c.want != nil) {
 				t.Fatalf("ended is %v: %+v", ended, got)
 			}
@@ -102,5 +102,35 @@ func TestDieOf(t *testing.T) {
 	}
 	if exit := Removed("c", nil); exit.Code != engine.CodeUnknown || exit.Reason != engine.ReasonRemoved || exit.Message == "" {
 		t.Errorf("%+v", exit)
+	}
+}
+
+// TestOfWithEvidence: what berth knows besides the engine's state, of ends that the engine did not see.
+func TestOfWithEvidence(t *testing.T) {
+	code := func(c int32) *int32 { return &c }
+	state := func(code int, finished string) *container.State {
+		return &container.State{Status: container.StateExited, ExitCode: code, StartedAt: early, FinishedAt: finished}
+	}
+	for name, c := range map[string]struct {
+		state  *container.State
+		known  Known
+		code   int32
+		reason string
+	}{
+		"the kernel has the code that the engine lost":    {state(255, late), Known{Kernel: code(75)}, 75, ""},
+		"the kernel has the code that the engine made up": {state(0, late), Known{Kernel: code(75), EngineStarted: moment(late).Add(-time.Second)}, 75, ""},
+		"the engine was killed before it wrote it down":   {state(0, never), Known{Kernel: code(3)}, 3, ""},
+		"0 while the engine started":                      {state(0, late), Known{EngineStarted: moment(late).Add(-time.Second)}, engine.CodeUnknown, engine.ReasonUnknown},
+		"0 before the engine started":                     {state(0, late), Known{EngineStarted: moment(late).Add(time.Second)}, 0, ""},
+		"0 long after the engine started":                 {state(0, late), Known{EngineStarted: moment(late).Add(-time.Hour)}, 0, ""},
+		"0 that the engine saw":                           {state(0, late), Known{Die: &Die{0, moment(late)}, EngineStarted: moment(late).Add(-time.Second)}, 0, ""},
+		"another code while the engine started":           {state(3, late), Known{EngineStarted: moment(late).Add(-time.Second)}, 3, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ended := Of("c", c.state, c.known)
+			if !ended || got.Code != c.code || got.Reason != c.reason || got.At.IsZero() {
+				t.Errorf("%+v, %v; want code %d, reason %q", got, ended, c.code, c.reason)
+			}
+		})
 	}
 }

@@ -66,6 +66,14 @@ func (u *Unstarted) Of(id, fault string) (exit engine.Exit, ended bool) {
 	return exit, true
 }
 
+// Ended reports whether the end of a container without a process is known.
+func (u *Unstarted) Ended(id string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_, ended := u.exits[id]
+	return ended
+}
+
 // Forget drops what is known of a container that has started, or is removed.
 func (u *Unstarted) Forget(id string) {
 	u.mu.Lock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/berthrun/berth/internal/engine/docker/stream"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -16,7 +17,7 @@ import (
 // process and without a code. It closes the output of a command that it cannot start.
 func (x *execution) awaitStart(ctx context.Context, closed <-chan struct{}) (client.ExecInspectResult, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		over := isClosed(closed) // before the look
+		over := stream.IsClosed(closed) // before the look
 		got, err := x.inspect(ctx)
 		if err != nil || isStarted(&got) {
 			return got, err
@@ -35,15 +36,6 @@ func (x *execution) awaitStart(ctx context.Context, closed <-chan struct{}) (cli
 // isStarted reports whether the engine has started a command, or has failed to.
 func isStarted(got *client.ExecInspectResult) bool {
 	return got.PID > 0 || !got.Running && got.ExitCode != 0
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 func (x *execution) awaitCode(ctx context.Context) (client.ExecInspectResult, error) {

@@ -7,11 +7,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/docker/fakeengine"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -89,5 +93,48 @@ func TestBeginningPassesAllOn(t *testing.T) {
 	}
 	if b.kept.String() != text[:maxBeginning] {
 		t.Errorf("%d bytes kept", b.kept.Len())
+	}
+}
+
+// TestNotExecuted: a runtime executes nothing in a container that has ended, also while the engine has not
+// noticed the end. Otherwise the command is at fault.
+func TestNotExecuted(t *testing.T) {
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := zombie.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for !hasEnded(zombie.Process.Pid) {
+		time.Sleep(time.Millisecond) // it has no event but the Wait that must not come yet
+	}
+	for name, c := range map[string]struct {
+		state string
+		kind  error
+	}{
+		"it runs":                   {fmt.Sprintf(`{"Running": true, "Pid": %d}`, os.Getpid()), errs.Invalid},
+		"it has ended":              {`{"Running": false, "Pid": 0}`, errs.State},
+		"the end was not noticed":   {fmt.Sprintf(`{"Running": true, "Pid": %d}`, zombie.Process.Pid), errs.State},
+		"the process is gone":       {`{"Running": true, "Pid": 4194305}`, errs.State}, // more than pid_max can be
+		"the engine does not know":  {`null`, errs.Invalid},
+		"it is paused, and it runs": {fmt.Sprintf(`{"Running": true, "Paused": true, "Pid": %d}`, os.Getpid()), errs.Invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
+				"GET /containers/c/json": fakeengine.Text(`{"Id": "c", "State": ` + c.state + `}`),
+			}})
+			client, err := api.New(api.Options{Endpoint: fake.Endpoint})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			x := &execution{in: &Container{Client: client, EngineID: "c"}, output: &beginning{}}
+			if err := x.notExecuted(t.Context()); !errors.Is(err, c.kind) {
+				t.Errorf("%v, want %v", err, c.kind)
+			}
+		})
 	}
 }

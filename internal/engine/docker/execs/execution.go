@@ -71,7 +71,7 @@ func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	if ctx.Err() != nil || err != nil && !isClosed(x.ended) { // nobody waits for it any more
+	if ctx.Err() != nil || err != nil && !stream.IsClosed(x.ended) { // nobody waits for it any more
 		x.killAll()
 	}
 	stop()
@@ -101,10 +101,17 @@ func (x *execution) awaitEnd(ctx context.Context) error {
 // why in the place of the command's output.
 func (x *execution) notExecuted(ctx context.Context) error {
 	got, err := x.in.Client.ContainerInspect(ctx, x.in.EngineID, client.ContainerInspectOptions{})
-	if err == nil && got.Container.State != nil && !got.Container.State.Running {
+	if state := got.Container.State; err == nil && state != nil && (!state.Running || hasEnded(state.Pid)) {
 		return fmt.Errorf("the container does not run: %w", errs.State)
 	}
 	return fmt.Errorf("%s: %w", strings.TrimSpace(x.output.kept.String()), errs.Invalid)
+}
+
+// hasEnded reports whether a process has ended. The engine notices the end of a container's process a
+// moment later than its runtime does, which executes no command in the container any more.
+func hasEnded(pid int) bool {
+	proc, err := sysproc.ReadProc(pid)
+	return errors.Is(err, errs.NotFound) || err == nil && proc.Zombie()
 }
 
 // cannotExecute and the codes above it are those of a command that was never executed, if it has

@@ -122,7 +122,7 @@ func receive(conn client.HijackedResponse, held *buffer, s Streams) {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			woken = true
 			err = conn.Conn.SetReadDeadline(time.Now().Add(s.Silence))
-		case err == nil && s.Silence > 0 && isClosed(s.Ended):
+		case err == nil && s.Silence > 0 && IsClosed(s.Ended):
 			now := time.Now()
 			if last.IsZero() {
 				last = now.Add(lateMax)
@@ -140,7 +140,8 @@ func receive(conn client.HijackedResponse, held *buffer, s Streams) {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
+// IsClosed reports whether a channel without values is closed.
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -97,6 +97,9 @@ func (r *Reader) file(ctx context.Context, engineID, path string) ([]byte, error
 			return nil, fmt.Errorf("cannot read %s of the image: %w", path, err)
 		}
 		content, link, err := first(got)
+		if errors.Is(err, errs.Invalid) {
+			return nil, fmt.Errorf("%s of the image %w", path, err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s of the image: %w", path, err)
 		}
@@ -108,7 +111,8 @@ func (r *Reader) file(ctx context.Context, engineID, path string) ([]byte, error
 	return nil, nil
 }
 
-// first reads the only entry of an archive. link is true for a symbolic link.
+// first reads the only entry of an archive. link is true for a symbolic link. Kind Invalid for a pipe or
+// a device: the Docker Engine reads the file when it starts the container, and would never end.
 func first(got client.CopyFromContainerResult) (content []byte, link bool, err error) {
 	defer got.Content.Close()
 	entries := tar.NewReader(got.Content)
@@ -118,6 +122,8 @@ func first(got client.CopyFromContainerResult) (content []byte, link bool, err e
 		return nil, false, err
 	case header.Typeflag == tar.TypeSymlink:
 		return nil, got.Stat.LinkTarget != "", nil
+	case header.Typeflag == tar.TypeFifo, header.Typeflag == tar.TypeChar, header.Typeflag == tar.TypeBlock:
+		return nil, false, fmt.Errorf("is a pipe or a device, and must be a file: %w", errs.Invalid)
 	case header.Typeflag != tar.TypeReg:
 		return nil, false, nil
 	}

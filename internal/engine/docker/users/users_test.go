@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/docker/fakeengine"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 )
 
@@ -21,6 +23,7 @@ import (
 type entry struct {
 	text, target string
 	dir          bool
+	other        byte // another type of a tar entry
 }
 
 // reader returns a Reader of an engine whose containers have files, by path.
@@ -58,6 +61,9 @@ func serve(t *testing.T, w http.ResponseWriter, file entry) {
 	}
 	if file.dir {
 		header = &tar.Header{Name: "file/", Typeflag: tar.TypeDir}
+	}
+	if file.other != 0 {
+		header = &tar.Header{Name: "file", Typeflag: file.other}
 	}
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
@@ -114,6 +120,23 @@ func TestRead(t *testing.T) {
 				t.Errorf("kept: %v, %v", kept, known)
 			}
 		})
+	}
+}
+
+// TestNoFiles: an engine that starts a container reads these files itself, and would never end with a
+// pipe.
+func TestNoFiles(t *testing.T) {
+	for _, kind := range []byte{tar.TypeFifo, tar.TypeChar, tar.TypeBlock} {
+		for _, path := range []string{"/etc/passwd", "/etc/group"} {
+			r := reader(t, map[string]entry{path: {target: "/elsewhere"}, "/elsewhere": {other: kind}})
+			_, err := r.Read(t.Context(), "image", "c")
+			if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "/elsewhere of the image is a pipe or a device") {
+				t.Errorf("%s of type %c: %v", path, kind, err)
+			}
+			if _, known := r.Kept("image"); known {
+				t.Errorf("%s of type %c is kept", path, kind)
+			}
+		}
 	}
 }
 

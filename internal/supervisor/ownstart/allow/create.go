@@ -32,7 +32,10 @@ func Create(spec *specs.Spec, facts Facts) (ok bool, reason string) {
 			return false, reason
 		}
 	}
-	if hooks := rest.Hooks; hooks != nil && leftover(reflect.ValueOf(*hooks), "hooks") == "" {
+	if rest.Hooks != nil {
+		if name := leftover(reflect.ValueOf(*rest.Hooks), "hooks"); name != "" {
+			return false, notHandled(name)
+		}
 		rest.Hooks = nil
 	}
 	if name := leftover(reflect.ValueOf(rest), ""); name != "" {

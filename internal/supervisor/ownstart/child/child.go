@@ -64,6 +64,10 @@ func run(steps func() error) (code int) {
 	if err := setName(Name); err != nil {
 		return report(err)
 	}
+	// The working directory of all threads is in the host's procfs until now: see package fork.
+	if err := unix.Chdir("/"); err != nil {
+		return report(fmt.Errorf("cannot leave the host's procfs: %w", err))
+	}
 	// The supervisor's umask must not change what is made in the container.
 	unix.Umask(0)
 	return report(steps())

@@ -54,7 +54,7 @@ func (c *container) makeDevice(d *order.Device) error {
 	defer unix.Close(dir)
 	number := unix.Mkdev(uint32(d.Major), uint32(d.Minor))
 	err = unix.Mknodat(dir, base, uint32(d.Mode), int(number))
-	if err == unix.EEXIST {
+	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 	if err != nil {

@@ -48,7 +48,7 @@ func clean(name string) string {
 // makeDir returns a directory below the root, as a path. It makes what is missing.
 func (c *container) makeDir(name string) (int, error) {
 	fd, err := c.open(name, unix.O_DIRECTORY)
-	if err != unix.ENOENT {
+	if !isAbsent(err) {
 		return fd, err
 	}
 	if name, err = c.expand(name); err != nil {
@@ -63,7 +63,7 @@ func (c *container) makeDir(name string) (int, error) {
 			made = i
 			break
 		}
-		if err != unix.ENOENT {
+		if !isAbsent(err) {
 			return -1, err
 		}
 	}
@@ -123,7 +123,7 @@ func (c *container) expand(name string) (string, error) {
 // readLink returns what a link says, "" for what is no link or is not there.
 func (c *container) readLink(name string) (string, error) {
 	fd, err := c.open(name, unix.O_NOFOLLOW)
-	if err == unix.ENOENT {
+	if isAbsent(err) {
 		return "", nil
 	}
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *container) makeParent(name string) (dir int, base string, err error) {
 // when asFile.
 func (c *container) mountPoint(name string, asFile bool) (fd int, made bool, err error) {
 	fd, err = c.open(name, 0)
-	if err != unix.ENOENT {
+	if !isAbsent(err) {
 		return fd, false, err
 	}
 	if !asFile {
@@ -176,7 +176,7 @@ func (c *container) mountPoint(name string, asFile bool) (fd int, made bool, err
 // a link would lead elsewhere.
 func (c *container) ordinaryDir(name string) (int, error) {
 	fd, err := c.open(name, unix.O_NOFOLLOW)
-	if err == unix.ENOENT {
+	if isAbsent(err) {
 		return c.makeDir(name)
 	}
 	if err != nil {

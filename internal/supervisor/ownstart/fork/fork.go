@@ -57,7 +57,9 @@ type Namespace struct {
 type Request struct {
 	// Role is its only argument.
 	Role string
-	// Join are namespaces that exist, New the flags (CLONE_NEWIPC, ...) of those to make.
+	// Join are namespaces that exist, New the flags (CLONE_NEWIPC, ...) of those to make. With
+	// CLONE_NEWNS the child has a copy of the empty mount namespace, in which it can mount. Without it
+	// children share that namespace: a child that leaves it does not wait for the kernel to free it.
 	Join []Namespace
 	New  uintptr
 	// Cgroup is a directory of cgroup v2 to be born in, or nil.
@@ -74,11 +76,16 @@ type Child struct {
 	Conn *net.UnixConn
 }
 
+// Prepare makes what all children need. Start does it, too; an error that it has is final.
+func (p *Program) Prepare() error {
+	p.once.Do(func() { p.err = p.prepare() })
+	return p.err
+}
+
 // Start starts a child. The caller reaps it, and closes Pidfd and Conn.
 func (p *Program) Start(r *Request) (*Child, error) {
-	p.once.Do(func() { p.err = p.prepare() })
-	if p.err != nil {
-		return nil, p.err
+	if err := p.Prepare(); err != nil {
+		return nil, err
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -124,7 +131,7 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 		// One P is enough for a child that works on one thread and has little to collect.
 		Env:   []string{"GOMAXPROCS=1", "GOGC=off", "GOTRACEBACK=none"},
 		Files: []uintptr{r.Stdio[0].Fd(), r.Stdio[1].Fd(), r.Stdio[2].Fd(), socket.Fd()},
-		Sys:   &syscall.SysProcAttr{Cloneflags: r.New | unix.CLONE_NEWNS, Setsid: true, PidFD: &pidfd},
+		Sys:   &syscall.SysProcAttr{Cloneflags: r.New, Setsid: true, PidFD: &pidfd},
 	}
 	if r.Cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(r.Cgroup.Fd())

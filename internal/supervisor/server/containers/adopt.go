@@ -121,8 +121,8 @@ func (c *Container) adoptLog(ctx context.Context, rec *record.Container) {
 // releaseHeld has the keeper close what it holds of an ended container: a predecessor died before it
 // could.
 func (s *Set) releaseHeld(id string) {
-	for _, key := range s.held.Keys() {
-		if strings.HasPrefix(key, id+"/") && !strings.HasPrefix(key, id+"/exec/") {
+	for _, key := range s.held.Below(id + "/") {
+		if !strings.HasPrefix(key, id+"/exec/") {
 			held := s.held.Get(key)
 			s.held.Release(key)
 			closeFiles(held)

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -105,8 +104,8 @@ type Set struct {
 	offered     chan struct{}
 	offeredOnce sync.Once
 
-	// lastCreate is when the last create or exec began, in nanoseconds, 0 when
-	// its memory was given back.
+	// lastCreate is when the last create or exec, or this process itself, began, in nanoseconds, 0
+	// when its memory was given back.
 	lastCreate atomic.Int64
 }
 
@@ -155,6 +154,7 @@ func (s *Set) Begin(ctx context.Context) (pumped <-chan error, err error) {
 	s.adopted.Begin(ctx, s.held, s.reserve)
 	s.adopt(ctx)
 	go s.adopted.Listen(ctx)
+	s.lastCreate.Store(time.Now().UnixNano())
 	return ended, nil
 }
 
@@ -188,11 +188,13 @@ func (s *Set) Warnings() []string {
 	return append(s.host.Warnings(), s.warnings...)
 }
 
-// FreeMemory returns memory to the host once the creates that needed it have ended.
+// FreeMemory returns memory to the host once the start or the creates that needed it have ended.
 func (s *Set) FreeMemory() {
 	last := s.lastCreate.Load()
 	if last != 0 && time.Since(time.Unix(0, last)) > memoryPause && s.lastCreate.CompareAndSwap(last, 0) {
-		debug.FreeOSMemory()
+		if err := sysproc.ReleaseMemory(); err != nil {
+			s.log.Debug("cannot return memory to the host", "error", err)
+		}
 	}
 }
 
@@ -250,15 +252,17 @@ func (s *Set) All() []*Container {
 // left is supervisor.Broken.
 func (s *Set) List() ([]supervisor.Container, error) {
 	list := []supervisor.Container{}
+	known := map[string]bool{}
 	for _, c := range s.All() {
 		list = append(list, c.Describe())
+		known[c.id] = true
 	}
 	ids, err := s.runtime.IDs()
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
-		if !slices.ContainsFunc(list, func(c supervisor.Container) bool { return c.ID == id }) {
+		if !known[id] {
 			list = append(list, supervisor.Container{ID: id, State: supervisor.Broken})
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,21 +34,21 @@ type Store struct {
 	log    *slog.Logger
 
 	mu   sync.Mutex
-	held map[string][]*os.File
+	held keep.Table[[]*os.File]
 	// failing is set once a call to the keeper has failed.
 	failing bool
 }
 
 // New returns an empty Store. keeper may be nil.
 func New(keeper Keeper, log *slog.Logger) *Store {
-	return &Store{keeper: keeper, log: log, held: make(map[string][]*os.File)}
+	return &Store{keeper: keeper, log: log}
 }
 
 // Hold gives the keeper files under key, in place of those that it held there. The end of ctx ends
 // only the wait for the keeper's answer: the files are sent by then.
 func (s *Store) Hold(ctx context.Context, key string, files ...*os.File) {
 	s.mu.Lock()
-	s.held[key] = files
+	s.held.Set(key, files)
 	s.mu.Unlock()
 	if s.keeper == nil {
 		return
@@ -64,10 +63,8 @@ func (s *Store) Hold(ctx context.Context, key string, files ...*os.File) {
 // Release has the keeper close what it holds under key, or below key when that ends in "/".
 func (s *Store) Release(key string) {
 	s.mu.Lock()
-	for k := range s.held {
-		if k == key || strings.HasSuffix(key, "/") && strings.HasPrefix(k, key) {
-			delete(s.held, k)
-		}
+	for _, k := range s.held.Below(key) {
+		s.held.Delete(k)
 	}
 	s.mu.Unlock()
 	if s.keeper == nil {
@@ -92,7 +89,7 @@ func (s *Store) Fetch(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range all {
-		s.held[h.Key] = h.Files
+		s.held.Set(h.Key, h.Files)
 	}
 	return nil
 }
@@ -101,19 +98,22 @@ func (s *Store) Fetch(ctx context.Context) error {
 func (s *Store) Get(key string) []*os.File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.held[key])
+	files, _ := s.held.Get(key)
+	return slices.Clone(files)
+}
+
+// Below returns the keys that a Release of key means, sorted.
+func (s *Store) Below(key string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held.Below(key)
 }
 
 // Keys returns every key, sorted.
 func (s *Store) Keys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys := make([]string, 0, len(s.held))
-	for k := range s.held {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+	return s.held.Keys()
 }
 
 // All returns everything that is held.
@@ -121,7 +121,7 @@ func (s *Store) All() []keep.Held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []keep.Held
-	for k, files := range s.held {
+	for k, files := range s.held.All() {
 		// An owner releases a file before it closes it, but may be in between now.
 		open := slices.DeleteFunc(slices.Clone(files), func(f *os.File) bool {
 			_, err := sysfd.FileFD(f)

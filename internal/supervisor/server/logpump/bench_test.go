@@ -3,6 +3,7 @@ package logpump
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -17,16 +18,22 @@ import (
 
 const writerEnv = "BERTH_LOGPUMP_WRITER"
 
-// benchBytes is written in one round: 200 MiB of lines of 128 bytes.
+// benchBytes is written in one round.
 const benchBytes = 200 << 20
 
-// BenchmarkThroughput: another process writes lines of 128 bytes as fast as the pump reads them.
+// BenchmarkThroughput: another process writes lines as fast as the pump reads them.
 // BERTH_BENCH_DIR is the directory of the log.
 func BenchmarkThroughput(b *testing.B) {
 	for _, c := range []struct {
-		name string
-		size int
-	}{{"line-per-write", 128}, {"4KiB-writes", 4 << 10}, {"64KiB-writes", 64 << 10}} {
+		name       string
+		line, size int
+	}{
+		{"128B-lines/line-per-write", 128, 128},
+		{"128B-lines/4KiB-writes", 128, 4 << 10},
+		{"128B-lines/64KiB-writes", 128, 64 << 10},
+		{"8KiB-lines/8KiB-writes", 8 << 10, 8 << 10},
+		{"16KiB-lines/64KiB-writes", 16 << 10, 64 << 10},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			var before, after syscall.Rusage
 			b.SetBytes(benchBytes)
@@ -43,7 +50,7 @@ func BenchmarkThroughput(b *testing.B) {
 				syscall.Getrusage(syscall.RUSAGE_SELF, &before)
 				b.StartTimer()
 				writer := exec.Command(os.Args[0])
-				writer.Env = append(os.Environ(), writerEnv+"="+strconv.Itoa(c.size))
+				writer.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", writerEnv, c.line, c.size))
 				writer.Stdout = run.stdout
 				must(b, writer.Run())
 				run.drain(p)
@@ -52,7 +59,7 @@ func BenchmarkThroughput(b *testing.B) {
 				b.ReportMetric((cpu(&after)-cpu(&before)).Seconds()*100/200, "cpu-s/100MiB")
 				st, err := os.Stat(run.path("0.log"))
 				must(b, err)
-				if want := int64(benchBytes / 128 * (128 + crilog.Overhead - 1)); st.Size() != want {
+				if want := int64(benchBytes / c.line * (c.line + crilog.Overhead - 1)); st.Size() != want {
 					b.Fatalf("log has %d bytes, want %d", st.Size(), want)
 				}
 				p.Close()
@@ -68,12 +75,12 @@ func cpu(r *syscall.Rusage) time.Duration {
 }
 
 // runWriter is the container of BenchmarkThroughput.
-func runWriter(size string) error {
-	n, err := strconv.Atoi(size)
-	if err != nil {
+func runWriter(sizes string) error {
+	var lineSize, n int
+	if _, err := fmt.Sscan(sizes, &lineSize, &n); err != nil {
 		return err
 	}
-	line := append(bytes.Repeat([]byte("x"), 127), '\n')
+	line := append(bytes.Repeat([]byte("x"), lineSize-1), '\n')
 	block := bytes.Repeat(line, n/len(line))
 	for range benchBytes / n {
 		// A signal can cause a short write.

@@ -39,14 +39,14 @@ func TestCrash(t *testing.T) {
 		c.round()
 	}
 	c.finish()
-	t.Logf("%d kills, %d rotations (%d taken back), %d lines, %d MiB of log",
-		c.kills, c.rotations, c.takenBack, c.check.lines[0]+c.check.lines[1], c.check.bytes>>20)
+	t.Logf("%d kills, %d of them with a ring, %d in a read into one, %d rotations (%d taken back), %d lines, %d MiB of log",
+		c.kills, c.ringKills, c.readKills, c.rotations, c.takenBack, c.check.lines[0]+c.check.lines[1], c.check.bytes>>20)
 	if !c.enough() {
 		t.Errorf("too few kills or rotations to mean anything")
 	}
 }
 
-func (c *crash) enough() bool { return c.kills >= 20 && c.rotations >= 3 }
+func (c *crash) enough() bool { return c.kills >= 20 && c.ringKills >= 3 && c.rotations >= 3 }
 
 // crash is one run. This process is container, keeper, kubelet and log collector. The child is the
 // supervisor.
@@ -61,6 +61,8 @@ type crash struct {
 	writers sync.WaitGroup
 
 	kills, rotations, takenBack int
+	// ringKills is how many kills left a ring behind, readKills how many a read into one.
+	ringKills, readKills int
 }
 
 func newCrash(t *testing.T, seed uint64) *crash {
@@ -80,10 +82,13 @@ func newCrash(t *testing.T, seed uint64) *crash {
 }
 
 // round kills the child 0.2 to 18 ms after the start of its main. Some rounds rotate the log
-// meanwhile.
+// meanwhile, and some last longer, so that the child has a ring when it is killed.
 func (c *crash) round() {
 	if c.rnd.IntN(10) == 0 {
 		c.rotate()
+	}
+	if c.rnd.IntN(8) == 0 {
+		time.Sleep(3 * c.lifetime())
 	}
 	time.Sleep(c.lifetime())
 	c.restart()
@@ -96,7 +101,26 @@ func (c *crash) lifetime() time.Duration {
 func (c *crash) restart() {
 	c.child.kill()
 	c.kills++
+	c.countRings()
 	c.child = startChild(c.bench)
+}
+
+// countRings looks into the record of the child that was just killed.
+func (c *crash) countRings() {
+	r, err := openRecord(recordPath(c.bench.cfg.Dir))
+	must(c.t, err)
+	defer r.close()
+	used, reading := false, false
+	for _, ring := range r.load().rings {
+		used = used || ring.room != 0
+		reading = reading || ring.filling != 0
+	}
+	if used {
+		c.ringKills++
+	}
+	if reading {
+		c.readKills++
+	}
 }
 
 // rotate does what a kubelet does. It renames the log and requests a new one. Without an answer it

@@ -357,7 +357,8 @@ func TestEmptiesTheStageBeforeTheRecord(t *testing.T) {
 	s.stage, err = os.Open(path)
 	must(t, err)
 	s.ended = true
-	if err := p.copyFrom(s, b.loop.workspace(p.maxText)); err == nil {
+	s.busy = true
+	if err := p.turn(); err == nil {
 		t.Fatal("a stage that is open for reading only was emptied")
 	}
 	if got := r.load().consumed[crilog.Stdout]; got != 4 {

@@ -16,7 +16,7 @@ const reopenEvery = time.Second
 
 // journal writes the log of one container, each byte of output once. It owns the
 // record, the log file and the offset in it. Only the pump's worker calls it, but
-// for opened and blocked.
+// for opened and blocked. The worker is behind the gate of the log directory.
 //
 // The order of one write, and what a successor does if it stops there:
 //
@@ -24,9 +24,7 @@ const reopenEvery = time.Second
 //	pwrite at the offset the same bytes to the same place
 //	publish consumed     go on behind it
 type journal struct {
-	place  place // nil: no log, output is discarded
-	gate   *gate
-	done   <-chan struct{}
+	place  place   // nil: no log, output is discarded
 	record *record // nil without a place
 	log    *slog.Logger
 
@@ -59,10 +57,7 @@ func (j *journal) append(stream crilog.Stream, end int64, at time.Time, lines []
 		j.consume(stream, end)
 		return nil
 	}
-	now, err := j.enter()
-	if err != nil {
-		return err
-	}
+	now := j.enter()
 	defer j.leave()
 	if err := j.ready(now); err != nil {
 		return err
@@ -83,21 +78,14 @@ func (j *journal) append(stream crilog.Stream, end int64, at time.Time, lines []
 	return nil
 }
 
-// enter begins a call that may block.
-func (j *journal) enter() (time.Time, error) {
+// enter begins a call that may block, and returns the time.
+func (j *journal) enter() time.Time {
 	now := time.Now()
 	j.since.Store(now.UnixNano())
-	if err := j.gate.enter(j.done); err != nil {
-		j.since.Store(0)
-		return now, err
-	}
-	return now, nil
+	return now
 }
 
-func (j *journal) leave() {
-	j.gate.leave()
-	j.since.Store(0)
-}
+func (j *journal) leave() { j.since.Store(0) }
 
 // ready opens the file to write to if needed. The file is nil if there is none.
 func (j *journal) ready(now time.Time) error {
@@ -168,9 +156,7 @@ func (j *journal) reopen() error {
 	if j.place == nil {
 		return fmt.Errorf("container has no log: %w", errs.State)
 	}
-	if _, err := j.enter(); err != nil {
-		return err
-	}
+	j.enter()
 	defer j.leave()
 	file, err := j.place.open(true)
 	if err != nil {
@@ -191,9 +177,7 @@ func (j *journal) reopen() error {
 // file stays the log until there is a new one at the path (see finishRotation), or until
 // reopen. A kubelet that renamed it and got no answer may rename it back.
 func (j *journal) recover() error {
-	if _, err := j.enter(); err != nil {
-		return err
-	}
+	j.enter()
 	defer j.leave()
 	file, err := j.place.open(false)
 	if err == nil {
@@ -232,9 +216,7 @@ func (j *journal) finishRotation() error {
 	if !j.renamed {
 		return nil
 	}
-	if _, err := j.enter(); err != nil {
-		return err
-	}
+	j.enter()
 	defer j.leave()
 	j.renamed = false
 	file, err := j.place.open(false)
@@ -256,6 +238,26 @@ func (j *journal) finishRotation() error {
 func (j *journal) consume(stream crilog.Stream, end int64) {
 	j.pos.consumed[stream] = end
 	j.pos.intent, j.pos.end = 0, 0
+	j.publish()
+}
+
+// useRing records that the unconsumed output of a stream begins at consumed, and is in the ring now,
+// or in the stage if ring is the zero value. No write is unfinished.
+func (j *journal) useRing(stream crilog.Stream, consumed int64, ring ringPosition) {
+	if ring.room != 0 {
+		j.record.setVersion(ringVersion)
+	}
+	j.pos.consumed[stream], j.pos.rings[stream] = consumed, ring
+	j.publish()
+	if j.pos.rings == ([crilog.Streams]ringPosition{}) {
+		j.record.setVersion(recordVersion)
+	}
+}
+
+// fillRing records how much is in a stream's ring, and how much is there after a read that follows; 0
+// if none does.
+func (j *journal) fillRing(stream crilog.Stream, size, filling int64) {
+	j.pos.rings[stream].size, j.pos.rings[stream].filling = size, filling
 	j.publish()
 }
 

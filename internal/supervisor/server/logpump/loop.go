@@ -16,6 +16,10 @@ type Loop struct {
 	gates  gates
 	small  sync.Pool // of *buffer
 	large  sync.Pool
+	// smallSlots and largeSlots bound the buffers in use.
+	smallSlots, largeSlots slots
+	// ringSlots bounds the rings.
+	ringSlots slots
 	// locate finds the place of a container's log; tests put faults in it.
 	locate func(dir, path string) place
 
@@ -37,10 +41,13 @@ func NewLoop() (*Loop, error) {
 		return nil, fmt.Errorf("cannot make a log loop: %w", err)
 	}
 	return &Loop{
-		poller:  poller,
-		gates:   gates{byDir: map[string]*gate{}},
-		watched: map[uint64]watch{},
-		locate:  func(dir, path string) place { return directory{dir, path} },
+		poller:     poller,
+		gates:      gates{byDir: map[string]*gate{}},
+		smallSlots: make(slots, smallSlots),
+		largeSlots: make(slots, largeSlots),
+		ringSlots:  make(slots, ringSlots),
+		watched:    map[uint64]watch{},
+		locate:     func(dir, path string) place { return directory{dir, path} },
 	}, nil
 }
 

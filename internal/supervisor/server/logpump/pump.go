@@ -5,7 +5,8 @@
 //	container ─▶ pipe ─splice─▶ stage (tmpfs) ─render─▶ log file
 //	                              └─▶ subscribers (attach)
 //
-// The stage has all that was read: its size is the commit of the read. A small
+// The stage has all that was read: its size is the commit of the read. While a container
+// floods, its stage is a ring, whose pages are used again; see ring.go. A small
 // record, mapped from tmpfs, has what was written. The pump announces each write
 // in the record before it makes it; a successor repeats the write, the same bytes
 // at the same offset. So the pump never truncates the log file, and a reader that
@@ -68,16 +69,23 @@ func (c *Config) logFault(err error) error {
 //	                      │ time passes, request ▲
 //
 // Parked and stalled pumps have no goroutine. The pipes of a stalled pump fill, so its
-// container waits. A container that writes more than its rate stalls its pump, too.
+// container waits. A container that writes more than its rate stalls its pump, too, and so does one
+// that writes a lot in small pieces, for a millisecond.
 type Pump struct {
 	loop    *Loop
 	cfg     Config
 	maxText int
+	gate    *gate
 
 	// These belong to the worker.
 	streams  [crilog.Streams]stream
 	journal  journal
 	throttle throttle
+	pace     pace
+	// took is what this turn has taken from the pipes.
+	took int
+	// flood is true when the last turn needed a large buffer.
+	flood bool
 	// recovered is true when the writes of a predecessor are finished.
 	recovered bool
 
@@ -165,7 +173,6 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 		p.streams[i].pipe = pipe
 		p.streams[i].path = stagePath(cfg.Dir, crilog.Stream(i))
 	}
-	p.journal.done = p.done
 	p.journal.log = cfg.Log
 	if cfg.LogPath != "" {
 		if err := checkPath(cfg.LogDir, cfg.LogPath); err != nil {
@@ -173,8 +180,8 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 		}
 		p.journal.place = l.locate(cfg.LogDir, cfg.LogPath)
 	}
-	p.journal.gate = l.gates.take(p.pod())
-	p.subscribers.budget = &p.journal.gate.subscribers
+	p.gate = l.gates.take(p.pod())
+	p.subscribers.budget = &p.gate.subscribers
 	return p, nil
 }
 
@@ -194,11 +201,9 @@ func (p *Pump) adopt(r *record) error {
 	j.record, j.pos = r, r.load()
 	p.maxText = r.maxText()
 	for i := range p.streams {
-		consumed, err := p.streams[i].load(j.pos.consumed[i])
-		if err != nil {
+		if err := p.load(&p.streams[i]); err != nil {
 			return err
 		}
-		j.pos.consumed[i] = consumed
 	}
 	if stream, end, ok := j.pending(); ok && end > p.streams[stream].size {
 		return fmt.Errorf("log record in %s speaks of %d bytes of %s, its stage has %d: %w",
@@ -207,6 +212,17 @@ func (p *Pump) adopt(r *record) error {
 	j.publish()
 	p.subscribers.startReplay()
 	return nil
+}
+
+// load opens the stage or the ring of a predecessor.
+func (p *Pump) load(s *stream) (err error) {
+	pos := &p.journal.pos
+	if pos.rings[s.id].room != 0 {
+		pos.rings[s.id], err = s.loadRing(p.cfg.Dir, pos.consumed[s.id], pos.rings[s.id], p.journal.record.seal())
+		return err
+	}
+	pos.consumed[s.id], err = s.load(pos.consumed[s.id])
+	return err
 }
 
 // create begins the log of a new container.
@@ -231,7 +247,7 @@ func (p *Pump) openLog(ctx context.Context) (logFile, position, error) {
 		pos  position
 		err  error
 	}
-	where, gate := p.journal.place, p.journal.gate
+	where, gate := p.journal.place, p.gate
 	results := make(chan result)
 	go func() {
 		var r result
@@ -266,14 +282,16 @@ func openAtEnd(where place) (logFile, position, error) {
 		file.Close()
 		return nil, position{}, err
 	}
-	return file, position{log: st.ID, offset: st.Size}, nil
+	return file, position{logPosition: logPosition{log: st.ID, offset: st.Size}}, nil
 }
 
 // clearStages removes stages that belong to no record.
 func (p *Pump) clearStages() error {
 	for i := range p.streams {
-		if err := os.Remove(p.streams[i].path); err != nil && !os.IsNotExist(err) {
-			return fmt.Errorf("cannot remove an old log stage: %w", err)
+		for _, path := range []string{p.streams[i].path, ringPath(p.cfg.Dir, p.streams[i].id)} {
+			if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+				return fmt.Errorf("cannot remove an old log stage: %w", err)
+			}
 		}
 	}
 	return nil
@@ -330,7 +348,10 @@ func (p *Pump) Remove() error {
 // if there are none.
 func Remove(dir string) error {
 	var errList []error
-	for _, path := range []string{recordPath(dir), stagePath(dir, crilog.Stdout), stagePath(dir, crilog.Stderr)} {
+	for _, path := range []string{
+		recordPath(dir), stagePath(dir, crilog.Stdout), stagePath(dir, crilog.Stderr),
+		ringPath(dir, crilog.Stdout), ringPath(dir, crilog.Stderr),
+	} {
 		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 			errList = append(errList, fmt.Errorf("cannot remove a file of a log pump: %w", err))
 		}

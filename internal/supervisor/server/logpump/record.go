@@ -15,6 +15,21 @@ import (
 // position is the state of a pump's log: everything that a successor needs to continue
 // it. It changes as a whole.
 type position struct {
+	logPosition
+	rings [crilog.Streams]ringPosition
+}
+
+// ringPosition is the state of a stream in a ring.
+type ringPosition struct {
+	// room is the size of the ring's file, 0 when the stream has no ring.
+	room int64
+	// size is how much the ring has got, as an offset like consumed; filling is the size after a
+	// read that was begun, 0 when none was.
+	size, filling int64
+}
+
+// logPosition is the part of a position that each version of the record has.
+type logPosition struct {
 	// consumed is how much of each stage has reached the log.
 	consumed [crilog.Streams]int64
 	// intent is 1 + the stream of which the bytes from consumed to end are being
@@ -28,8 +43,11 @@ type position struct {
 }
 
 const (
-	recordMagic   = 0x676f6c6874726562 // "berthlog"
+	recordMagic = 0x676f6c6874726562 // "berthlog"
+	// recordVersion is the version of a record without a ring. A supervisor that knows no rings
+	// can continue it. ringVersion is that of a record with one.
 	recordVersion = 1
+	ringVersion   = 2
 	recordSize    = 4096
 )
 
@@ -38,11 +56,14 @@ const (
 // store of turn makes the new one valid, so that no reader sees a partly written one.
 type page struct {
 	magic     atomic.Uint64
-	version   uint32
+	version   atomic.Uint32
 	maxText   uint32
 	turn      atomic.Uint64
 	_         [40]byte
-	positions [2]position
+	positions [2]logPosition
+	// Only in ringVersion:
+	rings [2][crilog.Streams]ringPosition
+	seal  seal
 }
 
 // record is the mapped page of one container.
@@ -67,8 +88,9 @@ func createRecord(path string, maxText int, first position) (_ *record, err erro
 	if err != nil {
 		return nil, err
 	}
-	r.page.version = recordVersion
+	r.page.version.Store(recordVersion)
 	r.page.maxText = uint32(maxText)
+	r.page.seal = newSeal()
 	r.publish(first)
 	r.page.magic.Store(recordMagic)
 	return r, nil
@@ -100,6 +122,9 @@ func openRecord(path string) (*record, error) {
 		r.close()
 		return nil, err
 	}
+	if r.page.seal == (seal{}) {
+		r.page.seal = newSeal() // a record of a supervisor that knew no rings
+	}
 	return r, nil
 }
 
@@ -117,8 +142,9 @@ func (r *record) check(path string) error {
 		return fmt.Errorf("log record %s is unfinished: %w", path, errs.NotFound)
 	case magic != recordMagic:
 		return fmt.Errorf("log record %s is none of ours: %w", path, errs.State)
-	case r.page.version != recordVersion:
-		return fmt.Errorf("log record %s has version %d, known is %d: %w", path, r.page.version, recordVersion, errs.Unsupported)
+	case r.version() != recordVersion && r.version() != ringVersion:
+		return fmt.Errorf("log record %s has version %d, known are %d and %d: %w",
+			path, r.version(), recordVersion, ringVersion, errs.Unsupported)
 	case r.page.maxText == 0 || r.page.maxText > MaxMaxText:
 		return fmt.Errorf("log record %s is damaged: line length %d: %w", path, r.page.maxText, errs.State)
 	}
@@ -126,18 +152,47 @@ func (r *record) check(path string) error {
 	if pos.intent < 0 || pos.intent > crilog.Streams || min(pos.consumed[0], pos.consumed[1], pos.offset) < 0 {
 		return fmt.Errorf("log record %s is damaged: %+v: %w", path, pos, errs.State)
 	}
+	for i, ring := range pos.rings {
+		if ring != (ringPosition{}) && !ring.valid(pos.consumed[i]) {
+			return fmt.Errorf("log record %s is damaged: %+v: %w", path, pos, errs.State)
+		}
+	}
 	return nil
 }
 
+// ringMax bounds the size of a ring that a record may have.
+const ringMax = 64 << 20
+
+// valid reports whether a ring can be in this state after so much was consumed.
+func (r ringPosition) valid(consumed int64) bool {
+	return r.room > 0 && r.room <= ringMax && r.room%pageSize == 0 &&
+		r.size >= consumed && r.size-consumed <= r.room &&
+		(r.filling == 0 || r.filling > r.size && r.filling-consumed&^(pageSize-1) <= r.room &&
+			r.size%pageSize == 0 && r.filling%pageSize == 0)
+}
+
+func (r *record) version() uint32 { return r.page.version.Load() }
+
+// setVersion changes the version. The current position has no ring.
+func (r *record) setVersion(v uint32) { r.page.version.Store(v) }
+
+func (r *record) seal() seal { return r.page.seal }
+
 // load returns the position published last.
 func (r *record) load() position {
-	return r.page.positions[r.page.turn.Load()&1]
+	turn := r.page.turn.Load() & 1
+	pos := position{logPosition: r.page.positions[turn]}
+	if r.version() == ringVersion {
+		pos.rings = r.page.rings[turn]
+	}
+	return pos
 }
 
 // publish stores pos for a successor.
 func (r *record) publish(pos position) {
 	next := r.page.turn.Load() + 1
-	r.page.positions[next&1] = pos
+	r.page.positions[next&1] = pos.logPosition
+	r.page.rings[next&1] = pos.rings
 	r.page.turn.Store(next)
 }
 

@@ -13,9 +13,14 @@ import (
 )
 
 const (
-	// spliceMax is how much the pump takes from a pipe at once. With the unfinished
-	// line before it, it bounds the unconsumed bytes of a stage.
+	// spliceMax is how much the pump takes from a pipe at once, as long as the current turn
+	// has written nothing to the log. When the log cannot be written, twice that and an
+	// unfinished line bound the unconsumed bytes of a stage.
 	spliceMax = 64 << 10
+	// wideRoom is the room of the pipe of a container that fills its pipe: such a container
+	// and its pump shall both find work for some time, and not wake each other for each
+	// piece. The pages belong to the container, which pays for what it has written.
+	wideRoom = 512 << 10
 	// trimEvery is how much consumed output a stage keeps before its space is freed,
 	// while the container writes.
 	trimEvery = 256 << 10
@@ -33,6 +38,14 @@ type stream struct {
 	path  string
 	pipe  *os.File // nil: there is only what the stage has
 	stage *os.File // nil until the container writes for the first time
+	// ring takes the place of the stage while the container floods, else it is nil. hasSlot is
+	// false for a ring of a predecessor.
+	ring    *ring
+	hasSlot bool
+	// idleTurns is how many turns have begun since the ring got something.
+	idleTurns int
+	// bigPieces is how many pieces in a row, read into the stage, were large.
+	bigPieces int
 
 	size     int64 // of the stage
 	consumed int64 // as in the record
@@ -40,8 +53,16 @@ type stream struct {
 	holes    int64 // the stage has no space before this
 	total    int64 // taken from the pipe by this process
 
+	// room is the size of the pipe, 0 if it is not known. fixed is true when it cannot grow.
+	room  int
+	fixed bool
+	// fullTurns is how often in a row the pipe was found full.
+	fullTurns int
+
 	// busy is true when the pipe may have data, so it is not armed.
 	busy bool
+	// empty is true when this turn has found the pipe empty.
+	empty bool
 	// ended is true when no process can write to the pipe.
 	ended bool
 	// drainTo is the total at which a drain need not wait for the pipe.
@@ -75,38 +96,77 @@ func (s *stream) load(consumed int64) (int64, error) {
 	return consumed, nil
 }
 
-// fill takes up to room bytes from the pipe. empty is true when the pipe has no more
-// now.
-func (s *stream) fill(room int) (empty bool, err error) {
+// fill takes up to room bytes from the pipe, and returns how many. It sets empty when the pipe has
+// no more now.
+func (s *stream) fill(room int) (int, error) {
 	if s.pipe == nil || s.ended {
-		return true, nil
+		s.empty = true
+		return 0, nil
 	}
-	if s.stage == nil {
-		stage, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return false, fmt.Errorf("cannot make a log stage: %w", err)
-		}
-		s.stage = stage
+	if err := s.openStage(); err != nil {
+		return 0, err
 	}
-	n, err := sysfd.SplicePipe(s.stage, s.size, s.pipe, min(room, spliceMax))
+	n, err := sysfd.SplicePipe(s.stage, s.size, s.pipe, room)
 	if errors.Is(err, syscall.EAGAIN) {
-		return true, nil
+		s.empty = true
+		return 0, nil
 	}
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	if n == 0 {
-		s.ended = true
-		return true, nil
+		s.ended, s.empty = true, true
+		return 0, nil
 	}
 	s.size += int64(n)
 	s.total += int64(n)
-	return false, nil
+	s.widen(n)
+	if s.bigPieces++; n < spliceMax/2 {
+		s.bigPieces = 0
+	}
+	return n, nil
 }
 
-// read returns the unconsumed bytes of the stage, as many as fit into buf.
+// openStage makes the stage if there is none.
+func (s *stream) openStage() error {
+	if s.stage != nil {
+		return nil
+	}
+	stage, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot make a log stage: %w", err)
+	}
+	s.stage = stage
+	return nil
+}
+
+// widen makes the pipe larger when two pieces in a row, now one of n bytes, were all that fits into
+// it. Without the permission to do so it stays as it is.
+func (s *stream) widen(n int) {
+	if s.fixed || n < s.room || n < spliceMax {
+		s.fullTurns = 0
+		return
+	}
+	if s.fullTurns++; s.fullTurns < 2 {
+		return
+	}
+	room, err := sysfd.GrowPipe(s.pipe, wideRoom)
+	s.fixed = err != nil || room >= wideRoom
+	s.room = room
+}
+
+// narrow reports whether the pipe cannot be made as large as a container that floods needs it.
+func (s *stream) narrow() bool { return s.fixed && s.room < wideRoom }
+
+// unread returns how many bytes of the stage are unconsumed.
+func (s *stream) unread() int { return int(s.size - s.consumed) }
+
+// read returns the unconsumed bytes of the stage, as many as fit into buf, or those of the ring.
 func (s *stream) read(buf []byte) ([]byte, error) {
-	n := min(int64(len(buf)), s.size-s.consumed)
+	if s.ring != nil {
+		return s.ring.bytes(s.consumed, min(s.consumed+int64(len(buf)), s.size)), nil
+	}
+	n := min(len(buf), s.unread())
 	if n == 0 {
 		return nil, nil
 	}
@@ -116,25 +176,34 @@ func (s *stream) read(buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// trim frees the space of consumed bytes. emptied is true when offsets start at 0 again.
+// trim frees the space of consumed bytes at the end of a turn. emptied is true when offsets start at 0 again.
 // The caller must record that before it takes anything else from the pipe.
-func (s *stream) trim(idle bool) (emptied bool, err error) {
+func (s *stream) trim() (emptied bool, err error) {
 	switch {
-	case s.size == 0:
-	case s.consumed == s.size && (idle || s.size >= trimEvery):
+	case s.size == 0 || s.ring != nil:
+	case s.consumed == s.size && (s.empty || s.size >= trimEvery):
 		if err := s.stage.Truncate(0); err != nil {
 			return false, fmt.Errorf("cannot empty a log stage: %w", err)
 		}
 		s.size, s.consumed, s.teed, s.holes = 0, 0, 0, 0
 		return true, nil
-	case s.consumed-s.holes >= trimEvery:
-		end := s.consumed &^ (pageSize - 1)
-		if err := sysfd.PunchHole(s.stage, s.holes, end-s.holes); err != nil {
-			return false, err
-		}
-		s.holes = end
+	default:
+		return false, s.punch(spliceMax)
 	}
 	return false, nil
+}
+
+// punch frees the space of consumed bytes if there are so many.
+func (s *stream) punch(least int64) error {
+	if s.ring != nil || s.consumed-s.holes < least {
+		return nil
+	}
+	end := s.consumed &^ (pageSize - 1)
+	if err := sysfd.PunchHole(s.stage, s.holes, end-s.holes); err != nil {
+		return err
+	}
+	s.holes = end
+	return nil
 }
 
 func (s *stream) close() {

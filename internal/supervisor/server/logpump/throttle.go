@@ -50,3 +50,80 @@ func (t *throttle) wait(total int64, now time.Time) time.Duration {
 	}
 	return time.Duration(float64(-t.credit) / float64(t.rate) * float64(time.Second))
 }
+
+const (
+	// A container whose output came in paceTurns small turns within paceWindow is left alone for
+	// paceRest after each further one. enough is a turn that is not small.
+	paceTurns  = 8
+	paceWindow = 4 * time.Millisecond
+	paceRest   = time.Millisecond
+	enough     = 128 << 10
+)
+
+// pace lets the output of a container that writes much in small pieces collect in its pipe for a
+// moment. Without it the pump would take a piece the size of a line, write it, and find the next
+// one: the container and its pump would need more CPU time for waking each other than for the
+// output.
+//
+// The zero value is ready to use.
+type pace struct {
+	since time.Time // the start of the window
+	turns int       // the small turns in it
+	// resting is true when the pump rested before this turn.
+	resting bool
+	// off is true when the container fills its pipe within a rest, and the pipe cannot grow.
+	off bool
+	// length is that of the last nap.
+	length time.Duration
+}
+
+// A worker whose streams have rings sleeps for napMin to napMax when it has emptied the pipes: so long
+// that the container writes a large piece meanwhile, and so short that it does not fill its pipe.
+const (
+	napMin = 100 * time.Microsecond
+	napMax = paceRest
+)
+
+// nap returns how long the worker of a container that floods sleeps after a turn that took so many
+// bytes.
+func (c *pace) nap(took int) time.Duration {
+	switch {
+	case took >= turnMax:
+		return 0
+	case took >= wideRoom/2:
+		c.length /= 2
+	case took < enough:
+		c.length *= 2
+	}
+	c.length = min(max(c.length, napMin), napMax)
+	return c.length
+}
+
+// wait returns how long the pump rests after a turn that took so many bytes. narrow is true when
+// the pipe could not be made larger.
+func (c *pace) wait(took int, narrow bool, now time.Time) time.Duration {
+	rested := c.resting
+	c.resting = false
+	switch {
+	case took == 0:
+		if rested {
+			c.turns = 0
+		}
+		return 0
+	case took >= enough:
+		return 0
+	case rested && narrow && took >= spliceMax/2:
+		c.off = true
+	}
+	if c.off {
+		return 0
+	}
+	if now.Sub(c.since) > paceWindow && !rested {
+		c.since, c.turns = now, 0
+	}
+	if c.turns++; c.turns < paceTurns {
+		return 0
+	}
+	c.resting = true
+	return paceRest
+}

@@ -2,10 +2,12 @@ package logpump
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
 // A failed write is retried after backoffMin, then after twice as long, up to
@@ -70,6 +72,7 @@ func (p *Pump) release() {
 	p.reopens, p.drains = nil, nil
 	p.loop.unregister(p)
 	for i := range p.streams {
+		p.closeRing(&p.streams[i])
 		p.streams[i].close()
 	}
 	p.journal.close()
@@ -79,23 +82,42 @@ func (p *Pump) release() {
 
 // work copies output until there is none.
 func (p *Pump) work() {
-	buf := p.loop.workspace(p.maxText)
-	defer buf.release()
 	for {
 		reopens, goOn := p.take()
 		if !goOn {
 			return
 		}
-		err := p.turn(buf)
-		for _, result := range reopens {
-			if err == nil {
-				result <- p.journal.reopen()
-			} else {
-				result <- fmt.Errorf("cannot reopen the log before its old file is complete: %w (%w)", err, errs.Unavailable)
-			}
+		if nap := p.endTurn(p.visit(reopens)); nap > 0 {
+			sysfd.Nap(nap)
+		} else {
+			// Workers of other containers are waiting for a CPU.
+			runtime.Gosched()
 		}
-		p.endTurn(err)
 	}
+}
+
+// visit does one turn behind the gate of the log directory, and then answers reopens.
+func (p *Pump) visit(reopens []chan error) error {
+	err := p.enterGate()
+	if err == nil {
+		defer p.gate.leave()
+		err = p.turn()
+	}
+	for _, result := range reopens {
+		if err == nil {
+			result <- p.journal.reopen()
+		} else {
+			result <- fmt.Errorf("cannot reopen the log before its old file is complete: %w (%w)", err, errs.Unavailable)
+		}
+	}
+	return err
+}
+
+// enterGate waits for the other workers in the log directory. Until then the pump has no buffer.
+func (p *Pump) enterGate() error {
+	p.journal.enter()
+	defer p.journal.leave()
+	return p.gate.enter(p.done)
 }
 
 // take returns the pending requests, or parks the worker if there is nothing to do.
@@ -125,7 +147,16 @@ func (p *Pump) take() (reopens []chan error, goOn bool) {
 }
 
 // turn does one bounded piece of work.
-func (p *Pump) turn(buf *workspace) error {
+func (p *Pump) turn() error {
+	buf, err := p.loop.workspace(p.maxText, p.done)
+	if err != nil {
+		return err
+	}
+	defer buf.release()
+	p.took = 0
+	for i := range p.streams {
+		p.streams[i].empty = false
+	}
 	if !p.recovered {
 		if err := p.journal.recover(); err != nil {
 			return err
@@ -138,9 +169,55 @@ func (p *Pump) turn(buf *workspace) error {
 	if err := p.journal.finishRotation(); err != nil {
 		return err
 	}
+	if err := p.chooseStages(); err != nil {
+		return err
+	}
+	if err := p.copyAll(buf); err != nil {
+		return err
+	}
+	p.flood = !buf.isSmall() && p.took >= spliceMax/2
+	return p.endStreams()
+}
+
+// chooseStages gives rings to the streams of a container that floods, and takes them from those that
+// were not filled for some turns, or were a predecessor's. No write is unfinished.
+func (p *Pump) chooseStages() error {
 	for i := range p.streams {
-		if s := &p.streams[i]; s.busy {
-			if err := p.copyFrom(s, buf); err != nil {
+		s := &p.streams[i]
+		var err error
+		switch {
+		case s.ring == nil && s.bigPieces >= ringAfter && p.journal.record != nil:
+			err = p.enterRing(s)
+		case s.ring != nil && (!s.hasSlot || s.idleTurns >= ringIdle || s.idleTurns > 0 && p.ending()):
+			err = p.leaveRing(s)
+		}
+		if err != nil {
+			return err
+		}
+		s.idleTurns++
+	}
+	return nil
+}
+
+// hasRing reports whether a stream has a ring.
+func (p *Pump) hasRing() bool { return p.streams[0].ring != nil || p.streams[1].ring != nil }
+
+// endStreams frees what was written, and watches the pipes that are empty.
+func (p *Pump) endStreams() error {
+	for i := range p.streams {
+		s := &p.streams[i]
+		if !s.busy {
+			continue
+		}
+		emptied, err := s.trim()
+		if emptied {
+			p.journal.consume(s.id, 0)
+		}
+		if err != nil {
+			return err
+		}
+		if s.empty {
+			if err := p.rest(s); err != nil {
 				return err
 			}
 		}
@@ -157,7 +234,9 @@ func (p *Pump) redo(buf *workspace) error {
 	}
 	s := &p.streams[id]
 	if n := int(end - s.consumed); n > len(buf.raw) {
-		buf.enlarge(n)
+		if err := buf.enlarge(n, p.done); err != nil {
+			return err
+		}
 	}
 	raw, err := s.read(buf.raw[:end-s.consumed])
 	if err != nil {
@@ -172,43 +251,98 @@ func (p *Pump) redo(buf *workspace) error {
 	return nil
 }
 
-// copyFrom takes data from one pipe and writes the complete lines.
-func (p *Pump) copyFrom(s *stream, buf *workspace) error {
-	empty := false
-	if waiting := int(s.size - s.consumed); buf.isSmall() && waiting > len(buf.raw)/2 {
-		buf.enlarge(waiting)
-	}
-	if room := len(buf.raw) - int(s.size-s.consumed); room > 0 {
-		before := s.size
-		var err error
-		if empty, err = s.fill(room); err != nil {
+// turnMax is how much one turn takes from the pipes of a container that floods, and turnOut is how
+// much it writes, but for its last piece.
+const (
+	turnMax = 2 << 20
+	turnOut = 4 << 20
+)
+
+// copyAll copies from all busy pipes in turns. It ends when there is little output left, or when
+// this turn has done enough.
+func (p *Pump) copyAll(buf *workspace) error {
+	if p.flood || p.hasRing() {
+		if err := buf.enlarge(0, p.done); err != nil {
 			return err
 		}
-		if buf.isSmall() && s.size-before == int64(room) {
-			// There is probably more.
-			buf.enlarge(0)
+	}
+	before := p.journal.written.Load()
+	most, piece := int64(turnOut), batchMax
+	if rate := p.throttle.rate; rate > 0 {
+		// A turn may exceed the rate by its last piece.
+		most, piece = min(most, rate/8), int(min(max(rate/64, spliceMax), batchMax))
+	}
+	for {
+		goOn := false
+		for i := range p.streams {
+			s := &p.streams[i]
+			if !s.busy || s.empty {
+				continue
+			}
+			size := piece
+			if p.journal.written.Load() == before {
+				// Perhaps the log cannot be written.
+				size = spliceMax
+			}
+			more, err := p.copyFrom(s, buf, size)
+			if err == nil {
+				err = s.punch(trimEvery)
+			}
+			if err != nil {
+				return err
+			}
+			goOn = goOn || more
+		}
+		if !goOn || p.took >= turnMax || p.journal.written.Load()-before >= most {
+			return nil
+		}
+	}
+}
+
+// copyFrom takes up to most bytes from one pipe and writes the complete lines. It returns true when
+// there is probably a lot more.
+func (p *Pump) copyFrom(s *stream, buf *workspace, most int) (bool, error) {
+	if buf.isSmall() && s.unread() > len(buf.raw)/2 {
+		if err := buf.enlarge(s.unread(), p.done); err != nil {
+			return false, err
+		}
+	}
+	more := false
+	if room := min(len(buf.raw)-s.unread(), most); room > 0 {
+		took, err := p.fill(s, room)
+		p.took += took
+		if err != nil {
+			return false, err
+		}
+		more = took == room || took >= spliceMax/2
+		if buf.isSmall() && took == room {
+			if err := buf.enlarge(0, p.done); err != nil {
+				return false, err
+			}
 		}
 	}
 	raw, err := s.read(buf.raw)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if end := s.consumed + int64(len(raw)); end > s.teed {
 		p.subscribers.send(s.id, raw[s.teed-s.consumed:])
 		p.read[s.id].Add(end - s.teed)
 		s.teed = end
 	}
-	if err := p.write(s, raw, empty || s.total >= s.drainTo, buf); err != nil {
-		return err
+	return more, p.write(s, raw, s.empty || s.total >= s.drainTo, buf)
+}
+
+// fill takes up to room bytes from the pipe into the ring or the stage, and returns how many.
+func (p *Pump) fill(s *stream, room int) (int, error) {
+	if s.ring == nil {
+		return s.fill(room)
 	}
-	emptied, err := s.trim(empty)
-	if emptied {
-		p.journal.consume(s.id, 0)
+	n, err := p.fillRing(s, room)
+	if n > 0 {
+		s.idleTurns = 0
 	}
-	if err != nil || !empty {
-		return err
-	}
-	return p.rest(s)
+	return n, err
 }
 
 // write writes the complete lines of raw, the beginning of the unconsumed bytes. With
@@ -257,12 +391,13 @@ func (p *Pump) ending() bool {
 	return p.final
 }
 
-// endTurn ends a turn: with a fault the pump stalls for a while.
-func (p *Pump) endTurn(err error) {
+// endTurn ends a turn: with a fault the pump stalls for a while. It returns how long the worker sleeps
+// before the next turn.
+func (p *Pump) endTurn(err error) (nap time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return
+		return 0
 	}
 	p.lost = p.journal.lost
 	if err == nil {
@@ -271,8 +406,7 @@ func (p *Pump) endTurn(err error) {
 		}
 		p.fault, p.backoff = nil, 0
 		p.finishDrains()
-		p.throttleNow()
-		return
+		return p.pause()
 	}
 	if p.fault == nil {
 		p.cfg.Log.Warn("cannot write the log; its container waits", "error", err)
@@ -280,6 +414,7 @@ func (p *Pump) endTurn(err error) {
 	p.fault = err
 	p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
 	p.stall(p.backoff)
+	return 0
 }
 
 // stall stops copying for a while. p.mu is held.
@@ -293,22 +428,33 @@ func (p *Pump) stall(pause time.Duration) {
 	})
 }
 
-// throttleNow stalls the pump of a container that writes more than its rate. It does not
-// delay the end of a container: the pipes bound the rest of its output. Only the worker
-// calls it; p.mu is held.
-func (p *Pump) throttleNow() {
+// pause stalls the pump of a container that writes more than its rate, or a lot in small pieces. For
+// one with a ring it returns how long the worker sleeps. It does not delay the end of a container:
+// the pipes bound the rest of its output. Only the worker calls it; p.mu is held.
+func (p *Pump) pause() (nap time.Duration) {
 	total := p.journal.written.Load() + p.journal.discarded.Load()
 	if p.journal.place == nil {
 		total = p.read[crilog.Stdout].Load() + p.read[crilog.Stderr].Load()
 	}
-	pause := p.throttle.wait(total, time.Now())
-	if pause == 0 || p.final {
-		return
-	}
-	if !p.throttle.reported {
+	now := time.Now()
+	wait := p.throttle.wait(total, now)
+	if wait > 0 && !p.final && !p.throttle.reported {
 		p.throttle.reported = true
 		p.cfg.Log.Warn("the container writes more than its rate to its log; it waits",
 			"bytes per second", p.throttle.rate)
 	}
-	p.stall(pause)
+	if p.hasRing() {
+		nap = p.pace.nap(p.took)
+	} else {
+		wait = max(wait, p.pace.wait(p.took, p.streams[0].narrow() || p.streams[1].narrow(), now))
+	}
+	// A request waits for the next turn.
+	if p.final || len(p.reopens) > 0 {
+		return 0
+	}
+	if wait > 0 {
+		p.stall(wait)
+		return 0
+	}
+	return nap
 }

@@ -125,7 +125,8 @@ func openProgram(dir string) (*fork.Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fork.New(exe, dir), nil
+	program := fork.New(exe, dir)
+	return program, program.Prepare()
 }
 
 // checkStatic refuses a program that needs a loader: a child has no other file than the program.
@@ -165,10 +166,28 @@ func ownRefusal(host *Host) string {
 	if !slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"}) {
 		return "the supervisor runs in a user namespace"
 	}
-	// All of these are older than the last one, mount_setattr (Linux 5.12).
-	err = unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{})
-	if errors.Is(err, unix.ENOSYS) {
-		return "the kernel lacks mount_setattr"
+	return missingCalls()
+}
+
+// missingCalls returns which system calls of berth's init the host lacks, "" for none: an old kernel has
+// not all of them (mount_setattr is the last one, of Linux 5.12), and a filter may refuse them.
+func missingCalls() string {
+	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{})
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		return "the kernel refuses mount_setattr"
+	}
+	for name, open := range map[string]func() (int, error){
+		"fsopen":    func() (int, error) { return unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC) },
+		"open_tree": func() (int, error) { return unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC) },
+		"openat2": func() (int, error) {
+			return unix.Openat2(unix.AT_FDCWD, "/", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+		},
+	} {
+		fd, err := open()
+		if err != nil {
+			return fmt.Sprintf("the kernel refuses %s: %v", name, err)
+		}
+		unix.Close(fd)
 	}
 	return ""
 }

@@ -97,7 +97,7 @@ func (s *ownInit) prepare(stdio *StdIO) (*fork.Request, error) {
 		return nil, err
 	}
 	s.own.order.Fifo = s.send(fifo)
-	request := &fork.Request{Role: child.Create}
+	request := &fork.Request{Role: child.Create, New: unix.CLONE_NEWNS}
 	if err := s.standardStreams(request, stdio); err != nil {
 		return nil, err
 	}

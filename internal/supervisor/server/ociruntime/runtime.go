@@ -2,9 +2,10 @@
 // libcontainer. starter.go has the interface of what starts processes, waiting.go the protocol of an
 // init that waits for the start.
 //
-// A Runtime keeps no state of containers in memory between calls: the state is in the state
-// directory, in the format of runc. So each call works on its own object, a call that hangs delays
-// no other, and containers of a former supervisor need no special case.
+// A Runtime keeps no state of containers in memory between calls, but for what execs have read of it
+// (execstate): the state is in the state directory, in the format of runc. So each call works on its
+// own object, a call that hangs delays no other, and containers of a former supervisor need no
+// special case.
 //
 // libcontainer has faults that matter in a long-lived process. This package works around them. Each
 // has a test that names it.

@@ -1,0 +1,40 @@
+package docker
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/docker/fakeengine"
+	"github.com/berthrun/berth/internal/engine/apparmor"
+)
+
+// TestUnusedKeysAreInInfo: Status, and with it `berth info`, names the keys of the configuration that
+// do nothing, once.
+func TestUnusedKeysAreInInfo(t *testing.T) {
+	fake := fakeengine.Start(t, fakeengine.Script{})
+	client, err := api.New(api.Options{Endpoint: fake.Endpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	e := &Engine{client: client, apparmor: apparmor.Off(), driver: "cgroupfs"}
+	unused := []string{"image.max_layer_gib", "runtime.selinux"}
+	want := UnusedWarning(unused)
+	for _, rules := range []Rules{{}, {UnusedKeys: unused}, {UnusedKeys: unused}, {}} {
+		e.SetRules(rules)
+		info, err := e.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := 0
+		for _, warning := range info.Warnings {
+			if warning == want {
+				count++
+			}
+		}
+		if (count == 1) != (len(rules.UnusedKeys) > 0) || count > 1 {
+			t.Errorf("with unused keys %v the warnings are %q", rules.UnusedKeys, slices.Clone(info.Warnings))
+		}
+	}
+}
