@@ -219,7 +219,7 @@ func corpus() map[string]func(*draft) {
 }
 
 // stepInCI is how many cases of a corpus CI leaves out for each one that it takes: `make e2e` takes all.
-const stepInCI = 6
+const stepInCI = 10
 
 // TestSameContainers starts a part of the corpus in both supervisors.
 func TestSameContainers(t *testing.T) {
