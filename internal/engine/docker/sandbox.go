@@ -74,7 +74,7 @@ func (e *Engine) pauseNamespaces(sb *engine.Sandbox) []engine.Namespace {
 	if _, err := e.objects.tree.OfContainer(sb.Pid, pause.EngineID); err != nil {
 		return nil // the pid is no more, or another process's
 	}
-	kinds := []string{"ipc", "uts"}
+	kinds := []string{"ipc"} // each container has a UTS namespace of its own, with the same name in it
 	if pause.SharesPIDs {
 		kinds = append(kinds, "pid")
 	}
