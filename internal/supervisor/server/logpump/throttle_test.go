@@ -171,7 +171,11 @@ func TestNap(t *testing.T) {
 		{wideRoom / 2, napMin},
 		{wideRoom, napMin},
 		{turnMax, 0},
-		{0, 2 * napMin}, {0, 4 * napMin}, {0, 8 * napMin}, {0, napMax}, {0, napMax},
+		{0, 2 * napMin},
+		{0, 4 * napMin},
+		{0, 8 * napMin},
+		{0, napMax},
+		{0, napMax},
 	} {
 		if got := c.nap(step.took); got != step.want {
 			t.Errorf("nap after a turn of %d bytes: %v, want %v", step.took, got, step.want)
