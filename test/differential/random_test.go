@@ -26,7 +26,7 @@ const seedVariable = "BERTH_DIFF_SEED"
 const onlyVariable = "BERTH_DIFF_ONLY"
 
 // randomInCI is how many random containers CI starts on both sides.
-const randomInCI = 20
+const randomInCI = 12
 
 // TestSameRandomContainers starts containers that have several features at once.
 func TestSameRandomContainers(t *testing.T) {

@@ -97,10 +97,11 @@ func (m *Meter) Figures(ctx context.Context, targets map[string]Target, details 
 	close(rest)
 	for range min(runtime.GOMAXPROCS(0), len(targets)) {
 		g.Go(func() error {
+			var reader cgroup.Reader
 			for id := range rest {
 				var f *engine.Figures
 				err := errs.Guard("measurement of "+id, func() (err error) {
-					f, err = m.read(id, targets[id], details)
+					f, err = m.read(&reader, id, targets[id], details)
 					return err
 				})
 				switch {
@@ -132,11 +133,11 @@ func (m *Meter) Figures(ctx context.Context, targets map[string]Target, details 
 	return read, ctx.Err()
 }
 
-func (m *Meter) read(id string, target Target, withDetails bool) (*engine.Figures, error) {
+func (m *Meter) read(reader *cgroup.Reader, id string, target Target, withDetails bool) (*engine.Figures, error) {
 	if len(target.Cgroups) == 0 {
 		return nil, fmt.Errorf("cgroup of %s: %w", id, errs.NotFound)
 	}
-	stats, err := target.Cgroups.Stats()
+	stats, err := reader.Stats(target.Cgroups)
 	if err != nil {
 		return nil, err
 	}

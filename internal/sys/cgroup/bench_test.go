@@ -28,9 +28,10 @@ func BenchmarkStats(b *testing.B) {
 		}
 	}
 	paths := Paths{"": dir}
+	var reader Reader
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := paths.Stats(); err != nil {
+		if _, err := reader.Stats(paths); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // reader reads files of cgroups. A file that is not there is empty; the first
-// other error stays. A caller that reads often gives it a buffer on its stack.
+// other error stays.
 type reader struct {
 	read   int
 	err    error
@@ -33,8 +33,11 @@ func (r *reader) result(paths Paths) error {
 	return nil
 }
 
-// roomForFile is enough for most of these files.
-const roomForFile = 4 << 10
+// roomForFile is enough for most of these files, roomForNumbers for the smaller ones.
+const (
+	roomForFile    = 4 << 10
+	roomForNumbers = 512
+)
 
 // maxFile is more than any of these files holds; a longer one is cut.
 const maxFile = 64 << 10

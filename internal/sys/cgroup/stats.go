@@ -46,25 +46,28 @@ type Stall struct {
 	Total                uint64
 }
 
+// Reader reads the figures of many cgroups, one after the other, into one buffer. The zero value is
+// ready. It is not safe for concurrent use.
+type Reader struct{ buffer []byte }
+
 // Stats reads the figures of a cgroup in one pass, without Details. Kind NotFound when
 // the cgroup is gone. Counters of a missing controller are 0.
-func (p Paths) Stats() (Stats, error) {
+func (b *Reader) Stats(p Paths) (Stats, error) {
 	s := Stats{At: time.Now()}
-	var room [roomForFile]byte
-	r := reader{buffer: room[:0]}
+	r := reader{buffer: b.buffer}
 	if p.unified() {
 		statsV2(&r, &s, p[""])
 	} else {
 		statsV1(&r, &s, p)
 	}
+	b.buffer = r.buffer
 	return s, r.result(p)
 }
 
 // CPU reads only how many nanoseconds of CPU a cgroup has used. Kind NotFound when
 // the cgroup is gone.
 func (p Paths) CPU() (uint64, error) {
-	var room [512]byte
-	r := reader{buffer: room[:0]}
+	r := reader{buffer: make([]byte, 0, roomForNumbers)}
 	var used uint64
 	if p.unified() {
 		used = micro(r.keyed(p[""], "cpu.stat").get("usage_usec"))

@@ -22,7 +22,7 @@ func TestStatsV2(t *testing.T) {
 		"pids.current":        "3\n",
 		"cpu.pressure":        "some avg10=1.50 avg60=0.25 avg300=0.00 total=42\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
 	})
-	got, err := Paths{"": dir}.Stats()
+	got, err := new(Reader).Stats(Paths{"": dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestStatsV2(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if _, err := (Paths{"": filepath.Join(dir, "gone")}).Stats(); !errors.Is(err, errs.NotFound) {
+	if _, err := new(Reader).Stats(Paths{"": filepath.Join(dir, "gone")}); !errors.Is(err, errs.NotFound) {
 		t.Errorf("a cgroup that is gone: %v, want kind NotFound", err)
 	}
 }
@@ -52,7 +52,7 @@ func TestStatsV1(t *testing.T) {
 		"memory.memsw.usage_in_bytes": "1100\n",
 		"memory.stat":                 "total_rss 300\ntotal_inactive_file 2000\ntotal_pgfault 12\ntotal_pgmajfault 2\nhierarchical_memory_limit 9223372036854771712\nhierarchical_memsw_limit 9223372036854771712\n",
 	})
-	got, err := Paths{"memory": memory, "cpuacct": cpu, "pids": pids}.Stats()
+	got, err := new(Reader).Stats(Paths{"memory": memory, "cpuacct": cpu, "pids": pids})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func FuzzStats(f *testing.F) {
 		})
 		for _, tree := range []*Tree{{V2: true, mounts: map[string]string{"": dir}}, {mounts: map[string]string{"memory": dir, "cpu": dir, "blkio": dir}}} {
 			paths := tree.Paths("/")
-			_, err := paths.Stats()
+			_, err := new(Reader).Stats(paths)
 			_, detailsErr := paths.Details()
 			if err != nil || detailsErr != nil {
 				t.Errorf("figures that make no sense: %v, %v", err, detailsErr)
