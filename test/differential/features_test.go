@@ -370,7 +370,13 @@ func mountFeatures() map[string]forms {
 			},
 			"absent": func(d *draft) { d.in.Rootfs += "-absent" },
 			"empty": func(d *draft) {
-				d.trial.prepare = func(_ *side, root string) error { return errors.Join(os.RemoveAll(root), os.Mkdir(root, 0o755)) }
+				d.trial.prepare = func(_ *side, root string) error {
+					entries, err := os.ReadDir(root)
+					for _, e := range entries {
+						err = errors.Join(err, os.RemoveAll(filepath.Join(root, e.Name())))
+					}
+					return err
+				}
 			},
 			"shared mount": func(d *draft) {
 				d.trial.overlay = true
