@@ -100,7 +100,7 @@ func (r *result) ratios() map[string]float64 {
 					continue
 				}
 				for _, c := range comparisons(peers) {
-					if c == betweenEngines {
+					if c == betweenEngines() {
 						continue
 					}
 					if ratio, ok := f.ratio(c); ok {
