@@ -21,8 +21,8 @@ import (
 func TestReboot(t *testing.T) {
 	b := harness.Start(t, harness.Options{BinDir: harness.Bootable(t)})
 	b.MustCLI("image", "import", "--pin", filepath.Join(b.Dir, "busybox.tar"))
-	images := listImages(t, b)
 	ended := b.RunPod("ended", "echo last words; exit 3")
+	images := listImages(t, b) // with the one of the pause container, if the engine has one
 	b.AwaitExit(ended.Container)
 	clean := b.RunPod("clean", "exit 0")
 	b.AwaitExit(clean.Container)
