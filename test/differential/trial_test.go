@@ -66,12 +66,20 @@ type result struct {
 	wrong []string
 }
 
+// filesOfHost is the field with the files in a container's directory on the host.
+const filesOfHost = "files of the host"
+
 // compare runs a trial on both sides and reports each difference. It returns the answer of the
 // own side.
 func (p *pair) compare(t *testing.T, tr trial) result {
 	t.Helper()
 	lib, own := p.run(t, tr)
 	moreExact(lib.seen, own.seen)
+	if lib.container == nil && own.container == nil {
+		// How far each came before it refused is its own affair. What it must not touch, sound checks.
+		delete(lib.seen, filesOfHost)
+		delete(own.seen, filesOfHost)
+	}
 	if lines := difference(lib.seen, own.seen); len(lines) > 0 && tr.mayDiffer == "" {
 		shown := lines[:min(len(lines), 60)]
 		t.Errorf("%s (%s) differs in %d lines:\n  %s\nlibcontainer said %q\nown said %q\nspec: %s", tr.id, tr.what, len(lines),
@@ -174,7 +182,7 @@ func (s *side) try(tr trial) (r result) {
 	r.err = errors.Join(r.err, s.client.Remove(ctx, tr.id))
 	stopRaces()
 	r.wrong = append(r.wrong, sound(r.seen, tr, filepath.Join(s.dir, "c", tr.id))...)
-	r.seen["files of the host"] = s.files(filepath.Join(s.dir, "c", tr.id))
+	r.seen[filesOfHost] = s.files(filepath.Join(s.dir, "c", tr.id))
 	r.seen["mounts of the host that came"] = without(s.hostMounts(tr.id), before)
 	r.seen["mounts of the host that went"] = without(before, s.hostMounts(tr.id))
 	if _, err := os.Lstat(filepath.Join(s.state, "runc", tr.id)); err == nil {
