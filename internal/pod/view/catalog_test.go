@@ -40,21 +40,7 @@ func newView(t testing.TB) *View {
 	return New(nil, records, source, job.NewTable(nil, nil, nil, nil, nil))
 }
 
-// kubeletSandbox and kubeletContainer are records of an ordinary pod.
-func kubeletSandbox(n int) *record.Sandbox {
-	return &record.Sandbox{
-		ID: fmt.Sprintf("%064x", n), State: record.SandboxReady, CreatedAt: int64(n),
-		Config: store.MessageOf(&runtimeapi.PodSandboxConfig{
-			Metadata: &runtimeapi.PodSandboxMetadata{Name: fmt.Sprintf("web-6d4b75cb6d-%05d", n), Namespace: "default", Uid: fmt.Sprintf("5f0b1c9e-3f0e-4a52-9d0c-%012d", n)},
-			Labels: map[string]string{
-				"app": "web", "pod-template-hash": "6d4b75cb6d", "io.kubernetes.pod.name": fmt.Sprintf("web-6d4b75cb6d-%05d", n),
-				"io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": fmt.Sprintf("5f0b1c9e-3f0e-4a52-9d0c-%012d", n),
-			},
-			Annotations: map[string]string{"kubernetes.io/config.seen": "2026-11-23T10:00:00.000000000Z", "kubernetes.io/config.source": "api"},
-		}),
-	}
-}
-
+// kubeletContainer is the record of a container of an ordinary pod.
 func kubeletContainer(n int, state record.ContainerState) *record.Container {
 	return &record.Container{
 		ID: fmt.Sprintf("c%063x", n), SandboxID: fmt.Sprintf("%064x", n), State: state, CreatedAt: int64(n),
@@ -96,7 +82,7 @@ func TestListsFollowEachChange(t *testing.T) {
 	states := []record.ContainerState{record.ContainerCreating, record.ContainerCreated, record.ContainerRunning, record.ContainerExited}
 	present := map[int]*record.Container{}
 	running := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}
-	for range 500 {
+	for range 200 {
 		n := random.IntN(20)
 		rec := kubeletContainer(n, states[random.IntN(len(states))])
 		rec.CreatedAt = int64(n / 3) // some are of one time
@@ -142,21 +128,19 @@ func TestListsFollowEachChange(t *testing.T) {
 // A list that begins after a change has returned shows the change, whatever lists run at the time.
 func TestNoListIsStale(t *testing.T) {
 	v := newView(t)
-	const containers, changes = 8, 50
+	const containers, changes = 4, 20
 	done := make(chan struct{})
 	var readers, writers sync.WaitGroup
-	for range 2 {
-		readers.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-					listedContainers(t, v, nil)
-				}
+	readers.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				listedContainers(t, v, nil)
 			}
-		})
-	}
+		}
+	})
 	for n := range containers {
 		rec := kubeletContainer(n, record.ContainerRunning)
 		if err := v.records.Containers.Create(rec.ID, rec); err != nil {
