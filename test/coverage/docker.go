@@ -61,6 +61,7 @@ const (
 	ownRuntime  = "it attacks the OCI runtime, which is the engine's own"
 	labels      = "it is about labels of SELinux, which the engine sets"
 	podInit     = "it is about berth's own init of a pod; the engine's is the pause container, which has nothing of the host"
+	ownVolumes  = "it is about the volumes of images that berth makes; the engine's are its anonymous volumes"
 	hostDisks   = "it fills what the host has, and the engine with it"
 )
 
@@ -82,11 +83,12 @@ func withoutDocker() map[string]string {
 			"TestServeNeedsRoot", "TestServeTwice", "TestSocketPlaces", "TestInterruptedStarts", "TestReload", "TestReadOnlyRoot",
 		},
 		supervisors: {
-			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory",
+			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory", "TestProbesOfAHundredContainers",
 			"TestLeak", "TestSessionsLeaveNothing",
 		},
 		podInit:    {"TestPodInitIsNoWayToTheHost", "TestPodInitServesItsPod"},
 		ownStore:   {"TestPreloadedImages", "TestDaemonStartsWithADamagedImageStore", "TestDaemonServesBeforeItsBacklogIsRemoved"},
+		ownVolumes: {"TestImageDefinedVolumes"},
 		ownRuntime: {"TestPathsThatChangeWhileAContainerIsMade"},
 		labels: {
 			"TestSELinuxKeepsPodsApart", "TestSELinuxSharedVolumes", "TestSELinuxPodRun", "TestSELinuxCategoryRange", "TestSELinuxLevelsInAPod",

@@ -188,6 +188,11 @@ func securityFeatures() map[string]forms {
 				d.security.MaskedPaths = []string{"/data/file", "/data/below"}
 				d.security.ReadonlyPaths = []string{"/data/dir", "/data"}
 			},
+			"of a shared volume": func(d *draft) {
+				d.mount("shared", "/data", func(m *runtimeapi.Mount) { m.Propagation = runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL })
+				d.security.MaskedPaths = []string{"/data/file", "/data/below"}
+				d.security.ReadonlyPaths = []string{"/data/dir", "/data"}
+			},
 			"only masked": func(d *draft) { d.security.ReadonlyPaths = nil },
 		},
 		"seccomp": {
@@ -365,7 +370,13 @@ func mountFeatures() map[string]forms {
 			},
 			"absent": func(d *draft) { d.in.Rootfs += "-absent" },
 			"empty": func(d *draft) {
-				d.trial.prepare = func(_ *side, root string) error { return errors.Join(os.RemoveAll(root), os.Mkdir(root, 0o755)) }
+				d.trial.prepare = func(_ *side, root string) error {
+					entries, err := os.ReadDir(root)
+					for _, e := range entries {
+						err = errors.Join(err, os.RemoveAll(filepath.Join(root, e.Name())))
+					}
+					return err
+				}
 			},
 			"shared mount": func(d *draft) {
 				d.trial.overlay = true
@@ -463,13 +474,14 @@ func resourceFeatures() map[string]forms {
 func rlimits(kinds ...string) func(*draft) {
 	return func(d *draft) {
 		for i, kind := range kinds {
-			d.in.Defaults.Rlimits = append(d.in.Defaults.Rlimits, specs.POSIXRlimit{Type: kind, Soft: uint64(8<<20 + i), Hard: uint64(8<<20 + 2*i)})
-			if kind == "RLIMIT_DATA" { // libcontainer's init needs more than 8 MiB
-				d.in.Defaults.Rlimits[i].Soft, d.in.Defaults.Rlimits[i].Hard = 1<<30, 1<<31
+			limit := specs.POSIXRlimit{Type: kind, Soft: uint64(8<<20 + i), Hard: uint64(8<<20 + 2*i)}
+			switch kind {
+			case "RLIMIT_NOFILE":
+				limit.Soft, limit.Hard = 4096, 8192
+			case "RLIMIT_DATA": // libcontainer's init needs more than 8 MiB
+				limit.Soft, limit.Hard = 1<<30, 1<<31
 			}
-			if kind == "RLIMIT_NOFILE" {
-				d.in.Defaults.Rlimits[i].Soft, d.in.Defaults.Rlimits[i].Hard = 4096, 8192
-			}
+			d.in.Defaults.Rlimits = append(d.in.Defaults.Rlimits, limit)
 		}
 	}
 }

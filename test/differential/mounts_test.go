@@ -133,3 +133,18 @@ func (s *side) hostMounts(id string) []string {
 	slices.Sort(lines)
 	return lines
 }
+
+// mountedIn are the mount points in a directory of the host, the last mount first.
+func (s *side) mountedIn(top string) []string {
+	host, err := readMounts("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	var points []string
+	for _, m := range slices.Backward(host) {
+		if strings.HasPrefix(m.Mountpoint, top+"/") {
+			points = append(points, m.Mountpoint)
+		}
+	}
+	return points
+}

@@ -80,11 +80,16 @@ func (s *side) sees(report string) observation {
 			}
 		}
 		if self != "" {
-			line = strings.ReplaceAll(line, "/proc/"+self+"/", "/proc/its own/")
+			line = ownProc(line, self)
 		}
 		o.add("inside "+section, "%s", s.normal(s.named(line)))
 	}
 	return o
+}
+
+// ownProc replaces the number of a process in the paths of its own directory in procfs.
+func ownProc(text, pid string) string {
+	return regexp.MustCompile(`/proc/`+pid+`\b`).ReplaceAllString(text, "/proc/its own")
 }
 
 func reportedPid(report string) string {
@@ -154,7 +159,7 @@ func (s *side) looksAt(pid int) observation {
 			continue
 		}
 		if inner != "" {
-			target = strings.ReplaceAll(target, "/proc/"+inner+"/", "/proc/its own/")
+			target = ownProc(target, inner)
 		}
 		o.add("host links", "%s %s%s", name, s.normal(s.named(target)), s.ownerOf(filepath.Join(proc, name), name))
 	}

@@ -267,6 +267,10 @@ func (s *side) ground(id string) error {
 // clear removes the files of a container.
 func (s *side) clear(id string) error {
 	top := filepath.Join(s.dir, "c", id)
+	// A container that mounts into a shared volume has left copies of its mounts, also below others.
+	for _, at := range s.mountedIn(top) {
+		_ = unix.Unmount(at, unix.MNT_DETACH)
+	}
 	return errors.Join(sysmount.UnmountBelow(top), os.RemoveAll(top), os.RemoveAll(filepath.Join(s.dir, "bundles", id)))
 }
 

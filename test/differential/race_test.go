@@ -170,7 +170,7 @@ func (p *pair) execRaces(t *testing.T, rounds int) {
 	d.trial.prepare = func(s *side, root string) error {
 		return errors.Join(before(s, root), os.Link(filepath.Join(s.dir, "probe"), filepath.Join(root, "b/probe")))
 	}
-	d.trial.races = []exchange{{"rootfs/w/d", "/proc/1/root"}, {"rootfs/b", "/proc/self/fd"}, {"rootfs/etc", hostLink}, {"rootfs/tmp", "/proc/self/cwd"}}
+	d.trial.execRaces = []exchange{{"rootfs/w/d", "/proc/1/root"}, {"rootfs/b", "/proc/self/fd"}, {"rootfs/etc", hostLink}, {"rootfs/tmp", "/proc/self/cwd"}}
 	for i := range rounds {
 		process := plainExec()
 		process.Cwd, process.Args[0] = "/w/d", "/b/probe"

@@ -38,8 +38,9 @@ type trial struct {
 	execs   []execTrial
 	// update changes limits after the start.
 	update *specs.LinuxResources
-	// races are paths that change while the container lives.
-	races []exchange
+	// races are paths that change while the container is created, execRaces those that change
+	// while processes are executed in it.
+	races, execRaces []exchange
 	// mayDiffer says why the starters need not treat the container alike: what must hold for all
 	// containers is still checked.
 	mayDiffer string
@@ -226,6 +227,11 @@ func (s *side) life(ctx context.Context, tr trial, r *result) error {
 		r.seen.add("update", "%v", errs.Kind(err))
 	}
 	r.seen.merge("", s.cgroups(r.container.CgroupPaths, pid))
+	stop, err := swap(filepath.Join(s.dir, "c", tr.id), tr.execRaces)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	for i, e := range tr.execs {
 		seen, note, err := s.exec(ctx, tr.id, fmt.Sprint("e", i), e.process, r.container.CgroupPaths)
 		if err != nil {

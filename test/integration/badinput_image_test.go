@@ -35,14 +35,6 @@ func (x *trial) badArchive(name string, code codes.Code, archive []byte, words .
 	}, code, words}
 }
 
-// wordOfLayers is a word in the message about a layer, none where the engine alone reads layers.
-func (x *trial) wordOfLayers(word string) string {
-	if x.Has(harness.OwnLayers) {
-		return word
-	}
-	return ""
-}
-
 // layered returns a complete archive of an image with these files in its second layer.
 func layered(t *testing.T, files ...imagetest.File) []byte {
 	t.Helper()
@@ -85,7 +77,7 @@ func TestBadArchivesAreRefusedAndLeaveNothing(t *testing.T) {
 				data[len(data)/2] ^= 1
 			}
 			return data
-		}), x.wordOfLayers("layer")),
+		}), "layer"),
 		x.badArchive("a config with a bad digest", invalid, edited(t, oci.Bytes(), func(name string, data []byte) []byte {
 			if strings.HasPrefix(name, "blobs/") {
 				data[len(data)-1] ^= 1

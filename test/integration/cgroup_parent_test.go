@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -48,6 +49,9 @@ func TestProcessesAreBelowTheCgroupParent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func(parent testing.TB) { f.T = parent }(f.T)
 			f.T = t
+			if strings.HasPrefix(name, "users") {
+				f.Needs(t, translate.UserNamespaces)
+			}
 			parent := f.burstable()
 			pod := runPodWith(f.Berth, name, "sleep 1000", func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 				config.Linux.CgroupParent = parent

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
@@ -161,6 +162,9 @@ pod_metrics = ["cpu", "network"]
 		}
 		label := &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}
 		words := []string{"selinux_options", "turned off in the configuration"}
+		if reason := f.Refuses(translate.SELinuxOptions); reason != nil { // which the configuration does not decide
+			words[1] = reason.Error()
+		}
 		config := f.Container("demands-a-label", "exit 0")
 		containerSecurity(config).SelinuxOptions = label
 		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -37,6 +38,9 @@ func TestModesBelowRootAndState(t *testing.T) {
 					container.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
 				},
 			} {
+				if name == "users" && b.Refuses(translate.UserNamespaces) != nil {
+					continue
+				}
 				pod := runPodWith(b, name, "echo line; mkdir -m 777 /open && touch /open/file && exec sleep 100000", change)
 				b.ExecOut(pod.Container, "until [ -e /open/file ]; do sleep 0.05; done")
 				if info, err := os.Stat(pod.LogFile); err != nil || info.Mode().Perm()&0o022 != 0 {
@@ -47,7 +51,7 @@ func TestModesBelowRootAndState(t *testing.T) {
 			for _, dir := range []string{b.Root, b.State} {
 				seen += checkModes(t, dir)
 			}
-			if seen < 50 {
+			if seen < 50 && b.Docker == nil || seen == 0 { // an engine has directories of its own
 				t.Errorf("%d files and directories were looked at", seen)
 			}
 		})

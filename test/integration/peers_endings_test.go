@@ -304,10 +304,15 @@ func descriptorsOfSupervisor(t *testing.T, b *harness.Berth) {
 	b.Await("the descriptors of "+strconv.Itoa(rounds)+" rounds to close", func() bool { return openFiles(t, b) < before+rounds })
 }
 
-// openFiles counts the descriptors of the supervisor's processes.
+// openFiles counts the descriptors of the supervisor's processes. Where an engine has the containers, it
+// counts those of the daemon.
 func openFiles(t *testing.T, b *harness.Berth) (count int) {
 	t.Helper()
-	for _, pid := range supervisorPids(t, b) {
+	pids := supervisorPids(t, b)
+	if !b.Has(harness.Supervisors) {
+		pids = []string{strconv.Itoa(b.DaemonPid())}
+	}
+	for _, pid := range pids {
 		entries, err := os.ReadDir(filepath.Join("/proc", pid, "fd"))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 )
 
@@ -75,6 +76,7 @@ spec:
 // as a volume.
 func TestPodRunSources(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
+	b.Needs(t, translate.ImageMounts)
 	host := filepath.Join(b.Dir, "hostdir")
 	if err := os.Mkdir(host, 0o755); err != nil {
 		t.Fatal(err)

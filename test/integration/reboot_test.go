@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/google/go-cmp/cmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -25,9 +26,13 @@ func TestReboot(t *testing.T) {
 	b.AwaitExit(ended.Container)
 	clean := b.RunPod("clean", "exit 0")
 	b.AwaitExit(clean.Container)
-	running := runPodWith(b, "running", "echo begun; sleep 1000", withMount(&runtimeapi.Mount{
+	mounted := withMount(&runtimeapi.Mount{
 		ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: harness.Busybox},
-	}))
+	})
+	if b.Refuses(translate.ImageMounts) != nil {
+		mounted = func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig) {}
+	}
+	running := runPodWith(b, "running", "echo begun; sleep 1000", mounted)
 	created := b.Create(running.Sandbox, b.Container("created", "exit 0"), running.Config)
 	before := b.Status(ended.Container)
 	address := b.SandboxStatus(running.Sandbox).Network.Ip

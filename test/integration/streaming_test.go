@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -301,7 +300,7 @@ func streamAttachOverDeath(t *testing.T, b *harness.Berth) {
 		done <- (&sessions.Client{Berth: b}).Attach(b.Ctx(), container, sessions.Streams{Stdin: in, Stdout: out})
 	}()
 	for i := range 3 {
-		if i > 0 {
+		if i > 0 && b.Has(harness.Supervisors) {
 			killSupervisor(b)
 		}
 		word := fmt.Sprint("word-", i)
@@ -328,9 +327,7 @@ func streamAttachOverDeath(t *testing.T, b *harness.Berth) {
 func killSupervisor(b *harness.Berth) {
 	b.T.Helper()
 	pid := b.SupervisorPid()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		b.T.Fatal(err)
-	}
+	harness.Kill(b.T, pid)
 	b.Await("another supervisor", func() bool { now := b.SupervisorPid(); return now != 0 && now != pid })
 }
 

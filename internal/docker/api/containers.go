@@ -83,6 +83,13 @@ func (c *Client) ContainerLogs(ctx context.Context, id string, opts client.Conta
 	})
 }
 
+// ContainerStatPath is client.Client.ContainerStatPath.
+func (c *Client) ContainerStatPath(ctx context.Context, id string, opts client.ContainerStatPathOptions) (client.ContainerStatPathResult, error) {
+	return call(ctx, c, "stat in container", func(ctx context.Context, moby *client.Client) (client.ContainerStatPathResult, error) {
+		return moby.ContainerStatPath(ctx, id, opts)
+	})
+}
+
 // CopyFromContainer is client.Client.CopyFromContainer. The caller closes the archive, and ctx must
 // last until then.
 func (c *Client) CopyFromContainer(ctx context.Context, id string, opts client.CopyFromContainerOptions) (client.CopyFromContainerResult, error) {

@@ -172,7 +172,7 @@ func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSa
 	if sandbox.Running && !request.HostNetwork(sandbox.Config) {
 		sandbox.Sandbox.NetNS = e.sandboxPaths(got.ID).netns
 	}
-	sandbox.Sandbox.Backend, err = engine.EncodeBackend(pauseContainer{got.ID})
+	sandbox.Sandbox.Backend, err = engine.EncodeBackend(pauseContainer{EngineID: got.ID, SharesPIDs: sharesPIDs(sandbox.Config)})
 	return sandbox, err
 }
 

@@ -12,6 +12,10 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
+// attachBehind is how far a client may fall behind the container, in bytes. The engine writes to all clients
+// and to the log in turn: one that does not read would hold up the container.
+const attachBehind = 8 << 20
+
 // Attach connects streams to a running container.
 func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 	ctx, stop := context.WithCancel(ctx)
@@ -33,7 +37,7 @@ func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 	})
 	return stream.Copy(ctx, conn.HijackedResponse, stream.Streams{
 		Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, TTY: obj.tty,
-		EndInput: obj.stdinOnce && !obj.tty, Ended: e.endOf(ctx, obj.pid),
+		EndInput: obj.stdinOnce && !obj.tty, Ended: e.endOf(ctx, obj.pid), MayFallBehind: attachBehind,
 	})
 }
 

@@ -113,7 +113,7 @@ func (e *Engine) usersOf(ctx context.Context, in *translate.ContainerInput) (use
 	e.objects.put(in.Spec.ID, object{engineID: bareID})
 	files, err = e.users.Read(ctx, in.Spec.ImageID, bareID)
 	if errors.Is(err, errs.Invalid) {
-		err = fmt.Errorf("config.image.image: %w", err)
+		err = fmt.Errorf("config.image.image: cannot read the users of the image: %w", err)
 	}
 	if err != nil {
 		return users.Files{}, err

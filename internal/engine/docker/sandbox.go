@@ -2,6 +2,8 @@ package docker
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -15,6 +17,8 @@ import (
 type pauseContainer struct {
 	// EngineID is the Docker Engine's id of the pause container.
 	EngineID string `json:"dockerID,omitempty"`
+	// SharesPIDs is true if the containers are in its PID namespace.
+	SharesPIDs bool `json:"sharesPIDs,omitempty"`
 }
 
 // ownCgroupFile records a cgroup parent that the engine made, in the sandbox's directory.
@@ -55,7 +59,35 @@ func (e *Engine) ViewSandbox(sb *engine.Sandbox) engine.SandboxView {
 	if sb.NetNS != "" {
 		view.Namespaces = append(view.Namespaces, engine.Namespace{Type: "network", Path: sb.NetNS})
 	}
+	view.Namespaces = append(view.Namespaces, e.pauseNamespaces(sb)...)
 	return view
+}
+
+// pauseNamespaces are those of the pause container beside that of the network: none of the host's, and
+// none after its end.
+func (e *Engine) pauseNamespaces(sb *engine.Sandbox) []engine.Namespace {
+	var pause pauseContainer
+	if err := sb.DecodeBackend(&pause); err != nil {
+		e.log.Error("cannot read a sandbox's record", "error", err)
+		return nil
+	}
+	if _, err := e.objects.tree.OfContainer(sb.Pid, pause.EngineID); err != nil {
+		return nil // the pid is no more, or another process's
+	}
+	kinds := []string{"ipc"} // each container has a UTS namespace of its own, with the same name in it
+	if pause.SharesPIDs {
+		kinds = append(kinds, "pid")
+	}
+	var own []engine.Namespace
+	for _, kind := range kinds {
+		path := fmt.Sprintf("/proc/%d/ns/%s", sb.Pid, kind)
+		of, err := os.Stat(path)
+		host, hostErr := os.Stat("/proc/self/ns/" + kind) // berth's own are the host's
+		if err == nil && hostErr == nil && !os.SameFile(of, host) {
+			own = append(own, engine.Namespace{Type: kind, Path: path})
+		}
+	}
+	return own
 }
 
 // UpdateSandbox implements engine.Engine.

@@ -65,8 +65,12 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if groups, err := e.podCgroups.Paths(parent); err == nil {
 		e.meter.Watch(spec.ID, groups)
 	}
-	sb.Backend, err = engine.EncodeBackend(pauseContainer{running.ID})
+	sb.Backend, err = engine.EncodeBackend(pauseContainer{EngineID: running.ID, SharesPIDs: sharesPIDs(spec.Config)})
 	return sb, err
+}
+
+func sharesPIDs(config *runtimeapi.PodSandboxConfig) bool {
+	return request.SandboxSecurity(config).GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_POD
 }
 
 // checkDemands refuses profiles that this host cannot enforce: the sandbox fails then, not

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/enginetest"
+	"github.com/berthrun/berth/internal/engine/native"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -203,6 +204,24 @@ func TestTTYAndExec(t *testing.T) {
 	if out, code := w.exec(c, "echo $HOSTNAME; id -u; exit 5"); out != "web-0\n0\n" || code != 5 {
 		t.Errorf("exec: %q, %d", out, code)
 	}
+}
+
+// TestInspectShowsTheStarter: an ordinary container and a privileged one take berth's own init, unless the
+// rules say otherwise.
+func TestInspectShowsTheStarter(t *testing.T) {
+	w := newWorld(t)
+	spec, sb := w.sandbox(func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	check := func(c *engine.ContainerSpec, starter string, hasReason bool) {
+		t.Helper()
+		shown, err := w.Inspect(context.Background(), &engine.InspectSpec{ContainerID: c.ID})
+		if err != nil || shown["starter"] != starter || (shown["starterReason"] != nil) != hasReason {
+			t.Errorf("inspect shows %v, %v, %v, want %s", shown["starter"], shown["starterReason"], err, starter)
+		}
+	}
+	check(w.container(spec, sb, "sleep 1000", nil), "own", false)
+	check(w.container(spec, sb, "sleep 1000", func(c *engine.ContainerSpec) { security(c).Privileged = true }), "own", false)
+	w.SetRules(native.Rules{NoOwnInit: true})
+	check(w.container(spec, sb, "sleep 1000", nil), "libcontainer", true)
 }
 
 func TestStatsArePlausible(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images/converter/uncompress"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	localcontent "github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -74,8 +75,34 @@ func (st *staging) check(ctx context.Context, s *Images, found archive.Image) (*
 		if err := st.present(ctx, layer); err != nil {
 			return nil, fmt.Errorf("image %s: layer %d: %w", found, i, err)
 		}
+		if err := st.checkContent(ctx, layer, t.Image.RootFS.DiffIDs[i]); err != nil {
+			return nil, fmt.Errorf("image %s: layer %d: %w", found, i, err)
+		}
 	}
 	return &staged{found, t}, nil
+}
+
+// checkContent compares the content of a layer with what the config of the image says. Engines with the
+// containerd image store load an image without it.
+func (st *staging) checkContent(ctx context.Context, layer imagespec.Descriptor, diffID digest.Digest) (err error) {
+	reader, err := st.content.ReaderAt(ctx, layer)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	plain, err := compression.DecompressStream(content.NewReader(reader))
+	if err != nil {
+		return fmt.Errorf("cannot decompress it: %w: %w", err, errs.Invalid)
+	}
+	defer plain.Close()
+	found, err := digest.FromReader(plain)
+	if err != nil {
+		return fmt.Errorf("cannot decompress it: %w: %w", err, errs.Invalid)
+	}
+	if found != diffID {
+		return fmt.Errorf("its content has the digest %s, and the config of the image says %s: %w", found, diffID, errs.Invalid)
+	}
+	return nil
 }
 
 // present is the tree.Provide of what the archive has.

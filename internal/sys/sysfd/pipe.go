@@ -73,23 +73,15 @@ func ReopenPipe(f *os.File, access int) (*os.File, error) {
 	return openPipe("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), id, access)
 }
 
-// GrowPipe makes a pipe at least n bytes large, without losing its content, and returns its size. An
-// unprivileged process may not do that beyond fs.pipe-max-size, and its user not beyond
-// fs.pipe-user-pages-soft for all pipes: then the pipe stays as large as it is, and the error wraps
-// the kernel's.
-func GrowPipe(f *os.File, n int) (int, error) {
-	size, err := unix.FcntlInt(f.Fd(), unix.F_GETPIPE_SZ, 0)
-	if err != nil {
-		return 0, fmt.Errorf("cannot get the size of a pipe: %w", err)
+// ResizePipe makes a pipe n bytes large, rounded up by the kernel. The content stays. An unprivileged
+// process may not go beyond fs.pipe-max-size, and its user not beyond fs.pipe-user-pages-soft for all
+// pipes (EPERM); a pipe cannot become smaller than its content (EBUSY). Then it stays as large as it
+// is, and the error wraps the kernel's.
+func ResizePipe(f *os.File, n int) error {
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETPIPE_SZ, n); err != nil {
+		return fmt.Errorf("cannot make a pipe %d bytes large: %w", n, err)
 	}
-	if size >= n {
-		return size, nil
-	}
-	grown, err := unix.FcntlInt(f.Fd(), unix.F_SETPIPE_SZ, n)
-	if err != nil {
-		return size, fmt.Errorf("cannot make a pipe larger than %d bytes: %w", size, err)
-	}
-	return grown, nil
+	return nil
 }
 
 // PipeID returns the id of the pipe behind f, unique while any process holds the

@@ -23,6 +23,9 @@ type Proc struct {
 	PPid  int
 	// Session is the pid of the process that began the session.
 	Session int
+	// Exiting is true once the process has begun to end. The init of a PID namespace stays so until the
+	// other processes of its namespace have ended.
+	Exiting bool
 	// Start is the start time in clock ticks since boot: with Pid and the boot id
 	// it names one process. A zombie still has it.
 	Start uint64
@@ -63,7 +66,8 @@ func ReadProc(pid int) (Proc, error) {
 // parseStat reads one stat line. The name of the program (field 2) may hold
 // blanks and brackets: the fields are counted from the last bracket.
 func parseStat(data []byte) (Proc, error) {
-	const state, ppid, session, start, exitCode = 3, 4, 6, 22, 52 // field numbers of proc(5)
+	const state, ppid, session, flags, start, exitCode = 3, 4, 6, 9, 22, 52 // field numbers of proc(5)
+	const exiting = 4                                                       // PF_EXITING of the kernel
 	end := bytes.LastIndexByte(data, ')')
 	if end < 0 {
 		return Proc{}, errors.New("no program name in the stat line")
@@ -84,6 +88,11 @@ func parseStat(data []byte) (Proc, error) {
 	if p.Session, err = strconv.Atoi(fields[session-state]); err != nil {
 		return Proc{}, err
 	}
+	bits, err := strconv.ParseUint(fields[flags-state], 10, 32)
+	if err != nil {
+		return Proc{}, err
+	}
+	p.Exiting = bits&exiting != 0
 	if p.Start, err = strconv.ParseUint(fields[start-state], 10, 64); err != nil {
 		return Proc{}, err
 	}

@@ -114,8 +114,11 @@ func TestParseStatCountsFromTheLastBracket(t *testing.T) {
 	tail := " 0 0 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 987654 0"
 	line := "42 (a ) R 1 (b) Z 7" + tail
 	p, err := parseStat([]byte(line))
-	if err != nil || p.State != 'Z' || p.PPid != 7 || p.Start != 987654 {
+	if err != nil || p.State != 'Z' || p.PPid != 7 || p.Start != 987654 || p.Exiting {
 		t.Errorf("%+v %v", p, err)
+	}
+	if p, err := parseStat([]byte("42 (a) S 7 0 0 0 0 4194308" + tail[len(" 0 0 0 0 0"):])); err != nil || !p.Exiting || p.Start != 987654 {
+		t.Errorf("a process that ends: %+v %v", p, err)
 	}
 	for _, bad := range []string{"", "42 (x", "42 (x) Z", "42 (x) Z y" + tail} {
 		if _, err := parseStat([]byte(bad)); err == nil {

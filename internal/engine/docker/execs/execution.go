@@ -111,7 +111,7 @@ func (x *execution) notExecuted(ctx context.Context) error {
 // moment later than its runtime does, which executes no command in the container any more.
 func hasEnded(pid int) bool {
 	proc, err := sysproc.ReadProc(pid)
-	return errors.Is(err, errs.NotFound) || err == nil && proc.Zombie()
+	return errors.Is(err, errs.NotFound) || err == nil && (proc.Zombie() || proc.Exiting)
 }
 
 // cannotExecute and the codes above it are those of a command that was never executed, if it has

@@ -21,24 +21,34 @@ type buffer struct {
 	chunks  [][]byte
 	held    int
 	limit   int
+	// drops is true if the output ends at the limit. Otherwise it waits for the reader.
+	drops bool
 	// end is what the reader gets after the last byte, nil while more may come.
 	end error
 	// abandoned is true when nothing is read any more.
 	abandoned bool
 }
 
-func newBuffer() *buffer {
+// newBuffer returns a buffer whose reader may be that many bytes behind and is dropped then. With 0 the
+// writer waits for it.
+func newBuffer(behind int) *buffer {
 	b := &buffer{limit: heldWhileRunning}
+	if behind > 0 {
+		b.limit, b.drops = behind, true
+	}
 	b.changed.L = &b.mu
 	return b
 }
 
 // Write keeps a copy of p. It waits while too much is held. io.ErrClosedPipe when nothing is read
-// any more, errFull when the program has ended and the last limit is reached.
+// any more, errBehind when the reader is dropped, errFull when the program has ended and the last limit is reached.
 func (b *buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.held >= b.limit && !b.abandoned {
+		if b.drops {
+			return 0, errBehind
+		}
 		if b.limit == heldAfterEnd {
 			return 0, errFull
 		}
@@ -79,7 +89,7 @@ func (b *buffer) finish(err error) {
 
 // programEnded raises the limit, so that all that the engine holds is read at once.
 func (b *buffer) programEnded() {
-	b.update(func() { b.limit = heldAfterEnd })
+	b.update(func() { b.limit = max(b.limit, heldAfterEnd) })
 }
 
 // abandon says that nothing is read any more.

@@ -35,6 +35,9 @@ type Streams struct {
 	// Silence is how long the engine may deliver nothing after Ended before the output counts as
 	// whole: a child of the program may hold it open. 0 waits for the engine.
 	Silence time.Duration
+	// MayFallBehind is how many bytes of the output the client may not have read before it is dropped. 0:
+	// the program waits for the client, and so does whatever else gets its output.
+	MayFallBehind int
 }
 
 // lateMax bounds how long output is read after the end of a program whose child writes on.
@@ -44,11 +47,14 @@ const lateMax = 5 * time.Second
 // reads it.
 var errFull = fmt.Errorf("the program has ended, a child of it writes faster than the client reads, and the rest of the output was dropped: %w", errs.Exhausted)
 
+// errBehind is the end of the output of a client that was dropped.
+var errBehind = fmt.Errorf("client fell behind the container and was dropped: it has not read megabytes of output: %w", errs.Exhausted)
+
 // Copy copies between a client and a connection to the Docker Engine until the output
 // ends and is delivered, or ctx ends. It closes the connection. Kind Exhausted when output was
 // dropped because the client reads too slowly.
 func Copy(ctx context.Context, conn client.HijackedResponse, s Streams) error {
-	held := newBuffer()
+	held := newBuffer(s.MayFallBehind)
 	stop := context.AfterFunc(ctx, func() {
 		conn.Close()
 		held.finish(ctx.Err())

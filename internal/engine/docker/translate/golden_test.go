@@ -77,16 +77,16 @@ func kubelets(facts Facts) (SandboxInput, ContainerInput) {
 		ImageConfig: imagespec.ImageConfig{Entrypoint: []string{"/server"}, Cmd: []string{"--port=80"}, Env: []string{"PATH=/bin"}, WorkingDir: "/srv"},
 	}
 	return SandboxInput{
-			Spec: sandbox, Hostname: "web", Name: labels.SandboxName(pod), Image: "sha256:pause", Labels: labels.OfSandbox(sandbox, "default"),
-			CgroupParent: parent, Seccomp: filter, Facts: facts,
-		}, ContainerInput{
-			Spec: spec, Name: labels.ContainerName(config, pod), Labels: labels.OfContainer(spec, "default", "pause1"),
-			SandboxID: "pause1", TargetID: "target1", CgroupParent: parent, Seccomp: filter, AppArmor: "berth-default",
-			Defaults: ocispec.Defaults{Env: []string{"TZ=UTC"}, Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 524288}}},
-			User:     ocispec.User{UID: 1000, GID: 1001, Groups: []uint32{1001, 50}},
-			Devices:  []ocispec.Device{{Path: "/dev/inner", Source: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Access: "rw"}},
-			Facts:    facts,
-		}
+		Spec: sandbox, Hostname: "web", Name: labels.SandboxName(pod), Image: "sha256:pause", Labels: labels.OfSandbox(sandbox, "default"),
+		CgroupParent: parent, Seccomp: filter, Facts: facts,
+	}, ContainerInput{
+		Spec: spec, Name: labels.ContainerName(config, pod), Labels: labels.OfContainer(spec, "default", "pause1"),
+		SandboxID: "pause1", TargetID: "target1", CgroupParent: parent, Seccomp: filter, AppArmor: "berth-default",
+		Defaults: ocispec.Defaults{Env: []string{"TZ=UTC"}, Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 524288}}},
+		User:     ocispec.User{UID: 1000, GID: 1001, Groups: []uint32{1001, 50}},
+		Devices:  []ocispec.Device{{Path: "/dev/inner", Source: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Access: "rw"}},
+		Facts:    facts,
+	}
 }
 
 // TestGoldenRequests: what each kind of engine gets for the same pod.

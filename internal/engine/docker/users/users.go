@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"sync"
 
@@ -64,6 +65,13 @@ func Bare(name, imageID string, labels map[string]string) client.ContainerCreate
 // Read reads the files of an image from a container of it that Bare describes, and keeps them.
 // engineID is the Docker Engine's id of that container.
 func (r *Reader) Read(ctx context.Context, imageID, engineID string) (files Files, err error) {
+	// The engine itself opens both files when it sends one of them, and when it starts the container. Of a
+	// pipe it would wait for a writer, and with it each call about the container.
+	for _, path := range []string{"/etc/passwd", "/etc/group"} {
+		if err := r.check(ctx, engineID, path); err != nil {
+			return Files{}, err
+		}
+	}
 	if files.Passwd, err = r.file(ctx, engineID, "/etc/passwd"); err != nil {
 		return Files{}, err
 	}
@@ -85,6 +93,28 @@ func (r *Reader) Read(ctx context.Context, imageID, engineID string) (files File
 // maxLinks bounds how many links a file of an image may lead through.
 const maxLinks = 8
 
+// check refuses a pipe or a device in the place of a file. Kind Invalid.
+func (r *Reader) check(ctx context.Context, engineID, path string) error {
+	const others = fs.ModeNamedPipe | fs.ModeDevice | fs.ModeCharDevice | fs.ModeSocket
+	for range maxLinks {
+		got, err := r.client.ContainerStatPath(ctx, engineID, client.ContainerStatPathOptions{Path: path})
+		if errors.Is(err, errs.NotFound) || faults.IsLinkLoop(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot look at %s of the image: %w", path, err)
+		}
+		if got.Stat.Mode&others != 0 {
+			return fmt.Errorf("%s of the image is a pipe or a device, and must be a file: %w", path, errs.Invalid)
+		}
+		if got.Stat.Mode&fs.ModeSymlink == 0 || got.Stat.LinkTarget == "" {
+			return nil
+		}
+		path = got.Stat.LinkTarget // from the root of the container
+	}
+	return nil
+}
+
 // file returns the content of a file of a container, nil if it has something else in its place. It
 // reads one byte more than the longest file of users, so that a longer one is found out.
 func (r *Reader) file(ctx context.Context, engineID, path string) ([]byte, error) {
@@ -97,9 +127,6 @@ func (r *Reader) file(ctx context.Context, engineID, path string) ([]byte, error
 			return nil, fmt.Errorf("cannot read %s of the image: %w", path, err)
 		}
 		content, link, err := first(got)
-		if errors.Is(err, errs.Invalid) {
-			return nil, fmt.Errorf("%s of the image %w", path, err)
-		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s of the image: %w", path, err)
 		}
@@ -111,8 +138,7 @@ func (r *Reader) file(ctx context.Context, engineID, path string) ([]byte, error
 	return nil, nil
 }
 
-// first reads the only entry of an archive. link is true for a symbolic link. Kind Invalid for a pipe or
-// a device: the Docker Engine reads the file when it starts the container, and would never end.
+// first reads the only entry of an archive. link is true for a symbolic link.
 func first(got client.CopyFromContainerResult) (content []byte, link bool, err error) {
 	defer got.Content.Close()
 	entries := tar.NewReader(got.Content)
@@ -122,8 +148,6 @@ func first(got client.CopyFromContainerResult) (content []byte, link bool, err e
 		return nil, false, err
 	case header.Typeflag == tar.TypeSymlink:
 		return nil, got.Stat.LinkTarget != "", nil
-	case header.Typeflag == tar.TypeFifo, header.Typeflag == tar.TypeChar, header.Typeflag == tar.TypeBlock:
-		return nil, false, fmt.Errorf("is a pipe or a device, and must be a file: %w", errs.Invalid)
 	case header.Typeflag != tar.TypeReg:
 		return nil, false, nil
 	}

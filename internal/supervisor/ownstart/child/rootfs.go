@@ -153,10 +153,12 @@ func (c *container) protectPath(name string) error {
 		return err
 	}
 	defer unix.Close(tree)
-	if err := change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false); err != nil {
+	// In a volume that is shared with the host, the clone appears on the host, too. There it stays writable:
+	// only what is set before would come with it.
+	if err := attach(tree, target); err != nil {
 		return err
 	}
-	return attach(tree, target)
+	return change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false)
 }
 
 // mask hides what is at the masked paths: files behind the container's /dev/null, directories behind an

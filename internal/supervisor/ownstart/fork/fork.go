@@ -114,7 +114,8 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("cannot prepare a thread: %w", err)
 	}
-	for _, ns := range r.Join {
+	before, inPID := splitPID(r.Join)
+	for _, ns := range before {
 		if err := unix.Setns(int(ns.File.Fd()), ns.Kind); err != nil {
 			return fmt.Errorf("cannot join namespace %s: %w", ns.File.Name(), &JoinError{err})
 		}
@@ -133,6 +134,10 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 		Files: []uintptr{r.Stdio[0].Fd(), r.Stdio[1].Fd(), r.Stdio[2].Fd(), socket.Fd()},
 		Sys:   &syscall.SysProcAttr{Cloneflags: r.New, Setsid: true, PidFD: &pidfd},
 	}
+	if inPID != nil {
+		attr.Env = append(attr.Env, enterEnv)
+		attr.Files = append(attr.Files, inPID.File.Fd())
+	}
 	if r.Cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(r.Cgroup.Fd())
 	}
@@ -144,8 +149,10 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 		return errors.New("cannot start a child: the kernel gives no pidfd")
 	}
 	child.Pid = pid
-	child.Pidfd, err = sysproc.NewPidfd(pidfd)
-	return err
+	if child.Pidfd, err = sysproc.NewPidfd(pidfd); err != nil || inPID == nil {
+		return err
+	}
+	return child.awaitEntered()
 }
 
 // JoinError is the kernel's refusal of a namespace to join.

@@ -95,6 +95,11 @@ func (c *Child) Kill() {
 	c.Conn.Close()
 	// It may have ended by itself.
 	_ = sysproc.SignalPidfd(c.Pidfd, syscall.SIGKILL)
+	c.reap()
+}
+
+// reap waits for the end of a child that ends, and reaps it. It closes Pidfd.
+func (c *Child) reap() {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

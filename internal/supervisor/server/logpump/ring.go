@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/errs"
@@ -31,10 +32,19 @@ import (
 const (
 	// ringSlots is how many streams have a ring at the same time. Further ones use their stages.
 	ringSlots = 8
-	// ringAfter is how many large pieces in a row a stream needs to get a ring.
+	// ringAfter is how many large pieces a stream needs to get a ring, each within bigWithin after
+	// the one before it.
 	ringAfter = 4
+	bigWithin = 20 * time.Millisecond
 	// ringIdle is after how many turns without output a stream gives its ring back.
 	ringIdle = 8
+	// wideRoom is the room of the pipe of a stream with a ring: the container and its pump shall both
+	// find work for some time, and not wake each other for each piece. The pages belong to the
+	// container, which pays for what it has written.
+	wideRoom = 512 << 10
+	// pipeRoom is the room of all other pipes, the kernel's default. Wide pipes count against a limit
+	// that all processes of one user share.
+	pipeRoom = 64 << 10
 )
 
 // seal is what the end of an unread page of a ring contains.
@@ -155,7 +165,6 @@ func (r *ring) close() {
 // enterRing moves a stream into a ring if one is free. Without one, and without memory for it, the
 // stream continues with its stage. No write is unfinished.
 func (p *Pump) enterRing(s *stream) error {
-	s.bigPieces = 0
 	select {
 	case p.loop.ringSlots <- struct{}{}:
 	default:
@@ -164,6 +173,7 @@ func (p *Pump) enterRing(s *stream) error {
 	r, err := createRing(ringPath(p.cfg.Dir, s.id), ringRoom(p.maxText))
 	if err != nil {
 		p.loop.ringSlots.free()
+		s.bigPieces = 0
 		p.cfg.Log.Debug("no ring for a container that writes a lot", "error", err)
 		return nil
 	}
@@ -176,7 +186,8 @@ func (p *Pump) enterRing(s *stream) error {
 		return fmt.Errorf("cannot read a log stage: %w", err)
 	}
 	p.journal.useRing(s.id, size-waiting, ringPosition{room: r.room, size: size})
-	s.ring, s.hasSlot, s.idleTurns = r, true, 0
+	s.ring, s.hasSlot, s.idleTurns, s.bigPieces = r, true, 0, 0
+	s.resize(wideRoom)
 	s.move(size-waiting, size)
 	s.holes = 0
 	if err := s.stage.Truncate(0); err != nil {
@@ -201,6 +212,7 @@ func (p *Pump) leaveRing(s *stream) error {
 	s.move(0, waiting)
 	s.holes = 0
 	p.dropRing(s)
+	s.resize(pipeRoom)
 	if err := os.Remove(ringPath(p.cfg.Dir, s.id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot remove a ring of output: %w", err)
 	}
@@ -232,6 +244,13 @@ func (p *Pump) dropRing(s *stream) {
 		p.loop.ringSlots.free()
 	}
 	s.hasSlot = false
+}
+
+// resize changes the room of the pipe. It stays as it is without the permission, or while more is in it.
+func (s *stream) resize(room int) {
+	if s.pipe != nil {
+		_ = sysfd.ResizePipe(s.pipe, room) // costs speed, or some memory later
+	}
 }
 
 // move changes the offsets of the stream's unconsumed bytes: they are from begin to end now.

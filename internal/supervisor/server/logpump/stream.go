@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -17,10 +18,6 @@ const (
 	// has written nothing to the log. When the log cannot be written, twice that and an
 	// unfinished line bound the unconsumed bytes of a stage.
 	spliceMax = 64 << 10
-	// wideRoom is the room of the pipe of a container that fills its pipe: such a container
-	// and its pump shall both find work for some time, and not wake each other for each
-	// piece. The pages belong to the container, which pays for what it has written.
-	wideRoom = 512 << 10
 	// trimEvery is how much consumed output a stage keeps before its space is freed,
 	// while the container writes.
 	trimEvery = 256 << 10
@@ -44,20 +41,16 @@ type stream struct {
 	hasSlot bool
 	// idleTurns is how many turns have begun since the ring got something.
 	idleTurns int
-	// bigPieces is how many pieces in a row, read into the stage, were large.
+	// bigPieces is how many large pieces were read into the stage, each within bigWithin after the
+	// one before it, lastBig when the last one was.
 	bigPieces int
+	lastBig   time.Time
 
 	size     int64 // of the stage
 	consumed int64 // as in the record
 	teed     int64 // what subscribers were given
 	holes    int64 // the stage has no space before this
 	total    int64 // taken from the pipe by this process
-
-	// room is the size of the pipe, 0 if it is not known. fixed is true when it cannot grow.
-	room  int
-	fixed bool
-	// fullTurns is how often in a row the pipe was found full.
-	fullTurns int
 
 	// busy is true when the pipe may have data, so it is not armed.
 	busy bool
@@ -120,9 +113,8 @@ func (s *stream) fill(room int) (int, error) {
 	}
 	s.size += int64(n)
 	s.total += int64(n)
-	s.widen(n)
-	if s.bigPieces++; n < spliceMax/2 {
-		s.bigPieces = 0
+	if n >= spliceMax/2 {
+		s.big(time.Now())
 	}
 	return n, nil
 }
@@ -140,23 +132,17 @@ func (s *stream) openStage() error {
 	return nil
 }
 
-// widen makes the pipe larger when two pieces in a row, now one of n bytes, were all that fits into
-// it. Without the permission to do so it stays as it is.
-func (s *stream) widen(n int) {
-	if s.fixed || n < s.room || n < spliceMax {
-		s.fullTurns = 0
-		return
+// big notes that a large piece came from the pipe into the stage.
+func (s *stream) big(now time.Time) {
+	if now.Sub(s.lastBig) > bigWithin {
+		s.bigPieces = 0
 	}
-	if s.fullTurns++; s.fullTurns < 2 {
-		return
-	}
-	room, err := sysfd.GrowPipe(s.pipe, wideRoom)
-	s.fixed = err != nil || room >= wideRoom
-	s.room = room
+	s.bigPieces++
+	s.lastBig = now
 }
 
-// narrow reports whether the pipe cannot be made as large as a container that floods needs it.
-func (s *stream) narrow() bool { return s.fixed && s.room < wideRoom }
+// floods reports whether the container writes so much that a ring is worth its cost.
+func (s *stream) floods() bool { return s.bigPieces >= ringAfter }
 
 // unread returns how many bytes of the stage are unconsumed.
 func (s *stream) unread() int { return int(s.size - s.consumed) }

@@ -71,8 +71,6 @@ type pace struct {
 	turns int       // the small turns in it
 	// resting is true when the pump rested before this turn.
 	resting bool
-	// off is true when the container fills its pipe within a rest, and the pipe cannot grow.
-	off bool
 	// length is that of the last nap.
 	length time.Duration
 }
@@ -99,9 +97,9 @@ func (c *pace) nap(took int) time.Duration {
 	return c.length
 }
 
-// wait returns how long the pump rests after a turn that took so many bytes. narrow is true when
-// the pipe could not be made larger.
-func (c *pace) wait(took int, narrow bool, now time.Time) time.Duration {
+// wait returns how long the pump rests after a turn that took so many bytes. With floods it does not
+// rest: the container fills its pipe faster than that.
+func (c *pace) wait(took int, floods bool, now time.Time) time.Duration {
 	rested := c.resting
 	c.resting = false
 	switch {
@@ -110,12 +108,7 @@ func (c *pace) wait(took int, narrow bool, now time.Time) time.Duration {
 			c.turns = 0
 		}
 		return 0
-	case took >= enough:
-		return 0
-	case rested && narrow && took >= spliceMax/2:
-		c.off = true
-	}
-	if c.off {
+	case took >= enough, floods:
 		return 0
 	}
 	if now.Sub(c.since) > paceWindow && !rested {

@@ -122,3 +122,63 @@ func TestFloodOfSingleBytesIsHeldToItsRate(t *testing.T) {
 	}
 	b.drain(p)
 }
+
+// The pump rests after the output of a container came in many small turns, for as long as there is more
+// after each rest.
+func TestPace(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var c pace
+	turn := func(took int, floods bool, after, want time.Duration) {
+		t.Helper()
+		at = at.Add(after)
+		if got := c.wait(took, floods, at); got != want {
+			t.Fatalf("rest after a turn of %d bytes: %v, want %v", took, got, want)
+		}
+	}
+	const soon = 100 * time.Microsecond
+	busy := func() {
+		t.Helper()
+		for range paceTurns - 1 {
+			turn(100, false, soon, 0)
+		}
+	}
+	busy()
+	turn(100, false, soon, paceRest)
+	turn(100, false, paceRest, paceRest)
+	turn(0, false, paceRest, 0) // the container has paused
+	busy()
+	turn(0, false, soon, 0) // the pipe was empty, but the pump had not rested
+	turn(100, false, soon, paceRest)
+	turn(enough, false, paceRest, 0)
+	// Slowly written lines do not wait.
+	for range 3 * paceTurns {
+		turn(100, false, paceWindow, 0)
+	}
+	busy()
+	turn(100, true, soon, 0)
+}
+
+// A nap becomes longer while little comes, shorter while a lot does, and ends at its bounds.
+func TestNap(t *testing.T) {
+	var c pace
+	for _, step := range []struct {
+		took int
+		want time.Duration
+	}{
+		{enough, napMin},
+		{0, 2 * napMin},
+		{enough, 2 * napMin},
+		{wideRoom / 2, napMin},
+		{wideRoom, napMin},
+		{turnMax, 0},
+		{0, 2 * napMin},
+		{0, 4 * napMin},
+		{0, 8 * napMin},
+		{0, napMax},
+		{0, napMax},
+	} {
+		if got := c.nap(step.took); got != step.want {
+			t.Errorf("nap after a turn of %d bytes: %v, want %v", step.took, got, step.want)
+		}
+	}
+}

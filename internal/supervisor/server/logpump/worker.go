@@ -186,7 +186,7 @@ func (p *Pump) chooseStages() error {
 		s := &p.streams[i]
 		var err error
 		switch {
-		case s.ring == nil && s.bigPieces >= ringAfter && p.journal.record != nil:
+		case s.ring == nil && s.floods() && p.journal.record != nil:
 			err = p.enterRing(s)
 		case s.ring != nil && (!s.hasSlot || s.idleTurns >= ringIdle || s.idleTurns > 0 && p.ending()):
 			err = p.leaveRing(s)
@@ -446,7 +446,7 @@ func (p *Pump) pause() (nap time.Duration) {
 	if p.hasRing() {
 		nap = p.pace.nap(p.took)
 	} else {
-		wait = max(wait, p.pace.wait(p.took, p.streams[0].narrow() || p.streams[1].narrow(), now))
+		wait = max(wait, p.pace.wait(p.took, p.streams[0].floods() || p.streams[1].floods(), now))
 	}
 	// A request waits for the next turn.
 	if p.final || len(p.reopens) > 0 {

@@ -56,6 +56,8 @@ type ownExecutor struct {
 	// refusal is why no container of this host can have a child of berth's own, "" for no reason.
 	refusal string
 	filters *filter.Cache
+	// reapSoon reaps what a child that could not be started may have left.
+	reapSoon func()
 	// parts are opened for the first exec.
 	parts func() (*execParts, error)
 
@@ -72,12 +74,13 @@ type execParts struct {
 }
 
 // newOwnExecutor returns an ownExecutor.
-func newOwnExecutor(refusal string, filters *filter.Cache, program func() (*fork.Program, error)) *ownExecutor {
+func newOwnExecutor(refusal string, filters *filter.Cache, reapSoon func(), program func() (*fork.Program, error)) *ownExecutor {
 	return &ownExecutor{
-		refusal: refusal,
-		filters: filters,
-		parts:   sync.OnceValues(func() (*execParts, error) { return openExecParts(program) }),
-		logged:  make(map[string]bool),
+		refusal:  refusal,
+		filters:  filters,
+		reapSoon: reapSoon,
+		parts:    sync.OnceValues(func() (*execParts, error) { return openExecParts(program) }),
+		logged:   make(map[string]bool),
 	}
 }
 
@@ -191,10 +194,13 @@ func (o *ownExecutor) exec(ctx context.Context, e *Exec, s *execstate.State, p *
 	}
 	pid, err = run.Start(ctx, parts.program, request)
 	var notBegun *run.NotBegunError
+	if errors.As(err, &notBegun) {
+		o.reapSoon()
+	}
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return 0, fmt.Errorf("%w (the process was killed)", cause(ctx))
-	case errors.As(err, &notBegun):
+	case notBegun != nil:
 		return 0, &unfitError{err.Error()}
 	}
 	return pid, err

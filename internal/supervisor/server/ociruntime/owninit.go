@@ -59,6 +59,7 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 		return 0, err
 	}
 	if s.child, err = program.Start(request); err != nil {
+		o.zombies.reapSoon()
 		var refused *fork.JoinError
 		if errors.As(err, &refused) {
 			return 0, fmt.Errorf("%w: %w", err, errs.Invalid)

@@ -64,7 +64,7 @@ func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime
 		refusal, filters := ownRefusal(host), &filter.Cache{}
 		r.starter = &execStarter{
 			starter: &ownStarter{libcontainerStarter: lib, refusal: refusal, filters: filters, program: program},
-			own:     newOwnExecutor(refusal, filters, program),
+			own:     newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program),
 		}
 	}
 	return r, nil
