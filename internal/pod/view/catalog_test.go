@@ -82,7 +82,7 @@ func TestListsFollowEachChange(t *testing.T) {
 	states := []record.ContainerState{record.ContainerCreating, record.ContainerCreated, record.ContainerRunning, record.ContainerExited}
 	present := map[int]*record.Container{}
 	running := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}
-	for range 500 {
+	for range 200 {
 		n := random.IntN(20)
 		rec := kubeletContainer(n, states[random.IntN(len(states))])
 		rec.CreatedAt = int64(n / 3) // some are of one time
@@ -128,21 +128,19 @@ func TestListsFollowEachChange(t *testing.T) {
 // A list that begins after a change has returned shows the change, whatever lists run at the time.
 func TestNoListIsStale(t *testing.T) {
 	v := newView(t)
-	const containers, changes = 8, 50
+	const containers, changes = 4, 20
 	done := make(chan struct{})
 	var readers, writers sync.WaitGroup
-	for range 2 {
-		readers.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-					listedContainers(t, v, nil)
-				}
+	readers.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				listedContainers(t, v, nil)
 			}
-		})
-	}
+		}
+	})
 	for n := range containers {
 		rec := kubeletContainer(n, record.ContainerRunning)
 		if err := v.records.Containers.Create(rec.ID, rec); err != nil {
