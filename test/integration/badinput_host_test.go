@@ -166,6 +166,14 @@ func TestFullProcessTable(t *testing.T) {
 		answer, err := x.Runtime.ExecSync(x.Ctx(), &runtimeapi.ExecSyncRequest{ContainerId: x.pod.Container, Cmd: []string{"true"}})
 		return err == nil && answer.ExitCode == 0
 	})
+	// The first create of a supervisor opens descriptors that it keeps.
+	warm, err := x.Runtime.CreateContainer(x.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: x.pod.Sandbox, Config: x.Container("warm", "exit 0"), SandboxConfig: x.pod.Config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Runtime.RemoveContainer(x.Ctx(), &runtimeapi.RemoveContainerRequest{ContainerId: warm.ContainerId}); err != nil {
+		t.Fatal(err)
+	}
 	x.ground = x.StillGround()
 	group := fmt.Sprintf("/sys/fs/cgroup/pids/berth-%s-supervisor", harness.InstanceOf(x.State))
 	if _, err := os.Stat(group); err != nil {

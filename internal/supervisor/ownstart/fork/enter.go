@@ -56,7 +56,7 @@ func (c *Child) awaitEntered() error {
 	case notJoined:
 		err = fmt.Errorf("cannot join a PID namespace: %w", &JoinError{syscall.Errno(value)})
 	case notForked:
-		err = fmt.Errorf("cannot start a child in a PID namespace: %w", syscall.Errno(value))
+		err = fmt.Errorf("cannot start a child in a PID namespace: %w", ofFork(syscall.Errno(value)))
 	default:
 		err = errors.New("a child that enters a PID namespace has sent nonsense")
 	}
