@@ -21,6 +21,8 @@ type container struct {
 	root int
 	// trees are the roots of the detached clones for bind mounts, by their place in Mounts.
 	trees map[int]int
+	// kernel are the roots of the container's procfs and sysfs, by their place.
+	kernel map[string]int
 	// last are mounts to be made read-only at the end.
 	last []int
 }
@@ -35,7 +37,7 @@ func create() error {
 	if err != nil {
 		return err
 	}
-	c := &container{Create: ordered, trees: make(map[int]int)}
+	c := &container{Create: ordered, trees: make(map[int]int), kernel: make(map[string]int)}
 	if err := c.number(fds); err != nil {
 		return err
 	}

@@ -113,17 +113,26 @@ func (c *container) mount(m *order.Mount, index int) error {
 			return fmt.Errorf("make the link %s: %w", m.Links[i], err)
 		}
 	}
+	keep := isKernel(m)
+	if keep {
+		c.kernel[clean(m.Target)] = tree
+	}
 	if m.ReadOnlyLast {
 		c.last = append(c.last, tree)
 		return nil
 	}
-	unix.Close(tree)
+	if !keep {
+		unix.Close(tree)
+	}
 	return nil
 }
 
+// isKernel is true for a procfs and a sysfs.
+func isKernel(m *order.Mount) bool { return !m.Bind && (m.Type == "proc" || m.Type == "sysfs") }
+
 // targetOf returns the mount point of a mount, as a path, and whether it is new.
 func (c *container) targetOf(m *order.Mount, index int) (target int, made bool, err error) {
-	if !m.Bind && (m.Type == "proc" || m.Type == "sysfs") {
+	if isKernel(m) {
 		if err := checkPlace(clean(m.Target), m.Type == "proc"); err != nil {
 			return -1, false, err
 		}

@@ -89,7 +89,6 @@ func (c *container) makeReadOnly() error {
 		if err := change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false); err != nil {
 			return fmt.Errorf("cannot make a mount read-only: %w", err)
 		}
-		unix.Close(tree)
 	}
 	if !c.Root.ReadOnly {
 		return nil
@@ -140,7 +139,7 @@ func (c *container) writeSysctl(s order.Sysctl) error {
 // protectPath makes what is at a path read-only: a clone of it is mounted on it. Nothing happens where
 // nothing is.
 func (c *container) protectPath(name string) error {
-	target, err := c.open(name, 0)
+	target, err := c.openProtected(name)
 	if isAbsent(err) {
 		return nil
 	}
@@ -182,7 +181,7 @@ func (c *container) mask() error {
 			continue
 		}
 		done[clean(name)] = true
-		target, err := c.open(name, 0)
+		target, err := c.openProtected(name)
 		if isAbsent(err) {
 			continue
 		}

@@ -22,12 +22,17 @@ const (
 // open opens a path below the root as a path. Links lead to places below the root; those of procfs to
 // descriptors, and so out of it, are refused.
 func (c *container) open(name string, flags uint64) (int, error) {
+	return openBelow(c.root, strings.TrimPrefix(clean(name), "/"), flags)
+}
+
+// openBelow is open for a path below another root.
+func openBelow(root int, name string, flags uint64) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	for {
-		fd, err := unix.Openat2(c.root, strings.TrimPrefix(clean(name), "/"), how)
+		fd, err := unix.Openat2(root, name, how)
 		// EAGAIN: something was renamed meanwhile, and the kernel cannot say that the path stays
 		// below the root.
 		if err == unix.EINTR || err == unix.EAGAIN {
@@ -35,6 +40,20 @@ func (c *container) open(name string, flags uint64) (int, error) {
 		}
 		return fd, err
 	}
+}
+
+// openProtected opens a path that is to be masked or made read-only. One in procfs or sysfs is looked up
+// from the root of that mount: who may rename files in the root filesystem could let the path lead
+// elsewhere, and nothing would be protected.
+func (c *container) openProtected(name string) (int, error) {
+	name = clean(name)
+	for place, tree := range c.kernel {
+		rest, below := strings.CutPrefix(name, place)
+		if below && (rest == "" || rest[0] == '/') {
+			return openBelow(tree, "."+rest, 0)
+		}
+	}
+	return c.open(name, 0)
 }
 
 // clean returns a path from the root, without "..".
