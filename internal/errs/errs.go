@@ -83,3 +83,12 @@ func OfDisk(err error) error {
 	}
 	return err
 }
+
+// OfFork gives the error of a fork its kind, Exhausted, when the host or a cgroup has no room for another
+// process. Others stay as they are.
+func OfFork(err error) error {
+	if errors.Is(err, syscall.EAGAIN) {
+		return fmt.Errorf("%w: %w", err, Exhausted)
+	}
+	return err
+}

@@ -125,6 +125,9 @@ func descriptors(pid int) []string {
 		if strings.HasPrefix(target, "/sys/fs/cgroup/cpu") || strings.HasPrefix(target, "/sys/fs/cgroup/") && strings.HasSuffix(target, "/cpu.max") {
 			continue // Go's own: it follows the limits of the cgroup in which it was started
 		}
+		if strings.HasSuffix(target, "/fd") { // /proc/PID/fd, which a supervisor keeps: each has another pid
+			target = "/proc/*/fd"
+		}
 		kind, _, special := strings.Cut(target, ":[")
 		if special {
 			target = kind

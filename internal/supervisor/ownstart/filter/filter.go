@@ -123,7 +123,7 @@ func capture(ctx context.Context, seccomp *configs.Seccomp, encoded []byte) (*fi
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(encoded), &out, &complaints
 	cmd.Env = []string{"GOGC=off"}
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("cannot compile a seccomp profile: %w: %s", errors.Join(err, ctx.Err()), complaints.Bytes())
+		return nil, fmt.Errorf("cannot compile a seccomp profile: %w: %s", errs.OfFork(errors.Join(err, ctx.Err())), complaints.Bytes())
 	}
 	r := codec.NewReader(out.Bytes())
 	refused, flags, program := r.String(), r.Uint(), r.Bytes()

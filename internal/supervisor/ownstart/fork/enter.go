@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -56,7 +57,7 @@ func (c *Child) awaitEntered() error {
 	case notJoined:
 		err = fmt.Errorf("cannot join a PID namespace: %w", &JoinError{syscall.Errno(value)})
 	case notForked:
-		err = fmt.Errorf("cannot start a child in a PID namespace: %w", ofFork(syscall.Errno(value)))
+		err = fmt.Errorf("cannot start a child in a PID namespace: %w", errs.OfFork(syscall.Errno(value)))
 	default:
 		err = errors.New("a child that enters a PID namespace has sent nonsense")
 	}

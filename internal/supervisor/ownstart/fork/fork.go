@@ -144,7 +144,7 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	}
 	pid, err := syscall.ForkExec(strconv.Itoa(int(p.exe.Fd())), []string{"berth-supervisor", r.Role}, attr)
 	if err != nil {
-		return fmt.Errorf("cannot start a child: %w", ofFork(err))
+		return fmt.Errorf("cannot start a child: %w", errs.OfFork(err))
 	}
 	if pidfd < 0 {
 		return errors.New("cannot start a child: the kernel gives no pidfd")
@@ -211,13 +211,4 @@ func (p *Program) makeEmpty() error {
 		return fmt.Errorf("detach the old root: %w", err)
 	}
 	return nil
-}
-
-// ofFork gives the error of a fork its kind: Exhausted when the host, or the supervisor's cgroup, has no
-// room for another process.
-func ofFork(err error) error {
-	if errors.Is(err, syscall.EAGAIN) {
-		return fmt.Errorf("%w: %w", err, errs.Exhausted)
-	}
-	return err
 }

@@ -84,6 +84,13 @@ func newOwnExecutor(refusal string, filters *filter.Cache, reapSoon func(), prog
 	}
 }
 
+// warm opens before the first start what all starts use. An error is the reason of the first one.
+func (o *ownExecutor) warm() {
+	if parts, err := o.parts(); err == nil {
+		_ = parts.program.Prepare() // each start reports its error
+	}
+}
+
 func openExecParts(program func() (*fork.Program, error)) (*execParts, error) {
 	shared, err := program()
 	if err != nil {

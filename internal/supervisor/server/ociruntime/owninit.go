@@ -306,7 +306,8 @@ func (s *ownInit) lost(err error) error {
 		err := fmt.Errorf("container init was OOM-killed (memory limit too low?): %w", errs.Invalid)
 		return &errs.Fault{Cause: errs.CauseLimit, Path: "memory.max", Err: err}
 	}
-	return fmt.Errorf("the init of container %s ended while it was created: %w", s.plan.ID, err)
+	// Somebody has killed it, or the host had no room for its threads: another attempt may succeed.
+	return fmt.Errorf("the init of container %s ended while it was created: %w: %w", s.plan.ID, err, errs.Unavailable)
 }
 
 // writeState writes the state in runc's format to a file beside its place.

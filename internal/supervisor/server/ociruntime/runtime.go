@@ -62,9 +62,13 @@ func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime
 	if own {
 		program := sync.OnceValues(func() (*fork.Program, error) { return openProgram(root) })
 		refusal, filters := ownRefusal(host), &filter.Cache{}
+		executor := newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program)
 		r.starter = &execStarter{
 			starter: &ownStarter{libcontainerStarter: lib, refusal: refusal, filters: filters, program: program},
-			own:     newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program),
+			own:     executor,
+		}
+		if refusal == "" {
+			go executor.warm()
 		}
 	}
 	return r, nil
