@@ -123,7 +123,9 @@ func capture(ctx context.Context, seccomp *configs.Seccomp, encoded []byte) (*fi
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(encoded), &out, &complaints
 	cmd.Env = []string{"GOGC=off"}
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("cannot compile a seccomp profile: %w: %s", errs.OfFork(errors.Join(err, ctx.Err())), complaints.Bytes())
+		// It was killed, or the host had no room for it: another attempt may succeed.
+		err = errors.Join(errs.OfFork(err), ctx.Err(), errs.Unavailable)
+		return nil, fmt.Errorf("cannot compile a seccomp profile: %w: %s", err, complaints.Bytes())
 	}
 	r := codec.NewReader(out.Bytes())
 	refused, flags, program := r.String(), r.Uint(), r.Bytes()
