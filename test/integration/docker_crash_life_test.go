@@ -143,6 +143,13 @@ func (a *crashActor) launch(sandbox string, config *runtimeapi.PodSandboxConfig,
 		}
 		return errors.Join(err, statusErr)
 	})
+	if err == nil && a.isOver(sandbox) {
+		ctx, stop := context.WithTimeout(context.Background(), require.Patience(10*time.Second))
+		defer stop()
+		if now, err := a.statusOf(ctx, one.id); err == nil && now.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
+			return nil, nil // it will never start
+		}
+	}
 	return one, err
 }
 
