@@ -289,7 +289,8 @@ func checkNumbers(path string, lines int, mayRunAgain bool) (whole bool, err err
 			continue
 		}
 		n, err := strconv.Atoi(string(line.Text))
-		again := mayRunAgain && n == 0 && line.Time.After(at)
+		// Its first lines may be among those that the engine had not stored.
+		again := mayRunAgain && n <= 2 && line.Time.After(at)
 		if err != nil || n <= last && !again {
 			return false, fmt.Errorf("its log has %q of %v after %d of %v", line.Text, line.Time, last, at)
 		}

@@ -48,7 +48,7 @@ func load() {
 		_, err = fmt.Println(unix.Gettid())
 	}
 	if err == nil {
-		err = unix.Kill(os.Getpid(), unix.SIGSTOP)
+		_, err = unix.Read(3, make([]byte, 1)) // until it is traced
 	}
 	if err == nil {
 		_, err = seccomp.InitSeccomp(&profile)
@@ -68,6 +68,13 @@ func loaded(t *testing.T, profile *configs.Seccomp) []byte {
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command("/proc/self/exe", "load")
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(encoded), os.Stderr
+	traced, start, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer traced.Close()
+	defer start.Close()
+	cmd.ExtraFiles = []*os.File{traced}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -87,10 +94,10 @@ func loaded(t *testing.T, profile *configs.Seccomp) []byte {
 	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, seize, uintptr(tid), 0, unix.PTRACE_O_EXITKILL|unix.PTRACE_O_TRACESYSGOOD, 0, 0); errno != 0 {
 		t.Fatal(errno)
 	}
-	if err := unix.Kill(cmd.Process.Pid, unix.SIGCONT); err != nil {
+	if err := unix.PtraceInterrupt(tid); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.PtraceInterrupt(tid); err != nil {
+	if _, err := start.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
 	for {
