@@ -130,6 +130,7 @@ func New(opts Options) (*Set, error) {
 	if s.runtime, err = ociruntime.New(filepath.Join(opts.StateDir, "runc"), s.host, opts.OwnInit, s.isInit); err != nil {
 		return nil, err
 	}
+	go s.runtime.Warm()
 	if s.loop, err = logpump.NewLoop(); err != nil {
 		return nil, err
 	}

@@ -62,16 +62,20 @@ func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime
 	if own {
 		program := sync.OnceValues(func() (*fork.Program, error) { return openProgram(root) })
 		refusal, filters := ownRefusal(host), &filter.Cache{}
-		executor := newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program)
 		r.starter = &execStarter{
 			starter: &ownStarter{libcontainerStarter: lib, refusal: refusal, filters: filters, program: program},
-			own:     executor,
-		}
-		if refusal == "" {
-			go executor.warm()
+			own:     newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program),
 		}
 	}
 	return r, nil
+}
+
+// Warm opens what all starts share, so that the first one does not. An error is the reason of the first
+// start.
+func (r *Runtime) Warm() {
+	if own, ok := r.starter.(*execStarter); ok && own.own.refusal == "" {
+		own.own.warm()
+	}
 }
 
 // Init is the main function of an init that libcontainer starts. It runs while Go is on the process's
