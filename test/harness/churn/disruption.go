@@ -96,6 +96,11 @@ func (r *run) disrupt(rng *rand.Rand, end time.Time) {
 			rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 		}
 		wait := 15*time.Second + randomUpTo(rng, 20*time.Second)
+		if round%6 == 5 {
+			// A kubelet removes dead containers when it has run for a minute. One that never does has
+			// more of them at its next start than its channel of events holds.
+			wait += 75 * time.Second
+		}
 		if time.Now().Add(wait+15*time.Second).After(end) || r.tooManyFailures() {
 			return
 		}
