@@ -72,7 +72,7 @@ func (e *Engine) pauseNamespaces(sb *engine.Sandbox) []engine.Namespace {
 		return nil
 	}
 	if _, err := e.objects.tree.OfContainer(sb.Pid, pause.EngineID); err != nil {
-		return nil // the pid is no more, or another process's
+		return nil // the process has ended, or another one has its pid
 	}
 	kinds := []string{"ipc"} // each container has a UTS namespace of its own, with the same name in it
 	if pause.SharesPIDs {

@@ -8,7 +8,8 @@ import (
 )
 
 // Witness has the kernel's view of a container's process, for an exit code that the engine has lost.
-// The kernel keeps the code for who has a pidfd, from Linux 6.15; on an older one Code is always nil.
+// Since Linux 6.15 the kernel keeps the exit code for each holder of a pidfd. On older kernels Code is
+// always nil.
 // The zero value watches nothing. All methods are safe for concurrent use.
 type Witness struct {
 	mu    sync.Mutex
@@ -26,7 +27,7 @@ func (w *Witness) Watch(pid int, belongs func() bool) {
 	}
 	pidfd, err := sysproc.OpenPidfd(pid)
 	if err != nil {
-		return // it has ended, or there are no descriptors left: the engine knows the code
+		return // the process has ended, or no descriptor is free: only the engine knows the code
 	}
 	if ended, err := sysproc.PidfdEnded(pidfd); err != nil || ended || !belongs() {
 		pidfd.Close()

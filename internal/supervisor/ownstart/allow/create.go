@@ -49,7 +49,7 @@ func notHandled(name string) string { return name + " is not handled by berth's 
 // process checks and clears the process.
 func process(rest *specs.Spec) string {
 	if rest.Process == nil {
-		return "there is no process"
+		return "the spec has no process"
 	}
 	p := *rest.Process
 	p.Terminal, p.ConsoleSize = false, nil
@@ -102,7 +102,7 @@ const smallMemory = 8 << 20
 // linux checks and clears what is for Linux only.
 func linux(rest *specs.Spec) string {
 	if rest.Linux == nil {
-		return "there is no linux section"
+		return "the spec has no linux section"
 	}
 	l := *rest.Linux
 	hasMounts := false

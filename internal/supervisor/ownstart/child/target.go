@@ -43,8 +43,8 @@ func openBelow(root int, name string, flags uint64) (int, error) {
 }
 
 // openProtected opens a path that is to be masked or made read-only. One in procfs or sysfs is looked up
-// from the root of that mount: who may rename files in the root filesystem could let the path lead
-// elsewhere, and nothing would be protected.
+// from the root of that mount. A process that renames files in the root filesystem could make the path
+// lead elsewhere, and nothing would be protected.
 func (c *container) openProtected(name string) (int, error) {
 	name = clean(name)
 	for place, tree := range c.kernel {
