@@ -300,9 +300,15 @@ func (b *Berth) keepLogs() {
 	}
 	out = filepath.Join(out, filepath.Base(b.Dir))
 	must(b.T, os.MkdirAll(out, 0o755))
-	for _, file := range []string{b.logFile.Name(), filepath.Join(b.State, "supervisor.log"), filepath.Join(b.Dir, "kubelet.log")} {
+	files := map[string]string{
+		"berth.log": b.logFile.Name(), "supervisor.log": filepath.Join(b.State, "supervisor.log"), "kubelet.log": filepath.Join(b.Dir, "kubelet.log"),
+	}
+	if b.Docker != nil {
+		files["docker.log"] = b.Docker.Log
+	}
+	for name, file := range files {
 		if data, err := os.ReadFile(file); err == nil {
-			must(b.T, os.WriteFile(filepath.Join(out, filepath.Base(file)), data, 0o600))
+			must(b.T, os.WriteFile(filepath.Join(out, name), data, 0o600))
 		}
 	}
 	b.T.Logf("logs are in %s", out)

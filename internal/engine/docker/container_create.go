@@ -58,6 +58,7 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 	if err := e.prepareFiles(ctx, spec); err != nil {
 		return nil, err
 	}
+	defer e.objects.create(spec.ID)()
 	engineID, err := e.createAs(ctx, in)
 	if faults.IsOfDirectory(err) {
 		return &engine.Container{User: shownUser(in.User), StartError: err.Error()}, nil

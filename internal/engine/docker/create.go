@@ -61,9 +61,6 @@ func (e *Engine) removeStale(ctx context.Context, holder string) error {
 	if holder == "" {
 		return fmt.Errorf("the engine does not say which: %w", errs.NotFound)
 	}
-	if e.objects.idOf(holder) != "" {
-		return errHeld
-	}
 	found, err := e.client.ContainerInspect(ctx, holder, client.ContainerInspectOptions{})
 	if err == nil && !e.isLost(&found.Container) {
 		return errHeld
@@ -71,12 +68,12 @@ func (e *Engine) removeStale(ctx context.Context, holder string) error {
 	return e.remove(ctx, holder)
 }
 
-// isLost reports whether this berth made a container that does not run any more.
+// isLost reports whether this berth made a container that does not run, and does not know it any more.
 func (e *Engine) isLost(got *container.InspectResponse) bool {
-	if got.State == nil || got.Config == nil {
+	if got.State == nil || got.Config == nil || got.State.Running || got.Config.Labels[labels.Instance] != e.cfg.Instance {
 		return false
 	}
-	return !got.State.Running && got.Config.Labels[labels.Instance] == e.cfg.Instance
+	return !e.objects.isHeld(got.Config.Labels[labels.ID], got.ID)
 }
 
 // remove removes a container of the Docker Engine with its anonymous volumes, and kills it if

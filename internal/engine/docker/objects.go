@@ -62,12 +62,15 @@ type objects struct {
 	ids map[string]string
 	// adopted are CRI ids of containers that another runtime made.
 	adopted map[string]bool
+	// creating are CRI ids of containers whose create is under way: the Docker Engine may have made
+	// one that is not in byID yet.
+	creating map[string]bool
 }
 
 func newObjects(c *api.Client, instance string, tree *cgroup.Tree, log *slog.Logger) *objects {
 	return &objects{
 		client: c, instance: instance, tree: tree, log: log,
-		byID: map[string]object{}, ids: map[string]string{}, adopted: map[string]bool{},
+		byID: map[string]object{}, ids: map[string]string{}, adopted: map[string]bool{}, creating: map[string]bool{},
 	}
 }
 
@@ -79,6 +82,26 @@ func (o *objects) put(id string, obj object) {
 	}
 	o.byID[id] = obj
 	o.ids[obj.engineID] = id
+}
+
+// create notes that a create of a container is under way, until end is called.
+func (o *objects) create(id string) (end func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.creating[id] = true
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.creating, id)
+	}
+}
+
+// isHeld reports whether a container of the Docker Engine with the label id is known, or may be one
+// whose create is under way.
+func (o *objects) isHeld(id, engineID string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.creating[id] || o.ids[engineID] != ""
 }
 
 func (o *objects) forget(id string) {

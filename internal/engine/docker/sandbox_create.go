@@ -90,6 +90,7 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 
 // startPause creates and starts a sandbox's pause container.
 func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, parent string) (*container.InspectResponse, error) {
+	defer e.objects.create(spec.ID)()
 	engineID, err := e.createPause(ctx, spec, parent)
 	if errors.Is(err, errs.NotFound) { // somebody has removed the image meanwhile
 		engineID, err = e.createPause(ctx, spec, parent)
