@@ -22,6 +22,8 @@ type container struct {
 	root int
 	// trees are the roots of the detached clones for bind mounts, by their place in Mounts.
 	trees map[int]int
+	// refused are the errors of clones that could not be made, by their place.
+	refused map[int]error
 	// nodes are those for device nodes, by their place in Devices.
 	nodes map[int]int
 	// kernel are the roots of the container's procfs and sysfs, by their place.
@@ -40,7 +42,7 @@ func create() error {
 	if err != nil {
 		return err
 	}
-	c := &container{Create: ordered, trees: make(map[int]int), nodes: make(map[int]int), kernel: make(map[string]int)}
+	c := &container{Create: ordered, trees: make(map[int]int), refused: make(map[int]error), nodes: make(map[int]int), kernel: make(map[string]int)}
 	if err := c.number(fds); err != nil {
 		return err
 	}

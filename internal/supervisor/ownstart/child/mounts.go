@@ -44,6 +44,11 @@ func (c *container) cloneSources() error {
 	for i := range sources {
 		s := &sources[i]
 		fd, err := c.cloneSource(s, i)
+		if err != nil && c.HostMounts < 0 && s.Mount >= 0 {
+			// Its source is there. The kernel refuses a clone that would show what locked mounts cover.
+			c.refused[s.Mount] = err
+			continue
+		}
 		if err != nil {
 			return c.SourceFailure(s, err)
 		}
@@ -154,6 +159,9 @@ func (c *container) targetOf(m *order.Mount, index int) (target int, made bool, 
 		return target, false, err
 	}
 	asFile, ofProcfs := false, false
+	if err := c.refused[index]; err != nil {
+		return -1, false, err
+	}
 	if m.Bind {
 		var st unix.Stat_t
 		var fs unix.Statfs_t
