@@ -110,9 +110,9 @@ func containersForExecs() map[string]func(*draft) {
 			d.in.User = user(1000, 2000)
 		},
 		"mapped, privileged": func(d *draft) { with("privileges", "privileged")(d); d.mapped = true },
-		"volumes":           with("volume", "many"),
-		"limits":            with("resources", "all"),
-		"umask":             with("spec", "umask"),
+		"volumes":            with("volume", "many"),
+		"limits":             with("resources", "all"),
+		"umask":              with("spec", "umask"),
 	}
 }
 

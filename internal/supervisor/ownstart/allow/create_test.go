@@ -69,7 +69,7 @@ func TestReasonNamesTheField(t *testing.T) {
 		"making a user namespace": func(s *specs.Spec) {
 			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "user"})
 		},
-		"linux.uidMappings":    func(s *specs.Spec) { s.Linux.UIDMappings = []specs.LinuxIDMapping{{Size: 1}} },
+		"linux.uidMappings":   func(s *specs.Spec) { s.Linux.UIDMappings = []specs.LinuxIDMapping{{Size: 1}} },
 		`type "nfs"`:          func(s *specs.Spec) { s.Mounts[0].Type = "nfs" },
 		`option "tmpcopyup"`:  func(s *specs.Spec) { s.Mounts[0].Options = append(s.Mounts[0].Options, "tmpcopyup") },
 		"a mount namespace":   func(s *specs.Spec) { s.Linux.Namespaces = nil },
