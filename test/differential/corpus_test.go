@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -107,7 +108,11 @@ func (d *draft) finish() (trial, error) {
 		requesttest.InUserNamespace(d.in.SandboxConfig, d.in.Config)
 		d.in.UserNamespace = request.UserNamespaceOf(d.in.SandboxConfig)
 		d.in.Namespaces.User = d.p.pinned["user"]
-		for kind, path := range map[string]*string{"net": &d.in.Namespaces.Net, "ipc": &d.in.Namespaces.IPC, "uts": &d.in.Namespaces.UTS} {
+		for kind, path := range map[string]*string{
+			"net": &d.in.Namespaces.Net, "ipc": &d.in.Namespaces.IPC, "uts": &d.in.Namespaces.UTS,
+			"pid": &d.in.Namespaces.PID, "pid of a target": &d.in.Namespaces.Target,
+		} {
+			kind, _, _ = strings.Cut(kind, " of")
 			if *path != "" {
 				*path = d.p.pinned["mapped "+kind]
 			}

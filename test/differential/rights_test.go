@@ -33,13 +33,13 @@ func TestProgramIsProtected(t *testing.T) {
 	before := hashOf(t, supervisorProgram())
 	for _, s := range []*side{p.libcontainer, p.own} {
 		t.Run(s.name, func(t *testing.T) {
-			out := s.huntIn(t, "grab", 1, sharedPID, false)
+			out := s.huntIn(t, "grab", 1, false, false)
 			for line := range strings.Lines(out) {
 				if strings.HasPrefix(line, "writable ") {
 					t.Errorf("the container can write to a program: %s", line)
 				}
 			}
-			with := s.huntIn(t, "grab", 1, sharedPID, true)
+			with := s.huntIn(t, "grab", 1, false, true)
 			if valueOf(with, "seen ") == 0 {
 				t.Errorf("no program of the runtime was there to be seen: %s", with)
 			}
@@ -76,11 +76,11 @@ func TestHelpersAreNotTraced(t *testing.T) {
 	p := newPair(t)
 	for _, s := range []*side{p.libcontainer, p.own} {
 		t.Run(s.name, func(t *testing.T) {
-			out := s.huntIn(t, "hunt", 1, sharedPID, false)
+			out := s.huntIn(t, "hunt", 1, false, false)
 			if n := valueOf(out, "caught "); n > 0 {
 				t.Errorf("the container traced %d helpers: %s", n, out)
 			}
-			t.Logf("with CAP_SYS_PTRACE: %q", s.huntIn(t, "hunt", 1, sharedPID, true))
+			t.Logf("with CAP_SYS_PTRACE: %q", s.huntIn(t, "hunt", 1, false, true))
 		})
 	}
 }
@@ -91,11 +91,11 @@ func TestHelpersInUserNamespacesAreNotTraced(t *testing.T) {
 	p := newPair(t)
 	for _, s := range []*side{p.libcontainer, p.own} {
 		t.Run(s.name, func(t *testing.T) {
-			out := s.huntIn(t, "hunt", 1, inUserNamespace, true)
+			out := s.huntIn(t, "hunt", 1, true, true)
 			if n := valueOf(out, "caught "); n > 0 || !strings.Contains(out, "caught ") {
 				t.Errorf("the container traced %d helpers: %s", n, out)
 			}
-			out = s.huntIn(t, "grab", 1, inUserNamespace, true)
+			out = s.huntIn(t, "grab", 1, true, true)
 			if strings.Contains(out, "writable ") || !strings.Contains(out, "seen ") {
 				t.Errorf("the container can write to a program: %s", out)
 			}
@@ -103,20 +103,10 @@ func TestHelpersInUserNamespacesAreNotTraced(t *testing.T) {
 	}
 }
 
-// hunting is the kind of pod in which the probe looks for helpers.
-type hunting int
-
-const (
-	// sharedPID: the container shares the PID namespace of the pod.
-	sharedPID hunting = iota
-	// inUserNamespace: the pod has a user namespace, and the container a PID namespace of its own.
-	inUserNamespace
-)
-
-// huntIn runs the probe's verb for some seconds in a container. Meanwhile processes are executed in it,
-// and other containers are created in a PID namespace that it shares. It returns what the probe
-// printed. tracer gives the container the capability to trace.
-func (s *side) huntIn(t *testing.T, verb string, seconds int, in hunting, tracer bool) string {
+// huntIn runs the probe's verb for some seconds in a container that shares the PID namespace of the
+// pod. Meanwhile other containers are created in it, and processes executed. It returns what the probe
+// printed. mapped gives the pod a user namespace, tracer the container the capability to trace.
+func (s *side) huntIn(t *testing.T, verb string, seconds int, mapped, tracer bool) string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
@@ -124,9 +114,8 @@ func (s *side) huntIn(t *testing.T, verb string, seconds int, in hunting, tracer
 	create := func(id string, change func(*draft)) *supervisor.Container {
 		t.Helper()
 		d := s.draft(id)
-		if d.mapped = in == inUserNamespace; !d.mapped {
-			features()["namespaces"]["shared PID"](d)
-		}
+		features()["namespaces"]["shared PID"](d)
+		d.mapped = mapped
 		change(d)
 		tr, err := d.finish()
 		if err != nil {
@@ -185,7 +174,7 @@ func (s *side) huntIn(t *testing.T, verb string, seconds int, in hunting, tracer
 		allCapabilities(s.pair, process, true)
 		// What becomes of an exec whose helper is traced is the tracer's affair.
 		_, _ = s.client.Exec(ctx, &supervisor.ExecRequest{ContainerID: hunter, ExecID: fmt.Sprint("e", i), Process: process}, supervisor.Streams{})
-		if i%4 == 0 && in == sharedPID {
+		if i%4 == 0 {
 			create(fmt.Sprintf("%s-%d", hunter, i), func(d *draft) { d.in.Config.Command = []string{[]string{"/bin/self", "/bin/probe"}[i/4%2], "exit"} })
 		}
 	}

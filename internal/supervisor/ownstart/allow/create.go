@@ -95,9 +95,10 @@ func refusedOptions() []string {
 	return []string{"remount", "tmpcopyup", "iversion"}
 }
 
-// smallMemory is a memory limit that a container may exceed before its program runs. libcontainer reports
-// that. The memory of berth's init is not charged to the container, so the program would be killed.
-const smallMemory = 8 << 20
+// smallMemory is a memory limit that a container may exceed before its program runs. libcontainer's init
+// needs up to 3 MiB, and it reports when the limit is lower. Of the memory of berth's init, less is charged
+// to the container, so the program would be killed.
+const smallMemory = 4 << 20
 
 // linux checks and clears what is for Linux only.
 func linux(rest *specs.Spec) string {

@@ -35,7 +35,13 @@ func (e *StageError) Unwrap() error { return e.Err }
 func StagedAt(index int) string { return "/" + RootName + "/" + strconv.Itoa(index) }
 
 // Stage has detached clones of trees for one child.
-type Stage struct{ clones []int }
+type Stage struct{ clones []clone }
+
+// clone is a detached tree. dir is true when its root is a directory.
+type clone struct {
+	fd  int
+	dir bool
+}
 
 // NewStage clones trees of the caller's mount namespace, with all that is mounted in them. What happens in
 // the clones stays there. The error is a *StageError, or ctx.Err() when ctx ends first: a filesystem
@@ -65,8 +71,8 @@ func NewStage(ctx context.Context, list []Tree) (*Stage, error) {
 
 // Close closes the clones. Those that a child has got stay.
 func (s *Stage) Close() {
-	for _, fd := range s.clones {
-		unix.Close(fd)
+	for _, c := range s.clones {
+		unix.Close(c.fd)
 	}
 	s.clones = nil
 }
@@ -74,30 +80,34 @@ func (s *Stage) Close() {
 func cloneTrees(list []Tree) (*Stage, error) {
 	s := &Stage{}
 	for i := range list {
-		fd, err := cloneTreeOf(&list[i])
+		c, err := cloneTreeOf(&list[i])
 		if err != nil {
 			s.Close()
 			return nil, &StageError{i, err}
 		}
-		s.clones = append(s.clones, fd)
+		s.clones = append(s.clones, c)
 	}
 	return s, nil
 }
 
-func cloneTreeOf(t *Tree) (int, error) {
+func cloneTreeOf(t *Tree) (clone, error) {
 	fd, err := trees.Clone(unix.AT_FDCWD, t.Path, true)
 	if err != nil {
-		return -1, err
+		return clone{}, err
 	}
 	err = trees.Propagate(fd, unix.MS_SLAVE|unix.MS_REC)
 	if err == nil && t.MapIDs != "" {
 		err = trees.MapIDs(fd, t.MapIDs, t.MapAll)
 	}
+	var st unix.Statx_t
+	if err == nil {
+		err = unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	}
 	if err != nil {
 		unix.Close(fd)
-		return -1, err
+		return clone{}, err
 	}
-	return fd, nil
+	return clone{fd, st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
 // layOut mounts the clones in a copy of the calling thread's mount namespace, which it enters.
@@ -110,21 +120,18 @@ func (s *Stage) layOut() error {
 	if err := unix.Mount("berth", "/"+RootName, "tmpfs", flags, options); err != nil {
 		return fmt.Errorf("mount a tmpfs: %w", err)
 	}
-	for i, clone := range s.clones {
-		if err := layOutOne(clone, StagedAt(i)); err != nil {
+	for i, c := range s.clones {
+		if err := c.mountOn(StagedAt(i)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func layOutOne(clone int, at string) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(clone, &st); err != nil {
-		return fmt.Errorf("stat a mount: %w", err)
-	}
+// mountOn mounts the clone on a directory or a file that it makes. It does not wait for the file system.
+func (c clone) mountOn(at string) error {
 	var err error
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+	if c.dir {
 		err = unix.Mkdir(at, 0o555)
 	} else {
 		err = unix.Mknod(at, unix.S_IFREG|0o444, 0)
@@ -132,7 +139,7 @@ func layOutOne(clone int, at string) error {
 	if err != nil {
 		return fmt.Errorf("make a mount point: %w", err)
 	}
-	if err := unix.MoveMount(clone, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(c.fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("move_mount: %w", err)
 	}
 	return nil
