@@ -92,7 +92,7 @@ func filesystems() []string { return []string{"proc", "sysfs", "tmpfs", "devpts"
 // refusedOptions are options of mounts that libcontainer knows and berth's init does not. Others are
 // flags that it knows, or go to the filesystem.
 func refusedOptions() []string {
-	return []string{"remount", "tmpcopyup", "iversion"}
+	return []string{"remount", "iversion"}
 }
 
 // smallMemory is a memory limit that a container may exceed before its program runs. libcontainer's init

@@ -71,7 +71,7 @@ func TestReasonNamesTheField(t *testing.T) {
 		},
 		"linux.uidMappings":   func(s *specs.Spec) { s.Linux.UIDMappings = []specs.LinuxIDMapping{{Size: 1}} },
 		`type "nfs"`:          func(s *specs.Spec) { s.Mounts[0].Type = "nfs" },
-		`option "tmpcopyup"`:  func(s *specs.Spec) { s.Mounts[0].Options = append(s.Mounts[0].Options, "tmpcopyup") },
+		`option "remount"`:    func(s *specs.Spec) { s.Mounts[0].Options = append(s.Mounts[0].Options, "remount") },
 		"a mount namespace":   func(s *specs.Spec) { s.Linux.Namespaces = nil },
 		"rootfsPropagation":   func(s *specs.Spec) { s.Linux.RootfsPropagation = "unbindable" },
 		"process.user.userna": func(s *specs.Spec) { s.Process.User.Username = "x" },

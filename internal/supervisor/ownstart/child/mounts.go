@@ -111,6 +111,11 @@ func (c *container) mount(m *order.Mount, index int) error {
 	} else if tree, err = newFilesystem(m, target, made); err != nil {
 		return err
 	}
+	if m.CopyUp {
+		if err := copyUp(target, tree); err != nil {
+			return err
+		}
+	}
 	for _, propagation := range m.Tree {
 		if err := trees.Propagate(tree, propagation); err != nil {
 			return err

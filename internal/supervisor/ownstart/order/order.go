@@ -68,6 +68,8 @@ type Mount struct {
 	MapAll bool
 	// Params are options of the new filesystem: "key=value" or "flag".
 	Params []string
+	// CopyUp copies what is at the mount point into the new filesystem.
+	CopyUp bool
 	// Set and Clear are mount attributes (MOUNT_ATTR_...).
 	Set, Clear uint64
 	// Request and Refuse are the flags of a bind mount (MS_RDONLY, ...) that its spec sets and clears.
@@ -150,6 +152,7 @@ func (m *Mount) encode(w *codec.Writer) {
 	w.Strings(m.Params)
 	w.String(m.MapIDs)
 	w.Bool(m.MapAll)
+	w.Bool(m.CopyUp)
 	for _, v := range []uint64{m.Set, m.Clear, m.Request, m.Refuse, m.SetAll, m.ClearAll} {
 		w.Uint(v)
 	}
@@ -178,7 +181,7 @@ func DecodeCreate(b []byte) (*Create, error) {
 	}
 	c.NewCgroup = r.Bool()
 	c.Root = Root{Path: r.String(), ReadOnly: r.Bool(), Tree: readNumbers(r), Final: r.Uint()}
-	c.Mounts = make([]Mount, r.Len(17))
+	c.Mounts = make([]Mount, r.Len(18))
 	for i := range c.Mounts {
 		c.Mounts[i].decode(r)
 	}
@@ -201,7 +204,7 @@ func (m *Mount) decode(r *codec.Reader) {
 	m.Bind, m.Recursive = r.Bool(), r.Bool()
 	m.Type, m.Source = r.String(), r.String()
 	m.Params = r.Strings()
-	m.MapIDs, m.MapAll = r.String(), r.Bool()
+	m.MapIDs, m.MapAll, m.CopyUp = r.String(), r.Bool(), r.Bool()
 	for _, v := range []*uint64{&m.Set, &m.Clear, &m.Request, &m.Refuse, &m.SetAll, &m.ClearAll} {
 		*v = r.Uint()
 	}

@@ -123,7 +123,7 @@ func mounts(m *configs.Mount, config *configs.Config, host *Host, tree uint64) (
 	switch {
 	case m.IsIDMapped() && m.IDMapping.UserNSPath == "":
 		return nil, fmt.Errorf("id mappings that are not those of the user namespace: %w", errs.Unsupported)
-	case m.Extensions != 0, m.Flags&(unix.MS_REMOUNT|unix.MS_I_VERSION) != 0:
+	case m.Extensions&^configs.EXT_COPYUP != 0, m.Extensions != 0 && m.Device != "tmpfs", m.Flags&(unix.MS_REMOUNT|unix.MS_I_VERSION) != 0:
 		return nil, fmt.Errorf("an option: %w", errs.Unsupported)
 	case m.Device == "bind":
 		return []order.Mount{bind(m, tree)}, checkSource(m, config.Rootfs)
@@ -182,6 +182,7 @@ func bind(m *configs.Mount, tree uint64) order.Mount {
 func filesystem(m *configs.Mount, kind string) order.Mount {
 	flags := m.Flags
 	out := order.Mount{Target: m.Destination, Type: kind, Source: m.Source, Propagation: propagation(m)}
+	out.CopyUp = m.Extensions&configs.EXT_COPYUP != 0
 	if kind == "tmpfs" || isDev(m.Destination) {
 		// Things are made in it first.
 		out.ReadOnlyLast = flags&unix.MS_RDONLY != 0
