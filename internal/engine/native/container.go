@@ -66,7 +66,9 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
 		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
 	}
-	e.warmer.Warm()
+	if e.rules().NoOwnInit {
+		e.warmer.Warm() // libcontainer migrates the process
+	}
 	own, err := e.bundles.ReadProcess(spec.ContainerID)
 	if err != nil {
 		return 0, err

@@ -112,6 +112,20 @@ func (e *Engine) SetRules(rules Rules) { e.inForce.Store(&rules) }
 
 func (e *Engine) rules() *Rules { return e.inForce.Load() }
 
+// warm prepares the kernel for the migration of a container's init, where one follows.
+func (e *Engine) warm() {
+	if initMigrates(e.cfg.CgroupDriver, e.rules()) {
+		e.warmer.Warm()
+	}
+}
+
+// initMigrates reports whether something moves the inits of containers into their cgroups: libcontainer, or
+// systemd. Berth's own init joins its cgroup without a wait, and a migration for the kernel's sake would delay
+// it: until the end of that migration's wait, the kernel makes no cgroup and starts no process in one.
+func initMigrates(driver string, rules *Rules) bool {
+	return rules.NoOwnInit || driver == podcgroup.Systemd
+}
+
 // Bounds of calls to file systems that may hang: the time for one call, and the number of
 // calls that hang at a time.
 const (

@@ -49,7 +49,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err != nil {
 		return nil, err
 	}
-	e.warmer.Warm() // for the containers that follow
+	e.warm() // for the containers that follow
 	sb := &sandbox{Sandbox: engine.Sandbox{CgroupParent: parent}}
 	if err := e.limitOwnCgroup(ctx, spec, &sb.Sandbox); err != nil {
 		return nil, err

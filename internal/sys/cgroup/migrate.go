@@ -19,9 +19,10 @@ import (
 
 // Warmer prepares the kernel for the migration of a process into a cgroup. The first
 // migration after a pause of some ten milliseconds waits for an RCU grace period
-// (cgroup_threadgroup_rwsem, 5 to 14 ms); those that follow do not. Every container and
-// every exec migrates a process, so a Warmer takes that wait while the container or the
-// exec is still being prepared.
+// (cgroup_threadgroup_rwsem, 5 to 14 ms); those that follow do not. libcontainer migrates a process
+// for every container and every exec, so a Warmer takes that wait while the container or the
+// exec is still being prepared. The kernel holds cgroup_mutex during the wait: nothing else can make a
+// cgroup, or start a process in one.
 type Warmer struct {
 	tree *Tree
 	// warming is true while a migration for the kernel's sake is under way.
