@@ -17,10 +17,13 @@ const cwdOutside = "current working directory is outside"
 // crunNoProgram is in crun's error for a program that it does not find.
 const crunNoProgram = "executable file `"
 
+// runcNoProgram is in the error of runc before 1.2 for a program that cannot be executed.
+const runcNoProgram = `unable to start container process: exec: "`
+
 // OfProgram reports whether the init could not execute the program, or not enter its directory.
 func OfProgram(err error) bool {
 	text := err.Error()
-	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside, crunNoProgram} {
+	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside, crunNoProgram, runcNoProgram} {
 		if strings.Contains(text, fault) {
 			return true
 		}

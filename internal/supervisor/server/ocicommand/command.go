@@ -9,12 +9,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 )
 
 // The stages of a container that errors name.
@@ -56,28 +55,64 @@ func environment() []string {
 }
 
 // run runs the program for one stage of a container, and returns its output. When ctx ends first, it
-// kills the program and the processes of its group.
+// kills the program and what that has started.
 func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string, args ...string) ([]byte, error) {
 	if err := r.ready(); err != nil {
 		return nil, err
 	}
-	log := r.all.files(id).log(stage)
-	all := r.arguments(systemd, log, args...)
-	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
-	cmd.Env, cmd.Dir = environment(), r.all.files(id).bundle()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = outputTimeout
-	stdout, stderr := &bounded{}, &bounded{}
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	err := cmd.Run()
-	switch {
-	case ctx.Err() != nil:
-		return nil, r.fault(stage, r.cause(ctx))
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return nil, r.fault(stage, errors.New(cmp.Or(lastError(log), lastLine(stderr.data), err.Error())))
+	stdout, err := newOutput()
+	if err != nil {
+		return nil, err
 	}
-	return stdout.data, nil
+	stderr, err := newOutput()
+	if err != nil {
+		stdout.end()
+		return nil, err
+	}
+	f := r.all.files(id)
+	log := f.log(stage)
+	if err := errs.IgnoreNotExist(os.Remove(log)); err != nil { // of an earlier run
+		return nil, err
+	}
+	begun, err := r.launch(ctx, &launching{
+		stage: stage, args: r.arguments(systemd, log, args...), dir: f.bundle(), log: log, persist: true,
+		io: &ociruntime.StdIO{Stdout: stdout.writer, Stderr: stderr.writer}, stderr: stderr.end,
+	})
+	if err == nil {
+		begun.release()
+	}
+	stderr.end()
+	return stdout.end(), err
+}
+
+// output is what a program writes to a pipe: its end.
+type output struct {
+	reader, writer *os.File
+	read           chan struct{}
+	data           bounded
+}
+
+func newOutput() (*output, error) {
+	o := &output{read: make(chan struct{})}
+	var err error
+	if o.reader, o.writer, err = os.Pipe(); err != nil {
+		return nil, fmt.Errorf("cannot make a pipe: %w", err)
+	}
+	go func() {
+		defer close(o.read)
+		_, _ = io.Copy(&o.data, o.reader) // what came before an error is kept
+	}()
+	return o, nil
+}
+
+// end returns what the program has written. A process that the program has left may have the pipe open: end
+// does not wait for it.
+func (o *output) end() []byte {
+	o.writer.Close()
+	_ = o.reader.SetReadDeadline(time.Now().Add(outputTimeout)) // a closed one has ended
+	<-o.read
+	o.reader.Close()
+	return o.data.data
 }
 
 // ready returns an error when the program cannot be run.

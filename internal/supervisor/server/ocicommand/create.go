@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Plan checks the spec and computes where the container will be. It changes spec where the host does
@@ -49,14 +51,14 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 		args = append(args, "--console-socket", launch.ConsolePlace)
 	}
 	begun, err := r.launch(ctx, &launching{
-		stage: stageCreate, dir: f.dir, pidFile: filepath.Join(f.dir, pidName), io: io, oomScoreAdj: *p.Spec.Process.OOMScoreAdj,
+		stage: stageCreate, dir: f.dir, lock: filepath.Join(f.dir, lockName), pidFile: filepath.Join(f.dir, pidName), io: io, oomScoreAdj: p.Spec.Process.OOMScoreAdj,
 		log: f.log(stageCreate), args: r.arguments(p.Systemd, f.log(stageCreate), append(args, p.ID)...),
 	})
 	if err != nil {
 		return 0, nil, ociruntime.Classify(err, p.Spec.Root.Path)
 	}
 	if err := r.checkCreated(p, begun.pid); err != nil {
-		begun.release()
+		begun.abandon()
 		return 0, nil, err
 	}
 	return begun.pid, begun.release, nil
@@ -132,7 +134,7 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 	}
 	if !inGroup {
 		if err := gather(e.Group, relative, begun.pid); err != nil {
-			begun.release()
+			begun.abandon()
 			return 0, nil, err
 		}
 	}
@@ -152,11 +154,32 @@ func groupArguments(relative map[string]string) []string {
 }
 
 // oomScoreAdjOf returns the score of the container's init, which an exec gets, too.
-func oomScoreAdjOf(e *ociruntime.Exec) int {
+func oomScoreAdjOf(e *ociruntime.Exec) *int {
 	if e.Process.OOMScoreAdj != nil {
-		return *e.Process.OOMScoreAdj
+		return e.Process.OOMScoreAdj
 	}
-	return scoreOf(e.Init)
+	score := scoreOf(e.Init)
+	return &score
+}
+
+// scoreOf returns the oom_score_adj of the process of a pidfd, 0 when it is not known.
+func scoreOf(pidfd *os.File) int {
+	if pidfd == nil {
+		return 0
+	}
+	pid, err := sysproc.PidfdPid(pidfd)
+	if err != nil {
+		return 0
+	}
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/oom_score_adj")
+	if err != nil {
+		return 0
+	}
+	score, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return 0
+	}
+	return score
 }
 
 // gather moves a process and its children into the cgroup of an exec, for a program that cannot start

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,28 +15,34 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/sysfd"
-	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// launching is one run of the program that leaves a process behind.
+// launching is one run of the program.
 type launching struct {
 	stage string
 	// args are the program and its arguments.
-	args         []string
-	dir, pidFile string
-	log          string
-	io           *ociruntime.StdIO
+	args []string
+	dir  string
+	// pidFile is where the program writes the pid of the process that it leaves, "" when it leaves none.
+	pidFile string
+	log     string
+	io      *ociruntime.StdIO
 	// pidfd is a socket that gets a pidfd of the process; nil for none.
-	pidfd       *os.File
-	persist     bool
-	oomScoreAdj int
+	pidfd   *os.File
+	persist bool
+	// lock is the path of a lock that is held until release, "" for none.
+	lock string
+	// stderr returns what the program has written to it, for errors; nil when the container gets it.
+	stderr      func() []byte
+	oomScoreAdj *int
 }
 
-// begun is a process that the program has left.
+// begun is what the program has left.
 type begun struct {
 	pid int
-	// release lets the launcher end. Until then the process is not reaped.
-	release func()
+	// release lets the launcher end. Until then the process is not reaped. abandon kills what the program
+	// has started. One of them must be called.
+	release, abandon func()
 }
 
 const (
@@ -50,7 +54,7 @@ const (
 
 func (r *Runtime) launch(ctx context.Context, l *launching) (*begun, error) {
 	order := launch.Order{
-		Args: l.args, Dir: l.dir, PidFile: l.pidFile, Persist: l.persist, OOMScoreAdj: l.oomScoreAdj, Timeout: unwatched,
+		Args: l.args, Dir: l.dir, PidFile: l.pidFile, Lock: l.lock, Persist: l.persist, OOMScoreAdj: l.oomScoreAdj, Timeout: unwatched,
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		order.Timeout = time.Until(deadline) + time.Second // ctx ends first
@@ -104,18 +108,25 @@ func (r *Runtime) launch(ctx context.Context, l *launching) (*begun, error) {
 		}
 		results <- result
 	}()
-	result, late := awaitResult(ctx, cmd, results)
-	if result.Pid > 0 && late == nil {
-		return &begun{pid: result.Pid, release: release}, nil
+	abandon := func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Wait()
+		conn.Close()
 	}
-	defer release()
+	result, late := awaitResult(ctx, cmd, results)
+	if result.Done && late == nil {
+		return &begun{result.Pid, release, abandon}, nil
+	}
 	if late != nil {
-		if result.Pid > 0 { // it has begun at the last moment
-			_ = syscall.Kill(result.Pid, syscall.SIGKILL) // not reaped before the release
-		}
+		abandon()
 		return nil, r.fault(l.stage, r.cause(ctx))
 	}
-	return nil, r.fault(l.stage, errors.New(cmp.Or(lastError(l.log), result.Error)))
+	release()
+	said := ""
+	if l.stderr != nil {
+		said = lastLine(l.stderr())
+	}
+	return nil, r.fault(l.stage, errors.New(cmp.Or(lastError(l.log), said, result.Error)))
 }
 
 // awaitResult returns what the launcher reports. When ctx ends first, late is its error, and everything
@@ -133,24 +144,4 @@ func awaitResult(ctx context.Context, cmd *exec.Cmd, results <-chan launch.Resul
 		_ = cmd.Process.Kill()
 	}
 	return result, ctx.Err()
-}
-
-// scoreOf returns the oom_score_adj of the process of a pidfd, 0 when it is not known.
-func scoreOf(pidfd *os.File) int {
-	if pidfd == nil {
-		return 0
-	}
-	pid, err := sysproc.PidfdPid(pidfd)
-	if err != nil {
-		return 0
-	}
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/oom_score_adj")
-	if err != nil {
-		return 0
-	}
-	score, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		return 0
-	}
-	return score
 }

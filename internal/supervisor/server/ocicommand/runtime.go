@@ -15,12 +15,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -121,6 +123,27 @@ func (f files) read() (*state, error) {
 	return s, nil
 }
 
+// lockName is the file of the lock that the launcher of a create holds.
+const lockName = "launch.lock"
+
+// lock waits for the end of the launcher of a create, which a supervisor that has died may have left. It
+// ends by itself.
+func (f files) lock(ctx context.Context) (*sysfd.Lock, error) {
+	ctx, stop := context.WithTimeout(ctx, killTimeout)
+	defer stop()
+	for {
+		lock, holder, err := sysfd.TryLock(filepath.Join(f.dir, lockName))
+		if lock != nil || err != nil {
+			return lock, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("process %d, which creates it, does not end: %w", holder, errs.Unavailable)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
 // IDs returns every id of which there are files.
 func (p *Programs) IDs() ([]string, error) {
 	entries, err := os.ReadDir(p.dir)
@@ -148,6 +171,14 @@ func (p *Programs) Cgroups(id string) (cgroup.Paths, error) {
 // itself. Nil when there is none.
 func (p *Programs) Remove(ctx context.Context, id string) error {
 	f := p.files(id)
+	if _, err := os.Lstat(f.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := f.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	s, err := f.read()
 	switch {
 	case errors.Is(err, errs.NotFound):

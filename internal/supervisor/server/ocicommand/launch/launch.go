@@ -1,11 +1,10 @@
-// Package launch is the process between the supervisor and a program that starts processes of
-// containers, such as `runc create` and `runc exec --detach`. The program ends and leaves a process
-// behind. That process, which may end at once, must not be reaped before the supervisor has opened it.
+// Package launch is the process between the supervisor and a program that works on containers, such as
+// `runc create`, `runc start` and `runc exec --detach`. When the program fails or hangs, the launcher,
+// which is a child subreaper, kills everything that the program has started.
 //
-// So the launcher is a child subreaper: it becomes the parent of the process that the program leaves.
-// It verifies that, reports the pid, and waits until the supervisor has opened the process. Then it
-// ends, and the keeper becomes the parent. When the program fails, hangs, or leaves another process
-// than it names, the launcher kills everything that the program has started.
+// Some programs leave a process behind, which may end at once. It must not be reaped before the
+// supervisor has opened it. The launcher becomes its parent, verifies that, reports the pid, and waits
+// until the supervisor has opened the process. Then it ends, and the keeper becomes the parent.
 package launch
 
 import (
@@ -37,19 +36,24 @@ const ConsolePlace = "{console}"
 
 // Order is what a launcher runs. Its descriptors 0 to 2 are those of the program. Descriptor 3 is a
 // socket to the supervisor: the launcher writes a Result to it, and ends when it reads the end of it.
+// On SIGTERM it kills all that the program has started, and ends.
 type Order struct {
 	// Args is the program's path and its arguments.
 	Args []string `json:"args"`
 	// Dir is the directory of PidFile and of the console's socket.
 	Dir string `json:"dir"`
-	// PidFile is the path of the file to which the program writes the pid.
-	PidFile string `json:"pidFile"`
+	// PidFile is the path of the file to which the program writes the pid of the process that it leaves,
+	// "" when it leaves none.
+	PidFile string `json:"pidFile,omitempty"`
 	// Timeout bounds the program. It also holds after the end of the supervisor.
 	Timeout time.Duration `json:"timeout"`
+	// Lock is the path of a lock that the launcher holds until its end, "" for none. While another
+	// process holds it, the program is not run.
+	Lock string `json:"lock,omitempty"`
 	// Persist lets the program complete its work when the supervisor ends before.
 	Persist bool `json:"persist,omitempty"`
-	// OOMScoreAdj is that of the program and its children, until they change it.
-	OOMScoreAdj int `json:"oomScoreAdj"`
+	// OOMScoreAdj is that of the program and its children, until they change it; nil for the supervisor's.
+	OOMScoreAdj *int `json:"oomScoreAdj,omitempty"`
 	// PidfdFD is a descriptor: a socket to which the launcher sends a pidfd of the process.
 	// ConsoleFD is another one, to which it sends the master of the process's terminal. 0 is none.
 	PidfdFD   int `json:"pidfdFD,omitempty"`
@@ -61,9 +65,10 @@ const ControlFD = 3
 
 // Result is how the program ended.
 type Result struct {
-	// Pid of the process that it has left, 0 on failure.
-	Pid int `json:"pid,omitempty"`
-	// Error is why there is no such process.
+	// Done is true when it has done its work. Pid is that of the process that it has left.
+	Done bool `json:"done,omitempty"`
+	Pid  int  `json:"pid,omitempty"`
+	// Error is why it has not.
 	Error string `json:"error,omitempty"`
 	// TimedOut is true when the program did not end in time.
 	TimedOut bool `json:"timedOut,omitempty"`
@@ -92,23 +97,52 @@ func Run(text string) error {
 			return err
 		}
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	l := &launcher{order: &order, ended: make(chan struct{})}
-	go l.awaitEnd(control)
-	result := l.launch()
-	if result.Pid == 0 {
+	result := l.lockAndLaunch(ctx, control)
+	if !result.Done {
 		killChildren()
 	}
 	if err := json.NewEncoder(control).Encode(result); err != nil {
 		return nil // the supervisor has ended
 	}
-	<-l.ended
+	select {
+	case <-l.ended:
+	case <-ctx.Done(): // the supervisor does not want what the program has left
+		killChildren()
+	}
 	return nil
+}
+
+// lockAndLaunch runs the program, unless the supervisor has ended before: then its successor may have
+// removed the container, with the lock in its hands, and would not find what the program makes.
+func (l *launcher) lockAndLaunch(ctx context.Context, control *os.File) Result {
+	if l.order.Lock != "" {
+		lock, holder, err := sysfd.TryLock(l.order.Lock)
+		if err != nil {
+			return failed(err)
+		}
+		if lock == nil {
+			return failed(fmt.Errorf("process %d removes the container", holder))
+		}
+		l.lock = lock
+	}
+	var buf [1]byte
+	_, _, err := syscall.Recvfrom(ControlFD, buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	go l.awaitEnd(control)
+	if err == nil && !l.order.Persist {
+		return failed(errors.New("the supervisor has ended"))
+	}
+	return l.launch(ctx)
 }
 
 type launcher struct {
 	order *Order
 	// ended is closed when the supervisor has closed the socket, or has ended.
 	ended chan struct{}
+	// lock ends with the process.
+	lock *sysfd.Lock
 }
 
 func (l *launcher) awaitEnd(control *os.File) {
@@ -118,16 +152,16 @@ func (l *launcher) awaitEnd(control *os.File) {
 }
 
 // launch runs the program, and finds the process that it leaves.
-func (l *launcher) launch() Result {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func (l *launcher) launch(ctx context.Context) Result {
 	ctx, cancel := context.WithTimeout(ctx, l.order.Timeout)
 	defer cancel()
 	if err := sysproc.SetSubreaper(); err != nil {
 		return failed(err)
 	}
-	if err := sysproc.SetOOMScoreAdj(l.order.OOMScoreAdj); err != nil && !errors.Is(err, errs.Unsupported) {
-		return failed(err)
+	if score := l.order.OOMScoreAdj; score != nil {
+		if err := sysproc.SetOOMScoreAdj(*score); err != nil && !errors.Is(err, errs.Unsupported) {
+			return failed(err)
+		}
 	}
 	args := slices.Clone(l.order.Args)
 	console := func(context.Context) error { return nil }
@@ -165,6 +199,9 @@ func (l *launcher) launch() Result {
 	case <-ctx.Done():
 		return Result{Error: "it does not end", TimedOut: errors.Is(ctx.Err(), context.DeadlineExceeded)}
 	}
+	if l.order.PidFile == "" {
+		return Result{Done: true}
+	}
 	pid, err := l.leftProcess()
 	if err == nil {
 		err = console(ctx)
@@ -175,7 +212,7 @@ func (l *launcher) launch() Result {
 	if err != nil {
 		return failed(err)
 	}
-	return Result{Pid: pid}
+	return Result{Done: true, Pid: pid}
 }
 
 func failed(err error) Result { return Result{Error: err.Error()} }
