@@ -21,9 +21,31 @@ import (
 // executeTimeout bounds the wait until an init that was started has executed the program.
 const executeTimeout = 200 * time.Millisecond
 
+// finishTimeout is how long a start may go on when its caller cancels it.
+const finishTimeout = 4 * time.Second
+
+// uninterrupted returns a context with the deadline of ctx that goes on for a while when ctx is cancelled. A
+// program that is killed in its `start` may take the init with it: the init writes to a FIFO that only
+// the program reads. The end of this process cancels all starts.
+func uninterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	base := context.WithoutCancel(ctx)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(unwatched)
+	}
+	out, cancel := context.WithDeadline(base, deadline)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishTimeout, cancel) })
+	return out, func() { stop(); cancel() }
+}
+
 // Start lets the init of a created container execute the user's program. Kind State when the init has
 // ended without it.
 func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, stop := uninterrupted(ctx)
+	defer stop()
 	st, err := r.all.files(s.ID).read()
 	if err != nil {
 		return err
