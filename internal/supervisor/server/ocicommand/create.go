@@ -121,7 +121,7 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 	if err != nil {
 		return 0, nil, err
 	}
-	inGroup := r.knowsGroups(ctx)
+	inGroup := r.groups(ctx).all(relative)
 	if inGroup {
 		args = append(args, groupArguments(relative)...)
 	}

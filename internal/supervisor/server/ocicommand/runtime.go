@@ -88,8 +88,14 @@ type state struct {
 	Cgroups cgroup.Paths `json:"cgroups"`
 }
 
+// specVersion is that of the bundles' specs. No program reads the fields of a spec by its version, and crun
+// before 1.9 refuses those from 1.1 on.
+const specVersion = "1.0.2"
+
 // make makes the directory of a container, with its bundle.
-func (f files) make(s *state, spec *specs.Spec) error {
+func (f files) make(s *state, fitted *specs.Spec) error {
+	spec := *fitted
+	spec.Version = specVersion
 	if err := os.Mkdir(f.dir, 0o700); errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("directory %s of the container: %w", f.dir, errs.Exists)
 	} else if err != nil {
