@@ -164,6 +164,7 @@ func TestBadHandlers(t *testing.T) {
 	}
 	const pidFile = `f=; for a in "$@"; do [ "$f" = next ] && f=$a; [ "$a" = --pid-file ] && f=next; done; `
 	const logFile = `f=; for a in "$@"; do [ "$f" = next ] && f=$a; [ "$a" = --log ] && f=next; done; `
+	const rootDir = `f=; for a in "$@"; do [ "$f" = next ] && f=$a; [ "$a" = --root ] && f=next; done; `
 	for name, tc := range map[string]struct {
 		script string
 		// creates, starts: that stage succeeds.
@@ -181,6 +182,7 @@ func TestBadHandlers(t *testing.T) {
 		"hangscreate":  {script: in("create", hang), kind: errs.Deadline, text: "create: it took too long"},
 		"failsstart":   {script: in("start", "echo one; echo cannot >&2; exit 5"), creates: true, text: "start: cannot"},
 		"hangsstart":   {script: in("start", hang), creates: true, kind: errs.Deadline, text: "start: it took too long"},
+		"leavesmount":  {script: in("create", rootDir+`mkdir -p "$f/bad/x"; mount -t tmpfs none "$f/bad/x"; exit 7`), text: "create: exit status 7"},
 		"failsdelete":  {script: in("delete", "exit 6"), creates: true, starts: true},
 		"noprogram":    {script: "", text: "is not an executable file", kind: errs.Unavailable},
 		"nointerprete": {script: "#!/no/such", text: "create: "},

@@ -24,6 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // Program is an OCI runtime's program.
@@ -210,6 +211,10 @@ func (r *Runtime) remove(ctx context.Context, id string, s *state) error {
 	defer stop()
 	if _, err := r.run(ctx, stageDelete, s.Systemd, id, "delete", "--force", id); err != nil {
 		r.all.log.Warn("the OCI runtime does not delete a container; berth deletes its state", "container", id, "error", err)
+	}
+	// A runc that was killed may have left a mount of its program there.
+	if err := sysmount.UnmountBelow(own); err != nil {
+		return fmt.Errorf("cannot remove the state that the OCI runtime has of it: %w", err)
 	}
 	if err := os.RemoveAll(own); err != nil {
 		return fmt.Errorf("cannot remove the state that the OCI runtime has of it: %w", err)
