@@ -102,20 +102,27 @@ func ask(h *Handler) Facts {
 	line, _, _ := bytes.Cut(bytes.TrimSpace(version), []byte("\n"))
 	facts := Facts{Version: strings.ToValidUTF8(fmt.Sprintf("%.200s", line), "?")}
 	text, err := answer(h, "features")
-	var known features.Features
 	if err == nil {
-		err = json.Unmarshal(text, &known)
+		err = facts.read(text)
 	}
 	if err != nil {
 		facts.Fault = fmt.Sprintf("handler %q: the features of %s are not known, so it has none: %v", h.Name, h.Path, err)
-		return facts
-	}
-	facts.RecursiveReadOnly = slices.Contains(known.MountOptions, "rro")
-	if linux := known.Linux; linux != nil && slices.Contains(linux.Namespaces, string(specs.UserNamespace)) &&
-		linux.MountExtensions != nil && linux.MountExtensions.IDMap != nil && linux.MountExtensions.IDMap.Enabled != nil {
-		facts.IDMapped = *linux.MountExtensions.IDMap.Enabled
 	}
 	return facts
+}
+
+// read takes what a program says of its features, as OCI's runtime-spec has it.
+func (f *Facts) read(text []byte) error {
+	var known features.Features
+	if err := json.Unmarshal(text, &known); err != nil {
+		return err
+	}
+	f.RecursiveReadOnly = slices.Contains(known.MountOptions, "rro")
+	if linux := known.Linux; linux != nil && slices.Contains(linux.Namespaces, string(specs.UserNamespace)) &&
+		linux.MountExtensions != nil && linux.MountExtensions.IDMap != nil && linux.MountExtensions.IDMap.Enabled != nil {
+		f.IDMapped = *linux.MountExtensions.IDMap.Enabled
+	}
+	return nil
 }
 
 func answer(h *Handler, question string) ([]byte, error) {

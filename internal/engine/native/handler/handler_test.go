@@ -71,6 +71,18 @@ func TestFactsOfAProgram(t *testing.T) {
 	}
 }
 
+// FuzzFeatures: an answer that is refused gives no feature.
+func FuzzFeatures(f *testing.F) {
+	f.Add([]byte(`{"mountOptions":["rro"],"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}`))
+	f.Add([]byte(`{"linux":{"mountExtensions":{"idmap":{}}}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var facts Facts
+		if err := facts.read(text); err != nil && facts != (Facts{}) {
+			t.Errorf("%q is refused (%v), and has %+v", text, err, facts)
+		}
+	})
+}
+
 // A program is asked once, and again after it has changed. It may vanish, and come back.
 func TestFactsFollowTheFile(t *testing.T) {
 	h := program(t, `echo asked >> "$0.asked"; echo '{}'`)
