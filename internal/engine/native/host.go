@@ -119,7 +119,7 @@ func (e *Engine) handlerOf(spec *engine.SandboxSpec) (*handler.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts := e.programs.Of(h)
+	facts := e.programs.Now(h)
 	if err := h.Check(); err != nil {
 		return nil, err
 	}

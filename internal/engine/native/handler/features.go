@@ -41,10 +41,19 @@ type Facts struct {
 	Broken bool
 }
 
+// faultLife is how long a fault holds before the program is asked again: a busy host may be the cause.
+const faultLife = time.Minute
+
 // Prober asks programs for their facts, once for each version of a file. The zero value is ready.
 type Prober struct {
 	mu    sync.Mutex
-	known map[file]Facts
+	known map[file]answered
+}
+
+// answered is what a program said, and when.
+type answered struct {
+	facts Facts
+	at    time.Time
 }
 
 // file identifies a version of a program.
@@ -64,8 +73,14 @@ func (p *Prober) All(t Table) {
 	asked.Wait()
 }
 
-// Of returns the facts of a handler's program, the zero value for berth itself.
-func (p *Prober) Of(h *Handler) Facts {
+// Of returns the facts of a handler's program, the zero value for berth itself. A fault may be one minute
+// old.
+func (p *Prober) Of(h *Handler) Facts { return p.of(h, faultLife) }
+
+// Now is Of for facts whose fault is not old.
+func (p *Prober) Now(h *Handler) Facts { return p.of(h, 0) }
+
+func (p *Prober) of(h *Handler, life time.Duration) Facts {
 	if h == nil || h.Kind != OCI {
 		return Facts{}
 	}
@@ -78,18 +93,18 @@ func (p *Prober) Of(h *Handler) Facts {
 	}
 	this := file{h.Path, info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}
 	p.mu.Lock()
-	facts, known := p.known[this]
+	last, known := p.known[this]
 	p.mu.Unlock()
-	if known {
-		return facts
+	if known && (!last.facts.Broken || time.Since(last.at) < life) {
+		return last.facts
 	}
-	facts = ask(h)
+	facts := ask(h)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known == nil {
-		p.known = map[file]Facts{}
+		p.known = map[file]answered{}
 	}
-	p.known[this] = facts
+	p.known[this] = answered{facts, time.Now()}
 	return facts
 }
 

@@ -71,6 +71,24 @@ func TestFactsOfAProgram(t *testing.T) {
 	}
 }
 
+// A program that did not answer is asked again when a pod needs it.
+func TestFaultsPass(t *testing.T) {
+	h := program(t, `[ -e "$0.well" ] || exit 1; echo '{}'`)
+	var p Prober
+	if facts := p.Of(h); !facts.Broken {
+		t.Errorf("a program that fails: %+v", facts)
+	}
+	if err := os.WriteFile(h.Path+".well", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if facts := p.Of(h); !facts.Broken {
+		t.Errorf("it was asked again at once: %+v", facts)
+	}
+	if facts := p.Now(h); facts.Broken || p.Of(h).Broken {
+		t.Errorf("a program that has recovered: %+v", facts)
+	}
+}
+
 // FuzzFeatures: an answer that is refused gives no feature.
 func FuzzFeatures(f *testing.F) {
 	f.Add([]byte(`{"mountOptions":["rro"],"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}`))
