@@ -117,7 +117,7 @@ func forwardSizes(from <-chan engine.TerminalSize) (to <-chan supervisor.Termina
 
 // CheckContainer implements engine.Engine: this engine honours what an OCI spec can express.
 func (e *Engine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	return check.Container(config, sandbox)
+	return check.Container(e.withoutHandlers(config), sandbox)
 }
 
 // CheckResources implements engine.Engine.
