@@ -18,7 +18,7 @@ LDFLAGS := -s -w -X $(PKG)/internal/version.Version=$(VERSION) -X $(PKG)/interna
 # The supervisor carries libcontainer: cgo, libseccomp, and no CRIU. It is static,
 # so that a container's init does not page in a dynamic loader's work.
 SUPERVISOR_TAGS := seccomp netgo osusergo runc_nocriu
-DAEMON_TAGS     := netgo osusergo
+DAEMON_TAGS     := netgo osusergo nri_no_wasm
 TEST_TAGS       := $(SUPERVISOR_TAGS)
 # Packages with tests on real parts; all others have run in unit.
 INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integration' internal test | xargs -n1 dirname | sort -u | sed 's,^,./,')

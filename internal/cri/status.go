@@ -78,6 +78,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if calls := s.opts.Node.EngineCalls(); calls != nil {
 		verbose["engineCalls"] = calls
 	}
+	if plugins := s.opts.Node.NRIInfo(); plugins != nil {
+		verbose["nri"] = plugins
+	}
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}
