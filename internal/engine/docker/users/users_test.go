@@ -25,6 +25,7 @@ type entry struct {
 	text, target string
 	dir          bool
 	other        fs.FileMode // of another type of file
+	isLost       bool        // a link that the engine cannot follow
 }
 
 // reader returns a Reader of an engine whose containers have files, by path.
@@ -38,12 +39,20 @@ func reader(t *testing.T, files map[string]entry) *Reader {
 				fakeengine.Fail(http.StatusNotFound, "Could not find the file "+path+" in container c")(w, r)
 				return
 			}
+			if file.isLost {
+				fakeengine.Fail(http.StatusInternalServerError, "too many links")(w, r)
+				return
+			}
 			serve(t, w, file)
 		},
 		"HEAD /containers/c/archive": func(w http.ResponseWriter, r *http.Request) {
 			file, ok := files[r.URL.Query().Get("path")]
 			if !ok {
 				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			if file.isLost {
+				w.WriteHeader(http.StatusInternalServerError) // without a text, as every answer to HEAD
 				return
 			}
 			stat(t, w, file)
@@ -128,6 +137,7 @@ func TestRead(t *testing.T) {
 		"a chain":         {chain("/etc/passwd", "/usr/passwd", maxLinks-1), "reached", false},
 		"too long a one":  {chain("/etc/passwd", "/usr/passwd", maxLinks), "", true},
 		"a loop":          {map[string]entry{"/etc/passwd": {target: "/etc/passwd"}}, "", true},
+		"a lost link":     {map[string]entry{"/etc/passwd": {isLost: true}}, "", true},
 		"a link to none":  {map[string]entry{"/etc/passwd": {target: "/gone"}}, "", true},
 		"too long a file": {map[string]entry{"/etc/passwd": {text: long}}, long[:ocispec.MaxUserFile+1], false},
 	} {
