@@ -227,7 +227,7 @@ func TestAdoptedPodsAfterReboot(t *testing.T) {
 	b.script = podtest.NewScript(nil)
 	b.s = b.Daemon(b.script)
 	podtest.Eventually(t, "tombstones", func() bool {
-		return b.tombstones(formerID("1"), "running") && b.tombstones(formerID("a"), "ready")
+		return b.tombstones(formerID("1"), "running") && b.tombstones(formerID("2"), "exited") && b.tombstones(formerID("a"), "ready")
 	})
 	b.reboot(true)
 	if got := b.status(formerID("1")); got.GetState() != exited || got.GetExitCode() != 255 {
