@@ -70,7 +70,9 @@ func (c *crashActor) retry(what string, call func(ctx context.Context) error) er
 			c.succeeded(c.name)
 			return nil
 		}
-		if !c.isAway(engineDies|berthDies, begun.Add(-10*time.Second)) {
+		// An engine that was killed while it started a command reports the end of the container late.
+		late := status.Code(last) == codes.Unavailable && c.isAway(engineDies, begun.Add(-2*time.Minute))
+		if !late && !c.isAway(engineDies|berthDies, begun.Add(-10*time.Second)) {
 			return fmt.Errorf("%s: %w", what, last)
 		}
 	}
