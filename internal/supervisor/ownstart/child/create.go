@@ -61,11 +61,14 @@ func create() error {
 	if err := answer(order.Mounted); err != nil {
 		return err
 	}
+	if err := c.pivot(); err != nil {
+		return fmt.Errorf("cannot change the root: %w", err)
+	}
 	// While the limits are set, the kernel refuses devices for a moment.
 	if err := awaitGo(); err != nil {
 		return err
 	}
-	if err := c.enter(); err != nil {
+	if err := c.complete(); err != nil {
 		return err
 	}
 	if err := c.Process.Prepare(c.proc); err != nil {

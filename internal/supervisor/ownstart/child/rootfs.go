@@ -13,11 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
 
-// enter makes the root directory this process's root, and does what is done in it.
-func (c *container) enter() error {
-	if err := c.pivot(); err != nil {
-		return fmt.Errorf("cannot change the root: %w", err)
-	}
+// complete does what is done when the root directory is this process's root.
+func (c *container) complete() error {
 	if c.Dev {
 		if err := reopenNull(c); err != nil {
 			return failure.New(failure.OfDevNull, "/dev/null", "cannot use /dev/null in the container: %w", err)

@@ -7,7 +7,7 @@ type Answer byte
 const (
 	// Joined: the init is in all its cgroups. A kill of the cgroup reaches it.
 	Joined Answer = 'j'
-	// Mounted: all mounts are made. The limits can be set. The init waits for Go.
+	// Mounted: all mounts are made. The limits can be set. The init changes its root, and waits for Go.
 	Mounted Answer = 'm'
 	// Ready: all is made that the spec says. The init waits for Go.
 	Ready Answer = 'r'

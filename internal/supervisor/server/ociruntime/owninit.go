@@ -381,30 +381,23 @@ func (s *ownInit) converse(ctx context.Context) error {
 			if err := s.own.cgroups.Set(s.own.config.Cgroups.Resources); err != nil {
 				return classify(fmt.Errorf("cannot set the limits: %w", err), "")
 			}
-			if err := s.letGo(); err != nil {
-				return err
-			}
+			s.letGo()
 		case order.Ready:
 			ready = true
 			// Before the init goes on: without the state nobody would find it.
 			if err := os.Rename(s.state, filepath.Join(filepath.Dir(s.state), stateName)); err != nil {
 				return fmt.Errorf("cannot write the state of container %s: %w", s.plan.ID, err)
 			}
-			if err := s.letGo(); err != nil {
-				return err
-			}
+			s.letGo()
 		default:
 			return fmt.Errorf("the init of container %s sent %q", s.plan.ID, answer)
 		}
 	}
 }
 
-// letGo lets the init continue.
-func (s *ownInit) letGo() error {
-	if _, err := s.child.Conn.Write([]byte{order.Go}); err != nil {
-		return s.lost(err)
-	}
-	return nil
+// letGo lets the init continue. One that has ended meanwhile has said why: its answer is next.
+func (s *ownInit) letGo() {
+	_, _ = s.child.Conn.Write([]byte{order.Go})
 }
 
 // checkWaits returns an error when the init has ended: its end closes the socket, too.
