@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/cgroups"
@@ -148,7 +149,10 @@ func (s *ownInit) newStage(ctx context.Context) (*fork.Stage, error) {
 	for _, source := range sources {
 		list = append(list, fork.Tree{Path: source.Path, MapIDs: source.MapIDs, MapAll: source.MapAll})
 	}
-	list = append(list, fork.Tree{Path: "/proc"}, fork.Tree{Path: "/sys"})
+	list = append(list, fork.Tree{Path: "/proc"})
+	if slices.ContainsFunc(s.own.order.Mounts, func(m order.Mount) bool { return !m.Bind && m.Type == "sysfs" }) {
+		list = append(list, fork.Tree{Path: "/sys"})
+	}
 	stage, err := fork.NewStage(ctx, list)
 	var refused *fork.StageError
 	switch {
