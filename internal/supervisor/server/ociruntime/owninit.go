@@ -315,9 +315,8 @@ func (s *ownInit) converse(ctx context.Context) error {
 	if err := s.child.Send(s.own.order.Encode(), s.sent); err != nil {
 		return s.lost(err)
 	}
-	if err := s.writeState(); err != nil {
-		return err
-	}
+	// The init may have failed meanwhile: then its own error says why.
+	stateErr := s.writeState()
 	for ready := false; ; {
 		answer, err := s.child.Receive(ctx)
 		var failed *failure.Failure
@@ -327,6 +326,8 @@ func (s *ownInit) converse(ctx context.Context) error {
 				return &ProgramError{failed.Text}
 			}
 			return failed.Err()
+		case stateErr != nil && (err != nil || answer != order.Joined):
+			return stateErr
 		case errors.Is(err, io.EOF) && ready:
 			return s.checkWaits()
 		case err != nil:
