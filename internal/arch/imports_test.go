@@ -74,6 +74,8 @@ func bans() []ban {
 		ban{from: "internal/pod/job", to: "internal/pod", why: "jobs know nothing of sandboxes, containers or records"},
 		ban{from: "internal/pod/events", to: "internal/pod", why: "the order of events does not depend on what makes them"},
 		ban{from: "internal/pod/podnet", to: "internal/pod/job", why: "attachments know no job"},
+		ban{from: "internal/pod/plugins", to: "internal/pod/job", why: "events know no job"},
+		ban{from: "internal/nri", to: "internal/", why: "plugins are served without knowing who reports to them", but: "internal/errs"},
 		ban{from: "internal/engine", to: "internal/network", why: "the rules join engine and network, nobody else"},
 		ban{from: "internal/network", to: "internal/engine", why: "the rules join engine and network, nobody else"},
 		ban{from: "internal/image", to: "internal/engine", why: "images know nothing of containers"},

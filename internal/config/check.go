@@ -58,10 +58,13 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.Stream.check(report)
 	d.Runtime.check(report)
 	d.Default.check(report)
+	d.checkHandlers(report)
+	d.NRI.check(report)
 	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
 	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
 	for key, duration := range map[string]Duration{
+		"nri.plugin_registration_timeout": d.NRI.RegistrationTimeout, "nri.plugin_request_timeout": d.NRI.RequestTimeout,
 		"image.no_progress_timeout": d.Image.NoProgressTimeout, "stream.idle_timeout": d.Stream.IdleTimeout,
 		"jobs.stage_timeout": d.Jobs.StageTimeout, "jobs.total_timeout": d.Jobs.TotalTimeout, "stats.period": d.Stats.Period,
 	} {
@@ -102,10 +105,15 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	for key, patterns := range map[string][]string{
 		"runtime.pod_annotations": r.PodAnnotations, "runtime.container_annotations": r.ContainerAnnotations,
 	} {
-		for _, pattern := range patterns {
-			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				report(key, "%q: want a name with the wildcards *, ? and [a-z]", pattern)
-			}
+		checkPatterns(key, patterns, report)
+	}
+}
+
+// checkPatterns refuses patterns that package path cannot match.
+func checkPatterns(key string, patterns []string, report func(key, format string, args ...any)) {
+	for _, pattern := range patterns {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			report(key, "%q: want a name with the wildcards *, ? and [a-z]", pattern)
 		}
 	}
 }
@@ -214,4 +222,21 @@ func (d *Default) check(report func(key, format string, args ...any)) {
 		}
 	}
 	checkRange("defaults.min_gomaxprocs", d.GOMAXPROCS, 0, 4096, report)
+}
+
+func (n *NRI) check(report func(key, format string, args ...any)) {
+	for key, path := range map[string]string{
+		"nri.socket": n.Socket, "nri.plugin_dir": n.PluginDir, "nri.plugin_config_dir": n.ConfigDir,
+	} {
+		if path != "" && !filepath.IsAbs(path) {
+			report(key, "%q: want an absolute path", path)
+		}
+	}
+	if len(n.Socket) > 107 {
+		report("nri.socket", "%q: a socket path has at most 107 bytes", n.Socket)
+	}
+	if !n.Validate && (len(n.RequiredPlugins) > 0 || n.RejectHooks || n.RejectRuntimeDefault || n.RejectUnconfined ||
+		n.RejectCustom || n.RejectNamespaces || n.RejectSysctls) {
+		report("nri.default_validator", "is false, so the keys reject_* and required_plugins have no effect")
+	}
 }

@@ -25,11 +25,14 @@ type Daemon struct {
 	Docker  Docker  `toml:"docker" help:"The Docker Engine (engine docker)."`
 	Runtime Runtime `toml:"runtime" help:"How containers run."`
 	Default Default `toml:"defaults" help:"Defaults of pods and containers that ask for nothing else."`
+	NRI     NRI     `toml:"nri" help:"Plugins of the Node Resource Interface. docs/nri.md is the guide."`
 	Image   Image   `toml:"image" help:"Where images come from."`
 	Stream  Stream  `toml:"stream" help:"The server behind exec, attach and port-forward."`
 	Jobs    Jobs    `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
 	Stats   Stats   `toml:"stats" help:"Figures of pods and containers."`
 	Debug   Debug   `toml:"debug" help:"Helps to find faults. Off by default."`
+
+	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`
 }
 
 // Adopts reports whether this berth takes over pods of another runtime. Several berths may use
@@ -75,6 +78,7 @@ type Runtime struct {
 	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd." engine:"native"`
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH." engine:"native"`
 	OwnInit        bool   `toml:"own_init" help:"Berth's own init creates the containers whose OCI spec it covers, and starts commands in them; libcontainer creates all others. false: libcontainer creates all. berth pod inspect and berth info show what created a container, and why it was not the own init." reload:"yes" engine:"native"`
+	DefaultHandler string `toml:"default_handler" help:"Name of the handler of pods that name none. Empty: berth itself, without the settings of a handler." reload:"yes" engine:"native"`
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 is the same as 1048576." reload:"yes"`
 	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes" engine:"native"`
 
@@ -123,6 +127,27 @@ func (d *Default) Read() *defaults.Defaults {
 	read := defaults.Parse(d.texts(), func(string, error) {})
 	read.Container.Inheritable, read.Container.MinGOMAXPROCS = d.Inheritable, d.GOMAXPROCS
 	return read
+}
+
+// NRI has the settings of plugins of the Node Resource Interface.
+type NRI struct {
+	Enabled             bool     `toml:"enabled" help:"NRI plugins see pods and containers, and may change containers." engine:"native"`
+	Socket              string   `toml:"socket" help:"Socket on which plugins connect. Empty: /var/run/nri/nri.sock for the berth with the default state directory, nri/nri.sock in the state directory for others on the same host. Not used while another process answers there." engine:"native"`
+	PluginDir           string   `toml:"plugin_dir" help:"Directory of plugins that berth starts, named INDEX-NAME: 10-logger. Empty: /opt/nri/plugins for the berth with the default state directory, none for others." engine:"native"`
+	ConfigDir           string   `toml:"plugin_config_dir" help:"Directory of the configurations of those plugins: INDEX-NAME.conf or NAME.conf." engine:"native"`
+	RegistrationTimeout Duration `toml:"plugin_registration_timeout" help:"A plugin that does not register for this long is disconnected." engine:"native"`
+	RequestTimeout      Duration `toml:"plugin_request_timeout" help:"A plugin that does not answer for this long is disconnected, and the pod goes on without it, unless the plugin has registered another failure policy." engine:"native"`
+	DisableConnections  bool     `toml:"disable_connections" help:"Only the plugins of plugin_dir are used; none can connect." engine:"native"`
+
+	Validate              bool     `toml:"default_validator" help:"The rules below hold: berth refuses containers that plugins have changed against them." engine:"native"`
+	RejectHooks           bool     `toml:"reject_oci_hook_adjustment" help:"Refuse OCI hooks of plugins." engine:"native"`
+	RejectRuntimeDefault  bool     `toml:"reject_runtime_default_seccomp_adjustment" help:"Refuse another seccomp filter for a container with runtime/default." engine:"native"`
+	RejectUnconfined      bool     `toml:"reject_unconfined_seccomp_adjustment" help:"Refuse a seccomp filter for an unconfined container." engine:"native"`
+	RejectCustom          bool     `toml:"reject_custom_seccomp_adjustment" help:"Refuse another seccomp filter for a container with a profile of its own." engine:"native"`
+	RejectNamespaces      bool     `toml:"reject_namespace_adjustment" help:"Refuse other namespaces." engine:"native"`
+	RejectSysctls         bool     `toml:"reject_sysctl_adjustment" help:"Refuse sysctls." engine:"native"`
+	RequiredPlugins       []string `toml:"required_plugins" help:"Names of plugins without which no container is created, those of static pods included." engine:"native"`
+	TolerateMissingPlugin string   `toml:"tolerate_missing_plugins_annotation" help:"Annotation with which a container may be created without the required plugins. Empty: none." engine:"native"`
 }
 
 // Image has the settings of images and registries.
@@ -203,6 +228,11 @@ func DefaultDaemon() *Daemon {
 		Default: Default{
 			Seccomp: "unconfined", Capabilities: request.DefaultCapabilities(),
 			Env: []string{}, Ulimits: []string{}, Sysctls: []string{}, Devices: []string{},
+		},
+		NRI: NRI{
+			Enabled: true, ConfigDir: "/etc/nri/conf.d",
+			RegistrationTimeout: Duration(5 * time.Second), RequestTimeout: Duration(2 * time.Second),
+			RequiredPlugins: []string{},
 		},
 		Image: Image{
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},

@@ -69,6 +69,7 @@ func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) 
 }
 
 func (f *fakePods) EngineInfo(context.Context) (*engine.Info, error) { return f.info, f.infoErr }
+func (f *fakePods) NRIInfo() any                                     { return nil }
 func (f *fakePods) EngineCalls() map[string]engine.CallCount         { return f.calls }
 func (f *fakePods) NetworkReady(context.Context) error               { return f.network }
 func (f *fakePods) NetworkConfig() (config any, fault error) {

@@ -83,6 +83,8 @@ type Events interface {
 type Node interface {
 	EngineInfo(ctx context.Context) (*engine.Info, error)
 	EngineCalls() map[string]engine.CallCount
+	// NRIInfo is for verbose status, nil when NRI is off.
+	NRIInfo() any
 	NetworkReady(ctx context.Context) error
 	NetworkInfo() map[string]string
 	NetworkConfig() (config any, fault error)

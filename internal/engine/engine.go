@@ -16,13 +16,14 @@ import (
 	"time"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Engine is a runtime backend. All methods are safe for concurrent use. Callers make one
 // call at a time for one id, except Exec, Attach, Signal, Stats and ReopenLog, which they may
-// call at any time. LogReopener, Meter, Placeholders, Inspector and CallCounter
-// are optional.
+// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader
+// and CallCounter are optional.
 //
 // Errors carry a kind of package errs.
 type Engine interface {
@@ -139,6 +140,10 @@ type ContainerSpec struct {
 	// for none, and TargetPID its init.
 	TargetID  string
 	TargetPID int
+	// Adjust, if not nil, is called once with the container's OCI spec, after CDI devices were
+	// added, and changes it. injectCDI adds more CDI devices to it, by their names. An engine
+	// without OCI specs does not call it.
+	Adjust func(ctx context.Context, spec *specs.Spec, injectCDI func(names []string) error) error
 	// Stage, if not nil, is called with the part of a long Create that is under way and with
 	// what it waits for, each time that there is progress.
 	Stage func(name, waitsFor string)
@@ -260,6 +265,18 @@ const (
 	CodeUnknown    = 255
 )
 
+// HandlerInfo is a runtime handler, for people.
+type HandlerInfo struct {
+	// Name is "" for the default one.
+	Name string `json:"name"`
+	// Kind is what runs the containers. Path and Version are those of its program, if it has one.
+	Kind    string `json:"kind"`
+	Path    string `json:"path,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Fault is what is wrong with it, "" for nothing.
+	Fault string `json:"fault,omitempty"`
+}
+
 // Info describes a backend.
 type Info struct {
 	// Name and Version of the runtime underneath, for people.
@@ -268,6 +285,8 @@ type Info struct {
 	CgroupDriver string
 	// Handlers are the runtime handlers; the default one has name "".
 	Handlers []*runtimeapi.RuntimeHandler
+	// HandlerInfo describes the handlers for people, nil when the engine has no table of them.
+	HandlerInfo []HandlerInfo
 	// Features of the backend as a whole.
 	Features *runtimeapi.RuntimeFeatures
 	// HugePages is true when the host counts the huge pages of pods.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -36,6 +37,13 @@ type Inspector interface {
 	// OCI spec with the limits that hold now, "snapshotter" and "snapshotKey" say where
 	// its root filesystem is. NotFound when nothing is left of it.
 	Inspect(ctx context.Context, spec *InspectSpec) (map[string]any, error)
+}
+
+// SpecReader is an optional interface of an Engine that makes containers from OCI specs.
+type SpecReader interface {
+	// ContainerSpec returns the OCI spec of a container. resources are its limits since they
+	// were updated, nil before. NotFound when nothing is left of it.
+	ContainerSpec(ctx context.Context, id string, resources *runtimeapi.LinuxContainerResources) (*specs.Spec, error)
 }
 
 // Adopter is an optional interface of an Engine: it takes over sandboxes and containers that

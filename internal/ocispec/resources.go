@@ -44,6 +44,25 @@ func Resources(field string, res *runtimeapi.LinuxContainerResources, host Host)
 	return out, nil
 }
 
+// Fit removes from a spec that others have changed a limit of swap that the host cannot have, as
+// Resources does, and refuses limits that need what the host does not have.
+func Fit(spec *specs.Spec, host Host) error {
+	if spec.Linux == nil || spec.Linux.Resources == nil {
+		return nil
+	}
+	limits := spec.Linux.Resources
+	if limits.Memory != nil && !host.SwapLimit {
+		limits.Memory.Swap = nil
+	}
+	if len(limits.HugepageLimits) > 0 && !host.Hugetlb {
+		return fielderror.Unsupported("linux.resources.hugepage_limits", "the host has no usable hugetlb controller")
+	}
+	if len(limits.Unified) > 0 && !host.CgroupV2 {
+		return fielderror.Unsupported("linux.resources.unified", "it needs cgroup v2, and the host has v1")
+	}
+	return nil
+}
+
 // Update is Resources for what exists. A memory limit below what is in use is refused
 // there, instead of ending processes.
 func Update(field string, res *runtimeapi.LinuxContainerResources, host Host) (*specs.LinuxResources, error) {

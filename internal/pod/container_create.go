@@ -102,6 +102,10 @@ func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.
 		return err
 	}
 	spec.Stage = j.Stage
+	adjustment := c.plugins.Adjustment(rec, sb)
+	if adjustment != nil {
+		spec.Adjust = adjustment.Apply
+	}
 	j.Stage("create container", "the engine")
 	made, err := call.Get(ctx, c.calls, rec.ID, "create container "+rec.ID, func(ctx context.Context) (*engine.Container, error) {
 		return c.engine.Create(ctx, spec)
@@ -116,12 +120,17 @@ func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot publish container: %w", context.Cause(ctx))
 	}
-	if _, err = c.records.Containers.Update(rec.ID, func(r *record.Container) error {
+	created, err := c.records.Containers.Update(rec.ID, func(r *record.Container) error {
 		r.State, r.Engine = record.ContainerCreated, made
+		if limits := adjustment.Limits(); limits != nil {
+			r.Resources = store.MessageOf(mergeResources(r.CurrentResources(), limits))
+		}
 		return nil
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
+	c.plugins.CreatedContainer(ctx, created)
 	c.log.Info("container created",
 		"container", rec.ID, "sandbox", rec.SandboxID,
 		"name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
@@ -164,11 +173,14 @@ func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string
 	if err == nil {
 		return cause
 	}
-	_, updateErr := c.records.Containers.Update(id, func(r *record.Container) error {
+	rec, updateErr := c.records.Containers.Update(id, func(r *record.Container) error {
 		r.Removing = true
 		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be created (%v) and is being removed (%v)", cause, err))
 		return nil
 	})
+	if updateErr == nil {
+		c.plugins.ContainerEnded(rec)
+	}
 	c.retryContainer(ctx, id)
 	return errors.Join(cause, err, errs.IgnoreNotFound(updateErr))
 }

@@ -97,7 +97,7 @@ func (c *Containers) teardownContainer(ctx context.Context, j *job.Job, id strin
 		}
 	}
 	j.Stage("delete record", "the state directory")
-	if err := c.records.Containers.Delete(id); err != nil {
+	if err := c.plugins.RemoveContainer(ctx, rec, func() error { return c.records.Containers.Delete(id) }); err != nil {
 		return err
 	}
 	c.exits.Notify(id)

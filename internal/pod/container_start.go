@@ -49,6 +49,13 @@ func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) 
 	if why := rec.StartError(); why != "" {
 		return c.failStart(ctx, j, id, fmt.Errorf("cannot start container %q: %s: %w", id, why, errs.Invalid))
 	}
+	j.Stage("ask plugins", "the NRI plugins")
+	started, err := c.plugins.StartContainer(ctx, rec)
+	if err != nil {
+		return c.failStart(ctx, j, id, fmt.Errorf("cannot start container %q: %w", id, err))
+	}
+	var running *record.Container
+	defer func() { started(running) }()
 	j.Stage("start container", "the engine")
 	pid, err := call.Get(ctx, c.calls, id, "start container "+id, func(ctx context.Context) (int, error) {
 		return c.engine.Start(ctx, id)
@@ -57,14 +64,16 @@ func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) 
 		return c.failStart(ctx, j, id, err)
 	}
 	j.Stage("publish", "the state directory")
-	if _, err := c.records.Containers.Update(id, func(r *record.Container) error {
+	updated, err := c.records.Containers.Update(id, func(r *record.Container) error {
 		if r.State == record.ContainerStarting { // else its exit was recorded already
 			r.State, r.Pid = record.ContainerRunning, pid
 		}
 		return nil
-	}); err != nil {
+	})
+	if err != nil {
 		return c.failStart(ctx, j, id, err)
 	}
+	running = updated
 	c.tombstones.Touch(id)
 	return nil
 }
@@ -80,10 +89,13 @@ func (c *Containers) failStart(ctx context.Context, j *job.Job, id string, cause
 	ctx = context.WithoutCancel(ctx)
 	j.Stage("kill what was started", "the engine")
 	killErr := c.signal(ctx, id, syscall.SIGKILL, true)
-	_, err := c.records.Containers.Update(id, func(r *record.Container) error {
+	rec, err := c.records.Containers.Update(id, func(r *record.Container) error {
 		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, cause.Error())
 		return nil
 	})
+	if err == nil {
+		c.plugins.ContainerEnded(rec)
+	}
 	c.exits.Notify(id)
 	c.tombstones.Touch(id)
 	return errors.Join(cause, killErr, err)

@@ -47,3 +47,11 @@ func (s *Service) NetworkInfo() map[string]string { return s.network.Info() }
 func (s *Service) SetPodCIDR(ctx context.Context, cidr string) error {
 	return s.network.SetPodCIDR(ctx, cidr)
 }
+
+// NRIInfo describes NRI's plugins, for people. It is nil when NRI is off.
+func (s *Service) NRIInfo() any {
+	if info := s.plugins.Info(); info != nil {
+		return info
+	}
+	return nil
+}

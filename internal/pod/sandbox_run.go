@@ -83,13 +83,19 @@ func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.San
 	}); err != nil {
 		return err
 	}
-	j.Stage("publish", "the state directory")
-	if ctx.Err() != nil {
-		return fmt.Errorf("cannot publish sandbox: %w", context.Cause(ctx))
-	}
-	if _, err = s.records.Sandboxes.Update(rec.ID, func(r *record.Sandbox) error {
-		r.State, r.Engine, r.Network = record.SandboxReady, sb, result
-		return nil
+	made := *rec
+	made.Engine, made.Network = sb, result
+	j.Stage("ask plugins", "the NRI plugins")
+	if err := s.plugins.RunSandbox(ctx, &made, func() error {
+		j.Stage("publish", "the state directory")
+		if ctx.Err() != nil {
+			return fmt.Errorf("cannot publish sandbox: %w", context.Cause(ctx))
+		}
+		_, err := s.records.Sandboxes.Update(rec.ID, func(r *record.Sandbox) error {
+			r.State, r.Engine, r.Network = record.SandboxReady, sb, result
+			return nil
+		})
+		return err
 	}); err != nil {
 		return err
 	}

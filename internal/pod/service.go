@@ -22,9 +22,11 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/nri"
 	"github.com/berthrun/berth/internal/pod/exits"
 	"github.com/berthrun/berth/internal/pod/forward"
 	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/plugins"
 	"github.com/berthrun/berth/internal/pod/podnet"
 	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/pod/recovery"
@@ -43,6 +45,8 @@ type Options struct {
 	Engine  engine.Engine
 	Images  Images
 	Network network.Network
+	// NRI has the plugins that see and change pods, nil for none. Close closes it.
+	NRI *nri.Host
 	// StateDir is on tmpfs and holds records; RootDir is on disk and holds
 	// tombstones, attachments still to be undone and the sandboxes' files.
 	StateDir, RootDir string
@@ -114,6 +118,7 @@ type Service struct {
 	// retries are of teardowns and of stops.
 	retries *retry.Timers
 	exits   *exits.Recorder
+	plugins *plugins.Plugins
 
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -149,6 +154,9 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 	if err := recovery.Run(ctx, background, *resume); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot recover the pods of an earlier run: %w", err), s.Close(ctx))
 	}
+	if err := s.plugins.Start(s.Containers); err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
+	}
 	return s, nil
 }
 
@@ -170,11 +178,13 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	tombstones := record.NewTombstones(records, record.TombstoneOptions{
 		Dir: filepath.Join(opts.RootDir, "tombstones"), Batch: opts.Limits.Batch, Retry: opts.Limits.RetryMin,
 	})
+	s.plugins = plugins.New(plugins.Options{Host: opts.NRI, Engine: opts.Engine, Records: records, Log: opts.Log})
 	w := &worker{
-		engine: opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
+		plugins: s.plugins,
+		engine:  opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
 		limits: opts.Limits, bootID: opts.BootID, log: opts.Log,
 	}
-	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded})
+	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded, ContainerEnded: s.plugins.ContainerEnded})
 	s.Containers = &Containers{worker: w, images: opts.Images, exits: s.exits, graces: newGracePeriods()}
 	s.Sandboxes = &Sandboxes{worker: w, containers: s.Containers, network: attachments}
 	s.Sessions = &Sessions{engine: opts.Engine, records: records}
@@ -201,11 +211,13 @@ func (s *Service) Close(ctx context.Context) error {
 	s.CloseEvents()
 	s.retries.Close()
 	s.exits.Close()
+	s.plugins.Unblock()
 	err := s.jobs.Close(ctx)
 	s.stop()
 	ended := make(chan struct{})
 	go func() {
 		s.background.Wait()
+		s.plugins.Close()
 		close(ended)
 	}()
 	select {

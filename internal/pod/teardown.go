@@ -149,6 +149,11 @@ func (s *Sandboxes) teardown(ctx context.Context, j *job.Job, id string, to reco
 	step("stop sandbox", "the engine", func(ctx context.Context) error {
 		return s.call(ctx, id, "stop sandbox", s.engine.StopSandbox)
 	})
+	// The network is still there: plugins that configure networks undo what they did.
+	step("report to plugins", "the NRI plugins", func(ctx context.Context) error {
+		s.plugins.StopSandbox(ctx, id)
+		return nil
+	})
 	step("detach network", "the network's plugins", func(ctx context.Context) error {
 		return s.network.Detach(ctx, id)
 	})
@@ -167,7 +172,7 @@ func (s *Sandboxes) teardown(ctx context.Context, j *job.Job, id string, to reco
 		return err
 	}
 	j.Stage("delete record", "the state directory")
-	if err := s.records.Sandboxes.Delete(id); err != nil {
+	if err := s.plugins.RemoveSandbox(ctx, id, func() error { return s.records.Sandboxes.Delete(id) }); err != nil {
 		return err
 	}
 	s.retries.Done(id)

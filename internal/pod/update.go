@@ -46,8 +46,16 @@ func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string,
 	if rec.Removing || rec.State != record.ContainerCreated && rec.State != record.ContainerRunning || rec.StartError() != "" {
 		return fmt.Errorf("cannot update container %q: it is %s: %w", id, rec.State, errs.State)
 	}
-	next := mergeResources(rec.CurrentResources(), res)
-	if err := c.checkUpdate("linux", next, res); err != nil {
+	if err := c.checkUpdate("linux", mergeResources(rec.CurrentResources(), res), res); err != nil {
+		return err
+	}
+	j.Stage("ask plugins", "the NRI plugins")
+	changed, err := c.plugins.UpdateContainer(ctx, rec, res)
+	if err != nil {
+		return fmt.Errorf("cannot update container %q: %w", id, err)
+	}
+	next := mergeResources(rec.CurrentResources(), changed)
+	if err := c.checkUpdate("linux", next, changed); err != nil {
 		return err
 	}
 	j.Stage("update container", "the engine")
@@ -57,11 +65,54 @@ func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string,
 		return err
 	}
 	j.Stage("write record", "the state directory")
-	_, err = c.records.Containers.Update(id, func(r *record.Container) error {
+	rec, err = c.records.Containers.Update(id, func(r *record.Container) error {
 		r.Resources = store.MessageOf(next)
 		return nil
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	c.plugins.UpdatedContainer(ctx, rec)
+	return nil
+}
+
+// UpdateLimits changes the limits of a container for an NRI plugin. It is no job: a plugin may ask
+// for it while the job of another container waits for that plugin, and so on in a circle.
+func (c *Containers) UpdateLimits(ctx context.Context, id string, change *runtimeapi.LinuxContainerResources) error {
+	ctx, cancel := context.WithTimeout(ctx, c.limits.Kill)
+	defer cancel()
+	return call.Run(ctx, c.calls, id, "update container "+id, func(ctx context.Context) error {
+		rec, err := c.records.Container(id)
+		if err != nil {
+			return err
+		}
+		if rec.Removing || rec.State != record.ContainerCreated && rec.State != record.ContainerRunning || rec.StartError() != "" {
+			return fmt.Errorf("it is %s: %w", rec.State, errs.State)
+		}
+		next := mergeResources(rec.CurrentResources(), change)
+		if err := c.checkUpdate("linux", next, change); err != nil {
+			return err
+		}
+		if err := c.engine.Update(ctx, id, next); err != nil {
+			return err
+		}
+		_, err = c.records.Containers.Update(id, func(r *record.Container) error {
+			r.Resources = store.MessageOf(next)
+			return nil
+		})
+		return err
+	})
+}
+
+// Evict begins to stop a container for an NRI plugin.
+func (c *Containers) Evict(ctx context.Context, id, reason string) error {
+	rec, err := c.records.Container(id)
+	if err != nil {
+		return err
+	}
+	c.log.Warn("an NRI plugin evicts a container", "container", id, "reason", reason)
+	c.startDetached(context.WithoutCancel(ctx), c.stopContainerRequest(rec, 0))
+	return nil
 }
 
 // UpdateSandbox changes the limits of a READY sandbox's cgroup, and records them and
@@ -95,6 +146,10 @@ func (s *Sandboxes) updateSandbox(ctx context.Context, j *job.Job, id string, ov
 	if err := s.checkUpdate("resources", next.Resources.Get(), res); err != nil {
 		return err
 	}
+	j.Stage("ask plugins", "the NRI plugins")
+	if err := s.plugins.UpdateSandbox(ctx, rec, overhead, res); err != nil {
+		return fmt.Errorf("cannot update sandbox %q: %w", id, err)
+	}
 	j.Stage("update sandbox", "the engine")
 	if err := call.Run(ctx, s.calls, id, "update sandbox", func(ctx context.Context) error {
 		return s.engine.UpdateSandbox(ctx, rec.Engine, next.Resources.Get())
@@ -102,11 +157,15 @@ func (s *Sandboxes) updateSandbox(ctx context.Context, j *job.Job, id string, ov
 		return err
 	}
 	j.Stage("write record", "the state directory")
-	_, err = s.records.Sandboxes.Update(id, func(r *record.Sandbox) error {
+	rec, err = s.records.Sandboxes.Update(id, func(r *record.Sandbox) error {
 		r.Resources = &next
 		return nil
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	s.plugins.UpdatedSandbox(ctx, rec)
+	return nil
 }
 
 // checkUpdate checks the limits after an update, and refuses a change of the limit that no

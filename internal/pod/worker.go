@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/pod/call"
 	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/plugins"
 	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/pod/retry"
 )
@@ -24,6 +25,7 @@ type worker struct {
 	// calls has one call to a backend at a time for each object.
 	calls   *keyed.Calls
 	retries *retry.Timers
+	plugins *plugins.Plugins
 	limits  Limits
 	bootID  string
 	log     *slog.Logger

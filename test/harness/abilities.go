@@ -76,6 +76,8 @@ const (
 	EarlyFaults = "faults of mounts, devices and filters that the create of a container finds"
 	// ScopeNames are names of the cgroups of containers that a configuration chooses.
 	ScopeNames = "names of cgroups by configuration"
+	// Plugins are those of the Node Resource Interface.
+	Plugins = "plugins of the Node Resource Interface"
 	// FrozenByRuntime is a container that is frozen with its cgroup.
 	FrozenByRuntime = "commands in a container whose cgroup is frozen"
 )
@@ -97,6 +99,7 @@ func missingParts() map[string]string {
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
 		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
 		ScopeNames:          "the Docker Engine names the cgroups of containers",
+		Plugins:             "the Docker Engine makes the OCI specs that plugins adjust",
 		FrozenByRuntime:     "the Docker Engine does not notice that somebody else froze a cgroup",
 	}
 }

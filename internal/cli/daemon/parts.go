@@ -235,7 +235,12 @@ func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
+	plugins, err := openNRI(cfg, log)
+	if err != nil {
+		return nil, err
+	}
 	return pod.New(ctx, pod.Options{
+		NRI:         plugins,
 		Engine:      p.backend.engine,
 		Images:      p.backend.images,
 		Network:     p.network,

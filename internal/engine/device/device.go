@@ -46,9 +46,14 @@ func (f Finder) InjectCDI(ctx context.Context, rules *Rules, config *runtimeapi.
 	if err != nil || len(names) == 0 {
 		return err
 	}
+	return f.InjectNames(ctx, rules, "config.CDI_devices", names, spec)
+}
+
+// InjectNames adds CDI devices to the container's spec. field says who requests them.
+func (f Finder) InjectNames(ctx context.Context, rules *Rules, field string, names []string, spec *specs.Spec) error {
 	dirs := rules.CDIDirs
 	if len(dirs) == 0 {
-		return fmt.Errorf("config.CDI_devices: %q: CDI is turned off, no directory of specs is configured: %w", names[0], errs.Unsupported)
+		return fmt.Errorf("%s: %q: CDI is turned off, no directory of specs is configured: %w", field, names[0], errs.Unsupported)
 	}
 	devices, err := probe.Ask(ctx, f.Probes, "read the CDI specs in "+strings.Join(dirs, ", "), func() (*cdi.Devices, error) {
 		return cdi.Read(dirs)

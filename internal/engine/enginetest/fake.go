@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -41,6 +42,7 @@ type fakeSandbox struct {
 
 type fakeContainer struct {
 	spec    *engine.ContainerSpec
+	oci     *specs.Spec
 	state   engine.State
 	pid     int
 	exit    *engine.Exit
@@ -274,7 +276,11 @@ func (f *Fake) RemoveSandbox(_ context.Context, id string) error {
 }
 
 // Create implements engine.Engine.
-func (f *Fake) Create(_ context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
+func (f *Fake) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
+	oci, err := f.adjusted(ctx, spec) // before the lock: it may update other containers
+	if err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sandboxes[spec.SandboxSpec.ID] == nil {
@@ -289,7 +295,7 @@ func (f *Fake) Create(_ context.Context, spec *engine.ContainerSpec) (*engine.Co
 	}
 	f.nextPid++
 	f.containers[spec.ID] = &fakeContainer{
-		spec: spec, state: engine.StateCreated, pid: f.nextPid, log: log, ended: make(chan struct{}),
+		spec: spec, state: engine.StateCreated, pid: f.nextPid, log: log, ended: make(chan struct{}), oci: oci,
 	}
 	security := spec.Config.GetLinux().GetSecurityContext()
 	uid, gid := security.GetRunAsUser().GetValue(), security.GetRunAsGroup().GetValue()

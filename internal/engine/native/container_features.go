@@ -41,6 +41,8 @@ func features() []feature {
 		{"volumes of the image", (*Engine).prepareImageVolumes, nil},
 		{"OCI spec", (*Engine).prepareSpec, nil},
 		{"CDI devices", (*Engine).prepareCDI, nil},
+		// Last before the spec is final: plugins see, and may change, all of it.
+		{"adjustment", (*Engine).adjustSpec, nil},
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},
@@ -116,7 +118,7 @@ func (e *Engine) removeSources(ctx context.Context, id string) error {
 }
 
 func (e *Engine) prepareDevices(ctx context.Context, c *creation) (err error) {
-	rules := &e.rules().Devices
+	rules := e.devicesOf(c.Sandbox)
 	c.in.Devices, err = device.Finder{Probes: e.probes}.Of(ctx, rules, c.Config)
 	c.in.AllDevices = isPrivileged(c.Config) && (!rules.PrivilegedWithoutHost || rules.PrivilegedAllAllowed)
 	return err
@@ -124,6 +126,22 @@ func (e *Engine) prepareDevices(ctx context.Context, c *creation) (err error) {
 
 func (e *Engine) prepareCDI(ctx context.Context, c *creation) error {
 	return device.Finder{Probes: e.probes}.InjectCDI(ctx, &e.rules().Devices, c.Config, c.oci)
+}
+
+// adjustSpec lets the caller change the spec.
+func (e *Engine) adjustSpec(ctx context.Context, c *creation) error {
+	if c.Adjust == nil {
+		return nil
+	}
+	stageOf(c.containerSpec)("adjust the OCI spec", "the NRI plugins")
+	defer stageOf(c.containerSpec)(stageCreate, stageEngine)
+	devices := device.Finder{Probes: e.probes}
+	if err := c.Adjust(ctx, c.oci, func(names []string) error {
+		return devices.InjectNames(ctx, &e.rules().Devices, "linux.CDI_devices of an NRI plugin", names, c.oci)
+	}); err != nil {
+		return err
+	}
+	return ocispec.Fit(c.oci, e.host)
 }
 
 func (e *Engine) prepareSeccomp(ctx context.Context, c *creation) (err error) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -17,17 +18,31 @@ import (
 
 // Inspect implements engine.Inspector.
 func (e *Engine) Inspect(ctx context.Context, requested *engine.InspectSpec) (map[string]any, error) {
-	spec, err := e.bundles.ReadSpec(requested.ContainerID)
+	spec, err := e.ContainerSpec(ctx, requested.ContainerID, requested.Resources)
 	if err != nil {
 		return nil, err
 	}
-	if requested.Resources != nil && spec.Linux != nil {
-		limits, err := ocispec.Resources(request.FieldUpdate, requested.Resources, e.host)
+	if !requested.Secrets {
+		hideSecrets(spec)
+	}
+	shown := map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": requested.ContainerID}
+	return shown, e.addStarter(ctx, requested.ContainerID, shown)
+}
+
+// ContainerSpec implements engine.SpecReader.
+func (e *Engine) ContainerSpec(_ context.Context, id string, resources *runtimeapi.LinuxContainerResources) (*specs.Spec, error) {
+	spec, err := e.bundles.ReadSpec(id)
+	if err != nil {
+		return nil, err
+	}
+	if resources != nil && spec.Linux != nil {
+		limits, err := ocispec.Resources(request.FieldUpdate, resources, e.host)
 		if err != nil {
-			return nil, fmt.Errorf("cannot show the limits of container %s: %w", requested.ContainerID, err)
+			return nil, fmt.Errorf("cannot show the limits of container %s: %w", id, err)
 		}
 		if old := spec.Linux.Resources; old != nil {
-			limits.Devices = old.Devices       // no update changes them
+			limits.Devices = old.Devices // no update changes them
+			limits.Pids, limits.BlockIO = old.Pids, old.BlockIO
 			unified := maps.Clone(old.Unified) // annotations may have added to them
 			if unified == nil {
 				unified = limits.Unified
@@ -37,11 +52,7 @@ func (e *Engine) Inspect(ctx context.Context, requested *engine.InspectSpec) (ma
 		}
 		spec.Linux.Resources = limits
 	}
-	if !requested.Secrets {
-		hideSecrets(spec)
-	}
-	shown := map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": requested.ContainerID}
-	return shown, e.addStarter(ctx, requested.ContainerID, shown)
+	return spec, nil
 }
 
 // addStarter adds what created a container, and why it was not berth's own init. Nothing is added for a

@@ -39,6 +39,8 @@ type Options struct {
 	// SandboxEnded is called with a sandbox whose own process has ended, once its record
 	// says that it is stopping. It must not block.
 	SandboxEnded func(*record.Sandbox)
+	// ContainerEnded is called with a container whose exit is recorded. It must not block.
+	ContainerEnded func(*record.Container)
 }
 
 // Recorder writes exits into records. All methods are safe for concurrent use.
@@ -49,13 +51,16 @@ type Recorder struct {
 	retries      *retry.Timers
 	log          *slog.Logger
 	sandboxEnded func(*record.Sandbox)
+
+	containerEnded func(*record.Container)
 }
 
 // New returns a Recorder.
 func New(opts Options) *Recorder {
 	return &Recorder{
 		records: opts.Records, tombstones: opts.Tombstones, log: opts.Log, sandboxEnded: opts.SandboxEnded,
-		waiters: newWaiters(), retries: retry.New(exitRetryMin, exitRetryMax),
+		containerEnded: opts.ContainerEnded,
+		waiters:        newWaiters(), retries: retry.New(exitRetryMin, exitRetryMax),
 	}
 }
 
@@ -92,6 +97,7 @@ func (r *Recorder) Record(exit *engine.Exit) {
 	case recorded && err == nil:
 		r.waiters.notify(id)
 		r.tombstones.Touch(id)
+		r.containerEnded(rec)
 		r.log.Info("container exited", "container", id, "sandbox", rec.SandboxID, "code", rec.ExitCode, "reason", rec.Reason)
 	case recorded:
 		r.log.Error("cannot record an exit; retrying",

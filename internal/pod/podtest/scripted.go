@@ -8,6 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/store"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -41,6 +42,14 @@ func (e *EngineOf) ReleaseSandbox(ctx context.Context, id string) error {
 // RemoveSandbox implements engine.Engine.
 func (e *EngineOf) RemoveSandbox(ctx context.Context, id string) error {
 	return run(ctx, e.Script, "engine.RemoveSandbox", func() error { return e.Engine.RemoveSandbox(ctx, id) })
+}
+
+// ContainerSpec implements engine.SpecReader.
+func (e *EngineOf) ContainerSpec(ctx context.Context, id string, resources *runtimeapi.LinuxContainerResources) (*specs.Spec, error) {
+	if reader, ok := e.Engine.(engine.SpecReader); ok {
+		return reader.ContainerSpec(ctx, id, resources)
+	}
+	return nil, nil
 }
 
 // ReopenLog implements engine.LogReopener.

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/enginetest"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/nri"
 	"github.com/berthrun/berth/internal/pod"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -34,6 +35,8 @@ type Parts struct {
 	// Left names what is left on the machine beyond what Engine.List returns; may
 	// be nil.
 	Left func() []string
+	// NRI returns the NRI plugins' host of a Service that starts; may be nil.
+	NRI func() *nri.Host
 	// Limits of the Services; zero fields take short times that suit tests.
 	Limits pod.Limits
 }
@@ -96,7 +99,12 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	if limits == (pod.Limits{}) {
 		limits = pod.Limits{Kill: 5 * time.Second, Settle: 2 * time.Second, Batch: time.Millisecond, RetryMin: 20 * time.Millisecond}
 	}
+	var plugins *nri.Host
+	if w.NRI != nil {
+		plugins = w.NRI()
+	}
 	s, err := pod.New(w.t.Context(), pod.Options{
+		NRI:    plugins,
 		Engine: &EngineOf{w.Engine, script}, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
 		StateDir: w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits,
 		Log: slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),

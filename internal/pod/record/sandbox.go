@@ -57,6 +57,8 @@ type Sandbox struct {
 	Resources *SandboxResources `json:"resources,omitempty"`
 	// Adoption is "" for a sandbox that berth made.
 	Adoption Adoption `json:"adoption,omitempty"`
+	// PluginsStopped is true once NRI plugins were told that the sandbox is stopped.
+	PluginsStopped bool `json:"pluginsStopped,omitempty"`
 	// Message says why the sandbox is not ready.
 	Message string `json:"message,omitempty"`
 }

@@ -138,7 +138,8 @@ func (c *container) join() error {
 	return nil
 }
 
-// openProc mounts a procfs that no path leads to.
+// openProc mounts a procfs that no path in the container leads to. It goes with the old root: the close of
+// a mount that is attached nowhere would wait for a grace period of its own.
 func (c *container) openProc() error {
 	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -156,6 +157,9 @@ func (c *container) openProc() error {
 	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attributes)
 	if err != nil {
 		return fmt.Errorf("cannot mount a procfs: %w", err)
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, "/"+fork.ProcName, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("cannot attach a procfs: %w", err)
 	}
 	c.proc = finish.Procfs(fd)
 	return nil

@@ -28,8 +28,11 @@ import (
 // Socket is the descriptor of the child's end of the socket.
 const Socket = 3
 
-// RootName is the directory in the empty mount namespace on which a child can mount.
-const RootName = "root"
+// RootName and ProcName are the directories in the empty mount namespace on which a child can mount.
+const (
+	RootName = "root"
+	ProcName = "proc"
+)
 
 // Program starts children. Its methods may be called by several goroutines.
 type Program struct {
@@ -208,8 +211,10 @@ func (p *Program) makeEmpty() error {
 	if err := unix.Mount("berth", p.place, "tmpfs", flags, "size=4k,nr_inodes=4,mode=0555"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", p.place, err)
 	}
-	if err := unix.Mkdir(filepath.Join(p.place, RootName), 0o555); err != nil {
-		return fmt.Errorf("mkdir: %w", err)
+	for _, name := range []string{RootName, ProcName} {
+		if err := unix.Mkdir(filepath.Join(p.place, name), 0o555); err != nil {
+			return fmt.Errorf("mkdir: %w", err)
+		}
 	}
 	if err := unix.Mount("", p.place, "", unix.MS_REMOUNT|unix.MS_RDONLY|flags, ""); err != nil {
 		return fmt.Errorf("make the tmpfs read-only: %w", err)

@@ -64,7 +64,7 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 	if err != nil {
 		return 0, err
 	}
-	if s.child, err = program.Start(request); err != nil {
+	if err = s.begin(program, request); err != nil {
 		o.zombies.reapSoon()
 		var refused *fork.JoinError
 		if errors.As(err, &refused) {
@@ -259,34 +259,83 @@ func (s *ownInit) namespaces(request *fork.Request) error {
 	return nil
 }
 
-// makeCgroups makes the cgroups, and opens them for the init to join.
+// makeCgroups makes the cgroup that the init begins in: that of v2. To join it, a process would wait for a
+// grace period.
 func (s *ownInit) makeCgroups(request *fork.Request) error {
+	dir, known := s.plan.Cgroups[""]
+	if !known {
+		return nil
+	}
+	unified := cgroups.IsCgroup2UnifiedMode()
+	if unified {
+		if err := s.applyCgroups(); err != nil {
+			return err
+		}
+	} else {
+		// It limits nothing: package cgroups goes on without it, too.
+		_ = os.MkdirAll(dir, 0o755)
+	}
+	var err error
+	request.Cgroup, err = s.open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	if !unified && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot open the cgroup: %w", err)
+	}
+	return nil
+}
+
+// applyCgroups makes all cgroups.
+func (s *ownInit) applyCgroups() error {
 	const nobody = -1
 	if err := s.own.cgroups.Apply(nobody); err != nil {
 		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")
 	}
+	return nil
+}
+
+// begin starts the init, and makes the cgroups of v1 meanwhile: until Go runs in the init, more time passes
+// than that takes. On error the init is dead.
+func (s *ownInit) begin(program *fork.Program, request *fork.Request) error {
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		s.child, err = program.Start(request)
+		started <- err
+	}()
+	cgroupErr := s.makeMoreCgroups()
+	if err := <-started; err != nil {
+		return errors.Join(err, cgroupErr)
+	}
+	if cgroupErr != nil {
+		s.child.Kill()
+	}
+	return cgroupErr
+}
+
+// makeMoreCgroups makes the cgroups of v1, and opens them for the init to join.
+func (s *ownInit) makeMoreCgroups() error {
+	if s.own.systemd || cgroups.IsCgroup2UnifiedMode() {
+		return nil
+	}
+	if err := s.applyCgroups(); err != nil {
+		return err
+	}
 	opened := make(map[string]bool)
 	for controller, dir := range s.plan.Cgroups {
-		if opened[dir] {
+		if controller == "" || opened[dir] {
 			continue // controllers share a hierarchy
 		}
 		opened[dir] = true
-		var err error
-		if controller == "" {
-			// A child is born in it: to join it, a process would wait for a grace period.
-			request.Cgroup, err = s.open(dir, unix.O_PATH|unix.O_DIRECTORY)
-		} else {
-			var tasks *os.File
-			if tasks, err = s.open(filepath.Join(dir, "tasks"), unix.O_WRONLY); err == nil {
-				s.own.order.Tasks = append(s.own.order.Tasks, s.send(tasks))
-			}
-		}
+		tasks, err := s.open(filepath.Join(dir, "tasks"), unix.O_WRONLY)
 		if optional(controller) && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("cannot open the cgroup: %w", err)
 		}
+		s.own.order.Tasks = append(s.own.order.Tasks, s.send(tasks))
 	}
 	return nil
 }
@@ -303,11 +352,9 @@ func (s *ownInit) enterScope() error {
 	return nil
 }
 
-// optional is true for hierarchies that limit nothing: package cgroups goes on without them. Only one of
-// v1 can be missing: on v2, "" is all there is.
+// optional is true for hierarchies of v1 that limit nothing: package cgroups goes on without them.
 func optional(controller string) bool {
-	return !cgroups.IsCgroup2UnifiedMode() &&
-		(controller == "" || controller == "misc" || controller == cgroups.CgroupNamePrefix+"systemd")
+	return controller == "misc" || controller == cgroups.CgroupNamePrefix+"systemd"
 }
 
 // converse sends the order, and returns when the init waits for the start.

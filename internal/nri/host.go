@@ -1,0 +1,202 @@
+// Package nri connects plugins of the Node Resource Interface: it starts and accepts them,
+// sends them the events of pods and containers, and collects what they answer.
+//
+// It owns the list of plugins. It knows pods and containers in NRI's words only; package
+// pod/plugins translates records. Calls to plugins are bounded by the request timeout, and come
+// one at a time, as NRI's library has it.
+package nri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	validator "github.com/containerd/nri/plugins/default-validator/builtin"
+	"github.com/containerd/ttrpc"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Runtime is what plugins see and change. No method may send an event: plugins wait meanwhile.
+type Runtime interface {
+	// Snapshot returns all pods, and all containers that have not exited, for a plugin that
+	// has just connected.
+	Snapshot(ctx context.Context) ([]*api.PodSandbox, []*api.Container)
+	// Update changes the limits of a container.
+	Update(ctx context.Context, update *api.ContainerUpdate) error
+	// Evict begins to stop a container. It does not wait.
+	Evict(ctx context.Context, id, reason string) error
+}
+
+// Config configures a Host.
+type Config struct {
+	// Socket is where plugins connect, "" for nowhere.
+	Socket string
+	// PluginDir holds the plugins that Start starts, ConfigDir their configurations.
+	PluginDir, ConfigDir string
+	// Registration bounds the registration of a plugin, Request each call to it.
+	Registration, Request time.Duration
+	// Validator are the rules by which adjustments are refused.
+	Validator validator.DefaultValidatorConfig
+	// Version is berth's own.
+	Version string
+	// Log is slog's default when nil.
+	Log *slog.Logger
+}
+
+// Host serves plugins. All methods are safe for concurrent use.
+type Host struct {
+	cfg        Config
+	adaptation *adaptation.Adaptation
+	runtime    Runtime
+	table      *table
+	log        *slog.Logger
+	// started is closed by Start, or by Unblock.
+	started   chan struct{}
+	startOnce sync.Once
+	// creates lets one CreateContainer at a time use the table's list of faults.
+	creates sync.Mutex
+	// shared is true when another program serves the socket.
+	shared bool
+}
+
+// New returns a Host. The timeouts are those of the process: NRI's library keeps one set.
+func New(cfg Config) (*Host, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	h := &Host{cfg: cfg, log: cfg.Log, table: newTable(cfg.Log), started: make(chan struct{})}
+	adaptation.SetPluginRegistrationTimeout(cfg.Registration)
+	adaptation.SetPluginRequestTimeout(cfg.Request)
+	options := []adaptation.Option{
+		adaptation.WithPluginPath(cfg.PluginDir),
+		adaptation.WithPluginConfigPath(cfg.ConfigDir),
+		adaptation.WithSocketPath(cfg.Socket),
+		adaptation.WithDefaultValidator(&cfg.Validator),
+		adaptation.WithMetrics(h.table),
+		adaptation.WithTTRPCOptions(nil, []ttrpc.ServerOpt{
+			ttrpc.WithServerHandshaker(h.table), ttrpc.WithUnaryServerInterceptor(h.table.intercept),
+		}),
+	}
+	if h.shared = inUse(cfg.Socket); h.shared || cfg.Socket == "" {
+		options = append(options, adaptation.WithDisabledExternalConnections())
+	}
+	var err error
+	h.adaptation, err = adaptation.New("berth", cfg.Version, h.synchronize, h.updateFromPlugin, options...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot set up NRI: %w", err)
+	}
+	return h, nil
+}
+
+// inUse reports whether a program answers on a socket.
+func inUse(socket string) bool {
+	conn, err := net.Dial("unix", socket) //nolint:noctx // a local socket answers at once
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// Start starts the plugins of the directory, synchronises them, and listens for others. Events
+// wait until then. It returns after the registration timeout of the slowest plugin at the latest;
+// one that does not start is logged and left out.
+func (h *Host) Start(runtime Runtime) error {
+	h.runtime = runtime
+	defer h.Unblock()
+	if h.shared {
+		h.log.Warn("another program serves the socket of NRI: plugins cannot connect to berth", "socket", h.cfg.Socket)
+	}
+	if err := h.adaptation.Start(); err != nil {
+		return fmt.Errorf("cannot start NRI (nri.plugin_dir %q, nri.socket %q): %w", h.cfg.PluginDir, h.cfg.Socket, err)
+	}
+	return nil
+}
+
+// Unblock lets events that wait for Start go on without plugins.
+func (h *Host) Unblock() { h.startOnce.Do(func() { close(h.started) }) }
+
+// Close ends the plugins that Start has started, and closes the socket. Others notice when the
+// process ends.
+func (h *Host) Close() { h.adaptation.Stop() }
+
+// Hold keeps plugins from being synchronised until release is called, so that an event and the
+// change that it reports are one step for them. active is false when there is no plugin to report
+// to. It waits until Start has returned. A goroutine that holds must not call Hold again.
+func (h *Host) Hold(ctx context.Context) (active bool, release func(), err error) {
+	select {
+	case <-h.started:
+	case <-ctx.Done():
+		return false, nil, context.Cause(ctx)
+	}
+	block := h.adaptation.BlockPluginSync()
+	return h.table.active(), block.Unblock, nil
+}
+
+// Active reports whether there is a plugin to report to.
+func (h *Host) Active() bool { return h.table.active() }
+
+// Info describes the plugins, for people.
+func (h *Host) Info() *Info {
+	info := &Info{Socket: h.cfg.Socket, PluginDir: h.cfg.PluginDir, Plugins: h.table.plugins()}
+	if h.shared {
+		info.Warning = "another program serves " + h.cfg.Socket + ": plugins cannot connect to berth"
+	}
+	return info
+}
+
+// synchronize tells a plugin what exists. The library calls it while no goroutine holds, except in
+// Start.
+func (h *Host) synchronize(ctx context.Context, synchronize adaptation.SyncCB) error {
+	return errs.Guard("synchronisation of an NRI plugin", func() error {
+		pods, containers := h.runtime.Snapshot(ctx)
+		updates, err := synchronize(ctx, pods, containers)
+		if err != nil {
+			return err
+		}
+		h.apply(ctx, updates)
+		return nil
+	})
+}
+
+func (h *Host) updateFromPlugin(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+	var failed []*api.ContainerUpdate
+	err := errs.Guard("updates of an NRI plugin", func() error {
+		failed = h.apply(ctx, updates)
+		return nil
+	})
+	if err == nil && len(failed) > 0 {
+		err = fmt.Errorf("cannot update %d of %d containers; berth's log has the reasons", len(failed), len(updates))
+	}
+	return failed, err
+}
+
+// apply updates containers for plugins. It returns the updates that failed and must not.
+func (h *Host) apply(ctx context.Context, updates []*api.ContainerUpdate) []*api.ContainerUpdate {
+	var failed []*api.ContainerUpdate
+	for _, update := range updates {
+		err := h.runtime.Update(ctx, update)
+		if err == nil {
+			continue
+		}
+		h.log.Warn("cannot update a container for an NRI plugin", "container", update.GetContainerId(), "error", err)
+		if !update.GetIgnoreFailure() {
+			failed = append(failed, update)
+		}
+	}
+	return failed
+}
+
+func (h *Host) evict(ctx context.Context, evictions []*api.ContainerEviction) {
+	for _, e := range evictions {
+		if err := h.runtime.Evict(ctx, e.GetContainerId(), e.GetReason()); err != nil {
+			h.log.Warn("cannot evict a container for an NRI plugin", "container", e.GetContainerId(), "error", err)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package nri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	nrilog "github.com/containerd/nri/pkg/log"
+)
+
+// LogTo sends what NRI's library logs to a log, for debugging: what matters to operators is logged by
+// the Host. It holds for the process; call it before New.
+func LogTo(log *slog.Logger) { nrilog.Set(libraryLog{log}) }
+
+// libraryLog implements the library's Logger.
+type libraryLog struct{ log *slog.Logger }
+
+func (l libraryLog) Debugf(ctx context.Context, format string, args ...any) {
+	l.debug(ctx, format, args)
+}
+
+func (l libraryLog) Infof(ctx context.Context, format string, args ...any) {
+	l.debug(ctx, format, args)
+}
+
+func (l libraryLog) Warnf(ctx context.Context, format string, args ...any) {
+	l.log.WarnContext(ctx, "NRI: "+fmt.Sprintf(format, args...))
+}
+
+func (l libraryLog) Errorf(ctx context.Context, format string, args ...any) {
+	l.log.ErrorContext(ctx, "NRI: "+fmt.Sprintf(format, args...))
+}
+
+func (l libraryLog) debug(ctx context.Context, format string, args []any) {
+	if l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.DebugContext(ctx, "NRI: "+fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,242 @@
+package nri
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/ttrpc"
+
+	"github.com/berthrun/berth/internal/nri/convert"
+)
+
+// Info is what berth shows of NRI.
+type Info struct {
+	Socket    string   `json:"socket,omitempty"`
+	PluginDir string   `json:"pluginDir,omitempty"`
+	Plugins   []Plugin `json:"plugins"`
+	Warning   string   `json:"warning,omitempty"`
+}
+
+// Plugin is what berth shows of a plugin that is or was connected.
+type Plugin struct {
+	// Name is its index and its name: 10-device-injector.
+	Name      string    `json:"name"`
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since"`
+	// Calls are the events and synchronisations that it got, Errors those of them that failed.
+	Calls  uint64 `json:"calls"`
+	Errors uint64 `json:"errors"`
+	// LastError is the newest of those, with its event and time.
+	LastError string    `json:"lastError,omitempty"`
+	LastEvent string    `json:"lastEvent,omitempty"`
+	LastAt    time.Time `json:"lastAt,omitzero"`
+}
+
+// The bounds of what the table keeps: plugins that are gone, and failures whose plugin may still
+// be asked for.
+const (
+	maxGone     = 16
+	maxFailures = 16
+)
+
+// table knows the plugins. The library reports to it: calls and adjustments (adaptation.Metrics),
+// connections (ttrpc.Handshaker) and registrations (intercept).
+type table struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	entries map[string]*entry
+	// newest is the connection that was accepted last. The library registers one plugin at a
+	// time, so a registration belongs to it.
+	newest *connection
+	count  int
+	// failures are the newest failed calls.
+	failures []failure
+	// fault is that of the first adjustment without a meaning since clearFault.
+	fault error
+}
+
+type entry struct {
+	Plugin
+	conn *connection
+}
+
+type failure struct {
+	plugin string
+	err    error
+}
+
+func newTable(log *slog.Logger) *table { return &table{log: log, entries: map[string]*entry{}} }
+
+func (t *table) active() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count > 0
+}
+
+func (t *table) plugins() []Plugin {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]Plugin, 0, len(t.entries))
+	for _, e := range t.entries {
+		all = append(all, e.Plugin)
+	}
+	slices.SortFunc(all, func(a, b Plugin) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// pluginOf returns the plugin whose call failed with an error, "" when it is not known any more.
+func (t *table) pluginOf(err error) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range slices.Backward(t.failures) {
+		if errors.Is(err, f.err) {
+			return f.plugin
+		}
+	}
+	return ""
+}
+
+// clearFault returns the fault of the last CreateContainer, and forgets it.
+func (t *table) clearFault() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fault := t.fault
+	t.fault = nil
+	return fault
+}
+
+// RecordPluginInvocation implements adaptation.Metrics. A plugin is connected once it was
+// synchronised.
+func (t *table) RecordPluginInvocation(name, event string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entry(name)
+	e.Calls++
+	if event == "Synchronize" && err == nil && !e.Connected {
+		e.Connected, e.Since = true, time.Now()
+		t.log.Info("an NRI plugin is connected", "plugin", name)
+	}
+	if err == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	t.failures = append(t.failures, failure{name, err})
+	t.failures = t.failures[max(0, len(t.failures)-maxFailures):]
+	e.fail(event, err)
+	t.log.Error("an NRI plugin has failed", "plugin", name, "event", event, "error", err)
+}
+
+func (e *entry) fail(event string, err error) {
+	e.Errors++
+	e.LastEvent, e.LastError, e.LastAt = event, err.Error(), time.Now()
+}
+
+// RecordPluginLatency implements adaptation.Metrics.
+func (t *table) RecordPluginLatency(string, string, time.Duration) {}
+
+// RecordPluginAdjustments implements adaptation.Metrics: it checks each plugin's own answer,
+// since that of all together does not say whose a field is.
+func (t *table) RecordPluginAdjustments(name, event string, adjust *api.ContainerAdjustment, _, _ int) {
+	err := convert.Check(adjust)
+	if err == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.entry(name).fail(event, err)
+	if t.fault == nil {
+		t.fault = fmt.Errorf("NRI plugin %q answered %s with an adjustment that has no meaning: %w", name, event, err)
+	}
+}
+
+// UpdatePluginCount implements adaptation.Metrics.
+func (t *table) UpdatePluginCount(count int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count = count
+}
+
+// entry returns the entry of a plugin. The caller has the lock.
+func (t *table) entry(name string) *entry {
+	e := t.entries[name]
+	if e == nil {
+		e = &entry{Plugin: Plugin{Name: name, Since: time.Now()}}
+		t.entries[name] = e
+	}
+	return e
+}
+
+// Handshake implements ttrpc.Handshaker: it sees each connection of a plugin, and its end.
+func (t *table) Handshake(_ context.Context, conn net.Conn) (net.Conn, any, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.newest = &connection{Conn: conn, table: t}
+	return t.newest, nil, nil
+}
+
+// connection reports its end to the table.
+type connection struct {
+	net.Conn
+	table *table
+	// closed is true once it has ended. The table's lock guards it.
+	closed bool
+}
+
+func (c *connection) Close() error {
+	c.table.disconnected(c)
+	return c.Conn.Close()
+}
+
+func (t *table) disconnected(c *connection) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.closed = true
+	for name, e := range t.entries {
+		if e.conn == c && e.Connected {
+			e.Connected, e.Since = false, time.Now()
+			t.log.Warn("an NRI plugin is disconnected", "plugin", name, "lastEvent", e.LastEvent, "lastError", e.LastError)
+		}
+	}
+	t.forgetGone()
+}
+
+// forgetGone keeps the list short on a node whose plugins come and go under new names.
+func (t *table) forgetGone() {
+	var gone []*entry
+	for _, e := range t.entries {
+		if !e.Connected && (e.conn == nil || e.conn.closed) {
+			gone = append(gone, e)
+		}
+	}
+	slices.SortFunc(gone, func(a, b *entry) int { return b.Since.Compare(a.Since) })
+	for _, e := range gone[min(maxGone, len(gone)):] {
+		delete(t.entries, e.Name)
+	}
+}
+
+// intercept sees the calls that plugins make. A registration joins a name and a connection.
+func (t *table) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+	return method(ctx, func(request any) error {
+		err := unmarshal(request)
+		if register, ok := request.(*api.RegisterPluginRequest); ok && err == nil {
+			t.registered(register.GetPluginIdx() + "-" + register.GetPluginName())
+		}
+		return err
+	})
+}
+
+func (t *table) registered(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entry(name); e.conn == nil || e.conn.closed {
+		e.conn = t.newest
+	}
+}

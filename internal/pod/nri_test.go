@@ -1,0 +1,512 @@
+package pod_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	validator "github.com/containerd/nri/plugins/default-validator/builtin"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine/enginetest"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/nri"
+	"github.com/berthrun/berth/internal/nri/nritest"
+	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/podtest"
+)
+
+// nriTimeout is long enough for an answer on a busy machine, and short for a plugin that hangs.
+const nriTimeout = time.Second
+
+// nriBed is a bed with NRI.
+type nriBed struct {
+	*bed
+	socket string
+	// rules are for daemons that start from now on.
+	rules validator.DefaultValidatorConfig
+}
+
+func newNRIBed(t *testing.T) *nriBed {
+	t.Helper()
+	w := podtest.NewWorld(t, podtest.Fake())
+	w.Limits = pod.Limits{Batch: time.Millisecond}
+	b := &nriBed{socket: filepath.Join(w.Dir, "nri.sock")}
+	w.NRI = func() *nri.Host {
+		host, err := nri.New(nri.Config{
+			Socket: b.socket, PluginDir: filepath.Join(w.Dir, "plugins"), ConfigDir: filepath.Join(w.Dir, "conf"),
+			Registration: 5 * time.Second, Request: nriTimeout, Validator: b.rules, Version: "v1", Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return host
+	}
+	script := podtest.NewScript(nil)
+	b.bed = &bed{World: w, T: t, script: script, s: w.Daemon(script)}
+	return b
+}
+
+// plugin returns what berth shows of a plugin.
+func (b *nriBed) plugin(name string) nri.Plugin {
+	b.Helper()
+	for _, p := range b.s.NRIInfo().(*nri.Info).Plugins {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nri.Plugin{}
+}
+
+// TestNRIEvents: a plugin gets every event of a pod's life, once and in order.
+func TestNRIEvents(t *testing.T) {
+	b := newNRIBed(t)
+	p := &nritest.Plugin{Name: "10-logger"}
+	p.Connect(t, b.socket)
+
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	limits := &runtimeapi.LinuxContainerResources{CpuShares: 512}
+	if err := b.s.UpdateContainer(t.Context(), id, limits); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.s.UpdateSandbox(t.Context(), sandbox, nil, limits); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a repeated request repeats no event
+		if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := b.s.RemoveSandbox(t.Context(), sandbox); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{
+		"Synchronize ", "RunPodSandbox web", "CreateContainer main", "PostCreateContainer main", "StartContainer main", "PostStartContainer main",
+		"UpdateContainer main", "PostUpdateContainer main", "UpdatePodSandbox web", "PostUpdatePodSandbox web",
+		"StopContainer main", "StopPodSandbox web", "RemoveContainer main", "RemovePodSandbox web",
+	}
+	if got := p.Events(); !slices.Equal(got, want) {
+		t.Errorf("events:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if info := b.plugin("10-logger"); !info.Connected || info.Errors > 0 || info.Calls != uint64(len(want)) {
+		t.Errorf("berth shows %+v", info)
+	}
+}
+
+// TestNRIExit: the exit of a container is an event, without a request.
+func TestNRIExit(t *testing.T) {
+	b := newNRIBed(t)
+	p := &nritest.Plugin{Name: "logger"}
+	p.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	b.mustStart(sandbox, "main", b.Programs.Exit(3))
+	podtest.Eventually(t, "the exit is an event", func() bool { return p.Saw("StopContainer main") })
+	events := p.Events()
+	if slices.Index(events, "StopContainer main") < slices.Index(events, "PostStartContainer main") {
+		t.Errorf("the exit came before the start: %v", events)
+	}
+	b.clear()
+}
+
+// TestNRISynchronize: a plugin that connects later, or again after a restart of the daemon, gets
+// what exists, and later events of it.
+func TestNRISynchronize(t *testing.T) {
+	b := newNRIBed(t)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	b.mustStart(sandbox, "main", b.Programs.Sleep)
+	b.mustCreate(sandbox, "side", b.Programs.Sleep)
+	done := b.mustStart(sandbox, "done", b.Programs.Exit(0))
+	podtest.Eventually(t, "the container exits", func() bool {
+		return b.status(done).GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+	})
+	const all = "Synchronize main:CONTAINER_RUNNING,side:CONTAINER_CREATED,web"
+	first := &nritest.Plugin{Name: "first"}
+	first.Connect(t, b.socket)
+	b.restart()
+	second := &nritest.Plugin{Name: "second"}
+	second.Connect(t, b.socket)
+	for _, p := range []*nritest.Plugin{first, second} {
+		if got := p.Events(); !slices.Equal(got, []string{all}) {
+			t.Errorf("plugin %s got %v, want %q alone", p.Name, got, all)
+		}
+	}
+	b.clear()
+	got := second.Events()[1:]
+	slices.Sort(got)
+	want := []string{
+		"RemoveContainer done", "RemoveContainer main", "RemoveContainer side", "RemovePodSandbox web",
+		"StopContainer main", "StopContainer side", "StopPodSandbox web",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("events after the restart: %v, want %v", got, want)
+	}
+}
+
+// TestNRIResumedStop: a stop that a restart interrupts reports the pod once.
+func TestNRIResumedStop(t *testing.T) {
+	b := newNRIBed(t)
+	p := &nritest.Plugin{Name: "first"}
+	p.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	b.script.Kill()
+	b.CloseDaemon(b.s)
+	b.script = podtest.NewScript(func(_ int, name string) error {
+		if name == "before network.Detach" {
+			return errors.New("the plugin of the network is away")
+		}
+		return nil
+	})
+	b.s = b.Daemon(b.script)
+	p = &nritest.Plugin{Name: "second"}
+	p.Connect(t, b.socket)
+	if err := b.s.StopSandbox(t.Context(), sandbox); err == nil {
+		t.Error("a stop whose network stays attached succeeded")
+	}
+	if !p.Saw("StopPodSandbox web") {
+		t.Fatalf("the stop was not reported: %v", p.Events())
+	}
+	b.restart()
+	p = &nritest.Plugin{Name: "third"}
+	p.Connect(t, b.socket)
+	b.clear()
+	if p.Saw("StopPodSandbox web") || !p.Saw("RemovePodSandbox web") {
+		t.Errorf("events after the restart: %v, want RemovePodSandbox and no second StopPodSandbox", p.Events())
+	}
+}
+
+// TestNRIFailedRun: a pod that fails after RunPodSandbox is reported as stopped and removed, and
+// leaves nothing.
+func TestNRIFailedRun(t *testing.T) {
+	b := newNRIBed(t)
+	early := &nritest.Plugin{Name: "10-early"}
+	early.Connect(t, b.socket)
+	late := &nritest.Plugin{Name: "20-late", OnEvent: func(_ context.Context, event, _ string) error {
+		if event == "RunPodSandbox" {
+			return errors.New("no such class")
+		}
+		return nil
+	}}
+	late.Connect(t, b.socket)
+	_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+	if !errors.Is(err, errs.State) || !strings.Contains(err.Error(), `NRI plugin "20-late" refused RunPodSandbox`) || !strings.Contains(err.Error(), "no such class") {
+		t.Errorf("RunSandbox: %v, want the plugin, the event and its reason", err)
+	}
+	if got := early.Events()[1:]; !slices.Equal(got, []string{"RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"}) {
+		t.Errorf("events: %v", got)
+	}
+	if left := b.Leftovers(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestNRIAdjust: what plugins adjust is in the spec that the engine gets and in later events, and
+// limits are in the container's status.
+func TestNRIAdjust(t *testing.T) {
+	b := newNRIBed(t)
+	p := &nritest.Plugin{Name: "injector", OnCreate: func(_ *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		a := &api.ContainerAdjustment{}
+		a.AddEnv("ADDED", "yes")
+		a.AddAnnotation("example.org/added", "yes")
+		a.AddCDIDevice(&api.CDIDevice{Name: "example.org/thing=one"})
+		a.SetLinuxCPUShares(333)
+		return a, nil, nil
+	}}
+	p.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	spec, err := b.fake().ContainerSpec(t.Context(), id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(spec.Process.Env, "ADDED=yes") || spec.Annotations["example.org/added"] != "yes" ||
+		spec.Annotations[enginetest.AnnotationCDI] != `["example.org/thing=one"]` || *spec.Linux.Resources.CPU.Shares != 333 {
+		t.Errorf("the spec was not adjusted: %+v, %v", spec.Process, spec.Annotations)
+	}
+	if shares := b.status(id).GetResources().GetLinux().GetCpuShares(); shares != 333 {
+		t.Errorf("the status has %d CPU shares, want the plugin's 333", shares)
+	}
+	b.clear()
+}
+
+// TestNRIUpdates: plugins change what an update sets, and update other containers, in the answers to
+// each event and on their own.
+func TestNRIUpdates(t *testing.T) {
+	b := newNRIBed(t)
+	var other string
+	update := func(id string, shares uint64) *api.ContainerUpdate {
+		u := &api.ContainerUpdate{}
+		u.SetContainerId(id)
+		u.SetLinuxCPUShares(shares)
+		return u
+	}
+	p := &nritest.Plugin{
+		Name: "balancer",
+		OnCreate: func(*api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+			if other == "" {
+				return nil, nil, nil
+			}
+			return nil, []*api.ContainerUpdate{update(other, 11)}, nil
+		},
+		OnUpdate: func(c *api.Container, _ *api.LinuxResources) []*api.ContainerUpdate {
+			return []*api.ContainerUpdate{update(c.GetId(), 22), update(other, 23)}
+		},
+		OnStop: func(*api.Container) []*api.ContainerUpdate { return []*api.ContainerUpdate{update(other, 33)} },
+	}
+	p.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	other = b.mustStart(sandbox, "other", b.Programs.Sleep)
+	shares := func(id string, want int64) {
+		t.Helper()
+		podtest.Eventually(t, fmt.Sprintf("the container has %d CPU shares", want), func() bool {
+			return b.fake().Limits(id).GetCpuShares() == want && b.status(id).GetResources().GetLinux().GetCpuShares() == want
+		})
+	}
+	main := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	shares(other, 11)
+	if err := b.s.UpdateContainer(t.Context(), main, &runtimeapi.LinuxContainerResources{CpuShares: 999}); err != nil {
+		t.Fatal(err)
+	}
+	shares(main, 22)
+	shares(other, 23)
+	if err := b.s.StopContainer(t.Context(), main, 0); err != nil {
+		t.Fatal(err)
+	}
+	shares(other, 33)
+	if failed, err := p.Update(update(other, 44)); err != nil || len(failed) > 0 {
+		t.Errorf("an update without an event: %v, %v", failed, err)
+	}
+	shares(other, 44)
+	failed, err := p.Update(update(other, 55), update("absent", 1))
+	if err == nil || len(failed) != 0 && failed[0].GetContainerId() != "absent" {
+		t.Errorf("an update of an absent container: %v, %v", failed, err)
+	}
+	shares(other, 55)
+	b.clear()
+}
+
+// TestNRINonsense: an adjustment without a meaning fails the container with plugin, event and
+// field, and leaves nothing.
+func TestNRINonsense(t *testing.T) {
+	for name, c := range map[string]struct {
+		adjust func(*api.ContainerAdjustment)
+		want   string
+	}{
+		"mount": {func(a *api.ContainerAdjustment) {
+			a.AddMount(&api.Mount{Destination: "etc", Type: "bind", Source: "/etc"})
+		}, "mounts[0].destination"},
+		"env":    {func(a *api.ContainerAdjustment) { a.AddEnv("A=B", "c") }, "env[0]"},
+		"rlimit": {func(a *api.ContainerAdjustment) { a.AddRlimit("RLIMIT_LUCK", 1, 1) }, "rlimits[0].type"},
+		"hook": {func(a *api.ContainerAdjustment) {
+			a.AddHooks(&api.Hooks{Poststart: []*api.Hook{{Path: "relative"}}})
+		}, "hooks.poststart[0].path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newNRIBed(t)
+			p := &nritest.Plugin{Name: "10-odd", OnCreate: func(*api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+				a := &api.ContainerAdjustment{}
+				c.adjust(a)
+				return a, nil, nil
+			}}
+			p.Connect(t, b.socket)
+			sandbox := b.mustRun(b.SandboxConfig("web"))
+			_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+			if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `NRI plugin "10-odd"`) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("CreateContainer: %v, want the plugin and %s", err, c.want)
+			}
+			if !p.Saw("StopContainer main") || !p.Saw("RemoveContainer main") {
+				t.Errorf("the failed container was not reported as removed: %v", p.Events())
+			}
+			b.clear()
+		})
+	}
+}
+
+// TestNRIRefusal: a plugin's error fails the requests that peers let it fail, and no other.
+func TestNRIRefusal(t *testing.T) {
+	for event, fails := range map[string]bool{
+		"RunPodSandbox": true, "UpdatePodSandbox": true, "PostUpdatePodSandbox": false, "StopPodSandbox": false, "RemovePodSandbox": false,
+		"CreateContainer": true, "PostCreateContainer": false, "StartContainer": true, "PostStartContainer": false,
+		"UpdateContainer": true, "PostUpdateContainer": false, "StopContainer": false, "RemoveContainer": false,
+	} {
+		t.Run(event, func(t *testing.T) {
+			b := newNRIBed(t)
+			p := &nritest.Plugin{Name: "10-strict", OnEvent: func(_ context.Context, got, _ string) error {
+				if got == event {
+					return errors.New("not here")
+				}
+				return nil
+			}}
+			p.Connect(t, b.socket)
+			err := b.life()
+			if fails != (err != nil) {
+				t.Errorf("the pod's life: %v, want an error: %v", err, fails)
+			}
+			if fails && !strings.Contains(err.Error(), `NRI plugin "10-strict" refused `+event) {
+				t.Errorf("%v: does not name the plugin and the event", err)
+			}
+			if info := b.plugin("10-strict"); info.LastEvent != event || !strings.Contains(info.LastError, "not here") {
+				t.Errorf("berth shows %+v", info)
+			}
+			b.clear()
+		})
+	}
+}
+
+// TestNRISilence: a plugin that hangs or dies at an event is disconnected and shown, and the pod
+// goes on.
+func TestNRISilence(t *testing.T) {
+	for _, event := range []string{
+		"RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer", "PostCreateContainer",
+		"StartContainer", "PostStartContainer", "UpdateContainer", "PostUpdateContainer", "StopContainer", "RemoveContainer",
+	} {
+		for name, fault := range map[string]func(test context.Context, p *nritest.Plugin){
+			"hangs": func(test context.Context, _ *nritest.Plugin) { <-test.Done() }, // longer than the request
+			"dies":  func(_ context.Context, p *nritest.Plugin) { p.Disconnect() },
+		} {
+			t.Run(event+" "+name, func(t *testing.T) {
+				t.Parallel()
+				b := newNRIBed(t)
+				p := &nritest.Plugin{Name: "10-ill"}
+				p.OnEvent = func(_ context.Context, got, _ string) error {
+					if got == event {
+						fault(t.Context(), p)
+					}
+					return nil
+				}
+				p.Connect(t, b.socket)
+				healthy := &nritest.Plugin{Name: "20-healthy"}
+				healthy.Connect(t, b.socket)
+				if err := b.life(); err != nil {
+					t.Errorf("the pod's life: %v", err)
+				}
+				if !slices.ContainsFunc(healthy.Events(), func(e string) bool { return strings.HasPrefix(e, event+" ") }) {
+					t.Errorf("the other plugin did not get the event: %v", healthy.Events())
+				}
+				podtest.Eventually(t, "berth shows the plugin as disconnected, with the event", func() bool {
+					info := b.plugin("10-ill")
+					return !info.Connected && info.LastEvent == event
+				})
+				b.clear()
+			})
+		}
+	}
+}
+
+// life runs a pod with a container through all requests, and removes it.
+func (b *nriBed) life() error {
+	ctx := b.Context()
+	limits := &runtimeapi.LinuxContainerResources{CpuShares: 512}
+	sandbox, err := b.s.RunSandbox(ctx, b.SandboxConfig("web"), "")
+	if err != nil {
+		return err
+	}
+	id, err := b.s.CreateContainer(ctx, sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		b.s.StartContainer(ctx, id),
+		b.s.UpdateSandbox(ctx, sandbox, nil, limits),
+		b.s.UpdateContainer(ctx, id, limits),
+		b.s.StopContainer(ctx, id, 0),
+		b.s.RemoveContainer(ctx, id),
+		b.s.StopSandbox(ctx, sandbox),
+		b.s.RemoveSandbox(ctx, sandbox),
+	)
+}
+
+// TestNRIFailurePolicy: a plugin may want that its silence fails the request.
+func TestNRIFailurePolicy(t *testing.T) {
+	b := newNRIBed(t)
+	p := &nritest.Plugin{
+		Name: "10-guard", Policy: &api.FailurePolicy{FailRequest: true},
+		OnEvent: func(_ context.Context, event, _ string) error {
+			if event == "CreateContainer" {
+				<-t.Context().Done()
+			}
+			return nil
+		},
+	}
+	p.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+	if err == nil || !strings.Contains(err.Error(), "10-guard") || !strings.Contains(err.Error(), "CreateContainer") {
+		t.Errorf("CreateContainer: %v, want the plugin and the event", err)
+	}
+	b.clear()
+}
+
+// TestNRIIdleDisconnect: a plugin that goes away between events is shown as disconnected.
+func TestNRIIdleDisconnect(t *testing.T) {
+	b := newNRIBed(t)
+	p := &nritest.Plugin{Name: "10-guest"}
+	p.Connect(t, b.socket)
+	connected := func() bool { return b.plugin("10-guest").Connected }
+	podtest.Eventually(t, "berth shows the plugin as connected", connected)
+	p.Disconnect()
+	podtest.Eventually(t, "berth shows the plugin as disconnected", func() bool { return !connected() })
+	b.mustRun(b.SandboxConfig("web"))
+	again := &nritest.Plugin{Name: "10-guest"}
+	again.Connect(t, b.socket)
+	podtest.Eventually(t, "berth shows the plugin that came back as connected", connected)
+	b.clear()
+}
+
+// TestNRIValidator: the default validator refuses containers by the rules of the configuration.
+func TestNRIValidator(t *testing.T) {
+	b := newNRIBed(t)
+	b.rules = validator.DefaultValidatorConfig{Enable: true, RejectOCIHookAdjustment: true, RequiredPlugins: []string{"guard"}, TolerateMissingAnnotation: "example.org/tolerate"}
+	b.restart()
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	create := func(name string) error {
+		_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig(name, b.Programs.Sleep))
+		return err
+	}
+	if err := create("one"); err == nil || !strings.Contains(err.Error(), "guard") {
+		t.Errorf("a container without the required plugin: %v", err)
+	}
+	p := &nritest.Plugin{Name: "10-guard"}
+	p.Connect(t, b.socket)
+	if err := create("two"); err != nil {
+		t.Errorf("a container with the required plugin: %v", err)
+	}
+	hooks := &nritest.Plugin{Name: "20-hooks", OnCreate: func(*api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		a := &api.ContainerAdjustment{}
+		a.AddHooks(&api.Hooks{Poststop: []*api.Hook{{Path: "/bin/true"}}})
+		return a, nil, nil
+	}}
+	hooks.Connect(t, b.socket)
+	if err := create("three"); err == nil || !strings.Contains(err.Error(), "hooks") {
+		t.Errorf("a container with a plugin's hook: %v", err)
+	}
+	b.clear()
+}
+
+// TestNRIHangingPod: a plugin that connects while a pod's network hangs is synchronised at once, and
+// gets the pod when it is ready.
+func TestNRIHangingPod(t *testing.T) {
+	b := newNRIBed(t)
+	hang := b.script.HangAt("before network.Attach", false)
+	came := b.runLater(t.Context(), b.SandboxConfig("slow"))
+	<-hang.Reached
+	p := &nritest.Plugin{Name: "logger"}
+	p.Connect(t, b.socket)
+	hang.Release()
+	if got := <-came; got.err != nil {
+		t.Errorf("the slow pod: %v", got.err)
+	}
+	if got := p.Events(); !slices.Equal(got, []string{"Synchronize ", "RunPodSandbox slow"}) {
+		t.Errorf("events: %v", got)
+	}
+	b.clear()
+}
