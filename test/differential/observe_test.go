@@ -205,7 +205,7 @@ func (s *side) status(o observation, proc string) (inner string) {
 		if !changing.MatchString(line) {
 			o.add("host status", "%s", strings.TrimSpace(line))
 		}
-		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "NSpid:" {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "NSpid:" {
 			o.add("host depth of PID namespaces", "%d", len(fields)-1)
 			inner = fields[len(fields)-1]
 		}

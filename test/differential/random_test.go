@@ -3,6 +3,7 @@
 package differential
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -76,7 +77,7 @@ func (p *pair) randomTrial(seed uint64, i int) (tr trial, err error) {
 			d.trial.execs = []execTrial{randomExec(r)}
 		}
 		if tr, err = d.finish(); err == nil {
-			tr.mayDiffer = changesSources(tr.spec)
+			tr.mayDiffer = cmp.Or(tr.mayDiffer, changesSources(tr.spec))
 			return tr, nil
 		}
 	}

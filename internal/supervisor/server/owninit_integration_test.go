@@ -45,6 +45,20 @@ func TestStarterIsShown(t *testing.T) {
 	}
 }
 
+// TestSmallMemory: a container with little memory has room for berth's init, and for the process of an exec.
+func TestSmallMemory(t *testing.T) {
+	h := newHost(t).serve()
+	h.wantStarter(h.create("small", "sleep 1000", func(s *specs.Spec, _ *supervisor.CreateRequest) {
+		s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: new(int64(4 << 20))}
+	}), "own", "")
+	if _, err := h.client.Start(h.ctx(), "small"); err != nil {
+		t.Fatal(err)
+	}
+	if out, stderr, code, err := h.exec("small", "echo inside"); out != "inside\n" || code != 0 || err != nil {
+		t.Errorf("the exec ended with %q %q %d, %v", out, stderr, code, err)
+	}
+}
+
 func withPersonality(s *specs.Spec, _ *supervisor.CreateRequest) {
 	s.Linux.Personality = &specs.LinuxPersonality{Domain: specs.PerLinux}
 }

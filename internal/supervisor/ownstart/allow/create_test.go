@@ -58,6 +58,9 @@ func TestHostDecides(t *testing.T) {
 
 func TestReasonNamesTheField(t *testing.T) {
 	for want, change := range map[string]func(*specs.Spec){
+		"memory limit of 4194303 bytes": func(s *specs.Spec) {
+			s.Linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: new(int64(4<<20 - 1))}}
+		},
 		"linux.intelRdt": func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} },
 		"hooks.prestart": func(s *specs.Spec) {
 			s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x"}}} //nolint:staticcheck // older tools still use it

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/cgroups"
@@ -148,7 +149,10 @@ func (s *ownInit) newStage(ctx context.Context) (*fork.Stage, error) {
 	for _, source := range sources {
 		list = append(list, fork.Tree{Path: source.Path, MapIDs: source.MapIDs, MapAll: source.MapAll})
 	}
-	list = append(list, fork.Tree{Path: "/proc"}, fork.Tree{Path: "/sys"})
+	list = append(list, fork.Tree{Path: "/proc"})
+	if slices.ContainsFunc(s.own.order.Mounts, func(m order.Mount) bool { return !m.Bind && m.Type == "sysfs" }) {
+		list = append(list, fork.Tree{Path: "/sys"})
+	}
 	stage, err := fork.NewStage(ctx, list)
 	var refused *fork.StageError
 	switch {
@@ -358,9 +362,8 @@ func (s *ownInit) converse(ctx context.Context) error {
 	if err := s.child.Send(s.own.order.Encode(), s.sent); err != nil {
 		return s.lost(err)
 	}
-	if err := s.writeState(); err != nil {
-		return err
-	}
+	// The init may have failed meanwhile: then its own error says why.
+	stateErr := s.writeState()
 	for ready := false; ; {
 		answer, err := s.child.Receive(ctx)
 		var failed *failure.Failure
@@ -370,6 +373,8 @@ func (s *ownInit) converse(ctx context.Context) error {
 				return &ProgramError{failed.Text}
 			}
 			return failed.Err()
+		case stateErr != nil && (err != nil || answer != order.Joined):
+			return stateErr
 		case errors.Is(err, io.EOF) && ready:
 			return s.checkWaits()
 		case err != nil:
