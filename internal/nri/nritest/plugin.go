@@ -46,6 +46,12 @@ func (p *Plugin) Connect(t testing.TB, socket string) {
 	if err := p.TryConnect(t, socket); err != nil {
 		t.Fatalf("plugin %s: %v", p.Name, err)
 	}
+	p.AwaitSync(t)
+}
+
+// AwaitSync waits until the plugin is synchronised.
+func (p *Plugin) AwaitSync(t testing.TB) {
+	t.Helper()
 	select {
 	case <-p.synced:
 	case <-t.Context().Done():
