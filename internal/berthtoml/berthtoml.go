@@ -29,6 +29,32 @@ type File struct {
 	CDISpecDirs []string
 	// RegistryDirs are directories of hosts.toml files, in place of the default ones.
 	RegistryDirs []string
+	// Handlers are OCI runtimes. DefaultHandler is the name of one of them, "" for berth itself.
+	Handlers       []Handler
+	DefaultHandler string
+}
+
+// Handler is a runtime handler: an OCI runtime's program.
+type Handler struct {
+	Name string
+	// Path is that of the program, Root the directory of its state, "" for the default.
+	Path, Root string
+	// PodAnnotations are patterns of annotations that reach the runtime, nil for those of all pods.
+	PodAnnotations []string
+	// PrivilegedWithoutHostDevices denies privileged containers the host's devices.
+	PrivilegedWithoutHostDevices bool
+}
+
+func (h Handler) table() map[string]any {
+	table := map[string]any{"kind": "oci", "path": h.Path}
+	setText(table, "root", h.Root)
+	if len(h.PodAnnotations) > 0 {
+		table["pod_annotations"] = h.PodAnnotations
+	}
+	if h.PrivilegedWithoutHostDevices {
+		table["privileged_without_host_devices"] = true
+	}
+	return table
 }
 
 // Network is the table of that name.
@@ -76,6 +102,7 @@ func (f File) Table() map[string]any {
 	runtime := map[string]any{}
 	setText(runtime, "cgroup_driver", f.CgroupDriver)
 	setText(runtime, "selinux", f.SELinux)
+	setText(runtime, "default_handler", f.DefaultHandler)
 	if f.CDISpecDirs != nil {
 		runtime["cdi_spec_dirs"] = f.CDISpecDirs
 	}
@@ -84,6 +111,12 @@ func (f File) Table() map[string]any {
 	image := map[string]any{}
 	setList(image, "registry_config_dirs", f.RegistryDirs)
 	setTable(top, "image", image)
+
+	handlers := map[string]any{}
+	for _, h := range f.Handlers {
+		handlers[h.Name] = h.table()
+	}
+	setTable(top, "handlers", handlers)
 	return top
 }
 

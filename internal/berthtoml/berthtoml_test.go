@@ -13,6 +13,27 @@ func TestText(t *testing.T) {
 	}{
 		"nothing": {File{}, ""},
 		"no CDI":  {File{CDISpecDirs: []string{}}, "[runtime]\ncdi_spec_dirs = []\n"},
+		"handlers": {
+			File{DefaultHandler: "b", Handlers: []Handler{
+				{Name: "b", Path: "/b"},
+				{Name: "a", Path: "/a", Root: "/run/a", PodAnnotations: []string{"x.*"}, PrivilegedWithoutHostDevices: true},
+			}},
+			`[handlers]
+[handlers.a]
+kind = 'oci'
+path = '/a'
+pod_annotations = ['x.*']
+privileged_without_host_devices = true
+root = '/run/a'
+
+[handlers.b]
+kind = 'oci'
+path = '/b'
+
+[runtime]
+default_handler = 'b'
+`,
+		},
 		"all": {
 			File{
 				Engine: "docker", Socket: "/run/s", Root: "/r", State: "/s", LogLevel: "debug", CgroupDriver: "systemd", SELinux: "off",

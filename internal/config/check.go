@@ -58,6 +58,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.Stream.check(report)
 	d.Runtime.check(report)
 	d.Default.check(report)
+	d.checkHandlers(report)
 	d.NRI.check(report)
 	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
@@ -104,10 +105,15 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	for key, patterns := range map[string][]string{
 		"runtime.pod_annotations": r.PodAnnotations, "runtime.container_annotations": r.ContainerAnnotations,
 	} {
-		for _, pattern := range patterns {
-			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				report(key, "%q: want a name with the wildcards *, ? and [a-z]", pattern)
-			}
+		checkPatterns(key, patterns, report)
+	}
+}
+
+// checkPatterns refuses patterns that package path cannot match.
+func checkPatterns(key string, patterns []string, report func(key, format string, args ...any)) {
+	for _, pattern := range patterns {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			report(key, "%q: want a name with the wildcards *, ? and [a-z]", pattern)
 		}
 	}
 }

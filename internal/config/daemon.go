@@ -31,6 +31,8 @@ type Daemon struct {
 	Jobs    Jobs    `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
 	Stats   Stats   `toml:"stats" help:"Figures of pods and containers."`
 	Debug   Debug   `toml:"debug" help:"Helps to find faults. Off by default."`
+
+	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`
 }
 
 // Adopts reports whether this berth takes over pods of another runtime. Several berths may use
@@ -76,6 +78,7 @@ type Runtime struct {
 	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd." engine:"native"`
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH." engine:"native"`
 	OwnInit        bool   `toml:"own_init" help:"Berth's own init creates the containers whose OCI spec it covers, and starts commands in them; libcontainer creates all others. false: libcontainer creates all. berth pod inspect and berth info show what created a container, and why it was not the own init." reload:"yes" engine:"native"`
+	DefaultHandler string `toml:"default_handler" help:"Name of the handler of pods that name none. Empty: berth itself, without the settings of a handler." reload:"yes" engine:"native"`
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 is the same as 1048576." reload:"yes"`
 	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes" engine:"native"`
 

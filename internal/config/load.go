@@ -140,6 +140,8 @@ func (l *loader) readTree(prefix string, tree map[string]any) {
 		table, isTable := tree[name].(map[string]any)
 		field, known := l.fields[key]
 		switch {
+		case key == handlersKey && isTable:
+			l.readHandlers(table)
 		case known:
 			l.set(field, tree[name])
 		case isTable && prefix == "" && l.isSection(name):
@@ -167,7 +169,8 @@ func (l *loader) set(field Field, value any) {
 // describeTypeError translates a decoder's error from Go's terms to the file's.
 func describeTypeError(err error, field Field, value any) string {
 	want := map[string]string{
-		"string": "a string", "int": "a whole number", "bool": "true or false", "[]string": "a list of strings",
+		"string": "a string", "int": "a whole number", "bool": "true or false", "*bool": "true or false", "[]string": "a list of strings",
+		"map[string]config.Handler": "a table for each handler",
 	}[field.value.Type().String()]
 	if want == "" {
 		text := err.Error()

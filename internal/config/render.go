@@ -7,7 +7,7 @@ import (
 )
 
 // Sample renders a configuration as a file with its help as comments.
-func Sample(cfg any) string {
+func Sample(cfg *Daemon) string {
 	var b strings.Builder
 	for _, section := range Sections(cfg) {
 		if section.Name != "" {
@@ -24,11 +24,12 @@ func Sample(cfg any) string {
 			fmt.Fprintf(&b, "%s = %s\n", field.Name(), field.TOML())
 		}
 	}
+	sampleHandlers(&b, cfg.Handlers)
 	return b.String()
 }
 
 // Reference renders the page docs/config.md.
-func Reference(cfg any) string {
+func Reference(cfg *Daemon) string {
 	var b strings.Builder
 	b.WriteString("# Configuration of `berth serve`\n\n" +
 		"<!-- Made by `make generate` from internal/config/daemon.go. Do not edit. -->\n\n" +
@@ -60,6 +61,7 @@ func Reference(cfg any) string {
 			fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", field.Key, field.TOML(), reload, help)
 		}
 	}
+	referenceHandlers(&b)
 	return b.String()
 }
 

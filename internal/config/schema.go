@@ -46,6 +46,9 @@ func Sections(cfg any) []Section {
 	value := reflect.ValueOf(cfg).Elem()
 	for i := range value.NumField() {
 		tag := value.Type().Field(i).Tag
+		if value.Field(i).Kind() == reflect.Map {
+			continue // its keys are not known: see Fields and handlers.go
+		}
 		if value.Field(i).Kind() != reflect.Struct {
 			top.Fields = append(top.Fields, newField("", tag, value.Field(i)))
 			continue
@@ -60,11 +63,17 @@ func Sections(cfg any) []Section {
 	return append([]Section{top}, rest...)
 }
 
-// Fields lists every key of a configuration.
+// Fields lists every key of a configuration. A table of named tables is one of them.
 func Fields(cfg any) []Field {
 	var fields []Field
 	for _, section := range Sections(cfg) {
 		fields = append(fields, section.Fields...)
+	}
+	value := reflect.ValueOf(cfg).Elem()
+	for i := range value.NumField() {
+		if value.Field(i).Kind() == reflect.Map {
+			fields = append(fields, newField("", value.Type().Field(i).Tag, value.Field(i)))
+		}
 	}
 	return fields
 }

@@ -70,6 +70,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		if info.Starters != nil {
 			shown["starters"], shown["starterReasons"] = info.Starters, info.StarterReasons
 		}
+		if info.HandlerInfo != nil {
+			shown["handlers"] = info.HandlerInfo
+		}
 		verbose["engine"] = shown
 	}
 	if calls := s.opts.Node.EngineCalls(); calls != nil {

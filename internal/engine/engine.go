@@ -265,6 +265,18 @@ const (
 	CodeUnknown    = 255
 )
 
+// HandlerInfo is a runtime handler, for people.
+type HandlerInfo struct {
+	// Name is "" for the default one.
+	Name string `json:"name"`
+	// Kind is what runs the containers. Path and Version are those of its program, if it has one.
+	Kind    string `json:"kind"`
+	Path    string `json:"path,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Fault is what is wrong with it, "" for nothing.
+	Fault string `json:"fault,omitempty"`
+}
+
 // Info describes a backend.
 type Info struct {
 	// Name and Version of the runtime underneath, for people.
@@ -273,6 +285,8 @@ type Info struct {
 	CgroupDriver string
 	// Handlers are the runtime handlers; the default one has name "".
 	Handlers []*runtimeapi.RuntimeHandler
+	// HandlerInfo describes the handlers for people, nil when the engine has no table of them.
+	HandlerInfo []HandlerInfo
 	// Features of the backend as a whole.
 	Features *runtimeapi.RuntimeFeatures
 	// HugePages is true when the host counts the huge pages of pods.

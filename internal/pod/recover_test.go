@@ -115,6 +115,33 @@ func TestRestartAroundStartInALostSandbox(t *testing.T) {
 	}
 }
 
+// A container that has exited by its record, and runs in the engine, is ended, also when the engine
+// cannot do that at first.
+func TestContainerThatRunsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		id := b.mustStart(b.mustRun(b.SandboxConfig("web")), "done", b.Programs.Exit(7))
+		podtest.Eventually(t, "it exits", func() bool { return b.status(id).GetState() == exited })
+		b.script.Kill()
+		b.CloseDaemon(b.s)
+		b.fake().Revive(id)
+		failures := 0
+		b.script = podtest.NewScript(func(_ int, name string) error {
+			if name == "before engine.Signal" && failures < 3 {
+				failures++
+				return podtest.ErrInjected
+			}
+			return nil
+		})
+		b.s = b.Daemon(b.script)
+		podtest.Eventually(t, "it is killed", func() bool { return len(b.fake().Signals(id)) == 1 })
+		if got := b.status(id); got.GetState() != exited || got.GetExitCode() != 7 || failures != 3 {
+			t.Errorf("%v after %d failures", got, failures)
+		}
+		b.clear()
+	})
+}
+
 // A container that was lost while no daemon ran has the exit code and the reason of an unknown
 // exit.
 func TestLostThings(t *testing.T) {

@@ -49,6 +49,22 @@ type CreateRequest struct {
 	StartTimeout time.Duration `json:"startTimeout,omitempty"`
 	// NoOwnInit has libcontainer create the container, also where berth's own init could.
 	NoOwnInit bool `json:"noOwnInit,omitempty"`
+	// Handler is the OCI runtime that creates the container and starts processes in it, nil for the
+	// supervisor itself.
+	Handler *Handler `json:"handler,omitempty"`
+}
+
+// Handler is an OCI runtime that is a program.
+type Handler struct {
+	// Name is for people.
+	Name string `json:"name"`
+	// Path of the program is absolute.
+	Path string `json:"path"`
+	// Args come before those that the supervisor adds.
+	Args []string `json:"args,omitempty"`
+	// Root is the directory in which the program keeps the state of containers: absolute, made when
+	// needed, and shared with no other use of the program.
+	Root string `json:"root"`
 }
 
 // ContainerState is what a container's init is doing.
@@ -78,8 +94,8 @@ type Container struct {
 	Exit        *Exit             `json:"exit,omitempty"`
 	// LogError is why output does not reach the log now, "" when it does.
 	LogError string `json:"logError,omitempty"`
-	// Starter is what created the container: "own" (berth's own init) or "libcontainer"; "" for
-	// a container of an earlier version. StarterReason is why it was not berth's init.
+	// Starter is what created the container: "own" (berth's own init), "libcontainer", or "handler "
+	// and the name of an OCI runtime; "" for a container of an earlier version. StarterReason is why it was not berth's init.
 	Starter       string `json:"starter,omitempty"`
 	StarterReason string `json:"starterReason,omitempty"`
 }

@@ -33,13 +33,14 @@ runtime_type = "oci"
 func newCRIO(o options, r *registry) *peer {
 	dir := filepath.Join(o.work, "crio")
 	return &peer{
-		name:    "crio",
-		beside:  "berth",
-		socket:  filepath.Join(dir, "crio.sock"),
-		logFile: filepath.Join(dir, "crio.log"),
-		logs:    filepath.Join(dir, "logs"),
-		config:  fmt.Sprintf(crioConfig, dir, r.image("pause:1"), o.bin) + fmt.Sprintf(cniNetwork, "crio0", dir, "10.204.0.0/16"),
-		files:   map[string]string{"policy.json": `{"default": [{"type": "insecureAcceptAnything"}]}`},
+		name:     "crio",
+		beside:   "berth",
+		socket:   filepath.Join(dir, "crio.sock"),
+		logFile:  filepath.Join(dir, "crio.log"),
+		logs:     filepath.Join(dir, "logs"),
+		volatile: []string{filepath.Join(dir, "run")},
+		config:   fmt.Sprintf(crioConfig, dir, r.image("pause:1"), o.bin) + fmt.Sprintf(cniNetwork, "crio0", dir, "10.204.0.0/16"),
+		files:    map[string]string{"policy.json": `{"default": [{"type": "insecureAcceptAnything"}]}`},
 		argv: []string{
 			"env", "PATH=" + filepath.Dir(o.crio) + ":" + o.bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 			o.crio, "--config", filepath.Join(dir, "config.toml"), "--config-dir", "",

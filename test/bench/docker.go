@@ -64,7 +64,7 @@ func (e *dockerEngine) start(ctx context.Context) error {
 	defer log.Close()
 	e.process = exec.Command(filepath.Join(e.bin, "dockerd"), append([]string{ //nolint:noctx // ended by stop, after the context
 		"--config-file", config, "--host", e.endpoint(),
-		"--data-root", filepath.Join(e.dir, "root"), "--exec-root", filepath.Join(e.dir, "exec"), "--pidfile", filepath.Join(e.dir, "pid"),
+		"--data-root", filepath.Join(e.dir, "root"), "--exec-root", e.volatile(), "--pidfile", filepath.Join(e.dir, "pid"),
 		"--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false",
 		"--exec-opt", "native.cgroupdriver=cgroupfs",
 	}, runtime...)...)
@@ -99,6 +99,9 @@ func (e *dockerEngine) stop() error {
 	return nil
 }
 
+// volatile is the engine's directory that is below /run on a node.
+func (e *dockerEngine) volatile() string { return filepath.Join(e.dir, "exec") }
+
 // owns reports whether a program is one of the engine's.
 func (e *dockerEngine) owns(exe string) bool { return strings.HasPrefix(exe, e.bin+"/") }
 
@@ -108,6 +111,7 @@ func newBerthOverDocker(o options) (*peer, error) {
 	p.engine = newDockerEngine(filepath.Dir(p.socket))
 	p.argv = append(p.argv, "--engine", "docker", "--docker-endpoint", p.engine.endpoint())
 	p.config += ", engine docker"
+	p.volatile = append(p.volatile, p.engine.volatile())
 	p.pause = true
 	p.owns = func(exe string) bool { return exe == filepath.Join(o.berth, "berth") || p.engine.owns(exe) }
 	return p, p.engine.link(o.bin)
@@ -118,12 +122,13 @@ func newCRIDockerd(o options, r *registry) (*peer, error) {
 	dir := filepath.Join(o.work, "cri-dockerd")
 	engine := newDockerEngine(dir)
 	p := &peer{
-		name:    "cri-dockerd",
-		beside:  "docker",
-		socket:  filepath.Join(dir, "cri.sock"),
-		logFile: filepath.Join(dir, "cri-dockerd.log"),
-		logs:    filepath.Join(dir, "logs"),
-		config:  "network plugin cni\n" + fmt.Sprintf(cniNetwork, "crid0", dir, "10.202.0.0/16"),
+		name:     "cri-dockerd",
+		beside:   "docker",
+		socket:   filepath.Join(dir, "cri.sock"),
+		logFile:  filepath.Join(dir, "cri-dockerd.log"),
+		logs:     filepath.Join(dir, "logs"),
+		volatile: []string{engine.volatile()},
+		config:   "network plugin cni\n" + fmt.Sprintf(cniNetwork, "crid0", dir, "10.202.0.0/16"),
 		argv: []string{
 			o.criDockerd, "--container-runtime-endpoint", "unix://" + filepath.Join(dir, "cri.sock"),
 			"--docker-endpoint", engine.endpoint(), "--cri-dockerd-root-directory", filepath.Join(dir, "root"),

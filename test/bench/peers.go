@@ -25,7 +25,9 @@ type peer struct {
 	socket  string
 	logFile string
 	logs    string // directory of pods' logs
-	config  string // printed with the result
+	// volatile are the directories that are below /run on a node, and so on a tmpfs.
+	volatile []string
+	config   string // printed with the result
 	// files are further files beside config.toml, by name.
 	files   map[string]string
 	version string
@@ -48,11 +50,12 @@ type peer struct {
 func newBerth(o options, name, programs string) *peer {
 	dir := filepath.Join(o.work, name)
 	return &peer{
-		name:    name,
-		beside:  "berth", // for a second berth
-		socket:  filepath.Join(dir, "berth.sock"),
-		logFile: filepath.Join(dir, "berth.log"),
-		logs:    filepath.Join(dir, "logs"),
+		name:     name,
+		beside:   "berth", // for a second berth
+		socket:   filepath.Join(dir, "berth.sock"),
+		logFile:  filepath.Join(dir, "berth.log"),
+		logs:     filepath.Join(dir, "logs"),
+		volatile: []string{filepath.Join(dir, "state")},
 		argv: []string{
 			filepath.Join(programs, "berth"), "serve", "--network", "builtin", "--listen", "unix://" + filepath.Join(dir, "berth.sock"),
 			"--root", filepath.Join(dir, "root"), "--state", filepath.Join(dir, "state"),
@@ -92,13 +95,14 @@ func newContainerd(o options, r *registry) *peer {
 	dir := filepath.Join(o.work, "containerd")
 	config := fmt.Sprintf(containerdConfig, dir, r.image("pause:1"), o.bin)
 	p := &peer{
-		name:    "containerd",
-		beside:  "berth",
-		pause:   true,
-		socket:  filepath.Join(dir, "containerd.sock"),
-		logFile: filepath.Join(dir, "containerd.log"),
-		logs:    filepath.Join(dir, "logs"),
-		config:  config + fmt.Sprintf(cniNetwork, "ctd0", dir, "10.201.0.0/16"),
+		name:     "containerd",
+		beside:   "berth",
+		pause:    true,
+		socket:   filepath.Join(dir, "containerd.sock"),
+		logFile:  filepath.Join(dir, "containerd.log"),
+		logs:     filepath.Join(dir, "logs"),
+		volatile: []string{filepath.Join(dir, "state")},
+		config:   config + fmt.Sprintf(cniNetwork, "ctd0", dir, "10.201.0.0/16"),
 		// A v1 controller that is active but mounted nowhere breaks its metrics.
 		argv: []string{
 			"unshare", "--mount", "--propagation", "private", "bash", "-c",
@@ -122,6 +126,11 @@ func (p *peer) prepare() error {
 	if err := os.MkdirAll(p.logs, 0o755); err != nil {
 		return err
 	}
+	for _, volatile := range p.volatile {
+		if err := mountTmpfs(volatile); err != nil {
+			return err
+		}
+	}
 	for name, content := range p.files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			return err
@@ -138,6 +147,18 @@ func (p *peer) prepare() error {
 		os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600),
 		os.WriteFile(filepath.Join(dir, "net.d", "10-bench.conflist"), []byte("{\"cniVersion"+network), 0o600),
 	)
+}
+
+// mountTmpfs mounts a tmpfs on a directory that it makes. The mount namespace is that of the bench, and ends
+// with it.
+func mountTmpfs(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("cannot mount a tmpfs on %s: %w", dir, err)
+	}
+	return nil
 }
 
 // start starts the runtime and returns when it answers and its network is ready.

@@ -5,7 +5,7 @@ func callRows() []row {
 	const later = "Checkpoints come later. The error names the call."
 	return []row{
 		{name: "Version", test: "TestRPC", covers: []string{"Version"}},
-		{name: "RunPodSandbox", test: "TestRPC", covers: []string{"RunPodSandbox"}},
+		{name: "RunPodSandbox", test: "TestRPC", covers: []string{"RunPodSandbox"}, note: "`runtime_handler` is a table of the configuration ([handlers.md](handlers.md); TestHandlers), or \"\". berth refuses any other by name."},
 		{name: "StopPodSandbox", test: "TestRPC", covers: []string{"StopPodSandbox"}},
 		{name: "RemovePodSandbox", test: "TestRPC", covers: []string{"RemovePodSandbox"}},
 		{name: "PodSandboxStatus", test: "TestRPCVerboseInfo", covers: []string{"PodSandboxStatus"}},

@@ -66,6 +66,11 @@ func execForms() map[string]func(*specs.Process) {
 			caps := []string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_SETPCAP", "CAP_SETUID", "CAP_SETGID"}
 			p.Capabilities = &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps, Ambient: caps}
 		},
+		// What a process may do with the mounts that the container has.
+		"locks": func(p *specs.Process) {
+			caps := []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT"}
+			p.Args, p.Capabilities = []string{"/bin/probe", "locks"}, &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps}
+		},
 		"ambient of a user": func(p *specs.Process) {
 			p.User, p.Capabilities.Ambient, p.Capabilities.Inheritable = specs.User{UID: 1000, GID: 1000}, []string{"CAP_KILL"}, []string{"CAP_KILL"}
 		},
@@ -95,9 +100,19 @@ func containersForExecs() map[string]func(*draft) {
 		"host PID":          with("namespaces", "host PID"),
 		"user":              with("user", "with groups"),
 		"mapped":            with("user namespace", "plain"),
-		"volumes":           with("volume", "many"),
-		"limits":            with("resources", "all"),
-		"umask":             with("spec", "umask"),
+		"mapped, filter":    with("user namespace", "seccomp"),
+		"mapped, volumes": func(d *draft) {
+			with("volume", "many")(d)
+			with("id-mapped volume", "own mapping")(d)
+			d.mount("noexec", "/kept", nil)
+			d.mount("readonly", "/kept/dir", nil)
+			d.mount("shared", "/kept/below", nil)
+			d.in.User = user(1000, 2000)
+		},
+		"mapped, privileged": func(d *draft) { with("privileges", "privileged")(d); d.mapped = true },
+		"volumes":            with("volume", "many"),
+		"limits":             with("resources", "all"),
+		"umask":              with("spec", "umask"),
 	}
 }
 
@@ -118,7 +133,7 @@ func (p *pair) execForms(t *testing.T, step int) {
 		kinds[names[i]](d)
 		d.trial.what = names[i]
 		for at, form := range slices.Sorted(maps.Keys(forms)) {
-			if at%step == i%step || form == "plain" {
+			if at%step == i%step || form == "plain" || form == "locks" {
 				process := plainExec()
 				forms[form](process)
 				d.trial.execs = append(d.trial.execs, execTrial{form, process})

@@ -436,6 +436,12 @@ func resourceFeatures() map[string]forms {
 			"memory and swap": limit(func(r *runtimeapi.LinuxContainerResources) {
 				r.MemoryLimitInBytes, r.MemorySwapLimitInBytes = 64<<20, 64<<20
 			}),
+			"4 MiB": limit(func(r *runtimeapi.LinuxContainerResources) { r.MemoryLimitInBytes = 4 << 20 }),
+			"5 MiB": limit(func(r *runtimeapi.LinuxContainerResources) { r.MemoryLimitInBytes = 5 << 20 }),
+			"6 MiB of a user": func(d *draft) {
+				limit(func(r *runtimeapi.LinuxContainerResources) { r.MemoryLimitInBytes = 6 << 20 })(d)
+				d.seccomp, d.in.User = "default", user(1000)
+			},
 			"too little memory": limit(func(r *runtimeapi.LinuxContainerResources) { r.MemoryLimitInBytes = 4096 }),
 			"cpuset":            limit(func(r *runtimeapi.LinuxContainerResources) { r.CpusetCpus, r.CpusetMems = "0", "0" }),
 			"absent CPU":        limit(func(r *runtimeapi.LinuxContainerResources) { r.CpusetCpus = "900" }),

@@ -11,6 +11,7 @@ const randomByHand = 2000
 func TestSameContainersLong(t *testing.T) {
 	p := newPair(t)
 	p.cases(t, "c", corpus(), 1)
+	p.cases(t, "m", mappedCorpus(), 1)
 	p.cases(t, "a", attackCases(), 1)
 }
 

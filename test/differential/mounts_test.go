@@ -71,7 +71,7 @@ func (t *mountTree) walk(parent, depth int) {
 		var propagation []string
 		for _, field := range strings.Fields(m.Optional) {
 			kind, group, _ := strings.Cut(field, ":")
-			propagation = append(propagation, kind+":"+t.group(group))
+			propagation = append(propagation, kind+":"+t.group(m, group))
 		}
 		line := fmt.Sprintf("%s%s root %s options %s propagation %v type %s source %s device %s super %s", strings.Repeat("  ", depth),
 			m.Mountpoint, m.Root, m.Options, propagation, m.FSType, m.Source, t.device(m), m.VFSOptions)
@@ -94,8 +94,10 @@ func (t *mountTree) device(m *mountinfo.Info) string {
 	return t.number("device", fmt.Sprint(m.Major, ":", m.Minor))
 }
 
-// group names a peer group likewise.
-func (t *mountTree) group(id string) string {
+// group names a peer group likewise. The device nodes of the host, which a user namespace gets as mounts, are
+// in one group with libcontainer, and each in its own with berth's init. That makes no difference: what is
+// mounted on one node is at no other.
+func (t *mountTree) group(m *mountinfo.Info, id string) string {
 	var places []string
 	for _, h := range t.host {
 		for _, field := range strings.Fields(h.Optional) {
@@ -106,6 +108,9 @@ func (t *mountTree) group(id string) string {
 	}
 	if len(places) > 0 {
 		return "of the host's " + slices.Min(places)
+	}
+	if m.FSType == "devtmpfs" && m.Root != "/" {
+		return "group of node " + m.Root
 	}
 	return t.number("group", id)
 }

@@ -130,6 +130,7 @@ func (p *pair) pin() {
 	if err := namespaces.Make(); err != nil {
 		p.t.Fatal(err)
 	}
+	p.pinMappedPID()
 	// A process whose PID namespace containers may share.
 	holder := exec.Command("cat") // it ends with its input, also when the test is killed
 	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
@@ -148,6 +149,41 @@ func (p *pair) pin() {
 		_ = input.Close()
 		_ = holder.Wait()
 	})
+}
+
+// pinMappedPID makes the PID namespace of a pod with a user namespace, which owns it.
+func (p *pair) pinMappedPID() {
+	p.t.Helper()
+	holder := exec.Command("nsenter", "--user="+p.pinned["user"], "--setuid=0", "--setgid=0", "unshare", "--pid", "--fork", "cat")
+	input, err := holder.StdinPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		_ = input.Close()
+		_ = holder.Wait()
+	})
+	host, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	made := fmt.Sprintf("/proc/%d/ns/pid_for_children", holder.Process.Pid)
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		// It cannot be read before a process is in it.
+		if target, err := os.Readlink(made); err == nil && target != host {
+			break
+		}
+		if time.Now().After(end) {
+			p.t.Fatal("no process made a PID namespace")
+		}
+	}
+	p.pinned["mapped pid"] = filepath.Join(p.dir, "pod-mapped-pid")
+	if err := sysns.Pin(made, p.pinned["mapped pid"]); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // side starts a supervisor.

@@ -104,9 +104,9 @@ func likely(feature string) int {
 	switch feature {
 	case "volume", "capabilities", "resources", "user", "seccomp":
 		return 50
-	case "user namespace", "id-mapped volume", "spec", "mount of the spec":
+	case "id-mapped volume", "spec", "mount of the spec":
 		return 5
-	case "update", "root filesystem", "limits of processes":
+	case "update", "user namespace", "root filesystem", "limits of processes":
 		return 15
 	}
 	return 25

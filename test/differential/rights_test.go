@@ -33,13 +33,13 @@ func TestProgramIsProtected(t *testing.T) {
 	before := hashOf(t, supervisorProgram())
 	for _, s := range []*side{p.libcontainer, p.own} {
 		t.Run(s.name, func(t *testing.T) {
-			out := s.huntIn(t, "grab", 1, false)
+			out := s.huntIn(t, "grab", 1, false, false)
 			for line := range strings.Lines(out) {
 				if strings.HasPrefix(line, "writable ") {
 					t.Errorf("the container can write to a program: %s", line)
 				}
 			}
-			with := s.huntIn(t, "grab", 1, true)
+			with := s.huntIn(t, "grab", 1, false, true)
 			if valueOf(with, "seen ") == 0 {
 				t.Errorf("no program of the runtime was there to be seen: %s", with)
 			}
@@ -76,19 +76,37 @@ func TestHelpersAreNotTraced(t *testing.T) {
 	p := newPair(t)
 	for _, s := range []*side{p.libcontainer, p.own} {
 		t.Run(s.name, func(t *testing.T) {
-			out := s.huntIn(t, "hunt", 1, false)
+			out := s.huntIn(t, "hunt", 1, false, false)
 			if n := valueOf(out, "caught "); n > 0 {
 				t.Errorf("the container traced %d helpers: %s", n, out)
 			}
-			t.Logf("with CAP_SYS_PTRACE: %q", s.huntIn(t, "hunt", 1, true))
+			t.Logf("with CAP_SYS_PTRACE: %q", s.huntIn(t, "hunt", 1, false, true))
+		})
+	}
+}
+
+// TestHelpersInUserNamespacesAreNotTraced: in a user namespace, CAP_SYS_PTRACE does not help a container to
+// trace a helper, or to write to its program.
+func TestHelpersInUserNamespacesAreNotTraced(t *testing.T) {
+	p := newPair(t)
+	for _, s := range []*side{p.libcontainer, p.own} {
+		t.Run(s.name, func(t *testing.T) {
+			out := s.huntIn(t, "hunt", 1, true, true)
+			if n := valueOf(out, "caught "); n > 0 || !strings.Contains(out, "caught ") {
+				t.Errorf("the container traced %d helpers: %s", n, out)
+			}
+			out = s.huntIn(t, "grab", 1, true, true)
+			if strings.Contains(out, "writable ") || !strings.Contains(out, "seen ") {
+				t.Errorf("the container can write to a program: %s", out)
+			}
 		})
 	}
 }
 
 // huntIn runs the probe's verb for some seconds in a container that shares the PID namespace of the
 // pod. Meanwhile other containers are created in it, and processes executed. It returns what the probe
-// printed. tracer gives the container the capability to trace.
-func (s *side) huntIn(t *testing.T, verb string, seconds int, tracer bool) string {
+// printed. mapped gives the pod a user namespace, tracer the container the capability to trace.
+func (s *side) huntIn(t *testing.T, verb string, seconds int, mapped, tracer bool) string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
@@ -97,6 +115,7 @@ func (s *side) huntIn(t *testing.T, verb string, seconds int, tracer bool) strin
 		t.Helper()
 		d := s.draft(id)
 		features()["namespaces"]["shared PID"](d)
+		d.mapped = mapped
 		change(d)
 		tr, err := d.finish()
 		if err != nil {
@@ -108,6 +127,11 @@ func (s *side) huntIn(t *testing.T, verb string, seconds int, tracer bool) strin
 		root, err := s.rootfs(id)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if tr.prepare != nil {
+			if err := tr.prepare(s, root); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := os.WriteFile(filepath.Join(root, "bin/self"), []byte("#!/proc/self/exe\n"), 0o755); err != nil {
 			t.Fatal(err)
@@ -165,7 +189,7 @@ func (s *side) huntIn(t *testing.T, verb string, seconds int, tracer bool) strin
 // program cannot be written, and it cannot be dumped.
 func TestWaitingInits(t *testing.T) {
 	p := newPair(t)
-	for _, kind := range []string{"plain", "terminal", "shared PID", "privileged"} {
+	for _, kind := range []string{"plain", "terminal", "shared PID", "privileged", "mapped"} {
 		t.Run(kind, func(t *testing.T) {
 			d := p.draft("waits")
 			containersForExecs()[kind](d)
@@ -194,8 +218,8 @@ func (s *side) waitingInit(t *testing.T, tr trial) (wrong []string) {
 		return err == nil
 	}
 	defer func() { check(s.clear(tr.id)) }()
-	_, err := s.rootfs(tr.id)
-	if !check(s.ground(tr.id)) || !check(err) {
+	root, err := s.rootfs(tr.id)
+	if !check(s.ground(tr.id)) || !check(err) || tr.prepare != nil && !check(tr.prepare(s, root)) {
 		return wrong
 	}
 	req, err := s.bundle(tr.id, tr.spec)

@@ -3,9 +3,14 @@
 package differential
 
 import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // changed changes the spec that a draft becomes.
@@ -106,8 +111,28 @@ func specMountFeatures() map[string]forms {
 	}
 	return map[string]forms{
 		"mount of the spec": {
-			"tmpfs options":   mount(specs.Mount{Destination: "/t", Type: "tmpfs", Source: "tmpfs", Options: []string{"size=1m", "mode=0711", "uid=1000", "gid=1000", "nr_inodes=100", "noatime", "ro"}}),
-			"tmpfs copy":      mount(specs.Mount{Destination: "/etc", Type: "tmpfs", Source: "tmpfs", Options: []string{"tmpcopyup"}}),
+			"tmpfs options": mount(specs.Mount{Destination: "/t", Type: "tmpfs", Source: "tmpfs", Options: []string{"size=1m", "mode=0711", "uid=1000", "gid=1000", "nr_inodes=100", "noatime", "ro"}}),
+			"tmpfs copy":    mount(specs.Mount{Destination: "/etc", Type: "tmpfs", Source: "tmpfs", Options: []string{"tmpcopyup"}}),
+			"tmpfs copy of all kinds": func(d *draft) {
+				mount(specs.Mount{Destination: "/kinds", Type: "tmpfs", Source: "tmpfs", Options: []string{"tmpcopyup", "ro", "nosuid"}})(d)
+				d.trial.prepare = func(_ *side, root string) error {
+					top := filepath.Join(root, "kinds")
+					return errors.Join(os.MkdirAll(filepath.Join(top, "dir/below"), 0o750), os.Chmod(top, 0o1777),
+						os.WriteFile(filepath.Join(top, "dir/large"), bytes.Repeat([]byte("0123456789abcdef"), 200_000), 0o640),
+						os.Chown(filepath.Join(top, "dir/large"), 1000, 2000), os.WriteFile(filepath.Join(top, "set"), []byte("x"), 0o755),
+						os.Chmod(filepath.Join(top, "set"), 0o755|os.ModeSetuid|os.ModeSticky), os.Symlink("/etc/passwd", filepath.Join(top, "link")),
+						unix.Mknod(filepath.Join(top, "loop"), unix.S_IFBLK|0o620, int(unix.Mkdev(7, 0))))
+				}
+			},
+			"tmpfs copy through a link":     mount(specs.Mount{Destination: "/conf", Type: "tmpfs", Source: "tmpfs", Options: []string{"tmpcopyup"}}),
+			"tmpfs copy to an absent place": mount(specs.Mount{Destination: "/absent/place", Type: "tmpfs", Source: "tmpfs", Options: []string{"tmpcopyup"}}),
+			"tmpfs copy of a file":          mount(specs.Mount{Destination: "/etc/passwd", Type: "tmpfs", Source: "tmpfs", Options: []string{"tmpcopyup"}}),
+			"tmpfs copy of a FIFO": func(d *draft) {
+				mount(specs.Mount{Destination: "/kinds", Type: "tmpfs", Source: "tmpfs", Options: []string{"tmpcopyup"}})(d)
+				d.trial.prepare = func(_ *side, root string) error {
+					return errors.Join(os.Mkdir(filepath.Join(root, "kinds"), 0o755), unix.Mkfifo(filepath.Join(root, "kinds/fifo"), 0o644))
+				}
+			},
 			"tmpfs shared":    mount(specs.Mount{Destination: "/t", Type: "tmpfs", Source: "tmpfs", Options: []string{"shared"}}),
 			"bind options":    mount(specs.Mount{Destination: "/b", Type: "bind", Source: topToken + "/noexec", Options: []string{"bind", "exec", "dev", "relatime", "ro"}}),
 			"bind, not deep":  mount(specs.Mount{Destination: "/b", Type: "bind", Source: topToken + "/private", Options: []string{"bind"}}),

@@ -125,7 +125,7 @@ func moreExact(lib, own observation) {
 		if kind == "<nil>" {
 			kind = ownKind
 		}
-		if cause == "" {
+		if cause == "" || strings.HasSuffix(cause, " ") && strings.HasPrefix(ownCause, cause) { // without a path
 			cause = ownCause
 		}
 		lib[field] = []string{before + failsWith + kind + becauseOf + cause}

@@ -37,17 +37,18 @@ spec:
 // TestKubeadmJoinsABerthCluster: a machine joins a cluster that `berth cluster create` has created,
 // by the same three commands as any cluster of kubeadm, and runs its pods.
 func TestKubeadmJoinsABerthCluster(t *testing.T) {
-	joinsABerthCluster(t, func(*systemd.Machine) string { return "name: berth" })
+	joinsABerthCluster(t, func(*systemd.Machine) string { return "name: berth" }, true)
 }
 
 // TestKubeadmJoinsABerthClusterWithDocker: the same with a machine on which berth serves CRI over
 // docker.
 func TestKubeadmJoinsABerthClusterWithDocker(t *testing.T) {
-	joinsABerthCluster(t, func(m *systemd.Machine) string { return "name: docker, " + m.DockerRuntime() })
+	joinsABerthCluster(t, func(m *systemd.Machine) string { return "name: docker, " + m.DockerRuntime() }, false)
 }
 
-// joinsABerthCluster joins a machine with a runtime, given as fields of its node file.
-func joinsABerthCluster(t *testing.T, runtime func(*systemd.Machine) string) {
+// joinsABerthCluster joins a machine with a runtime, given as fields of its node file. owns is true when
+// berth itself starts its containers.
+func joinsABerthCluster(t *testing.T, runtime func(*systemd.Machine) string, owns bool) {
 	t.Helper()
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -92,6 +93,9 @@ func joinsABerthCluster(t *testing.T, runtime func(*systemd.Machine) string) {
 	h.until(t, "hello", "exec", "hello", "--", "get", "http://"+service+"/")
 	if out := m.Run("/opt/berth", "node", "apply", "--yes"); !strings.Contains(out, "Nothing to change.") {
 		t.Errorf("apply changes the node that kubeadm has joined:\n%s", out)
+	}
+	if owns {
+		haveOwnInit(t, m)
 	}
 	m.Unplug()
 	t.Log(h.cluster("delete", "joined"))

@@ -91,6 +91,30 @@ func TestKubeadmInThreeCommands(t *testing.T) {
 	if out := worker.Run("/opt/berth", "node", "apply", "--yes"); !strings.Contains(out, "Nothing to change.") {
 		t.Errorf("apply changes the node that kubeadm has joined:\n%s", out)
 	}
+	haveOwnInit(t, plane)
+}
+
+// haveOwnInit requires that berth's own init has created at least 95 % of the containers of a machine, and
+// one at least.
+func haveOwnInit(t *testing.T, m *systemd.Machine) {
+	t.Helper()
+	var shown struct {
+		Info struct {
+			Engine struct{ Starters, StarterReasons map[string]int }
+		}
+	}
+	if err := json.Unmarshal([]byte(m.Run("/opt/berth", "info", "--output", "json")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	for _, n := range shown.Info.Engine.Starters {
+		all += n
+	}
+	own := shown.Info.Engine.Starters["own"]
+	t.Logf("berth's own init has created %d of %d containers; others: %v", own, all, shown.Info.Engine.StarterReasons)
+	if own == 0 || own*100 < all*95 {
+		t.Errorf("berth's own init has created %d of %d containers: %v", own, all, shown.Info.Engine.StarterReasons)
+	}
 }
 
 // joined is the state of a node in its cluster.

@@ -1,8 +1,10 @@
 package harness
 
 import (
+	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/berthrun/berth/internal/docker/dockertest"
@@ -24,6 +26,16 @@ func engineArgs(t testing.TB, b *Berth, opts Options) []string {
 		t.Fatalf("BERTH_ENGINE=%s: there is no such engine", name)
 		return nil
 	}
+}
+
+// defaultHandler returns a configuration in which the OCI runtime that BERTH_HANDLER names runs all
+// containers, "" without that variable, and for a test that has settings of [runtime] or handlers of its own.
+func defaultHandler(config string) string {
+	program := os.Getenv("BERTH_HANDLER")
+	if program == "" || strings.Contains(config, "[runtime]") || strings.Contains(config, "[handlers") {
+		return ""
+	}
+	return fmt.Sprintf("\n[runtime]\ndefault_handler = \"test\"\n[handlers.test]\nkind = \"oci\"\npath = %q\n", program)
 }
 
 // StartDocker starts a Docker engine in the network namespace that stands for the host's, and

@@ -113,9 +113,9 @@ func New(t testing.TB, opts Options) *Berth {
 		"serve", "--network", "builtin", "--listen", "unix://" + b.Socket, "--root", b.Root, "--state", b.State,
 		"--log-level", "debug", "--log-format", "text",
 	}, opts.Args...)
-	if opts.Config != "" {
+	if config := opts.Config + defaultHandler(opts.Config); config != "" {
 		file := filepath.Join(dir, "berth.toml")
-		must(t, os.WriteFile(file, []byte(opts.Config), 0o600))
+		must(t, os.WriteFile(file, []byte(config), 0o600))
 		b.args = append(b.args, "--config", file)
 	}
 	must(t, os.MkdirAll(b.Logs, 0o755))

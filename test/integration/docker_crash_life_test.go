@@ -70,7 +70,9 @@ func (c *crashActor) retry(what string, call func(ctx context.Context) error) er
 			c.succeeded(c.name)
 			return nil
 		}
-		if !c.isAway(engineDies|berthDies, begun.Add(-10*time.Second)) {
+		// An engine that was killed while it started a command reports the end of the container late.
+		late := status.Code(last) == codes.Unavailable && c.isAway(engineDies, begun.Add(-2*time.Minute))
+		if !late && !c.isAway(engineDies|berthDies, begun.Add(-10*time.Second)) {
 			return fmt.Errorf("%s: %w", what, last)
 		}
 	}
@@ -264,8 +266,8 @@ func (a *crashActor) check(one *crashContainer, now *runtimeapi.ContainerStatus,
 
 // checkNumbers reports whether a log has the numbers below lines. Numbers that come twice or in
 // another order are an error. An engine that is killed while it starts a container may lose the
-// start, and run the program again: its lines then begin again, with later times.
-func checkNumbers(path string, lines int, mayRunAgain bool) (whole bool, err error) {
+// start, and run the program again: its lines then begin again once, with later times.
+func checkNumbers(path string, lines int, isDisturbed bool) (whole bool, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -274,7 +276,7 @@ func checkNumbers(path string, lines int, mayRunAgain bool) (whole bool, err err
 		return false, err
 	}
 	defer f.Close()
-	last, found := -1, 0
+	last, found, mayRunAgain := -1, 0, isDisturbed
 	var at time.Time
 	for reader := crilog.NewReader(f); ; found++ {
 		line, err := reader.Next()
@@ -284,18 +286,31 @@ func checkNumbers(path string, lines int, mayRunAgain bool) (whole bool, err err
 		if err != nil {
 			return false, err
 		}
-		// An engine that starts again may unmount the root of a container whose start was under way.
-		if mayRunAgain && strings.HasPrefix(string(line.Text), "shell-init: ") {
+		if isDisturbed && strings.HasPrefix(string(line.Text), shellInit) {
 			continue
 		}
 		n, err := strconv.Atoi(string(line.Text))
-		// Its first lines may be among those that the engine had not stored.
-		again := mayRunAgain && n <= 2 && line.Time.After(at)
-		if err != nil || n <= last && !again {
+		if err == nil && n <= last && mayRunAgain && line.Time.After(at) {
+			// Its first lines may be among those that the engine had not stored.
+			mayRunAgain, last = false, n-1
+		}
+		if err != nil || n <= last {
 			return false, fmt.Errorf("its log has %q of %v after %d of %v", line.Text, line.Time, last, at)
 		}
 		last, at = n, line.Time
 	}
+}
+
+// shellInit begins the complaint of a shell whose directory is gone: an engine that starts again may
+// unmount the root of a container whose start was under way.
+const shellInit = "shell-init: "
+
+func withoutShellInit(text string) string {
+	if !strings.HasPrefix(text, shellInit) {
+		return text
+	}
+	_, rest, _ := strings.Cut(text, "\n")
+	return rest
 }
 
 // execs runs commands in a pod of its own, until an outage ends it.
@@ -317,8 +332,12 @@ func (a *crashActor) execs(pod string) error {
 		})
 		stop()
 		disturbed := a.isAway(engineDies|berthDies, begun.Add(-5*time.Second))
+		stderr := string(answer.GetStderr())
+		if a.isAway(engineDies, one.born) {
+			stderr = withoutShellInit(stderr)
+		}
 		switch {
-		case err == nil && int(answer.GetExitCode()) == code && string(answer.GetStdout()) == fmt.Sprintf("out %d\n", i) && string(answer.GetStderr()) == fmt.Sprintf("err %d\n", i):
+		case err == nil && int(answer.GetExitCode()) == code && string(answer.GetStdout()) == fmt.Sprintf("out %d\n", i) && stderr == fmt.Sprintf("err %d\n", i):
 			a.add("commands")
 		case !disturbed:
 			return fmt.Errorf("exec %d: %v, %w", i, answer, err)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/native"
+	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
@@ -157,12 +159,30 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 	}
 }
 
+// handlersOf are the runtime handlers of the configuration.
+func handlersOf(cfg *config.Daemon) handler.Table {
+	table := handler.Table{Handlers: map[string]handler.Handler{}, Default: cfg.Runtime.DefaultHandler}
+	for name, h := range cfg.Handlers {
+		entry := handler.Handler{
+			Name: name, Kind: handler.Kind(h.Kind), Path: h.Path, Args: h.Args,
+			PrivilegedWithoutHost: h.PrivilegedNoDevices, PrivilegedAllAllowed: h.PrivilegedAllowDevice,
+			PodAnnotations: h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
+		}
+		if entry.Kind == handler.OCI {
+			entry.Root = cmp.Or(h.Root, filepath.Join(cfg.State, handlersDir, name))
+		}
+		table.Handlers[name] = entry
+	}
+	return table
+}
+
 // maxLogLine is the longest line of a container's log that is not split.
 const maxLogLine = 1 << 20
 
 func engineRules(cfg *config.Daemon) native.Rules {
 	defaults := cfg.Default.Read()
 	rules := native.Rules{
+		Handlers:   handlersOf(cfg),
 		NoOwnInit:  !cfg.Runtime.OwnInit,
 		MaxLogLine: cfg.Runtime.MaxLogLineSize,
 		LogRate:    int64(cfg.Runtime.LogRateMiB) << 20,

@@ -53,6 +53,8 @@ const (
 	engineDir     = "engine"
 	dockerDir     = "docker"
 	supervisorDir = "supervisor"
+	// handlersDir has the state that the programs of runtime handlers keep.
+	handlersDir = "handlers"
 )
 
 // preparePlace makes root and state. A reboot must clear state together with the processes that it

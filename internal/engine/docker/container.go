@@ -140,11 +140,9 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 	obj := e.objects.started(id, got)
 	if sig == syscall.SIGKILL {
 		// The engine kills the first process. The others end with it, or share the PID
-		// namespace of the pod and are in the container's cgroup.
-		if err := e.kill(ctx, id, sig); err != nil {
-			return err
-		}
-		return obj.cgroups.Kill(ctx)
+		// namespace of the pod and are in the container's cgroup. An engine that has lost the
+		// task of a container does not kill the first process either.
+		return errors.Join(e.kill(ctx, id, sig), obj.cgroups.Kill(ctx))
 	}
 	return obj.cgroups.Signal(sig)
 }

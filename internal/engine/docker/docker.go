@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/docker/api"
@@ -217,14 +218,12 @@ func (e *Engine) adoptCgroups() error {
 
 // runningOf returns the first processes of the running containers of a sandbox.
 func (e *Engine) runningOf(ctx context.Context, sandboxID string) (pids []int, err error) {
-	running, err := e.client.ContainerList(ctx, client.ContainerListOptions{
-		Filters: make(client.Filters).Add("label", labels.SandboxID+"="+sandboxID, labels.Instance+"="+e.cfg.Instance),
-	})
+	running, err := e.runningIn(ctx, sandboxID)
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range running.Items {
-		got, err := e.client.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+	for i := range running {
+		got, err := e.client.ContainerInspect(ctx, running[i].ID, client.ContainerInspectOptions{})
 		if err != nil && !errors.Is(err, errs.NotFound) {
 			return nil, err
 		}
@@ -233,6 +232,14 @@ func (e *Engine) runningOf(ctx context.Context, sandboxID string) (pids []int, e
 		}
 	}
 	return pids, nil
+}
+
+// runningIn returns the containers of a sandbox that run, without its pause container.
+func (e *Engine) runningIn(ctx context.Context, sandboxID string) ([]container.Summary, error) {
+	running, err := e.client.ContainerList(ctx, client.ContainerListOptions{
+		Filters: make(client.Filters).Add("label", labels.SandboxID+"="+sandboxID, labels.Instance+"="+e.cfg.Instance),
+	})
+	return running.Items, err
 }
 
 // checkDriver refuses a configured cgroup driver that the Docker Engine does not use: the

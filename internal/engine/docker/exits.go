@@ -208,7 +208,7 @@ func (l *exitListener) deliver(id string, die *endings.Die) {
 		}
 		exit, ended := l.engine.exitOf(id, state, die)
 		if ended && !obj.sandbox && stateOf(state.Status) != engine.StateCreated {
-			exit.OOMKilled = exit.OOMKilled || exit.Reason == "" && l.engine.wasOutOfMemory(&got.Container)
+			exit.OOMKilled = exit.OOMKilled || exit.Reason == "" && l.engine.wasOutOfMemory(&got.Container, exit.Code)
 			if endings.Restarted(state, die) {
 				l.killRestarted(id)
 			}
@@ -250,9 +250,9 @@ func (l *exitListener) endStrays(ctx context.Context, id string, got *container.
 
 // wasOutOfMemory reports whether the OOM killer killed a process of a container that has ended. The
 // Docker Engine does not say it if it heard of the exit first. The kernel's log does, by the
-// container's cgroup.
-func (e *Engine) wasOutOfMemory(got *container.InspectResponse) bool {
-	if got.State.ExitCode != 128+int(syscall.SIGKILL) || got.HostConfig == nil || got.HostConfig.Memory <= 0 {
+// container's cgroup. code is that of the exit, which the engine may have lost.
+func (e *Engine) wasOutOfMemory(got *container.InspectResponse, code int32) bool {
+	if code != 128+int32(syscall.SIGKILL) || got.HostConfig == nil || got.HostConfig.Memory <= 0 {
 		return false
 	}
 	killed, err := sysproc.OOMKilled(anyProcess, 0, e.strays.CgroupName(got.ID))

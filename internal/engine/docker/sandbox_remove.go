@@ -7,6 +7,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -23,11 +24,30 @@ func (e *Engine) StopSandbox(ctx context.Context, id string) error {
 // ReleaseSandbox removes what a pod that has completed does not need. Its pause container
 // stays, so that List finds the sandbox.
 func (e *Engine) ReleaseSandbox(ctx context.Context, id string) error {
+	if err := e.endRevived(ctx, id); err != nil {
+		return fmt.Errorf("cannot release sandbox %s: %w", id, err)
+	}
 	if err := e.release(ctx, id, false); err != nil {
 		return fmt.Errorf("cannot release sandbox %s: %w", id, err)
 	}
 	e.meter.Forget(id)
 	return nil
+}
+
+// endRevived kills the containers of a sandbox that run although their ends were reported: an engine that
+// was killed may find a container again that it had lost.
+func (e *Engine) endRevived(ctx context.Context, sandboxID string) error {
+	running, err := e.runningIn(ctx, sandboxID)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for i := range running {
+		id := running[i].Labels[labels.ID]
+		e.log.Warn("a container of a stopped sandbox runs; ending it", "sandbox", sandboxID, "container", id, "dockerID", running[i].ID)
+		failed = append(failed, errs.IgnoreNotFound(e.Signal(ctx, id, syscall.SIGKILL, true)))
+	}
+	return errors.Join(failed...)
 }
 
 // release removes the sandbox's namespace and cgroup, each nil when it is absent. last says

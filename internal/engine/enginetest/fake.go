@@ -385,6 +385,15 @@ func (f *Fake) Signal(_ context.Context, id string, sig syscall.Signal, _ bool) 
 	return nil
 }
 
+// Revive lets the program of a container that has ended run again, as an engine may do that is started
+// again.
+func (f *Fake) Revive(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.containers[id]
+	c.state, c.exit, c.ended = engine.StateRunning, nil, make(chan struct{})
+}
+
 // Update implements engine.Engine.
 func (f *Fake) Update(_ context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
 	f.mu.Lock()

@@ -66,7 +66,9 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
 		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
 	}
-	e.warmer.Warm()
+	if e.rules().NoOwnInit {
+		e.warmer.Warm() // libcontainer migrates the process
+	}
 	own, err := e.bundles.ReadProcess(spec.ContainerID)
 	if err != nil {
 		return 0, err
@@ -115,7 +117,7 @@ func forwardSizes(from <-chan engine.TerminalSize) (to <-chan supervisor.Termina
 
 // CheckContainer implements engine.Engine: this engine honours what an OCI spec can express.
 func (e *Engine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	return check.Container(config, sandbox)
+	return check.Container(e.withoutHandlers(config), sandbox)
 }
 
 // CheckResources implements engine.Engine.

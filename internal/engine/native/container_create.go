@@ -35,7 +35,7 @@ type creation struct {
 
 // Create prepares the container's features, and lets the supervisor create the container.
 func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*engine.Container, error) {
-	e.warmer.Warm()
+	e.warm()
 	spec, err := e.specOf(requested)
 	if err != nil {
 		return nil, err

@@ -118,7 +118,7 @@ func (e *Engine) removeSources(ctx context.Context, id string) error {
 }
 
 func (e *Engine) prepareDevices(ctx context.Context, c *creation) (err error) {
-	rules := &e.rules().Devices
+	rules := e.devicesOf(c.Sandbox)
 	c.in.Devices, err = device.Finder{Probes: e.probes}.Of(ctx, rules, c.Config)
 	c.in.AllDevices = isPrivileged(c.Config) && (!rules.PrivilegedWithoutHost || rules.PrivilegedAllAllowed)
 	return err

@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/engine/probe"
@@ -42,6 +43,7 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
 	}
+	in.Host.RecursiveReadOnly, _ = e.featuresOf(spec.Sandbox.Handler)
 	if in.Files, err = podfiles.Mounted(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""); err != nil {
 		return in, err
 	}
@@ -58,10 +60,28 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 
 // annotationsOf are the annotations of both requests that are passed on to hooks.
 func (e *Engine) annotationsOf(spec *containerSpec) map[string]string {
-	rules := e.rules()
-	passed := request.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
-	maps.Copy(passed, request.PassedAnnotations(spec.Config.GetAnnotations(), rules.ContainerAnnotations))
+	pod, container := e.rules().PodAnnotations, e.rules().ContainerAnnotations
+	if h := spec.Sandbox.Handler; h != nil && h.PodAnnotations != nil {
+		pod = h.PodAnnotations
+	}
+	if h := spec.Sandbox.Handler; h != nil && h.ContainerAnnotations != nil {
+		container = h.ContainerAnnotations
+	}
+	passed := request.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), pod)
+	maps.Copy(passed, request.PassedAnnotations(spec.Config.GetAnnotations(), container))
 	return passed
+}
+
+// devicesOf returns which devices the containers of a sandbox get.
+func (e *Engine) devicesOf(sb *sandbox) *device.Rules {
+	rules := e.rules().Devices
+	if h := sb.Handler; h != nil && h.PrivilegedWithoutHost != nil {
+		rules.PrivilegedWithoutHost = *h.PrivilegedWithoutHost
+	}
+	if h := sb.Handler; h != nil && h.PrivilegedAllAllowed != nil {
+		rules.PrivilegedAllAllowed = *h.PrivilegedAllAllowed
+	}
+	return &rules
 }
 
 // isPrivileged reports whether the request is for a privileged container.
@@ -78,6 +98,7 @@ func (e *Engine) requestOf(spec *containerSpec) supervisor.CreateRequest {
 		Stdin:         spec.Config.GetStdin(),
 		StdinOnce:     spec.Config.GetStdinOnce(),
 		NoOwnInit:     e.rules().NoOwnInit,
+		Handler:       spec.Sandbox.Handler.Program(),
 	}
 }
 

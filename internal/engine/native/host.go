@@ -2,11 +2,17 @@ package native
 
 import (
 	"fmt"
+	"slices"
 
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/engine/notice"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // hostWarnings are the features of pods that this host does not allow.
@@ -24,6 +30,17 @@ func (e *Engine) hostWarnings() []string {
 	if e.cfg.SELinux == selinux.Off && selinux.Host.Enabled(selinux.Host{}) {
 		warnings = append(warnings, "SELinux is enabled, but the configuration says that containers and their files are not labelled")
 	}
+	return append(warnings, e.handlerWarnings(e.rules())...)
+}
+
+// handlerWarnings are the faults of handlers.
+func (e *Engine) handlerWarnings(rules *Rules) []string {
+	var warnings []string
+	for _, named := range rules.Handlers.List()[1:] { // the default one has a name, too
+		if fault := e.programs.Of(named.Handler).Fault; fault != "" {
+			warnings = append(warnings, fault)
+		}
+	}
 	return warnings
 }
 
@@ -33,10 +50,90 @@ func (e *Engine) notices() notice.Notices {
 }
 
 func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
-	return []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{
-		RecursiveReadOnlyMounts: e.host.RecursiveReadOnly,
-		UserNamespaces:          e.userns.Supported() == nil,
-	}}}
+	var list []*runtimeapi.RuntimeHandler
+	for _, named := range e.rules().Handlers.List() {
+		rro, userns := e.featuresOf(named.Handler)
+		list = append(list, &runtimeapi.RuntimeHandler{Name: named.Name, Features: &runtimeapi.RuntimeHandlerFeatures{
+			RecursiveReadOnlyMounts: rro, UserNamespaces: userns,
+		}})
+	}
+	return list
+}
+
+// featuresOf returns whether containers of a handler can have recursive read-only mounts, and whether its
+// pods can have user namespaces. nil is berth itself.
+func (e *Engine) featuresOf(h *handler.Handler) (recursiveReadOnly, userNamespaces bool) {
+	recursiveReadOnly, userNamespaces = e.host.RecursiveReadOnly, e.userns.Supported() == nil
+	if h.Program() == nil {
+		return recursiveReadOnly, userNamespaces
+	}
+	facts := e.programs.Of(h)
+	return recursiveReadOnly && facts.RecursiveReadOnly, userNamespaces && facts.IDMapped
+}
+
+// handlerInfo describes the handlers for people.
+func (e *Engine) handlerInfo() []engine.HandlerInfo {
+	var all []engine.HandlerInfo
+	for _, named := range e.rules().Handlers.List() {
+		info := engine.HandlerInfo{Name: named.Name}
+		if h := named.Handler; h != nil {
+			facts := e.programs.Of(h)
+			info.Kind, info.Path, info.Version, info.Fault = string(h.Kind), h.Path, facts.Version, facts.Fault
+		}
+		all = append(all, info)
+	}
+	return all
+}
+
+// withoutHandlers returns a request without the handlers that its images name and that exist: images are the
+// same for all.
+func (e *Engine) withoutHandlers(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
+	named := func(image *runtimeapi.ImageSpec) bool { return image.GetRuntimeHandler() != "" }
+	if !slices.ContainsFunc(imagesOf(config), named) {
+		return config
+	}
+	config = proto.CloneOf(config)
+	for _, image := range imagesOf(config) {
+		if name := image.GetRuntimeHandler(); name != "" {
+			if _, err := e.rules().Handlers.Find(name); err == nil {
+				image.RuntimeHandler = ""
+			}
+		}
+	}
+	return config
+}
+
+// imagesOf returns the images of a request, nil among them where a mount has none.
+func imagesOf(config *runtimeapi.ContainerConfig) []*runtimeapi.ImageSpec {
+	images := []*runtimeapi.ImageSpec{config.GetImage()}
+	for _, m := range config.GetMounts() {
+		images = append(images, m.GetImage())
+	}
+	return images
+}
+
+// handlerOf returns the handler of a new sandbox, nil for berth itself. Kind Invalid when
+// there is none, Unavailable when its program is missing, Unsupported when it lacks a feature.
+func (e *Engine) handlerOf(spec *engine.SandboxSpec) (*handler.Handler, error) {
+	h, err := e.rules().Handlers.Find(spec.Handler)
+	if err != nil {
+		return nil, err
+	}
+	facts := e.programs.Now(h)
+	if err := h.Check(); err != nil {
+		return nil, err
+	}
+	if facts.Broken {
+		return nil, fmt.Errorf("unable to get OCI runtime: %s: %w", facts.Fault, errs.Unavailable)
+	}
+	if h.Program() != nil && !facts.IDMapped && request.HasUserNamespace(spec.Config) {
+		return nil, fmt.Errorf("config.linux.security_context.namespace_options.userns_options: handler %q (%s) cannot map the ids of mounts: %w",
+			h.Name, h.Path, errs.Unsupported)
+	}
+	if h.Name == "" {
+		return nil, nil //nolint:nilnil // berth itself, which most sandboxes have
+	}
+	return h, nil
 }
 
 func (e *Engine) features() *runtimeapi.RuntimeFeatures {

@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/native/bundle"
+	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/nspool"
 	"github.com/berthrun/berth/internal/engine/native/podinit"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
@@ -73,6 +74,8 @@ type Config struct {
 
 // Rules apply to new sandboxes and containers.
 type Rules struct {
+	// Handlers are the runtime handlers.
+	Handlers handler.Table
 	// NoOwnInit has libcontainer create all containers.
 	NoOwnInit bool
 	// MaxLogLine is how many bytes of text a line of a container's log holds, 0
@@ -107,10 +110,31 @@ type Rules struct {
 	Sysctls  map[string]string
 }
 
-// SetRules changes the rules for sandboxes and containers that are created from now on.
-func (e *Engine) SetRules(rules Rules) { e.inForce.Store(&rules) }
+// SetRules changes the rules for sandboxes and containers that are created from now on. It asks the
+// programs of handlers that it does not know for their features.
+func (e *Engine) SetRules(rules Rules) {
+	e.programs.All(rules.Handlers)
+	for _, warning := range e.handlerWarnings(&rules) {
+		e.log.Warn(warning)
+	}
+	e.inForce.Store(&rules)
+}
 
 func (e *Engine) rules() *Rules { return e.inForce.Load() }
+
+// warm prepares the kernel for the migration of a container's init, where one follows.
+func (e *Engine) warm() {
+	if initMigrates(e.cfg.CgroupDriver, e.rules()) {
+		e.warmer.Warm()
+	}
+}
+
+// initMigrates reports whether something moves the inits of containers into their cgroups: libcontainer, or
+// systemd. Berth's own init joins its cgroup without a wait, and a migration for the kernel's sake would delay
+// it: until the end of that migration's wait, the kernel makes no cgroup and starts no process in one.
+func initMigrates(driver string, rules *Rules) bool {
+	return rules.NoOwnInit || driver == podcgroup.Systemd
+}
 
 // Bounds of calls to file systems that may hang: the time for one call, and the number of
 // calls that hang at a time.
@@ -128,6 +152,7 @@ type Engine struct {
 	cfg Config
 	// inForce are the current rules, never nil.
 	inForce     atomic.Pointer[Rules]
+	programs    handler.Prober
 	log         *slog.Logger
 	tree        *cgroup.Tree
 	host        ocispec.Host
@@ -272,6 +297,7 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 		Version:      info.Version,
 		CgroupDriver: e.cfg.CgroupDriver,
 		Handlers:     e.handlers(),
+		HandlerInfo:  e.handlerInfo(),
 		Features:     e.features(),
 		HugePages:    e.host.Hugetlb,
 		Warnings:     append(e.hostWarnings(), info.Warnings...),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
+	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
@@ -24,6 +25,18 @@ import (
 func ruled(e *Engine, rules Rules) *Engine {
 	e.SetRules(rules)
 	return e
+}
+
+// A migration for the kernel's sake delays all that joins a cgroup without one.
+func TestKernelIsPreparedForMigrationsAlone(t *testing.T) {
+	for driver, migrates := range map[string]bool{podcgroup.Systemd: true, podcgroup.Cgroupfs: false} {
+		if got := initMigrates(driver, &Rules{}); got != migrates {
+			t.Errorf("%s: %t", driver, got)
+		}
+		if !initMigrates(driver, &Rules{NoOwnInit: true}) {
+			t.Errorf("%s: libcontainer migrates its init", driver)
+		}
+	}
 }
 
 // If this host cannot enforce a requested filter, the sandbox is refused, and not only its first

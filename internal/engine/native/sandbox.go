@@ -6,6 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
@@ -33,6 +34,8 @@ type pinned struct {
 	// and of their files, "" where there are none.
 	ProcessLabel string `json:"processLabel,omitempty"`
 	MountLabel   string `json:"mountLabel,omitempty"`
+	// Handler runs the containers; nil, in records of an earlier berth, is berth itself.
+	Handler *handler.Handler `json:"handler,omitempty"`
 }
 
 // podInitSealed is a sandbox's process that containers cannot use to reach the host, see

@@ -31,8 +31,9 @@ const shmSize = 64 << 20
 // files and, where containers share a PID namespace, its init. Each is found again
 // by the sandbox's id alone, so nothing is undone here: RemoveSandbox does it.
 func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*engine.Sandbox, error) {
-	if spec.Handler != "" {
-		return nil, fmt.Errorf("runtime_handler: no runtime for %q is configured: %w", spec.Handler, errs.Invalid)
+	runs, err := e.handlerOf(spec)
+	if err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -49,8 +50,8 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err != nil {
 		return nil, err
 	}
-	e.warmer.Warm() // for the containers that follow
-	sb := &sandbox{Sandbox: engine.Sandbox{CgroupParent: parent}}
+	e.warm() // for the containers that follow
+	sb := &sandbox{Sandbox: engine.Sandbox{CgroupParent: parent}, pinned: pinned{Handler: runs}}
 	if err := e.limitOwnCgroup(ctx, spec, &sb.Sandbox); err != nil {
 		return nil, err
 	}

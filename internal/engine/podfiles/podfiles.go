@@ -90,7 +90,7 @@ func (f Files) WriteHosts(addresses []netip.Addr) error {
 
 func (f Files) put(name, content string) error {
 	file := filepath.Join(f.Dir, name)
-	err := os.WriteFile(file, []byte(content), 0o644)
+	err := write(file, content)
 	if err == nil && f.Owner != (sysfd.Owner{}) {
 		err = os.Chown(file, f.Owner.UID, f.Owner.GID)
 	}
@@ -98,6 +98,29 @@ func (f Files) put(name, content string) error {
 		return fmt.Errorf("cannot write the sandbox's %s: %w", name, err)
 	}
 	return nil
+}
+
+// write replaces the content of a file, which containers may have mounted. It does not empty the file first:
+// the file system would free the blocks, and where it discards free blocks, wait for the disk.
+func write(file, content string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	if err == nil {
+		err = cut(f, int64(len(content)))
+	}
+	return errors.Join(err, f.Close())
+}
+
+// cut removes what a file has beyond size.
+func cut(f *os.File, size int64) error {
+	info, err := f.Stat()
+	if err != nil || info.Size() <= size {
+		return err
+	}
+	return f.Truncate(size)
 }
 
 func readEtc(name string) (string, error) {

@@ -27,6 +27,14 @@ func TestSandboxFiles(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
 		}
 	}
+	// A shorter content leaves nothing of the longer one.
+	if err := files.WriteHosts(nil); err != nil {
+		t.Fatal(err)
+	}
+	want := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	if got, err := os.ReadFile(filepath.Join(dir, "hosts")); err != nil || string(got) != want {
+		t.Errorf("hosts without addresses: %q, %v; want %q", got, err, want)
+	}
 	// Without a request both are copies of the host's files.
 	files = Files{Dir: dir, Hostname: "web", HostNetwork: true}
 	if err := files.Write(nil); err != nil {

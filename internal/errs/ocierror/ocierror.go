@@ -14,10 +14,16 @@ import (
 // cwdOutside is in the init's error for a working directory that leads out of the root.
 const cwdOutside = "current working directory is outside"
 
+// crunNoProgram is in crun's error for a program that it does not find.
+const crunNoProgram = "executable file `"
+
+// runcNoProgram is in the error of runc before 1.2 for a program that cannot be executed.
+const runcNoProgram = `unable to start container process: exec: "`
+
 // OfProgram reports whether the init could not execute the program, or not enter its directory.
 func OfProgram(err error) bool {
 	text := err.Error()
-	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside} {
+	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside, crunNoProgram, runcNoProgram} {
 		if strings.Contains(text, fault) {
 			return true
 		}
@@ -32,6 +38,7 @@ func Kind(err error) error {
 		`exec: "`,      // the program is not there, or cannot be executed
 		"chdir to cwd", //
 		cwdOutside,
+		crunNoProgram,
 		"unable to find",    // user, group
 		"invalid rootfs",    //
 		"mkdir /proc/self/", // a mount point that would leave the root

@@ -161,18 +161,38 @@ func (r *recovery) recordRestarted(ctx context.Context, id string) {
 	r.endRestarted(ctx, id)
 }
 
+// Pauses before the kill of a container that runs again is repeated.
+const (
+	killPauseMin = time.Second
+	killPauseMax = 30 * time.Second
+)
+
 // endRestarted kills the processes of a container that has exited by its record: a kubelet may run
-// its successor.
+// its successor. It tries until the engine has killed them or has no such processes.
 func (r *recovery) endRestarted(ctx context.Context, id string) {
 	r.Log.Warn("a container that has exited runs again; ending it", "container", id)
 	r.Background.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, r.Step)
-		defer cancel()
-		if err := call.Run(ctx, r.Calls, id, "end what runs again", func(ctx context.Context) error {
-			return r.Engine.Signal(ctx, id, syscall.SIGKILL, true)
-		}); errs.IgnoreNotFound(err) != nil {
-			r.Log.Error("cannot end a container that has exited and runs again", "container", id, "error", err)
+		for pause := killPauseMin; ; pause = min(2*pause, killPauseMax) {
+			err := r.kill(ctx, id)
+			if errs.IgnoreNotFound(err) == nil || ctx.Err() != nil {
+				return
+			}
+			r.Log.Error("cannot end a container that has exited and runs again; retrying", "container", id, "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
 		}
+	})
+}
+
+// kill sends SIGKILL to all processes of a container.
+func (r *recovery) kill(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Step)
+	defer cancel()
+	return call.Run(ctx, r.Calls, id, "end what runs again", func(ctx context.Context) error {
+		return r.Engine.Signal(ctx, id, syscall.SIGKILL, true)
 	})
 }
 

@@ -67,6 +67,9 @@ type host struct {
 	rootfs string
 	client *supervisor.Client
 
+	// handler is what makes the containers, nil for the supervisor.
+	handler *supervisor.Handler
+
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	kept bool
@@ -83,6 +86,9 @@ func newHost(t *testing.T) *host {
 	}
 	h := &host{t: t, name: filepath.Base(dir), dir: dir, state: filepath.Join(dir, "state"), rootfs: filepath.Join(dir, "rootfs")}
 	t.Cleanup(func() { h.mustRemoveDir() })
+	if program := os.Getenv("BERTH_HANDLER"); program != "" {
+		h.over(program)
+	}
 	if err := os.Mkdir(h.state, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -111,6 +117,12 @@ func newHost(t *testing.T) *host {
 			t.Fatal(err)
 		}
 	}
+	return h
+}
+
+// over has an OCI runtime make the containers.
+func (h *host) over(program string, args ...string) *host {
+	h.handler = &supervisor.Handler{Name: "test", Path: program, Args: args, Root: filepath.Join(h.state, "root")}
 	return h
 }
 
@@ -239,8 +251,11 @@ func (h *host) assertNothingLeft() {
 	for _, dir := range strings.Fields(string(parents)) {
 		syscall.Rmdir(dir)
 	}
-	for _, sub := range []string{"runc", "supervisor"} {
+	for _, sub := range []string{"runc", "supervisor", "handlers", "root"} {
 		entries, err := os.ReadDir(filepath.Join(h.state, sub))
+		if errors.Is(err, os.ErrNotExist) && sub == "root" {
+			continue
+		}
 		if err != nil || len(entries) != 0 {
 			h.t.Errorf("left in %s: %v %v", sub, entries, err)
 		}
@@ -352,6 +367,7 @@ func (h *host) bundle(id string, args []string, options ...option) *supervisor.C
 		Bundle:  filepath.Join(h.dir, "bundles", id),
 		LogDir:  logs,
 		LogPath: id + ".log",
+		Handler: h.handler,
 	}
 	for _, o := range options {
 		o(spec, req)

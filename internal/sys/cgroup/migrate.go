@@ -14,14 +14,16 @@ import (
 	"sync/atomic"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 	"golang.org/x/sys/unix"
 )
 
 // Warmer prepares the kernel for the migration of a process into a cgroup. The first
 // migration after a pause of some ten milliseconds waits for an RCU grace period
-// (cgroup_threadgroup_rwsem, 5 to 14 ms); those that follow do not. Every container and
-// every exec migrates a process, so a Warmer takes that wait while the container or the
-// exec is still being prepared.
+// (cgroup_threadgroup_rwsem, 5 to 14 ms); those that follow do not. libcontainer migrates a process
+// for every container and every exec, so a Warmer takes that wait while the container or the
+// exec is still being prepared. The kernel holds cgroup_mutex during the wait: nothing else can make a
+// cgroup, or start a process in one.
 type Warmer struct {
 	tree *Tree
 	// warming is true while a migration for the kernel's sake is under way.
@@ -190,4 +192,52 @@ func (t *Tree) controllerMounts() []string {
 		return !t.V2 && controller == "" || strings.HasPrefix(controller, "name=")
 	})
 	return slices.Compact(slices.Sorted(maps.Values(mounts)))
+}
+
+// Gather moves a process, and what it has started, into the cgroup from the cgroup above it. It does not
+// find a process whose parent has ended. Processes that end meanwhile are no error.
+func (p Paths) Gather(pid int) error {
+	for _, dir := range p.dirs() {
+		// A process may start another one before it is moved.
+		for moved := map[int]bool{}; ; {
+			before := len(moved)
+			for _, each := range descendants(filepath.Dir(dir), pid) {
+				if moved[each] {
+					continue
+				}
+				moved[each] = true
+				err := os.WriteFile(filepath.Join(dir, procsFile), []byte(strconv.Itoa(each)), 0)
+				if err != nil && !errors.Is(err, unix.ESRCH) {
+					return fmt.Errorf("cannot move process %d into cgroup %s: %w", each, dir, err)
+				}
+			}
+			if len(moved) == before {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// descendants returns a process, and those of a cgroup that descend from it.
+func descendants(dir string, pid int) []int {
+	data, err := os.ReadFile(filepath.Join(dir, procsFile))
+	if err != nil {
+		return []int{pid}
+	}
+	children := map[int][]int{}
+	for _, field := range strings.Fields(string(data)) {
+		each, err := strconv.Atoi(field)
+		if err != nil {
+			continue
+		}
+		if proc, err := sysproc.ReadProc(each); err == nil {
+			children[proc.PPid] = append(children[proc.PPid], each)
+		}
+	}
+	all := []int{pid}
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i]]...)
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package nodefile
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -123,12 +124,12 @@ func (c checker) byRuntime() {
 		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it; leave this out")
 		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth has one snapshotter; leave this out")
 		c.noNRI("this version of berth serves no NRI plugins")
-		for i := range rt.Handlers {
-			c.Fault(fmt.Sprintf("runtime.handlers[%d]", i), "this version of berth has the default handler only; leave this out, or choose another runtime")
+		for i, h := range rt.Handlers {
+			c.conflict(fmt.Sprintf("runtime.handlers[%d].type", i), h.Type == "shim", "this version of berth runs no shims; leave this handler out, or choose another runtime")
 		}
-		c.conflict("runtime.gvisor.enabled", rt.GVisor.Enabled, "this version of berth has the default handler only; leave this out, or choose another runtime")
-		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has the default handler only; leave this out: GPUs come by cdi")
-		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has the default handler only; leave this out: GPUs come by cdi")
+		c.conflict("runtime.gvisor.enabled", rt.GVisor.Enabled, "this version of berth has no handler for gVisor; leave this out, or choose another runtime")
+		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has no handler for GPUs; leave this out: GPUs come by cdi")
+		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has no handler for GPUs; leave this out: GPUs come by cdi")
 	case "docker":
 		c.noNRI("docker serves no NRI plugins")
 		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has its own image for the sandboxes of docker; leave this out")
@@ -159,8 +160,11 @@ func (c checker) nvidia() {
 func (c checker) handlers() {
 	rt := &c.n.Runtime
 	names := map[string]string{"runc": ""}
-	if rt.Name == "crio" {
+	switch rt.Name {
+	case "crio":
 		names["crun"] = ""
+	case "berth":
+		names = map[string]string{} // its default handler has no name
 	}
 	if rt.GVisor.Enabled {
 		names["runsc"] = "runtime.gvisor"
@@ -180,7 +184,7 @@ func (c checker) handlers() {
 		c.path(at+".root", h.Root)
 		c.handlerFields(at, h)
 		switch {
-		case h.Type == "oci" && h.Path == "" && h.Name != "runc":
+		case h.Type == "oci" && h.Path == "" && (h.Name != "runc" || rt.Name == "berth"):
 			c.Fault(at+".path", "is missing; want the path of the OCI runtime")
 		case h.Type == "oci" && h.RuntimeType != "":
 			c.Fault(at+".runtimeType", "is for type shim; leave this out, or set type: shim")
@@ -189,7 +193,8 @@ func (c checker) handlers() {
 		}
 	}
 	if _, known := names[rt.Default]; rt.Default != "" && !known {
-		c.Fault("runtime.defaultHandler", "%q: no such handler; there are %s", rt.Default, strings.Join(sortedKeys(names), ", "))
+		there := strings.Join(sortedKeys(names), ", ")
+		c.Fault("runtime.defaultHandler", "%q: no such handler; there are %s", rt.Default, cmp.Or(there, "none in runtime.handlers"))
 	}
 }
 

@@ -32,6 +32,8 @@ func (c checker) handlerFields(at string, h Handler) {
 		} else {
 			c.refuse(at, "docker finds a shim by its runtimeType; leave this out", "path")
 		}
+	case "berth":
+		c.refuse(at, "berth has no such option of a handler; leave this out", "configPath", "snapshotter", "options")
 	case "crio":
 		c.refuse(at, "crio has no such option of a handler; leave this out", "snapshotter")
 		if h.Type == "shim" {

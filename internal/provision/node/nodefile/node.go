@@ -53,7 +53,7 @@ type Runtime struct {
 	CgroupParent string            `json:"runtimeCgroups" help:"Slice that the runtime's unit runs in, with the systemd driver." example:"/runtime.slice"`
 	SandboxImage string            `json:"sandboxImage" help:"Image of the pause container. Not for berth and docker: berth needs none, and has its own for docker. Empty: the default of the runtime." example:"registry.k8s.io/pause:3.10.1"`
 	Handlers     []Handler         `json:"handlers" help:"Runtime classes beside the default one."`
-	Default      string            `json:"defaultHandler" help:"Handler of pods that name no runtime class. Empty: runc (crun for crio)." example:"runc"`
+	Default      string            `json:"defaultHandler" help:"Handler of pods that name no runtime class. Empty: runc (crun for crio, berth itself for berth)." example:"runc"`
 	GVisor       GVisor            `json:"gvisor" help:"gVisor as handler runsc."`
 	NVIDIA       NVIDIA            `json:"nvidia" help:"GPUs of NVIDIA."`
 	SELinux      *bool             `json:"selinux" help:"Label containers. Unset: as the machine has it." example:"true"`

@@ -14,6 +14,15 @@ func Berth(m Model) (string, error) {
 	if m.RegistryDir != "" {
 		file.RegistryDirs = []string{m.RegistryDir}
 	}
+	for _, h := range m.Handlers {
+		if h.Type != "oci" {
+			continue // a node file with another one is refused
+		}
+		file.Handlers = append(file.Handlers, berthtoml.Handler{
+			Name: h.Name, Path: h.Path, Root: h.Root, PodAnnotations: h.PodAnnotations, PrivilegedWithoutHostDevices: h.PrivilegedWithoutHost,
+		})
+	}
+	file.DefaultHandler = m.DefaultHandler
 	top := file.Table()
 	if err := add(top, m.Additions); err != nil {
 		return "", err

@@ -92,12 +92,13 @@ func filesystems() []string { return []string{"proc", "sysfs", "tmpfs", "devpts"
 // refusedOptions are options of mounts that libcontainer knows and berth's init does not. Others are
 // flags that it knows, or go to the filesystem.
 func refusedOptions() []string {
-	return []string{"remount", "tmpcopyup", "idmap", "ridmap", "iversion"}
+	return []string{"remount", "iversion"}
 }
 
-// smallMemory is a memory limit that a container may exceed before its program runs. libcontainer reports
-// that. The memory of berth's init is not charged to the container, so the program would be killed.
-const smallMemory = 8 << 20
+// smallMemory is a memory limit that a container may exceed before its program runs. libcontainer's init
+// needs up to 3 MiB, and it reports when the limit is lower. Of the memory of berth's init, less is charged
+// to the container, so the program would be killed.
+const smallMemory = 4 << 20
 
 // linux checks and clears what is for Linux only.
 func linux(rest *specs.Spec) string {
@@ -105,7 +106,7 @@ func linux(rest *specs.Spec) string {
 		return "the spec has no linux section"
 	}
 	l := *rest.Linux
-	hasMounts := false
+	hasMounts, hasUser := false, false
 	for _, ns := range l.Namespaces {
 		switch ns.Type {
 		case specs.MountNamespace:
@@ -117,6 +118,11 @@ func linux(rest *specs.Spec) string {
 			if ns.Path == "" {
 				return "making a network namespace is not handled by berth's init"
 			}
+		case specs.UserNamespace:
+			if ns.Path == "" {
+				return "making a user namespace is not handled by berth's init"
+			}
+			hasUser = true
 		case specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.CgroupNamespace:
 		default:
 			return fmt.Sprintf("a namespace of type %q is not handled by berth's init", ns.Type)
@@ -147,7 +153,8 @@ func linux(rest *specs.Spec) string {
 	l.CgroupsPath, l.Sysctl = "", nil
 	l.MaskedPaths, l.ReadonlyPaths = nil, nil
 	l.Seccomp = nil // the filter is libcontainer's own; where there is none, the caller knows
-	if len(l.UIDMappings) == 0 && len(l.GIDMappings) == 0 {
+	// Those of a user namespace that exists say what it has already.
+	if hasUser || len(l.UIDMappings) == 0 && len(l.GIDMappings) == 0 {
 		l.UIDMappings, l.GIDMappings = nil, nil
 	}
 	if name := leftover(reflect.ValueOf(l), "linux"); name != "" {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
@@ -21,6 +22,10 @@ type container struct {
 	root int
 	// trees are the roots of the detached clones for bind mounts, by their place in Mounts.
 	trees map[int]int
+	// refused are the errors of clones that could not be made, by their place.
+	refused map[int]error
+	// nodes are those for device nodes, by their place in Devices.
+	nodes map[int]int
 	// kernel are the roots of the container's procfs and sysfs, by their place.
 	kernel map[string]int
 	// last are mounts to be made read-only at the end.
@@ -37,7 +42,7 @@ func create() error {
 	if err != nil {
 		return err
 	}
-	c := &container{Create: ordered, trees: make(map[int]int), kernel: make(map[string]int)}
+	c := &container{Create: ordered, trees: make(map[int]int), refused: make(map[int]error), nodes: make(map[int]int), kernel: make(map[string]int)}
 	if err := c.number(fds); err != nil {
 		return err
 	}
@@ -133,20 +138,28 @@ func (c *container) join() error {
 	return nil
 }
 
-// openProc mounts a procfs that no path leads to.
+// openProc mounts a procfs that no path in the container leads to. It goes with the old root: the close of
+// a mount that is attached nowhere would wait for a grace period of its own.
 func (c *container) openProc() error {
 	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("cannot open a procfs: %w", err)
 	}
 	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
+	err = unix.FsconfigCreate(fs)
+	if err == unix.EPERM && c.HostMounts < 0 {
+		return failure.New(failure.OfMount, "/proc", "cannot mount a procfs: the PID namespace does not belong to the user namespace: %w", err)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot make a procfs: %w", err)
 	}
 	const attributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NODEV
 	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attributes)
 	if err != nil {
 		return fmt.Errorf("cannot mount a procfs: %w", err)
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, "/"+fork.ProcName, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("cannot attach a procfs: %w", err)
 	}
 	c.proc = finish.Procfs(fd)
 	return nil

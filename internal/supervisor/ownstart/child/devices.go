@@ -8,13 +8,18 @@ import (
 
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
 
 // fillDev makes device nodes, and the links of /dev.
 func (c *container) fillDev() error {
 	for i := range c.Devices {
 		d := &c.Devices[i]
-		if err := c.makeDevice(d); err != nil {
+		place := c.makeDevice
+		if c.BindDevices {
+			place = func(d *order.Device) error { return c.mountDevice(d, c.nodes[i]) }
+		}
+		if err := place(d); err != nil {
 			return failure.New(failure.OfDevice, d.Path, "cannot make device node %s: %w", d.Path, err)
 		}
 	}
@@ -81,6 +86,40 @@ func (c *container) makeDevice(d *order.Device) error {
 		return fmt.Errorf("chown: %w", err)
 	}
 	return nil
+}
+
+// mountDevice mounts a node of the host on a file that it makes. Nothing but that file is at the path,
+// unless the image has something there.
+func (c *container) mountDevice(d *order.Device, node int) error {
+	defer unix.Close(node)
+	dir, base, err := c.makeParent(d.Path)
+	if err != nil {
+		return fmt.Errorf("make its directory: %w", err)
+	}
+	defer unix.Close(dir)
+	err = unix.Mknodat(dir, base, unix.S_IFREG, 0)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("make its mount point: %w", err)
+	}
+	fd, err := unix.Openat(dir, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return unix.ELOOP
+	}
+	for _, propagation := range c.Root.Tree[:min(1, len(c.Root.Tree))] {
+		// As for every mount of the host that the container gets.
+		if err := trees.Propagate(node, propagation); err != nil {
+			return err
+		}
+	}
+	return trees.Attach(node, fd)
 }
 
 // isNull is true for a descriptor of the null device.

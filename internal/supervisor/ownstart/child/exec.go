@@ -69,8 +69,15 @@ func enterContainer(e *order.Exec) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("cannot leave the root of the other threads: %w", err)
 	}
-	if err := unix.Setns(e.Init, e.Join); err != nil {
-		return fmt.Errorf("cannot join namespaces %#x of the container: %w", e.Join, err)
+	if e.Join != 0 {
+		if err := unix.Setns(e.Init, e.Join); err != nil {
+			return fmt.Errorf("cannot join namespaces %#x of the container: %w", e.Join, err)
+		}
+	}
+	for _, fd := range e.Spaces {
+		if err := unix.Setns(fd, 0); err != nil {
+			return fmt.Errorf("cannot join a namespace of the container: %w", err)
+		}
 	}
 	return nil
 }

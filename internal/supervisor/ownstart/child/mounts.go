@@ -11,11 +11,15 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
 
-// collect clones the root and the sources of bind mounts in the host's mount namespace, where this thread
-// is for that time.
+// collect clones the root and the sources of mounts: in the host's mount namespace, where this thread is
+// for that time, or where the supervisor has staged them.
 func (c *container) collect() error {
+	if c.HostMounts < 0 {
+		return c.cloneSources()
+	}
 	own, err := unix.Openat(int(c.proc), "thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("cannot open the own mount namespace: %w", err)
@@ -25,15 +29,8 @@ func (c *container) collect() error {
 		return fmt.Errorf("cannot enter the host's mount namespace: %w", err)
 	}
 	unix.Close(c.HostMounts)
-	if c.root, err = cloneTree(unix.AT_FDCWD, c.Root.Path, true); err != nil {
-		return failure.New(failure.OfSpec, "root.path", "invalid rootfs %s: %w", c.Root.Path, err)
-	}
-	for i := range c.Mounts {
-		if m := &c.Mounts[i]; m.Bind {
-			if c.trees[i], err = cloneTree(unix.AT_FDCWD, m.Source, m.Recursive); err != nil {
-				return failure.New(failure.OfMount, m.Target, "cannot mount %q to %q: open the source: %w", m.Source, m.Target, err)
-			}
-		}
+	if err := c.cloneSources(); err != nil {
+		return err
 	}
 	if err := unix.Setns(own, unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("cannot leave the host's mount namespace: %w", err)
@@ -41,26 +38,48 @@ func (c *container) collect() error {
 	return nil
 }
 
-// cloneTree returns a detached clone of the mounts at a path.
-func cloneTree(dir int, name string, recursive bool) (int, error) {
-	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
-	if recursive {
-		flags |= unix.AT_RECURSIVE
+// cloneSources clones them in the mount namespace of this thread.
+func (c *container) cloneSources() error {
+	sources := c.Sources()
+	for i := range sources {
+		s := &sources[i]
+		fd, err := c.cloneSource(s, i)
+		if err != nil && c.HostMounts < 0 && s.Mount >= 0 {
+			// Its source is there. The kernel refuses a clone that would show what locked mounts cover.
+			c.refused[s.Mount] = err
+			continue
+		}
+		if err != nil {
+			return c.SourceFailure(s, err)
+		}
+		switch {
+		case s.Mount >= 0:
+			c.trees[s.Mount] = fd
+		case s.Device >= 0:
+			c.nodes[s.Device] = fd
+		default:
+			c.root = fd
+		}
 	}
-	if name == "" {
-		flags |= unix.AT_EMPTY_PATH
+	return nil
+}
+
+// cloneSource clones one source. index is its number on the stage.
+func (c *container) cloneSource(s *order.Source, index int) (int, error) {
+	if c.HostMounts < 0 {
+		return trees.Clone(unix.AT_FDCWD, fork.StagedAt(index), s.Recursive)
 	}
-	fd, err := unix.OpenTree(dir, name, flags)
-	if err != nil {
-		return -1, fmt.Errorf("open_tree: %w", err)
+	fd, err := trees.Clone(unix.AT_FDCWD, s.Path, s.Recursive)
+	if err == nil && s.MapIDs != "" {
+		err = trees.MapIDs(fd, s.MapIDs, s.MapAll)
 	}
-	return fd, nil
+	return fd, err
 }
 
 // assemble attaches the root, and all mounts and devices in it.
 func (c *container) assemble() error {
 	for _, propagation := range c.Root.Tree {
-		if err := propagate(c.root, propagation); err != nil {
+		if err := trees.Propagate(c.root, propagation); err != nil {
 			return fmt.Errorf("cannot set the propagation of the root: %w", err)
 		}
 	}
@@ -92,16 +111,21 @@ func (c *container) mount(m *order.Mount, index int) error {
 	} else if tree, err = newFilesystem(m, target, made); err != nil {
 		return err
 	}
-	for _, propagation := range m.Tree {
-		if err := propagate(tree, propagation); err != nil {
+	if m.CopyUp {
+		if err := copyUp(target, tree); err != nil {
 			return err
 		}
 	}
-	if err := attach(tree, target); err != nil {
+	for _, propagation := range m.Tree {
+		if err := trees.Propagate(tree, propagation); err != nil {
+			return err
+		}
+	}
+	if err := trees.Attach(tree, target); err != nil {
 		return err
 	}
 	for _, propagation := range m.Propagation {
-		if err := propagate(tree, propagation); err != nil {
+		if err := trees.Propagate(tree, propagation); err != nil {
 			return err
 		}
 	}
@@ -140,6 +164,9 @@ func (c *container) targetOf(m *order.Mount, index int) (target int, made bool, 
 		return target, false, err
 	}
 	asFile, ofProcfs := false, false
+	if err := c.refused[index]; err != nil {
+		return -1, false, err
+	}
 	if m.Bind {
 		var st unix.Stat_t
 		var fs unix.Statfs_t
@@ -205,46 +232,45 @@ func newFilesystem(m *order.Mount, target int, made bool) (int, error) {
 	return fd, nil
 }
 
-// attach moves a detached mount onto a mount point. Both are descriptors: no path is looked up again.
-func attach(tree, target int) error {
-	err := unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-	if err != nil {
-		return fmt.Errorf("move_mount: %w", err)
-	}
-	return nil
-}
-
 // setAttributes gives a mount its flags. A new filesystem has those of Set already.
 func setAttributes(tree int, m *order.Mount) error {
 	if m.Bind && m.Set|m.Clear != 0 {
-		if err := change(tree, &unix.MountAttr{Attr_set: m.Set, Attr_clr: m.Clear}, false); err != nil {
+		err := trees.Change(tree, &unix.MountAttr{Attr_set: m.Set, Attr_clr: m.Clear}, false)
+		if errors.Is(err, unix.EPERM) {
+			err = addAttributes(tree, m, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	if m.SetAll|m.ClearAll != 0 {
-		return change(tree, &unix.MountAttr{Attr_set: m.SetAll, Attr_clr: m.ClearAll}, true)
+		return trees.Change(tree, &unix.MountAttr{Attr_set: m.SetAll, Attr_clr: m.ClearAll}, true)
 	}
 	return nil
 }
 
-func change(tree int, attr *unix.MountAttr, recursive bool) error {
-	flags := uint(unix.AT_EMPTY_PATH)
-	if recursive {
-		flags |= unix.AT_RECURSIVE
+// addAttributes gives a bind mount its flags beside those of its source, which are locked in a user
+// namespace. It refuses what the spec excludes, with the kernel's reason.
+func addAttributes(tree int, m *order.Mount, reason error) error {
+	const atime = unix.MS_NOATIME | unix.MS_NODIRATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
+	const lockable = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | atime
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(tree, &fs); err != nil {
+		return fmt.Errorf("statfs the source: %w", err)
 	}
-	if err := unix.MountSetattr(tree, "", flags, attr); err != nil {
-		return fmt.Errorf("mount_setattr: %w", err)
+	// The first ones have the same numbers in both systems.
+	locked := uint64(fs.Flags) & (unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME)
+	switch {
+	case uint64(fs.Flags)&unix.ST_RELATIME != 0:
+		locked |= unix.MS_RELATIME
+	case locked&unix.MS_NOATIME == 0:
+		locked |= unix.MS_STRICTATIME
 	}
-	return nil
-}
-
-// propagate sets a propagation type, of the whole tree with MS_REC.
-func propagate(tree int, propagation uint64) error {
-	err := change(tree, &unix.MountAttr{Propagation: propagation &^ unix.MS_REC}, propagation&unix.MS_REC != 0)
-	if err != nil {
-		return fmt.Errorf("set the propagation: %w", err)
+	if locked&m.Refuse&lockable != 0 || m.Request&atime != 0 && m.Request&atime != locked&atime {
+		return fmt.Errorf("flags %#x of the source are locked: %w", locked, reason)
 	}
-	return nil
+	const times = unix.MOUNT_ATTR__ATIME | unix.MOUNT_ATTR_NODIRATIME
+	return trees.Change(tree, &unix.MountAttr{Attr_set: m.Set &^ times, Attr_clr: m.Clear & unix.MOUNT_ATTR_NOSYMFOLLOW}, false)
 }
 
 // isAbsent is true when a path in the container leads nowhere.

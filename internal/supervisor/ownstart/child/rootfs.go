@@ -1,6 +1,7 @@
 package child
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
 
 // enter makes the root directory this process's root, and does what is done in it.
@@ -67,7 +69,7 @@ func (c *container) pivot() error {
 		return fmt.Errorf("chdir: %w", err)
 	}
 	if c.Root.Final != 0 {
-		return propagate(c.root, c.Root.Final)
+		return trees.Propagate(c.root, c.Root.Final)
 	}
 	return nil
 }
@@ -86,7 +88,7 @@ func (c *container) makeWorkDir() error {
 // makeReadOnly completes what had to be writable so far.
 func (c *container) makeReadOnly() error {
 	for _, tree := range c.last {
-		if err := change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false); err != nil {
+		if err := trees.Change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false); err != nil {
 			return fmt.Errorf("cannot make a mount read-only: %w", err)
 		}
 	}
@@ -98,7 +100,12 @@ func (c *container) makeReadOnly() error {
 		Attr_set: unix.MOUNT_ATTR_RDONLY,
 		Attr_clr: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NOSYMFOLLOW,
 	}
-	if err := change(c.root, attr, false); err != nil {
+	err := trees.Change(c.root, attr, false)
+	if errors.Is(err, unix.EPERM) { // they are locked in a user namespace
+		attr.Attr_clr = 0
+		err = trees.Change(c.root, attr, false)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot make the root read-only: %w", err)
 	}
 	return nil
@@ -147,17 +154,17 @@ func (c *container) protectPath(name string) error {
 		return err
 	}
 	defer unix.Close(target)
-	tree, err := cloneTree(target, "", true)
+	tree, err := trees.Clone(target, "", true)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
 	// In a volume that is shared with the host, the clone appears on the host, too. There it stays writable:
 	// only what is set before would come with it.
-	if err := attach(tree, target); err != nil {
+	if err := trees.Attach(tree, target); err != nil {
 		return err
 	}
-	return change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false)
+	return trees.Change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false)
 }
 
 // mask hides what is at the masked paths: files behind the container's /dev/null, directories behind an
@@ -207,18 +214,18 @@ func hide(target, null int, empty *int) error {
 		if *empty, err = emptyDirectory(); err != nil {
 			return err
 		}
-		return attach(*empty, target)
+		return trees.Attach(*empty, target)
 	}
 	source := null
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		source = *empty
 	}
-	tree, err := cloneTree(source, "", false)
+	tree, err := trees.Clone(source, "", false)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
-	return attach(tree, target)
+	return trees.Attach(tree, target)
 }
 
 // emptyDirectory returns the detached mount of a read-only filesystem without a file.

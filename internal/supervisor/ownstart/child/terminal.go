@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
 
 // openTerminal makes a terminal of the container's devpts, sends its master, and makes it the
@@ -100,10 +101,10 @@ func (c *container) mountConsole(slave int) error {
 		return err
 	}
 	defer unix.Close(target)
-	tree, err := cloneTree(slave, "", false)
+	tree, err := trees.Clone(slave, "", false)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
-	return attach(tree, target)
+	return trees.Attach(tree, target)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"syscall"
 	"time"
 
@@ -18,9 +19,28 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// enterEnv has enter.c act. The descriptor after Socket is that of the PID namespace, or of a process in
-// it.
-const enterEnv = "BERTH_ENTER_PID_NAMESPACE=1"
+// entrance is what enter.c does. A nil file is none.
+type entrance struct {
+	// pid and user are a PID namespace and a user namespace to enter, or processes in them.
+	pid, user *os.File
+	// make are the flags of the namespaces to make in the user namespace.
+	make uintptr
+}
+
+// needed reports whether enter.c has anything to do.
+func (e *entrance) needed() bool { return e.pid != nil || e.user != nil }
+
+// order adds to a start what has enter.c act. The descriptors come after those that are there.
+func (e *entrance) order(attr *syscall.ProcAttr) {
+	number := func(f *os.File) int {
+		if f == nil {
+			return -1
+		}
+		attr.Files = append(attr.Files, f.Fd())
+		return len(attr.Files) - 1
+	}
+	attr.Env = append(attr.Env, fmt.Sprintf("BERTH_ENTER=%d %d %d", number(e.pid), number(e.user), e.make))
+}
 
 // What enter.c reports.
 const (
@@ -33,7 +53,7 @@ const (
 const enterTimeout = 10 * time.Second
 
 // awaitEntered replaces the process that was started, which ends, by the child that it has forked into the
-// PID namespace.
+// namespaces.
 func (c *Child) awaitEntered() error {
 	outside := &Child{Pid: c.Pid, Pidfd: c.Pidfd, Conn: c.Conn}
 	message := make([]byte, 8)
@@ -46,7 +66,7 @@ func (c *Child) awaitEntered() error {
 	}
 	if err != nil {
 		outside.Kill()
-		return fmt.Errorf("cannot hear of a child that enters a PID namespace: %w", err)
+		return fmt.Errorf("cannot hear of a child that enters namespaces: %w", err)
 	}
 	what, value := binary.NativeEndian.Uint32(message), int(int32(binary.NativeEndian.Uint32(message[4:])))
 	switch what {
@@ -55,11 +75,11 @@ func (c *Child) awaitEntered() error {
 		c.Pid = value
 		c.Pidfd, err = sysproc.OpenPidfd(value)
 	case notJoined:
-		err = fmt.Errorf("cannot join a PID namespace: %w", &JoinError{syscall.Errno(value)})
+		err = fmt.Errorf("cannot join a PID or user namespace: %w", &JoinError{syscall.Errno(value)})
 	case notForked:
-		err = fmt.Errorf("cannot start a child in a PID namespace: %w", errs.OfFork(syscall.Errno(value)))
+		err = fmt.Errorf("cannot start a child in its namespaces: %w", errs.OfFork(syscall.Errno(value)))
 	default:
-		err = errors.New("a child that enters a PID namespace has sent nonsense")
+		err = errors.New("a child that enters namespaces has sent nonsense")
 	}
 	outside.reap()
 	if err != nil {
@@ -68,11 +88,12 @@ func (c *Child) awaitEntered() error {
 	return err
 }
 
-// splitPID returns the namespaces to join before the fork, and the one whose PID namespace enter.c joins.
-func splitPID(join []Namespace) (before []Namespace, pid *Namespace) {
+// splitPID returns the namespaces to join before the fork, and a file of the PID namespace that enter.c
+// joins, or nil.
+func splitPID(join []Namespace) (before []Namespace, pid *os.File) {
 	for _, ns := range join {
 		if ns.Kind&unix.CLONE_NEWPID != 0 {
-			pid = &Namespace{File: ns.File, Kind: unix.CLONE_NEWPID}
+			pid = ns.File
 			ns.Kind &^= unix.CLONE_NEWPID
 		}
 		if ns.Kind != 0 {

@@ -28,8 +28,11 @@ import (
 // Socket is the descriptor of the child's end of the socket.
 const Socket = 3
 
-// RootName is the directory in the empty mount namespace on which a child can mount.
-const RootName = "root"
+// RootName and ProcName are the directories in the empty mount namespace on which a child can mount.
+const (
+	RootName = "root"
+	ProcName = "proc"
+)
 
 // Program starts children. Its methods may be called by several goroutines.
 type Program struct {
@@ -63,6 +66,12 @@ type Request struct {
 	// children share that namespace: a child that leaves it does not wait for the kernel to free it.
 	Join []Namespace
 	New  uintptr
+	// User is a user namespace to enter, or a process in it; nil to stay in that of the supervisor. The
+	// child is root there, and the namespaces of New belong to it.
+	User *os.File
+	// Stage has mounts of the host that the child finds in its mount namespace, or nil: from a user
+	// namespace it cannot enter that of the host. It needs User, and CLONE_NEWNS in New.
+	Stage *Stage
 	// Cgroup is a directory of cgroup v2 to be born in, or nil.
 	Cgroup *os.File
 	// Stdio are the descriptors 0 to 2.
@@ -124,6 +133,11 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	if err := unix.Setns(int(p.empty.Fd()), unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("cannot enter the empty mount namespace: %w", err)
 	}
+	if r.Stage != nil {
+		if err := r.Stage.layOut(); err != nil {
+			return fmt.Errorf("cannot prepare the mounts of a child: %w", err)
+		}
+	}
 	// There is no other path to the program in that namespace.
 	if err := unix.Fchdir(int(p.fds.Fd())); err != nil {
 		return fmt.Errorf("cannot enter the list of descriptors: %w", err)
@@ -135,9 +149,12 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 		Files: []uintptr{r.Stdio[0].Fd(), r.Stdio[1].Fd(), r.Stdio[2].Fd(), socket.Fd()},
 		Sys:   &syscall.SysProcAttr{Cloneflags: r.New, Setsid: true, PidFD: &pidfd},
 	}
-	if inPID != nil {
-		attr.Env = append(attr.Env, enterEnv)
-		attr.Files = append(attr.Files, inPID.File.Fd())
+	enter := &entrance{pid: inPID, user: r.User}
+	if r.User != nil {
+		enter.make, attr.Sys.Cloneflags = r.New, 0
+	}
+	if enter.needed() {
+		enter.order(attr)
 	}
 	if r.Cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(r.Cgroup.Fd())
@@ -150,7 +167,7 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 		return errors.New("cannot start a child: the kernel gives no pidfd")
 	}
 	child.Pid = pid
-	if child.Pidfd, err = sysproc.NewPidfd(pidfd); err != nil || inPID == nil {
+	if child.Pidfd, err = sysproc.NewPidfd(pidfd); err != nil || !enter.needed() {
 		return err
 	}
 	return child.awaitEntered()
@@ -194,8 +211,10 @@ func (p *Program) makeEmpty() error {
 	if err := unix.Mount("berth", p.place, "tmpfs", flags, "size=4k,nr_inodes=4,mode=0555"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", p.place, err)
 	}
-	if err := unix.Mkdir(filepath.Join(p.place, RootName), 0o555); err != nil {
-		return fmt.Errorf("mkdir: %w", err)
+	for _, name := range []string{RootName, ProcName} {
+		if err := unix.Mkdir(filepath.Join(p.place, name), 0o555); err != nil {
+			return fmt.Errorf("mkdir: %w", err)
+		}
 	}
 	if err := unix.Mount("", p.place, "", unix.MS_REMOUNT|unix.MS_RDONLY|flags, ""); err != nil {
 		return fmt.Errorf("make the tmpfs read-only: %w", err)

@@ -14,6 +14,9 @@ type Exec struct {
 	// Init is a pidfd of the container's init. Join are the namespaces of it to join: flags
 	// (CLONE_NEWNS, ...).
 	Init, Join int
+	// Spaces are files of namespaces to join after those of Init. Init is -1 then if there is none of it: a
+	// child in a user namespace may not be allowed to look at the init, but may join these.
+	Spaces []int
 	// Proc is the root directory of a procfs of the host.
 	Proc int
 	// Pidfd is a socket for the child's own pidfd.
@@ -36,15 +39,20 @@ func (e *Exec) Descriptors() []*int {
 	for i := range e.Tasks {
 		all = append(all, &e.Tasks[i])
 	}
+	for i := range e.Spaces {
+		all = append(all, &e.Spaces[i])
+	}
 	return all
 }
 
 // Encode returns the bytes that DecodeExec reads.
 func (e *Exec) Encode() []byte {
 	var w codec.Writer
-	w.Uint(uint64(len(e.Tasks)))
-	for _, fd := range e.Tasks {
-		w.Int(fd)
+	for _, list := range [][]int{e.Tasks, e.Spaces} {
+		w.Uint(uint64(len(list)))
+		for _, fd := range list {
+			w.Int(fd)
+		}
 	}
 	for _, v := range e.numbers() {
 		w.Int(*v)
@@ -57,8 +65,10 @@ func (e *Exec) Encode() []byte {
 func DecodeExec(b []byte) (*Exec, error) {
 	r := codec.NewReader(b)
 	e := &Exec{}
-	for range r.Len(1) {
-		e.Tasks = append(e.Tasks, r.Int())
+	for _, list := range []*[]int{&e.Tasks, &e.Spaces} {
+		for range r.Len(1) {
+			*list = append(*list, r.Int())
+		}
 	}
 	for _, v := range e.numbers() {
 		*v = r.Int()

@@ -20,7 +20,7 @@ func TestExecArrivesWhole(t *testing.T) {
 		t.Errorf("decoded %+v\nfrom %+v", got, want)
 	}
 	// Each field with a comment about descriptors is renumbered.
-	if len(want.Descriptors()) != 4+len(want.Tasks) {
+	if len(want.Descriptors()) != 4+len(want.Tasks)+len(want.Spaces) {
 		t.Errorf("%d descriptors", len(want.Descriptors()))
 	}
 }

@@ -13,7 +13,9 @@ import (
 type Create struct {
 	// Tasks are files named "tasks" of the cgroups to join.
 	Tasks []int
-	// HostMounts is the mount namespace in which Root and the sources of mounts are.
+	// HostMounts is the mount namespace in which Root and the sources of mounts are. It is -1 when the
+	// child has clones of them at the places that StagedAt names: it cannot enter the namespace of the
+	// host from a user namespace.
 	HostMounts int
 	// Fifo is the container's FIFO, opened as a path.
 	Fifo int
@@ -27,6 +29,9 @@ type Create struct {
 	Root    Root
 	Mounts  []Mount
 	Devices []Device
+	// BindDevices mounts the host's device nodes, at the same paths. No node can be made in a user
+	// namespace.
+	BindDevices bool
 	// Dev is true when the init fills /dev: device nodes and links.
 	Dev bool
 	// Core adds the link /dev/core.
@@ -57,10 +62,19 @@ type Mount struct {
 	// filesystem of Type, and Source its name.
 	Bind, Recursive bool
 	Type, Source    string
+	// MapIDs is the path of a user namespace that maps the owners of the source's files, "" for none.
+	// MapAll maps those of all mounts below the source, too.
+	MapIDs string
+	MapAll bool
 	// Params are options of the new filesystem: "key=value" or "flag".
 	Params []string
+	// CopyUp copies what is at the mount point into the new filesystem.
+	CopyUp bool
 	// Set and Clear are mount attributes (MOUNT_ATTR_...).
 	Set, Clear uint64
+	// Request and Refuse are the flags of a bind mount (MS_RDONLY, ...) that its spec sets and clears.
+	// They matter where flags of the source are locked.
+	Request, Refuse uint64
 	// SetAll and ClearAll are mount attributes of the whole tree.
 	SetAll, ClearAll uint64
 	// ReadOnlyLast makes the mount read-only when all mounts are there.
@@ -112,6 +126,7 @@ func (c *Create) Encode() []byte {
 		w.Int(d.UID)
 		w.Int(d.GID)
 	}
+	w.Bool(c.BindDevices)
 	w.Bool(c.Dev)
 	w.Bool(c.Core)
 	w.String(c.Hostname)
@@ -135,7 +150,10 @@ func (m *Mount) encode(w *codec.Writer) {
 	w.String(m.Type)
 	w.String(m.Source)
 	w.Strings(m.Params)
-	for _, v := range []uint64{m.Set, m.Clear, m.SetAll, m.ClearAll} {
+	w.String(m.MapIDs)
+	w.Bool(m.MapAll)
+	w.Bool(m.CopyUp)
+	for _, v := range []uint64{m.Set, m.Clear, m.Request, m.Refuse, m.SetAll, m.ClearAll} {
 		w.Uint(v)
 	}
 	w.Bool(m.ReadOnlyLast)
@@ -163,7 +181,7 @@ func DecodeCreate(b []byte) (*Create, error) {
 	}
 	c.NewCgroup = r.Bool()
 	c.Root = Root{Path: r.String(), ReadOnly: r.Bool(), Tree: readNumbers(r), Final: r.Uint()}
-	c.Mounts = make([]Mount, r.Len(13))
+	c.Mounts = make([]Mount, r.Len(18))
 	for i := range c.Mounts {
 		c.Mounts[i].decode(r)
 	}
@@ -171,7 +189,7 @@ func DecodeCreate(b []byte) (*Create, error) {
 	for i := range c.Devices {
 		c.Devices[i] = Device{Path: r.String(), Mode: r.Uint(), Major: r.Uint(), Minor: r.Uint(), UID: r.Int(), GID: r.Int()}
 	}
-	c.Dev, c.Core = r.Bool(), r.Bool()
+	c.BindDevices, c.Dev, c.Core = r.Bool(), r.Bool(), r.Bool()
 	c.Hostname, c.Domainname = r.String(), r.String()
 	for range r.Len(3) {
 		c.Sysctls = append(c.Sysctls, Sysctl{Name: r.String(), File: r.String(), Value: r.String()})
@@ -186,7 +204,8 @@ func (m *Mount) decode(r *codec.Reader) {
 	m.Bind, m.Recursive = r.Bool(), r.Bool()
 	m.Type, m.Source = r.String(), r.String()
 	m.Params = r.Strings()
-	for _, v := range []*uint64{&m.Set, &m.Clear, &m.SetAll, &m.ClearAll} {
+	m.MapIDs, m.MapAll, m.CopyUp = r.String(), r.Bool(), r.Bool()
+	for _, v := range []*uint64{&m.Set, &m.Clear, &m.Request, &m.Refuse, &m.SetAll, &m.ClearAll} {
 		*v = r.Uint()
 	}
 	m.ReadOnlyLast = r.Bool()

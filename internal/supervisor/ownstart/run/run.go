@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/child"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
@@ -23,8 +24,9 @@ import (
 
 // Exec is a process to start. A nil file is none.
 type Exec struct {
-	// Init is a pidfd of the container's init.
+	// Init is a pidfd of the container's init, Pid its pid.
 	Init *os.File
+	Pid  int
 	// Namespaces are those of the init to join but the mount namespace, which is always joined:
 	// flags CLONE_NEWPID, ...
 	Namespaces int
@@ -56,16 +58,31 @@ func (e *NotBegunError) Unwrap() error { return e.Err }
 // On error nothing is left of it. The error is a *NotBegunError, ctx.Err(), or has the kind of a
 // failure.Failure.
 func Start(ctx context.Context, program *fork.Program, e *Exec) (pid int, err error) {
-	c, err := program.Start(&fork.Request{
+	request := &fork.Request{
 		Role:   child.Exec,
-		Join:   join(e, e.Namespaces&^late),
+		Join:   join(e, e.Namespaces&^(late|unix.CLONE_NEWUSER)),
 		Cgroup: e.Cgroup,
 		Stdio:  e.Stdio,
-	})
+	}
+	var spaces []*os.File
+	if e.Namespaces&unix.CLONE_NEWUSER != 0 {
+		request.User = e.Init
+		if spaces, err = openSpaces(e); err != nil {
+			return 0, err
+		}
+		defer closeAll(spaces)
+	}
+	c, err := program.Start(request)
 	if err != nil {
 		return 0, &NotBegunError{err}
 	}
-	if err := direct(ctx, c, e); err != nil {
+	if request.User != nil {
+		err = e.Process.PrepareOutside(c.Pid)
+	}
+	if err == nil {
+		err = direct(ctx, c, e, spaces)
+	}
+	if err != nil {
 		c.Kill()
 		return 0, err
 	}
@@ -86,8 +103,45 @@ func join(e *Exec, kinds int) []fork.Namespace {
 	return []fork.Namespace{{File: e.Init, Kind: kinds}}
 }
 
-// direct sends the order, and waits until the child executes the program.
-func direct(ctx context.Context, c *fork.Child, e *Exec) error {
+// openSpaces opens the namespaces of the init that the child of a user namespace joins itself. Kind State
+// when the init has ended.
+func openSpaces(e *Exec) (spaces []*os.File, err error) {
+	names := []string{"mnt"}
+	if e.Namespaces&late != 0 {
+		names = append(names, "cgroup")
+	}
+	for _, name := range names {
+		f, openErr := os.Open(fmt.Sprintf("/proc/%d/ns/%s", e.Pid, name))
+		if openErr != nil {
+			err = fmt.Errorf("cannot open a namespace of the container: %w", openErr)
+			break
+		}
+		spaces = append(spaces, f)
+	}
+	// The pid could have become another process's.
+	ended, endErr := sysproc.PidfdEnded(e.Init)
+	if ended {
+		endErr = fmt.Errorf("its init has ended: %w", errs.State)
+	}
+	if endErr != nil {
+		err = endErr
+	}
+	if err != nil {
+		closeAll(spaces)
+		return nil, err
+	}
+	return spaces, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// direct sends the order, and waits until the child executes the program. With spaces the child joins
+// these, and no other namespace of the init.
+func direct(ctx context.Context, c *fork.Child, e *Exec, spaces []*os.File) error {
 	var files []*os.File
 	number := func(f *os.File) int {
 		if f == nil {
@@ -105,6 +159,12 @@ func direct(ctx context.Context, c *fork.Child, e *Exec) error {
 		Width:   e.Width,
 		Height:  e.Height,
 		Process: e.Process,
+	}
+	if len(spaces) > 0 {
+		o.Init, o.Join = -1, 0
+	}
+	for _, f := range spaces {
+		o.Spaces = append(o.Spaces, number(f))
 	}
 	for _, f := range e.Tasks {
 		o.Tasks = append(o.Tasks, number(f))

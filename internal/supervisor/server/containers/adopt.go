@@ -229,9 +229,13 @@ func (c *Container) continueStart(ctx context.Context) error {
 	c.mu.Lock()
 	pidfd := c.pidfd
 	c.mu.Unlock()
-	held := c.set.held.Get(c.key("start"))
-	if len(held) == 1 {
-		fifo, err := sysfd.Duplicate(held[0])
+	runtime, err := c.runtime()
+	if err != nil {
+		return err
+	}
+	var fifo *os.File
+	if held := c.set.held.Get(c.key("start")); len(held) == 1 {
+		fifo, err = sysfd.Duplicate(held[0])
 		if err == nil {
 			fifo, err = sysfd.Pollable(fifo)
 		}
@@ -239,11 +243,6 @@ func (c *Container) continueStart(ctx context.Context) error {
 			return err
 		}
 		defer fifo.Close()
-		return c.set.runtime.FinishStart(ctx, c.startOf(ctx, pidfd), fifo)
 	}
-	if pidfd == nil {
-		// It has ended, in the program or before: only its exit code can say.
-		return nil
-	}
-	return c.set.runtime.StartAgain(ctx, c.startOf(ctx, pidfd))
+	return runtime.Resume(ctx, c.startOf(ctx, pidfd), fifo)
 }

@@ -56,7 +56,11 @@ func (c *Container) Update(ctx context.Context, res *specs.LinuxResources) error
 	if _, err := c.live(); err != nil {
 		return fmt.Errorf("%w: %w", err, errs.State)
 	}
-	return c.set.runtime.Update(c.id, res)
+	runtime, err := c.runtime()
+	if err != nil {
+		return err
+	}
+	return runtime.Update(ctx, c.id, res)
 }
 
 // ReopenLog opens the file at the container's log path, and returns when the output goes there.

@@ -49,7 +49,11 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	if err != nil {
 		return nil, err
 	}
-	plan, err := s.runtime.Plan(spec, &ociruntime.PlanRequest{
+	runtime, err := s.runtimeOf(req.Handler)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := runtime.Plan(spec, &ociruntime.PlanRequest{
 		ID: req.ID, Bundle: req.Bundle, Systemd: req.SystemdCgroup, NoOwnInit: req.NoOwnInit, Timeout: timeout(req.StartTimeout),
 	})
 	if err != nil {
@@ -69,7 +73,7 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	}
 	defer c.unlock()
 	c.onRemove(stop)
-	if err := c.create(ctx, plan); err != nil {
+	if err := c.create(ctx, runtime, plan); err != nil {
 		if removeErr := c.discard(context.WithoutCancel(ctx)); removeErr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot remove what was created: %w", removeErr))
 		}
@@ -87,7 +91,7 @@ func timeout(asked time.Duration) time.Duration {
 }
 
 // create has the steps in their order. discard undoes each, done or not.
-func (c *Container) create(ctx context.Context, plan *ociruntime.Plan) error {
+func (c *Container) create(ctx context.Context, runtime runtime, plan *ociruntime.Plan) error {
 	dir := c.set.dir(c.id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -111,17 +115,18 @@ func (c *Container) create(ctx context.Context, plan *ociruntime.Plan) error {
 	if err := c.openPump(ctx); err != nil {
 		return err
 	}
-	pid, err := c.set.runtime.Create(ctx, plan, &ends.StdIO)
+	pid, release, err := runtime.Create(ctx, plan, &ends.StdIO)
 	if err != nil {
 		return err
 	}
+	defer release()
 	c.set.logStarter(plan)
 	return c.recordCreated(ctx, pid, plan)
 }
 
 // recordCreated opens and records the init, which waits for the start.
 func (c *Container) recordCreated(ctx context.Context, pid int, plan *ociruntime.Plan) error {
-	// It is our child and only we reap it: the pid is not reused.
+	// It is not reaped before this returns, so the pid is not reused.
 	pidfd, err := sysproc.OpenPidfd(pid)
 	if err != nil {
 		return fmt.Errorf("cannot watch the init of container %s: %w", c.id, err)

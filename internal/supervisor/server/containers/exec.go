@@ -198,7 +198,11 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	c.mu.Lock()
 	init := c.pidfd
 	c.mu.Unlock()
-	pid, err := c.set.runtime.Exec(ctx, &ociruntime.Exec{
+	runtime, err := c.runtime()
+	if err != nil {
+		return err
+	}
+	pid, release, err := runtime.Exec(ctx, &ociruntime.Exec{
 		ContainerID: c.id,
 		Process:     spec,
 		NoOwnInit:   c.snapshot().Request.NoOwnInit,
@@ -210,7 +214,7 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	if err != nil {
 		return err
 	}
-	// Only this process reaps its child, so the pid is not reused.
+	defer release() // until then it is not reaped, so the pid is not reused
 	if e.pidfd, err = sysproc.OpenPidfd(pid); err != nil {
 		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
 	}

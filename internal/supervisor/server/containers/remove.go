@@ -114,6 +114,9 @@ func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths) error {
 	if err := s.runtime.Remove(id); err != nil {
 		return err
 	}
+	if err := s.programs.Remove(ctx, id); err != nil {
+		return err
+	}
 	if err := group.Remove(ctx); err != nil {
 		return err
 	}
@@ -123,16 +126,20 @@ func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths) error {
 // removeUnknown removes what may exist of a container without a record: state of the OCI runtime,
 // which runc may have made, or the container of a record in the quarantine.
 func (s *Set) removeUnknown(ctx context.Context, id string) error {
+	var group cgroup.Paths
 	found, err := s.runtime.Find(id)
 	if errors.Is(err, errs.Invalid) {
 		return err
 	}
-	var group cgroup.Paths
 	if err == nil {
-		if err := found.Cgroups.Check(id); err != nil {
+		group = found.Cgroups
+	} else if of, programErr := s.programs.Cgroups(id); programErr == nil {
+		group, err = of, nil
+	}
+	if err == nil {
+		if err := group.Check(id); err != nil {
 			return err
 		}
-		group = found.Cgroups
 		if err := group.Kill(ctx); err != nil {
 			return err
 		}

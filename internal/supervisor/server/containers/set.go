@@ -24,6 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/adopted"
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
 	"github.com/berthrun/berth/internal/supervisor/server/logpump"
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -54,7 +55,7 @@ type Clients interface {
 // Options configure a Set.
 type Options struct {
 	// StateDir is on tmpfs and outlives the process. In it: runc/<id> (in runc's format),
-	// supervisor/<id>, quarantine.
+	// handlers/<id> (of containers that handlers make), supervisor/<id>, quarantine.
 	StateDir string
 	// Keeper is this process's parent; nil when there is none.
 	Keeper  Keeper
@@ -79,10 +80,12 @@ type Set struct {
 	opts    Options
 	log     *slog.Logger
 	runtime *ociruntime.Runtime
-	host    *ociruntime.Host
-	loop    *logpump.Loop
-	held    *heldfiles.Store
-	adopted *adopted.Processes
+	// programs are the OCI runtimes of handlers.
+	programs *ocicommand.Programs
+	host     *ociruntime.Host
+	loop     *logpump.Loop
+	held     *heldfiles.Store
+	adopted  *adopted.Processes
 	// reserve is for the ends of containers, on a state directory that others have filled.
 	reserve *sysfile.Reserve
 	oom     *cgroup.OOMWatch
@@ -131,6 +134,9 @@ func New(opts Options) (*Set, error) {
 		return nil, err
 	}
 	go s.runtime.Warm()
+	if s.programs, err = ocicommand.New(filepath.Join(opts.StateDir, "handlers"), s.runtime, s.host, opts.Logger); err != nil {
+		return nil, err
+	}
 	if s.loop, err = logpump.NewLoop(); err != nil {
 		return nil, err
 	}
@@ -258,7 +264,7 @@ func (s *Set) List() ([]supervisor.Container, error) {
 		list = append(list, c.Describe())
 		known[c.id] = true
 	}
-	ids, err := s.runtime.IDs()
+	ids, err := s.runtimeIDs()
 	if err != nil {
 		return nil, err
 	}

@@ -41,6 +41,10 @@ func (c *Container) Start(ctx context.Context) (pid int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("its init has ended: %w", errs.State)
 	}
+	runtime, err := c.runtime()
+	if err != nil {
+		return 0, err
+	}
 	// This process must not become the keeper after it has opened the FIFO and before others hold
 	// it: the init would have no reader to write to.
 	leave, err := c.set.enterFork(ctx)
@@ -53,7 +57,7 @@ func (c *Container) Start(ctx context.Context) (pid int, err error) {
 	if err := c.update(func(r *record.Container) { r.Stage = record.Starting }); err != nil {
 		return 0, err
 	}
-	err = c.set.runtime.Start(ctx, c.startOf(ctx, pidfd))
+	err = runtime.Start(ctx, c.startOf(ctx, pidfd))
 	return rec.Init.Pid, c.finishStart(ctx, err)
 }
 

@@ -25,6 +25,10 @@ func startFault(err error) error {
 	return err
 }
 
+// Classify gives an error of an OCI runtime that is a program a kind and a cause, by its text, and makes it
+// a ProgramError where that is at fault. See classify.
+func Classify(err error, rootfs string) error { return classify(startFault(err), rootfs) }
+
 // classify gives an error of libcontainer a kind and a cause. Most of these errors came as
 // text from the init over a pipe, so classify can only read the text. rootfs is the
 // container's root filesystem on the host, or "".

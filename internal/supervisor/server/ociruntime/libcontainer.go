@@ -151,7 +151,7 @@ func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, s *execsta
 	if process.SubCgroupPaths, err = e.Group.MakeBelow(s.Cgroups); err != nil {
 		return 0, err
 	}
-	if err := giveStreams(c.Config(), process, &e.StdIO); err != nil {
+	if err := giveStreams(c.Config(), process.UID, process.GID, &e.StdIO); err != nil {
 		return 0, err
 	}
 	process.PidfdSocket = e.Pidfd
@@ -218,17 +218,17 @@ func cause(ctx context.Context) error {
 }
 
 // giveStreams makes the user of a process in a user namespace the owner of its streams, since the
-// process may open them again (/dev/stdout). libcontainer tries that inside the namespace, where it
-// is not allowed: the streams belong to the host's root.
-func giveStreams(config configs.Config, process *libcontainer.Process, io *StdIO) error {
+// process may open them again (/dev/stdout). Inside of the namespace that is not allowed: the streams
+// belong to the host's root.
+func giveStreams(config configs.Config, user, group int, io *StdIO) error {
 	if !config.Namespaces.Contains(configs.NEWUSER) {
 		return nil
 	}
-	uid, err := config.HostUID(process.UID)
+	uid, err := config.HostUID(user)
 	if err != nil {
 		return fmt.Errorf("cannot use the user: %w: %w", err, errs.Invalid)
 	}
-	gid, err := config.HostGID(process.GID)
+	gid, err := config.HostGID(group)
 	if err != nil {
 		return fmt.Errorf("cannot use the group: %w: %w", err, errs.Invalid)
 	}

@@ -105,14 +105,17 @@ func (o *ownStarter) create(ctx context.Context, p *Plan, io *StdIO) (pid int, e
 		return 0, err
 	}
 	own.order.Process.OOMScoreAdj = own.config.OomScoreAdj
-	own.order.Process.Keyring, own.order.Process.KeyringAccess = keyringOf(p.ID)
+	own.order.Process.Keyring, own.order.Process.KeyringAccess = keyringOf(p.ID, own.config.Namespaces.Contains(configs.NEWUSER))
 	return o.startOwn(ctx, p, own, io)
 }
 
-// keyringOf returns the name of the session keyring of a container, and the access that its user gets:
-// to search it.
-func keyringOf(id string) (name string, access uint32) {
-	const userSearch = 0x80000
+// keyringOf returns the name of the session keyring of a container, and who may search it: its user, or
+// everybody where the keyring belongs to a user that the user namespace does not have.
+func keyringOf(id string, inUserNamespace bool) (name string, access uint32) {
+	const userSearch, otherSearch = 0x80000, 0x8
+	if inUserNamespace {
+		return "_ses." + id, otherSearch
+	}
 	return "_ses." + id, userSearch
 }
 

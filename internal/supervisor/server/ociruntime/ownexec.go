@@ -180,8 +180,12 @@ func (o *ownExecutor) exec(ctx context.Context, e *Exec, s *execstate.State, p *
 		return 0, err
 	}
 	defer cgroups.Close()
+	if err := giveStreams(s.Users, p.UID, p.GID, &e.StdIO); err != nil {
+		return 0, err
+	}
 	request := &run.Exec{
 		Init:       init,
+		Pid:        s.Pid,
 		Namespaces: s.Namespaces,
 		Cgroup:     cgroups.V2,
 		Tasks:      cgroups.Tasks,

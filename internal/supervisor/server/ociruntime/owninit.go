@@ -35,6 +35,8 @@ type ownInit struct {
 	files []*os.File
 	// sent are those that go with the order.
 	sent []*os.File
+	// stage has the mounts of the host for an init in a user namespace, or is nil.
+	stage *fork.Stage
 	// state is the file that becomes the container's state.
 	state string
 }
@@ -49,8 +51,11 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 		for _, f := range s.files {
 			f.Close()
 		}
+		if s.stage != nil {
+			s.stage.Close()
+		}
 	}()
-	request, err := s.prepare(stdio)
+	request, err := s.prepare(ctx, stdio)
 	if err != nil {
 		return 0, err
 	}
@@ -58,7 +63,7 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 	if err != nil {
 		return 0, err
 	}
-	if s.child, err = program.Start(request); err != nil {
+	if err = s.begin(program, request); err != nil {
 		o.zombies.reapSoon()
 		var refused *fork.JoinError
 		if errors.As(err, &refused) {
@@ -70,7 +75,10 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.child.Conn.SetDeadline(time.Unix(1, 0)) // it fails on a closed socket only
 	})
-	if err = s.enterScope(); err == nil {
+	if err = s.enterScope(); err == nil && request.User != nil {
+		err = s.prepareOutside()
+	}
+	if err == nil {
 		err = s.converse(ctx)
 	}
 	if !stop() && err == nil {
@@ -92,7 +100,7 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 }
 
 // prepare makes what the init needs, and says how it begins.
-func (s *ownInit) prepare(stdio *StdIO) (*fork.Request, error) {
+func (s *ownInit) prepare(ctx context.Context, stdio *StdIO) (*fork.Request, error) {
 	fifo, err := s.makeFifo()
 	if err != nil {
 		return nil, err
@@ -110,12 +118,56 @@ func (s *ownInit) prepare(stdio *StdIO) (*fork.Request, error) {
 			return nil, err
 		}
 	}
+	if err := s.giveMounts(ctx, request); err != nil {
+		return nil, err
+	}
+	return request, sysfd.CloseOnExecFrom(3)
+}
+
+// giveMounts lets the init use the host's mounts.
+func (s *ownInit) giveMounts(ctx context.Context, request *fork.Request) error {
+	if request.User != nil {
+		var err error
+		s.stage, err = s.newStage(ctx)
+		request.Stage = s.stage
+		return err
+	}
 	mounts, err := s.open("/proc/thread-self/ns/mnt", unix.O_RDONLY)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the mount namespace: %w", err)
+		return fmt.Errorf("cannot open the mount namespace: %w", err)
 	}
 	s.own.order.HostMounts = s.send(mounts)
-	return request, sysfd.CloseOnExecFrom(3)
+	return nil
+}
+
+// newStage clones the mounts of the host that the container gets, and those without which the kernel makes
+// no procfs and no sysfs in a user namespace: it shows there what the host's mount namespace shows.
+func (s *ownInit) newStage(ctx context.Context) (*fork.Stage, error) {
+	sources := s.own.order.Sources()
+	var list []fork.Tree
+	for _, source := range sources {
+		list = append(list, fork.Tree{Path: source.Path, MapIDs: source.MapIDs, MapAll: source.MapAll})
+	}
+	list = append(list, fork.Tree{Path: "/proc"}, fork.Tree{Path: "/sys"})
+	stage, err := fork.NewStage(ctx, list)
+	var refused *fork.StageError
+	switch {
+	case err == nil:
+		return stage, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("cannot open the container's mounts: %w", cause(ctx))
+	case errors.As(err, &refused) && refused.Index < len(sources):
+		return nil, s.own.order.SourceFailure(&sources[refused.Index], refused.Err).Err()
+	}
+	return nil, fmt.Errorf("cannot clone the mounts of the host: %w", err)
+}
+
+// prepareOutside does what the init may not do in a user namespace.
+func (s *ownInit) prepareOutside() error {
+	if err := s.own.order.Process.PrepareOutside(s.child.Pid); err != nil {
+		return s.lost(err)
+	}
+	return nil
 }
 
 // open opens a file that is closed at the end.
@@ -141,6 +193,17 @@ func (s *ownInit) makeFifo() (*os.File, error) {
 	}
 	if err := os.Chmod(path, fifoMode); err != nil { // despite the umask
 		return nil, err
+	}
+	uid, err := s.own.config.HostRootUID()
+	if err != nil {
+		return nil, err
+	}
+	gid, err := s.own.config.HostRootGID()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Lchown(path, uid, gid); err != nil {
+		return nil, fmt.Errorf("cannot give the FIFO of container %s to its root: %w", s.plan.ID, err)
 	}
 	return s.open(path, unix.O_PATH)
 }
@@ -172,6 +235,12 @@ func (s *ownInit) namespaces(request *fork.Request) error {
 	for _, ns := range s.own.config.Namespaces {
 		flag, known := flags[ns.Type]
 		switch {
+		case ns.Type == configs.NEWUSER:
+			f, err := s.open(ns.Path, unix.O_RDONLY)
+			if err != nil {
+				return fmt.Errorf("namespace path: %w: %w", err, errs.Invalid)
+			}
+			request.User = f
 		case !known: // the mount namespace, which every child has
 		case ns.Path != "":
 			f, err := s.open(ns.Path, unix.O_RDONLY)
@@ -186,34 +255,83 @@ func (s *ownInit) namespaces(request *fork.Request) error {
 	return nil
 }
 
-// makeCgroups makes the cgroups, and opens them for the init to join.
+// makeCgroups makes the cgroup that the init begins in: that of v2. To join it, a process would wait for a
+// grace period.
 func (s *ownInit) makeCgroups(request *fork.Request) error {
+	dir, known := s.plan.Cgroups[""]
+	if !known {
+		return nil
+	}
+	unified := cgroups.IsCgroup2UnifiedMode()
+	if unified {
+		if err := s.applyCgroups(); err != nil {
+			return err
+		}
+	} else {
+		// It limits nothing: package cgroups goes on without it, too.
+		_ = os.MkdirAll(dir, 0o755)
+	}
+	var err error
+	request.Cgroup, err = s.open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	if !unified && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot open the cgroup: %w", err)
+	}
+	return nil
+}
+
+// applyCgroups makes all cgroups.
+func (s *ownInit) applyCgroups() error {
 	const nobody = -1
 	if err := s.own.cgroups.Apply(nobody); err != nil {
 		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")
 	}
+	return nil
+}
+
+// begin starts the init, and makes the cgroups of v1 meanwhile: until Go runs in the init, more time passes
+// than that takes. On error the init is dead.
+func (s *ownInit) begin(program *fork.Program, request *fork.Request) error {
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		s.child, err = program.Start(request)
+		started <- err
+	}()
+	cgroupErr := s.makeMoreCgroups()
+	if err := <-started; err != nil {
+		return errors.Join(err, cgroupErr)
+	}
+	if cgroupErr != nil {
+		s.child.Kill()
+	}
+	return cgroupErr
+}
+
+// makeMoreCgroups makes the cgroups of v1, and opens them for the init to join.
+func (s *ownInit) makeMoreCgroups() error {
+	if s.own.systemd || cgroups.IsCgroup2UnifiedMode() {
+		return nil
+	}
+	if err := s.applyCgroups(); err != nil {
+		return err
+	}
 	opened := make(map[string]bool)
 	for controller, dir := range s.plan.Cgroups {
-		if opened[dir] {
+		if controller == "" || opened[dir] {
 			continue // controllers share a hierarchy
 		}
 		opened[dir] = true
-		var err error
-		if controller == "" {
-			// A child is born in it: to join it, a process would wait for a grace period.
-			request.Cgroup, err = s.open(dir, unix.O_PATH|unix.O_DIRECTORY)
-		} else {
-			var tasks *os.File
-			if tasks, err = s.open(filepath.Join(dir, "tasks"), unix.O_WRONLY); err == nil {
-				s.own.order.Tasks = append(s.own.order.Tasks, s.send(tasks))
-			}
-		}
+		tasks, err := s.open(filepath.Join(dir, "tasks"), unix.O_WRONLY)
 		if optional(controller) && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("cannot open the cgroup: %w", err)
 		}
+		s.own.order.Tasks = append(s.own.order.Tasks, s.send(tasks))
 	}
 	return nil
 }
@@ -230,11 +348,9 @@ func (s *ownInit) enterScope() error {
 	return nil
 }
 
-// optional is true for hierarchies that limit nothing: package cgroups goes on without them. Only one of
-// v1 can be missing: on v2, "" is all there is.
+// optional is true for hierarchies of v1 that limit nothing: package cgroups goes on without them.
 func optional(controller string) bool {
-	return !cgroups.IsCgroup2UnifiedMode() &&
-		(controller == "" || controller == "misc" || controller == cgroups.CgroupNamePrefix+"systemd")
+	return controller == "misc" || controller == cgroups.CgroupNamePrefix+"systemd"
 }
 
 // converse sends the order, and returns when the init waits for the start.

@@ -25,6 +25,9 @@ type Plan struct {
 	// Starter is the name of what creates the container, and Reason why it is not berth's own
 	// init, for people. Create may change both.
 	Starter, Reason string
+	// Spec is the spec as the host allows it. Systemd selects the cgroup driver of systemd.
+	Spec    *specs.Spec
+	Systemd bool
 
 	// payload is what the starter has computed for create.
 	payload any
@@ -50,7 +53,7 @@ func (r *Runtime) Plan(spec *specs.Spec, request *PlanRequest) (*Plan, error) {
 	}
 	r.host.Fit(spec)
 	boundHooks(spec.Hooks, int((request.Timeout+time.Second-1)/time.Second))
-	p := &Plan{ID: request.ID, Terminal: spec.Process.Terminal}
+	p := &Plan{ID: request.ID, Terminal: spec.Process.Terminal, Spec: spec, Systemd: request.Systemd}
 	if err := r.starter.plan(p, spec, request); err != nil {
 		return nil, err
 	}

@@ -34,6 +34,8 @@ type State struct {
 	Cgroups   cgroup.Paths
 	// Namespaces are the container's own but the mount namespace: flags CLONE_NEWPID, ...
 	Namespaces int
+	// Users has the namespaces and the id mappings of the container alone: see its HostUID and HostGID.
+	Users configs.Config
 	// Unfit is why only libcontainer can exec in the container, "" for no reason.
 	Unfit string
 	// Process has what the container decides where the spec of an exec says nothing: umask,
@@ -142,6 +144,7 @@ func digest(id string, state *libcontainer.State) *State {
 			OOMScoreAdj:     config.OomScoreAdj,
 		},
 	}
+	s.Users.Namespaces, s.Users.UIDMappings, s.Users.GIDMappings = config.Namespaces, config.UIDMappings, config.GIDMappings
 	s.Namespaces, s.Unfit = namespaces(config.Namespaces)
 	if s.Unfit == "" {
 		s.Unfit = unhandled(*config)
@@ -169,7 +172,7 @@ func namespaces(list configs.Namespaces) (flags int, unfit string) {
 		switch ns.Type {
 		case configs.NEWNS:
 			mounts = true
-		case configs.NEWPID, configs.NEWNET, configs.NEWIPC, configs.NEWUTS, configs.NEWCGROUP:
+		case configs.NEWPID, configs.NEWNET, configs.NEWIPC, configs.NEWUTS, configs.NEWCGROUP, configs.NEWUSER:
 			flags |= int(ns.Syscall())
 		default:
 			return 0, fmt.Sprintf("a container with a namespace of type %s is not handled by berth's exec", ns.Type)
@@ -184,7 +187,8 @@ func namespaces(list configs.Namespaces) (flags int, unfit string) {
 // unhandled returns why an exec needs libcontainer: a field of the configuration that matters to execs
 // and that berth does not handle, or that is new.
 func unhandled(config configs.Config) string {
-	// Handled, as Process and Namespaces.
+	// Handled, as Process, Namespaces and Users.
+	config.UIDMappings, config.GIDMappings = nil, nil
 	config.Namespaces, config.Umask, config.Capabilities, config.Rlimits = nil, nil, nil, nil
 	config.AppArmorProfile, config.ProcessLabel, config.OomScoreAdj = "", "", nil
 	config.Seccomp, config.NoNewPrivileges, config.NoNewKeyring = nil, false, false

@@ -47,6 +47,8 @@ func Build(config *configs.Config, host *Host) (*order.Create, error) {
 		ReadOnly:   config.ReadonlyPaths,
 		Masked:     config.MaskPaths,
 		Core:       host.Core,
+		// No process in a user namespace may make a device node.
+		BindDevices: config.Namespaces.Contains(configs.NEWUSER),
 	}
 	tree, err := setRoot(out, config)
 	if err != nil {
@@ -119,12 +121,16 @@ func setRoot(out *order.Create, config *configs.Config) (tree uint64, err error)
 // mounts returns what one mount of the configuration becomes.
 func mounts(m *configs.Mount, config *configs.Config, host *Host, tree uint64) ([]order.Mount, error) {
 	switch {
-	case m.IsIDMapped(), m.Extensions != 0, m.Flags&(unix.MS_REMOUNT|unix.MS_I_VERSION) != 0:
+	case m.IsIDMapped() && m.IDMapping.UserNSPath == "":
+		return nil, fmt.Errorf("id mappings that are not those of the user namespace: %w", errs.Unsupported)
+	case m.Extensions&^configs.EXT_COPYUP != 0, m.Extensions != 0 && m.Device != "tmpfs", m.Flags&(unix.MS_REMOUNT|unix.MS_I_VERSION) != 0:
 		return nil, fmt.Errorf("an option: %w", errs.Unsupported)
 	case m.Device == "bind":
 		return []order.Mount{bind(m, tree)}, checkSource(m, config.Rootfs)
 	case m.Device != "cgroup":
 		return []order.Mount{filesystem(m, m.Device)}, nil
+	case host.Hierarchies == nil && config.Namespaces.Contains(configs.NEWUSER) && !config.Namespaces.IsPrivate(configs.NEWCGROUP):
+		return nil, fmt.Errorf("a cgroup namespace that the user namespace does not own: %w", errs.Unsupported)
 	case host.Hierarchies == nil:
 		return []order.Mount{filesystem(m, "cgroup2")}, nil
 	}
@@ -149,6 +155,11 @@ func bind(m *configs.Mount, tree uint64) order.Mount {
 		Source:      m.Source,
 		Tree:        []uint64{tree},
 		Propagation: propagation(m),
+		Request:     uint64(m.Flags),
+		Refuse:      uint64(m.ClearedFlags),
+	}
+	if m.IsIDMapped() {
+		out.MapIDs, out.MapAll = m.IDMapping.UserNSPath, m.IDMapping.Recursive
 	}
 	if m.Flags&^(unix.MS_BIND|unix.MS_REC) != 0 || m.ClearedFlags != 0 {
 		const atime = unix.MS_NOATIME | unix.MS_NODIRATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
@@ -171,6 +182,7 @@ func bind(m *configs.Mount, tree uint64) order.Mount {
 func filesystem(m *configs.Mount, kind string) order.Mount {
 	flags := m.Flags
 	out := order.Mount{Target: m.Destination, Type: kind, Source: m.Source, Propagation: propagation(m)}
+	out.CopyUp = m.Extensions&configs.EXT_COPYUP != 0
 	if kind == "tmpfs" || isDev(m.Destination) {
 		// Things are made in it first.
 		out.ReadOnlyLast = flags&unix.MS_RDONLY != 0

@@ -178,7 +178,7 @@ func TestDevices(t *testing.T) {
 func TestUnsupported(t *testing.T) {
 	for name, change := range map[string]func(*configs.Config){
 		"a source in the root": func(c *configs.Config) { c.Mounts[0].Source = "/rootfs/etc" },
-		"a copied tmpfs":       func(c *configs.Config) { c.Mounts[0].Extensions = configs.EXT_COPYUP },
+		"a copied bind mount":  func(c *configs.Config) { c.Mounts[0].Extensions = configs.EXT_COPYUP },
 		"mapped ids":           func(c *configs.Config) { c.Mounts[0].IDMapping = &configs.MountIDMapping{} },
 		"a remount":            func(c *configs.Config) { c.Mounts[0].Flags |= unix.MS_REMOUNT },
 		"unbindable":           func(c *configs.Config) { c.RootPropagation = unix.MS_UNBINDABLE },

@@ -1,0 +1,166 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Handler is a runtime handler. A key that is not there (nil) has the value that [runtime] has.
+type Handler struct {
+	Kind string   `toml:"kind" help:"What runs the containers. builtin is berth itself; oci is an OCI runtime's program, such as runc, crun or youki, which berth's supervisor runs. Required." oneof:"builtin oci"`
+	Path string   `toml:"path" help:"Absolute path of the program (kind oci). Without the file, pods of the handler fail, and berth warns of it."`
+	Args []string `toml:"args" help:"Arguments of the program, before those that berth adds (kind oci)."`
+	Root string   `toml:"root" help:"Directory in which the program keeps the state of its containers (kind oci). No other use of the program may share it. Empty: handlers/NAME in the directory state."`
+
+	PrivilegedNoDevices   *bool    `toml:"privileged_without_host_devices" help:"As in [runtime], for pods of the handler."`
+	PrivilegedAllowDevice *bool    `toml:"privileged_without_host_devices_all_devices_allowed" help:"As in [runtime], for pods of the handler."`
+	PodAnnotations        []string `toml:"pod_annotations" help:"As in [runtime], for pods of the handler."`
+	ContainerAnnotations  []string `toml:"container_annotations" help:"As in [runtime], for pods of the handler."`
+}
+
+// handlersKey is the key of the table of handlers.
+const handlersKey = "handlers"
+
+// handlerFields lists the keys of a handler.
+func handlerFields(name string, h *Handler) []Field {
+	value := reflect.ValueOf(h).Elem()
+	fields := make([]Field, 0, value.NumField())
+	for i := range value.NumField() {
+		fields = append(fields, newField(handlersKey+"."+name+".", value.Type().Field(i).Tag, value.Field(i)))
+	}
+	return fields
+}
+
+// readHandlers reads the table of handlers.
+func (l *loader) readHandlers(tree map[string]any) {
+	l.cfg.Handlers = map[string]Handler{}
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		key := handlersKey + "." + name
+		table, ok := tree[name].(map[string]any)
+		if !ok {
+			l.fault(key, "want a table: [%s]", key)
+			continue
+		}
+		h := &Handler{}
+		fields := handlerFields(name, h)
+		for _, inner := range slices.Sorted(maps.Keys(table)) {
+			at := slices.IndexFunc(fields, func(f Field) bool { return f.Name() == inner })
+			if at < 0 {
+				l.fault(key+"."+inner, "no such key; a handler has %s", strings.Join(names(fields), ", "))
+				continue
+			}
+			text, err := toml.Marshal(map[string]any{inner: table[inner]})
+			if err == nil {
+				err = toml.Unmarshal(text, h)
+			}
+			if err != nil {
+				l.fault(key+"."+inner, "%s", describeTypeError(err, fields[at], table[inner]))
+				delete(table, inner)
+			}
+		}
+		l.cfg.Handlers[name] = *h
+	}
+}
+
+func names(fields []Field) []string {
+	all := make([]string, len(fields))
+	for i, field := range fields {
+		all[i] = field.Name()
+	}
+	return all
+}
+
+func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
+	for name, h := range d.Handlers {
+		key := handlersKey + "." + name
+		if !validHandlerName(name) {
+			report(key, "%q: want a name that a RuntimeClass can have: lower-case letters, digits, '-' and '.', at most 253", name)
+		}
+		fields := handlerFields(name, &h)
+		if problem := fields[0].checkOneOf(); problem != "" {
+			report(key+".kind", "%s", problem)
+			continue
+		}
+		switch h.Kind {
+		case "oci":
+			if !filepath.IsAbs(h.Path) {
+				report(key+".path", "%q: want the absolute path of an OCI runtime's program", h.Path)
+			}
+			if h.Root != "" && (!filepath.IsAbs(h.Root) || filepath.Clean(h.Root) == "/") {
+				report(key+".root", "%q: want an absolute path other than /", h.Root)
+			}
+		default:
+			for _, field := range fields[1:4] {
+				if !field.value.IsZero() {
+					report(field.Key, "kind %s has no program", h.Kind)
+				}
+			}
+		}
+		checkPatterns(key+".pod_annotations", h.PodAnnotations, report)
+		checkPatterns(key+".container_annotations", h.ContainerAnnotations, report)
+	}
+	if name := d.Runtime.DefaultHandler; name != "" {
+		if _, ok := d.Handlers[name]; !ok {
+			report("runtime.default_handler", "%q: there is no [%s.%s]", name, handlersKey, name)
+		}
+	}
+}
+
+// validHandlerName reports whether Kubernetes takes a name as that of a handler (a DNS subdomain).
+func validHandlerName(name string) bool {
+	return len(name) <= 253 && validName(name) && strings.ToLower(name) == name &&
+		strings.Trim(name, "-.") == name && !strings.Contains(name, "..")
+}
+
+// sampleHandlers renders the table of handlers, or an example as a comment when there is none.
+func sampleHandlers(b *strings.Builder, handlers map[string]Handler) {
+	if len(handlers) == 0 {
+		example := Handler{Kind: "oci", Path: "/usr/sbin/runc"}
+		fmt.Fprintf(b, "\n# %s A table for each, such as:\n#\n# [%s.runc]\n", handlersHelp, handlersKey)
+		for _, field := range handlerFields("runc", &example) {
+			if !field.value.IsZero() {
+				fmt.Fprintf(b, "# %s = %s\n", field.Name(), field.TOML())
+			}
+		}
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(handlers)) {
+		h := handlers[name]
+		fmt.Fprintf(b, "\n[%s.%s]\n", handlersKey, quoteKey(name))
+		for _, field := range handlerFields(name, &h) {
+			if !field.value.IsZero() {
+				fmt.Fprintf(b, "# %s\n%s = %s\n", field.Help, field.Name(), field.TOML())
+			}
+		}
+	}
+}
+
+// quoteKey is a name as a part of a key.
+func quoteKey(name string) string {
+	if strings.Contains(name, ".") {
+		return `"` + name + `"`
+	}
+	return name
+}
+
+// referenceHandlers renders the table of handlers' keys.
+func referenceHandlers(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## [%s.NAME]\n\n%s See [handlers.md](handlers.md). A reload applies all keys to pods that are created from then on.\n"+
+		"Only engine `native` uses them.\n\n| key | meaning |\n|---|---|\n", handlersKey, handlersHelp)
+	for _, field := range handlerFields("NAME", &Handler{}) {
+		help := field.Help
+		if len(field.OneOf) > 0 {
+			help += " " + field.choice() + " `" + strings.Join(field.OneOf, "`, `") + "`."
+		}
+		fmt.Fprintf(b, "| `%s` | %s |\n", field.Key, help)
+	}
+}
+
+// handlersHelp says what the table of handlers is.
+const handlersHelp = "Runtime handlers: a RuntimeClass names one by its field handler."

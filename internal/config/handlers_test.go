@@ -1,0 +1,77 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestHandlersAreRead(t *testing.T) {
+	cfg, err := LoadDaemon(write(t, `
+[runtime]
+default_handler = "runc"
+[handlers.runc]
+kind = "oci"
+path = "/usr/sbin/runc"
+args = ["--debug"]
+privileged_without_host_devices = true
+pod_annotations = []
+[handlers."a.b"]
+kind = "builtin"
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	want := map[string]Handler{
+		"runc": {Kind: "oci", Path: "/usr/sbin/runc", Args: []string{"--debug"}, PrivilegedNoDevices: &yes, PodAnnotations: []string{}},
+		"a.b":  {Kind: "builtin"},
+	}
+	if diff := cmp.Diff(want, cfg.Handlers); diff != "" {
+		t.Error(diff)
+	}
+	again, err := LoadDaemon(write(t, Sample(cfg)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(cfg, again); diff != "" {
+		t.Errorf("the printed configuration reads back otherwise:\n%s", diff)
+	}
+}
+
+func TestFaultsOfHandlers(t *testing.T) {
+	for text, want := range map[string]string{
+		"[handlers.x]\nkind = 'shim'":                                         ":2: handlers.x.kind: \"shim\": want one of builtin, oci",
+		"[handlers.x]\npath = '/p'":                                           "handlers.x.kind: \"\": want one of builtin, oci",
+		"[handlers.x]\nkind = 'oci'":                                          "handlers.x.path: \"\": want the absolute path",
+		"[handlers.x]\nkind = 'oci'\npath = 'runc'":                           ":3: handlers.x.path: \"runc\": want the absolute path",
+		"[handlers.x]\nkind = 'oci'\npath = '/r'\nroot = '/'":                 ":4: handlers.x.root: ",
+		"[handlers.x]\nkind = 'oci'\npath = '/r'\nruntime = '/'":              ":4: handlers.x.runtime: no such key; a handler has kind, path, ",
+		"[handlers.x]\nkind = 'builtin'\npath = '/r'":                         ":3: handlers.x.path: kind builtin has no program",
+		"[handlers.x]\nkind = 'builtin'\npod_annotations = ['a[']":            ":3: handlers.x.pod_annotations: ",
+		"[handlers.x]\nkind = 5":                                              ":2: handlers.x.kind: 5: want a string",
+		"[handlers.X]\nkind = 'builtin'":                                      ":1: handlers.X: ",
+		"[handlers]\nx = 1":                                                   ":2: handlers.x: want a table",
+		"handlers = 1":                                                        ":1: handlers: 1: want a table",
+		"[runtime]\ndefault_handler = 'x'":                                    ":2: runtime.default_handler: \"x\": there is no [handlers.x]",
+		"[handlers.x]\nkind='builtin'\nprivileged_without_host_devices = 'y'": ":3: handlers.x.privileged_without_host_devices: y: want true or false",
+	} {
+		_, err := LoadDaemon(write(t, text), nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestHandlersAreReloaded(t *testing.T) {
+	a, b := DefaultDaemon(), DefaultDaemon()
+	b.Handlers = map[string]Handler{"x": {Kind: "builtin"}}
+	if reloadable, restart := Changed(a, b); !slices.Equal(reloadable, []string{"handlers"}) || len(restart) > 0 {
+		t.Errorf("reloadable %v, restart %v", reloadable, restart)
+	}
+	if merged := Reloaded(a, b); len(merged.Handlers) != 1 || len(a.Handlers) != 0 {
+		t.Errorf("merged %+v", merged.Handlers)
+	}
+}

@@ -1,0 +1,172 @@
+package handler
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/runtime-spec/specs-go/features"
+)
+
+const (
+	// askTimeout bounds one question to a program.
+	askTimeout = 5 * time.Second
+	// outputTimeout bounds the wait for the end of a killed program's output.
+	outputTimeout = time.Second
+	// maxOutput bounds an answer.
+	maxOutput = 1 << 20
+)
+
+// Facts are what a program says of itself.
+type Facts struct {
+	// Version is the first line of its answer to --version.
+	Version string
+	// RecursiveReadOnly: it can make mounts read-only with all below them. IDMapped: it can map the
+	// ids of mounts, which pods with user namespaces need.
+	RecursiveReadOnly, IDMapped bool
+	// Fault is why the program cannot be used, or why its features are not known; "" for no fault.
+	Fault string
+	// Broken is true when it cannot be used.
+	Broken bool
+}
+
+// faultLife is how long a fault holds before the program is asked again: a busy host may be the cause.
+const faultLife = time.Minute
+
+// Prober asks programs for their facts, once for each version of a file. The zero value is ready.
+type Prober struct {
+	mu    sync.Mutex
+	known map[file]answered
+}
+
+// answered is what a program said, and when.
+type answered struct {
+	facts Facts
+	at    time.Time
+}
+
+// file identifies a version of a program.
+type file struct {
+	path    string
+	inode   uint64
+	size    int64
+	changed time.Time
+}
+
+// All asks all programs of a table, at the same time.
+func (p *Prober) All(t Table) {
+	var asked sync.WaitGroup
+	for _, h := range t.Handlers {
+		asked.Go(func() { p.Of(&h) })
+	}
+	asked.Wait()
+}
+
+// Of returns the facts of a handler's program, the zero value for berth itself. A fault may be one minute
+// old.
+func (p *Prober) Of(h *Handler) Facts { return p.of(h, faultLife) }
+
+// Now is Of for facts whose fault is not old.
+func (p *Prober) Now(h *Handler) Facts { return p.of(h, 0) }
+
+func (p *Prober) of(h *Handler, life time.Duration) Facts {
+	if h == nil || h.Kind != OCI {
+		return Facts{}
+	}
+	if err := h.Check(); err != nil {
+		return Facts{Fault: err.Error(), Broken: true}
+	}
+	info, err := os.Stat(h.Path)
+	if err != nil {
+		return Facts{Fault: err.Error(), Broken: true}
+	}
+	this := file{h.Path, info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}
+	p.mu.Lock()
+	last, known := p.known[this]
+	p.mu.Unlock()
+	if known && (!last.facts.Broken || time.Since(last.at) < life) {
+		return last.facts
+	}
+	facts := ask(h)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known == nil {
+		p.known = map[file]answered{}
+	}
+	p.known[this] = answered{facts, time.Now()}
+	return facts
+}
+
+// ask runs the program. One without the command features (crun before 1.9) has none that is known.
+func ask(h *Handler) Facts {
+	version, err := answer(h, "--version")
+	if err != nil {
+		return Facts{Fault: fmt.Sprintf("handler %q: %s --version: %v", h.Name, h.Path, err), Broken: true}
+	}
+	line, _, _ := bytes.Cut(bytes.TrimSpace(version), []byte("\n"))
+	facts := Facts{Version: strings.ToValidUTF8(fmt.Sprintf("%.200s", line), "?")}
+	text, err := answer(h, "features")
+	if err == nil {
+		err = facts.read(text)
+	}
+	if err != nil {
+		facts.Fault = fmt.Sprintf("handler %q: the features of %s are not known, so it has none: %v", h.Name, h.Path, err)
+	}
+	return facts
+}
+
+// read takes what a program says of its features, as OCI's runtime-spec has it.
+func (f *Facts) read(text []byte) error {
+	var known features.Features
+	if err := json.Unmarshal(text, &known); err != nil {
+		return err
+	}
+	f.RecursiveReadOnly = slices.Contains(known.MountOptions, "rro")
+	if linux := known.Linux; linux != nil && slices.Contains(linux.Namespaces, string(specs.UserNamespace)) &&
+		linux.MountExtensions != nil && linux.MountExtensions.IDMap != nil && linux.MountExtensions.IDMap.Enabled != nil {
+		f.IDMapped = *linux.MountExtensions.IDMap.Enabled
+	}
+	return nil
+}
+
+func answer(h *Handler, question string) ([]byte, error) {
+	ctx, stop := context.WithTimeout(context.Background(), askTimeout)
+	defer stop()
+	cmd := exec.CommandContext(ctx, h.Path, append(slices.Clone(h.Args), question)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = outputTimeout
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/"}
+	var stdout, stderr limited
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("no answer in %v", askTimeout)
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		line, _, _ := strings.Cut(strings.TrimSpace(string(stderr.data)), "\n")
+		return nil, errors.New(strings.ToValidUTF8(cmp.Or(fmt.Sprintf("%.300s", line), err.Error()), "?"))
+	case len(stdout.data) == 0:
+		return nil, errors.New("it answers nothing")
+	}
+	return stdout.data, nil
+}
+
+// limited is an output whose end is dropped.
+type limited struct{ data []byte }
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.data = append(l.data, p[:min(len(p), maxOutput-len(l.data))]...)
+	return len(p), nil
+}

@@ -1,0 +1,111 @@
+// Package handler has the table of runtime handlers. A handler says what runs the containers of a pod,
+// and which of the engine's rules are different for them.
+package handler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor"
+)
+
+// Kind is what runs the containers of a handler.
+type Kind string
+
+// The kinds.
+const (
+	// Builtin is the supervisor itself.
+	Builtin Kind = "builtin"
+	// OCI is an OCI runtime's program, which the supervisor runs.
+	OCI Kind = "oci"
+)
+
+// Handler is an entry of the table. A sandbox's record has the one that it was created with: a later change
+// of the configuration does not affect its containers. The zero value is berth itself, with the
+// engine's rules.
+type Handler struct {
+	Name string `json:"name,omitempty"`
+	Kind Kind   `json:"kind,omitempty"`
+	// Path, Args and Root are those of supervisor.Handler, for OCI.
+	Path string   `json:"path,omitempty"`
+	Args []string `json:"args,omitempty"`
+	Root string   `json:"root,omitempty"`
+
+	// These replace the engine's rules, unless they are nil.
+	PrivilegedWithoutHost *bool    `json:"privilegedWithoutHost,omitempty"`
+	PrivilegedAllAllowed  *bool    `json:"privilegedAllAllowed,omitempty"`
+	PodAnnotations        []string `json:"podAnnotations"`
+	ContainerAnnotations  []string `json:"containerAnnotations"`
+}
+
+// Program returns what the supervisor needs to run containers, nil for the supervisor itself.
+func (h *Handler) Program() *supervisor.Handler {
+	if h == nil || h.Kind != OCI {
+		return nil
+	}
+	return &supervisor.Handler{Name: h.Name, Path: h.Path, Args: h.Args, Root: h.Root}
+}
+
+// Check returns an error when pods of the handler cannot run now. Kind Unavailable.
+func (h *Handler) Check() error {
+	if h.Kind != OCI {
+		return nil
+	}
+	info, err := os.Stat(h.Path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("handler %q: unable to get OCI runtime: %w: %w", h.Name, err, errs.Unavailable)
+	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
+		return fmt.Errorf("handler %q: unable to get OCI runtime: %s is not an executable file: %w", h.Name, h.Path, errs.Unavailable)
+	}
+	return nil
+}
+
+// Table has all handlers by their names, and the name of the default one, "" for berth itself.
+type Table struct {
+	Handlers map[string]Handler
+	Default  string
+}
+
+// Find returns the handler of a name; "" is the default. Kind Invalid when there is none.
+func (t Table) Find(name string) (*Handler, error) {
+	name = cmp.Or(name, t.Default)
+	if name == "" {
+		return &Handler{Kind: Builtin}, nil
+	}
+	h, ok := t.Handlers[name]
+	if !ok {
+		has := "none has a name"
+		if len(t.Handlers) > 0 {
+			has = "there are " + strings.Join(t.names(), ", ")
+		}
+		return nil, fmt.Errorf("runtime_handler: unable to get OCI runtime: no runtime for %q is configured (%s): %w", name, has, errs.Invalid)
+	}
+	return &h, nil
+}
+
+func (t Table) names() []string { return slices.Sorted(maps.Keys(t.Handlers)) }
+
+// List returns the handlers as clients name them: the default one as "", and each by its name.
+func (t Table) List() []Named {
+	list := []Named{{Name: ""}}
+	if h, err := t.Find(""); err == nil {
+		list[0].Handler = h
+	}
+	for _, name := range t.names() {
+		h := t.Handlers[name]
+		list = append(list, Named{name, &h})
+	}
+	return list
+}
+
+// Named is a handler under a name of clients.
+type Named struct {
+	Name    string
+	Handler *Handler
+}

@@ -1,0 +1,140 @@
+package handler
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func program(t *testing.T, script string) *Handler {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return &Handler{Name: "x", Kind: OCI, Path: path}
+}
+
+func TestFind(t *testing.T) {
+	table := Table{Handlers: map[string]Handler{"a": {Name: "a", Kind: OCI, Path: "/a"}, "b": {Name: "b", Kind: Builtin}}}
+	if h, err := table.Find(""); err != nil || h.Program() != nil {
+		t.Errorf("the default one: %+v %v", h, err)
+	}
+	if h, err := table.Find("b"); err != nil || h.Program() != nil || h.Check() != nil {
+		t.Errorf("a builtin one: %+v %v", h, err)
+	}
+	_, err := table.Find("c")
+	if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `unable to get OCI runtime: no runtime for "c" is configured (there are a, b)`) {
+		t.Errorf("an unknown one: %v", err)
+	}
+	table.Default = "a"
+	if h, err := table.Find(""); err != nil || h.Program().Path != "/a" {
+		t.Errorf("another default one: %+v %v", h, err)
+	}
+	if list := table.List(); len(list) != 3 || list[0].Name != "" || list[0].Handler.Name != "a" || list[1].Name != "a" || list[2].Name != "b" {
+		t.Errorf("list %+v", list)
+	}
+}
+
+func TestFactsOfAProgram(t *testing.T) {
+	const all = `{"mountOptions":["ro","rro"],"linux":{"namespaces":["mount","user"],"mountExtensions":{"idmap":{"enabled":true}}}}`
+	answers := func(features string) string {
+		return `case "$1" in --version) echo runtime 1.2; echo more;; features) ` + features + `;; esac`
+	}
+	for name, tc := range map[string]struct {
+		script string
+		want   Facts
+		fault  string
+	}{
+		"all":        {answers("echo '" + all + "'"), Facts{Version: "runtime 1.2", RecursiveReadOnly: true, IDMapped: true}, ""},
+		"old":        {answers(`echo '{"mountOptions":["rro"],"linux":{"namespaces":["user"]}}'`), Facts{Version: "runtime 1.2", RecursiveReadOnly: true}, ""},
+		"nouserns":   {answers(`echo '{"linux":{"mountExtensions":{"idmap":{"enabled":true}}}}'`), Facts{Version: "runtime 1.2"}, ""},
+		"nofeatures": {answers(`echo unknown command >&2; exit 1`), Facts{Version: "runtime 1.2"}, "unknown command"},
+		"garbage":    {answers(`echo soup`), Facts{Version: "runtime 1.2"}, "the features of"},
+		"nothing":    {`exit 0`, Facts{Broken: true}, "it answers nothing"},
+		"fails":      {`echo broken >&2; exit 1`, Facts{Broken: true}, "broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p Prober
+			got := p.Of(program(t, tc.script))
+			fault := got.Fault
+			got.Fault = ""
+			if got != tc.want || (tc.fault == "") != (fault == "") || !strings.Contains(fault, tc.fault) || fault != "" && !strings.Contains(fault, `handler "x"`) {
+				t.Errorf("%+v with fault %q, want %+v with %q", got, fault, tc.want, tc.fault)
+			}
+		})
+	}
+}
+
+// A program that did not answer is asked again when a pod needs it.
+func TestFaultsPass(t *testing.T) {
+	h := program(t, `[ -e "$0.well" ] || exit 1; echo '{}'`)
+	var p Prober
+	if facts := p.Of(h); !facts.Broken {
+		t.Errorf("a program that fails: %+v", facts)
+	}
+	if err := os.WriteFile(h.Path+".well", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if facts := p.Of(h); !facts.Broken {
+		t.Errorf("it was asked again at once: %+v", facts)
+	}
+	if facts := p.Now(h); facts.Broken || p.Of(h).Broken {
+		t.Errorf("a program that has recovered: %+v", facts)
+	}
+}
+
+// FuzzFeatures: an answer that is refused gives no feature.
+func FuzzFeatures(f *testing.F) {
+	f.Add([]byte(`{"mountOptions":["rro"],"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}`))
+	f.Add([]byte(`{"linux":{"mountExtensions":{"idmap":{}}}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var facts Facts
+		if err := facts.read(text); err != nil && facts != (Facts{}) {
+			t.Errorf("%q is refused (%v), and has %+v", text, err, facts)
+		}
+	})
+}
+
+// A program is asked once, and again after it has changed. It may vanish, and come back.
+func TestFactsFollowTheFile(t *testing.T) {
+	h := program(t, `echo asked >> "$0.asked"; echo '{}'`)
+	asked := func() int {
+		data, _ := os.ReadFile(h.Path + ".asked")
+		return strings.Count(string(data), "asked")
+	}
+	var p Prober
+	for range 3 {
+		p.All(Table{Handlers: map[string]Handler{"x": *h}})
+	}
+	if n := asked(); n != 2 { // --version and features
+		t.Errorf("it was asked %d times", n)
+	}
+	away := h.Path + ".away"
+	if err := os.Rename(h.Path, away); err != nil {
+		t.Fatal(err)
+	}
+	if facts := p.Of(h); !facts.Broken || !strings.Contains(facts.Fault, h.Path) || !errors.Is(h.Check(), errs.Unavailable) {
+		t.Errorf("a program that has gone: %+v", facts)
+	}
+	if err := os.Rename(away, h.Path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(h.Path, time.Now(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if facts := p.Of(h); facts.Broken || asked() != 4 {
+		t.Errorf("a program that has come back: %+v, asked %d times", facts, asked())
+	}
+	if err := os.Chmod(h.Path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Check(); err == nil || !strings.Contains(err.Error(), "is not an executable file") {
+		t.Errorf("a program that cannot be executed: %v", err)
+	}
+}

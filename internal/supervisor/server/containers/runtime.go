@@ -1,0 +1,97 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+)
+
+// runtime makes a container and starts processes in it. Signals, output, exits and the end of the
+// processes do not depend on it. The methods are those of ociruntime.Runtime, but for these:
+// release lets the process that was started be reaped, if this process is not its parent, and is
+// called once the process is open. Resume completes a Start that a predecessor has begun; fifo is
+// what that one gave to Starting.Hold, nil when it is lost or when there was none.
+type runtime interface {
+	Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error)
+	Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error)
+	Start(ctx context.Context, s *ociruntime.Starting) error
+	Resume(ctx context.Context, s *ociruntime.Starting, fifo *os.File) error
+	Exec(ctx context.Context, e *ociruntime.Exec) (pid int, release func(), err error)
+	Update(ctx context.Context, id string, res *specs.LinuxResources) error
+}
+
+// runtimeOf returns the runtime of the containers of a handler, nil for the supervisor's own.
+func (s *Set) runtimeOf(handler *supervisor.Handler) (runtime, error) {
+	if handler == nil {
+		return ownRuntime{s.runtime}, nil
+	}
+	if !filepath.IsAbs(handler.Path) || !filepath.IsAbs(handler.Root) || filepath.Clean(handler.Root) == "/" {
+		return nil, fmt.Errorf("handler %q: its path %q and its root %q must be absolute: %w", handler.Name, handler.Path, handler.Root, errs.Invalid)
+	}
+	return programRuntime{s.programs.Of(ocicommand.Program(*handler))}, nil
+}
+
+// runtime returns what made the container.
+func (c *Container) runtime() (runtime, error) { return c.set.runtimeOf(c.snapshot().Request.Handler) }
+
+// ownRuntime is the supervisor itself: it is the parent of what it starts.
+type ownRuntime struct{ *ociruntime.Runtime }
+
+func (o ownRuntime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error) {
+	pid, err = o.Runtime.Create(ctx, p, io)
+	return pid, func() {}, err
+}
+
+func (o ownRuntime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, release func(), err error) {
+	pid, err = o.Runtime.Exec(ctx, e)
+	return pid, func() {}, err
+}
+
+func (o ownRuntime) Resume(ctx context.Context, s *ociruntime.Starting, fifo *os.File) error {
+	if fifo != nil {
+		return o.FinishStart(ctx, s, fifo)
+	}
+	if s.Pidfd == nil {
+		// It has ended, in the program or before: only its exit code can say.
+		return nil
+	}
+	return o.StartAgain(ctx, s)
+}
+
+func (o ownRuntime) Update(_ context.Context, id string, res *specs.LinuxResources) error {
+	return o.Runtime.Update(id, res)
+}
+
+// programRuntime is the program of a handler.
+type programRuntime struct{ *ocicommand.Runtime }
+
+func (p programRuntime) Resume(ctx context.Context, s *ociruntime.Starting, _ *os.File) error {
+	if s.Pidfd == nil {
+		return nil // see ownRuntime
+	}
+	return p.Runtime.Resume(ctx, s)
+}
+
+// runtimeIDs returns every id of which a runtime has state.
+func (s *Set) runtimeIDs() ([]string, error) {
+	ids, err := s.runtime.IDs()
+	if err != nil {
+		return nil, err
+	}
+	more, err := s.programs.IDs()
+	if err != nil {
+		return nil, err
+	}
+	all := append(ids, more...)
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}

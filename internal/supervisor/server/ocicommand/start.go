@@ -1,0 +1,144 @@
+package ocicommand
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// executeTimeout bounds the wait until an init that was started has executed the program.
+const executeTimeout = 200 * time.Millisecond
+
+// finishTimeout is how long a start may go on when its caller cancels it.
+const finishTimeout = 4 * time.Second
+
+// uninterrupted returns a context with the deadline of ctx that goes on for a while when ctx is cancelled. A
+// program that is killed in its `start` may take the init with it: the init writes to a FIFO that only
+// the program reads. The end of this process cancels all starts.
+func uninterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	base := context.WithoutCancel(ctx)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(unwatched)
+	}
+	out, cancel := context.WithDeadline(base, deadline)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishTimeout, cancel) })
+	return out, func() { stop(); cancel() }
+}
+
+// Start lets the init of a created container execute the user's program. Kind State when the init has
+// ended without it.
+func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, stop := uninterrupted(ctx)
+	defer stop()
+	st, err := r.all.files(s.ID).read()
+	if err != nil {
+		return err
+	}
+	pid, err := sysproc.PidfdPid(s.Pidfd)
+	if err != nil {
+		return fmt.Errorf("its init has ended: %w", errs.State)
+	}
+	before := executableOf(pid)
+	if _, err := r.run(ctx, stageStart, st.Systemd, s.ID, "start", s.ID); err != nil {
+		if ended, endedErr := sysproc.PidfdEnded(s.Pidfd); endedErr == nil && ended && errs.Kind(err) == nil {
+			return fmt.Errorf("%w: its init has ended: %w", err, errs.State)
+		}
+		return err
+	}
+	awaitExecuted(ctx, s, pid, before)
+	return nil
+}
+
+// Resume completes a Start that another process has begun.
+func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
+	st, err := r.all.files(s.ID).read()
+	if err != nil {
+		return err
+	}
+	short, stop := context.WithTimeout(ctx, stateTimeout)
+	defer stop()
+	output, err := r.run(short, stageState, st.Systemd, s.ID, "state", s.ID)
+	if err != nil {
+		return err
+	}
+	var shown specs.State
+	if err := json.Unmarshal(output, &shown); err != nil {
+		return r.fault(stageState, fmt.Errorf("its answer is not the state of a container: %.80q", lastLine(output)))
+	}
+	if shown.Status != specs.StateCreated {
+		return nil
+	}
+	err = r.Start(ctx, s)
+	if err == nil {
+		return nil
+	}
+	// The `start` of the former supervisor may have been under way.
+	again, againErr := r.run(short, stageState, st.Systemd, s.ID, "state", s.ID)
+	if againErr == nil && json.Unmarshal(again, &shown) == nil && shown.Status == specs.StateRunning {
+		return nil
+	}
+	return err
+}
+
+// executable identifies the file that a process executes.
+type executable struct{ device, inode uint64 }
+
+func executableOf(pid int) executable {
+	info, err := os.Stat("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return executable{}
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return executable{st.Dev, st.Ino}
+}
+
+// awaitExecuted returns when the init executes another file than before, or has ended: the
+// program's `start` does not wait for it, and a signal before it may be lost.
+func awaitExecuted(ctx context.Context, s *ociruntime.Starting, pid int, before executable) {
+	ctx, stop := context.WithTimeout(ctx, executeTimeout)
+	defer stop()
+	for executableOf(pid) == before {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.Ended:
+			return
+		case <-time.After(50 * time.Microsecond):
+		}
+	}
+}
+
+// Update changes limits of a container. Limits that are nil or empty in res stay as they are.
+func (r *Runtime) Update(ctx context.Context, id string, res *specs.LinuxResources) error {
+	f := r.all.files(id)
+	st, err := f.read()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(res)
+	if err != nil {
+		return fmt.Errorf("cannot encode the limits: %w", err)
+	}
+	path := filepath.Join(f.dir, "update.json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return fmt.Errorf("cannot write the limits: %w", err)
+	}
+	_, err = r.run(ctx, stageUpdate, st.Systemd, id, "update", "--resources", path, id)
+	return errors.Join(ociruntime.Classify(err, ""), os.Remove(path))
+}
