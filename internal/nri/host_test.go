@@ -71,11 +71,11 @@ func (r *runtime) Evict(_ context.Context, id, reason string) error {
 	return nil
 }
 
-func newHost(t *testing.T, dir string, registration time.Duration) *Host {
+func newHost(t *testing.T, dir string, registration, request time.Duration) *Host {
 	t.Helper()
 	h, err := New(Config{
 		Socket: filepath.Join(dir, "nri.sock"), PluginDir: filepath.Join(dir, "plugins"), ConfigDir: filepath.Join(dir, "conf"),
-		Registration: registration, Request: 5 * time.Second, Version: "v1", Log: slog.New(slog.DiscardHandler),
+		Registration: registration, Request: request, Version: "v1", Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestLaunchedPlugins(t *testing.T) {
 	if err := os.Symlink(self, filepath.Join(dir, "plugins", "10-self")); err != nil {
 		t.Fatal(err)
 	}
-	h := newHost(t, dir, 20*time.Second)
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
 	if err := h.Start(&runtime{}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestLaunchedPlugins(t *testing.T) {
 func TestBadPluginName(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "plugins", "logger"), "#!/bin/sh\n", 0o700)
-	h := newHost(t, dir, time.Second)
+	h := newHost(t, dir, time.Second, 20*time.Second)
 	err := h.Start(&runtime{})
 	if err == nil || !strings.Contains(err.Error(), "logger") || !strings.Contains(err.Error(), filepath.Join(dir, "plugins")) {
 		t.Errorf("Start: %v, want the program and its directory", err)
@@ -150,7 +150,7 @@ func TestSocketOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHost(t, dir, time.Second)
+	h := newHost(t, dir, time.Second, 20*time.Second)
 	if err := h.Start(&runtime{}); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestSocketOfAnother(t *testing.T) {
 	conn.Close()
 	other.(*net.UnixListener).SetUnlinkOnClose(false)
 	other.Close()
-	h = newHost(t, dir, time.Second)
+	h = newHost(t, dir, time.Second, 20*time.Second)
 	if err := h.Start(&runtime{}); err != nil {
 		t.Fatal(err)
 	}
@@ -177,11 +177,11 @@ func TestSocketOfAnother(t *testing.T) {
 	}
 }
 
-// TestHoldKeepsPluginsOut: a plugin is not synchronised between an event and the change that it
+// TestHoldKeepsPluginsOut: a plugin is not synchronized between an event and the change that it
 // reports.
 func TestHoldKeepsPluginsOut(t *testing.T) {
 	dir := t.TempDir()
-	h := newHost(t, dir, 5*time.Second)
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
 	if err := h.Start(&runtime{}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestHoldKeepsPluginsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.Events(); len(got) > 0 || h.Active() {
-		t.Errorf("a plugin is synchronised while a goroutine holds: %v", got)
+		t.Errorf("a plugin is synchronized while a goroutine holds: %v", got)
 	}
 	release()
 	p.AwaitSync(t)
@@ -205,7 +205,7 @@ func TestHoldKeepsPluginsOut(t *testing.T) {
 // connected, and the next one can connect.
 func TestBadRegistrations(t *testing.T) {
 	dir := t.TempDir()
-	h := newHost(t, dir, 5*time.Second)
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
 	if err := h.Start(&runtime{}); err != nil {
 		t.Fatal(err)
 	}
@@ -231,5 +231,55 @@ func TestBadRegistrations(t *testing.T) {
 		if shown.Connected && shown.Name != "10-good" {
 			t.Errorf("shown as connected: %+v", shown)
 		}
+	}
+}
+
+// TestHangingSynchronization: a plugin that hangs in its synchronization is disconnected, with the
+// cause, and the next one can connect.
+func TestHangingSynchronization(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, dir, 20*time.Second, time.Second/2)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	ill := &nritest.Plugin{Name: "10-ill", OnEvent: func(context.Context, string, string) error {
+		<-t.Context().Done()
+		return nil
+	}}
+	if err := ill.TryConnect(t, filepath.Join(dir, "nri.sock")); err != nil {
+		t.Fatal(err)
+	}
+	good := &nritest.Plugin{Name: "20-good"}
+	good.Connect(t, filepath.Join(dir, "nri.sock"))
+	for _, shown := range h.Info().Plugins {
+		if shown.Name == "10-ill" && (shown.Connected || shown.LastEvent != "Synchronize") {
+			t.Errorf("berth shows %+v", shown)
+		}
+	}
+}
+
+// TestUpdatesAtSynchronization: what a plugin answers to its synchronization is done.
+func TestUpdatesAtSynchronization(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
+	r := &runtime{}
+	if err := h.Start(r); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	p := &nritest.Plugin{Name: "balancer", OnSync: func(_ []*api.PodSandbox, containers []*api.Container) []*api.ContainerUpdate {
+		return []*api.ContainerUpdate{{ContainerId: containers[0].GetId()}}
+	}}
+	p.Connect(t, filepath.Join(dir, "nri.sock"))
+	_, release, err := h.Hold(t.Context()) // waits for the end of the synchronization
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(r.updated, []string{"c"}) {
+		t.Errorf("updated: %v", r.updated)
 	}
 }

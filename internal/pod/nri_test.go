@@ -564,7 +564,7 @@ func TestNRIValidator(t *testing.T) {
 	b.clear()
 }
 
-// TestNRIHangingPod: a plugin that connects while a pod's network hangs is synchronised at once, and
+// TestNRIHangingPod: a plugin that connects while a pod's network hangs is synchronized at once, and
 // gets the pod when it is ready.
 func TestNRIHangingPod(t *testing.T) {
 	b := newNRIBed(t)
