@@ -96,7 +96,9 @@ func New(cfg Config) (*Host, error) {
 
 // inUse reports whether a program answers on a socket.
 func inUse(socket string) bool {
-	conn, err := net.Dial("unix", socket) //nolint:noctx // a local socket answers at once
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return false
 	}
@@ -104,7 +106,7 @@ func inUse(socket string) bool {
 	return true
 }
 
-// Start starts the plugins of the directory, synchronises them, and listens for others. Events
+// Start starts the plugins of the directory, synchronizes them, and listens for others. Events
 // wait until then. It returns after the registration timeout of the slowest plugin at the latest;
 // one that does not start is logged and left out.
 func (h *Host) Start(runtime Runtime) error {
@@ -126,7 +128,7 @@ func (h *Host) Unblock() { h.startOnce.Do(func() { close(h.started) }) }
 // process ends.
 func (h *Host) Close() { h.adaptation.Stop() }
 
-// Hold keeps plugins from being synchronised until release is called, so that an event and the
+// Hold keeps plugins from being synchronized until release is called, so that an event and the
 // change that it reports are one step for them. active is false when there is no plugin to report
 // to. It waits until Start has returned. A goroutine that holds must not call Hold again.
 func (h *Host) Hold(ctx context.Context) (active bool, release func(), err error) {
@@ -154,7 +156,7 @@ func (h *Host) Info() *Info {
 // synchronize tells a plugin what exists. The library calls it while no goroutine holds, except in
 // Start.
 func (h *Host) synchronize(ctx context.Context, synchronize adaptation.SyncCB) error {
-	return errs.Guard("synchronisation of an NRI plugin", func() error {
+	return errs.Guard("synchronization of an NRI plugin", func() error {
 		pods, containers := h.runtime.Snapshot(ctx)
 		updates, err := synchronize(ctx, pods, containers)
 		if err != nil {

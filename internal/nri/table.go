@@ -31,7 +31,7 @@ type Plugin struct {
 	Name      string    `json:"name"`
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since"`
-	// Calls are the events and synchronisations that it got, Errors those of them that failed.
+	// Calls are the events and synchronizations that it got, Errors those of them that failed.
 	Calls  uint64 `json:"calls"`
 	Errors uint64 `json:"errors"`
 	// LastError is the newest of those, with its event and time.
@@ -115,7 +115,7 @@ func (t *table) clearFault() error {
 }
 
 // RecordPluginInvocation implements adaptation.Metrics. A plugin is connected once it was
-// synchronised.
+// synchronized.
 func (t *table) RecordPluginInvocation(name, event string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

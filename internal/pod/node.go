@@ -15,7 +15,7 @@ func (s *Service) EngineInfo(ctx context.Context) (*engine.Info, error) {
 		return nil, err
 	}
 	complete := *info
-	complete.Warnings = slices.Concat(info.Warnings, s.Warnings())
+	complete.Warnings = slices.Concat(info.Warnings, s.Warnings(), s.plugins.Warnings())
 	return &complete, nil
 }
 

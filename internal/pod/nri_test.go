@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -294,6 +295,63 @@ func TestNRIUpdates(t *testing.T) {
 	b.clear()
 }
 
+// TestNRIUpdateOfTwoCreations: two containers that are created at the same time, and whose plugin
+// answers with an update of the other one, do not wait for each other.
+func TestNRIUpdateOfTwoCreations(t *testing.T) {
+	b := newNRIBed(t)
+	b.Limits.Kill = time.Hour // which bounds an update
+	b.restart()
+	var mu sync.Mutex
+	ids := map[string]string{}
+	p := &nritest.Plugin{Name: "knot", OnCreate: func(_ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		ids[c.GetName()] = c.GetId()
+		var updates []*api.ContainerUpdate
+		for name, id := range ids {
+			if name != c.GetName() {
+				u := &api.ContainerUpdate{ContainerId: id}
+				u.SetLinuxCPUShares(5)
+				updates = append(updates, u)
+			}
+		}
+		return nil, updates, nil
+	}}
+	p.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	hang := b.script.HangAt("after engine.Create", false) // the records say "creating"
+	created := make(chan error, 2)
+	for _, name := range []string{"one", "two"} {
+		go func() {
+			_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig(name, b.Programs.Sleep))
+			created <- err
+		}()
+	}
+	podtest.Eventually(t, "both are at the same point", func() bool { return b.script.Count("after engine.Create") == 2 })
+	hang.Release()
+	for range 2 {
+		if err := <-created; err != nil {
+			t.Error(err)
+		}
+	}
+	b.clear()
+}
+
+// TestNRIEviction: a plugin's eviction stops a container.
+func TestNRIEviction(t *testing.T) {
+	b := newNRIBed(t)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustStart(sandbox, "main", b.Programs.Stubborn)
+	if err := b.s.Evict(t.Context(), id, "too greedy"); err != nil {
+		t.Fatal(err)
+	}
+	podtest.Eventually(t, "the container has exited", func() bool {
+		return b.status(id).GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+	})
+	b.assertExit(id, 137, "Error")
+	b.clear()
+}
+
 // TestNRINonsense: an adjustment without a meaning fails the container with plugin, event and
 // field, and leaves nothing.
 func TestNRINonsense(t *testing.T) {
@@ -363,43 +421,57 @@ func TestNRIRefusal(t *testing.T) {
 }
 
 // TestNRISilence: a plugin that hangs or dies at an event is disconnected and shown, and the pod
-// goes on.
+// goes on. The hangs at the other events are in TestNRIHangs.
 func TestNRISilence(t *testing.T) {
-	for _, event := range []string{
-		"RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer", "PostCreateContainer",
-		"StartContainer", "PostStartContainer", "UpdateContainer", "PostUpdateContainer", "StopContainer", "RemoveContainer",
-	} {
-		for name, fault := range map[string]func(test context.Context, p *nritest.Plugin){
-			"hangs": func(test context.Context, _ *nritest.Plugin) { <-test.Done() }, // longer than the request
-			"dies":  func(_ context.Context, p *nritest.Plugin) { p.Disconnect() },
-		} {
-			t.Run(event+" "+name, func(t *testing.T) {
-				t.Parallel()
-				b := newNRIBed(t)
-				p := &nritest.Plugin{Name: "10-ill"}
-				p.OnEvent = func(_ context.Context, got, _ string) error {
-					if got == event {
-						fault(t.Context(), p)
-					}
-					return nil
-				}
-				p.Connect(t, b.socket)
-				healthy := &nritest.Plugin{Name: "20-healthy"}
-				healthy.Connect(t, b.socket)
-				if err := b.life(); err != nil {
-					t.Errorf("the pod's life: %v", err)
-				}
-				if !slices.ContainsFunc(healthy.Events(), func(e string) bool { return strings.HasPrefix(e, event+" ") }) {
-					t.Errorf("the other plugin did not get the event: %v", healthy.Events())
-				}
-				podtest.Eventually(t, "berth shows the plugin as disconnected, with the event", func() bool {
-					info := b.plugin("10-ill")
-					return !info.Connected && info.LastEvent == event
-				})
-				b.clear()
-			})
-		}
+	for _, event := range append(hangEvents(), otherHangEvents()...) {
+		t.Run(event+" dies", func(t *testing.T) {
+			goesOn(t, event, (*nritest.Plugin).Disconnect)
+		})
 	}
+	for _, event := range hangEvents() {
+		t.Run(event+" hangs", func(t *testing.T) {
+			t.Parallel()
+			goesOn(t, event, func(*nritest.Plugin) { <-t.Context().Done() }) // longer than the request
+		})
+	}
+}
+
+func hangEvents() []string {
+	return []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer"}
+}
+
+func otherHangEvents() []string {
+	return []string{
+		"UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox", "PostCreateContainer", "PostStartContainer",
+		"UpdateContainer", "PostUpdateContainer", "RemoveContainer",
+	}
+}
+
+// goesOn runs a pod whose plugin has a fault at an event.
+func goesOn(t *testing.T, event string, fault func(*nritest.Plugin)) {
+	t.Helper()
+	b := newNRIBed(t)
+	p := &nritest.Plugin{Name: "10-ill"}
+	p.OnEvent = func(_ context.Context, got, _ string) error {
+		if got == event {
+			fault(p)
+		}
+		return nil
+	}
+	p.Connect(t, b.socket)
+	healthy := &nritest.Plugin{Name: "20-healthy"}
+	healthy.Connect(t, b.socket)
+	if err := b.life(); err != nil {
+		t.Errorf("the pod's life: %v", err)
+	}
+	if !slices.ContainsFunc(healthy.Events(), func(e string) bool { return strings.HasPrefix(e, event+" ") }) {
+		t.Errorf("the other plugin did not get the event: %v", healthy.Events())
+	}
+	podtest.Eventually(t, "berth shows the plugin as disconnected, with the event", func() bool {
+		info := b.plugin("10-ill")
+		return !info.Connected && info.LastEvent == event
+	})
+	b.clear()
 }
 
 // life runs a pod with a container through all requests, and removes it.
@@ -492,7 +564,7 @@ func TestNRIValidator(t *testing.T) {
 	b.clear()
 }
 
-// TestNRIHangingPod: a plugin that connects while a pod's network hangs is synchronised at once, and
+// TestNRIHangingPod: a plugin that connects while a pod's network hangs is synchronized at once, and
 // gets the pod when it is ready.
 func TestNRIHangingPod(t *testing.T) {
 	b := newNRIBed(t)

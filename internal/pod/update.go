@@ -39,12 +39,9 @@ func (c *Containers) UpdateContainer(ctx context.Context, id string, res *runtim
 // updateContainer changes the cgroup first: when the daemon is killed in between, the
 // status shows the old limits, and the kubelet repeats the request.
 func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string, res *runtimeapi.LinuxContainerResources) error {
-	rec, err := c.records.Containers.Get(id)
+	rec, err := c.updatable(id)
 	if err != nil {
-		return fmt.Errorf("cannot update container: %w", err)
-	}
-	if rec.Removing || rec.State != record.ContainerCreated && rec.State != record.ContainerRunning || rec.StartError() != "" {
-		return fmt.Errorf("cannot update container %q: it is %s: %w", id, rec.State, errs.State)
+		return err
 	}
 	if err := c.checkUpdate("linux", mergeResources(rec.CurrentResources(), res), res); err != nil {
 		return err
@@ -76,18 +73,31 @@ func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string,
 	return nil
 }
 
+// updatable returns the record of a container whose limits can be changed.
+func (c *Containers) updatable(id string) (*record.Container, error) {
+	rec, err := c.records.Containers.Get(id)
+	if err != nil {
+		return nil, fmt.Errorf("cannot update container: %w", err)
+	}
+	if rec.Removing || rec.State != record.ContainerCreated && rec.State != record.ContainerRunning || rec.StartError() != "" {
+		return nil, fmt.Errorf("cannot update container %q: it is %s: %w", id, rec.State, errs.State)
+	}
+	return rec, nil
+}
+
 // UpdateLimits changes the limits of a container for an NRI plugin. It is no job: a plugin may ask
 // for it while the job of another container waits for that plugin, and so on in a circle.
 func (c *Containers) UpdateLimits(ctx context.Context, id string, change *runtimeapi.LinuxContainerResources) error {
+	// Before the call, too: one that is created has a call under way, which may wait for this one.
+	if _, err := c.updatable(id); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.limits.Kill)
 	defer cancel()
 	return call.Run(ctx, c.calls, id, "update container "+id, func(ctx context.Context) error {
-		rec, err := c.records.Container(id)
+		rec, err := c.updatable(id)
 		if err != nil {
 			return err
-		}
-		if rec.Removing || rec.State != record.ContainerCreated && rec.State != record.ContainerRunning || rec.StartError() != "" {
-			return fmt.Errorf("it is %s: %w", rec.State, errs.State)
 		}
 		next := mergeResources(rec.CurrentResources(), change)
 		if err := c.checkUpdate("linux", next, change); err != nil {

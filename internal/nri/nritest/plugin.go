@@ -39,21 +39,27 @@ type Plugin struct {
 	once   sync.Once
 }
 
-// Connect connects the plugin to a socket and waits until it is synchronised. It is disconnected at
+// Connect connects the plugin to a socket and waits until it is synchronized. It is disconnected at
 // the end of the test.
 func (p *Plugin) Connect(t testing.TB, socket string) {
 	t.Helper()
 	if err := p.TryConnect(t, socket); err != nil {
 		t.Fatalf("plugin %s: %v", p.Name, err)
 	}
+	p.AwaitSync(t)
+}
+
+// AwaitSync waits until the plugin is synchronized.
+func (p *Plugin) AwaitSync(t testing.TB) {
+	t.Helper()
 	select {
 	case <-p.synced:
 	case <-t.Context().Done():
-		t.Fatalf("plugin %s was not synchronised", p.Name)
+		t.Fatalf("plugin %s was not synchronized", p.Name)
 	}
 }
 
-// TryConnect is Connect for a plugin that may be refused. It does not wait for the synchronisation.
+// TryConnect is Connect for a plugin that may be refused. It does not wait for the synchronization.
 func (p *Plugin) TryConnect(t testing.TB, socket string) error {
 	p.synced = make(chan struct{})
 	index, name, found := strings.Cut(p.Name, "-")

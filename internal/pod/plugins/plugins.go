@@ -111,6 +111,14 @@ func (p *Plugins) Info() *nri.Info {
 	return p.host.Info()
 }
 
+// Warnings are limits of NRI, for people.
+func (p *Plugins) Warnings() []string {
+	if info := p.Info(); info != nil && info.Warning != "" {
+		return []string{info.Warning}
+	}
+	return nil
+}
+
 // Snapshot implements nri.Runtime. Exited containers are not listed, as plugins expect; their
 // removal is reported.
 func (p *Plugins) Snapshot(context.Context) ([]*api.PodSandbox, []*api.Container) {

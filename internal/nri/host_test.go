@@ -1,0 +1,285 @@
+package nri
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+
+	"github.com/berthrun/berth/internal/nri/nritest"
+)
+
+// TestMain is the plugin, where a Host has started this program as one.
+func TestMain(m *testing.M) {
+	if os.Getenv(api.PluginNameEnvVar) == "" {
+		os.Exit(m.Run())
+	}
+	p, err := stub.New(&launched{})
+	if err == nil {
+		err = p.Run(context.Background())
+	}
+	if err != nil {
+		os.Exit(1)
+	}
+}
+
+// launched adds its configuration to the environment of containers.
+type launched struct{ config string }
+
+func (l *launched) Configure(_ context.Context, config, runtime, _ string) (stub.EventMask, error) {
+	l.config = runtime + " " + strings.TrimSpace(config)
+	return 0, nil
+}
+
+func (l *launched) CreateContainer(context.Context, *api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	a := &api.ContainerAdjustment{}
+	a.AddEnv("CONFIG", l.config)
+	return a, nil, nil
+}
+
+// runtime has one pod and one container.
+type runtime struct {
+	mu      sync.Mutex
+	updated []string
+	evicted []string
+}
+
+func (r *runtime) Snapshot(context.Context) ([]*api.PodSandbox, []*api.Container) {
+	return []*api.PodSandbox{{Id: "p", Name: "pod"}}, []*api.Container{{Id: "c", PodSandboxId: "p", Name: "container"}}
+}
+
+func (r *runtime) Update(_ context.Context, update *api.ContainerUpdate) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.updated = append(r.updated, update.GetContainerId())
+	return nil
+}
+
+func (r *runtime) Evict(_ context.Context, id, reason string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.evicted = append(r.evicted, id+" "+reason)
+	return nil
+}
+
+func newHost(t *testing.T, dir string, registration, request time.Duration) *Host {
+	t.Helper()
+	h, err := New(Config{
+		Socket: filepath.Join(dir, "nri.sock"), PluginDir: filepath.Join(dir, "plugins"), ConfigDir: filepath.Join(dir, "conf"),
+		Registration: registration, Request: request, Version: "v1", Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func write(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLaunchedPlugins: the plugins of the directory are started with their configuration, and one
+// that does not register hinders nobody.
+func TestLaunchedPlugins(t *testing.T) {
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "conf", "10-self.conf"), "hello\n", 0o600)
+	write(t, filepath.Join(dir, "plugins", "README"), "not a program", 0o600)
+	write(t, filepath.Join(dir, "plugins", "20-ends"), "#!/bin/sh\nexit 1\n", 0o700)
+	if err := os.Symlink(self, filepath.Join(dir, "plugins", "10-self")); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	active, release, err := h.Hold(t.Context())
+	if !active || err != nil {
+		t.Fatalf("no plugin is connected: %v; %+v", err, h.Info())
+	}
+	created, err := h.CreateContainer(t.Context(), &api.PodSandbox{Id: "p"}, &api.Container{Id: "c2"})
+	release()
+	if err != nil || len(created.Adjust.GetEnv()) != 1 || created.Adjust.GetEnv()[0].GetValue() != "berth hello" {
+		t.Errorf("the plugin's answer: %v, %v", created, err)
+	}
+	if got := h.Info().Plugins; len(got) != 1 || got[0].Name != "10-self" || !got[0].Connected {
+		t.Errorf("shown plugins: %+v", got)
+	}
+}
+
+// TestBadPluginName: a program whose name is not INDEX-NAME is named at the start.
+func TestBadPluginName(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "plugins", "logger"), "#!/bin/sh\n", 0o700)
+	h := newHost(t, dir, time.Second, 20*time.Second)
+	err := h.Start(&runtime{})
+	if err == nil || !strings.Contains(err.Error(), "logger") || !strings.Contains(err.Error(), filepath.Join(dir, "plugins")) {
+		t.Errorf("Start: %v, want the program and its directory", err)
+	}
+	if active, release, err := h.Hold(t.Context()); active || err != nil {
+		t.Errorf("after a failed start, events wait or go out: %v, %v", active, err)
+	} else {
+		release()
+	}
+}
+
+// TestSocketOfAnother: a socket on which a program answers is left to it; one that nobody serves is
+// taken.
+func TestSocketOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	other, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(dir, "nri.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, dir, time.Second, 20*time.Second)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(h.Info().Warning, "another program serves") {
+		t.Errorf("no warning: %+v", h.Info())
+	}
+	h.Close()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", filepath.Join(dir, "nri.sock"))
+	if err != nil {
+		t.Fatalf("the other program's socket is gone: %v", err)
+	}
+	conn.Close()
+	other.(*net.UnixListener).SetUnlinkOnClose(false)
+	other.Close()
+	h = newHost(t, dir, time.Second, 20*time.Second)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	p := &nritest.Plugin{Name: "logger"}
+	p.Connect(t, filepath.Join(dir, "nri.sock"))
+	if got := p.Events(); !slices.Equal(got, []string{"Synchronize container:CONTAINER_UNKNOWN,pod"}) {
+		t.Errorf("events: %v", got)
+	}
+}
+
+// TestHoldKeepsPluginsOut: a plugin is not synchronized between an event and the change that it
+// reports.
+func TestHoldKeepsPluginsOut(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	_, release, err := h.Hold(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &nritest.Plugin{Name: "logger"}
+	if err := p.TryConnect(t, filepath.Join(dir, "nri.sock")); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Events(); len(got) > 0 || h.Active() {
+		t.Errorf("a plugin is synchronized while a goroutine holds: %v", got)
+	}
+	release()
+	p.AwaitSync(t)
+}
+
+// TestBadRegistrations: a plugin with an invalid name or index is refused and not shown as
+// connected, and the next one can connect.
+func TestBadRegistrations(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for _, name := range []string{"xx-logger", "100-logger"} {
+		p := &nritest.Plugin{Name: name}
+		if err := p.TryConnect(t, filepath.Join(dir, "nri.sock")); err == nil {
+			t.Errorf("plugin %q could connect", name)
+		}
+	}
+	// Bytes that are no frame of NRI.
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", filepath.Join(dir, "nri.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte(strings.Repeat("nonsense", 100))); err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	p := &nritest.Plugin{Name: "10-good"}
+	p.Connect(t, filepath.Join(dir, "nri.sock"))
+	for _, shown := range h.Info().Plugins {
+		if shown.Connected && shown.Name != "10-good" {
+			t.Errorf("shown as connected: %+v", shown)
+		}
+	}
+}
+
+// TestHangingSynchronization: a plugin that hangs in its synchronization is disconnected, with the
+// cause, and the next one can connect.
+func TestHangingSynchronization(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, dir, 20*time.Second, time.Second/2)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	ill := &nritest.Plugin{Name: "10-ill", OnEvent: func(context.Context, string, string) error {
+		<-t.Context().Done()
+		return nil
+	}}
+	if err := ill.TryConnect(t, filepath.Join(dir, "nri.sock")); err != nil {
+		t.Fatal(err)
+	}
+	good := &nritest.Plugin{Name: "20-good"}
+	good.Connect(t, filepath.Join(dir, "nri.sock"))
+	for _, shown := range h.Info().Plugins {
+		if shown.Name == "10-ill" && (shown.Connected || shown.LastEvent != "Synchronize") {
+			t.Errorf("berth shows %+v", shown)
+		}
+	}
+}
+
+// TestUpdatesAtSynchronization: what a plugin answers to its synchronization is done.
+func TestUpdatesAtSynchronization(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
+	r := &runtime{}
+	if err := h.Start(r); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	p := &nritest.Plugin{Name: "balancer", OnSync: func(_ []*api.PodSandbox, containers []*api.Container) []*api.ContainerUpdate {
+		return []*api.ContainerUpdate{{ContainerId: containers[0].GetId()}}
+	}}
+	p.Connect(t, filepath.Join(dir, "nri.sock"))
+	_, release, err := h.Hold(t.Context()) // waits for the end of the synchronization
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(r.updated, []string{"c"}) {
+		t.Errorf("updated: %v", r.updated)
+	}
+}
