@@ -65,7 +65,7 @@ func (h *Host) Do(ctx context.Context, others Others) {
 func (h *Host) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*Created, error) {
 	h.creates.Lock()
 	defer h.creates.Unlock()
-	h.table.clearFault()
+	_ = h.table.clearFault() // of another request
 	response, err := h.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: container})
 	if fault := h.table.clearFault(); fault != nil {
 		return nil, fault

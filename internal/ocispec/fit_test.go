@@ -27,8 +27,10 @@ func TestFit(t *testing.T) {
 		}
 	}
 	for field, change := range map[string]func(*specs.LinuxResources){
-		"hugepage_limits": func(r *specs.LinuxResources) { r.HugepageLimits = []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}} },
-		"unified":         func(r *specs.LinuxResources) { r.Unified = map[string]string{"memory.high": "1"} },
+		"hugepage_limits": func(r *specs.LinuxResources) {
+			r.HugepageLimits = []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}}
+		},
+		"unified": func(r *specs.LinuxResources) { r.Unified = map[string]string{"memory.high": "1"} },
 	} {
 		if err := Fit(with(change), Host{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s on a host without it: %v", field, err)
