@@ -142,7 +142,11 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 		// The engine kills the first process. The others end with it, or share the PID
 		// namespace of the pod and are in the container's cgroup. An engine that has lost the
 		// task of a container does not kill the first process either.
-		return errors.Join(e.kill(ctx, id, sig), obj.cgroups.Kill(ctx))
+		err := e.kill(ctx, id, sig)
+		if killErr := obj.cgroups.Kill(ctx); killErr != nil {
+			return errors.Join(killErr, errs.IgnoreNotFound(err)) // something runs on
+		}
+		return err
 	}
 	return obj.cgroups.Signal(sig)
 }
