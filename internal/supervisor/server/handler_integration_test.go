@@ -45,6 +45,9 @@ func TestHandler(t *testing.T) {
 	if !errors.As(err, &fault) || !strings.Contains(fmt.Sprint(err), `handler "test"`) || !strings.Contains(err.Error(), "/nope") {
 		t.Errorf("a program that is not there: %v", err)
 	}
+	if _, err := os.Stat(filepath.Join(h.dir, "logs", "noprogram.log")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the failed create has a log: %v", err)
+	}
 
 	h.run("box", "sleep 1000", withUser(1000))
 	out, stderr, code, err := h.exec("box", "echo hi; echo no >&2; cat /proc/self/cgroup; exit 9")

@@ -112,14 +112,22 @@ func (c *Container) create(ctx context.Context, runtime runtime, plan *ociruntim
 		c.console = ends.Receiver
 		c.mu.Unlock()
 	}
-	if err := c.openPump(ctx); err != nil {
-		return err
+	// What a program prints when its create fails is in the error, and not in the container's log.
+	if !runtime.Prints() {
+		if err := c.openPump(ctx); err != nil {
+			return err
+		}
 	}
 	pid, release, err := runtime.Create(ctx, plan, &ends.StdIO)
 	if err != nil {
 		return err
 	}
 	defer release()
+	if runtime.Prints() {
+		if err := c.openPump(ctx); err != nil {
+			return err
+		}
+	}
 	c.set.logStarter(plan)
 	return c.recordCreated(ctx, pid, plan)
 }

@@ -21,6 +21,8 @@ import (
 // called once the process is open. Resume completes a Start that a predecessor has begun; fifo is
 // what that one gave to Starting.Hold, nil when it is lost or when there was none.
 type runtime interface {
+	// Prints reports whether Create may write to the container's streams itself.
+	Prints() bool
 	Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error)
 	Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error)
 	Start(ctx context.Context, s *ociruntime.Starting) error
@@ -45,6 +47,8 @@ func (c *Container) runtime() (runtime, error) { return c.set.runtimeOf(c.snapsh
 
 // ownRuntime is the supervisor itself: it is the parent of what it starts.
 type ownRuntime struct{ *ociruntime.Runtime }
+
+func (o ownRuntime) Prints() bool { return false }
 
 func (o ownRuntime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error) {
 	pid, err = o.Runtime.Create(ctx, p, io)
@@ -73,6 +77,8 @@ func (o ownRuntime) Update(_ context.Context, id string, res *specs.LinuxResourc
 
 // programRuntime is the program of a handler.
 type programRuntime struct{ *ocicommand.Runtime }
+
+func (p programRuntime) Prints() bool { return true }
 
 func (p programRuntime) Resume(ctx context.Context, s *ociruntime.Starting, _ *os.File) error {
 	if s.Pidfd == nil {
