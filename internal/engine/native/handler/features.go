@@ -56,6 +56,15 @@ type answered struct {
 	at    time.Time
 }
 
+// holds reports whether the program need not be asked again. now is that of Prober.Now: a program that works
+// and has no command features is asked once a minute, not for each pod.
+func (a answered) holds(now bool) bool {
+	if a.facts.Fault == "" {
+		return true
+	}
+	return time.Since(a.at) < faultLife && (!now || !a.facts.Broken)
+}
+
 // file identifies a version of a program.
 type file struct {
 	path    string
@@ -75,12 +84,12 @@ func (p *Prober) All(t Table) {
 
 // Of returns the facts of a handler's program, the zero value for berth itself. A fault may be one minute
 // old.
-func (p *Prober) Of(h *Handler) Facts { return p.of(h, faultLife) }
+func (p *Prober) Of(h *Handler) Facts { return p.of(h, false) }
 
-// Now is Of for facts whose fault is not old.
-func (p *Prober) Now(h *Handler) Facts { return p.of(h, 0) }
+// Now is Of, but asks a program again that could not be used when it was asked last.
+func (p *Prober) Now(h *Handler) Facts { return p.of(h, true) }
 
-func (p *Prober) of(h *Handler, life time.Duration) Facts {
+func (p *Prober) of(h *Handler, now bool) Facts {
 	if h == nil || h.Kind != OCI {
 		return Facts{}
 	}
@@ -95,7 +104,7 @@ func (p *Prober) of(h *Handler, life time.Duration) Facts {
 	p.mu.Lock()
 	last, known := p.known[this]
 	p.mu.Unlock()
-	if known && (!last.facts.Broken || time.Since(last.at) < life) {
+	if known && last.holds(now) {
 		return last.facts
 	}
 	facts := ask(h)

@@ -89,6 +89,42 @@ func TestFaultsPass(t *testing.T) {
 	}
 }
 
+// Features that were not known once are asked for again, a minute later at the earliest.
+func TestUnknownFeaturesAreAskedForAgain(t *testing.T) {
+	h := program(t, `echo asked >> "$0.asked"
+case "$1" in --version) echo runtime 1.2;; *) [ -e "$0.well" ] || exit 1; echo '{"mountOptions":["rro"]}';; esac`)
+	var p Prober
+	if facts := p.Of(h); facts.Broken || facts.Fault == "" {
+		t.Errorf("a program whose features fail: %+v", facts)
+	}
+	if err := os.WriteFile(h.Path+".well", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p.Of(h); p.Now(h).RecursiveReadOnly || timesAsked(h) != 2 {
+		t.Errorf("it was asked %d times in the first minute", timesAsked(h))
+	}
+	age(&p, faultLife)
+	if facts := p.Of(h); facts.Fault != "" || !facts.RecursiveReadOnly {
+		t.Errorf("a program whose features are known after a minute: %+v", facts)
+	}
+}
+
+// age lets the answers of all programs be older.
+func age(p *Prober, by time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, a := range p.known {
+		a.at = a.at.Add(-by)
+		p.known[key] = a
+	}
+}
+
+// timesAsked returns how often a program was run that adds a line "asked" to a file.
+func timesAsked(h *Handler) int {
+	data, _ := os.ReadFile(h.Path + ".asked")
+	return strings.Count(string(data), "asked")
+}
+
 // FuzzFeatures: an answer that is refused gives no feature.
 func FuzzFeatures(f *testing.F) {
 	f.Add([]byte(`{"mountOptions":["rro"],"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}`))
@@ -104,15 +140,11 @@ func FuzzFeatures(f *testing.F) {
 // A program is asked once, and again after it has changed. It may vanish, and come back.
 func TestFactsFollowTheFile(t *testing.T) {
 	h := program(t, `echo asked >> "$0.asked"; echo '{}'`)
-	asked := func() int {
-		data, _ := os.ReadFile(h.Path + ".asked")
-		return strings.Count(string(data), "asked")
-	}
 	var p Prober
 	for range 3 {
 		p.All(Table{Handlers: map[string]Handler{"x": *h}})
 	}
-	if n := asked(); n != 2 { // --version and features
+	if n := timesAsked(h); n != 2 { // --version and features
 		t.Errorf("it was asked %d times", n)
 	}
 	away := h.Path + ".away"
@@ -128,8 +160,8 @@ func TestFactsFollowTheFile(t *testing.T) {
 	if err := os.Chtimes(h.Path, time.Now(), time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if facts := p.Of(h); facts.Broken || asked() != 4 {
-		t.Errorf("a program that has come back: %+v, asked %d times", facts, asked())
+	if facts := p.Of(h); facts.Broken || timesAsked(h) != 4 {
+		t.Errorf("a program that has come back: %+v, asked %d times", facts, timesAsked(h))
 	}
 	if err := os.Chmod(h.Path, 0o644); err != nil {
 		t.Fatal(err)
