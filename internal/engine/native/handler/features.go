@@ -44,14 +44,19 @@ type Facts struct {
 // faultLife is how long a fault holds before the program is asked again: a busy host may be the cause.
 const faultLife = time.Minute
 
-// Prober asks programs for their facts, once for each version of a file. The zero value is ready.
+// Prober asks the programs of handlers for their facts, once for each version of a file. The zero value is
+// ready.
 type Prober struct {
 	mu    sync.Mutex
-	known map[file]answered
+	known map[asked]answered
 }
 
-// answered is what a program said, and when.
+// asked is what an answer depends on, beside the version of the file.
+type asked struct{ name, path, args string }
+
+// answered is what a version of a program said, and when.
 type answered struct {
+	file  file
 	facts Facts
 	at    time.Time
 }
@@ -65,9 +70,8 @@ func (a answered) holds(now bool) bool {
 	return time.Since(a.at) < faultLife && (!now || !a.facts.Broken)
 }
 
-// file identifies a version of a program.
+// file identifies a version of a program's file.
 type file struct {
-	path    string
 	inode   uint64
 	size    int64
 	changed time.Time
@@ -75,11 +79,11 @@ type file struct {
 
 // All asks all programs of a table, at the same time.
 func (p *Prober) All(t Table) {
-	var asked sync.WaitGroup
+	var all sync.WaitGroup
 	for _, h := range t.Handlers {
-		asked.Go(func() { p.Of(&h) })
+		all.Go(func() { p.Of(&h) })
 	}
-	asked.Wait()
+	all.Wait()
 }
 
 // Of returns the facts of a handler's program, the zero value for berth itself. A fault may be one minute
@@ -100,20 +104,21 @@ func (p *Prober) of(h *Handler, now bool) Facts {
 	if err != nil {
 		return Facts{Fault: err.Error(), Broken: true}
 	}
-	this := file{h.Path, info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}
+	this := file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}
+	key := asked{h.Name, h.Path, strings.Join(h.Args, "\x00")}
 	p.mu.Lock()
-	last, known := p.known[this]
+	last, known := p.known[key]
 	p.mu.Unlock()
-	if known && last.holds(now) {
+	if known && last.file == this && last.holds(now) {
 		return last.facts
 	}
 	facts := ask(h)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known == nil {
-		p.known = map[file]answered{}
+		p.known = map[asked]answered{}
 	}
-	p.known[this] = answered{facts, time.Now()}
+	p.known[key] = answered{this, facts, time.Now()}
 	return facts
 }
 

@@ -109,6 +109,27 @@ case "$1" in --version) echo runtime 1.2;; *) [ -e "$0.well" ] || exit 1; echo '
 	}
 }
 
+// Two handlers with one program have facts of their own: their arguments may change its answers.
+func TestHandlersWithOneProgram(t *testing.T) {
+	plain := program(t, `case "$1" in --all) echo '{"mountOptions":["rro"]}';; *) echo no such option >&2; exit 1;; esac`)
+	all := *plain
+	all.Name, all.Args = "y", []string{"--all"}
+	var p Prober
+	for range 2 {
+		if facts := p.Of(plain); !facts.Broken || !strings.Contains(facts.Fault, `handler "x"`) {
+			t.Errorf("without the argument: %+v", facts)
+		}
+		if facts := p.Of(&all); facts.Fault != "" || !facts.RecursiveReadOnly {
+			t.Errorf("with the argument: %+v", facts)
+		}
+	}
+	other := *plain
+	other.Name = "z"
+	if facts := p.Of(&other); !strings.Contains(facts.Fault, `handler "z"`) {
+		t.Errorf("another name: %+v", facts)
+	}
+}
+
 // age lets the answers of all programs be older.
 func age(p *Prober, by time.Duration) {
 	p.mu.Lock()
