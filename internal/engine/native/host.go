@@ -33,11 +33,11 @@ func (e *Engine) hostWarnings() []string {
 	return append(warnings, e.handlerWarnings(e.rules())...)
 }
 
-// handlerWarnings are the faults of handlers.
+// handlerWarnings are the faults of handlers. As all that Status reports, they wait for no program.
 func (e *Engine) handlerWarnings(rules *Rules) []string {
 	var warnings []string
 	for _, named := range rules.Handlers.List()[1:] { // the default one has a name, too
-		if fault := e.programs.Of(named.Handler).Fault; fault != "" {
+		if fault := e.programs.Last(named.Handler).Fault; fault != "" {
 			warnings = append(warnings, fault)
 		}
 	}
@@ -52,7 +52,7 @@ func (e *Engine) notices() notice.Notices {
 func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
 	var list []*runtimeapi.RuntimeHandler
 	for _, named := range e.rules().Handlers.List() {
-		rro, userns := e.featuresOf(named.Handler)
+		rro, userns := e.featuresOf(named.Handler, e.programs.Last(named.Handler))
 		list = append(list, &runtimeapi.RuntimeHandler{Name: named.Name, Features: &runtimeapi.RuntimeHandlerFeatures{
 			RecursiveReadOnlyMounts: rro, UserNamespaces: userns,
 		}})
@@ -61,13 +61,12 @@ func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
 }
 
 // featuresOf returns whether containers of a handler can have recursive read-only mounts, and whether its
-// pods can have user namespaces. nil is berth itself.
-func (e *Engine) featuresOf(h *handler.Handler) (recursiveReadOnly, userNamespaces bool) {
+// pods can have user namespaces. facts are those of its program. nil is berth itself.
+func (e *Engine) featuresOf(h *handler.Handler, facts handler.Facts) (recursiveReadOnly, userNamespaces bool) {
 	recursiveReadOnly, userNamespaces = e.host.RecursiveReadOnly, e.userns.Supported() == nil
 	if h.Program() == nil {
 		return recursiveReadOnly, userNamespaces
 	}
-	facts := e.programs.Of(h)
 	return recursiveReadOnly && facts.RecursiveReadOnly, userNamespaces && facts.IDMapped
 }
 
@@ -77,7 +76,7 @@ func (e *Engine) handlerInfo() []engine.HandlerInfo {
 	for _, named := range e.rules().Handlers.List() {
 		info := engine.HandlerInfo{Name: named.Name}
 		if h := named.Handler; h != nil {
-			facts := e.programs.Of(h)
+			facts := e.programs.Last(h)
 			info.Kind, info.Path, info.Version, info.Fault = string(h.Kind), h.Path, facts.Version, facts.Fault
 		}
 		all = append(all, info)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,6 +128,50 @@ func TestHandlersWithOneProgram(t *testing.T) {
 	other.Name = "z"
 	if facts := p.Of(&other); !strings.Contains(facts.Fault, `handler "z"`) {
 		t.Errorf("another name: %+v", facts)
+	}
+}
+
+// Last has the facts of before while the program is asked again, also by concurrent callers and when it hangs.
+func TestLastDoesNotWait(t *testing.T) {
+	h := program(t, `echo asked >> "$0.asked"
+if [ -e "$0.fifo" ]; then read line < "$0.fifo"; fi
+case "$1" in --version) [ -e "$0.old" ] && echo runtime 2 || echo runtime 1;; *) echo '{"mountOptions":["rro"]}';; esac`)
+	var p Prober
+	want := p.Of(h)
+	if want.Fault != "" || p.Last(h) != want {
+		t.Fatalf("%+v", want)
+	}
+	if err := syscall.Mkfifo(h.Path+".fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(h.Path, time.Now(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if facts := p.Last(h); facts != want {
+			t.Fatalf("while it is asked again: %+v, want %+v", facts, want)
+		}
+	}
+	// The first answer waits until this opens the FIFO for it, and the second one finds none.
+	fifo, err := os.OpenFile(h.Path+".fifo", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(h.Path+".fifo", h.Path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if n := timesAsked(h); n != 3 {
+		t.Errorf("it was asked %d times, 2 before its change", n)
+	}
+	if _, err := fifo.WriteString("go\n"); err != nil {
+		t.Fatal(err)
+	}
+	fifo.Close()
+	for p.Last(h).Version != "runtime 2" {
+		if t.Context().Err() != nil || p.Last(h).Fault != "" {
+			t.Fatalf("%+v", p.Last(h))
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
