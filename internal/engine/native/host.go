@@ -125,14 +125,34 @@ func (e *Engine) handlerOf(spec *engine.SandboxSpec) (*handler.Handler, error) {
 	if facts.Broken {
 		return nil, fmt.Errorf("unable to get OCI runtime: %s: %w", facts.Fault, errs.Unavailable)
 	}
-	if h.Program() != nil && !facts.IDMapped && request.HasUserNamespace(spec.Config) {
-		return nil, fmt.Errorf("config.linux.security_context.namespace_options.userns_options: handler %q (%s) cannot map the ids of mounts: %w",
-			h.Name, h.Path, errs.Unsupported)
+	if h.Program() != nil && request.HasUserNamespace(spec.Config) {
+		if err := checkUserNamespace(h, facts, spec.Config); err != nil {
+			return nil, err
+		}
 	}
 	if h.Name == "" {
 		return nil, nil //nolint:nilnil // berth itself, which most sandboxes have
 	}
 	return h, nil
+}
+
+// checkUserNamespace returns an error of kind Unsupported when a program lacks what a pod with a user namespace
+// needs. /sys of its containers is the host's when they share its network: then only rro makes all of it
+// read-only.
+func checkUserNamespace(h *handler.Handler, facts handler.Facts, config *runtimeapi.PodSandboxConfig) error {
+	lack := ""
+	switch {
+	case !facts.IDMapped:
+		lack = "cannot map the ids of mounts"
+	case request.HostNetwork(config) && !facts.RecursiveReadOnly:
+		lack = "cannot make mounts read-only with all below them (rro), which /sys needs in pods with the host's network"
+	default:
+		return nil
+	}
+	if facts.Fault != "" {
+		lack += " (" + facts.Fault + ")"
+	}
+	return fmt.Errorf("config.linux.security_context.namespace_options.userns_options: handler %q (%s) %s: %w", h.Name, h.Path, lack, errs.Unsupported)
 }
 
 func (e *Engine) features() *runtimeapi.RuntimeFeatures {
