@@ -148,7 +148,8 @@ func questionOf(h *Handler) (*question, Facts) {
 		return nil, Facts{Fault: err.Error(), Broken: true}
 	}
 	return &question{
-		h, asked{h.Name, h.Path, strings.Join(h.Args, "\x00")},
+		h,
+		asked{h.Name, h.Path, strings.Join(h.Args, "\x00")},
 		file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()},
 	}, Facts{}
 }
