@@ -43,7 +43,7 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
 	}
-	in.Host.RecursiveReadOnly, _ = e.featuresOf(spec.Sandbox.Handler)
+	in.Host.RecursiveReadOnly, _ = e.featuresOf(spec.Sandbox.Handler, e.programs.Of(spec.Sandbox.Handler))
 	if in.Files, err = podfiles.Mounted(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""); err != nil {
 		return in, err
 	}

@@ -33,11 +33,11 @@ func (e *Engine) hostWarnings() []string {
 	return append(warnings, e.handlerWarnings(e.rules())...)
 }
 
-// handlerWarnings are the faults of handlers.
+// handlerWarnings are the faults of handlers. As all that Status reports, they wait for no program.
 func (e *Engine) handlerWarnings(rules *Rules) []string {
 	var warnings []string
 	for _, named := range rules.Handlers.List()[1:] { // the default one has a name, too
-		if fault := e.programs.Of(named.Handler).Fault; fault != "" {
+		if fault := e.programs.Last(named.Handler).Fault; fault != "" {
 			warnings = append(warnings, fault)
 		}
 	}
@@ -52,7 +52,7 @@ func (e *Engine) notices() notice.Notices {
 func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
 	var list []*runtimeapi.RuntimeHandler
 	for _, named := range e.rules().Handlers.List() {
-		rro, userns := e.featuresOf(named.Handler)
+		rro, userns := e.featuresOf(named.Handler, e.programs.Last(named.Handler))
 		list = append(list, &runtimeapi.RuntimeHandler{Name: named.Name, Features: &runtimeapi.RuntimeHandlerFeatures{
 			RecursiveReadOnlyMounts: rro, UserNamespaces: userns,
 		}})
@@ -61,13 +61,12 @@ func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
 }
 
 // featuresOf returns whether containers of a handler can have recursive read-only mounts, and whether its
-// pods can have user namespaces. nil is berth itself.
-func (e *Engine) featuresOf(h *handler.Handler) (recursiveReadOnly, userNamespaces bool) {
+// pods can have user namespaces. facts are those of its program. nil is berth itself.
+func (e *Engine) featuresOf(h *handler.Handler, facts handler.Facts) (recursiveReadOnly, userNamespaces bool) {
 	recursiveReadOnly, userNamespaces = e.host.RecursiveReadOnly, e.userns.Supported() == nil
 	if h.Program() == nil {
 		return recursiveReadOnly, userNamespaces
 	}
-	facts := e.programs.Of(h)
 	return recursiveReadOnly && facts.RecursiveReadOnly, userNamespaces && facts.IDMapped
 }
 
@@ -77,7 +76,7 @@ func (e *Engine) handlerInfo() []engine.HandlerInfo {
 	for _, named := range e.rules().Handlers.List() {
 		info := engine.HandlerInfo{Name: named.Name}
 		if h := named.Handler; h != nil {
-			facts := e.programs.Of(h)
+			facts := e.programs.Last(h)
 			info.Kind, info.Path, info.Version, info.Fault = string(h.Kind), h.Path, facts.Version, facts.Fault
 		}
 		all = append(all, info)
@@ -126,14 +125,34 @@ func (e *Engine) handlerOf(spec *engine.SandboxSpec) (*handler.Handler, error) {
 	if facts.Broken {
 		return nil, fmt.Errorf("unable to get OCI runtime: %s: %w", facts.Fault, errs.Unavailable)
 	}
-	if h.Program() != nil && !facts.IDMapped && request.HasUserNamespace(spec.Config) {
-		return nil, fmt.Errorf("config.linux.security_context.namespace_options.userns_options: handler %q (%s) cannot map the ids of mounts: %w",
-			h.Name, h.Path, errs.Unsupported)
+	if h.Program() != nil && request.HasUserNamespace(spec.Config) {
+		if err := checkUserNamespace(h, facts, spec.Config); err != nil {
+			return nil, err
+		}
 	}
 	if h.Name == "" {
 		return nil, nil //nolint:nilnil // berth itself, which most sandboxes have
 	}
 	return h, nil
+}
+
+// checkUserNamespace returns an error of kind Unsupported when a program lacks what a pod with a user namespace
+// needs. /sys of its containers is the host's when they share its network: then only rro makes all of it
+// read-only.
+func checkUserNamespace(h *handler.Handler, facts handler.Facts, config *runtimeapi.PodSandboxConfig) error {
+	lack := ""
+	switch {
+	case !facts.IDMapped:
+		lack = "cannot map the ids of mounts"
+	case request.HostNetwork(config) && !facts.RecursiveReadOnly:
+		lack = "cannot make mounts read-only with all below them (rro), which /sys needs in pods with the host's network"
+	default:
+		return nil
+	}
+	if facts.Fault != "" {
+		lack += " (" + facts.Fault + ")"
+	}
+	return fmt.Errorf("config.linux.security_context.namespace_options.userns_options: handler %q (%s) %s: %w", h.Name, h.Path, lack, errs.Unsupported)
 }
 
 func (e *Engine) features() *runtimeapi.RuntimeFeatures {

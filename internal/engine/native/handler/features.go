@@ -17,6 +17,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 const (
@@ -44,21 +47,36 @@ type Facts struct {
 // faultLife is how long a fault holds before the program is asked again: a busy host may be the cause.
 const faultLife = time.Minute
 
-// Prober asks programs for their facts, once for each version of a file. The zero value is ready.
+// Prober asks the programs of handlers for their facts, once for each version of a file. The zero value is
+// ready.
 type Prober struct {
 	mu    sync.Mutex
-	known map[file]answered
+	known map[asked]answered
+	// asking lets concurrent callers share one run of a program, also one that hangs.
+	asking singleflight.Group
 }
 
-// answered is what a program said, and when.
+// asked is what an answer depends on, beside the version of the file.
+type asked struct{ name, path, args string }
+
+// answered is what a version of a program said, and when.
 type answered struct {
+	file  file
 	facts Facts
 	at    time.Time
 }
 
-// file identifies a version of a program.
+// holds reports whether the program need not be asked again. now is that of Prober.Now: a program that works
+// and has no command features is asked once a minute, not for each pod.
+func (a answered) holds(now bool) bool {
+	if a.facts.Fault == "" {
+		return true
+	}
+	return time.Since(a.at) < faultLife && (!now || !a.facts.Broken)
+}
+
+// file identifies a version of a program's file.
 type file struct {
-	path    string
 	inode   uint64
 	size    int64
 	changed time.Time
@@ -66,46 +84,102 @@ type file struct {
 
 // All asks all programs of a table, at the same time.
 func (p *Prober) All(t Table) {
-	var asked sync.WaitGroup
+	var all sync.WaitGroup
 	for _, h := range t.Handlers {
-		asked.Go(func() { p.Of(&h) })
+		all.Go(func() { p.Of(&h) })
 	}
-	asked.Wait()
+	all.Wait()
 }
 
 // Of returns the facts of a handler's program, the zero value for berth itself. A fault may be one minute
 // old.
-func (p *Prober) Of(h *Handler) Facts { return p.of(h, faultLife) }
+func (p *Prober) Of(h *Handler) Facts { return p.of(h, false) }
 
-// Now is Of for facts whose fault is not old.
-func (p *Prober) Now(h *Handler) Facts { return p.of(h, 0) }
+// Now is Of, but asks a program again that could not be used when it was asked last.
+func (p *Prober) Now(h *Handler) Facts { return p.of(h, true) }
 
-func (p *Prober) of(h *Handler, life time.Duration) Facts {
+func (p *Prober) of(h *Handler, now bool) Facts {
+	q, fault := questionOf(h)
+	if q == nil {
+		return fault
+	}
+	last, known := p.answer(q.key)
+	if known && last.file == q.file && last.holds(now) {
+		return last.facts
+	}
+	return (<-p.askAgain(q)).Val.(Facts)
+}
+
+// Last returns the last facts of a handler's program, and does not wait for it. Where Of would ask the
+// program, Last lets it be asked in the background, for a later call.
+func (p *Prober) Last(h *Handler) Facts {
+	q, fault := questionOf(h)
+	if q == nil {
+		return fault
+	}
+	last, known := p.answer(q.key)
+	if known && last.file == q.file && last.holds(false) {
+		return last.facts
+	}
+	p.askAgain(q)
+	if !known {
+		return Facts{Fault: fmt.Sprintf("handler %q: the features of %s are not known yet, so it has none", h.Name, h.Path)}
+	}
+	return last.facts
+}
+
+// question is a version of a handler's program.
+type question struct {
+	handler *Handler
+	key     asked
+	file    file
+}
+
+// questionOf returns nil and the facts of a handler whose program is not there, or that has none.
+func questionOf(h *Handler) (*question, Facts) {
 	if h == nil || h.Kind != OCI {
-		return Facts{}
+		return nil, Facts{}
 	}
 	if err := h.Check(); err != nil {
-		return Facts{Fault: err.Error(), Broken: true}
+		return nil, Facts{Fault: err.Error(), Broken: true}
 	}
 	info, err := os.Stat(h.Path)
 	if err != nil {
-		return Facts{Fault: err.Error(), Broken: true}
+		return nil, Facts{Fault: err.Error(), Broken: true}
 	}
-	this := file{h.Path, info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}
-	p.mu.Lock()
-	last, known := p.known[this]
-	p.mu.Unlock()
-	if known && (!last.facts.Broken || time.Since(last.at) < life) {
-		return last.facts
-	}
-	facts := ask(h)
+	return &question{
+		h,
+		asked{h.Name, h.Path, strings.Join(h.Args, "\x00")},
+		file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()},
+	}, Facts{}
+}
+
+func (p *Prober) answer(key asked) (last answered, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.known == nil {
-		p.known = map[file]answered{}
-	}
-	p.known[this] = answered{facts, time.Now()}
-	return facts
+	last, known = p.known[key]
+	return last, known
+}
+
+// askAgain asks a program, unless that is under way. The Facts come from the channel, which no one need read.
+func (p *Prober) askAgain(q *question) <-chan singleflight.Result {
+	return p.asking.DoChan(fmt.Sprintf("%q %v", q.key, q.file), func() (any, error) {
+		var facts Facts
+		// singleflight would end the process for a panic.
+		if err := errs.Guard("the question for the features of handler "+q.key.name, func() error {
+			facts = ask(q.handler)
+			return nil
+		}); err != nil {
+			facts = Facts{Fault: err.Error(), Broken: true}
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.known == nil {
+			p.known = map[asked]answered{}
+		}
+		p.known[q.key] = answered{q.file, facts, time.Now()}
+		return facts, nil
+	})
 }
 
 // ask runs the program. One without the command features (crun before 1.9) has none that is known.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +90,107 @@ func TestFaultsPass(t *testing.T) {
 	}
 }
 
+// Features that were not known once are asked for again, a minute later at the earliest.
+func TestUnknownFeaturesAreAskedForAgain(t *testing.T) {
+	h := program(t, `echo asked >> "$0.asked"
+case "$1" in --version) echo runtime 1.2;; *) [ -e "$0.well" ] || exit 1; echo '{"mountOptions":["rro"]}';; esac`)
+	var p Prober
+	if facts := p.Of(h); facts.Broken || facts.Fault == "" {
+		t.Errorf("a program whose features fail: %+v", facts)
+	}
+	if err := os.WriteFile(h.Path+".well", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p.Of(h); p.Now(h).RecursiveReadOnly || timesAsked(h) != 2 {
+		t.Errorf("it was asked %d times in the first minute", timesAsked(h))
+	}
+	age(&p, faultLife)
+	if facts := p.Of(h); facts.Fault != "" || !facts.RecursiveReadOnly {
+		t.Errorf("a program whose features are known after a minute: %+v", facts)
+	}
+}
+
+// Two handlers with one program have facts of their own: their arguments may change its answers.
+func TestHandlersWithOneProgram(t *testing.T) {
+	plain := program(t, `case "$1" in --all) echo '{"mountOptions":["rro"]}';; *) echo no such option >&2; exit 1;; esac`)
+	all := *plain
+	all.Name, all.Args = "y", []string{"--all"}
+	var p Prober
+	for range 2 {
+		if facts := p.Of(plain); !facts.Broken || !strings.Contains(facts.Fault, `handler "x"`) {
+			t.Errorf("without the argument: %+v", facts)
+		}
+		if facts := p.Of(&all); facts.Fault != "" || !facts.RecursiveReadOnly {
+			t.Errorf("with the argument: %+v", facts)
+		}
+	}
+	other := *plain
+	other.Name = "z"
+	if facts := p.Of(&other); !strings.Contains(facts.Fault, `handler "z"`) {
+		t.Errorf("another name: %+v", facts)
+	}
+}
+
+// Last has the facts of before while the program is asked again, also by concurrent callers and when it hangs.
+func TestLastDoesNotWait(t *testing.T) {
+	h := program(t, `echo asked >> "$0.asked"
+if [ -e "$0.fifo" ]; then read line < "$0.fifo"; fi
+case "$1" in --version) [ -e "$0.old" ] && echo runtime 2 || echo runtime 1;; *) echo '{"mountOptions":["rro"]}';; esac`)
+	var p Prober
+	want := p.Of(h)
+	if want.Fault != "" || p.Last(h) != want {
+		t.Fatalf("%+v", want)
+	}
+	if err := syscall.Mkfifo(h.Path+".fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(h.Path, time.Now(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if facts := p.Last(h); facts != want {
+			t.Fatalf("while it is asked again: %+v, want %+v", facts, want)
+		}
+	}
+	// The first answer waits until this opens the FIFO for it, and the second one finds none.
+	fifo, err := os.OpenFile(h.Path+".fifo", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(h.Path+".fifo", h.Path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if n := timesAsked(h); n != 3 {
+		t.Errorf("it was asked %d times, 2 before its change", n)
+	}
+	if _, err := fifo.WriteString("go\n"); err != nil {
+		t.Fatal(err)
+	}
+	fifo.Close()
+	for p.Last(h).Version != "runtime 2" {
+		if t.Context().Err() != nil || p.Last(h).Fault != "" {
+			t.Fatalf("%+v", p.Last(h))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// age lets the answers of all programs be older.
+func age(p *Prober, by time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, a := range p.known {
+		a.at = a.at.Add(-by)
+		p.known[key] = a
+	}
+}
+
+// timesAsked returns how often a program was run that adds a line "asked" to a file.
+func timesAsked(h *Handler) int {
+	data, _ := os.ReadFile(h.Path + ".asked")
+	return strings.Count(string(data), "asked")
+}
+
 // FuzzFeatures: an answer that is refused gives no feature.
 func FuzzFeatures(f *testing.F) {
 	f.Add([]byte(`{"mountOptions":["rro"],"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}`))
@@ -104,15 +206,11 @@ func FuzzFeatures(f *testing.F) {
 // A program is asked once, and again after it has changed. It may vanish, and come back.
 func TestFactsFollowTheFile(t *testing.T) {
 	h := program(t, `echo asked >> "$0.asked"; echo '{}'`)
-	asked := func() int {
-		data, _ := os.ReadFile(h.Path + ".asked")
-		return strings.Count(string(data), "asked")
-	}
 	var p Prober
 	for range 3 {
 		p.All(Table{Handlers: map[string]Handler{"x": *h}})
 	}
-	if n := asked(); n != 2 { // --version and features
+	if n := timesAsked(h); n != 2 { // --version and features
 		t.Errorf("it was asked %d times", n)
 	}
 	away := h.Path + ".away"
@@ -128,8 +226,8 @@ func TestFactsFollowTheFile(t *testing.T) {
 	if err := os.Chtimes(h.Path, time.Now(), time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if facts := p.Of(h); facts.Broken || asked() != 4 {
-		t.Errorf("a program that has come back: %+v, asked %d times", facts, asked())
+	if facts := p.Of(h); facts.Broken || timesAsked(h) != 4 {
+		t.Errorf("a program that has come back: %+v, asked %d times", facts, timesAsked(h))
 	}
 	if err := os.Chmod(h.Path, 0o644); err != nil {
 		t.Fatal(err)

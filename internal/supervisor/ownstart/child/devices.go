@@ -70,14 +70,8 @@ func (c *container) makeDevice(d *order.Device) error {
 		return err
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	isDevice := d.Mode&unix.S_IFMT != unix.S_IFIFO
-	//nolint:unconvert // both are shorter on some architectures
-	if uint64(st.Mode)&unix.S_IFMT != d.Mode&unix.S_IFMT || isDevice && uint64(st.Rdev) != number {
-		return errors.New("something else is in its place")
+	if err := checkNode(fd, d); err != nil {
+		return fmt.Errorf("something else is in its place: %w", err)
 	}
 	if d.UID == 0 && d.GID == 0 {
 		return nil
@@ -88,10 +82,40 @@ func (c *container) makeDevice(d *order.Device) error {
 	return nil
 }
 
+// checkNode returns an error when a descriptor is not of the device that the order has.
+func checkNode(fd int, d *order.Device) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	mode, number := uint64(st.Mode), uint64(st.Rdev) //nolint:unconvert // both are shorter on some architectures
+	isDevice := d.Mode&unix.S_IFMT != unix.S_IFIFO
+	if mode&unix.S_IFMT == d.Mode&unix.S_IFMT && (!isDevice || number == unix.Mkdev(uint32(d.Major), uint32(d.Minor))) {
+		return nil
+	}
+	return fmt.Errorf("it is %s %d:%d, not %s %d:%d", typeOf(mode), unix.Major(number), unix.Minor(number), typeOf(d.Mode), d.Major, d.Minor)
+}
+
+// typeOf names the type of a file.
+func typeOf(mode uint64) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+		return "character device"
+	case unix.S_IFBLK:
+		return "block device"
+	case unix.S_IFIFO:
+		return "FIFO"
+	}
+	return "another file"
+}
+
 // mountDevice mounts a node of the host on a file that it makes. Nothing but that file is at the path,
 // unless the image has something there.
 func (c *container) mountDevice(d *order.Device, node int) error {
 	defer unix.Close(node)
+	if err := checkNode(node, d); err != nil {
+		return fmt.Errorf("the host's node at its path is another one: %w", err)
+	}
 	dir, base, err := c.makeParent(d.Path)
 	if err != nil {
 		return fmt.Errorf("make its directory: %w", err)

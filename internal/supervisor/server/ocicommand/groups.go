@@ -9,14 +9,27 @@ import (
 	"time"
 )
 
-// helpTimeout bounds `exec --help`.
-const helpTimeout = 5 * time.Second
+const (
+	// helpTimeout bounds `exec --help`.
+	helpTimeout = 5 * time.Second
+	// helpRetry is how long a failure of it holds: a busy host may be the cause.
+	helpRetry = time.Minute
+)
 
 // abilities are what programs can do, by their files.
 type abilities struct {
 	mu    sync.Mutex
-	known map[executableFile]groups
+	known map[executableFile]helped
 }
+
+// helped is what the help of a program says.
+type helped struct {
+	groups groups
+	// retry is when a program whose help failed is asked again, the zero value for never.
+	retry time.Time
+}
+
+func (h helped) holds() bool { return h.retry.IsZero() || time.Now().Before(h.retry) }
 
 // groups is how a program can start an exec in a cgroup below that of the container.
 type groups struct {
@@ -51,25 +64,37 @@ func (r *Runtime) groups(ctx context.Context) groups {
 	file := executableFile{r.program.Path, info.ModTime(), info.Size()}
 	a := &r.all.abilities
 	a.mu.Lock()
-	knows, known := a.known[file]
+	last, known := a.known[file]
 	a.mu.Unlock()
-	if known {
-		return knows
+	if known && last.holds() {
+		return last.groups
 	}
-	ctx, stop := context.WithTimeout(ctx, helpTimeout)
-	defer stop()
-	cmd := exec.CommandContext(ctx, r.program.Path, "exec", "--help")
-	cmd.Env, cmd.WaitDelay = environment(), outputTimeout
-	help, err := cmd.Output()
-	if err != nil {
+	help, err := execHelp(ctx, r.program.Path)
+	answer := helped{groups: groups{any: bytes.Contains(help, []byte("--cgroup")), controllers: bytes.Contains(help, []byte("<controller>"))}}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil: // the end of an exec says nothing of the program
 		return groups{}
+	default:
+		answer = helped{retry: time.Now().Add(helpRetry)}
 	}
-	knows = groups{any: bytes.Contains(help, []byte("--cgroup")), controllers: bytes.Contains(help, []byte("<controller>"))}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.known == nil {
-		a.known = map[executableFile]groups{}
+		a.known = map[executableFile]helped{}
 	}
-	a.known[file] = knows
-	return knows
+	a.known[file] = answer
+	return answer.groups
+}
+
+// execHelp returns the help of a program's exec.
+func execHelp(ctx context.Context, program string) ([]byte, error) {
+	ctx, stop := context.WithTimeout(ctx, helpTimeout)
+	defer stop()
+	cmd := exec.CommandContext(ctx, program, "exec", "--help")
+	cmd.Env, cmd.WaitDelay = environment(), outputTimeout
+	var help bounded
+	cmd.Stdout = &help
+	err := cmd.Run()
+	return help.data, err
 }

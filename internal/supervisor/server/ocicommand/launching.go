@@ -97,6 +97,7 @@ func (r *Runtime) launch(ctx context.Context, l *launching) (*begun, error) {
 		return nil, r.fault(l.stage, fmt.Errorf("cannot start a launcher: %w", err))
 	}
 	release := sync.OnceFunc(func() {
+		_, _ = conn.Write([]byte{launch.Released}) // it may have ended
 		conn.Close()
 		_ = cmd.Wait() // it has reported all that it knows
 	})

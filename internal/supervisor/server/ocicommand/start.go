@@ -71,29 +71,38 @@ func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	if err != nil {
 		return err
 	}
-	short, stop := context.WithTimeout(ctx, stateTimeout)
-	defer stop()
-	output, err := r.run(short, stageState, st.Systemd, s.ID, "state", s.ID)
+	status, err := r.status(ctx, s.ID, st)
 	if err != nil {
 		return err
 	}
-	var shown specs.State
-	if err := json.Unmarshal(output, &shown); err != nil {
-		return r.fault(stageState, fmt.Errorf("its answer is not the state of a container: %.80q", lastLine(output)))
-	}
-	if shown.Status != specs.StateCreated {
+	if status != specs.StateCreated {
 		return nil
 	}
 	err = r.Start(ctx, s)
 	if err == nil {
 		return nil
 	}
-	// The `start` of the former supervisor may have been under way.
-	again, againErr := r.run(short, stageState, st.Systemd, s.ID, "state", s.ID)
-	if againErr == nil && json.Unmarshal(again, &shown) == nil && shown.Status == specs.StateRunning {
+	// The `start` of the former supervisor may have been under way. What that has started stays, also when
+	// the time for this one is over.
+	if status, statusErr := r.status(context.WithoutCancel(ctx), s.ID, st); statusErr == nil && status == specs.StateRunning {
 		return nil
 	}
 	return err
+}
+
+// status returns what the program says of a container, in a time of its own.
+func (r *Runtime) status(ctx context.Context, id string, st *state) (specs.ContainerState, error) {
+	ctx, stop := context.WithTimeout(ctx, stateTimeout)
+	defer stop()
+	output, err := r.run(ctx, stageState, st.Systemd, id, "state", id)
+	if err != nil {
+		return "", err
+	}
+	var shown specs.State
+	if err := json.Unmarshal(output, &shown); err != nil {
+		return "", r.fault(stageState, fmt.Errorf("its answer is not the state of a container: %.80q", lastLine(output)))
+	}
+	return shown.Status, nil
 }
 
 // executable identifies the file that a process executes.

@@ -35,8 +35,8 @@ const Role = "launch"
 const ConsolePlace = "{console}"
 
 // Order is what a launcher runs. Its descriptors 0 to 2 are those of the program. Descriptor 3 is a
-// socket to the supervisor: the launcher writes a Result to it, and ends when it reads the end of it.
-// On SIGTERM it kills all that the program has started, and ends.
+// socket to the supervisor: the launcher writes a Result to it, and ends when it reads Released. When it
+// reads the end of the socket before, or on SIGTERM, it kills all that the program has started, and ends.
 type Order struct {
 	// Args is the program's path and its arguments.
 	Args []string `json:"args"`
@@ -50,7 +50,8 @@ type Order struct {
 	// Lock is the path of a lock that the launcher holds until its end, "" for none. While another
 	// process holds it, the program is not run.
 	Lock string `json:"lock,omitempty"`
-	// Persist lets the program complete its work when the supervisor ends before.
+	// Persist lets the program complete its work when the supervisor ends before, and keeps what it has
+	// left.
 	Persist bool `json:"persist,omitempty"`
 	// OOMScoreAdj is that of the program and its children, until they change it; nil for the supervisor's.
 	OOMScoreAdj *int `json:"oomScoreAdj,omitempty"`
@@ -62,6 +63,9 @@ type Order struct {
 
 // ControlFD is the descriptor of the socket to the supervisor.
 const ControlFD = 3
+
+// Released is the byte that the supervisor writes when it has opened the process of a Result.
+const Released = 'r'
 
 // Result is how the program ended.
 type Result struct {
@@ -104,11 +108,12 @@ func Run(text string) error {
 	if !result.Done {
 		killChildren()
 	}
-	if err := json.NewEncoder(control).Encode(result); err != nil {
-		return nil // the supervisor has ended
-	}
+	_ = json.NewEncoder(control).Encode(result) // when the supervisor has ended, l.ended is closed
 	select {
 	case <-l.ended:
+		if !l.released && !order.Persist { // no one has recorded what the program has left
+			killChildren()
+		}
 	case <-ctx.Done(): // the supervisor does not want what the program has left
 		killChildren()
 	}
@@ -139,15 +144,17 @@ func (l *launcher) lockAndLaunch(ctx context.Context, control *os.File) Result {
 
 type launcher struct {
 	order *Order
-	// ended is closed when the supervisor has closed the socket, or has ended.
-	ended chan struct{}
+	// ended is closed when the supervisor has written Released, or has ended. Then released says which.
+	ended    chan struct{}
+	released bool
 	// lock ends with the process.
 	lock *sysfd.Lock
 }
 
 func (l *launcher) awaitEnd(control *os.File) {
 	var buf [1]byte
-	_, _ = control.Read(buf[:]) // nothing comes but the end
+	n, _ := control.Read(buf[:])
+	l.released = n == 1 && buf[0] == Released
 	close(l.ended)
 }
 

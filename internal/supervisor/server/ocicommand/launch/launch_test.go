@@ -1,0 +1,89 @@
+package launch
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// TestMain lets the test binary run as the launcher.
+func TestMain(m *testing.M) {
+	if len(os.Args) != 3 || os.Args[1] != Role {
+		os.Exit(m.Run())
+	}
+	if err := Run(os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// start starts a launcher whose program leaves a process.
+func start(t *testing.T, persist bool) (launcher *exec.Cmd, conn *net.UnixConn) {
+	t.Helper()
+	conn, theirs, err := sysfd.SocketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	dir := t.TempDir()
+	text, err := json.Marshal(Order{
+		Args: []string{"/bin/sh", "-c", "sleep 1000 & echo $! > pid"},
+		Dir:  dir, PidFile: filepath.Join(dir, "pid"), Timeout: time.Minute, Lock: filepath.Join(dir, "lock"), Persist: persist,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	launcher = exec.Command("/proc/self/exe", Role, string(text))
+	launcher.Stderr, launcher.ExtraFiles = os.Stderr, []*os.File{theirs}
+	if err := launcher.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return launcher, conn
+}
+
+// What a program has left ends with a supervisor that has not recorded it: the successor does not know it.
+func TestEndOfTheSupervisor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		persist, release, kept bool
+	}{
+		"dies":     {},
+		"released": {release: true, kept: true},
+		"persists": {persist: true, kept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			launcher, conn := start(t, tc.persist)
+			defer conn.Close()
+			var result Result
+			if err := json.NewDecoder(conn).Decode(&result); err != nil || !result.Done || result.Pid == 0 {
+				t.Fatalf("result %+v, %v", result, err)
+			}
+			pidfd, err := sysproc.OpenPidfd(result.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pidfd.Close()
+			defer sysproc.SignalPidfd(pidfd, syscall.SIGKILL)
+			if tc.release {
+				if _, err := conn.Write([]byte{Released}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			conn.Close()
+			if err := launcher.Wait(); err != nil {
+				t.Errorf("the launcher: %v", err)
+			}
+			if ended, err := sysproc.PidfdEnded(pidfd); err != nil || ended == tc.kept {
+				t.Errorf("the process has ended: %v, %v", ended, err)
+			}
+		})
+	}
+}

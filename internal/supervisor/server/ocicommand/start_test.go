@@ -1,0 +1,79 @@
+package ocicommand
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// TestMain lets the test binary run as the launcher.
+func TestMain(m *testing.M) {
+	if len(os.Args) != 3 || os.Args[1] != launch.Role {
+		os.Exit(m.Run())
+	}
+	if err := launch.Run(os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// programOf returns a Runtime of a shell script, which has its command in $command and a directory of its own
+// in $dir.
+func programOf(t *testing.T, script string) *Runtime {
+	t.Helper()
+	dir := t.TempDir()
+	all, err := New(filepath.Join(dir, "containers"), nil, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "program")
+	// --root ROOT --log LOG --log-format json COMMAND
+	text := "#!/bin/sh\ndir=" + dir + "\n[ \"$1\" = --root ] && shift 6\ncommand=$1\n" + script + "\n"
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return all.Of(Program{Name: "x", Path: path, Root: filepath.Join(dir, "root")})
+}
+
+// A container that runs is not a failed start, also when the time for the start is over.
+func TestResumeFindsARunningContainer(t *testing.T) {
+	r := programOf(t, `case $command in
+state) [ -e $dir/started ] && echo '{"status":"running"}' || echo '{"status":"created"}';;
+start) touch $dir/started; while [ ! -e $dir/cancelled ]; do sleep 0.01; done; echo has started >&2; exit 1;;
+esac`)
+	dir := filepath.Dir(r.program.Path)
+	if err := r.all.files("one").make(&state{Program: r.program}, &specs.Spec{}); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := sysproc.OpenPidfd(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(filepath.Join(dir, "started")); err == nil {
+				stop()
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cancelled"), nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := r.Resume(ctx, &ociruntime.Starting{ID: "one", Pidfd: pidfd}); err != nil {
+		t.Errorf("the start of a container that runs: %v", err)
+	}
+}
