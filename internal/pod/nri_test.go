@@ -582,3 +582,56 @@ func TestNRIHangingPod(t *testing.T) {
 	}
 	b.clear()
 }
+
+// TestNRIConnectionDuringCreation: the first plugin, connecting while a container is created, gets
+// it at its synchronization and its later events.
+func TestNRIConnectionDuringCreation(t *testing.T) {
+	b := newNRIBed(t)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	hang := b.script.HangAt("after engine.Create", false)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+		failed <- err
+	}()
+	<-hang.Reached
+	p := &nritest.Plugin{Name: "logger"}
+	p.Connect(t, b.socket)
+	hang.Release()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
+		t.Fatal(err)
+	}
+	b.clear()
+	want := []string{
+		"Synchronize main:CONTAINER_UNKNOWN,web", "PostCreateContainer main",
+		"StopContainer main", "StopPodSandbox web", "RemoveContainer main", "RemovePodSandbox web",
+	}
+	if got := p.Events(); !slices.Equal(got, want) {
+		t.Errorf("events:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestNRIMissedEnd: a plugin does not get the end of a container that ended while no plugin was
+// connected.
+func TestNRIMissedEnd(t *testing.T) {
+	b := newNRIBed(t)
+	first := &nritest.Plugin{Name: "first"}
+	first.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	b.mustStart(sandbox, "main", b.Programs.Sleep)
+	first.Disconnect()
+	podtest.Eventually(t, "the plugin is gone", func() bool { return !b.plugin("10-first").Connected })
+	b.mustRun(b.SandboxConfig("other")) // NRI's library forgets the plugin at the next event
+	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil { // waits for the events of its containers
+		t.Fatal(err)
+	}
+	second := &nritest.Plugin{Name: "second"}
+	second.Connect(t, b.socket)
+	b.clear()
+	if second.Saw("StopContainer main") || !second.Saw("RemoveContainer main") {
+		t.Errorf("events: %v, want RemoveContainer and no StopContainer", second.Events())
+	}
+}
