@@ -63,6 +63,11 @@ type Host struct {
 	creates sync.Mutex
 	// shared is true when another program serves the socket.
 	shared bool
+
+	// mu guards what follows. ended is closed by Close; pending is closed once the updates of all
+	// synchronizations are made.
+	mu             sync.Mutex
+	ended, pending chan struct{}
 }
 
 // New returns a Host. The timeouts are those of the process: NRI's library keeps one set.
@@ -70,7 +75,8 @@ func New(cfg Config) (*Host, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	h := &Host{cfg: cfg, log: cfg.Log, table: newTable(cfg.Log), started: make(chan struct{})}
+	h := &Host{cfg: cfg, log: cfg.Log, table: newTable(cfg.Log), started: make(chan struct{}), ended: make(chan struct{}), pending: make(chan struct{})}
+	close(h.pending)
 	adaptation.SetPluginRegistrationTimeout(cfg.Registration)
 	adaptation.SetPluginRequestTimeout(cfg.Request)
 	options := []adaptation.Option{
@@ -124,9 +130,20 @@ func (h *Host) Start(runtime Runtime) error {
 // Unblock lets events that wait for Start go on without plugins.
 func (h *Host) Unblock() { h.startOnce.Do(func() { close(h.started) }) }
 
-// Close ends the plugins that Start has started, and closes the socket. Others notice when the
-// process ends.
-func (h *Host) Close() { h.adaptation.Stop() }
+// Close ends the plugins that Start has started and the updates that synchronizations have asked for,
+// and closes the socket. Other plugins notice when the process ends.
+func (h *Host) Close() {
+	h.adaptation.Stop()
+	h.mu.Lock()
+	select {
+	case <-h.ended:
+	default:
+		close(h.ended)
+	}
+	pending := h.pending
+	h.mu.Unlock()
+	<-pending
+}
 
 // Hold keeps plugins from being synchronized until release is called, so that an event and the
 // change that it reports are one step for them. active is false when there is no plugin to report
@@ -162,12 +179,49 @@ func (h *Host) synchronize(ctx context.Context, synchronize adaptation.SyncCB) e
 		if err != nil {
 			return err
 		}
-		h.apply(ctx, updates)
+		h.applyLater(ctx, updates)
 		return nil
 	})
 }
 
+// applyLater makes the updates that a synchronization has asked for. It does not wait: all events wait
+// for the end of a synchronization, and each update may wait for a container.
+func (h *Host) applyLater(ctx context.Context, updates []*api.ContainerUpdate) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	earlier, done := h.pending, make(chan struct{})
+	select {
+	case <-h.ended:
+		return
+	default:
+		h.pending = done
+	}
+	go func() {
+		defer close(done)
+		<-earlier
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		go func() {
+			select {
+			case <-h.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		errs.Protect("updates of an NRI plugin", func() { h.apply(ctx, updates) })
+	}()
+}
+
+// updateFromPlugin makes updates that a plugin asks for, after those of its synchronization.
 func (h *Host) updateFromPlugin(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+	h.mu.Lock()
+	pending := h.pending
+	h.mu.Unlock()
+	select {
+	case <-pending:
+	case <-ctx.Done():
+		return updates, fmt.Errorf("cannot update containers: updates of a synchronization are not made yet: %w", context.Cause(ctx))
+	}
 	var failed []*api.ContainerUpdate
 	err := errs.Guard("updates of an NRI plugin", func() error {
 		failed = h.apply(ctx, updates)
@@ -183,7 +237,10 @@ func (h *Host) updateFromPlugin(ctx context.Context, updates []*api.ContainerUpd
 func (h *Host) apply(ctx context.Context, updates []*api.ContainerUpdate) []*api.ContainerUpdate {
 	var failed []*api.ContainerUpdate
 	for _, update := range updates {
-		err := h.runtime.Update(ctx, update)
+		err := context.Cause(ctx)
+		if err == nil {
+			err = h.runtime.Update(ctx, update)
+		}
 		if err == nil {
 			continue
 		}

@@ -51,13 +51,22 @@ type runtime struct {
 	mu      sync.Mutex
 	updated []string
 	evicted []string
+	// block keeps updates waiting until it is closed, if it is not nil.
+	block chan struct{}
 }
 
 func (r *runtime) Snapshot(context.Context) ([]*api.PodSandbox, []*api.Container) {
 	return []*api.PodSandbox{{Id: "p", Name: "pod"}}, []*api.Container{{Id: "c", PodSandboxId: "p", Name: "container"}}
 }
 
-func (r *runtime) Update(_ context.Context, update *api.ContainerUpdate) error {
+func (r *runtime) Update(ctx context.Context, update *api.ContainerUpdate) error {
+	if r.block != nil {
+		select {
+		case <-r.block:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.updated = append(r.updated, update.GetContainerId())
@@ -259,27 +268,62 @@ func TestHangingSynchronization(t *testing.T) {
 	}
 }
 
-// TestUpdatesAtSynchronization: what a plugin answers to its synchronization is done.
+// TestUpdatesAtSynchronization: what a plugin answers to its synchronization is done, before what it
+// asks for later, and no event waits for it.
 func TestUpdatesAtSynchronization(t *testing.T) {
 	dir := t.TempDir()
 	h := newHost(t, dir, 20*time.Second, 20*time.Second)
-	r := &runtime{}
+	r := &runtime{block: make(chan struct{})}
 	if err := h.Start(r); err != nil {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	p := &nritest.Plugin{Name: "balancer", OnSync: func(_ []*api.PodSandbox, containers []*api.Container) []*api.ContainerUpdate {
-		return []*api.ContainerUpdate{{ContainerId: containers[0].GetId()}}
-	}}
+	p := &nritest.Plugin{Name: "balancer", OnSync: updateFirst}
 	p.Connect(t, filepath.Join(dir, "nri.sock"))
 	_, release, err := h.Hold(t.Context()) // waits for the end of the synchronization
 	if err != nil {
 		t.Fatal(err)
 	}
 	release()
+	later := make(chan error, 1)
+	go func() {
+		_, err := p.Update(&api.ContainerUpdate{ContainerId: "later"})
+		later <- err
+	}()
+	close(r.block)
+	if err := <-later; err != nil {
+		t.Error(err)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Equal(r.updated, []string{"c"}) {
+	if !slices.Equal(r.updated, []string{"c", "later"}) {
 		t.Errorf("updated: %v", r.updated)
 	}
+}
+
+// TestCloseEndsUpdates: Close ends an update that does not come to its end.
+func TestCloseEndsUpdates(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
+	r := &runtime{block: make(chan struct{})}
+	if err := h.Start(r); err != nil {
+		t.Fatal(err)
+	}
+	p := &nritest.Plugin{Name: "balancer", OnSync: updateFirst}
+	p.Connect(t, filepath.Join(dir, "nri.sock"))
+	_, release, err := h.Hold(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	h.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.updated) > 0 {
+		t.Errorf("updated: %v", r.updated)
+	}
+}
+
+func updateFirst(_ []*api.PodSandbox, containers []*api.Container) []*api.ContainerUpdate {
+	return []*api.ContainerUpdate{{ContainerId: containers[0].GetId()}}
 }

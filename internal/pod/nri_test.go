@@ -1,6 +1,7 @@
 package pod_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -579,6 +580,87 @@ func TestNRIHangingPod(t *testing.T) {
 	}
 	if got := p.Events(); !slices.Equal(got, []string{"Synchronize ", "RunPodSandbox slow"}) {
 		t.Errorf("events: %v", got)
+	}
+	b.clear()
+}
+
+// TestNRIConnectionDuringCreation: the first plugin, connecting while a container is created, gets
+// it at its synchronization and its later events.
+func TestNRIConnectionDuringCreation(t *testing.T) {
+	b := newNRIBed(t)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	hang := b.script.HangAt("after engine.Create", false)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+		failed <- err
+	}()
+	<-hang.Reached
+	p := &nritest.Plugin{Name: "logger"}
+	p.Connect(t, b.socket)
+	hang.Release()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
+		t.Fatal(err)
+	}
+	b.clear()
+	want := []string{
+		"Synchronize main:CONTAINER_UNKNOWN,web", "PostCreateContainer main",
+		"StopContainer main", "StopPodSandbox web", "RemoveContainer main", "RemovePodSandbox web",
+	}
+	if got := p.Events(); !slices.Equal(got, want) {
+		t.Errorf("events:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestNRIMissedEnd: a plugin does not get the end of a container that ended while no plugin was
+// connected.
+func TestNRIMissedEnd(t *testing.T) {
+	b := newNRIBed(t)
+	first := &nritest.Plugin{Name: "first"}
+	first.Connect(t, b.socket)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	b.mustStart(sandbox, "main", b.Programs.Sleep)
+	first.Disconnect()
+	podtest.Eventually(t, "the plugin is gone", func() bool { return !b.plugin("10-first").Connected })
+	b.mustRun(b.SandboxConfig("other"))                           // NRI's library forgets the plugin at the next event
+	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil { // waits for the events of its containers
+		t.Fatal(err)
+	}
+	second := &nritest.Plugin{Name: "second"}
+	second.Connect(t, b.socket)
+	b.clear()
+	if second.Saw("StopContainer main") || !second.Saw("RemoveContainer main") {
+		t.Errorf("events: %v, want RemoveContainer and no StopContainer", second.Events())
+	}
+}
+
+// TestNRILargeContainers: pods with long environments keep no plugin from connecting.
+func TestNRILargeContainers(t *testing.T) {
+	b := newNRIBed(t)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	for i := range 2 {
+		config := b.ContainerConfig(fmt.Sprint("main", i), b.Programs.Sleep)
+		config.Envs = []*runtimeapi.KeyValue{{Key: "LONG", Value: bytes.Repeat([]byte("x"), 2100<<10)}}
+		if _, err := b.s.CreateContainer(t.Context(), sandbox, config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var long int
+	p := &nritest.Plugin{Name: "logger", OnSync: func(_ []*api.PodSandbox, containers []*api.Container) []*api.ContainerUpdate {
+		for _, c := range containers {
+			if len(c.GetEnv()) > 0 {
+				long++
+			}
+		}
+		return nil
+	}}
+	p.Connect(t, b.socket)
+	const want = "Synchronize main0:CONTAINER_CREATED,main1:CONTAINER_CREATED,web"
+	if got := p.Events(); !slices.Equal(got, []string{want}) || long != 1 {
+		t.Errorf("%d environments fit, want 1; events: %v", long, got)
 	}
 	b.clear()
 }

@@ -41,7 +41,7 @@ func (c *Containers) UpdateContainer(ctx context.Context, id string, res *runtim
 func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string, res *runtimeapi.LinuxContainerResources) error {
 	rec, err := c.updatable(id)
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot update container %q: %w", id, err)
 	}
 	if err := c.checkUpdate("linux", mergeResources(rec.CurrentResources(), res), res); err != nil {
 		return err
@@ -51,21 +51,8 @@ func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string,
 	if err != nil {
 		return fmt.Errorf("cannot update container %q: %w", id, err)
 	}
-	next := mergeResources(rec.CurrentResources(), changed)
-	if err := c.checkUpdate("linux", next, changed); err != nil {
-		return err
-	}
 	j.Stage("update container", "the engine")
-	if err := call.Run(ctx, c.calls, id, "update container "+id, func(ctx context.Context) error {
-		return c.engine.Update(ctx, id, next)
-	}); err != nil {
-		return err
-	}
-	j.Stage("write record", "the state directory")
-	rec, err = c.records.Containers.Update(id, func(r *record.Container) error {
-		r.Resources = store.MessageOf(next)
-		return nil
-	})
+	rec, err = c.changeLimits(ctx, id, changed)
 	if err != nil {
 		return err
 	}
@@ -77,12 +64,35 @@ func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string,
 func (c *Containers) updatable(id string) (*record.Container, error) {
 	rec, err := c.records.Containers.Get(id)
 	if err != nil {
-		return nil, fmt.Errorf("cannot update container: %w", err)
+		return nil, err
 	}
 	if rec.Removing || rec.State != record.ContainerCreated && rec.State != record.ContainerRunning || rec.StartError() != "" {
-		return nil, fmt.Errorf("cannot update container %q: it is %s: %w", id, rec.State, errs.State)
+		return nil, fmt.Errorf("it is %s: %w", rec.State, errs.State)
 	}
 	return rec, nil
+}
+
+// changeLimits changes the limits that change has, in the cgroup and in the record, and returns the
+// record. All of it is one call: a kubelet and a plugin may change the limits at the same time, and
+// neither may undo what the other has changed.
+func (c *Containers) changeLimits(ctx context.Context, id string, change *runtimeapi.LinuxContainerResources) (*record.Container, error) {
+	return call.Get(ctx, c.calls, id, "update container "+id, func(ctx context.Context) (*record.Container, error) {
+		rec, err := c.updatable(id)
+		if err != nil {
+			return nil, err
+		}
+		next := mergeResources(rec.CurrentResources(), change)
+		if err := c.checkUpdate("linux", next, change); err != nil {
+			return nil, err
+		}
+		if err := c.engine.Update(ctx, id, next); err != nil {
+			return nil, err
+		}
+		return c.records.Containers.Update(id, func(r *record.Container) error {
+			r.Resources = store.MessageOf(next)
+			return nil
+		})
+	})
 }
 
 // UpdateLimits changes the limits of a container for an NRI plugin. It is no job: a plugin may ask
@@ -90,28 +100,12 @@ func (c *Containers) updatable(id string) (*record.Container, error) {
 func (c *Containers) UpdateLimits(ctx context.Context, id string, change *runtimeapi.LinuxContainerResources) error {
 	// Before the call, too: one that is created has a call under way, which may wait for this one.
 	if _, err := c.updatable(id); err != nil {
-		return err
+		return fmt.Errorf("cannot update container %q: %w", id, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.limits.Kill)
 	defer cancel()
-	return call.Run(ctx, c.calls, id, "update container "+id, func(ctx context.Context) error {
-		rec, err := c.updatable(id)
-		if err != nil {
-			return err
-		}
-		next := mergeResources(rec.CurrentResources(), change)
-		if err := c.checkUpdate("linux", next, change); err != nil {
-			return err
-		}
-		if err := c.engine.Update(ctx, id, next); err != nil {
-			return err
-		}
-		_, err = c.records.Containers.Update(id, func(r *record.Container) error {
-			r.Resources = store.MessageOf(next)
-			return nil
-		})
-		return err
-	})
+	_, err := c.changeLimits(ctx, id, change)
+	return err
 }
 
 // Evict begins to stop a container for an NRI plugin.

@@ -59,6 +59,39 @@ func TestUpdateContainer(t *testing.T) {
 	b.clear()
 }
 
+// TestConcurrentUpdates: what a kubelet changes and what a plugin changes at the same time both hold,
+// in the cgroup and in the status.
+func TestConcurrentUpdates(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	hang := b.script.HangAt("before engine.Update", false)
+	failed := make(chan error, 2)
+	go func() { failed <- b.s.UpdateLimits(t.Context(), id, &runtimeapi.LinuxContainerResources{CpuShares: 333}) }()
+	<-hang.Reached
+	go func() {
+		failed <- b.s.UpdateContainer(t.Context(), id, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 1 << 30})
+	}()
+	podtest.Eventually(t, "the kubelet's update is at the engine", func() bool {
+		jobs := b.s.Jobs()
+		return len(jobs) == 1 && jobs[0].Stage == "update container"
+	})
+	hang.Release()
+	for range 2 {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	for where, got := range map[string]*runtimeapi.LinuxContainerResources{
+		"cgroup": b.fake().Limits(id), "status": b.status(id).GetResources().GetLinux(),
+	} {
+		if got.GetCpuShares() != 333 || got.GetMemoryLimitInBytes() != 1<<30 {
+			t.Errorf("%s: %v, want both changes", where, got)
+		}
+	}
+	b.clear()
+}
+
 func TestUpdateContainerRefused(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))

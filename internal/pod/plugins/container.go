@@ -55,11 +55,13 @@ func (a *Adjustment) apply(ctx context.Context, spec *specs.Spec, injectCDI func
 		return others, reporting("container", a.rec.ID, err)
 	}
 	defer release()
+	// Also without a plugin: one that connects before the container's record is visible learns of
+	// the container from here.
+	container := p.describe(a.rec, spec)
+	p.setCreating(a.rec.ID, container)
 	if !active {
 		return others, nil
 	}
-	container := p.describe(a.rec, spec)
-	p.setCreating(a.rec.ID, container)
 	created, err := p.host.CreateContainer(ctx, p.pod(a.sandbox), container)
 	if err != nil {
 		return others, err
@@ -83,6 +85,14 @@ func (p *Plugins) setCreating(id string, container *api.Container) {
 	p.containers[id] = &knownContainer{creating: container}
 }
 
+// forget forgets a container that has a visible record or none, while no plugin is connected. The
+// caller holds.
+func (p *Plugins) forget(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.containers, id)
+}
+
 // CreatedContainer sends PostCreateContainer for a container whose record is published.
 func (p *Plugins) CreatedContainer(ctx context.Context, rec *record.Container) {
 	if p.host == nil {
@@ -90,13 +100,17 @@ func (p *Plugins) CreatedContainer(ctx context.Context, rec *record.Container) {
 	}
 	active, release := p.hold(ctx)
 	defer release()
+	if !active {
+		p.forget(rec.ID)
+		return
+	}
 	p.mu.Lock()
 	known := p.containers[rec.ID]
 	if known != nil {
 		known.creating = nil
 	}
 	p.mu.Unlock()
-	if active && known != nil {
+	if known != nil {
 		p.logged("PostCreateContainer", rec.ID, p.host.PostCreateContainer(context.WithoutCancel(ctx), p.podOf(rec), p.container(rec)))
 	}
 }
@@ -140,7 +154,12 @@ func (p *Plugins) endContainer(ctx context.Context, rec *record.Container) {
 	}
 	defer unlock()
 	active, release := p.hold(ctx)
-	if !active || !p.endKnown(rec.ID) {
+	if !active {
+		p.forget(rec.ID) // a plugin that connects later does not get an end that it has missed
+		release()
+		return
+	}
+	if !p.endKnown(rec.ID) {
 		release()
 		return
 	}
@@ -176,16 +195,21 @@ func (p *Plugins) RemoveContainer(ctx context.Context, rec *record.Container, re
 		return remove()
 	}
 	p.endContainer(ctx, rec)
-	pod, container := p.podOf(rec), p.container(rec)
 	active, release := p.hold(ctx)
 	defer release()
+	if !active {
+		p.forget(rec.ID)
+		return remove()
+	}
+	pod, container := p.podOf(rec), p.container(rec)
 	if err := remove(); err != nil {
 		return err
 	}
 	p.mu.Lock()
+	known := p.containers[rec.ID] != nil
 	delete(p.containers, rec.ID)
 	p.mu.Unlock()
-	if active {
+	if known {
 		p.logged("RemoveContainer", rec.ID, p.host.RemoveContainer(context.WithoutCancel(ctx), pod, container))
 	}
 	return nil

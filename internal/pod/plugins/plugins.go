@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -120,8 +121,17 @@ func (p *Plugins) Warnings() []string {
 }
 
 // Snapshot implements nri.Runtime. Exited containers are not listed, as plugins expect; their
-// removal is reported.
+// removal is reported. What is too long for a message is left out.
 func (p *Plugins) Snapshot(context.Context) ([]*api.PodSandbox, []*api.Container) {
+	pods, containers := p.snapshot()
+	for _, left := range fit(pods, containers, maxSynchronize) {
+		p.log.Warn("pods and containers do not fit into a message to NRI plugins: a plugin that connects does not get a long field",
+			left.kind, left.id, "field", left.field, "bytes", left.bytes)
+	}
+	return pods, containers
+}
+
+func (p *Plugins) snapshot() ([]*api.PodSandbox, []*api.Container) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var pods []*api.PodSandbox
@@ -139,7 +149,7 @@ func (p *Plugins) Snapshot(context.Context) ([]*api.PodSandbox, []*api.Container
 		known := p.containers[rec.ID]
 		if !rec.Visible() {
 			if known != nil && known.creating != nil {
-				containers = append(containers, known.creating)
+				containers = append(containers, proto.CloneOf(known.creating)) // fit changes it
 			}
 			continue
 		}
