@@ -67,7 +67,9 @@ func TestConcurrentUpdates(t *testing.T) {
 	id := b.mustStart(sandbox, "main", b.Programs.Sleep)
 	hang := b.script.HangAt("before engine.Update", false)
 	failed := make(chan error, 2)
-	go func() { failed <- b.s.UpdateLimits(t.Context(), id, &runtimeapi.LinuxContainerResources{CpuShares: 333}) }()
+	go func() {
+		failed <- b.s.UpdateLimits(t.Context(), id, &runtimeapi.LinuxContainerResources{CpuShares: 333})
+	}()
 	<-hang.Reached
 	go func() {
 		failed <- b.s.UpdateContainer(t.Context(), id, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 1 << 30})
