@@ -83,8 +83,9 @@ func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 		return nil
 	}
 	// The `start` of the former supervisor may have been under way. What that has started stays, also when
-	// the time for this one is over.
-	if status, statusErr := r.status(context.WithoutCancel(ctx), s.ID, st); statusErr == nil && status == specs.StateRunning {
+	// the time for this one is over. If it has ended, only its exit code can say whether it was started.
+	status, statusErr := r.status(context.WithoutCancel(ctx), s.ID, st)
+	if statusErr == nil && (status == specs.StateRunning || status == specs.StateStopped) {
 		return nil
 	}
 	return err

@@ -77,3 +77,23 @@ esac`)
 		t.Errorf("the start of a container that runs: %v", err)
 	}
 }
+
+// TestResumeOfAContainerThatEnds: the start of the former supervisor completed, and the container ended,
+// while this one began its own. The exit code says how it ended.
+func TestResumeOfAContainerThatEnds(t *testing.T) {
+	r := programOf(t, `case $command in
+state) [ -e $dir/started ] && echo '{"status":"stopped"}' || echo '{"status":"created"}';;
+start) touch $dir/started; echo "cannot start a stopped container" >&2; exit 1;;
+esac`)
+	if err := r.all.files("one").make(&state{Program: r.program}, &specs.Spec{}); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := sysproc.OpenPidfd(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	if err := r.Resume(t.Context(), &ociruntime.Starting{ID: "one", Pidfd: pidfd}); err != nil {
+		t.Errorf("the start of a container that has ended: %v", err)
+	}
+}
