@@ -85,7 +85,7 @@ func New(cfg Config) (*Host, error) {
 		adaptation.WithSocketPath(cfg.Socket),
 		adaptation.WithDefaultValidator(&cfg.Validator),
 		adaptation.WithMetrics(h.table),
-		adaptation.WithTTRPCOptions(nil, []ttrpc.ServerOpt{
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(bounded)}, []ttrpc.ServerOpt{
 			ttrpc.WithServerHandshaker(h.table), ttrpc.WithUnaryServerInterceptor(h.table.intercept),
 		}),
 	}
@@ -112,9 +112,10 @@ func inUse(socket string) bool {
 	return true
 }
 
-// Start starts the plugins of the directory, synchronizes them, and listens for others. Events
-// wait until then. It returns after the registration timeout of the slowest plugin at the latest;
-// one that does not start is logged and left out.
+// Start starts the plugins of the directory, one after another, synchronizes them, and listens for
+// others. Events wait until then. Each plugin has the registration timeout to register, and then the
+// request timeout for each of two answers, so n plugins that do not register delay Start by n times
+// the registration timeout. One that does not start is logged and left out.
 func (h *Host) Start(runtime Runtime) error {
 	h.runtime = runtime
 	defer h.Unblock()

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +45,7 @@ func (l *launched) Configure(_ context.Context, config, runtime, _ string) (stub
 func (l *launched) CreateContainer(context.Context, *api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	a := &api.ContainerAdjustment{}
 	a.AddEnv("CONFIG", l.config)
+	a.AddAnnotation("pid", strconv.Itoa(os.Getpid()))
 	return a, nil, nil
 }
 
@@ -326,4 +329,90 @@ func TestCloseEndsUpdates(t *testing.T) {
 
 func updateFirst(_ []*api.PodSandbox, containers []*api.Container) []*api.ContainerUpdate {
 	return []*api.ContainerUpdate{{ContainerId: containers[0].GetId()}}
+}
+
+// TestPluginThatDoesNotRead: a plugin that does not read from its connection, and whose socket is
+// full, does not keep an event waiting. It is shown as disconnected, with the cause, also if its
+// policy says that it stays connected after a timeout.
+func TestPluginThatDoesNotRead(t *testing.T) {
+	for name, policy := range map[string]*api.FailurePolicy{"default policy": nil, "keeps connected": {KeepConnected: true}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			h := newHost(t, dir, 20*time.Second, time.Second)
+			if err := h.Start(&runtime{}); err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			ill := &nritest.Plugin{Name: "10-ill", Policy: policy}
+			ill.Connect(t, filepath.Join(dir, "nri.sock"))
+			good := &nritest.Plugin{Name: "20-good"}
+			good.Connect(t, filepath.Join(dir, "nri.sock"))
+			_, release, err := h.Hold(t.Context()) // waits for the end of the synchronizations
+			if err != nil {
+				t.Fatal(err)
+			}
+			ill.StopReading()
+			err = h.RunPodSandbox(t.Context(), largePod())
+			release()
+			if err != nil {
+				t.Errorf("RunPodSandbox: %v", err)
+			}
+			if !good.Saw("RunPodSandbox large") {
+				t.Errorf("the other plugin got %v", good.Events())
+			}
+			for shown := h.Info().Plugins[0]; shown.Connected; shown = h.Info().Plugins[0] { // its connection ends in the background
+				time.Sleep(time.Millisecond)
+			}
+			if shown := h.Info().Plugins[0]; shown.Name != "10-ill" || shown.LastEvent != "RunPodSandbox" || !strings.Contains(shown.LastError, "does not read") {
+				t.Errorf("berth shows %+v", shown)
+			}
+		})
+	}
+}
+
+// TestStoppedLaunchedPlugin: a plugin that Start has started and that is stopped (SIGSTOP) does not
+// keep an event waiting, and is killed.
+func TestStoppedLaunchedPlugin(t *testing.T) {
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "plugins"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(dir, "plugins", "10-self")); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, dir, 20*time.Second, 2*time.Second)
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	created, err := h.CreateContainer(t.Context(), &api.PodSandbox{Id: "p"}, &api.Container{Id: "c2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(created.Adjust.GetAnnotations()["pid"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	created, err = h.CreateContainer(t.Context(), largePod(), &api.Container{Id: "c3"})
+	if err != nil || len(created.Adjust.GetEnv()) > 0 {
+		t.Errorf("CreateContainer: %v, %v, want no answer of the plugin", created, err)
+	}
+	for syscall.Kill(pid, 0) == nil { // NRI's library kills and reaps it in the background
+		time.Sleep(time.Millisecond)
+	}
+	if h.Active() {
+		t.Errorf("the plugin is still used: %+v", h.Info())
+	}
+}
+
+// largePod is a pod whose message does not fit into the buffer of a socket.
+func largePod() *api.PodSandbox {
+	return &api.PodSandbox{Id: "p2", Name: "large", Annotations: map[string]string{"large": strings.Repeat("x", 1<<20)}}
 }

@@ -31,7 +31,7 @@ type Plugin struct {
 	OnSync   func(pods []*api.PodSandbox, containers []*api.Container) []*api.ContainerUpdate
 
 	stub stub.Stub
-	conn net.Conn
+	conn *connection
 
 	mu     sync.Mutex
 	events []string
@@ -66,10 +66,11 @@ func (p *Plugin) TryConnect(t testing.TB, socket string) error {
 	if !found {
 		index, name = "10", p.Name
 	}
-	var err error
-	if p.conn, err = (&net.Dialer{}).DialContext(t.Context(), "unix", socket); err != nil {
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", socket)
+	if err != nil {
 		return err
 	}
+	p.conn = &connection{Conn: conn, stopped: make(chan struct{}), closed: make(chan struct{})}
 	options := []stub.Option{
 		stub.WithPluginName(name), stub.WithPluginIdx(index), stub.WithConnection(p.conn), stub.WithLogger(quiet{}),
 		stub.WithOnClose(func() {}), // else the stub ends the process
@@ -86,6 +87,31 @@ func (p *Plugin) TryConnect(t testing.TB, socket string) error {
 
 // Disconnect breaks the connection, as the death of the plugin does.
 func (p *Plugin) Disconnect() { p.conn.Close() }
+
+// StopReading lets the plugin read nothing any more, as a SIGSTOP does. The connection stays open.
+func (p *Plugin) StopReading() { close(p.conn.stopped) }
+
+// connection is a connection that can stop to be read.
+type connection struct {
+	net.Conn
+	stopped, closed chan struct{}
+	once            sync.Once
+}
+
+func (c *connection) Read(b []byte) (int, error) {
+	select {
+	case <-c.stopped:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return c.Conn.Read(b)
+	}
+}
+
+func (c *connection) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
 
 // Update asks for updates of containers.
 func (p *Plugin) Update(updates ...*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
