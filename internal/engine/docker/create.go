@@ -62,7 +62,12 @@ func (e *Engine) removeStale(ctx context.Context, holder string) error {
 		return fmt.Errorf("the engine does not say which: %w", errs.NotFound)
 	}
 	found, err := e.client.ContainerInspect(ctx, holder, client.ContainerInspectOptions{})
-	if err == nil && !e.isLost(&found.Container) {
+	switch {
+	case errors.Is(err, errs.NotFound):
+		return nil // its removal is complete, or it is being created: an engine takes the name before that
+	case err != nil:
+		return err
+	case !e.isLost(&found.Container):
 		return errHeld
 	}
 	return e.remove(ctx, holder)
