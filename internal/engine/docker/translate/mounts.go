@@ -57,9 +57,15 @@ func binding(m *runtimeapi.Mount) string {
 	if m.GetReadonly() {
 		options = "ro,Z"
 	}
-	return path.Clean(m.GetHostPath()) + ":" + m.GetContainerPath() + ":" + options + "," + string(propagationOf(m))
+	if propagation := propagationOf(m); propagation != "" {
+		options += "," + string(propagation)
+	}
+	return path.Clean(m.GetHostPath()) + ":" + m.GetContainerPath() + ":" + options
 }
 
+// propagationOf returns "" for a private mount: the engine's default. An engine refuses to mount what its
+// own root is in, / for example, as rprivate, and takes rslave for it by default. It wants rprivate by
+// name for a recursive read-only mount.
 func propagationOf(m *runtimeapi.Mount) mount.Propagation {
 	switch m.GetPropagation() {
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
@@ -68,5 +74,8 @@ func propagationOf(m *runtimeapi.Mount) mount.Propagation {
 		return mount.PropagationRSlave
 	case runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
 	}
-	return mount.PropagationRPrivate
+	if m.GetRecursiveReadOnly() {
+		return mount.PropagationRPrivate
+	}
+	return ""
 }
