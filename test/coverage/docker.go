@@ -84,7 +84,7 @@ func withoutDocker() map[string]string {
 		},
 		supervisors: {
 			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory", "TestProbesOfAHundredContainers",
-			"TestLeak", "TestSessionsLeaveNothing",
+			"TestLeak", "TestSessionsLeaveNothing", "TestAStartReadsTheSameHoweverManyPodsRun",
 		},
 		podInit:    {"TestPodInitIsNoWayToTheHost", "TestPodInitServesItsPod"},
 		ownStore:   {"TestPreloadedImages", "TestDaemonStartsWithADamagedImageStore", "TestDaemonServesBeforeItsBacklogIsRemoved"},

@@ -316,6 +316,9 @@ func (b *builder) data() {
 	if b.rt.socket != "" {
 		b.held("/run/netns")
 	}
+	if b.rt.name == "berth" {
+		b.held("/run/nri") // its socket for plugins is there
+	}
 	if b.rt.name == "crio" {
 		for _, dir := range append(b.cniBinDirs(), "/etc/crio/auth", "/etc/crio/policies", "/usr/share/containers/oci/hooks.d") {
 			b.held(dir)
