@@ -70,6 +70,7 @@ func joinsABerthCluster(t *testing.T, runtime func(*systemd.Machine) string, own
 	m.Applied(strings.NewReplacer("name: berth", runtime(m), "@PODS@", pods, "@IP@", ip, "@ZONE@", "b", "@TAINTS@", "berth.run/only=me:NoSchedule").Replace(joinable))
 	joins(t, m, "machine", h.run("podman", "exec", plane, "kubeadm", "token", "create", "--print-join-command"))
 
+	h.kubectl("wait", "--for=create", "node/machine", "--timeout="+h.patience()) // the kubelet registers it after kubeadm has ended
 	h.kubectl("wait", "--for=condition=Ready", "node/machine", "--timeout="+h.patience())
 	var n joined
 	if err := json.Unmarshal([]byte(h.kubectl("get", "node", "machine", "-o", "json")), &n); err != nil {
