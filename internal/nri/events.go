@@ -65,9 +65,9 @@ func (h *Host) Do(ctx context.Context, others Others) {
 func (h *Host) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*Created, error) {
 	h.creates.Lock()
 	defer h.creates.Unlock()
-	_ = h.table.clearFault() // of another request
+	h.table.resetFault()
 	response, err := h.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: container})
-	if fault := h.table.clearFault(); fault != nil {
+	if fault := h.table.faultOfAdjustment(); fault != nil {
 		return nil, fault
 	}
 	if err != nil {

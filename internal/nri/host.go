@@ -147,8 +147,8 @@ func (h *Host) Close() {
 }
 
 // Hold keeps plugins from being synchronized until release is called, so that an event and the
-// change that it reports are one step for them. active is false when there is no plugin to report
-// to. It waits until Start has returned. A goroutine that holds must not call Hold again.
+// change that it reports are one step for them. active is false when no plugin is connected.
+// Hold waits until Start has returned. The caller must not call Hold again before release.
 func (h *Host) Hold(ctx context.Context) (active bool, release func(), err error) {
 	select {
 	case <-h.started:
@@ -171,7 +171,7 @@ func (h *Host) Info() *Info {
 	return info
 }
 
-// synchronize tells a plugin what exists. The library calls it while no goroutine holds, except in
+// synchronize sends all pods and containers to a plugin. The library calls it between holds, and in
 // Start.
 func (h *Host) synchronize(ctx context.Context, synchronize adaptation.SyncCB) error {
 	return errs.Guard("synchronization of an NRI plugin", func() error {

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 
 	"github.com/berthrun/berth/internal/nri/nritest"
+	"github.com/berthrun/berth/internal/require"
 )
 
 // TestMain is the plugin, where a Host has started this program as one.
@@ -228,7 +229,7 @@ func TestBadRegistrations(t *testing.T) {
 			t.Errorf("plugin %q could connect", name)
 		}
 	}
-	// Bytes that are no frame of NRI.
+	// This is not a frame of NRI.
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", filepath.Join(dir, "nri.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -360,9 +361,7 @@ func TestPluginThatDoesNotRead(t *testing.T) {
 			if !good.Saw("RunPodSandbox large") {
 				t.Errorf("the other plugin got %v", good.Events())
 			}
-			for shown := h.Info().Plugins[0]; shown.Connected; shown = h.Info().Plugins[0] { // its connection ends in the background
-				time.Sleep(time.Millisecond)
-			}
+			eventually(t, "the connection has ended", func() bool { return !h.Info().Plugins[0].Connected })
 			if shown := h.Info().Plugins[0]; shown.Name != "10-ill" || shown.LastEvent != "RunPodSandbox" || !strings.Contains(shown.LastError, "does not read") {
 				t.Errorf("berth shows %+v", shown)
 			}
@@ -404,11 +403,20 @@ func TestStoppedLaunchedPlugin(t *testing.T) {
 	if err != nil || len(created.Adjust.GetEnv()) > 0 {
 		t.Errorf("CreateContainer: %v, %v, want no answer of the plugin", created, err)
 	}
-	for syscall.Kill(pid, 0) == nil { // NRI's library kills and reaps it in the background
-		time.Sleep(time.Millisecond)
-	}
+	// NRI's library kills and reaps it in the background.
+	eventually(t, "the plugin has ended", func() bool { return syscall.Kill(pid, 0) != nil })
 	if h.Active() {
 		t.Errorf("the plugin is still used: %+v", h.Info())
+	}
+}
+
+// eventually waits until what is true.
+func eventually(t *testing.T, what string, isTrue func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(require.Patience(30 * time.Second)); !isTrue(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
 	}
 }
 

@@ -60,7 +60,7 @@ type table struct {
 	count  int
 	// failures are the newest failed calls.
 	failures []failure
-	// fault is that of the first adjustment without a meaning since clearFault.
+	// fault is that of the first adjustment without a meaning since resetFault.
 	fault error
 }
 
@@ -105,13 +105,18 @@ func (t *table) pluginOf(err error) string {
 	return ""
 }
 
-// clearFault returns the fault of the last CreateContainer, and forgets it.
-func (t *table) clearFault() error {
+// resetFault forgets the fault of an earlier CreateContainer.
+func (t *table) resetFault() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	fault := t.fault
 	t.fault = nil
-	return fault
+}
+
+// faultOfAdjustment returns the fault since resetFault, nil if there is none.
+func (t *table) faultOfAdjustment() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fault
 }
 
 // RecordPluginInvocation implements adaptation.Metrics. A plugin is connected once it was

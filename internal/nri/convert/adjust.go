@@ -90,7 +90,7 @@ func Check(adjust *api.ContainerAdjustment) error {
 	}
 	for i, l := range adjust.GetRlimits() {
 		if !slices.Contains(rlimits(), l.GetType()) {
-			report("rlimits[%d].type: there is no limit %q", i, l.GetType())
+			report("rlimits[%d].type: unknown limit %q", i, l.GetType())
 		} else if l.GetSoft() > l.GetHard() {
 			report("rlimits[%d]: %s: the soft limit %d is above the hard one %d", i, l.GetType(), l.GetSoft(), l.GetHard())
 		}

@@ -87,7 +87,7 @@ func (g *generator) AddOrReplaceLinuxNamespace(kind, path string) error {
 		specs.UserNamespace, specs.CgroupNamespace, specs.TimeNamespace,
 	}
 	if !slices.Contains(known, specs.LinuxNamespaceType(kind)) {
-		return fmt.Errorf("linux.namespaces: there is no namespace of type %q: %w", kind, errs.Invalid)
+		return fmt.Errorf("linux.namespaces: unknown namespace type %q: %w", kind, errs.Invalid)
 	}
 	if err := g.RemoveLinuxNamespace(kind); err != nil {
 		return err

@@ -39,6 +39,16 @@ func TestAdoption(t *testing.T) {
 	}
 	h.wantExit("waits", 13)
 	h.wantExit("over", 14)
+	h.wantWords()
+	if out, _, code, err := h.exec("runs", "true"); !errors.Is(err, errs.State) {
+		t.Errorf("exec in an ended container: %q %d %v", out, code, err)
+	}
+}
+
+// wantWords sends a line to the containers "runs" and "tty", which end with 11 and 12 then, and expects all
+// of their output in their logs.
+func (h *host) wantWords() {
+	h.t.Helper()
 	for id, code := range map[string]int32{"runs": 11, "tty": 12} {
 		ctx, stop := context.WithCancel(h.ctx())
 		r, w := io.Pipe()
@@ -48,13 +58,10 @@ func TestAdoption(t *testing.T) {
 		stop()
 	}
 	if got := h.lines("runs", "stdout"); !slices.Equal(got, []string{"before", "got word"}) {
-		t.Errorf("log %q", got)
+		h.t.Errorf("log %q", got)
 	}
 	if got := h.lines("tty", "stdout"); !slices.Contains(got, "got word\r") {
-		t.Errorf("terminal's log %q", got)
-	}
-	if out, _, code, err := h.exec("runs", "true"); !errors.Is(err, errs.State) {
-		t.Errorf("exec in an ended container: %q %d %v", out, code, err)
+		h.t.Errorf("terminal's log %q", got)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -92,20 +91,7 @@ func TestHandlerAcrossCrashes(t *testing.T) {
 	status := h.status()
 	killWhole(t, status.Pid, status.Supervisor)
 	h.ensure()
-	for id, code := range map[string]int32{"runs": 11, "tty": 12} {
-		ctx, stop := context.WithCancel(h.ctx())
-		r, w := io.Pipe()
-		go h.client.Attach(ctx, id, supervisor.Streams{Stdin: r})
-		fmt.Fprintln(w, "word")
-		h.wantExit(id, code)
-		stop()
-	}
-	if got := h.lines("runs", "stdout"); !slices.Equal(got, []string{"before", "got word"}) {
-		t.Errorf("log %q", got)
-	}
-	if got := h.lines("tty", "stdout"); !slices.Contains(got, "got word\r") {
-		t.Errorf("terminal's log %q", got)
-	}
+	h.wantWords()
 }
 
 // TestHandlerVanishes: containers stop and go when their program is not there any more.
