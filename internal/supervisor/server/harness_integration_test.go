@@ -120,9 +120,20 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// over has an OCI runtime make the containers.
+// over has an OCI runtime make the containers, or a shim, by the name of its program.
 func (h *host) over(program string, args ...string) *host {
+	if strings.HasPrefix(filepath.Base(program), "containerd-shim-") {
+		return h.overShim(program)
+	}
 	h.handler = &supervisor.Handler{Name: "test", Path: program, Args: args, Root: filepath.Join(h.state, "root")}
+	return h
+}
+
+// overShim has a shim make the containers.
+func (h *host) overShim(program string, options ...string) *host {
+	h.handler = &supervisor.Handler{
+		Name: "test", Protocol: supervisor.ProtocolShim, Path: program, Options: options, Root: filepath.Join(h.state, "root"),
+	}
 	return h
 }
 
@@ -251,7 +262,7 @@ func (h *host) assertNothingLeft() {
 	for _, dir := range strings.Fields(string(parents)) {
 		syscall.Rmdir(dir)
 	}
-	for _, sub := range []string{"runc", "supervisor", "handlers", "root"} {
+	for _, sub := range []string{"runc", "supervisor", "handlers", "root", "shims/pods", "shims/containers"} {
 		entries, err := os.ReadDir(filepath.Join(h.state, sub))
 		if errors.Is(err, os.ErrNotExist) && sub == "root" {
 			continue

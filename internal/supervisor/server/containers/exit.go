@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -39,20 +40,23 @@ func (c *Container) watch() {
 	c.mu.Lock()
 	pidfd := c.pidfd
 	c.mu.Unlock()
-	if pidfd != nil {
-		if err := sysproc.AwaitExit(c.set.stopping, pidfd); err != nil {
-			if c.set.stopping.Err() == nil {
-				c.set.log.Error("cannot continue to watch a container",
-					"container", c.id, "error", err)
-			}
-			return
+	runtime, err := c.runtime()
+	var end *ociruntime.Ended
+	if err == nil {
+		end, err = runtime.Await(c.set.stopping, &ociruntime.Watched{ContainerID: c.id, Pidfd: pidfd})
+	}
+	if err != nil {
+		if c.set.stopping.Err() == nil {
+			c.set.log.Error("cannot continue to watch a container",
+				"container", c.id, "error", err)
 		}
+		return
 	}
 	close(c.ended)
-	c.recordExit(pidfd)
+	c.recordExit(pidfd, runtime, end)
 }
 
-func (c *Container) recordExit(pidfd *os.File) {
+func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.Ended) {
 	c.mu.Lock()
 	start := c.starting
 	c.mu.Unlock()
@@ -60,9 +64,12 @@ func (c *Container) recordExit(pidfd *os.File) {
 		<-start
 	}
 	rec := c.snapshot()
-	exit := c.status(pidfd, rec.Init)
+	exit := c.status(pidfd, rec.Init, end)
 	exit.ID = c.id
 	c.killRemaining(&rec)
+	if err := runtime.Flush(c.set.stopping, &ociruntime.Watched{ContainerID: c.id}); err != nil && c.set.stopping.Err() == nil {
+		c.set.log.Warn("the end of a container's output may be missing", "container", c.id, "error", err)
+	}
 	exit.OOMKilled = c.oomKilled(&rec)
 	if rec = c.snapshot(); rec.Stage != record.Running {
 		exit.StartFailed = true
@@ -123,9 +130,16 @@ func (c *Container) releaseStreams() {
 	c.set.opts.Clients.Drop(c.id)
 }
 
-// status is how the init ended. See readStatus for where it is found.
-func (c *Container) status(pidfd *os.File, init *record.Process) supervisor.Exit {
-	exit := supervisor.Exit{At: time.Now().UTC()}
+// status is how the init ended. See readStatus for where it is found, when the runtime does not know it.
+func (c *Container) status(pidfd *os.File, init *record.Process, end *ociruntime.Ended) supervisor.Exit {
+	exit := supervisor.Exit{At: time.Now().UTC(), Message: end.Message}
+	if end.Known {
+		exit.Code = end.Code
+		if !end.At.IsZero() {
+			exit.At = end.At.UTC()
+		}
+		return exit
+	}
 	for deadline := time.Now().Add(statusTimeout); ; time.Sleep(10 * time.Millisecond) {
 		status, at, ok := c.set.readStatus(pidfd, init)
 		if ok {
@@ -140,7 +154,9 @@ func (c *Container) status(pidfd *os.File, init *record.Process) supervisor.Exit
 		}
 	}
 	exit.Code, exit.Unknown = unknownCode, true
-	exit.Message = "the exit code is not known: the process ended while neither supervisor nor keeper ran"
+	if exit.Message == "" {
+		exit.Message = "the exit code is not known: the process ended while neither supervisor nor keeper ran"
+	}
 	return exit
 }
 
@@ -241,12 +257,5 @@ func (c *Container) reap(pidfd *os.File, init *record.Process) {
 		return
 	}
 	c.set.adopted.Forget(init)
-	if c.set.opts.Keeper == nil {
-		return
-	}
-	ctx, stop := context.WithTimeout(context.Background(), heldfiles.KeeperTimeout)
-	defer stop()
-	if err := c.set.opts.Keeper.Forget(ctx, init.Pid, init.Start); err != nil {
-		c.set.log.Debug("cannot have the keeper forget an exit", "container", c.id, "error", err)
-	}
+	c.set.forgetExit(init.Pid, init.Start)
 }

@@ -211,6 +211,8 @@ func (l *launcher) launch(ctx context.Context) Result {
 		return Result{Error: "it does not end", TimedOut: errors.Is(ctx.Err(), context.DeadlineExceeded)}
 	}
 	if l.order.Daemon {
+		os.Stdout.Close() // the supervisor waits for the end of the output
+		os.Stderr.Close()
 		return Result{Done: true, Left: children()}
 	}
 	if l.order.PidFile == "" {
