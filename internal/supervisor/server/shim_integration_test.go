@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -141,5 +142,69 @@ func TestShimAcrossCrashes(t *testing.T) {
 	h.wantWords()
 	if after := h.shims(); len(before) != 1 || !slices.Equal(before, after) {
 		t.Errorf("shims %v before, %v after", before, after)
+	}
+}
+
+// TestShimDies: the containers of a pod end with its shim, with a true code and the reason. The shims of other
+// pods are not affected, and the pod gets another one.
+func TestShimDies(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("one", "sleep 1000", inPod("pod"))
+	before := h.shims()
+	h.run("two", "sleep 1000", inPod("pod"))
+	h.create("waits", "exit 0", inPod("pod"))
+	h.run("other", "sleep 1000", inPod("other"))
+	if len(before) != 1 {
+		t.Fatalf("shims %v", before)
+	}
+	ended := make(chan error, 1)
+	output, runs := io.Pipe()
+	go func() {
+		code, err := h.client.Exec(h.ctx(), execRequest("two", "echo runs; sleep 1000"), supervisor.Streams{Stdout: runs})
+		if err == nil && code != 137 {
+			err = fmt.Errorf("code %d", code)
+		}
+		ended <- err
+	}()
+	if _, err := output.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(before[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"one", "two", "waits"} {
+		exit := h.wantExit(id, 137)
+		if !strings.Contains(exit.Message, `the shim of handler "test" has ended`) || exit.StartFailed != (id == "waits") {
+			t.Errorf("exit of %s: %+v", id, exit)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the command: %v", err)
+	}
+	if _, _, _, err := h.exec("other", "true"); err != nil {
+		t.Errorf("another pod: %v", err)
+	}
+	h.run("again", "sleep 1000", inPod("pod"))
+	if _, _, _, err := h.exec("again", "true"); err != nil {
+		t.Errorf("the pod's next container: %v", err)
+	}
+	h.crash() // what is left of the dead shim is no concern of the next supervisor
+	if _, _, _, err := h.exec("again", "true"); err != nil {
+		t.Errorf("after the death of the supervisor: %v", err)
+	}
+}
+
+// TestShimTerminal: a terminal of a shim has input, sizes and an end, as others do.
+func TestShimTerminal(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("box", "sleep 1000")
+	request := execRequest("box", "stty -echo; read x; echo got $x; while [ \"$(stty size 2>/dev/null)\" != '33 99' ]; do sleep 0.05; done; stty size; exit 7")
+	request.Process.Terminal = true
+	sizes := make(chan supervisor.TerminalSize, 1)
+	sizes <- supervisor.TerminalSize{Width: 99, Height: 33}
+	var out strings.Builder
+	code, err := h.client.Exec(h.ctx(), request, supervisor.Streams{Stdin: strings.NewReader("word\n"), Stdout: &out, Resize: sizes})
+	if code != 7 || err != nil || out.String() != "got word\r\n33 99\r\n" && !strings.HasSuffix(out.String(), "\r\ngot word\r\n33 99\r\n") {
+		t.Errorf("%q, code %d, %v", out.String(), code, err)
 	}
 }

@@ -122,7 +122,8 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 // Flush returns when the whole output of a process that has ended is in its streams, and lets the shim forget
 // the process.
 func (r *Runtime) Flush(ctx context.Context, w *ociruntime.Watched) error {
-	st, err := r.all.files(w.ContainerID).read()
+	f := r.all.files(w.ContainerID)
+	st, err := f.read()
 	if err != nil {
 		return err
 	}
@@ -132,6 +133,7 @@ func (r *Runtime) Flush(ctx context.Context, w *ociruntime.Watched) error {
 	if err == nil {
 		_, err = client.Delete(ctx, w.ContainerID, w.ExecID)
 	}
+	f.awaitRelay(ctx, w.ExecID)
 	if err != nil && !errors.Is(err, errs.NotFound) {
 		return r.handler.fault(ctx, stageDelete, err)
 	}

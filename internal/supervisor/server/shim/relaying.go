@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -70,23 +71,51 @@ func (r *Runtime) streamsOf(pod, id, execID string, io *ociruntime.StdIO) (_ *st
 	}
 	defer begun.Close()
 	given[0], s.begun = begun, ours
-	return s, startRelay(&order, given)
+	started, err := startRelay(&order, given)
+	if err == nil && order.Terminal {
+		err = writeJSON(r.all.files(id).relay(execID), started)
+	}
+	return s, err
+}
+
+// relay is the file with the process that a terminal's relay is, by the id of an exec.
+func (f files) relay(execID string) string { return filepath.Join(f.dir, "relay-"+execID+".json") }
+
+// terminalTimeout bounds the wait for the end of a terminal's output: another process may have it open.
+const terminalTimeout = 2 * time.Second
+
+// awaitRelay returns when the relay of a process that has ended has passed on the whole output of its terminal.
+func (f files) awaitRelay(ctx context.Context, execID string) {
+	var started process
+	if readJSON(f.relay(execID), &started) != nil {
+		return // it has no terminal
+	}
+	ctx, stop := context.WithTimeout(ctx, terminalTimeout)
+	defer stop()
+	if pidfd, err := started.open(); err == nil {
+		_ = sysproc.AwaitExit(ctx, pidfd) // the output goes on
+		pidfd.Close()
+	}
+	if ctx.Err() == nil {
+		_ = os.Remove(f.relay(execID)) // the last of it goes with the container
+	}
 }
 
 // startRelay starts a relay, which ends by itself.
-func startRelay(order *relay.Order, files []*os.File) error {
+func startRelay(order *relay.Order, files []*os.File) (process, error) {
 	text, err := json.Marshal(order)
 	if err != nil {
-		return err
+		return process{}, err
 	}
 	cmd := exec.Command("/proc/self/exe", relay.Role, string(text)) //nolint:noctx // it outlives the call
 	cmd.ExtraFiles, cmd.Env, cmd.Stderr = files, []string{"GOMAXPROCS=2"}, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("cannot start a relay: %w", err)
+		return process{}, fmt.Errorf("cannot start a relay: %w", err)
 	}
-	go func() { _ = cmd.Wait() }() // it logs its own errors
-	return nil
+	proc, err := sysproc.ReadProc(cmd.Process.Pid) // it is not reaped yet
+	go func() { _ = cmd.Wait() }()                 // it logs its own errors
+	return process{cmd.Process.Pid, proc.Start}, err
 }
 
 // null is the stream of a process that has none.

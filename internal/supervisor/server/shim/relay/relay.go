@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
@@ -99,9 +100,11 @@ func (r *relay) input(to *os.File) error {
 	err = pass(to, from)
 	<-r.begun
 	to.Close()
-	return errors.Join(err, r.call(func(ctx context.Context, c *taskapi.Client) error {
+	closeErr := r.call(func(ctx context.Context, c *taskapi.Client) error {
 		return c.CloseIO(ctx, r.order.ID, r.order.Exec)
-	}))
+	})
+	// A process that has ended needs no end of its input.
+	return errors.Join(err, errs.IgnoreNotFound(closeErr))
 }
 
 // pass copies with reads and writes: a terminal cannot be spliced to.
