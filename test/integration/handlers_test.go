@@ -42,7 +42,7 @@ func TestHandlers(t *testing.T) {
 		t.Errorf("handlers %v", features)
 	}
 	if info := b.MustCLI("info", "--endpoint", "unix://"+b.Socket); !strings.Contains(info, "runc version") || !strings.Contains(info, "/no/such/runtime") ||
-		!strings.Contains(info, "containerd-shim-runc-v2 ") || !strings.Contains(info, "containerd-shim-lost-v7 is not in berth's PATH") {
+		!strings.Contains(info, "containerd-shim-runc-v2 ") || !strings.Contains(info, "path: containerd-shim-lost-v7") {
 		t.Errorf("berth info does not have the handlers: %s", info)
 	}
 

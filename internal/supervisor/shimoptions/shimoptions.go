@@ -18,8 +18,19 @@ type Type struct {
 	URL string
 	// fields are the options that a configuration can have.
 	fields map[string]field
-	// root and systemd are the numbers of the options that berth sets, 0 for none.
-	root, systemd int
+	// root and systemd are the numbers of the options that berth sets, 0 for none, and uid and gid of those that
+	// it sets unless a configuration does.
+	root, systemd, uid, gid int
+}
+
+// Values are the options that berth sets. A type without such options does not have them.
+type Values struct {
+	// Root is the directory for the state of containers.
+	Root string
+	// Systemd selects the cgroup driver of systemd.
+	Systemd bool
+	// UID and GID own the pipes that the shim makes for a container's output.
+	UID, GID int
 }
 
 type field struct {
@@ -43,7 +54,7 @@ func runc() Type {
 			"NoPivotRoot": {1, flag}, "NoNewKeyring": {2, flag}, "ShimCgroup": {3, text}, "IoUid": {4, count}, "IoGid": {5, count},
 			"BinaryName": {6, text}, "CriuImagePath": {10, text}, "CriuWorkPath": {11, text},
 		},
-		root: 7, systemd: 9,
+		root: 7, systemd: 9, uid: 4, gid: 5,
 	}
 }
 
@@ -63,10 +74,6 @@ func Of(program string) Type {
 	return generic()
 }
 
-// SelfContained reports whether the containers of a shim share their pod's namespaces, as those of
-// runc do. Other shims begin a pod with a container of its own, its sandbox.
-func (t Type) SelfContained() bool { return t.root != 0 }
-
 // Program is the name of the program of a runtime's type, such as containerd-shim-runc-v2 of
 // io.containerd.runc.v2; "" when name is not such a type.
 func Program(name string) string {
@@ -83,20 +90,25 @@ func (t Type) Check(options []string) string {
 	return problem
 }
 
-// Encode returns the message. root is the directory for the state of containers, and systemd selects the
-// cgroup driver of systemd: a type without such options does not have them.
-func (t Type) Encode(options []string, root string, systemd bool) ([]byte, error) {
-	m, problem := t.encode(options)
+// Encode returns the message.
+func (t Type) Encode(options []string, values Values) ([]byte, error) {
+	configured, problem := t.encode(options)
 	if problem != "" {
 		return nil, fmt.Errorf("options: %s", problem)
 	}
+	var m []byte
 	if t.root != 0 {
-		m = appendText(m, t.root, root)
+		m = appendText(m, t.root, values.Root)
 	}
-	if t.systemd != 0 && systemd {
+	if t.systemd != 0 && values.Systemd {
 		m = appendNumber(m, t.systemd, 1)
 	}
-	return m, nil
+	for number, id := range map[int]int{t.uid: values.UID, t.gid: values.GID} {
+		if number != 0 && id > 0 {
+			m = appendNumber(m, number, uint64(id))
+		}
+	}
+	return append(m, configured...), nil // the last value of an option counts
 }
 
 func (t Type) encode(options []string) (m []byte, problem string) {
@@ -134,7 +146,7 @@ func (t Type) encode(options []string) (m []byte, problem string) {
 
 // Binary returns the OCI runtime that runc's shim runs, "" for a shim that has none.
 func (t Type) Binary(options []string) string {
-	if !t.SelfContained() {
+	if t.root == 0 {
 		return ""
 	}
 	name := ""

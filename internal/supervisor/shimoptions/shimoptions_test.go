@@ -12,18 +12,18 @@ import (
 // The options are those of containerd's own messages.
 func TestEncode(t *testing.T) {
 	runc := Of("/opt/containerd-shim-runc-v2")
-	data, err := runc.Encode([]string{"BinaryName=/usr/bin/crun", "NoPivotRoot=false", "NoNewKeyring=true", "IoUid=70000", "IoGid=0", "ShimCgroup=/shims"}, "/root", true)
+	data, err := runc.Encode([]string{"BinaryName=/usr/bin/crun", "NoPivotRoot=false", "NoNewKeyring=true", "IoUid=70000", "ShimCgroup=/shims"}, Values{"/root", true, 5, 6})
 	got := &options.Options{}
 	if err == nil {
 		err = proto.Unmarshal(data, got)
 	}
-	want := &options.Options{BinaryName: "/usr/bin/crun", NoNewKeyring: true, IoUid: 70000, ShimCgroup: "/shims", Root: "/root", SystemdCgroup: true}
+	want := &options.Options{BinaryName: "/usr/bin/crun", NoNewKeyring: true, IoUid: 70000, IoGid: 6, ShimCgroup: "/shims", Root: "/root", SystemdCgroup: true}
 	if err != nil || !proto.Equal(got, want) || runc.URL != string(proto.MessageName(want)) {
 		t.Errorf("runc's options: %v %v, want %v", got, err, want)
 	}
 
 	other := Of("/opt/containerd-shim-runsc-v1")
-	data, err = other.Encode([]string{"TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"}, "/root", true)
+	data, err = other.Encode([]string{"TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"}, Values{"/root", true, 5, 6})
 	generic := &runtimeoptions.Options{}
 	if err == nil {
 		err = proto.Unmarshal(data, generic)
@@ -71,7 +71,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%s: %q, want %q", option, got, want)
 		}
 	}
-	if _, err := runc().Encode([]string{"x"}, "/", false); err == nil {
+	if _, err := runc().Encode([]string{"x"}, Values{}); err == nil {
 		t.Error("a fault was encoded")
 	}
 }

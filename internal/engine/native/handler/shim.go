@@ -62,7 +62,7 @@ func shimVersion(path string, text []byte) string {
 // shimFeatures returns the features that a shim reports, as OCI's runtime-spec has them.
 func shimFeatures(h *Handler) ([]byte, error) {
 	kind := shimoptions.Of(h.Path)
-	value, err := kind.Encode(h.Options, h.Root, false)
+	value, err := kind.Encode(h.Options, shimoptions.Values{Root: h.Root})
 	if err != nil {
 		return nil, err
 	}

@@ -103,6 +103,10 @@ func (e *Execution) adoptPidfd() {
 	if err != nil {
 		return
 	}
+	if sysfd.IsSocket(fd) { // the connection over which a shim started the process
+		sysfd.CloseFDs([]int{fd})
+		return
+	}
 	pidfd, err := sysproc.NewPidfd(fd)
 	if err != nil {
 		return

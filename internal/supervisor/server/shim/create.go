@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
+	"github.com/berthrun/berth/internal/supervisor/shimoptions"
 )
 
 // Plan checks the spec and computes where the container will be. It changes spec where the host does not
@@ -41,7 +42,7 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	if err := os.MkdirAll(r.handler.Root, 0o700); err != nil {
 		return 0, nil, fmt.Errorf("cannot make the directory of handler %q: %w", r.handler.Name, err)
 	}
-	options, err := r.options(p.Systemd)
+	options, err := r.options(shimoptions.Values{Systemd: p.Systemd, UID: p.UID, GID: p.GID})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -49,10 +50,15 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	if err := f.make(&state{Handler: r.handler, Systemd: p.Systemd, Cgroups: p.Cgroups, Pod: pod}, p.Spec); err != nil {
 		return 0, nil, err
 	}
-	client, err := r.ensure(ctx, pod, p.Systemd, p.Spec)
-	if err != nil {
+	if err := r.ensure(ctx, pod, p.Systemd, p.Spec); err != nil {
 		return 0, nil, err
 	}
+	client, file, err := r.all.single(ctx, pod)
+	if err != nil {
+		return 0, nil, r.handler.fault(ctx, stageCreate, err)
+	}
+	defer client.Close()
+	file.Close()
 	streams, err := r.streamsOf(pod, p.ID, "", io)
 	if err != nil {
 		return 0, nil, err

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
+	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -19,7 +22,7 @@ const (
 	undoTimeout = 5 * time.Second
 	// beganTimeout bounds the question for an exec of a former supervisor: the adoption of all containers
 	// waits for it.
-	beganTimeout = 2 * time.Second
+	beganTimeout = 5 * time.Second
 )
 
 // Exec starts a process in a running container and returns its pid, 0 when it has ended already: then Await has
@@ -58,7 +61,7 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 	if err := client.Exec(ctx, e.ContainerID, e.ID, streams.paths, spec); err != nil {
 		return 0, nil, ociruntime.Classify(r.handler.fault(ctx, stageExec, err), "")
 	}
-	pid, err = client.Start(ctx, e.ContainerID, e.ID)
+	pid, err = r.startExec(ctx, st.Pod, e)
 	if err != nil {
 		err = r.handler.fault(ctx, stageExec, err)
 		r.undoExec(ctx, client, e)
@@ -77,15 +80,43 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 	return pid, func() {}, nil
 }
 
+// startExec starts the process. The keeper has the connection, in the socket for the process's pidfd.
+func (r *Runtime) startExec(ctx context.Context, pod string, e *ociruntime.Exec) (pid int, err error) {
+	client, file, err := r.all.single(ctx, pod)
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	defer file.Close()
+	own, err := sysfd.Duplicate(e.Pidfd)
+	if err != nil {
+		return 0, err
+	}
+	socket, err := sysfd.FileUnixConn(own) // which closes own
+	if err != nil {
+		return 0, err
+	}
+	defer socket.Close()
+	if err := sysfd.SendFiles(socket, []byte("fd"), []*os.File{file}); err != nil {
+		return 0, err
+	}
+	return client.Start(ctx, e.ContainerID, e.ID)
+}
+
 // undoExec removes an exec that is not to run.
 func (r *Runtime) undoExec(ctx context.Context, client *taskapi.Client, e *ociruntime.Exec) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer stop()
-	const sigkill = 9
-	_ = client.Kill(ctx, e.ContainerID, e.ID, sigkill, true) // it may not have begun
-	if _, err := client.Delete(ctx, e.ContainerID, e.ID); errs.IgnoreNotFound(err) != nil {
+	if err := removeExec(ctx, client, e.ContainerID, e.ID); err != nil {
 		r.all.log.Debug("a shim keeps an exec that did not start", "container", e.ContainerID, "exec", e.ID, "error", err)
 	}
+}
+
+// removeExec removes an exec from a shim. Nil when there is none.
+func removeExec(ctx context.Context, client *taskapi.Client, id, exec string) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer stop()
+	_ = client.Kill(ctx, id, exec, int(syscall.SIGKILL), true) // it may not have begun
+	_, err := client.Delete(ctx, id, exec)
+	return errs.IgnoreNotFound(err)
 }
 
 // own returns pid when that is a child of the pod's shim, and 0 otherwise: the shim has reaped the process, and
@@ -121,9 +152,12 @@ func (r *Runtime) Began(ctx context.Context, id, exec string) (pid int, began bo
 		return 0, false, nil
 	case err != nil:
 		return 0, false, r.handler.fault(ctx, stageState, err)
-	case s.Status == taskapi.Created:
-		r.undoExec(ctx, client, &ociruntime.Exec{ContainerID: id, ID: exec})
-		return 0, false, fmt.Errorf("exec %s in container %s: the supervisor died, and it is unknown whether the command began: %w", exec, id, errs.Unavailable)
+	case s.Status == taskapi.Created: // the shim has not got the start, and does not start what it does not have
+		if err := removeExec(ctx, client, id, exec); err != nil {
+			return 0, false, fmt.Errorf("exec %s in container %s: the supervisor died, and it is unknown whether the command began: %w: %w",
+				exec, id, err, errs.Unavailable)
+		}
+		return 0, false, nil
 	}
 	return r.own(st.Pod, s.Pid), true, nil
 }

@@ -136,6 +136,28 @@ func dial(ctx context.Context, socket string) (net.Conn, error) {
 	return conn, nil
 }
 
+// single connects to the shim of a pod for one call. A shim gives up a call when its connection ends: a create
+// should end with this process, and a start must not, which would take the process with it. file is another
+// descriptor of the connection, for the keeper, so that the call goes on. The caller closes both.
+func (s *Shims) single(ctx context.Context, pod string) (client *taskapi.Client, file *os.File, err error) {
+	found, err := s.readPod(pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, stop := context.WithTimeout(ctx, connectTimeout)
+	defer stop()
+	conn, err := dial(ctx, found.Address.Socket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot connect to the shim: %w: %w", err, errs.Unavailable)
+	}
+	file, err = conn.(*net.UnixConn).File()
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return taskapi.NewClient(conn, found.Address.Version, namespace), file, nil
+}
+
 // keep keeps a connection for further calls, unless another call has made one.
 func (s *Shims) keep(pod string, c *taskapi.Client) *taskapi.Client {
 	s.mu.Lock()
@@ -168,40 +190,39 @@ func (p *podState) lives() bool {
 	return false
 }
 
-// ensure returns a connection to the shim of a pod, which it starts when the pod has none, or one that has ended.
-func (r *Runtime) ensure(ctx context.Context, pod string, systemd bool, spec *specs.Spec) (*taskapi.Client, error) {
+// ensure starts the shim of a pod when the pod has none, or one that has ended.
+func (r *Runtime) ensure(ctx context.Context, pod string, systemd bool, spec *specs.Spec) error {
 	s := r.all
 	unlock, err := s.locks.Lock(ctx, pod)
 	if err != nil {
-		return nil, r.handler.fault(ctx, stageShim, err)
+		return r.handler.fault(ctx, stageShim, err)
 	}
 	defer unlock()
-	client, err := s.client(ctx, pod)
+	_, err = s.client(ctx, pod)
 	if err == nil {
-		return client, nil
+		return nil
 	}
 	if !errors.Is(err, errs.NotFound) {
 		s.log.Warn("the shim of a pod is not there any more; starting another one", "pod", pod, "handler", r.handler.Name, "error", err)
 	}
-	if err := s.end(ctx, pod); err != nil {
-		return nil, r.handler.fault(ctx, stageShim, err)
+	if err := s.end(ctx, pod, true); err != nil {
+		return r.handler.fault(ctx, stageShim, err)
 	}
-	client, err = r.begin(ctx, pod, systemd, spec)
-	if err != nil {
-		return nil, r.handler.fault(ctx, stageShim, errors.Join(err, s.end(context.WithoutCancel(ctx), pod)))
+	if err := r.begin(ctx, pod, systemd, spec); err != nil {
+		return r.handler.fault(ctx, stageShim, errors.Join(err, s.end(context.WithoutCancel(ctx), pod, false)))
 	}
-	return client, nil
+	return nil
 }
 
 // begin starts a shim. The caller has locked the pod, and calls end on an error.
-func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *specs.Spec) (*taskapi.Client, error) {
+func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *specs.Spec) error {
 	s := r.all
 	if err := s.listen(); err != nil {
-		return nil, err
+		return err
 	}
 	dir := s.podDir(pod)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	// Shims read annotations of it.
 	about := &specs.Spec{Version: specVersion, Annotations: map[string]string{sandboxAnnotation: pod}}
@@ -209,11 +230,11 @@ func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *spe
 		about.Annotations[key] = value
 	}
 	if err := writeJSON(filepath.Join(dir, specName), about); err != nil {
-		return nil, err
+		return err
 	}
-	options, err := r.options(systemd)
+	options, err := r.options(shimoptions.Values{Systemd: systemd})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	input := taskapi.Bootstrap{ID: pod, Namespace: namespace, Events: filepath.Join(s.dir, eventsName), Options: options}
 	if len(s.dir)+1+socketName <= maxSocket {
@@ -221,7 +242,7 @@ func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *spe
 	}
 	begun, address, err := r.startShim(ctx, pod, dir, &input)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	found := &podState{Handler: r.handler, Address: *address}
 	for _, pid := range begun.Left {
@@ -231,19 +252,18 @@ func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *spe
 	}
 	if len(found.Processes) == 0 {
 		begun.Release()
-		return nil, fmt.Errorf("it has left no process that could be the shim%s", r.said(dir))
+		return fmt.Errorf("it has left no process that could be the shim%s", r.said(dir))
 	}
 	err = writeJSON(filepath.Join(dir, podName), found)
-	var client *taskapi.Client
 	if err == nil {
-		client, err = s.connect(ctx, pod, found)
+		_, err = s.connect(ctx, pod, found)
 	}
 	if err != nil {
 		begun.Abandon()
-		return nil, err
+		return err
 	}
 	begun.Release()
-	return client, nil
+	return nil
 }
 
 // startShim runs the program. A shim of containerd 2.3 or later reads all parameters on its stdin, an older
@@ -291,22 +311,25 @@ func (r *Runtime) said(dir string) string {
 	return ""
 }
 
-// options returns the options of the shim, as an Any.
-func (r *Runtime) options(systemd bool) (taskapi.Message, error) {
+// options returns the options of the shim, with the handler's root, as an Any.
+func (r *Runtime) options(values shimoptions.Values) (taskapi.Message, error) {
 	kind := shimoptions.Of(r.handler.Path)
-	value, err := kind.Encode(r.handler.Options, r.handler.Root, systemd)
+	values.Root = r.handler.Root
+	value, err := kind.Encode(r.handler.Options, values)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errs.Invalid)
 	}
 	return taskapi.Any(kind.URL, value), nil
 }
 
-// end ends the shim of a pod, and removes what it has left. The caller has locked the pod. Nil when there is
-// none.
-func (s *Shims) end(ctx context.Context, pod string) error {
+// end ends the shim of a pod, and removes what it has left. answers lets it end by itself first. The caller has
+// locked the pod. Nil when there is none.
+func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 	found, err := s.readPod(pod)
 	if err == nil {
-		s.shutDown(ctx, pod, found)
+		if answers {
+			s.shutDown(ctx, pod, found)
+		}
 		if err := found.kill(ctx); err != nil {
 			return err
 		}

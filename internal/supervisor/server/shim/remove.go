@@ -48,7 +48,9 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 		return err
 	}
 	defer unlock()
+	hangs := false
 	if err := r.delete(ctx, id, st); err != nil {
+		hangs = errors.Is(err, errs.Deadline)
 		s.log.Warn("a shim does not delete a container; berth deletes its state", "container", id, "handler", r.handler.Name, "error", err)
 		if err := r.deleteByProgram(ctx, id); err != nil {
 			s.log.Warn("the program of a shim does not delete a container; berth deletes its state", "container", id, "handler", r.handler.Name, "error", err)
@@ -66,10 +68,11 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 		return err
 	}
 	_ = os.Remove(filepath.Join(r.handler.Root, namespace)) // unless other pods have containers there
-	return s.end(ctx, st.Pod)
+	return s.end(ctx, st.Pod, !hangs)
 }
 
-// delete has the shim delete a container. Nil when the shim does not have it.
+// delete has the shim delete a container. Nil when the shim does not have it. A create that was given up may go on
+// in the shim for a moment: what it makes is killed.
 func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
@@ -79,6 +82,12 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	}
 	if err == nil {
 		_, err = client.Delete(ctx, id, "")
+		if killErr := st.Cgroups.Kill(ctx); killErr != nil {
+			return killErr
+		}
+		if errs.IgnoreNotFound(err) != nil {
+			_, err = client.Delete(ctx, id, "")
+		}
 	}
 	if errs.IgnoreNotFound(err) != nil {
 		return r.handler.fault(ctx, stageDelete, err)

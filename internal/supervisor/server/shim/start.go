@@ -28,9 +28,15 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	if err != nil {
 		return fmt.Errorf("its init has ended: %w", errs.State)
 	}
-	client, err := r.all.client(ctx, st.Pod)
+	client, file, err := r.all.single(ctx, st.Pod)
 	if err != nil {
 		return r.handler.fault(ctx, stageStart, err)
+	}
+	defer client.Close()
+	err = s.Hold(file)
+	file.Close()
+	if err != nil {
+		return err
 	}
 	before := ociruntime.ExecutableOf(pid)
 	started, err := client.Start(ctx, s.ID, "")
@@ -48,7 +54,7 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	return nil
 }
 
-// Resume completes a Start that another process has begun.
+// Resume completes a Start that another process has begun. The shim has completed it, or has not got it.
 func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	st, err := r.all.files(s.ID).read()
 	if err != nil {
