@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,6 +30,8 @@ const (
 	shutdownTimeout = 3 * time.Second
 	// killTimeout bounds the wait for the end of a shim that was killed.
 	killTimeout = 5 * time.Second
+	// launcherTimeout bounds the wait for a launcher that kills what it has started.
+	launcherTimeout = 10 * time.Second
 	// maxSocket is the longest path of a socket that shims make.
 	maxSocket = 106
 	// socketName is how long the name of a shim's socket is.
@@ -64,7 +67,9 @@ type process struct {
 
 const (
 	podName = "shim.json"
-	logName = "log"
+	// lockName is the file of the lock that the launcher of a shim holds.
+	lockName = "launch.lock"
+	logName  = "log"
 )
 
 func (s *Shims) podDir(pod string) string { return filepath.Join(s.dir, groupsName, pod) }
@@ -286,7 +291,7 @@ func (r *Runtime) tryStart(ctx context.Context, pod, dir string, input []byte) (
 		return nil, nil, err
 	}
 	begun, output, err := r.runProgram(ctx, &programRun{
-		args: r.arguments(pod, "start"), dir: dir, input: input, daemon: true,
+		args: r.arguments(pod, "start"), dir: dir, input: input, daemon: true, lock: filepath.Join(dir, lockName),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -325,6 +330,9 @@ func (r *Runtime) options(values shimoptions.Values) (taskapi.Message, error) {
 // end ends the shim of a pod, and removes what it has left. answers lets it end by itself first. The caller has
 // locked the pod. Nil when there is none.
 func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
+	if err := s.awaitLauncher(ctx, pod); err != nil {
+		return err
+	}
 	found, err := s.readPod(pod)
 	if err == nil {
 		if answers {
@@ -343,6 +351,30 @@ func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 		return fmt.Errorf("cannot remove the shim's directory: %w", err)
 	}
 	return nil
+}
+
+// awaitLauncher returns when the launcher of a start has ended, which a predecessor may have left: it kills what it
+// has started.
+func (s *Shims) awaitLauncher(ctx context.Context, pod string) error {
+	if _, err := os.Lstat(s.podDir(pod)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, launcherTimeout)
+	defer stop()
+	for {
+		lock, holder, err := sysfd.TryLock(filepath.Join(s.podDir(pod), lockName))
+		if err != nil {
+			return err
+		}
+		if lock != nil {
+			return lock.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d, which starts the shim, does not end: %w", holder, errs.Unavailable)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // shutDown lets a shim end by itself.

@@ -18,6 +18,8 @@ type programRun struct {
 	input []byte
 	// daemon is true when it leaves the shim.
 	daemon bool
+	// lock is the path of a lock that is held until the launcher has ended, "" for none.
+	lock string
 }
 
 // arguments returns the program and its arguments for an action on a container, or on a pod.
@@ -56,7 +58,7 @@ func (r *Runtime) runProgram(ctx context.Context, run *programRun) (*launch.Begu
 		return nil, nil, err
 	}
 	begun, err := launch.Start(ctx, &launch.Command{
-		Order: launch.Order{Args: run.args, Dir: run.dir, Daemon: run.daemon},
+		Order: launch.Order{Args: run.args, Dir: run.dir, Daemon: run.daemon, Lock: run.lock},
 		Stdin: input, Stdout: stdout.Writer, Stderr: stderr.Writer, Env: r.environment(),
 	})
 	output, said := stdout.End(), lastLine(stderr.End())

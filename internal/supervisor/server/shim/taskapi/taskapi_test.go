@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/ttrpc"
-	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/codes" //nolint:depguard // what shims answer with
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -142,8 +142,10 @@ func TestCalls(t *testing.T) {
 			return wantPid(c.Create(ctx, "id", "/b", Stdio{true, "/0", "/1", "/2"}, Any("url", []byte("value"))))
 		}, &task.CreateTaskRequest{ID: "id", Bundle: "/b", Terminal: true, Stdin: "/0", Stdout: "/1", Stderr: "/2", Options: &anypb.Any{TypeUrl: "url", Value: []byte("value")}}},
 		{func() error { return wantPid(c.Start(ctx, "id", "e")) }, &task.StartRequest{ID: "id", ExecID: "e"}},
-		{func() error { return c.Exec(ctx, "id", "e", Stdio{false, "/0", "/1", "/2"}, []byte("{}")) },
-			&task.ExecProcessRequest{ID: "id", ExecID: "e", Stdin: "/0", Stdout: "/1", Stderr: "/2", Spec: ofSpec("Process", "{}")}},
+		{
+			func() error { return c.Exec(ctx, "id", "e", Stdio{false, "/0", "/1", "/2"}, []byte("{}")) },
+			&task.ExecProcessRequest{ID: "id", ExecID: "e", Stdin: "/0", Stdout: "/1", Stderr: "/2", Spec: ofSpec("Process", "{}")},
+		},
 		{func() error {
 			st, err := c.State(ctx, "id", "e")
 			if err == nil && *st != (State{"id", 12, Running}) {
