@@ -5,6 +5,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -231,6 +233,7 @@ func (h *host) end() {
 		h.t.Errorf("the race detector says (%v): %.4000s", err, race)
 	}
 	h.assertNothingLeft()
+	h.assertNoSocketLeft()
 }
 
 // stop ends the current keeper and supervisor.
@@ -273,6 +276,25 @@ func (h *host) assertNothingLeft() {
 		}
 		if err != nil || len(entries) != 0 {
 			h.t.Errorf("left in %s: %v %v", sub, entries, err)
+		}
+	}
+}
+
+// assertNoSocketLeft looks for sockets of shims, in the supervisor's directory and in containerd's.
+func (h *host) assertNoSocketLeft() {
+	for _, id := range append(h.ids, "pod", "other") {
+		name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(h.state, "shims", "events", "berth", id))))
+		if _, err := os.Lstat(filepath.Join("/run/containerd/s", name)); err == nil {
+			h.t.Errorf("the socket of the shim of %s is left: %s", id, name)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(h.state, "shims"))
+	if err != nil {
+		h.t.Error(err)
+	}
+	for _, entry := range entries {
+		if !slices.Contains([]string{"pods", "containers", "events"}, entry.Name()) {
+			h.t.Errorf("left in shims: %v", entry)
 		}
 	}
 }

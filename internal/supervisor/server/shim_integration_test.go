@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
@@ -169,6 +170,9 @@ func TestShimDies(t *testing.T) {
 	if _, err := output.Read(make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
+	if _, _, _, err := h.exec("two", "true"); err != nil { // the shim has reported the start of the command
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(before[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -206,5 +210,23 @@ func TestShimTerminal(t *testing.T) {
 	code, err := h.client.Exec(h.ctx(), request, supervisor.Streams{Stdin: strings.NewReader("word\n"), Stdout: &out, Resize: sizes})
 	if code != 7 || err != nil || out.String() != "got word\r\n33 99\r\n" && !strings.HasSuffix(out.String(), "\r\ngot word\r\n33 99\r\n") {
 		t.Errorf("%q, code %d, %v", out.String(), code, err)
+	}
+}
+
+// TestShimEndsWithItsPod: the shim ends with the last containers of its pod, also when all are removed at once.
+func TestShimEndsWithItsPod(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	var g errgroup.Group
+	for i := range 6 {
+		h.create(fmt.Sprint("c", i), "exit 0", inPod("pod"))
+	}
+	for i := range 6 {
+		g.Go(func() error { return h.client.Remove(h.ctx(), fmt.Sprint("c", i)) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if pids := h.shims(); len(pids) > 0 {
+		t.Errorf("shims %v are left", pids)
 	}
 }

@@ -19,8 +19,10 @@ const (
 	// flushTimeout bounds the wait for a shim that copies the last output. runc's waits 10 seconds for
 	// processes that have the output open.
 	flushTimeout = 12 * time.Second
-	// reconnects is how often a connection that has ended is made again, when the shim lives.
-	reconnects = 3
+	// reconnects is how often a connection that has ended is made again when the shim lives, and reconnectPause
+	// the time between.
+	reconnects     = 30
+	reconnectPause = time.Second
 )
 
 // savedExit is the exit of a container's init, on disk: the shim forgets it with Flush.
@@ -89,8 +91,17 @@ func (r *Runtime) wait(ctx context.Context, st *state, w *ociruntime.Watched) (e
 		if err == nil {
 			exit, err = client.Wait(ctx, w.ContainerID, w.ExecID)
 		}
-		if err == nil || ctx.Err() != nil || !errors.Is(err, taskapi.ErrClosed) || try == reconnects {
+		lost := errors.Is(err, taskapi.ErrClosed) || errors.Is(err, errs.Unavailable)
+		if err == nil || ctx.Err() != nil || !lost || try == reconnects {
 			return exit, err
+		}
+		found, readErr := r.all.readPod(st.Pod)
+		if readErr != nil || !found.lives() {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(reconnectPause):
 		}
 	}
 }

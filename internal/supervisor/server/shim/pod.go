@@ -3,6 +3,7 @@ package shim
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -208,6 +209,9 @@ func (r *Runtime) ensure(ctx context.Context, pod string, systemd bool, spec *sp
 		return nil
 	}
 	if !errors.Is(err, errs.NotFound) {
+		if found, readErr := s.readPod(pod); readErr == nil && found.lives() {
+			return r.handler.fault(ctx, stageShim, err) // it has containers, perhaps
+		}
 		s.log.Warn("the shim of a pod is not there any more; starting another one", "pod", pod, "handler", r.handler.Name, "error", err)
 	}
 	if err := s.end(ctx, pod, true); err != nil {
@@ -346,6 +350,9 @@ func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 		}
 		removeSocket(ctx, found.Address.Socket)
 	}
+	for _, socket := range s.usualSockets(pod) { // of a shim that was killed before it was recorded
+		removeSocket(ctx, socket)
+	}
 	s.disconnect(pod)
 	if err := os.RemoveAll(s.podDir(pod)); err != nil {
 		return fmt.Errorf("cannot remove the shim's directory: %w", err)
@@ -429,6 +436,12 @@ func (p process) open() (*os.File, error) {
 		return nil, fmt.Errorf("process %d: %w", p.Pid, errs.NotFound)
 	}
 	return pidfd, nil
+}
+
+// usualSockets are where the shims of containerd's library make the socket of a pod.
+func (s *Shims) usualSockets(pod string) []string {
+	name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(s.dir, eventsName, namespace, pod))))
+	return []string{filepath.Join(s.dir, name), filepath.Join("/run/containerd/s", name)}
 }
 
 // removeSocket removes the socket of a shim that was killed. A path that is no socket, or at which a process

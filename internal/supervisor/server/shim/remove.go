@@ -26,15 +26,17 @@ func (s *Shims) Remove(ctx context.Context, id string) error {
 		return nil
 	}
 	st, err := f.read()
-	switch {
-	case errors.Is(err, errs.NotFound):
-	case err != nil:
-		s.log.Warn("the shim does not delete a container", "container", id, "error", err)
-	default:
-		if err := s.Of(st.Handler).remove(ctx, id, st); err != nil {
-			return err
-		}
+	if err == nil {
+		return s.Of(st.Handler).remove(ctx, id, st)
 	}
+	if !errors.Is(err, errs.NotFound) {
+		s.log.Warn("the shim does not delete a container", "container", id, "error", err)
+	}
+	return f.remove()
+}
+
+// remove removes the directory of a container.
+func (f files) remove() error {
 	if err := os.RemoveAll(f.dir); err != nil {
 		return fmt.Errorf("cannot remove the container's directory: %w", err)
 	}
@@ -64,11 +66,16 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 		}
 	}
 	others, err := s.others(st.Pod, id)
-	if err != nil || others {
+	if err != nil {
 		return err
 	}
-	_ = os.Remove(filepath.Join(r.handler.Root, namespace)) // unless other pods have containers there
-	return s.end(ctx, st.Pod, !hangs)
+	if !others {
+		_ = os.Remove(filepath.Join(r.handler.Root, namespace)) // unless other pods have containers there
+		if err := s.end(ctx, st.Pod, !hangs); err != nil {
+			return err
+		}
+	}
+	return s.files(id).remove() // while the pod is locked: the next removal sees whether it is the last one
 }
 
 // delete has the shim delete a container. Nil when the shim does not have it. A create that was given up may go on
