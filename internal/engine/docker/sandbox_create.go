@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -27,7 +28,7 @@ import (
 // does it.
 func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*engine.Sandbox, error) {
 	if spec.Handler != "" {
-		return nil, fmt.Errorf("runtime_handler: no runtime for %q is configured: %w", spec.Handler, errs.Invalid)
+		return nil, fielderror.Unsupported("runtime_handler", "the Docker engine has no runtime handlers, so that a pod cannot have the handler %q", spec.Handler)
 	}
 	if err := e.checkDemands(ctx, spec.Config); err != nil {
 		return nil, err
