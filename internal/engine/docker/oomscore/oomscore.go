@@ -88,7 +88,8 @@ func (s *Scores) Sure(ctx context.Context) int { return max(s.current(ctx).Own, 
 func (s *Scores) Learn(kind string, failed, succeeded int) {
 	s.mu.Lock()
 	s.known = true
-	s.limit = sysproc.OOMScoreLimit{Own: succeeded, Why: fmt.Sprintf("a start with %d failed, and one with %d succeeded", failed, succeeded)}
+	s.limit = sysproc.OOMScoreLimit{Own: succeeded, Why: fmt.Sprintf(
+		"its OCI runtime did not start a container with %d, and started one with %d: it may lack CAP_SYS_RESOURCE", failed, succeeded)}
 	limit := s.limit
 	s.mu.Unlock()
 	s.warn(kind, failed, limit)

@@ -91,7 +91,7 @@ func TestLearn(t *testing.T) {
 	if pause, container := fit(t, s, Pause, -998), fit(t, s, Containers, -5); pause != 0 || container != 0 {
 		t.Errorf("after that: %d and %d, want 0", pause, container)
 	}
-	if got := strings.Count(lines.String(), "a start with -998 failed, and one with 0 succeeded"); got != 2 {
+	if got := strings.Count(lines.String(), "did not start a container with -998, and started one with 0"); got != 2 {
 		t.Errorf("%d lines have the reason:\n%s", got, lines)
 	}
 	s.Look(t.Context())

@@ -2,7 +2,8 @@
 // oom_score_adj that spares them: dockerd, and the containerd that is its child. They stay there
 // when the engine restarts. Containers and their shims are not touched.
 //
-// The package finds the engine by its socket, and knows nothing of containers.
+// The package finds the engine by its socket, and knows nothing of containers. It also reads when the
+// engine was started, and which scores its processes can set.
 package runtimecgroup
 
 import (
