@@ -96,7 +96,10 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 	raised := e.scores.Fit(ctx, oomscore.Pause, translate.PauseOOMScore)
 	running, err := e.startPauseWith(ctx, spec, parent, raised)
 	var failed *pauseStartError
-	if raised == nil && errors.As(err, &failed) && failed.isOfRuntime(ctx) {
+	switch {
+	case raised == nil && err == nil:
+		e.scores.Confirm()
+	case raised == nil && errors.As(err, &failed) && failed.isOfRuntime(ctx) && !e.scores.Confirmed():
 		running, err = e.startPauseRaised(ctx, spec, parent, err)
 	}
 	if err != nil {
@@ -114,12 +117,13 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 // can set. An engine does not say in its error that its OCI runtime could not set a score.
 func (e *Engine) startPauseRaised(ctx context.Context, spec *engine.SandboxSpec, parent string, failed error) (*container.InspectResponse, error) {
 	raised := e.scores.Sure(ctx)
-	obj, _ := e.objects.cached(spec.ID)
-	e.objects.remove(spec.ID) // its removal is not an exit
-	if err := e.remove(ctx, obj.engineID); err != nil {
-		return nil, errors.Join(failed, err)
+	if obj, known := e.objects.cached(spec.ID); known {
+		e.objects.remove(spec.ID) // its removal is not an exit
+		if err := e.remove(ctx, obj.engineID); err != nil {
+			return nil, errors.Join(failed, err)
+		}
+		e.objects.forget(spec.ID)
 	}
-	e.objects.forget(spec.ID)
 	running, err := e.startPauseWith(ctx, spec, parent, &raised)
 	if err != nil {
 		return nil, failed

@@ -97,19 +97,33 @@ func idIn(archive io.Reader) string {
 	}
 }
 
+// failAfterOne refuses all starts but the first.
+func failAfterOne(with http.HandlerFunc) func(int) http.HandlerFunc {
+	started := false
+	return func(int) http.HandlerFunc {
+		if started {
+			return with
+		}
+		started = true
+		return nil
+	}
+}
+
 // TestPauseContainerThatDoesNotStart: a start that failed because of its oom_score_adj does not say so.
 // Another one with a score that needs no capability shows it, and later pods begin with that. If no score
-// helps, the first error is the one that counts, and nothing is concluded from it.
+// helps, the first error is the one that counts, and nothing is concluded from it. Once a container with the
+// low score has started, a failed start has another cause.
 func TestPauseContainerThatDoesNotStart(t *testing.T) {
 	const eof = "OCI runtime create failed: unable to start container process: can't get final child's PID from pipe: EOF"
 	unavailable := fakeengine.Fail(http.StatusServiceUnavailable, "the engine is stopping")
 	for name, c := range map[string]struct {
 		fail        func(score int) http.HandlerFunc
-		works       bool
-		first, next []string // the calls for a pod, and for the next one
+		works       [2]bool  // for a pod, and for the next one
+		first, next []string // the calls for each
 	}{
 		"it starts": {
-			func(int) http.HandlerFunc { return nil }, true,
+			func(int) http.HandlerFunc { return nil },
+			[2]bool{true, true},
 			[]string{"create -998", "start -998"},
 			[]string{"create -998", "start -998"},
 		},
@@ -119,19 +133,28 @@ func TestPauseContainerThatDoesNotStart(t *testing.T) {
 					return fakeengine.Fail(http.StatusInternalServerError, eof)
 				}
 				return nil
-			}, true,
+			},
+			[2]bool{true, true},
 			[]string{"create -998", "start -998", "remove -998", "create 0", "start 0"},
 			[]string{"create 0", "start 0"},
 		},
 		"nothing starts": {
 			func(score int) http.HandlerFunc {
 				return fakeengine.Fail(http.StatusInternalServerError, fmt.Sprintf("%s (%d)", eof, score))
-			}, false,
+			},
+			[2]bool{},
 			[]string{"create -998", "start -998", "remove -998", "create 0", "start 0"},
 			[]string{"create -998", "start -998", "remove -998", "create 0", "start 0"},
 		},
+		"a later start fails": {
+			failAfterOne(fakeengine.Fail(http.StatusInternalServerError, eof+" (-998)")),
+			[2]bool{true, false},
+			[]string{"create -998", "start -998"},
+			[]string{"create -998", "start -998"},
+		},
 		"the engine is not there": {
-			func(int) http.HandlerFunc { return unavailable }, false,
+			func(int) http.HandlerFunc { return unavailable },
+			[2]bool{},
 			[]string{"create -998", "start -998"},
 			[]string{"create -998", "start -998"},
 		},
@@ -155,7 +178,7 @@ func TestPauseContainerThatDoesNotStart(t *testing.T) {
 				fake.calls = nil
 				spec := &engine.SandboxSpec{ID: strconv.Itoa(i), Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p"}}}
 				_, err := e.startPause(t.Context(), spec, "/pods")
-				if (err == nil) != c.works {
+				if (err == nil) != c.works[i] {
 					t.Errorf("pod %d: %v", i, err)
 				}
 				if err != nil && strings.Contains(err.Error(), eof) && !strings.Contains(err.Error(), "(-998)") {

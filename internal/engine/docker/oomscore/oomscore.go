@@ -33,6 +33,8 @@ type Scores struct {
 	// known is true once the engine was looked at. limit is what was found then, or at a start.
 	known bool
 	limit sysproc.OOMScoreLimit
+	// confirmed is true once a start has shown that the engine can lower scores.
+	confirmed bool
 	// warned has the kinds of containers that were warned of.
 	warned map[string]bool
 }
@@ -47,7 +49,7 @@ func (s *Scores) Look(ctx context.Context) {
 	limit, err := s.read(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known = true
+	s.known, s.confirmed = true, false
 	if err != nil {
 		// A start shows it.
 		s.log.Debug("it is not known which oom_score_adj the Docker engine can set", "error", err)
@@ -78,6 +80,21 @@ func (s *Scores) Fit(ctx context.Context, kind string, requested int) (raised *i
 	}
 	s.warn(kind, requested, limit)
 	return &limit.Own
+}
+
+// Confirm notes that a container with a lowered score has started.
+func (s *Scores) Confirm() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.confirmed = true
+}
+
+// Confirmed reports whether a start has shown that the engine can lower scores. A start that fails after
+// that has another cause.
+func (s *Scores) Confirmed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.confirmed
 }
 
 // Sure returns a score that the engine can set although its processes show more abilities than its OCI

@@ -94,7 +94,14 @@ func TestLearn(t *testing.T) {
 	if got := strings.Count(lines.String(), "did not start a container with -998, and started one with 0"); got != 2 {
 		t.Errorf("%d lines have the reason:\n%s", got, lines)
 	}
+	s.Confirm()
+	if !s.Confirmed() {
+		t.Error("not confirmed")
+	}
 	s.Look(t.Context())
+	if s.Confirmed() {
+		t.Error("what an engine could is confirmed for the next one")
+	}
 	if got := fit(t, s, Pause, -998); got != -998 {
 		t.Errorf("with an engine that was started again: %d", got)
 	}
