@@ -162,7 +162,7 @@ func TestFailedHooks(t *testing.T) {
 	}
 	bad := []specs.Hook{hookOf("exit 0"), hookOf(`echo "not a directory, this is why" >&2; exit 3`)}
 	for stage, hooks := range map[string]*specs.Hooks{
-		"prestart":        {Prestart: bad}, //nolint:staticcheck // older tools still use it
+		"prestart":        {Prestart: bad},
 		"createRuntime":   {CreateRuntime: bad},
 		"createContainer": {CreateContainer: bad},
 		"poststart":       {Poststart: bad},

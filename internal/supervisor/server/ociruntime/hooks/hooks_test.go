@@ -66,7 +66,8 @@ func TestFailedHookIsNamed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ran")
 	list := []specs.Hook{
 		script("exit 0"), script(`echo so; echo "this is why" >&2; exit 3`),
-		{Path: "/bin/touch", Args: []string{"touch", file}}, {Path: "/no/such/hook"},
+		{Path: "/bin/touch", Args: []string{"touch", file}},
+		{Path: "/no/such/hook"},
 	}
 	err := Run(t.Context(), CreateRuntime, list, &specs.State{})
 	const want = "error running createRuntime hook #1: /bin/sh: exit status 3: unavailable, output: so\nthis is why"
