@@ -44,6 +44,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Root == d.State {
 		report("state", "%q: must differ from root, since it dies at reboot", d.State)
 	}
+	d.Docker.checkEndpoint(report)
 	if group := d.Docker.RuntimeCgroup; group != "" && (!filepath.IsAbs(group) || filepath.Clean(group) != group || group == "/") {
 		report("docker.runtime_cgroup", "%q: want an absolute path other than /, such as /docker-runtime", group)
 	}
@@ -75,6 +76,26 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
 			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
+	}
+}
+
+// checkEndpoint refuses what is not a unix socket: berth enters the namespaces and reads the cgroups
+// of the engine's containers, which another host's would not be.
+func (d *Docker) checkEndpoint(report func(key, format string, args ...any)) {
+	const key = "docker.endpoint"
+	scheme, path, ok := strings.Cut(d.Endpoint, "://")
+	switch {
+	case !ok && filepath.IsAbs(d.Endpoint):
+		report(key, "%q: it has no scheme; want unix://%s", d.Endpoint, d.Endpoint)
+	case !ok:
+		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///var/run/docker.sock", d.Endpoint)
+	case scheme != "unix":
+		report(key, "%q: want the unix socket of the engine (unix:///ABSOLUTE/PATH): the engine must be on this host, "+
+			"since berth enters the namespaces of its containers and reads their cgroups", d.Endpoint)
+	case !filepath.IsAbs(path):
+		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///%s", d.Endpoint, path)
+	case len(path) > 107:
+		report(key, "%q: a socket path has at most 107 bytes", d.Endpoint)
 	}
 }
 

@@ -64,7 +64,7 @@ type Network struct {
 
 // Docker is the Docker Engine.
 type Docker struct {
-	Endpoint       string   `toml:"endpoint" help:"Address of the Docker Engine's API on this host." flag:"docker-endpoint"`
+	Endpoint       string   `toml:"endpoint" help:"The unix socket of the Docker Engine on this host, unix:///PATH." flag:"docker-endpoint"`
 	RuntimeCgroup  string   `toml:"runtime_cgroup" help:"Path of a cgroup, from the root of the hierarchies, in which berth keeps the engine's own processes: dockerd, and the containerd that is its child. They get oom_score_adj -999. berth makes the cgroup, without limits, and looks at the processes each minute. For engines that no systemd unit with Slice= and OOMScoreAdjust= starts. Empty: they stay where they are."`
 	Timeout        Duration `toml:"timeout" help:"A request that the Docker Engine does not answer for this long fails. For logs, events and attached streams this is the limit for the begin of the answer. Pulls have image.no_progress_timeout instead; imports and exports of images have no limit."`
 	Adopt          string   `toml:"adopt" help:"Whether berth takes over the pods that dockershim or cri-dockerd made in this Docker Engine. auto is on for the berth with the default state directory, and off for others on the same host." oneof:"auto on off"`
