@@ -325,6 +325,9 @@ func TestLostRecords(t *testing.T) {
 	if got := n.Info()["attachments"]; got != "2" {
 		t.Errorf("%s attachments, want 2", got)
 	}
+	if info := n.Info(); info["table"] != "inet "+n.table.name || n.table.frames != nil && info["frameTable"] != "bridge "+n.table.name {
+		t.Errorf("the tables are %q and %q", info["table"], info["frameTable"])
+	}
 	if err := n.GC(t.Context(), []string{damaged.SandboxID}); err != nil {
 		t.Error(err)
 	}
