@@ -3,8 +3,10 @@ package cli
 import (
 	"fmt"
 
-	"github.com/berthrun/berth/internal/config"
 	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/engine/ocihooks"
 )
 
 func newConfig() *cobra.Command {
@@ -29,8 +31,13 @@ func newConfig() *cobra.Command {
 			Short: "Check a configuration file, and report every fault",
 			Args:  cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				if _, err := config.LoadDaemon(args[0], nil); err != nil {
+				cfg, err := config.LoadDaemon(args[0], nil)
+				if err != nil {
 					return err
+				}
+				_, faults := new(ocihooks.Reader).Read(cfg.Runtime.HookDirs)
+				if err := ocihooks.Join(faults); err != nil {
+					return fmt.Errorf("runtime.hooks_dirs: %w", err)
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", args[0])
 				return nil

@@ -122,6 +122,7 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	}
 	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
 	checkDirs("runtime.cdi_spec_dirs", r.CDISpecDirs, report)
+	checkDirs("runtime.hooks_dirs", r.HookDirs, report)
 	checkDirs("runtime.absent_mount_sources_to_reject", r.AbsentSources, report)
 	for key, patterns := range map[string][]string{
 		"runtime.pod_annotations": r.PodAnnotations, "runtime.container_annotations": r.ContainerAnnotations,

@@ -92,6 +92,7 @@ type Runtime struct {
 	SeccompPrivileged string `toml:"privileged_seccomp_profile" help:"Path of the profile of privileged containers, whatever they ask for. Empty: none, as CRI says." reload:"yes"`
 
 	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes" engine:"native"`
+	HookDirs              []string `toml:"hooks_dirs" help:"Directories of OCI hooks in the format of CRI-O and podman; of two files with one name the one in the later directory counts. Empty: no hooks but those of CDI and NRI. See hooks.md." reload:"yes" engine:"native"`
 	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container requests belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
 	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
 	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes" engine:"native"`
@@ -222,7 +223,7 @@ func DefaultDaemon() *Daemon {
 		},
 		Runtime: Runtime{
 			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32, OwnInit: true,
-			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
+			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, HookDirs: []string{},
 			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},
 		Default: Default{

@@ -93,6 +93,13 @@ func specFeatures() map[string]forms {
 			"hook": with(func(s *specs.Spec) {
 				s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/true", Args: []string{"true"}}}}
 			}),
+			"hooks after the start": with(func(s *specs.Spec) {
+				hook := []specs.Hook{{Path: "/bin/true", Args: []string{"true"}}}
+				s.Hooks = &specs.Hooks{Poststart: hook, Poststop: hook}
+			}),
+			"failing hook after the start": with(func(s *specs.Spec) {
+				s.Hooks = &specs.Hooks{Poststart: []specs.Hook{{Path: "/bin/false", Args: []string{"false"}}}}
+			}),
 			"failing hook": with(func(s *specs.Spec) {
 				s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/false", Args: []string{"false"}}}}
 			}),

@@ -39,8 +39,10 @@ type trial struct {
 	// update changes limits after the start.
 	update *specs.LinuxResources
 	// races are paths that change while the container is created, execRaces those that change
-	// while processes are executed in it.
+	// while processes are executed in it. racesProgram is true when races go on until the end: the
+	// program's own path is one of them. Else the program looks at files that do not change.
 	races, execRaces []exchange
+	racesProgram     bool
 	// mayDiffer says why the starters need not treat the container alike: what must hold for all
 	// containers is still checked.
 	mayDiffer string
@@ -178,7 +180,11 @@ func (s *side) try(tr trial) (r result) {
 		r.err = err
 		return r
 	}
-	r.err = s.life(ctx, tr, &r)
+	created := stopRaces
+	if tr.racesProgram {
+		created = func() {}
+	}
+	r.err = s.life(ctx, tr, &r, created)
 	r.err = errors.Join(r.err, s.client.Remove(ctx, tr.id))
 	stopRaces()
 	r.wrong = append(r.wrong, sound(r.seen, tr, filepath.Join(s.dir, "c", tr.id))...)
@@ -191,8 +197,8 @@ func (s *side) try(tr trial) (r result) {
 	return r
 }
 
-// life has the steps of a container's life.
-func (s *side) life(ctx context.Context, tr trial, r *result) error {
+// life has the steps of a container's life. It calls created when the container waits for its start.
+func (s *side) life(ctx context.Context, tr trial, r *result, created func()) error {
 	req, err := s.bundle(tr.id, tr.spec)
 	if err != nil {
 		return err
@@ -202,6 +208,7 @@ func (s *side) life(ctx context.Context, tr trial, r *result) error {
 		s.failed(r, "create", err)
 		return nil
 	}
+	created()
 	for controller, dir := range r.container.CgroupPaths {
 		r.seen.add("cgroup paths", "%s %s", controller, s.normal(dir))
 	}

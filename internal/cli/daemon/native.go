@@ -199,6 +199,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		Seccomp:              seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
 		AbsentSources:        cfg.Runtime.AbsentSources,
 		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
+		HookDirs:             cfg.Runtime.HookDirs,
 		PodAnnotations:       cfg.Runtime.PodAnnotations,
 		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,
 		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,

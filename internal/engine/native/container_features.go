@@ -2,12 +2,19 @@ package native
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/engine/native/volume"
+	"github.com/berthrun/berth/internal/engine/ocihooks"
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -41,6 +48,7 @@ func features() []feature {
 		{"volumes of the image", (*Engine).prepareImageVolumes, nil},
 		{"OCI spec", (*Engine).prepareSpec, nil},
 		{"CDI devices", (*Engine).prepareCDI, nil},
+		{"OCI hooks", (*Engine).prepareHooks, nil},
 		// Last before the spec is final: plugins see, and may change, all of it.
 		{"adjustment", (*Engine).adjustSpec, nil},
 		{"log", (*Engine).prepareLog, nil},
@@ -126,6 +134,41 @@ func (e *Engine) prepareDevices(ctx context.Context, c *creation) (err error) {
 
 func (e *Engine) prepareCDI(ctx context.Context, c *creation) error {
 	return device.Finder{Probes: e.probes}.InjectCDI(ctx, &e.rules().Devices, c.Config, c.oci)
+}
+
+// foundHooks are the OCI hooks of the node, and the files that cannot be used.
+type foundHooks struct {
+	hooks  ocihooks.Hooks
+	faults []*ocihooks.Fault
+}
+
+func (e *Engine) readHooks(ctx context.Context) (found foundHooks, err error) {
+	dirs := e.rules().HookDirs
+	if len(dirs) == 0 {
+		return found, nil
+	}
+	return probe.Ask(ctx, e.probes, "read the OCI hooks in "+strings.Join(dirs, ", "), func() (found foundHooks, _ error) {
+		found.hooks, found.faults = e.hooks.Read(dirs)
+		return found, nil
+	})
+}
+
+// prepareHooks adds the OCI hooks of the node. While a file of hooks is bad, no container is created: nobody knows
+// which containers its hook is for, and they must not run without it.
+func (e *Engine) prepareHooks(ctx context.Context, c *creation) error {
+	found, err := e.readHooks(ctx)
+	if err == nil {
+		err = ocihooks.Join(found.faults)
+	}
+	if err != nil {
+		return fmt.Errorf("runtime.hooks_dirs of the configuration: %w", err)
+	}
+	found.hooks.Inject(c.oci, &ocihooks.Container{
+		Annotations:   request.AllAnnotations(c.SandboxSpec.Config, c.Config),
+		Command:       c.oci.Process.Args[0],
+		HasBindMounts: slices.ContainsFunc(c.Config.GetMounts(), func(m *runtimeapi.Mount) bool { return m.GetImage() == nil }),
+	})
+	return nil
 }
 
 // adjustSpec lets the caller change the spec.

@@ -1,8 +1,10 @@
 package native
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -16,7 +18,7 @@ import (
 )
 
 // hostWarnings are the features of pods that this host does not allow.
-func (e *Engine) hostWarnings() []string {
+func (e *Engine) hostWarnings(ctx context.Context) []string {
 	var warnings []string
 	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		warnings = append(warnings, warning)
@@ -30,7 +32,23 @@ func (e *Engine) hostWarnings() []string {
 	if e.cfg.SELinux == selinux.Off && selinux.Host.Enabled(selinux.Host{}) {
 		warnings = append(warnings, "SELinux is enabled, but the configuration says that containers and their files are not labelled")
 	}
-	return append(warnings, e.handlerWarnings(e.rules())...)
+	warnings = append(warnings, e.handlerWarnings(e.rules())...)
+	return append(warnings, e.hookWarnings(ctx)...)
+}
+
+// hookWarnings are the faults of the files of OCI hooks. A directory that hangs delays Status for a moment only.
+func (e *Engine) hookWarnings(ctx context.Context) []string {
+	ctx, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	found, err := e.readHooks(ctx)
+	if err != nil {
+		return []string{fmt.Sprintf("containers cannot be created: runtime.hooks_dirs of the configuration: %v", err)}
+	}
+	warnings := make([]string, 0, len(found.faults))
+	for _, fault := range found.faults {
+		warnings = append(warnings, fmt.Sprintf("containers cannot be created: runtime.hooks_dirs of the configuration: %v", fault))
+	}
+	return warnings
 }
 
 // handlerWarnings are the faults of handlers. As all that Status reports, they wait for no program.

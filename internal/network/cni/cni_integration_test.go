@@ -71,6 +71,26 @@ func TestFakePluginGetsAllParameters(t *testing.T) {
 	}
 }
 
+// TestResultWithoutAddress: the error names the sandbox, in containerd's words, and the plugin's DEL follows.
+func TestResultWithoutAddress(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}]}'`)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	att := l.pod()
+	_, err := n.Attach(t.Context(), att)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("failed to find network info for sandbox %q", att.SandboxID)) || !strings.Contains(err.Error(), "eth0 no address") {
+		t.Errorf("error %v", err)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+	if got := l.verbs(); got != "ADD DEL" {
+		t.Errorf("the plugin saw %q, want one ADD and one DEL", got)
+	}
+}
+
 func checkInput(t *testing.T, l *lab, verb string) {
 	t.Helper()
 	data, err := os.ReadFile(l.path("input." + verb))

@@ -67,6 +67,7 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 		Request:  *req,
 		Terminal: plan.Terminal,
 		Cgroups:  plan.Cgroups,
+		Hooks:    plan.Hooks,
 	})
 	if err != nil {
 		return nil, err

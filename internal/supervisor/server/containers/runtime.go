@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
 )
 
 // runtime makes a container and starts processes in it. Signals, output, exits and the end of the
@@ -49,6 +50,14 @@ func (c *Container) runtime() (runtime, error) { return c.set.runtimeOf(c.snapsh
 type ownRuntime struct{ *ociruntime.Runtime }
 
 func (o ownRuntime) Prints() bool { return false }
+
+func (o ownRuntime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
+	plan, err := o.Runtime.Plan(spec, request)
+	if err == nil {
+		plan.Hooks = hooks.KeptOf(spec)
+	}
+	return plan, err
+}
 
 func (o ownRuntime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error) {
 	pid, err = o.Runtime.Create(ctx, p, io)
