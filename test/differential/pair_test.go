@@ -46,6 +46,9 @@ const (
 
 // pair is two supervisors side by side, and what their containers share.
 type pair struct {
+	// beside is held for reading by trials that may run at the same time.
+	beside sync.RWMutex
+
 	t    *testing.T
 	name string
 	dir  string
