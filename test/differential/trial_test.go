@@ -72,8 +72,7 @@ type result struct {
 const filesOfHost = "files of the host"
 
 // compare runs a trial on both sides and reports each difference. It returns the answer of the
-// own side. The kernel has one sysfs for all containers of a network namespace, which is read-only or
-// not as the first of them has asked. So a difference must be there again without others beside it.
+// own side. A difference must be there again without other containers beside it.
 func (p *pair) compare(t *testing.T, tr trial) result {
 	t.Helper()
 	p.beside.RLock()
