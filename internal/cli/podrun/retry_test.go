@@ -136,11 +136,16 @@ func TestInterruptedStart(t *testing.T) {
 
 // TestPodOutlivesItsDaemon: in the foreground a pod that runs waits for its daemon without a limit.
 func TestPodOutlivesItsDaemon(t *testing.T) {
-	f := &fakeRuntime{programs: map[string]program{"a": serves(7)}}
+	f := &fakeRuntime{programs: map[string]program{"a": func(c *fakeContainer) int32 {
+		c.log("up")
+		<-c.stop
+		return 7
+	}}}
 	s := newScene(t, sleeper, f)
 	s.opts.Timings.Retry, s.opts.Timings.Patience = time.Millisecond, time.Nanosecond
 	s.run()
-	s.until("start", s.called("start a-0"))
+	// The keeper shows output once its calls to start the container have returned.
+	s.until("output", func() bool { return strings.Contains(s.out.String(), "up") })
 	again := f.shut()
 	s.until("a message", func() bool { return strings.Contains(s.said.String(), "retrying: nobody answers on ") })
 	close(f.containers["a-0"].stop)
