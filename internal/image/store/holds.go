@@ -96,7 +96,9 @@ type holds struct {
 	orphans map[string]bool
 }
 
-func newHolds() holds { return holds{counts: map[string]int{}, orphans: map[string]bool{}} }
+func newHolds() holds {
+	return holds{counts: map[string]int{}, lower: map[string][]string{}, orphans: map[string]bool{}}
+}
 
 // release takes one hold. last reports that the snapshot is an orphan that nothing holds
 // any more.
