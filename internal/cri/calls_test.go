@@ -153,7 +153,7 @@ func TestStatusReportsWhatIsNotReady(t *testing.T) {
 	if len(resp.RuntimeHandlers) != 1 || !resp.Features.SupplementalGroupsPolicy {
 		t.Errorf("got %v, %v", resp.RuntimeHandlers, resp.Features)
 	}
-	if !strings.Contains(resp.Info["engine"], "no oom scores") || resp.Info["network"] != `{"mode":"cni"}` || resp.Info["golang"] == "" ||
+	if !strings.Contains(resp.Info["engine"], "no oom scores") || resp.Info["network"] != `{"mode":"cni"}` || resp.Info["instance"] != `{"name":"default"}` || resp.Info["golang"] == "" ||
 		resp.Info["cniconfig"] != `{"PluginConfDir":"/etc/cni/net.d"}` || resp.Info["lastCNILoadStatus"] != "10-x.conflist: no name" ||
 		resp.Info["engineCalls"] != `{"info":{"calls":3,"errors":2,"timeouts":1,"seconds":0.5}}` {
 		t.Errorf("got %v", resp.Info)

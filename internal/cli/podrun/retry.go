@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -124,9 +125,10 @@ func (k *podRun) goneError(waited time.Duration) error {
 		"(under systemd: `journalctl -u berth`): %w", k.Conn.Endpoint, waited.Round(time.Second), errs.Unavailable)
 }
 
-// sayRetry says why a call is repeated, once for each cause until a call succeeds.
+// sayRetry says why a call is repeated, once for each cause until a call succeeds. Each try has a
+// sandbox of its own: ids do not make another cause.
 func (k *podRun) sayRetry(cause error) {
-	text := cause.Error()
+	text := regexp.MustCompile(`[0-9a-f]{64}`).ReplaceAllString(cause.Error(), "")
 	k.mu.Lock()
 	said := k.causes[text]
 	k.causes[text] = true

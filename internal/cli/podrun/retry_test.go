@@ -12,9 +12,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// noNetwork is the answer of a runtime without a CNI configuration.
-func noNetwork() error {
-	return fmt.Errorf("cannot attach the pod: there is no CNI configuration: %w", errs.Unavailable)
+// noNetwork returns the answers of a runtime without a CNI configuration. Each is about another sandbox.
+func noNetwork() func() error {
+	n := 0
+	return func() error {
+		n++
+		return fmt.Errorf("cannot attach %064x: there is no CNI configuration: %w", n, errs.Unavailable)
+	}
 }
 
 // detach starts the scene's pod, and leaves it.
@@ -66,13 +70,13 @@ const sleeper = "  restartPolicy: Never\n  containers: [{name: a, image: 'x:1'}]
 func TestStartWithoutADaemon(t *testing.T) {
 	f := &fakeRuntime{programs: map[string]program{"a": serves(0)}}
 	s := newScene(t, sleeper, f)
-	calls := 0
+	calls, answer := 0, noNetwork()
 	f.runs = func() error {
 		if calls++; calls == 2 {
 			go f.shut()
 			<-t.Context().Done()
 		}
-		return noNetwork()
+		return answer()
 	}
 	s.opts.Timings.Retry, s.opts.Timings.Patience = time.Millisecond, 50*time.Millisecond
 	s.detach()
@@ -85,14 +89,14 @@ func TestStartWithoutADaemon(t *testing.T) {
 			t.Errorf("%q does not have %q once", err, want)
 		}
 	}
-	s.saysOnce("retrying: cannot attach the pod: there is no CNI configuration\n")
+	s.saysOnce(": there is no CNI configuration\n")
 	s.saysOnce("retrying: nobody answers on " + s.opts.Conn.Endpoint + "; this command gives up after 50ms\n")
 	s.leavesNoFile()
 }
 
 // TestStartThatTheRuntimeRefuses: a cause that stays is said once, and then the error.
 func TestStartThatTheRuntimeRefuses(t *testing.T) {
-	s := newScene(t, sleeper, &fakeRuntime{runs: noNetwork})
+	s := newScene(t, sleeper, &fakeRuntime{runs: noNetwork()})
 	s.opts.Timings.Retry = time.Millisecond
 	s.detach()
 	if err := s.failed(); !strings.Contains(err.Error(), "no CNI configuration") || strings.Contains(err.Error(), "may be left") {
@@ -113,7 +117,7 @@ func TestInterruptedStart(t *testing.T) {
 					go f.shut()
 					<-t.Context().Done()
 				}
-				return noNetwork()
+				return noNetwork()()
 			}
 			s.opts.Timings.Retry, s.opts.Timings.Patience = time.Hour, time.Hour
 			if !answers {
@@ -132,11 +136,16 @@ func TestInterruptedStart(t *testing.T) {
 
 // TestPodOutlivesItsDaemon: in the foreground a pod that runs waits for its daemon without a limit.
 func TestPodOutlivesItsDaemon(t *testing.T) {
-	f := &fakeRuntime{programs: map[string]program{"a": serves(7)}}
+	f := &fakeRuntime{programs: map[string]program{"a": func(c *fakeContainer) int32 {
+		c.log("up")
+		<-c.stop
+		return 7
+	}}}
 	s := newScene(t, sleeper, f)
 	s.opts.Timings.Retry, s.opts.Timings.Patience = time.Millisecond, time.Nanosecond
 	s.run()
-	s.until("start", s.called("start a-0"))
+	// The keeper shows output once its calls to start the container have returned.
+	s.until("output", func() bool { return strings.Contains(s.out.String(), "up") })
 	again := f.shut()
 	s.until("a message", func() bool { return strings.Contains(s.said.String(), "retrying: nobody answers on ") })
 	close(f.containers["a-0"].stop)

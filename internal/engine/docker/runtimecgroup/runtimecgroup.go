@@ -115,18 +115,23 @@ func (k *Keeper) look(ctx context.Context) {
 	}
 }
 
-// report logs the faults of a look, unless the look before it had some, too: those of the cgroup, and
-// those of the scores of processes that are in it.
+// report logs the faults of a look, those of the cgroup and those of the scores, unless the look before
+// it had some, too.
 func (k *Keeper) report(moved, scored error) {
 	again := k.failed
 	k.failed = moved != nil || scored != nil
+	if again {
+		return
+	}
+	if moved != nil {
+		k.opts.Log.Warn("the engine's processes cannot be kept in their cgroup", "cgroup", k.opts.Cgroup, "error", moved)
+	}
 	switch {
-	case again || !k.failed:
-	case moved != nil:
-		k.opts.Log.Warn("the engine's processes cannot be kept in their cgroup", "cgroup", k.opts.Cgroup, "error", errors.Join(moved, scored))
-	default:
-		k.opts.Log.Warn("the engine's processes are in their cgroup, but berth cannot set their oom_score_adj",
-			"cgroup", k.opts.Cgroup, "oom_score_adj", oomScoreAdj, "error", scored)
+	case errors.Is(scored, errs.Unsupported):
+		k.opts.Log.Warn("the oom_score_adj of the engine's processes cannot be lowered, because berth has no CAP_SYS_RESOURCE; "+
+			"give berth the capability, or set OOMScoreAdjust= in the engine's unit", "error", scored)
+	case scored != nil:
+		k.opts.Log.Warn("the oom_score_adj of the engine's processes cannot be set", "error", scored)
 	}
 }
 
@@ -177,16 +182,7 @@ func (k *Keeper) settle(p *process) (moved, scored error) {
 		}
 	}
 	if p.same() && !errors.Is(err, errs.Invalid) {
-		scored = scoreFault(sysproc.SetOOMScoreAdjOf(p.Pid, oomScoreAdj))
+		scored = sysproc.SetOOMScoreAdjOf(p.Pid, oomScoreAdj)
 	}
 	return errs.IgnoreNotFound(err), errs.IgnoreNotFound(scored)
-}
-
-// scoreFault adds to the error of a score that the kernel refuses what is missing, and what helps.
-func scoreFault(err error) error {
-	if errors.Is(err, errs.Unsupported) {
-		return fmt.Errorf("berth has no CAP_SYS_RESOURCE, and so cannot lower a score; give berth the capability, "+
-			"or set OOMScoreAdjust= in the engine's unit: %w", err)
-	}
-	return err
 }
