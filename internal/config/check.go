@@ -112,9 +112,10 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	}
 	for key, file := range map[string]string{
 		"runtime.seccomp_profile": r.SeccompProfile, "runtime.privileged_seccomp_profile": r.SeccompPrivileged,
+		"runtime.blockio_config_file": r.BlockIOFile,
 	} {
 		if file != "" && !filepath.IsAbs(file) {
-			report(key, "%q: want the absolute path of a profile", file)
+			report(key, "%q: want an absolute path", file)
 		}
 	}
 	if err := check.ProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {

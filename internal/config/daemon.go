@@ -93,6 +93,9 @@ type Runtime struct {
 
 	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes" engine:"native"`
 	HookDirs              []string `toml:"hooks_dirs" help:"Directories of OCI hooks in the format of CRI-O and podman; of two files with one name the one in the later directory counts. Empty: no hooks but those of CDI and NRI. See hooks.md." reload:"yes" engine:"native"`
+	BlockIOFile           string   `toml:"blockio_config_file" help:"Path of a file of classes of block IO, in the format of containerd and CRI-O. Pods choose one by the annotation blockio.resources.beta.kubernetes.io/pod or .../container.NAME. It is read for each such container. Empty: there are no classes." reload:"yes" engine:"native"`
+	IgnoreNoBlockIO       bool     `toml:"ignore_blockio_not_enabled_errors" help:"Without blockio_config_file, a container that chooses a class is created without it. false: it is refused." reload:"yes" engine:"native"`
+	IgnoreNoRDT           bool     `toml:"ignore_rdt_not_enabled_errors" help:"Where resctrl is not mounted at /sys/fs/resctrl, a container that chooses a class of RDT (annotation rdt.resources.beta.kubernetes.io/pod or .../container.NAME) is created without it. false: it is refused." reload:"yes" engine:"native"`
 	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container requests belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
 	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
 	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes" engine:"native"`

@@ -101,6 +101,10 @@ type Rules struct {
 	// NoImageVolumes leaves the paths that images declare as volumes to the root
 	// filesystem.
 	NoImageVolumes bool
+	// BlockIOClasses is the path of the file of classes of block IO, "" for none. IgnoreNoBlockIO and IgnoreNoRDT
+	// create containers that choose a class also where there are none; see package ioclass.
+	BlockIOClasses               string
+	IgnoreNoBlockIO, IgnoreNoRDT bool
 	// HookDirs are directories of OCI hooks; see package ocihooks.
 	HookDirs []string
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what
@@ -118,7 +122,7 @@ type Rules struct {
 func (e *Engine) SetRules(rules Rules) {
 	e.programs.All(rules.Handlers)
 	e.inForce.Store(&rules)
-	for _, warning := range append(e.handlerWarnings(&rules), e.hookWarnings(context.Background())...) {
+	for _, warning := range append(e.handlerWarnings(&rules), e.fileWarnings(context.Background())...) {
 		e.log.Warn(warning)
 	}
 }

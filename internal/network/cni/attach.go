@@ -46,7 +46,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil && !errors.Is(err, errs.NotFound) {
 		return nil, err
 	}
-	conf, err := n.confs.current()
+	conf, err := n.confsOf(att.Handler).current()
 	if err != nil {
 		return nil, err
 	}
