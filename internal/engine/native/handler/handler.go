@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -26,6 +27,8 @@ const (
 	Builtin Kind = "builtin"
 	// OCI is an OCI runtime's program, which the supervisor runs.
 	OCI Kind = "oci"
+	// Shim is a shim of containerd, which the supervisor starts for each pod.
+	Shim Kind = "shim"
 )
 
 // Handler is an entry of the table. A sandbox's record has the one that it was created with: a later change
@@ -34,10 +37,12 @@ const (
 type Handler struct {
 	Name string `json:"name,omitempty"`
 	Kind Kind   `json:"kind,omitempty"`
-	// Path, Args and Root are those of supervisor.Handler, for OCI.
-	Path string   `json:"path,omitempty"`
-	Args []string `json:"args,omitempty"`
-	Root string   `json:"root,omitempty"`
+	// Path, Args, Options and Root are those of supervisor.Handler, for OCI and Shim. Path is a name without
+	// a directory when the program is not in PATH.
+	Path    string   `json:"path,omitempty"`
+	Args    []string `json:"args,omitempty"`
+	Options []string `json:"options,omitempty"`
+	Root    string   `json:"root,omitempty"`
 
 	// These replace the engine's rules, unless they are nil.
 	PrivilegedWithoutHost *bool    `json:"privilegedWithoutHost,omitempty"`
@@ -63,16 +68,25 @@ func (h *Handler) Base() (*specs.Spec, error) {
 
 // Program returns what the supervisor needs to run containers, nil for the supervisor itself.
 func (h *Handler) Program() *supervisor.Handler {
-	if h == nil || h.Kind != OCI {
+	if !h.hasProgram() {
 		return nil
 	}
-	return &supervisor.Handler{Name: h.Name, Path: h.Path, Args: h.Args, Root: h.Root}
+	program := &supervisor.Handler{Name: h.Name, Path: h.Path, Args: h.Args, Options: h.Options, Root: h.Root}
+	if h.Kind == Shim {
+		program.Protocol = supervisor.ProtocolShim
+	}
+	return program
 }
+
+func (h *Handler) hasProgram() bool { return h != nil && (h.Kind == OCI || h.Kind == Shim) }
 
 // Check returns an error when pods of the handler cannot run now. Kind Unavailable.
 func (h *Handler) Check() error {
-	if h.Kind != OCI {
+	if !h.hasProgram() {
 		return nil
+	}
+	if !filepath.IsAbs(h.Path) {
+		return fmt.Errorf("handler %q: unable to get OCI runtime: %s is not in berth's PATH: %w", h.Name, h.Path, errs.Unavailable)
 	}
 	info, err := os.Stat(h.Path)
 	switch {
