@@ -1,10 +1,17 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/config"
-	"github.com/spf13/cobra"
+	"github.com/berthrun/berth/internal/engine/basespec"
+	"github.com/berthrun/berth/internal/engine/ioclass"
+	"github.com/berthrun/berth/internal/engine/ocihooks"
 )
 
 func newConfig() *cobra.Command {
@@ -29,7 +36,11 @@ func newConfig() *cobra.Command {
 			Short: "Check a configuration file, and report every fault",
 			Args:  cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				if _, err := config.LoadDaemon(args[0], nil); err != nil {
+				cfg, err := config.LoadDaemon(args[0], nil)
+				if err != nil {
+					return err
+				}
+				if err := checkFiles(cfg); err != nil {
 					return err
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", args[0])
@@ -49,6 +60,25 @@ func newConfig() *cobra.Command {
 		},
 	)
 	return cmd
+}
+
+// checkFiles returns the faults of the files that a configuration names, as far as they are on this machine.
+func checkFiles(cfg *config.Daemon) error {
+	faults := []error{checkHooks("runtime.hooks_dirs", cfg.Runtime.HookDirs), ioclass.CheckBlockIO(cfg.Runtime.BlockIOFile)}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Handlers)) {
+		h := cfg.Handlers[name]
+		_, err := basespec.Read(name, h.BaseSpec)
+		faults = append(faults, checkHooks("handlers."+name+".hooks_dirs", h.HookDirs), err)
+	}
+	return errors.Join(faults...)
+}
+
+func checkHooks(key string, dirs []string) error {
+	_, faults := new(ocihooks.Reader).Read(dirs)
+	if err := ocihooks.Join(faults); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
 }
 
 func newConfigDump() *cobra.Command {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 
@@ -75,12 +76,18 @@ func printInfo(w io.Writer, endpoint string, version *runtimeapi.VersionResponse
 		}
 		rows = append(rows, []string{"Handler:", name})
 	}
+	var instance struct{ Name, Root, State string }
+	// A runtime that is not berth has none.
+	if json.Unmarshal([]byte(status.Info["instance"]), &instance) == nil {
+		rows = append(rows, []string{"Instance:", instance.Name}, []string{"Root:", instance.Root}, []string{"State:", instance.State})
+	}
 	if err := show.Table(w, []string{"Endpoint:", endpoint}, rows); err != nil {
 		return err
 	}
 	// The configuration is long; -o shows it, and `berth config dump`.
 	info := show.Info(status.Info)
 	delete(info, "config")
+	delete(info, "instance")
 	if len(info) == 0 {
 		return nil
 	}

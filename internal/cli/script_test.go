@@ -94,7 +94,8 @@ func serveFakes(t *testing.T) (socket string) {
 	}
 	api, err := cri.New(cri.Options{
 		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service, Images: images, Streams: streams, Version: "1.2.3",
-		Config: func() any { return struct{ Root string }{world.RootDir} },
+		Instance: map[string]string{"name": "ab12", "root": world.RootDir},
+		Config:   func() any { return struct{ Root string }{world.RootDir} },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -44,6 +44,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Root == d.State {
 		report("state", "%q: must differ from root, since it dies at reboot", d.State)
 	}
+	d.Docker.checkEndpoint(report)
 	if group := d.Docker.RuntimeCgroup; group != "" && (!filepath.IsAbs(group) || filepath.Clean(group) != group || group == "/") {
 		report("docker.runtime_cgroup", "%q: want an absolute path other than /, such as /docker-runtime", group)
 	}
@@ -78,6 +79,26 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	}
 }
 
+// checkEndpoint refuses what is not a unix socket: berth enters the namespaces and reads the cgroups
+// of the engine's containers, which another host's would not be.
+func (d *Docker) checkEndpoint(report func(key, format string, args ...any)) {
+	const key = "docker.endpoint"
+	scheme, path, ok := strings.Cut(d.Endpoint, "://")
+	switch {
+	case !ok && filepath.IsAbs(d.Endpoint):
+		report(key, "%q: it has no scheme; want unix://%s", d.Endpoint, d.Endpoint)
+	case !ok:
+		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///var/run/docker.sock", d.Endpoint)
+	case scheme != "unix":
+		report(key, "%q: want the unix socket of the engine (unix:///ABSOLUTE/PATH): the engine must be on this host, "+
+			"since berth enters the namespaces of its containers and reads their cgroups", d.Endpoint)
+	case !filepath.IsAbs(path):
+		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///%s", d.Endpoint, path)
+	case len(path) > 107:
+		report(key, "%q: a socket path has at most 107 bytes", d.Endpoint)
+	}
+}
+
 func (r *Runtime) check(report func(key, format string, args ...any)) {
 	if r.Supervisor != "" && !filepath.IsAbs(r.Supervisor) {
 		report("runtime.supervisor", "%q: want an absolute path", r.Supervisor)
@@ -91,9 +112,10 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	}
 	for key, file := range map[string]string{
 		"runtime.seccomp_profile": r.SeccompProfile, "runtime.privileged_seccomp_profile": r.SeccompPrivileged,
+		"runtime.blockio_config_file": r.BlockIOFile,
 	} {
 		if file != "" && !filepath.IsAbs(file) {
-			report(key, "%q: want the absolute path of a profile", file)
+			report(key, "%q: want an absolute path", file)
 		}
 	}
 	if err := check.ProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {
@@ -101,6 +123,7 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	}
 	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
 	checkDirs("runtime.cdi_spec_dirs", r.CDISpecDirs, report)
+	checkDirs("runtime.hooks_dirs", r.HookDirs, report)
 	checkDirs("runtime.absent_mount_sources_to_reject", r.AbsentSources, report)
 	for key, patterns := range map[string][]string{
 		"runtime.pod_annotations": r.PodAnnotations, "runtime.container_annotations": r.ContainerAnnotations,

@@ -89,13 +89,19 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"listen = 'tcp://1.2.3.4:5'":                 "listen: ",
 		"state = '/var/lib/berth'":                   "state: ",
 		"state = '/" + strings.Repeat("s", 80) + "'": "state: ",
-		"root = '/'":                                       "root: ",
-		"[network]\nsubnets = ['10.1.2.3/16']":             "network.subnets: ",
-		"[network]\nsubnets = ['10.0.0.0/8','11.0.0.0/8']": "network.subnets: ",
-		"[network]\nbridge = 'a-name-of-16-byte'":          "network.bridge: ",
-		"[jobs]\ntotal_timeout = '1m'":                     "jobs.total_timeout: ",
-		"[stream]\naddress = 'localhost'":                  "stream.address: ",
-		"[runtime]\nscope_prefix = 'a/b'":                  "runtime.scope_prefix: ",
+		"root = '/'":                                                      "root: ",
+		"[network]\nsubnets = ['10.1.2.3/16']":                            "network.subnets: ",
+		"[network]\nsubnets = ['10.0.0.0/8','11.0.0.0/8']":                "network.subnets: ",
+		"[network]\nbridge = 'a-name-of-16-byte'":                         "network.bridge: ",
+		"[jobs]\ntotal_timeout = '1m'":                                    "jobs.total_timeout: ",
+		"[docker]\nendpoint = '/run/docker.sock'":                         "docker.endpoint: \"/run/docker.sock\": it has no scheme; want unix:///run/docker.sock",
+		"[docker]\nendpoint = 'unix://run/docker.sock'":                   "docker.endpoint: \"unix://run/docker.sock\": want unix:///ABSOLUTE/PATH, such as unix:///run/docker.sock",
+		"[docker]\nendpoint = 'docker.sock'":                              "docker.endpoint: \"docker.sock\": want unix:///ABSOLUTE/PATH",
+		"[docker]\nendpoint = ''":                                         "docker.endpoint: \"\": want unix:///ABSOLUTE/PATH",
+		"[docker]\nendpoint = 'unix:///" + strings.Repeat("s", 107) + "'": "docker.endpoint: ",
+		"[docker]\nendpoint = 'tcp://127.0.0.1:2375'":                     "docker.endpoint: \"tcp://127.0.0.1:2375\": want the unix socket of the engine (unix:///ABSOLUTE/PATH): the engine must be on this host",
+		"[stream]\naddress = 'localhost'":                                 "stream.address: ",
+		"[runtime]\nscope_prefix = 'a/b'":                                 "runtime.scope_prefix: ",
 
 		"[runtime]\nmax_log_line_size = 100":                                                            "runtime.max_log_line_size: ",
 		"[runtime]\nselinux_category_range = 1":                                                         "runtime.selinux_category_range: ",
@@ -254,5 +260,13 @@ func TestPageOfDockerNamesKeysWithoutEffect(t *testing.T) {
 		if named := strings.Contains(list, "`"+field.Key+"`"); named != (field.Engine == "native") {
 			t.Errorf("%s is named: %v; only engine %q uses it", field.Key, named, field.Engine)
 		}
+	}
+}
+
+// TestEndpointOfTheFlag: the flag is checked like the file.
+func TestEndpointOfTheFlag(t *testing.T) {
+	_, err := LoadDaemon("", map[string]string{"docker.endpoint": "/var/run/docker.sock"})
+	if err == nil || !strings.Contains(err.Error(), "want unix:///var/run/docker.sock") {
+		t.Errorf("got %v", err)
 	}
 }

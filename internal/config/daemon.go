@@ -64,7 +64,7 @@ type Network struct {
 
 // Docker is the Docker Engine.
 type Docker struct {
-	Endpoint       string   `toml:"endpoint" help:"Address of the Docker Engine's API on this host." flag:"docker-endpoint"`
+	Endpoint       string   `toml:"endpoint" help:"The unix socket of the Docker Engine on this host, unix:///PATH." flag:"docker-endpoint"`
 	RuntimeCgroup  string   `toml:"runtime_cgroup" help:"Path of a cgroup, from the root of the hierarchies, in which berth keeps the engine's own processes: dockerd, and the containerd that is its child. They get oom_score_adj -999. berth makes the cgroup, without limits, and looks at the processes each minute. For engines that no systemd unit with Slice= and OOMScoreAdjust= starts. Empty: they stay where they are."`
 	Timeout        Duration `toml:"timeout" help:"A request that the Docker Engine does not answer for this long fails. For logs, events and attached streams this is the limit for the begin of the answer. Pulls have image.no_progress_timeout instead; imports and exports of images have no limit."`
 	Adopt          string   `toml:"adopt" help:"Whether berth takes over the pods that dockershim or cri-dockerd made in this Docker Engine. auto is on for the berth with the default state directory, and off for others on the same host." oneof:"auto on off"`
@@ -92,6 +92,10 @@ type Runtime struct {
 	SeccompPrivileged string `toml:"privileged_seccomp_profile" help:"Path of the profile of privileged containers, whatever they ask for. Empty: none, as CRI says." reload:"yes"`
 
 	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes" engine:"native"`
+	HookDirs              []string `toml:"hooks_dirs" help:"Directories of OCI hooks in the format of CRI-O and podman; of two files with one name the one in the later directory counts. Empty: no hooks but those of CDI and NRI. See hooks.md." reload:"yes" engine:"native"`
+	BlockIOFile           string   `toml:"blockio_config_file" help:"Path of a file of classes of block IO, in the format of containerd and CRI-O. Pods choose one by the annotation blockio.resources.beta.kubernetes.io/pod or .../container.NAME. It is read for each such container. Empty: there are no classes." reload:"yes" engine:"native"`
+	IgnoreNoBlockIO       bool     `toml:"ignore_blockio_not_enabled_errors" help:"Without blockio_config_file, a container that chooses a class is created without it. false: it is refused." reload:"yes" engine:"native"`
+	IgnoreNoRDT           bool     `toml:"ignore_rdt_not_enabled_errors" help:"Where resctrl is not mounted at /sys/fs/resctrl, a container that chooses a class of RDT (annotation rdt.resources.beta.kubernetes.io/pod or .../container.NAME) is created without it. false: it is refused." reload:"yes" engine:"native"`
 	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container requests belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
 	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
 	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes" engine:"native"`
@@ -222,7 +226,7 @@ func DefaultDaemon() *Daemon {
 		},
 		Runtime: Runtime{
 			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32, OwnInit: true,
-			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
+			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, HookDirs: []string{},
 			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},
 		Default: Default{

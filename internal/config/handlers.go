@@ -25,6 +25,11 @@ type Handler struct {
 	PrivilegedAllowDevice *bool    `toml:"privileged_without_host_devices_all_devices_allowed" help:"As in [runtime], for pods of the handler."`
 	PodAnnotations        []string `toml:"pod_annotations" help:"As in [runtime], for pods of the handler."`
 	ContainerAnnotations  []string `toml:"container_annotations" help:"As in [runtime], for pods of the handler."`
+	HookDirs              []string `toml:"hooks_dirs" help:"As in [runtime], for pods of the handler. [] is no directory."`
+	SeccompProfile        string   `toml:"seccomp_profile" help:"As in [runtime], for pods of the handler. Empty: as in [runtime]."`
+	BaseSpec              string   `toml:"base_runtime_spec" help:"Path of an OCI spec (JSON) on which those of the handler's containers are based, as with containerd. It adds what requests and berth do not set: limits of processes, capabilities to which requests add, hooks, mounts, environment, sysctls, resources. It is read for each container; pods and containers fail while it cannot be used."`
+	CNIConfDir            string   `toml:"cni_conf_dir" help:"Directory of CNI configurations for pods of the handler (network.mode cni). Empty: network.conf_dir, which alone decides whether the node's network is ready."`
+	CgroupWritable        bool     `toml:"cgroup_writable" help:"Unprivileged containers may write their own cgroups below /sys/fs/cgroup. Only on hosts with cgroup v2 alone; elsewhere pods of the handler fail."`
 }
 
 // handlersKey is the key of the table of handlers.
@@ -111,6 +116,15 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 		}
 		checkPatterns(key+".pod_annotations", h.PodAnnotations, report)
 		checkPatterns(key+".container_annotations", h.ContainerAnnotations, report)
+		checkDirs(key+".hooks_dirs", h.HookDirs, report)
+		for name, path := range map[string]string{"seccomp_profile": h.SeccompProfile, "base_runtime_spec": h.BaseSpec, "cni_conf_dir": h.CNIConfDir} {
+			if path != "" && !filepath.IsAbs(path) {
+				report(key+"."+name, "%q: want an absolute path", path)
+			}
+		}
+		if h.CNIConfDir != "" && d.Network.Mode != "cni" {
+			report(key+".cni_conf_dir", "%q: is not used, as network.mode is %s", h.CNIConfDir, d.Network.Mode)
+		}
 	}
 	if name := d.Runtime.DefaultHandler; name != "" {
 		if _, ok := d.Handlers[name]; !ok {

@@ -70,6 +70,11 @@ func TestFaultsOfHandlers(t *testing.T) {
 		"handlers = 1":                                                                       ":1: handlers: 1: want a table",
 		"[runtime]\ndefault_handler = 'x'":                                                   ":2: runtime.default_handler: \"x\": there is no [handlers.x]",
 		"[handlers.x]\nkind='builtin'\nprivileged_without_host_devices = 'y'":                ":3: handlers.x.privileged_without_host_devices: y: want true or false",
+		"[handlers.x]\nkind = 'builtin'\nhooks_dirs = ['x']":                                 ":3: handlers.x.hooks_dirs",
+		"[handlers.x]\nkind = 'builtin'\nbase_runtime_spec = 'x'":                            ":3: handlers.x.base_runtime_spec: \"x\": want an absolute path",
+		"[handlers.x]\nkind = 'builtin'\nseccomp_profile = 'x'":                              ":3: handlers.x.seccomp_profile: \"x\": want an absolute path",
+		"[handlers.x]\nkind = 'builtin'\ncni_conf_dir = 'x'":                                 ":3: handlers.x.cni_conf_dir: \"x\": want an absolute path",
+		"[network]\nmode='builtin'\n[handlers.x]\nkind = 'builtin'\ncni_conf_dir = '/x'":     ":5: handlers.x.cni_conf_dir: \"/x\": is not used, as network.mode is builtin",
 	} {
 		_, err := LoadDaemon(write(t, text), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -50,7 +50,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 		Stderr:      &stderr,
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, fmt.Errorf("command %q timed out: timeout %s exceeded: %w: %w", req.GetCmd(), limit, errs.Deadline, err)
+		return nil, &execTimeoutError{command: req.GetCmd(), limit: limit}
 	}
 	if errors.Is(err, errs.Invalid) {
 		return nil, fmt.Errorf("cmd: %w", err)
@@ -67,6 +67,20 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 	}
 	return answer, nil
 }
+
+// execTimeoutError is the error of a command that did not end within its timeout. It has kind
+// Deadline, and its text is the same for all engines: each describes in other words how its call
+// ended. Clients look for the words of Go's own error, too.
+type execTimeoutError struct {
+	command []string
+	limit   time.Duration
+}
+
+func (e *execTimeoutError) Error() string {
+	return fmt.Sprintf("command %q timed out after %s: %s", e.command, e.limit, context.DeadlineExceeded)
+}
+
+func (e *execTimeoutError) Unwrap() []error { return []error{errs.Deadline, context.DeadlineExceeded} }
 
 // fitAnswer truncates outputs that are too long for one answer. Each output keeps a share.
 func fitAnswer(stdout, stderr []byte) (out, err []byte) {

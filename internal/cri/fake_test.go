@@ -143,6 +143,7 @@ func client(t *testing.T, p pods, images image.Store, log *slog.Logger) *grpc.Cl
 	t.Helper()
 	s, err := New(Options{
 		Lifecycle: p, Sessions: p, View: p, Events: p, Node: p, Images: images, Streams: fakeStreams{}, Version: "1.2.3",
+		Instance: map[string]string{"name": "default"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -123,6 +123,9 @@ type Options struct {
 	// Config returns the configuration in use, for verbose Status; it must hold
 	// no secrets. Nil leaves it out.
 	Config func() any
+	// Instance names this berth among those on the host, and its directories, for verbose Status: name,
+	// root, state.
+	Instance map[string]string
 	// Metrics are the groups of metrics of pods (package cadvisor); nil means all.
 	Metrics []string
 	// Log gets warnings that a response cannot carry. Nil discards them.

@@ -63,6 +63,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	verbose := map[string]any{
 		"network": s.opts.Node.NetworkInfo(), "golang": runtime.Version(), "events": s.opts.Events.EventCounters(),
 	}
+	if s.opts.Instance != nil {
+		verbose["instance"] = s.opts.Instance
+	}
 	if info != nil {
 		shown := map[string]any{
 			"name": info.Name, "version": info.Version, "cgroupDriver": info.CgroupDriver, "warnings": info.Warnings,

@@ -8,10 +8,14 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
@@ -63,6 +67,8 @@ type Host struct {
 	creates sync.Mutex
 	// shared is true when another program serves the socket.
 	shared bool
+	// alone is true while Start starts no plugin.
+	alone atomic.Bool
 
 	// mu guards what follows. ended is closed by Close; pending is closed once the updates of all
 	// synchronizations are made.
@@ -122,10 +128,21 @@ func (h *Host) Start(runtime Runtime) error {
 	if h.shared {
 		h.log.Warn("another program serves the socket of NRI: plugins cannot connect to berth", "socket", h.cfg.Socket)
 	}
+	h.alone.Store(withoutPlugins(h.cfg.PluginDir))
+	defer h.alone.Store(false)
 	if err := h.adaptation.Start(); err != nil {
 		return fmt.Errorf("cannot start NRI (nri.plugin_dir %q, nri.socket %q): %w", h.cfg.PluginDir, h.cfg.Socket, err)
 	}
 	return nil
+}
+
+// withoutPlugins reports whether there is nothing to start in a directory.
+func withoutPlugins(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() })
 }
 
 // Unblock lets events that wait for Start go on without plugins.
@@ -172,10 +189,15 @@ func (h *Host) Info() *Info {
 }
 
 // synchronize sends all pods and containers to a plugin. The library calls it between holds, and in
-// Start.
+// Start, also when that starts none: a snapshot would read the spec of every container then, at each
+// start of the daemon.
 func (h *Host) synchronize(ctx context.Context, synchronize adaptation.SyncCB) error {
 	return errs.Guard("synchronization of an NRI plugin", func() error {
-		pods, containers := h.runtime.Snapshot(ctx)
+		var pods []*api.PodSandbox
+		var containers []*api.Container
+		if !h.alone.Load() {
+			pods, containers = h.runtime.Snapshot(ctx)
+		}
 		updates, err := synchronize(ctx, pods, containers)
 		if err != nil {
 			return err

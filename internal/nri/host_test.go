@@ -57,9 +57,14 @@ type runtime struct {
 	evicted []string
 	// block keeps updates waiting until it is closed, if it is not nil.
 	block chan struct{}
+	// snapshots counts the calls of Snapshot.
+	snapshots int
 }
 
 func (r *runtime) Snapshot(context.Context) ([]*api.PodSandbox, []*api.Container) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.snapshots++
 	return []*api.PodSandbox{{Id: "p", Name: "pod"}}, []*api.Container{{Id: "c", PodSandboxId: "p", Name: "container"}}
 }
 
@@ -183,6 +188,31 @@ func TestSocketOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
+	p := &nritest.Plugin{Name: "logger"}
+	p.Connect(t, filepath.Join(dir, "nri.sock"))
+	if got := p.Events(); !slices.Equal(got, []string{"Synchronize container:CONTAINER_UNKNOWN,pod"}) {
+		t.Errorf("events: %v", got)
+	}
+}
+
+// TestStartWithoutPluginsReadsNothing: a start of the daemon looks at no container when there is no plugin to
+// synchronize. One that connects later gets all.
+func TestStartWithoutPluginsReadsNothing(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "plugins", "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h, r := newHost(t, dir, 20*time.Second, 20*time.Second), &runtime{}
+	if err := h.Start(r); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	r.mu.Lock()
+	snapshots := r.snapshots
+	r.mu.Unlock()
+	if snapshots != 0 {
+		t.Errorf("without a plugin Start takes %d snapshots", snapshots)
+	}
 	p := &nritest.Plugin{Name: "logger"}
 	p.Connect(t, filepath.Join(dir, "nri.sock"))
 	if got := p.Events(); !slices.Equal(got, []string{"Synchronize container:CONTAINER_UNKNOWN,pod"}) {

@@ -2,9 +2,12 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
+	"github.com/containerd/nri/pkg/adaptation"
 	nrilog "github.com/containerd/nri/pkg/log"
 )
 
@@ -28,6 +31,9 @@ func (l libraryLog) Warnf(ctx context.Context, format string, args ...any) {
 }
 
 func (l libraryLog) Errorf(ctx context.Context, format string, args ...any) {
+	if slices.ContainsFunc(args, isWithoutWasm) {
+		return
+	}
 	l.log.ErrorContext(ctx, "NRI: "+fmt.Sprintf(format, args...))
 }
 
@@ -35,4 +41,11 @@ func (l libraryLog) debug(ctx context.Context, format string, args []any) {
 	if l.log.Enabled(ctx, slog.LevelDebug) {
 		l.log.DebugContext(ctx, "NRI: "+fmt.Sprintf(format, args...))
 	}
+}
+
+// isWithoutWasm reports whether an argument of a line is the error of a library that was built without
+// WebAssembly plugins, as berth's is. The library logs it at each start and goes on.
+func isWithoutWasm(arg any) bool {
+	err, isError := arg.(error)
+	return isError && errors.Is(err, adaptation.ErrWasmDisabled)
 }

@@ -156,6 +156,7 @@ func TestLostThings(t *testing.T) {
 		if b.listed()[sandbox] != notReady {
 			t.Errorf("listed %v", b.listed())
 		}
+		b.assertEnding(sandbox, "lost it, while berth did not run")
 		time.Sleep(time.Minute)
 		b.assertExit(up, 255, "Unknown")
 		b.assertExit(waiting, 255, "Unknown")
@@ -166,6 +167,15 @@ func TestLostThings(t *testing.T) {
 	})
 }
 
+// assertEnding checks why a sandbox is no longer ready.
+func (b *bed) assertEnding(sandbox, want string) {
+	b.Helper()
+	resp, err := b.s.SandboxStatus(b.Context(), sandbox, true)
+	if err != nil || !strings.Contains(resp.GetInfo()["info"], want) {
+		b.Errorf("the sandbox: %s, %v; want %q", resp.GetInfo()["info"], err, want)
+	}
+}
+
 func TestSandboxProcessEnds(t *testing.T) {
 	b := newBed(t, nil)
 	config := b.SandboxConfig("web")
@@ -173,6 +183,7 @@ func TestSandboxProcessEnds(t *testing.T) {
 	sandbox := b.mustRun(config)
 	b.fake().Lose(sandbox)
 	podtest.Eventually(t, "the sandbox is NOTREADY", func() bool { return b.listed()[sandbox] == notReady })
+	b.assertEnding(sandbox, "its own process ended with code 137")
 	_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", nil))
 	assertKind(t, err, errs.State)
 	b.clear()
@@ -362,6 +373,7 @@ func TestEngineWithoutItsState(t *testing.T) {
 		b.assertExit(waiting, 255, "Unknown")
 		b.assertExit(done, 3, "Error")
 		b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: notReady})
+		b.assertEnding(sandbox, "lost it, while the engine was away")
 		b.clear()
 	})
 }

@@ -38,7 +38,7 @@ func TestBadRequests(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: "0123"}
 	}), errs.NotFound, "target_id")
 	_, err := b.s.CreateContainer(t.Context(), "0123", b.ContainerConfig("bad", nil))
-	assertKind(t, err, errs.NotFound)
+	assertKind(t, err, errs.NotFound, "PodSandbox with ID starting with 0123 not found")
 	_, err = b.s.CreateContainer(t.Context(), "", b.ContainerConfig("bad", nil))
 	assertKind(t, err, errs.Invalid)
 	if list, err := podtest.Containers(t.Context(), b.s, nil); err != nil || len(list) != 0 {

@@ -9,7 +9,8 @@ import (
 )
 
 // Message lets a protobuf message be a field of a record. It is written in the
-// message's own JSON form, which loses nothing that the message's type knows.
+// message's own JSON form, which loses nothing that the message's type knows; see wire.go for
+// what is written beside it.
 // The message does not change: a record that changes is written again and again,
 // and its message is encoded once.
 type Message[M proto.Message] struct {
@@ -60,6 +61,9 @@ func (m Message[M]) MarshalJSON() ([]byte, error) {
 		}
 	}
 	data, err := protojson.MarshalOptions{}.Marshal(m.message)
+	if err == nil {
+		data, err = withWire(data, m.message)
+	}
 	if err == nil && m.encoded != nil {
 		m.encoded.store(data)
 	}
@@ -76,8 +80,10 @@ func (m *Message[M]) UnmarshalJSON(data []byte) error {
 	if !ok {
 		return nil
 	}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, fresh); err != nil {
-		return err
+	if !fromWire(data, fresh) {
+		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, fresh); err != nil {
+			return err
+		}
 	}
 	m.message, m.encoded = fresh, nil
 	return nil

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 		g   errgroup.Group
 	)
 	g.SetLimit(runtime.GOMAXPROCS(0))
+	readers := sync.Pool{New: func() any { return new(reader[T]) }}
 	for _, f := range files {
 		path := filepath.Join(opts.Path, f.Name())
 		if strings.HasPrefix(f.Name(), sysfile.TempPrefix) {
@@ -67,7 +69,9 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 			var id string
 			var value *T
 			err := errs.Guard("reading of "+path, func() (err error) {
-				id, value, err = read[T](path)
+				r := readers.Get().(*reader[T])
+				id, value, err = r.read(path)
+				readers.Put(r)
 				return err
 			})
 			mu.Lock()
@@ -88,13 +92,21 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	return d, bad, g.Wait()
 }
 
-func read[T any](path string) (string, *T, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
+// reader reads records, one after the other.
+type reader[T any] struct {
+	file bytes.Buffer
+	// short is the record without what need not be decoded.
+	short []byte
+}
+
+func (r *reader[T]) read(path string) (string, *T, error) {
+	if err := r.load(path); err != nil {
 		return "", nil, err
 	}
+	data := r.file.Bytes()
+	r.short = appendWithoutTexts(r.short[:0], data)
 	var all envelope[T]
-	damaged := json.Unmarshal(data, &all)
+	damaged := json.Unmarshal(r.short, &all)
 	if damaged != nil {
 		// A later version may have another form; then the version is at fault.
 		var head struct {
@@ -127,6 +139,18 @@ func read[T any](path string) (string, *T, error) {
 		}
 	}
 	return all.ID, value, nil
+}
+
+// load reads a file.
+func (r *reader[T]) load(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r.file.Reset()
+	_, err = r.file.ReadFrom(f)
+	return err
 }
 
 // quarantine moves a file to the quarantine, under a name with its former place and the time.

@@ -68,10 +68,11 @@ func securityAbilities() []ability {
 		},
 		{
 			name:    sysResource,
-			decides: "The supervisor has the capability. Without it no oom_score_adj can be lower than the supervisor's own.",
+			decides: "The supervisor has the capability; over a Docker engine, dockerd and its containerd have it. Without it no oom_score_adj can be lower than their own.",
 			probe:   "echo -999 >/proc/self/oom_score_adj",
 			prints:  "`sh: 1: echo: echo: I/O error`",
-			then:    "berth raises a lower oom_score_adj to what the host allows, and verbose Status warns about it once.",
+			then: "berth raises a lower oom_score_adj to what the host allows, and verbose Status warns about it once. Over a Docker engine this holds for pause containers, too " +
+				"(TestEngineWithoutSysResource; [docker.md](docker.md#an-engine-without-cap_sys_resource)).",
 		},
 	}
 }

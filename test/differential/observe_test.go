@@ -265,7 +265,7 @@ func flagsOf(fdinfo string) string {
 }
 
 // figures are the files of cgroups that count, or that cannot be read.
-var figures = regexp.MustCompile(`(stat|usage|usage_in_bytes|max_usage_in_bytes|failcnt|current|peak|events|events\.local|numa_stat|pressure|slabinfo|procs|tasks|threads|` +
+var figures = regexp.MustCompile(`(stat|stat\.local|usage|usage_in_bytes|max_usage_in_bytes|failcnt|current|peak|events|events\.local|numa_stat|pressure|slabinfo|procs|tasks|threads|` +
 	`usage_all|usage_percpu|usage_percpu_sys|usage_percpu_user|usage_sys|usage_user|event_control|force_empty|pressure_level|reclaim|kill|memory_pressure|` +
 	`io_merged|io_queued|io_service_bytes|io_service_time|io_serviced|io_wait_time|sectors|time|_recursive)$`)
 

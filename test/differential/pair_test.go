@@ -46,6 +46,9 @@ const (
 
 // pair is two supervisors side by side, and what their containers share.
 type pair struct {
+	// beside is held for reading by trials that may run at the same time.
+	beside sync.RWMutex
+
 	t    *testing.T
 	name string
 	dir  string
@@ -102,6 +105,47 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
+// holdSysfs keeps the sysfs of a network namespace, which can be written. The kernel has one for all containers
+// of the namespace: the first one decides for the others whether it is read-only.
+func holdSysfs(t *testing.T, netns string) {
+	t.Helper()
+	type made struct {
+		fd  int
+		err error
+	}
+	done := make(chan made)
+	sysns.GoOnThread(func() {
+		fd, err := mountSysfs(netns)
+		done <- made{fd, err}
+	})
+	sysfs := <-done
+	if sysfs.err != nil {
+		t.Fatalf("cannot hold the sysfs of %s: %v", netns, sysfs.err)
+	}
+	t.Cleanup(func() { unix.Close(sysfs.fd) })
+}
+
+// mountSysfs moves the calling thread to a network namespace, and returns a detached mount of its sysfs.
+func mountSysfs(netns string) (int, error) {
+	ns, err := os.Open(netns)
+	if err != nil {
+		return -1, err
+	}
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return -1, err
+	}
+	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+}
+
 // pin makes the namespaces of a pod, which the containers of both sides join.
 func (p *pair) pin() {
 	p.t.Helper()
@@ -130,6 +174,8 @@ func (p *pair) pin() {
 	if err := namespaces.Make(); err != nil {
 		p.t.Fatal(err)
 	}
+	holdSysfs(p.t, p.pinned["net"])
+	holdSysfs(p.t, p.pinned["mapped net"])
 	p.pinMappedPID()
 	// A process whose PID namespace containers may share.
 	holder := exec.Command("cat") // it ends with its input, also when the test is killed

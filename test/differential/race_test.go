@@ -25,7 +25,7 @@ type exchange struct {
 	link string
 }
 
-// swap exchanges paths until stop is called.
+// swap exchanges paths until stop is called, which may be called again.
 func swap(top string, list []exchange) (stop func(), err error) {
 	var done sync.WaitGroup
 	over := make(chan struct{})
@@ -49,7 +49,7 @@ func swap(top string, list []exchange) (stop func(), err error) {
 			}
 		})
 	}
-	return func() { close(over); done.Wait() }, nil
+	return sync.OnceFunc(func() { close(over); done.Wait() }), nil
 }
 
 // hostLink is a link's target: a directory of the host that no container may reach.
@@ -99,6 +99,7 @@ func races() map[string]func(*draft) []exchange {
 		},
 		"directory and program": func(d *draft) []exchange {
 			d.in.Config.WorkingDir, d.in.Config.Command = "/w/d", []string{"/b/probe", "wait"}
+			d.trial.racesProgram = true
 			makeDirs(d, "rootfs/w/d", "rootfs/b")
 			before := d.trial.prepare
 			d.trial.prepare = func(s *side, root string) error {

@@ -43,7 +43,7 @@ func TestStartOverABadDockerEngine(t *testing.T) {
 				t.Fatal(err)
 			}
 			return "unix://" + path
-		}, []string{"nothing listens there", "docker.endpoint"}},
+		}, []string{"it is a regular file, not a socket", "docker.endpoint"}},
 		"another protocol": {func(t *testing.T) string {
 			return fakeengine.StartRaw(t, func(conn net.Conn) {
 				_, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2p1\r\n")

@@ -22,8 +22,8 @@ const Version = "v1.36.0"
 func verbs() []func(*connection.Settings) *cobra.Command {
 	return []func(*connection.Settings) *cobra.Command{
 		containers.NewPs, containers.NewStats, containers.NewInspect, containers.NewLogs, containers.NewExec,
-		containers.NewAttach, containers.NewStart, containers.NewStop, containers.NewRemove,
-		pods.NewPods, pods.NewInspectPod, pods.NewStopPod, pods.NewRemovePod,
+		containers.NewAttach, containers.NewStart, containers.NewStop, containers.NewRemove, containers.NewEvents,
+		pods.NewPods, pods.NewInspectPod, pods.NewStopPod, pods.NewRemovePod, pods.NewStats, pods.NewPortForward,
 		images.NewImages, images.NewInspectImage, images.NewPull, images.NewRemoveImage, images.NewImageFsInfo,
 		newInfo, newVersion,
 	}
@@ -48,5 +48,6 @@ func New() *cobra.Command {
 	for _, newVerb := range verbs() {
 		root.AddCommand(newVerb(s))
 	}
+	addAbsent(root)
 	return root
 }

@@ -49,7 +49,9 @@ func Run(ctx context.Context, load Load) (err error) {
 		return err
 	}
 	defer listener.Close()
+	collect := sparingly()
 	parts, err := build(ctx, cfg, log.Logger)
+	collect()
 	if err != nil && ctx.Err() != nil {
 		log.Info("berth stops before it was ready", "error", err)
 		return nil

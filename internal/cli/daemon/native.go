@@ -167,6 +167,7 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 			Name: name, Kind: handler.Kind(h.Kind), Path: h.Path, Args: h.Args, Options: h.Options,
 			PrivilegedWithoutHost: h.PrivilegedNoDevices, PrivilegedAllAllowed: h.PrivilegedAllowDevice,
 			PodAnnotations: h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
+			HookDirs: h.HookDirs, SeccompProfile: h.SeccompProfile, BaseSpec: h.BaseSpec, CgroupWritable: h.CgroupWritable,
 		}
 		if entry.Kind == handler.Shim {
 			entry.Path = handler.ShimPath(h.Path)
@@ -202,6 +203,10 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		Seccomp:              seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
 		AbsentSources:        cfg.Runtime.AbsentSources,
 		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
+		BlockIOClasses:       cfg.Runtime.BlockIOFile,
+		IgnoreNoBlockIO:      cfg.Runtime.IgnoreNoBlockIO,
+		IgnoreNoRDT:          cfg.Runtime.IgnoreNoRDT,
+		HookDirs:             cfg.Runtime.HookDirs,
 		PodAnnotations:       cfg.Runtime.PodAnnotations,
 		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,
 		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,

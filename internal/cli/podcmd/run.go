@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -59,6 +60,17 @@ func (c *commands) newRun() *cobra.Command {
 }
 
 func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, flags *runFlags) error {
+	// The daemon and later commands have other working directories.
+	for _, dir := range []*string{&c.volumeBase, &c.logBase, &c.claimBase, &c.seccompDir} {
+		if *dir == "" {
+			continue // the default
+		}
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return fmt.Errorf("cannot find the directory %s: %w", *dir, err)
+		}
+		*dir = abs
+	}
 	data, err := readFile(cmd, flags.file)
 	if err != nil {
 		return err

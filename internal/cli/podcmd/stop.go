@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/podrun"
+	"github.com/berthrun/berth/internal/cli/podrun/volumes"
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
@@ -135,13 +138,38 @@ func (c *commands) remove(ctx context.Context, conn *criclient.Conn, pod *runtim
 	if _, err := conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.Id}); err != nil {
 		return err
 	}
-	// The annotation only says that there may be files. Their paths come from the
-	// pod's names, never from the content of an annotation.
-	if pod.Annotations[podyaml.RunAnnotation] == "" || !ownNames(pod.Metadata) {
+	return c.removeFiles(pod)
+}
+
+// removeFiles removes the volumes and logs that `berth pod run` made for a pod.
+func (c *commands) removeFiles(pod *runtimeapi.PodSandbox) error {
+	meta := pod.Metadata
+	if pod.Annotations[podyaml.RunAnnotation] == "" || !ownNames(meta) {
 		return nil
 	}
-	meta := pod.Metadata
-	return podrun.RemoveFiles(c.volumeBase, c.logBase, meta.GetNamespace(), meta.GetName(), meta.GetUid())
+	volumeDir, volumeErr := madeDir(podrun.VolumeDir(c.volumeBase, meta.GetUid()), pod.Annotations[podyaml.VolumesAnnotation])
+	logDir, logErr := madeDir(podrun.LogDir(c.logBase, meta.GetNamespace(), meta.GetName(), meta.GetUid()), pod.Annotations[podyaml.LogsAnnotation])
+	return errors.Join(podrun.RemoveFiles(volumeDir, logDir), volumeErr, logErr)
+}
+
+// madeDir returns the directory of a pod that an annotation names. It is the usual one if there is no
+// annotation, as on pods of an earlier berth. Other clients of the runtime write annotations, too: a
+// directory elsewhere that `berth pod run` did not make is an error.
+func madeDir(usual, annotated string) (string, error) {
+	if annotated == "" || annotated == usual {
+		return usual, nil
+	}
+	if _, err := os.Lstat(annotated); errors.Is(err, os.ErrNotExist) {
+		return usual, nil // run has removed it
+	}
+	owned, err := volumes.IsOwned(annotated)
+	if err != nil {
+		return usual, err
+	}
+	if !owned || filepath.Base(annotated) != filepath.Base(usual) {
+		return usual, fmt.Errorf("the pod is removed, but %s stays: `berth pod run` did not make it: %w", annotated, errs.State)
+	}
+	return annotated, nil
 }
 
 // ownNames reports whether the names can be parts of the paths that we made.

@@ -72,11 +72,8 @@ func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	showing := ctx
-	ctx, stop := k.untilKilled(ctx)
-	defer stop()
 	a := &attempt{spec: c, n: n, ended: make(chan struct{})}
-	err = k.retryUnavailable(ctx, func() error {
+	err = k.create(ctx, func(ctx context.Context) error {
 		resp, err := k.Conn.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 			PodSandboxId: k.sandboxID, Config: config, SandboxConfig: k.Bundle.Sandbox(&k.facts),
 		})
@@ -87,7 +84,7 @@ func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 		return nil, err
 	}
 	k.replace(a)
-	err = k.retryUnavailable(ctx, func() error {
+	err = k.create(ctx, func(ctx context.Context) error {
 		_, err := k.Conn.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: a.id})
 		if errors.Is(err, errs.State) && k.hasStarted(ctx, a) {
 			return nil // by the call that was cut off
@@ -98,7 +95,7 @@ func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 		return nil, fmt.Errorf("cannot start container %s: %w", c.Name, err)
 	}
 	a.began = time.Now()
-	k.show(showing, a, filepath.Join(k.facts.LogDir, config.LogPath))
+	k.show(ctx, a, filepath.Join(k.facts.LogDir, config.LogPath))
 	if a.before == nil {
 		return a, nil
 	}
@@ -131,7 +128,7 @@ func (k *podRun) removeAttempt(ctx context.Context, a *attempt) error {
 	if a == nil {
 		return nil
 	}
-	err := k.retryUnavailable(ctx, func() error {
+	err := k.create(ctx, func(ctx context.Context) error {
 		_, err := k.Conn.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.id})
 		return err
 	})
@@ -161,7 +158,7 @@ func (k *podRun) await(ctx context.Context, a *attempt) error {
 // containerStatus asks for the attempt's status. A container that another client has
 // removed has ended with an unknown exit code.
 func (k *podRun) containerStatus(ctx context.Context, a *attempt) (status *runtimeapi.ContainerStatus, err error) {
-	err = k.retryUnavailable(ctx, func() error {
+	err = k.retryUnavailable(ctx, func(ctx context.Context) error {
 		resp, err := k.Conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: a.id})
 		status = resp.GetStatus()
 		return err
@@ -184,7 +181,7 @@ func (a *attempt) end(status *runtimeapi.ContainerStatus, message string) {
 // checkSandbox reports whether there is still a sandbox to start containers in.
 func (k *podRun) checkSandbox(ctx context.Context) error {
 	var state runtimeapi.PodSandboxState
-	err := k.retryUnavailable(ctx, func() error {
+	err := k.retryUnavailable(ctx, func(ctx context.Context) error {
 		resp, err := k.Conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: k.sandboxID})
 		state = resp.GetStatus().GetState()
 		return err

@@ -30,6 +30,10 @@ type fakeRuntime struct {
 	programs map[string]program
 	exec     func(name string, cmd []string) (int32, error)
 	image    *runtimeapi.Image
+	// runs answers RunPodSandbox in place of the fake, nil for none.
+	runs func() error
+	// shut ends the server; it serves again when the function that it returns is called.
+	shut func() (again func())
 
 	mu         sync.Mutex
 	calls      []string
@@ -92,6 +96,11 @@ func (f *fakeRuntime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandbox
 }
 
 func (f *fakeRuntime) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	if f.runs != nil {
+		if err := f.runs(); err != nil {
+			return nil, err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := idOf(req.Config.Metadata)
@@ -232,22 +241,8 @@ func serve(t *testing.T, f *fakeRuntime) *criclient.Conn {
 	if f.image == nil {
 		f.image = &runtimeapi.Image{Id: "sha256:1"}
 	}
-	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler))
-	runtimeapi.RegisterRuntimeServiceServer(server, f)
-	runtimeapi.RegisterImageServiceServer(server, f)
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
-	t.Cleanup(func() {
-		server.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	f.shut = f.listen(t, path)
 	conn, err := criclient.Dial(t.Context(), "unix://"+path)
 	if err != nil {
 		t.Fatal(err)
@@ -258,4 +253,29 @@ func serve(t *testing.T, f *fakeRuntime) *criclient.Conn {
 
 func (f *fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{}, nil
+}
+
+// listen serves the fake on a socket. The returned function ends that; its own result serves again.
+func (f *fakeRuntime) listen(t *testing.T, path string) (shut func() (again func())) {
+	t.Helper()
+	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler))
+	runtimeapi.RegisterRuntimeServiceServer(server, f)
+	runtimeapi.RegisterImageServiceServer(server, f)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	stop := sync.OnceFunc(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return func() func() {
+		stop()
+		return func() { f.shut = f.listen(t, path) }
+	}
 }

@@ -101,7 +101,7 @@ func (k *podRun) stop(ctx context.Context, a *attempt, grace time.Duration, wait
 }
 
 func (k *podRun) askToStop(ctx context.Context, a *attempt, grace time.Duration) error {
-	err := k.retryUnavailable(ctx, func() error {
+	err := k.retryUnavailable(ctx, func(ctx context.Context) error {
 		_, err := k.Conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{
 			ContainerId: a.id, Timeout: int64((grace + time.Second - 1) / time.Second),
 		})
@@ -113,20 +113,40 @@ func (k *podRun) askToStop(ctx context.Context, a *attempt, grace time.Duration)
 	return nil
 }
 
+// end stops the containers, and leaves nothing of the pod. finish says what is left if the runtime has
+// gone.
+func (k *podRun) end(ctx context.Context) error {
+	err := k.stopAll(ctx)
+	if k.gone.Load() {
+		err = nil
+	}
+	return errors.Join(err, k.finish(ctx))
+}
+
 // finish stops the sandbox and removes its volumes, which nothing can use any more;
 // its containers and their logs stay for people to look at, unless Remove is set.
 func (k *podRun) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
 	defer cancel()
-	if k.sandboxID == "" {
+	err := k.finishSandbox(ctx)
+	if errors.Is(err, errs.Unavailable) && k.gone.Load() {
+		err = fmt.Errorf("pod %s/%s may be left: once the daemon runs, `berth pod rm --force %s/%s` removes it: %w",
+			k.pod.Namespace, k.pod.Name, k.pod.Namespace, k.pod.Name, errs.Unavailable)
+	}
+	return err
+}
+
+func (k *podRun) finishSandbox(ctx context.Context) error {
+	if k.sandboxID == "" && k.requested {
 		if err := k.findSandbox(ctx); err != nil {
-			return err
+			// No container was created: nothing uses the files.
+			return errors.Join(err, k.removeFiles())
 		}
 	}
 	if k.sandboxID == "" {
 		return k.removeFiles()
 	}
-	err := k.retryUnavailable(ctx, func() error {
+	err := k.retryUnavailable(ctx, func(ctx context.Context) error {
 		_, err := k.Conn.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: k.sandboxID})
 		return errs.IgnoreNotFound(err)
 	})
@@ -136,7 +156,7 @@ func (k *podRun) finish(ctx context.Context) error {
 	if !k.Remove {
 		return volumes.Remove(k.facts.Dir)
 	}
-	err = k.retryUnavailable(ctx, func() error {
+	err = k.retryUnavailable(ctx, func(ctx context.Context) error {
 		_, err := k.Conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: k.sandboxID})
 		return err
 	})
@@ -148,26 +168,24 @@ func (k *podRun) finish(ctx context.Context) error {
 
 // findSandbox looks for a sandbox that was made although the answer got lost.
 func (k *podRun) findSandbox(ctx context.Context) error {
-	resp, err := k.Conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return err
-	}
-	for _, sandbox := range resp.Items {
-		if sandbox.Metadata.GetUid() == string(k.pod.UID) {
-			k.sandboxID = sandbox.Id
+	return k.retryUnavailable(ctx, func(ctx context.Context) error {
+		resp, err := k.Conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		for _, sandbox := range resp.GetItems() {
+			if sandbox.Metadata.GetUid() == string(k.pod.UID) {
+				k.sandboxID = sandbox.Id
+			}
 		}
-	}
-	return nil
+		return err
+	})
 }
 
-func (k *podRun) removeFiles() error {
-	return RemoveFiles(k.VolumeBase, k.LogBase, k.pod.Namespace, k.pod.Name, string(k.pod.UID))
-}
+func (k *podRun) removeFiles() error { return RemoveFiles(k.facts.Dir, k.facts.LogDir) }
 
-// RemoveFiles removes a removed pod's volumes and logs.
-func RemoveFiles(volumeBase, logBase, namespace, name, uid string) error {
-	err := volumes.Remove(VolumeDir(volumeBase, uid))
-	if logErr := os.RemoveAll(LogDir(logBase, namespace, name, uid)); logErr != nil {
+// RemoveFiles removes a removed pod's volumes and logs, which are in the directories VolumeDir and
+// LogDir.
+func RemoveFiles(volumeDir, logDir string) error {
+	err := volumes.Remove(volumeDir)
+	if logErr := os.RemoveAll(logDir); logErr != nil {
 		err = errors.Join(err, fmt.Errorf("cannot remove the pod's logs: %w", logErr))
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/types"
@@ -60,7 +61,7 @@ func StartAll(ctx context.Context, opts Options, m *podyaml.Manifest) (ids []str
 		for _, k := range started {
 			if err != nil {
 				k.Remove = true
-				err = errors.Join(err, k.stopAll(ctx), k.finish(ctx))
+				err = errors.Join(err, k.end(ctx))
 			}
 		}
 	}()
@@ -76,6 +77,7 @@ func StartAll(ctx context.Context, opts Options, m *podyaml.Manifest) (ids []str
 }
 
 func newGroup(opts Options, m *podyaml.Manifest) *group {
+	opts.gone = &atomic.Bool{}
 	return &group{
 		opts: opts, manifest: m, addresses: map[*podyaml.Bundle][]string{}, running: map[*podyaml.Bundle]*Pod{},
 	}

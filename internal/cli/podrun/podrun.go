@@ -62,6 +62,9 @@ type Options struct {
 	Kill <-chan struct{}
 	// Timings of the run; zero fields take their defaults.
 	Timings Timings
+
+	// gone says that the runtime did not answer for as long as a call waits. The pods of a file share it.
+	gone *atomic.Bool
 }
 
 // Timings are the periods of a run.
@@ -75,6 +78,9 @@ type Timings struct {
 	// each time: 10 seconds and 5 minutes. It starts again at BackoffMin after a container ran
 	// for twice BackoffMax.
 	BackoffMin, BackoffMax time.Duration
+	// Retry is the pause before a call is repeated that the runtime could not serve: 1 second. Patience
+	// is how long a call that creates something waits for a runtime that does not answer: 1 minute.
+	Retry, Patience time.Duration
 }
 
 // podRun is one run of a pod.
@@ -89,11 +95,17 @@ type podRun struct {
 	// followers are goroutines that print logs.
 	followers sync.WaitGroup
 
+	// requested says that the runtime may have the sandbox. impatient says that no call waits longer
+	// than Patience for a runtime that does not answer.
+	requested, impatient bool
+
 	// evicted says that the pod ends because it wrote more than it may.
 	evicted atomic.Bool
 
-	mu       sync.Mutex // guards attempts
+	mu       sync.Mutex // guards the maps
 	attempts map[string]*attempt
+	// causes are the reasons of retries that were said since the last call that succeeded.
+	causes map[string]bool
 }
 
 func newPodRun(opts Options) *podRun {
@@ -102,11 +114,14 @@ func newPodRun(opts Options) *podRun {
 	opts.ClaimBase = cmp.Or(opts.ClaimBase, DefaultClaimBase)
 	opts.SeccompDir = cmp.Or(opts.SeccompDir, DefaultSeccompDir)
 	opts.Timings = withDefaults(opts.Timings)
+	if opts.gone == nil {
+		opts.gone = &atomic.Bool{}
+	}
 	pod := opts.Bundle.Pod
 	if pod.UID == "" {
 		pod.UID = types.UID(uuid.NewString())
 	}
-	k := &podRun{Options: opts, pod: pod, attempts: map[string]*attempt{}}
+	k := &podRun{Options: opts, pod: pod, attempts: map[string]*attempt{}, causes: map[string]bool{}}
 	k.facts = podyaml.Facts{
 		Dir:      VolumeDir(opts.VolumeBase, string(pod.UID)),
 		LogDir:   LogDir(opts.LogBase, pod.Namespace, pod.Name, string(pod.UID)),
@@ -125,6 +140,8 @@ func withDefaults(t Timings) Timings {
 		Poll:       cmp.Or(t.Poll, 200*time.Millisecond),
 		BackoffMin: cmp.Or(t.BackoffMin, 10*time.Second),
 		BackoffMax: cmp.Or(t.BackoffMax, 5*time.Minute),
+		Retry:      cmp.Or(t.Retry, time.Second),
+		Patience:   cmp.Or(t.Patience, time.Minute),
 	}
 }
 
@@ -149,6 +166,7 @@ func Run(ctx context.Context, opts Options) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, k.finish(ctx)) }()
 	if err := k.createSandbox(ctx); err != nil {
+		k.impatient = true
 		return 0, err
 	}
 	podErr := k.supervisePod(ctx)
@@ -170,6 +188,7 @@ func Run(ctx context.Context, opts Options) (code int, err error) {
 func start(ctx context.Context, opts Options) (_ *podRun, err error) {
 	opts.Remove = true // what fails
 	k := newPodRun(opts)
+	k.impatient = true
 	if err := k.checkName(ctx); err != nil {
 		return nil, err
 	}
@@ -178,7 +197,7 @@ func start(ctx context.Context, opts Options) (_ *podRun, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, k.stopAll(ctx), k.finish(ctx))
+			err = errors.Join(err, k.end(ctx))
 		}
 	}()
 	if err := k.createSandbox(ctx); err != nil {
@@ -228,7 +247,7 @@ func (k *podRun) createSandbox(ctx context.Context) error {
 	if err := volumes.Make(k.facts.Dir, wanted); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(k.facts.LogDir, 0o755); err != nil {
+	if err := volumes.MakeOwned(k.facts.LogDir, 0o755); err != nil {
 		return fmt.Errorf("cannot make the log directory: %w", err)
 	}
 	for _, list := range [][]corev1.Container{k.pod.Spec.InitContainers, k.pod.Spec.Containers} {
@@ -242,10 +261,9 @@ func (k *podRun) createSandbox(ctx context.Context) error {
 	if err := errors.Join(k.chooseIDs(ctx), k.readFeatures(ctx)); err != nil {
 		return err
 	}
-	making, stop := k.untilKilled(ctx)
-	defer stop()
-	err = k.retryUnavailable(making, func() error {
-		resp, err := k.Conn.Runtime.RunPodSandbox(making, &runtimeapi.RunPodSandboxRequest{
+	k.requested = true
+	err = k.create(ctx, func(ctx context.Context) error {
+		resp, err := k.Conn.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{
 			Config: k.Bundle.Sandbox(&k.facts), RuntimeHandler: k.Bundle.Handler,
 		})
 		k.sandboxID = resp.GetPodSandboxId()
@@ -291,20 +309,6 @@ func (k *podRun) writeHosts() error {
 	return os.Chmod(file, 0o644) // whatever the umask says
 }
 
-// untilKilled returns a context for making things: it ends with Kill and not with ctx,
-// since the runtime would continue with what ctx has cut off.
-func (k *podRun) untilKilled(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		select {
-		case <-k.Kill:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
 // say prints a message, with errors in the form for users.
 func (k *podRun) say(format string, args ...any) {
 	for i, arg := range args {
@@ -313,36 +317,4 @@ func (k *podRun) say(format string, args ...any) {
 		}
 	}
 	k.out.Say(k.Say, fmt.Sprintf(format, args...))
-}
-
-// retryUnavailable repeats a call that a restart of the runtime has cut off: for as
-// long as the socket does not answer, and a few times more. Every call can be
-// repeated: CRI calls are idempotent.
-func (k *podRun) retryUnavailable(ctx context.Context, call func() error) error {
-	const pause, more = time.Second, 3
-	for left := more; ; {
-		err := call()
-		if !errors.Is(err, errs.Unavailable) || ctx.Err() != nil {
-			return err
-		}
-		if k.Conn.Reachable(ctx) {
-			if left--; left < 0 {
-				return err
-			}
-		}
-		if err := sleep(ctx, pause); err != nil {
-			return err
-		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

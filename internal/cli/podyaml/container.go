@@ -15,7 +15,8 @@ import (
 )
 
 // Labels and annotations by which tools recognize the pods of a kubelet; berth's pods have them,
-// too. RunAnnotation is on the pods of `berth pod run`.
+// too. RunAnnotation is on the pods of `berth pod run`. VolumesAnnotation and LogsAnnotation name the
+// directories that it made for the pod.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -23,6 +24,8 @@ const (
 	labelContainerName = "io.kubernetes.container.name"
 	annotationRestarts = "io.kubernetes.container.restartCount"
 	RunAnnotation      = "berth.run/pod-run"
+	VolumesAnnotation  = "berth.run/pod-run-volumes"
+	LogsAnnotation     = "berth.run/pod-run-logs"
 )
 
 // ContainerSetup is a container's configuration, with what must be done before it is created.

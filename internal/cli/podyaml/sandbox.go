@@ -17,6 +17,7 @@ func (b *Bundle) Sandbox(facts *Facts) *runtimeapi.PodSandboxConfig {
 	maps.Copy(labels, pod.Labels)
 	annotations := map[string]string{RunAnnotation: "true"}
 	maps.Copy(annotations, pod.Annotations)
+	annotations[VolumesAnnotation], annotations[LogsAnnotation] = facts.Dir, facts.LogDir
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID),

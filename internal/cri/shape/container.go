@@ -15,6 +15,9 @@ func Container(config *runtimeapi.ContainerConfig) error {
 	if config.GetMetadata() == nil {
 		return invalid("config.metadata: container config must include metadata")
 	}
+	if config.GetMetadata().GetName() == "" {
+		return invalid("config.metadata.name: CreateContainerRequest.ContainerConfig.Name is empty")
+	}
 	if err := name("config.metadata.name", config.GetMetadata().GetName()); err != nil {
 		return err
 	}

@@ -71,8 +71,11 @@ func TestBadSandboxConfigsAreRefusedByField(t *testing.T) {
 
 func TestBadContainerConfigsAreRefusedByField(t *testing.T) {
 	for want, change := range map[string]func(*runtimeapi.ContainerConfig){
-		"config.metadata":             func(c *runtimeapi.ContainerConfig) { c.Metadata = nil },
-		"config.metadata.name":        func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = ".." },
+		"config.metadata":      func(c *runtimeapi.ContainerConfig) { c.Metadata = nil },
+		"config.metadata.name": func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = ".." },
+		"config.metadata.name: CreateContainerRequest.ContainerConfig.Name is empty": func(c *runtimeapi.ContainerConfig) {
+			c.Metadata.Name = ""
+		},
 		"config.image.image is empty": func(c *runtimeapi.ContainerConfig) { c.Image = nil },
 		"config.log_path":             func(c *runtimeapi.ContainerConfig) { c.LogPath = "../../etc/passwd" },
 		`config.log_path "/var`:       func(c *runtimeapi.ContainerConfig) { c.LogPath = "/var/log/x" },

@@ -66,7 +66,7 @@ func Run(ctx context.Context, rawURL string, s Streams) (code int, err error) {
 		return status.Code, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("the session failed: %w", err)
+		return 0, fmt.Errorf("the session failed: %w", explain(ctx, u, err))
 	}
 	if !watcher.received.Load() {
 		return 0, fmt.Errorf("the connection to the runtime broke, and how the session ended is not known: %w", errs.Unavailable)
@@ -138,7 +138,7 @@ func Forward(ctx context.Context, rawURL string, addresses, ports []string, out,
 		return fmt.Errorf("cannot forward ports: %w", err)
 	}
 	if err := f.ForwardPorts(); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("cannot forward ports: %w", err)
+		return fmt.Errorf("cannot forward ports: %w", explain(ctx, u, err))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"syscall"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -28,20 +29,25 @@ func (c *Client) dialer(scheme, address string) func(context.Context, string, st
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, scheme, address)
 		if err != nil && ctx.Err() == nil {
-			return nil, dialFault(c.endpoint, err)
+			return nil, dialFault(c.endpoint, address, err)
 		}
 		return conn, err
 	}
 }
 
-func dialFault(endpoint string, err error) error {
+// dialFault is the error of an endpoint; address is the path of its socket. The kernel has one error
+// for a socket without a listener and for what is not a socket at all.
+func dialFault(endpoint, address string, err error) error {
+	if what := notSocket(address); what != "" && errors.Is(err, syscall.ECONNREFUSED) {
+		return &dialError{endpoint, "it is " + what + ", not a socket", "set docker.endpoint to the engine's socket"}
+	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return &dialError{endpoint, "permission denied", "run berth as root, or as a user who may use the socket"}
 	case errors.Is(err, fs.ErrNotExist):
 		return &dialError{endpoint, "there is no socket", "start the engine, or set docker.endpoint to its socket"}
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return &dialError{endpoint, "nothing listens there", "start the engine, or set docker.endpoint to its socket"}
+		return &dialError{endpoint, "the socket is there, but nothing listens on it", "start the engine, or set docker.endpoint to its socket"}
 	case errors.Is(err, syscall.ENOTSOCK), errors.Is(err, syscall.EPROTOTYPE):
 		return &dialError{endpoint, "it is not a stream socket", "set docker.endpoint to the engine's socket"}
 	}
@@ -50,4 +56,18 @@ func dialFault(endpoint string, err error) error {
 		err = operation.Err
 	}
 	return &dialError{endpoint, err.Error(), "set docker.endpoint to the engine's socket"}
+}
+
+// notSocket says what a path is that is not a socket, "" for a socket and for what cannot be read.
+func notSocket(path string) string {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil || info.Mode().Type() == fs.ModeSocket:
+		return ""
+	case info.Mode().IsRegular():
+		return "a regular file"
+	case info.IsDir():
+		return "a directory"
+	}
+	return "a special file"
 }

@@ -34,7 +34,8 @@ func TestEndpoints(t *testing.T) {
 				t.Fatal(err)
 			}
 			return "unix://" + path
-		}, []string{"nothing listens there", "docker.endpoint"}},
+		}, []string{"it is a regular file, not a socket", "docker.endpoint"}},
+		{"a directory", func(t *testing.T) string { return "unix://" + t.TempDir() }, []string{"it is a directory, not a socket", "docker.endpoint"}},
 		{"datagrams", func(t *testing.T) string {
 			path := fakeengine.Socket(t)
 			conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -53,7 +54,7 @@ func TestEndpoints(t *testing.T) {
 			l.SetUnlinkOnClose(false)
 			l.Close()
 			return "unix://" + path
-		}, []string{"nothing listens there", "start the engine"}},
+		}, []string{"nothing listens on it", "start the engine"}},
 		{"another protocol", func(t *testing.T) string {
 			return fakeengine.StartRaw(t, func(conn net.Conn) {
 				_, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2p1\r\n")

@@ -26,6 +26,9 @@ type Options struct {
 	CgroupDriver string
 	// CDIDirs hold CDI specs, none for the engine's own. Engines before 25 know none.
 	CDIDirs []string
+	// NoSysResource is for an engine on a host that denies it CAP_SYS_RESOURCE: the engine does not have
+	// it, and its runc is not replaced by one that leaves out what takes it.
+	NoSysResource bool
 	// Args are added to the command line.
 	Args []string
 }
@@ -70,7 +73,12 @@ func Start(t testing.TB, opts Options) *Daemon {
 	}
 	t.Cleanup(d.remove)
 	must(t, os.Mkdir(filepath.Join(dir, tmpDir), 0o700))
-	d.args = append(d.arguments(driver), runtimeArguments(t, dir)...)
+	d.args = d.arguments(driver)
+	if opts.NoSysResource {
+		d.args = append([]string{require.Binary(t, "setpriv"), "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"}, d.args...)
+	} else {
+		d.args = append(d.args, runtimeArguments(t, dir)...)
+	}
 	if opts.LiveRestore {
 		d.args = append(d.args, "--live-restore")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/faults"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
+	"github.com/berthrun/berth/internal/engine/docker/oomscore"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostpath"
@@ -199,6 +200,7 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec) (*tran
 		Labels:    labels.OfContainer(spec, e.cfg.Instance, sandbox.engineID),
 		SandboxID: sandbox.engineID, CgroupParent: spec.Sandbox.CgroupParent,
 		Defaults: rules.Defaults, Facts: *e.facts.Load(),
+		RaisedOOMScore: e.scores.Fit(ctx, oomscore.Containers, int(spec.Config.GetLinux().GetResources().GetOomScoreAdj())),
 	}
 	if in.Seccomp, err = e.seccomp.Container(ctx, spec.Config, &rules.Seccomp, &rules.Defaults); err != nil {
 		return nil, err

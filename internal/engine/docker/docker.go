@@ -27,6 +27,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/endings"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
+	"github.com/berthrun/berth/internal/engine/docker/oomscore"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/runtimecgroup"
 	"github.com/berthrun/berth/internal/engine/docker/strays"
@@ -41,6 +42,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Config configures an Engine.
@@ -121,6 +123,8 @@ type Engine struct {
 	subscribedAt atomic.Int64
 	// engineStarted is when the Docker Engine was started, as of that subscription; zero if not known.
 	engineStarted atomic.Pointer[time.Time]
+	// scores has which oom_score_adj the Docker Engine can set.
+	scores *oomscore.Scores
 	// keeper is nil without a RuntimeCgroup.
 	keeper *runtimecgroup.Keeper
 }
@@ -151,6 +155,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		pause:     pause.NewLoader(cfg.Client),
 		users:     users.New(cfg.Client),
 		former:    checkpoints.Dirs{Roots: cfg.Adoption.Roots, Quarantine: cfg.Adoption.Quarantine},
+		scores:    scoresOf(cfg.Client, cfg.Log),
 	}
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)
@@ -181,6 +186,12 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	e.logs = logs.New(logs.Options{Client: cfg.Client, Log: cfg.Log, MaxLine: rules.MaxLogLine})
 	e.meter = meter.New(e.tree, writable{e.objects}, cfg.StatsPeriod)
 	return e, nil
+}
+
+func scoresOf(c *api.Client, log *slog.Logger) *oomscore.Scores {
+	return oomscore.New(func(ctx context.Context) (sysproc.OOMScoreLimit, error) {
+		return runtimecgroup.EngineScores(ctx, c.Endpoint())
+	}, log)
 }
 
 // findHost finds the abilities of the host.
@@ -246,9 +257,11 @@ func (e *Engine) runningIn(ctx context.Context, sandboxID string) ([]container.S
 // limits of pods would be in cgroups without their containers.
 func checkDriver(configured, engines string) error {
 	if configured != "" && configured != engines {
-		return fmt.Errorf("misconfiguration: kubelet cgroup driver: %q is different from docker cgroup driver: %q; "+
-			"set runtime.cgroup_driver to %q, or exec-opts native.cgroupdriver of the Docker Engine to %q: %w",
-			configured, engines, engines, configured, errs.State)
+		return fmt.Errorf("runtime.cgroup_driver in berth.toml is %q, and the Docker engine uses %q "+
+			"(misconfiguration: kubelet cgroup driver: %q is different from docker cgroup driver: %q); "+
+			`remove runtime.cgroup_driver, so that berth uses the engine's driver, or set "exec-opts": ["native.cgroupdriver=%s"] in the `+
+			"engine's daemon.json and restart the engine: %w",
+			configured, engines, configured, engines, configured, errs.State)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -20,7 +21,10 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 		return 0, err
 	}
 	c := &execs.Container{Client: e.client, Log: e.log, EngineID: obj.engineID, Cgroups: obj.cgroups}
-	return c.Exec(ctx, spec)
+	if code, err = c.Exec(ctx, spec); errors.Is(err, errs.State) {
+		err = fmt.Errorf("cannot exec in container %s: %w", spec.ContainerID, err)
+	}
+	return code, err
 }
 
 // running returns a container that runs, with its process.

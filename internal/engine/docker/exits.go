@@ -46,6 +46,7 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 		e.log.Debug("it is not known when the Docker engine was started", "error", err)
 	}
 	e.engineStarted.Store(&started)
+	e.scores.Look(ctx)
 	e.subscribedAt.Store(time.Now().UnixNano())
 	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), ends: make(chan end)}
 	if old := e.listener.Swap(l); old != nil {

@@ -38,6 +38,9 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 	if unused := e.rules().UnusedKeys; len(unused) > 0 {
 		info.Warnings = append(info.Warnings, UnusedWarning(unused))
 	}
+	if warning := e.scores.Warning(ctx); warning != "" {
+		info.Warnings = append(info.Warnings, warning)
+	}
 	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		info.Warnings = append(info.Warnings, warning)
 	}

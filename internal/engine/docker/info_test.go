@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
 
@@ -18,7 +19,7 @@ func TestUnusedKeysAreInInfo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	e := &Engine{client: client, apparmor: apparmor.Off(), driver: "cgroupfs"}
+	e := &Engine{client: client, apparmor: apparmor.Off(), driver: "cgroupfs", scores: scoresOf(client, slog.New(slog.DiscardHandler))}
 	unused := []string{"image.max_layer_gib", "runtime.selinux"}
 	want := UnusedWarning(unused)
 	for _, rules := range []Rules{{}, {UnusedKeys: unused}, {UnusedKeys: unused}, {}} {

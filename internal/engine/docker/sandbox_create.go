@@ -13,11 +13,13 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
+	"github.com/berthrun/berth/internal/engine/docker/oomscore"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/faultfield"
 	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -27,7 +29,7 @@ import (
 // does it.
 func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*engine.Sandbox, error) {
 	if spec.Handler != "" {
-		return nil, fmt.Errorf("runtime_handler: no runtime for %q is configured: %w", spec.Handler, errs.Invalid)
+		return nil, fielderror.Unsupported("runtime_handler", "the Docker engine has no runtime handlers, so that a pod cannot have the handler %q", spec.Handler)
 	}
 	if err := e.checkDemands(ctx, spec.Config); err != nil {
 		return nil, err
@@ -91,9 +93,69 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 // startPause creates and starts a sandbox's pause container.
 func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, parent string) (*container.InspectResponse, error) {
 	defer e.objects.create(spec.ID)()
-	engineID, err := e.createPause(ctx, spec, parent)
+	raised := e.scores.Fit(ctx, oomscore.Pause, translate.PauseOOMScore)
+	running, err := e.startPauseWith(ctx, spec, parent, raised)
+	var failed *pauseStartError
+	switch {
+	case raised == nil && err == nil:
+		e.scores.Confirm()
+	case raised == nil && errors.As(err, &failed) && failed.isOfRuntime(ctx) && !e.scores.Confirmed():
+		running, err = e.startPauseRaised(ctx, spec, parent, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if running.State.Pid == 0 {
+		return nil, fmt.Errorf("the pause container %s ended at once with code %d %s: %w",
+			running.ID, running.State.ExitCode, running.State.Error, errs.State)
+	}
+	e.objects.started(spec.ID, running)
+	return running, nil
+}
+
+// startPauseRaised repeats a failed start of a pause container with an oom_score_adj that every engine
+// can set. An engine does not say in its error that its OCI runtime could not set a score.
+func (e *Engine) startPauseRaised(ctx context.Context, spec *engine.SandboxSpec, parent string, failed error) (*container.InspectResponse, error) {
+	raised := e.scores.Sure(ctx)
+	if obj, known := e.objects.cached(spec.ID); known {
+		e.objects.remove(spec.ID) // its removal is not an exit
+		if err := e.remove(ctx, obj.engineID); err != nil {
+			return nil, errors.Join(failed, err)
+		}
+		e.objects.forget(spec.ID)
+	}
+	running, err := e.startPauseWith(ctx, spec, parent, &raised)
+	if err != nil {
+		return nil, failed
+	}
+	e.scores.Learn(oomscore.Pause, translate.PauseOOMScore, raised)
+	return running, nil
+}
+
+// pauseStartError is the error of a pause container that was created and did not start.
+type pauseStartError struct{ err error }
+
+func (e *pauseStartError) Error() string {
+	return fmt.Sprintf("cannot start the pause container: %v", e.err)
+}
+
+func (e *pauseStartError) Unwrap() error { return e.err }
+
+// isOfRuntime reports whether the engine has answered that it could not start the container.
+func (e *pauseStartError) isOfRuntime(ctx context.Context) bool {
+	for _, other := range []error{errs.Unavailable, errs.Deadline, errs.NotFound, errs.Exhausted} {
+		if errors.Is(e.err, other) {
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// startPauseWith creates and starts a pause container, with a raised oom_score_adj if raised is not nil.
+func (e *Engine) startPauseWith(ctx context.Context, spec *engine.SandboxSpec, parent string, raised *int) (*container.InspectResponse, error) {
+	engineID, err := e.createPause(ctx, spec, parent, raised)
 	if errors.Is(err, errs.NotFound) { // somebody has removed the image meanwhile
-		engineID, err = e.createPause(ctx, spec, parent)
+		engineID, err = e.createPause(ctx, spec, parent, raised)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot create the pause container: %w", err)
@@ -102,18 +164,13 @@ func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, paren
 	e.objects.put(spec.ID, obj)
 	running, err := e.startOnce(ctx, spec.ID, obj)
 	if err != nil {
-		return nil, fmt.Errorf("cannot start the pause container: %w", err)
+		return nil, &pauseStartError{err}
 	}
-	if running.State.Pid == 0 {
-		return nil, fmt.Errorf("the pause container %s ended at once with code %d %s: %w",
-			engineID, running.State.ExitCode, running.State.Error, errs.State)
-	}
-	e.objects.started(spec.ID, running)
 	return running, nil
 }
 
 // createPause returns the Docker Engine's id of a new pause container.
-func (e *Engine) createPause(ctx context.Context, spec *engine.SandboxSpec, parent string) (engineID string, err error) {
+func (e *Engine) createPause(ctx context.Context, spec *engine.SandboxSpec, parent string, raised *int) (engineID string, err error) {
 	image, err := e.pause.Ensure(ctx)
 	if err != nil {
 		return "", err
@@ -130,7 +187,7 @@ func (e *Engine) createPause(ctx context.Context, spec *engine.SandboxSpec, pare
 		Hostname: hostname,
 		Spec:     spec, Name: labels.SandboxName(spec.Config), Image: image,
 		Labels: labels.OfSandbox(spec, e.cfg.Instance), CgroupParent: parent,
-		Seccomp: filter, Sysctls: e.rules().Sysctls, Facts: *e.facts.Load(),
+		Seccomp: filter, Sysctls: e.rules().Sysctls, RaisedOOMScore: raised, Facts: *e.facts.Load(),
 	})
 	if err != nil {
 		return "", err

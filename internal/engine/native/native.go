@@ -28,6 +28,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/podinit"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/engine/native/userns"
+	"github.com/berthrun/berth/internal/engine/ocihooks"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/engine/seccomp"
@@ -100,6 +101,12 @@ type Rules struct {
 	// NoImageVolumes leaves the paths that images declare as volumes to the root
 	// filesystem.
 	NoImageVolumes bool
+	// BlockIOClasses is the path of the file of classes of block IO, "" for none. IgnoreNoBlockIO and IgnoreNoRDT
+	// create containers that choose a class also where there are none; see package ioclass.
+	BlockIOClasses               string
+	IgnoreNoBlockIO, IgnoreNoRDT bool
+	// HookDirs are directories of OCI hooks; see package ocihooks.
+	HookDirs []string
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what
 	// they match is passed on to the hooks of containers.
 	PodAnnotations, ContainerAnnotations []string
@@ -114,10 +121,10 @@ type Rules struct {
 // programs of handlers that it does not know for their features.
 func (e *Engine) SetRules(rules Rules) {
 	e.programs.All(rules.Handlers)
-	for _, warning := range e.handlerWarnings(&rules) {
+	e.inForce.Store(&rules)
+	for _, warning := range append(e.handlerWarnings(&rules), e.fileWarnings(context.Background())...) {
 		e.log.Warn(warning)
 	}
-	e.inForce.Store(&rules)
 }
 
 func (e *Engine) rules() *Rules { return e.inForce.Load() }
@@ -159,6 +166,7 @@ type Engine struct {
 	probes      *probe.Pool
 	netns       *nspool.Pool
 	seccomp     *seccomp.Loader
+	hooks       ocihooks.Reader
 	apparmor    *apparmor.Host
 	meter       *meter.Meter
 	userns      *userns.Maker
@@ -300,7 +308,7 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 		HandlerInfo:  e.handlerInfo(),
 		Features:     e.features(),
 		HugePages:    e.host.Hugetlb,
-		Warnings:     append(e.hostWarnings(), info.Warnings...),
+		Warnings:     append(e.hostWarnings(ctx), info.Warnings...),
 
 		Starters:       info.Starters,
 		StarterReasons: info.StarterReasons,

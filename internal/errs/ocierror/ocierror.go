@@ -74,6 +74,21 @@ func Kind(err error) error {
 	return nil
 }
 
+// hook finds the stage and the number of a hook that has failed, in texts of libcontainer. What a request may
+// contain is in quotes there.
+var hook = regexp.MustCompile(`^[^"]*error running ([A-Za-z]+) hook #([0-9]+): `)
+
+// Hook returns the stage and the number of the hook that an error of libcontainer is about. What follows in the text
+// is the hook's own.
+func Hook(err error) (stage string, index int, ok bool) {
+	found := hook.FindStringSubmatch(err.Error())
+	if found == nil {
+		return "", 0, false
+	}
+	index, convErr := strconv.Atoi(found[2])
+	return found[1], index, convErr == nil
+}
+
 // quoted is a string as %q prints it.
 const quoted = `"(?:[^"\\]|\\.)*"`
 

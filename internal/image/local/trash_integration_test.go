@@ -4,11 +4,14 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
@@ -135,5 +138,29 @@ func TestBacklogOfRemovalsDoesNotDelayTheStart(t *testing.T) {
 	t.Logf("open took %v, the backlog went within %v", opened, time.Since(begin))
 	if _, err := s.Get(ctx, img.ID); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestProbeThatWasKilled: a process that is killed while it tries a mount in a directory of the pool leaves
+// the mount. The next start unmounts it, and removes the directory.
+func TestProbeThatWasKilled(t *testing.T) {
+	s, _ := imported(t)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pool := s.rootfs.PoolDir()
+	upper := filepath.Join(pool, "probe", "upper")
+	manyFiles(t, upper, 1)
+	for _, name := range []string{"layers", "rootfs"} {
+		at := filepath.Join(pool, "probe", name)
+		if err := errors.Join(os.Mkdir(at, 0o700), unix.Mount(upper, at, "", unix.MS_BIND, "")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	s = open(t, s.cfg)
+	trashEmpties(t, s)
+	if left := mountsBelow(t, s.cfg.Root); len(left) != 0 {
+		t.Errorf("left: %q", left)
 	}
 }

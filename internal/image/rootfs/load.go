@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // use is the record of a root filesystem.
@@ -69,7 +71,15 @@ func (m *Manager) discardPool() error {
 		return err
 	}
 	for _, entry := range pool {
-		if err := m.discard(filepath.Join(m.PoolDir(), entry.Name())); err != nil {
+		dir := filepath.Join(m.PoolDir(), entry.Name())
+		// The process may have ended while it tried which mounts the kernel supports: see
+		// CanMount and probeMapped.
+		for _, name := range []string{mappedRootfs, mappedLayers} {
+			if err := sysmount.Detach(filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		if err := m.discard(dir); err != nil {
 			return err
 		}
 	}

@@ -258,6 +258,9 @@ func (n *Network) Info() map[string]string {
 		"mtu":         strconv.Itoa(n.host.mtu()),
 		"attachments": strconv.Itoa(len(n.records.IDs())),
 	}
+	if n.table.frames != nil {
+		info["frameTable"] = "bridge " + n.table.name
+	}
 	for key, note := range n.notes {
 		info[key] = note
 	}

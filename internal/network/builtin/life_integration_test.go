@@ -325,6 +325,13 @@ func TestLostRecords(t *testing.T) {
 	if got := n.Info()["attachments"]; got != "2" {
 		t.Errorf("%s attachments, want 2", got)
 	}
+	info, tables := n.Info(), l.run(l.host, "nft", "list", "tables")
+	for _, key := range []string{"table", "frameTable"} {
+		name, shown := info[key]
+		if key == "table" && !shown || shown && !strings.Contains(tables, "table "+name+"\n") {
+			t.Errorf("Info has the %s %q, and the host has:\n%s", key, name, tables)
+		}
+	}
 	if err := n.GC(t.Context(), []string{damaged.SandboxID}); err != nil {
 		t.Error(err)
 	}

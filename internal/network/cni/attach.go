@@ -46,7 +46,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil && !errors.Is(err, errs.NotFound) {
 		return nil, err
 	}
-	conf, err := n.confs.current()
+	conf, err := n.confsOf(att.Handler).current()
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (n *Network) add(ctx context.Context, sandbox string, list *libcni.NetworkC
 	}
 	result, err := resultOf(answer, rt.IfName)
 	if err != nil {
-		return nil, fmt.Errorf("CNI ADD to network %q: %w", list.Name, err)
+		return nil, fmt.Errorf("failed to find network info for sandbox %q: CNI ADD to network %q: %w", sandbox, list.Name, err)
 	}
 	if _, err := n.records.Update(sandbox, func(r *record) error { r.Result = result; return nil }); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -30,6 +31,9 @@ type Config struct {
 	// ConfDir is the directory of configurations. It may be absent, appear later
 	// and be replaced.
 	ConfDir string
+	// ConfDirOf returns the directory for pods of a runtime handler, "" for ConfDir. It is asked for each pod. Nil:
+	// all have ConfDir.
+	ConfDirOf func(handler string) string
 	// BinDirs are searched for plugins in this order.
 	BinDirs []string
 	// RootDir holds the records and, unless CacheDir is set, libcni's cache of
@@ -51,16 +55,18 @@ type Config struct {
 
 // Network is the operator's network.
 type Network struct {
-	cfg     Config
-	log     *slog.Logger
-	confs   *confs
-	lib     *libcni.CNIConfig
-	records *store.Dir[record]
-	ranges  *store.Dir[podRanges]
-	calls   network.SandboxCalls
-	ports   hostport.Index
-	status  statusCache
-	replays *replayer
+	cfg   Config
+	log   *slog.Logger
+	confs *confs
+	// ofHandlers are those of other directories than ConfDir: path to *confs.
+	ofHandlers sync.Map
+	lib        *libcni.CNIConfig
+	records    *store.Dir[record]
+	ranges     *store.Dir[podRanges]
+	calls      network.SandboxCalls
+	ports      hostport.Index
+	status     statusCache
+	replays    *replayer
 }
 
 var _ network.Network = (*Network)(nil)
@@ -103,6 +109,19 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	}
 	n.replays = startReplayer(n)
 	return n, nil
+}
+
+// confsOf returns the configurations for pods of a handler.
+func (n *Network) confsOf(handler string) *confs {
+	if n.cfg.ConfDirOf == nil {
+		return n.confs
+	}
+	dir := n.cfg.ConfDirOf(handler)
+	if dir == "" || dir == n.cfg.ConfDir {
+		return n.confs
+	}
+	found, _ := n.ofHandlers.LoadOrStore(dir, &confs{dir: dir, log: n.log})
+	return found.(*confs)
 }
 
 // Ready is nil when there is a valid configuration, its plugins are installed and

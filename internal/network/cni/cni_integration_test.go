@@ -71,6 +71,78 @@ func TestFakePluginGetsAllParameters(t *testing.T) {
 	}
 }
 
+// TestDirectoryOfAHandler: a pod of a handler with a directory of its own is on the network of that one, also after it
+// has changed.
+func TestDirectoryOfAHandler(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", okResult)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	cfg := l.config()
+	cfg.ConfDirOf = func(handler string) string {
+		if handler == "own" {
+			return l.path("own")
+		}
+		return ""
+	}
+	n := l.open(cfg)
+	defer n.Close()
+	att := l.pod()
+	att.Handler = "own"
+	_, err := n.Attach(t.Context(), att)
+	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), l.path("own")) {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	if err := n.Ready(t.Context()); err != nil {
+		t.Errorf("the node's network depends on the handler's: %v", err)
+	}
+	if err := os.Mkdir(l.path("own"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.write("own/10-own.conflist", strings.ReplaceAll(fakeConf, "fake-net", "own-net"), 0o644)
+	other := l.pod()
+	other.Handler = "other"
+	for _, pod := range []*network.Attachment{att, other} {
+		if _, err := n.Attach(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		input, err := os.ReadFile(l.path("input.ADD"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if own := strings.Contains(string(input), `"own-net"`); own != (pod == att) {
+			t.Errorf("handler %s: the plugin got %s", pod.Handler, input)
+		}
+	}
+	if err := os.Remove(l.path("own/10-own.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []*network.Attachment{att, other} {
+		if err := n.Detach(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestResultWithoutAddress: the error names the sandbox, in containerd's words, and the plugin's DEL follows.
+func TestResultWithoutAddress(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}]}'`)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	att := l.pod()
+	_, err := n.Attach(t.Context(), att)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("failed to find network info for sandbox %q", att.SandboxID)) || !strings.Contains(err.Error(), "eth0 no address") {
+		t.Errorf("error %v", err)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+	if got := l.verbs(); got != "ADD DEL" {
+		t.Errorf("the plugin saw %q, want one ADD and one DEL", got)
+	}
+}
+
 func checkInput(t *testing.T, l *lab, verb string) {
 	t.Helper()
 	data, err := os.ReadFile(l.path("input." + verb))

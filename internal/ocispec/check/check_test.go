@@ -48,6 +48,7 @@ func TestSandboxesRefused(t *testing.T) {
 	security := func(c config) *runtimeapi.LinuxSandboxSecurityContext { return c.Linux.SecurityContext }
 	long := "/" + strings.Repeat("a/", 3000)
 	refuse(t, requesttest.KubeletSandbox, Sandbox, []refusal[config]{
+		{func(c *runtimeapi.PodSandboxConfig) { c.Annotations = map[string]string{untrusted: "true"} }, errs.Unsupported, "RuntimeClass"},
 		{func(c config) { c.Linux.CgroupParent = long }, errs.Invalid, "linux.cgroup_parent"},
 		{func(c config) {
 			c.Linux.Sysctls["net.ipv4.ip_forward"], c.Linux.Sysctls["net/ipv4/ip_forward"] = "0", "1"
@@ -133,6 +134,8 @@ func TestContainersRefused(t *testing.T) {
 		{func(c config) { security(c).NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE }, errs.Invalid, "namespace_options.network"},
 		{func(c config) { security(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: 2, LocalhostRef: "rel"} }, errs.Invalid, "seccomp.localhost_ref"},
 		{func(c config) { setOld(c, "localhost/rel", "") }, errs.Invalid, "seccomp_profile_path"},
+		{func(c config) { setOld(c, "wrong", "") }, errs.Invalid, `unknown seccomp profile option: "wrong"`},
+		{func(c config) { security(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: 7} }, errs.Invalid, `seccomp.profile_type: unknown seccomp profile option: "7"`},
 		{func(c config) { setOld(c, "", "localhost/") }, errs.Invalid, "apparmor_profile"},
 		{func(c config) { setOld(c, "", "what") }, errs.Invalid, "apparmor_profile"},
 		{func(c config) { security(c).MaskedPaths = []string{"proc"} }, errs.Invalid, "masked_paths[0]"},

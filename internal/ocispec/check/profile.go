@@ -20,7 +20,7 @@ func checkSeccomp(profile *runtimeapi.SecurityProfile, old string) error {
 		case isLocal && path.IsAbs(local) && !request.HasControl(local):
 			return checkLength("config.linux.security_context.seccomp_profile_path", local)
 		}
-		return fielderror.Invalid("config.linux.security_context.seccomp_profile_path", "unknown profile %q", old)
+		return fielderror.Invalid("config.linux.security_context.seccomp_profile_path", "unknown seccomp profile option: %q", old)
 	}
 	ref := profile.GetLocalhostRef()
 	switch profile.GetProfileType() {
@@ -34,7 +34,7 @@ func checkSeccomp(profile *runtimeapi.SecurityProfile, old string) error {
 		}
 		return checkLength(field+".localhost_ref", ref)
 	default:
-		return fielderror.Invalid(field+".profile_type", "unknown type %d", profile.GetProfileType())
+		return fielderror.Invalid(field+".profile_type", "unknown seccomp profile option: %q", profile.GetProfileType())
 	}
 	return nil
 }

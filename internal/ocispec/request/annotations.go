@@ -1,9 +1,12 @@
 package request
 
 import (
+	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // ControlsRuntime reports whether an annotation of a spec controls the runtime itself. The
@@ -26,6 +29,15 @@ func PassedAnnotations(annotations map[string]string, patterns []string) map[str
 		}
 	}
 	return passed
+}
+
+// AllAnnotations are the annotations of both requests, by which hooks are chosen. Those of the container win: a pod
+// cannot change what the kubelet says of its containers.
+func AllAnnotations(pod *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) map[string]string {
+	all := make(map[string]string, len(pod.GetAnnotations())+len(container.GetAnnotations()))
+	maps.Copy(all, pod.GetAnnotations())
+	maps.Copy(all, container.GetAnnotations())
+	return all
 }
 
 // IgnoredAnnotations are the annotations that ask a runtime for something and do not get it,

@@ -93,8 +93,12 @@ func (s *Store) Sandbox(id string) (*Sandbox, error) {
 // is, also of a sandbox that is being made.
 func (s *Store) SandboxID(id string) (string, error) {
 	full, err := s.Sandboxes.Resolve(id, (*Sandbox).Visible)
-	if errors.Is(err, errs.Invalid) {
+	switch {
+	case errors.Is(err, errs.Invalid):
 		err = fmt.Errorf("pod_sandbox_id: %w", err)
+	case errors.Is(err, errs.NotFound):
+		// CRI-O's words, which tools look for.
+		err = fmt.Errorf("PodSandbox with ID starting with %s not found: %w", id, errs.NotFound)
 	}
 	return full, err
 }

@@ -13,15 +13,21 @@ import (
 	"github.com/berthrun/berth/internal/pod/record"
 )
 
-// recoverSandbox resumes or undoes what the record says was under way.
-func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actual engine.Actual) {
+// The times when an object can be lost without an exit that berth hears of.
+const (
+	whileDown = "berth did not run"
+	whileAway = "the engine was away"
+)
+
+// recoverSandbox resumes or undoes what the record says was under way. when is whileDown or whileAway.
+func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actual engine.Actual, when string) {
 	switch rec.State {
 	case record.SandboxCreating, record.SandboxRemoving:
 		r.Jobs.RemoveSandbox(ctx, rec)
 	case record.SandboxStopping:
 		r.Jobs.StopSandbox(ctx, rec)
 	case record.SandboxReady:
-		why := "it was lost while berth did not run"
+		why := endingOfSandbox(actual, when)
 		switch {
 		case rec.Engine != nil && replaced(rec.Engine.Pid, actual):
 			why = "another program restarted its own process"
@@ -70,7 +76,7 @@ func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, 
 		r.recoverStarted(ctx, rec, actual)
 	case record.ContainerCreated:
 		if actual.State != engine.StateCreated && rec.StartError() == "" {
-			r.settleLater(ctx, rec.ID, "it was lost before it was started, while berth did not run")
+			r.settleLater(ctx, rec.ID, "it was lost before it was started, while "+whileDown)
 		}
 	case record.ContainerExited:
 		if actual.State == engine.StateRunning {
@@ -93,7 +99,7 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 			r.adopt(rec.ID, record.ContainerCreated, 0)
 		}
 	default:
-		r.settleLater(ctx, rec.ID, ending(actual, "berth did not run"))
+		r.settleLater(ctx, rec.ID, ending(actual, whileDown))
 		return
 	}
 	if rec.Stop != nil {
@@ -124,14 +130,14 @@ func (r *recovery) recheck(ctx context.Context) {
 		case rec.State == record.ContainerExited && state == engine.StateRunning:
 			r.endRestarted(ctx, rec.ID)
 		case rec.State == record.ContainerRunning && state != engine.StateRunning:
-			r.settleLater(ctx, rec.ID, ending(found[rec.ID], "the engine was away"))
+			r.settleLater(ctx, rec.ID, ending(found[rec.ID], whileAway))
 		case rec.State == record.ContainerCreated && rec.StartError() == "" && state != engine.StateCreated && state != engine.StateRunning:
-			r.settleLater(ctx, rec.ID, "it was lost before it was started, while the engine was away")
+			r.settleLater(ctx, rec.ID, "it was lost before it was started, while "+whileAway)
 		}
 	}
 	for _, rec := range sandboxes {
 		if rec.State == record.SandboxReady {
-			r.recoverSandbox(ctx, rec, found[rec.ID])
+			r.recoverSandbox(ctx, rec, found[rec.ID], whileAway)
 		}
 	}
 }
@@ -143,6 +149,17 @@ func ending(actual engine.Actual, when string) string {
 			"; its exit code is unknown"
 	}
 	return "it ended while " + when + ", and its exit code is unknown"
+}
+
+// endingOfSandbox is why a sandbox is no longer ready whose end nobody reported.
+func endingOfSandbox(actual engine.Actual, when string) string {
+	switch actual.State {
+	case "":
+		return "the engine has no such sandbox any more: another program removed it, or the engine lost it, while " + when
+	case engine.StateBroken:
+		return "a part of it was lost while " + when
+	}
+	return "its own process ended while " + when
 }
 
 // replaced reports whether another process runs than the recorded one: another program has

@@ -27,3 +27,16 @@ func TestReplaced(t *testing.T) {
 		}
 	}
 }
+
+// TestEndingOfSandbox: what is lost, and when, is as it was found.
+func TestEndingOfSandbox(t *testing.T) {
+	for state, want := range map[engine.State]string{
+		"":                  "the engine has no such sandbox any more: another program removed it, or the engine lost it, while the engine was away",
+		engine.StateBroken:  "a part of it was lost while the engine was away",
+		engine.StateStopped: "its own process ended while the engine was away",
+	} {
+		if got := endingOfSandbox(engine.Actual{State: state}, whileAway); got != want {
+			t.Errorf("%q: %q, want %q", state, got, want)
+		}
+	}
+}

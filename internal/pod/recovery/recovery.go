@@ -107,7 +107,7 @@ func (r *recovery) run(ctx, background context.Context) error {
 	err = g.Wait() // not before: the stop of a sandbox reads the states of its containers
 	for _, rec := range r.Records.Sandboxes.All() {
 		g.Go(func() error {
-			errs.Protect("recovery of sandbox "+rec.ID, func() { r.recoverSandbox(background, rec, found[rec.ID]) })
+			errs.Protect("recovery of sandbox "+rec.ID, func() { r.recoverSandbox(background, rec, found[rec.ID], whileDown) })
 			return nil
 		})
 	}

@@ -104,7 +104,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.stopping, s.stop = context.WithCancel(ctx)
 	defer s.stop()
-	pumped, err := s.containers.Begin(s.stopping)
+	watched, err := s.containers.Begin(s.stopping)
 	if err != nil {
 		if s.keeperLost() {
 			return s.takeOver() // without descriptors: those of the keeper are gone
@@ -118,7 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer listener.Close()
 	go s.accept(listener)
 	s.ready(ctx)
-	err = s.wait(ctx, pumped)
+	err = s.wait(ctx, watched)
 	listener.Close()
 	s.stop()
 	s.endCalls()
@@ -126,7 +126,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // wait returns when there is a reason to end.
-func (s *Server) wait(ctx context.Context, pumped <-chan error) error {
+func (s *Server) wait(ctx context.Context, watched <-chan error) error {
 	var lost <-chan struct{}
 	if s.opts.Keeper != nil {
 		lost = s.opts.Keeper.Lost()
@@ -137,11 +137,11 @@ func (s *Server) wait(ctx context.Context, pumped <-chan error) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-pumped:
+		case err := <-watched:
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("log pump ended: %w", err)
+			return fmt.Errorf("cannot serve containers any more: %w", err)
 		case <-lost:
 			return s.takeOver()
 		case <-tick.C:

@@ -38,18 +38,23 @@ func NewPoller() (*Poller, error) {
 
 // Add registers and arms a descriptor. token is not 0 and comes back from Wait.
 func (p *Poller) Add(f *os.File, token uint64) error {
-	return p.control(unix.EPOLL_CTL_ADD, int(f.Fd()), token, unix.EPOLLIN|unix.EPOLLONESHOT)
+	return p.controlFile(unix.EPOLL_CTL_ADD, f, token, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
 // Arm asks for one more report. What is readable already is reported at once.
 func (p *Poller) Arm(f *os.File, token uint64) error {
-	return p.control(unix.EPOLL_CTL_MOD, int(f.Fd()), token, unix.EPOLLIN|unix.EPOLLONESHOT)
+	return p.controlFile(unix.EPOLL_CTL_MOD, f, token, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
 // Remove removes a descriptor. Closing it does not: the poller would still report a
 // duplicate that another process holds.
 func (p *Poller) Remove(f *os.File) error {
-	return p.control(unix.EPOLL_CTL_DEL, int(f.Fd()), 0, 0)
+	return p.controlFile(unix.EPOLL_CTL_DEL, f, 0, 0)
+}
+
+// controlFile does not change the mode of f.
+func (p *Poller) controlFile(op int, f *os.File, token uint64, events uint32) error {
+	return With(f, func(fd int) error { return p.control(op, fd, token, events) })
 }
 
 func (p *Poller) control(op, fd int, token uint64, events uint32) error {

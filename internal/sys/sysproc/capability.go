@@ -18,10 +18,7 @@ type OwnCapabilities struct {
 // ReadCapabilities returns the capabilities of this process. Those that package capability does
 // not know are left out.
 func ReadCapabilities() (OwnCapabilities, error) {
-	caps, err := capability.NewPid2(0)
-	if err == nil {
-		err = caps.Load()
-	}
+	caps, err := load(0)
 	if err != nil {
 		return OwnCapabilities{}, fmt.Errorf("cannot read our own capabilities: %w", err)
 	}
@@ -35,6 +32,15 @@ func ReadCapabilities() (OwnCapabilities, error) {
 		}
 	}
 	return own, nil
+}
+
+// load reads the capabilities of a process, those of this one if pid is 0.
+func load(pid int) (capability.Capabilities, error) {
+	caps, err := capability.NewPid2(pid)
+	if err == nil {
+		err = caps.Load()
+	}
+	return caps, err
 }
 
 // IsCapability reports whether a name is that of a capability that we know ("CAP_CHOWN").

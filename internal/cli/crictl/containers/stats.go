@@ -18,9 +18,6 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/selection"
 )
 
-// clearScreen precedes a table that replaces the last one.
-const clearScreen = "\033[2J\033[H"
-
 // statsFlags are the flags of stats.
 type statsFlags struct {
 	format     output.Format
@@ -76,7 +73,7 @@ func (f *statsFlags) show(ctx context.Context, w io.Writer, c *connection.Client
 			return err
 		}
 		if f.watch {
-			fmt.Fprint(w, clearScreen)
+			fmt.Fprint(w, output.ClearScreen)
 		}
 		return output.WriteTable(w, []string{"CONTAINER", "NAME", "CPU %", "MEM", "DISK", "INODES", "SWAP"}, f.rows(before, after))
 	})
@@ -111,21 +108,10 @@ func (f *statsFlags) rows(before, after []*runtimeapi.ContainerStats) [][]string
 			continue
 		}
 		rows = append(rows, []string{
-			output.Short(s.GetAttributes().GetId(), false), s.GetAttributes().GetMetadata().GetName(), cpuShare(old, s), output.Size(memory, 4),
+			output.Short(s.GetAttributes().GetId(), false), s.GetAttributes().GetMetadata().GetName(), output.CPUShare(old.GetCpu(), s.GetCpu()), output.Size(memory, 4),
 			output.Size(s.GetWritableLayer().GetUsedBytes().GetValue(), 4), strconv.FormatUint(s.GetWritableLayer().GetInodesUsed().GetValue(), 10),
 			output.Size(s.GetSwap().GetSwapUsageBytes().GetValue(), 4),
 		})
 	}
 	return rows
-}
-
-// cpuShare is in percent of one processor.
-func cpuShare(before, after *runtimeapi.ContainerStats) string {
-	elapsed := after.GetCpu().GetTimestamp() - before.GetCpu().GetTimestamp()
-	share := 0.0
-	if elapsed > 0 {
-		used := int64(after.GetCpu().GetUsageCoreNanoSeconds().GetValue()) - int64(before.GetCpu().GetUsageCoreNanoSeconds().GetValue())
-		share = 100 * float64(used) / float64(elapsed)
-	}
-	return strconv.FormatFloat(share, 'f', 2, 64)
 }

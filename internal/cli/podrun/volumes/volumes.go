@@ -14,7 +14,7 @@ import (
 // Make creates the pod's own volumes in dir, which only root can enter, and checks or creates the
 // host's.
 func Make(dir string, volumes []podyaml.Volume) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := MakeOwned(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the pod's directory: %w", err)
 	}
 	for i := range volumes {

@@ -53,10 +53,13 @@ func (c *Container) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32
 	return x.run(ctx, spec, conn.HijackedResponse)
 }
 
+// errEnding is the error of a command whose container ends meanwhile.
+func errEnding() error { return fmt.Errorf("it is ending: %w", errs.State) }
+
 // execFault gives the error of a command that cannot be executed its kind.
 func execFault(err error) error {
 	if errors.Is(err, errs.Exists) { // a conflict
-		return fmt.Errorf("the container does not run: %w", errs.State)
+		return errEnding()
 	}
 	return err
 }

@@ -102,7 +102,7 @@ func (x *execution) awaitEnd(ctx context.Context) error {
 func (x *execution) notExecuted(ctx context.Context) error {
 	got, err := x.in.Client.ContainerInspect(ctx, x.in.EngineID, client.ContainerInspectOptions{})
 	if state := got.Container.State; err == nil && state != nil && (!state.Running || hasEnded(state.Pid)) {
-		return fmt.Errorf("the container does not run: %w", errs.State)
+		return errEnding()
 	}
 	return fmt.Errorf("%s: %w", strings.TrimSpace(x.output.kept.String()), errs.Invalid)
 }

@@ -2,7 +2,8 @@
 // oom_score_adj that spares them: dockerd, and the containerd that is its child. They stay there
 // when the engine restarts. Containers and their shims are not touched.
 //
-// The package finds the engine by its socket, and knows nothing of containers.
+// The package finds the engine by its socket, and knows nothing of containers. It also reads when the
+// engine was started, and which scores its processes can set.
 package runtimecgroup
 
 import (
@@ -104,13 +105,34 @@ func (k *Keeper) look(ctx context.Context) {
 	if errors.Is(err, errs.Unavailable) {
 		return
 	}
+	var scored error
 	for i := range found {
-		err = errors.Join(err, k.settle(&found[i]))
+		move, score := k.settle(&found[i])
+		err, scored = errors.Join(err, move), errors.Join(scored, score)
 	}
-	if err != nil && !k.failed && ctx.Err() == nil {
-		k.opts.Log.Warn("the engine's processes cannot be kept in their cgroup", "cgroup", k.opts.Cgroup, "error", err)
+	if ctx.Err() == nil {
+		k.report(err, scored)
 	}
-	k.failed = err != nil
+}
+
+// report logs the faults of a look, those of the cgroup and those of the scores, unless the look before
+// it had some, too.
+func (k *Keeper) report(moved, scored error) {
+	again := k.failed
+	k.failed = moved != nil || scored != nil
+	if again {
+		return
+	}
+	if moved != nil {
+		k.opts.Log.Warn("the engine's processes cannot be kept in their cgroup", "cgroup", k.opts.Cgroup, "error", moved)
+	}
+	switch {
+	case errors.Is(scored, errs.Unsupported):
+		k.opts.Log.Warn("the oom_score_adj of the engine's processes cannot be lowered, because berth has no CAP_SYS_RESOURCE; "+
+			"give berth the capability, or set OOMScoreAdjust= in the engine's unit", "error", scored)
+	case scored != nil:
+		k.opts.Log.Warn("the oom_score_adj of the engine's processes cannot be set", "error", scored)
+	}
 }
 
 // check finds out whether the engine's processes may be moved. Each look does that again: the engine
@@ -150,17 +172,17 @@ func checkUnit(pid int, group string) error {
 	return nil
 }
 
-// settle moves one process, and sets its score. It does nothing to another process that has got the
-// pid meanwhile.
-func (k *Keeper) settle(p *process) error {
+// settle moves one process, and sets its score; it returns the faults of both. It does nothing to
+// another process that has got the pid meanwhile.
+func (k *Keeper) settle(p *process) (moved, scored error) {
 	there, err := k.admitted(p.Pid)
 	if err == nil && !there && p.same() {
 		if err = k.opts.Tree.Admit(k.opts.Cgroup, p.Pid); err == nil {
 			k.opts.Log.Info("moved a process of the Docker engine into its cgroup", "pid", p.Pid, "cgroup", k.opts.Cgroup)
 		}
 	}
-	if !p.same() || errors.Is(err, errs.Invalid) {
-		return errs.IgnoreNotFound(err)
+	if p.same() && !errors.Is(err, errs.Invalid) {
+		scored = sysproc.SetOOMScoreAdjOf(p.Pid, oomScoreAdj)
 	}
-	return errors.Join(errs.IgnoreNotFound(err), errs.IgnoreNotFound(sysproc.SetOOMScoreAdjOf(p.Pid, oomScoreAdj)))
+	return errs.IgnoreNotFound(err), errs.IgnoreNotFound(scored)
 }

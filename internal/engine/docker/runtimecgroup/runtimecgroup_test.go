@@ -1,7 +1,10 @@
 package runtimecgroup
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -96,4 +99,37 @@ func TestProcessOfAUnit(t *testing.T) {
 			t.Errorf("%s: %v, want Invalid with Slice= of %s", group, err, want)
 		}
 	}
+}
+
+// TestFaultsAreReported: a score that the host refuses is not said to be a fault of the cgroup, and names
+// the capability. A fault is logged once, until a look has none.
+func TestFaultsAreReported(t *testing.T) {
+	var lines bytes.Buffer
+	k := &Keeper{opts: Options{Cgroup: "/docker-runtime", Log: slog.New(slog.NewTextHandler(&lines, nil))}}
+	refused := fmt.Errorf("oom_score_adj -999 of process 7: %w", errs.Unsupported)
+	full := errors.New("no space")
+	logged := func(moved, scored error, want ...string) {
+		t.Helper()
+		lines.Reset()
+		k.report(moved, scored)
+		for _, text := range want {
+			if !strings.Contains(lines.String(), text) {
+				t.Errorf("%v, %v: logged %q, want %q", moved, scored, &lines, text)
+			}
+		}
+		if len(want) == 0 && lines.Len() > 0 {
+			t.Errorf("%v, %v: logged %q", moved, scored, &lines)
+		}
+	}
+	logged(nil, nil)
+	logged(nil, refused, "oom_score_adj of the engine's processes cannot be lowered", "CAP_SYS_RESOURCE", "oom_score_adj -999 of process 7")
+	if strings.Contains(lines.String(), "cgroup") {
+		t.Errorf("a fault of a score alone is said to be one of the cgroup: %s", &lines)
+	}
+	logged(nil, refused)
+	logged(nil, nil)
+	logged(full, refused, "cannot be kept in their cgroup", "no space", "CAP_SYS_RESOURCE")
+	logged(full, nil)
+	logged(nil, nil)
+	logged(nil, full, "cannot be set", "no space")
 }

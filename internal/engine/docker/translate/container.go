@@ -35,6 +35,9 @@ type ContainerInput struct {
 	Defaults ocispec.Defaults
 	// User is who the program runs as; the engine looks nothing up.
 	User ocispec.User
+	// RaisedOOMScore is the oom_score_adj of the container if the engine cannot set the requested one;
+	// else nil.
+	RaisedOOMScore *int
 	// Devices are the nodes that the container gets, except those of the host that the engine
 	// gives to privileged containers.
 	Devices []ocispec.Device
@@ -59,7 +62,7 @@ func Container(in ContainerInput) (client.ContainerCreateOptions, error) {
 		ReadonlyRootfs: request.Security(config).GetReadonlyRootfs(),
 		Privileged:     request.Security(config).GetPrivileged(),
 		GroupAdd:       groupsOf(in.User),
-		OomScoreAdj:    int(config.GetLinux().GetResources().GetOomScoreAdj()),
+		OomScoreAdj:    oomScore(int(config.GetLinux().GetResources().GetOomScoreAdj()), in.RaisedOOMScore),
 	}
 	setNamespaces(in, host)
 	if err := setSecurity(in, host); err != nil {

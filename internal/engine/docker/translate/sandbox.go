@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// pauseOOMScore keeps the kernel from killing the pause container for memory.
-	pauseOOMScore = -998
+	// PauseOOMScore keeps the kernel from killing the pause container for memory, where the engine can
+	// set it.
+	PauseOOMScore = -998
 	// pauseShares is the least weight that the kernel has.
 	pauseShares = 2
 	// pauseShm is the size of the pod's /dev/shm, as the kubelet's users know it.
@@ -36,7 +37,10 @@ type SandboxInput struct {
 	Seccomp *specs.LinuxSeccomp
 	// Sysctls are the defaults of pods.
 	Sysctls map[string]string
-	Facts   Facts
+	// RaisedOOMScore is the oom_score_adj of the container if the engine cannot set PauseOOMScore; else
+	// nil.
+	RaisedOOMScore *int
+	Facts          Facts
 }
 
 // Sandbox is the request for the pause container of a sandbox. It has no network of the
@@ -55,7 +59,7 @@ func Sandbox(in SandboxInput) (client.ContainerCreateOptions, error) {
 	host := &container.HostConfig{
 		NetworkMode: "none", IpcMode: container.IPCModeShareable,
 		SecurityOpt:    append(security, "no-new-privileges"),
-		ReadonlyRootfs: true, OomScoreAdj: pauseOOMScore, ShmSize: pauseShm,
+		ReadonlyRootfs: true, OomScoreAdj: oomScore(PauseOOMScore, in.RaisedOOMScore), ShmSize: pauseShm,
 		CapDrop: []string{"ALL"}, Sysctls: sysctlsOf(in),
 		RestartPolicy: neverRestart(), Init: new(bool), LogConfig: container.LogConfig{Type: "none"},
 		Resources: container.Resources{CPUShares: pauseShares, CgroupParent: in.CgroupParent},
@@ -77,6 +81,14 @@ func Sandbox(in SandboxInput) (client.ContainerCreateOptions, error) {
 		created.Hostname = in.Hostname
 	}
 	return client.ContainerCreateOptions{Name: in.Name, Config: created, HostConfig: host}, nil
+}
+
+// oomScore is the requested oom_score_adj, or a raised one that is not nil.
+func oomScore(requested int, raised *int) int {
+	if raised != nil {
+		return *raised
+	}
+	return requested
 }
 
 // sysctlsOf are the sysctls of the pod's IPC namespace. Those of its network are written when

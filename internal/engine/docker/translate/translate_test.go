@@ -203,3 +203,29 @@ func TestLogsThatCannotBeRead(t *testing.T) {
 		t.Errorf("log driver %q, %v", got.HostConfig.LogConfig.Type, err)
 	}
 }
+
+// TestRaisedOOMScore: an engine that cannot set the requested score gets another one.
+func TestRaisedOOMScore(t *testing.T) {
+	in := input(func(config *runtimeapi.ContainerConfig, _ *runtimeapi.PodSandboxConfig) {
+		config.Linux.Resources = &runtimeapi.LinuxContainerResources{OomScoreAdj: -997}
+	})
+	pause := SandboxInput{Spec: in.Spec.SandboxSpec, Facts: in.Facts}
+	raised := -3
+	for _, want := range []struct {
+		raised           *int
+		container, pause int
+	}{{nil, -997, PauseOOMScore}, {&raised, -3, -3}} {
+		in.RaisedOOMScore, pause.RaisedOOMScore = want.raised, want.raised
+		c, err := Container(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Sandbox(pause)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.HostConfig.OomScoreAdj != want.container || p.HostConfig.OomScoreAdj != want.pause {
+			t.Errorf("%d and %d, want %d and %d", c.HostConfig.OomScoreAdj, p.HostConfig.OomScoreAdj, want.container, want.pause)
+		}
+	}
+}

@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/engine/basespec"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
 )
@@ -46,6 +49,21 @@ type Handler struct {
 	PrivilegedAllAllowed  *bool    `json:"privilegedAllAllowed,omitempty"`
 	PodAnnotations        []string `json:"podAnnotations"`
 	ContainerAnnotations  []string `json:"containerAnnotations"`
+	HookDirs              []string `json:"hookDirs"`
+	// SeccompProfile is the path of the profile that RuntimeDefault means, "" for the engine's.
+	SeccompProfile string `json:"seccompProfile,omitempty"`
+	// BaseSpec is the path of the OCI spec that those of containers are based on, "" for none.
+	BaseSpec string `json:"baseSpec,omitempty"`
+	// CgroupWritable lets unprivileged containers write their cgroups (v2).
+	CgroupWritable bool `json:"cgroupWritable,omitempty"`
+}
+
+// Base reads the OCI spec that those of containers are based on, nil for none. See basespec.Read.
+func (h *Handler) Base() (*specs.Spec, error) {
+	if h == nil {
+		return nil, nil //nolint:nilnil // no base is no failure
+	}
+	return basespec.Read(h.Name, h.BaseSpec)
 }
 
 // Program returns what the supervisor needs to run containers, nil for the supervisor itself.

@@ -33,7 +33,9 @@ func Create(spec *specs.Spec, facts Facts) (ok bool, reason string) {
 		}
 	}
 	if rest.Hooks != nil {
-		if name := leftover(reflect.ValueOf(*rest.Hooks), "hooks"); name != "" {
+		h := *rest.Hooks
+		h.Poststart, h.Poststop = nil, nil // the supervisor runs them, for both starters
+		if name := leftover(reflect.ValueOf(h), "hooks"); name != "" {
 			return false, notHandled(name)
 		}
 		rest.Hooks = nil

@@ -65,10 +65,15 @@ func TestReasonNamesTheField(t *testing.T) {
 		"hooks.prestart": func(s *specs.Spec) {
 			s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x"}}} //nolint:staticcheck // older tools still use it
 		},
-		"process.scheduler":  func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{} },
-		"linux.personality":  func(s *specs.Spec) { s.Linux.Personality = &specs.LinuxPersonality{} },
-		"linux.mountLabel":   func(s *specs.Spec) { s.Linux.MountLabel = "x" },
-		"mounts.uidMappings": func(s *specs.Spec) { s.Mounts[0].UIDMappings = []specs.LinuxIDMapping{{Size: 1}} },
+		"hooks.createRuntime": func(s *specs.Spec) { s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/x"}}} },
+		"hooks.createContainer": func(s *specs.Spec) {
+			s.Hooks = &specs.Hooks{CreateContainer: []specs.Hook{{Path: "/x"}}, Poststop: []specs.Hook{{}}}
+		},
+		"hooks.startContainer": func(s *specs.Spec) { s.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/x"}}} },
+		"process.scheduler":    func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{} },
+		"linux.personality":    func(s *specs.Spec) { s.Linux.Personality = &specs.LinuxPersonality{} },
+		"linux.mountLabel":     func(s *specs.Spec) { s.Linux.MountLabel = "x" },
+		"mounts.uidMappings":   func(s *specs.Spec) { s.Mounts[0].UIDMappings = []specs.LinuxIDMapping{{Size: 1}} },
 		"making a user namespace": func(s *specs.Spec) {
 			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "user"})
 		},

@@ -31,12 +31,12 @@ type entrance struct {
 func (e *entrance) needed() bool { return e.pid != nil || e.user != nil }
 
 // order adds to a start what has enter.c act. The descriptors come after those that are there.
-func (e *entrance) order(attr *syscall.ProcAttr) {
+func (e *entrance) order(attr *syscall.ProcAttr, t *table) {
 	number := func(f *os.File) int {
 		if f == nil {
 			return -1
 		}
-		attr.Files = append(attr.Files, f.Fd())
+		attr.Files = append(attr.Files, uintptr(t.of(f)))
 		return len(attr.Files) - 1
 	}
 	attr.Env = append(attr.Env, fmt.Sprintf("BERTH_ENTER=%d %d %d", number(e.pid), number(e.user), e.make))

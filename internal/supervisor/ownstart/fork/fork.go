@@ -44,7 +44,9 @@ type Program struct {
 	once sync.Once
 	// empty is the empty mount namespace, fds this process's /proc/self/fd, as a path.
 	empty, fds *os.File
-	err        error
+	// kept is the number above the descriptors that each thread needs; see keptDescriptors.
+	kept int
+	err  error
 }
 
 // New returns a Program that starts exe. exe must not be writable for a process that can open the
@@ -111,66 +113,102 @@ func (p *Program) Start(r *Request) (*Child, error) {
 	done := make(chan error, 1)
 	// The thread ends: it shares no root and working directory with the others any more.
 	sysns.GoOnThread(func() { done <- p.start(r, theirs, child) })
-	if err := <-done; err != nil {
+	err = <-done
+	runtime.KeepAlive(r)
+	if err == nil {
+		err = child.open()
+	}
+	if err == nil && r.enter().needed() {
+		err = child.awaitEntered()
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	runtime.KeepAlive(r)
 	return child, nil
+}
+
+// open opens the pidfd of a child that was started a moment ago. On error the child is gone.
+func (c *Child) open() (err error) {
+	// It is not reaped: the pid is its own.
+	if c.Pidfd, err = sysproc.OpenPidfd(c.Pid); err == nil {
+		return nil
+	}
+	// It has not got its order, and does nothing.
+	if killErr := syscall.Kill(c.Pid, syscall.SIGKILL); killErr != nil {
+		return errors.Join(err, killErr)
+	}
+	for {
+		if _, waitErr := syscall.Wait4(c.Pid, nil, 0, nil); waitErr != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+// enter returns what enter.c does for the child.
+func (r *Request) enter() *entrance {
+	_, inPID := splitPID(r.Join)
+	e := &entrance{pid: inPID, user: r.User}
+	if r.User != nil {
+		e.make = r.New
+	}
+	return e
 }
 
 // start is called on a thread of its own.
 func (p *Program) start(r *Request, socket *os.File, child *Child) error {
+	before, inPID := splitPID(r.Join)
+	files := []*os.File{r.Stdio[0], r.Stdio[1], r.Stdio[2], socket, r.Cgroup, r.User, inPID, p.empty, p.fds}
+	for _, ns := range before {
+		files = append(files, ns.File)
+	}
+	exe := strconv.Itoa(int(p.exe.Fd()))
+	t, err := p.ownTable(files)
+	if err != nil {
+		return fmt.Errorf("cannot prepare a thread: %w", err)
+	}
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("cannot prepare a thread: %w", err)
 	}
-	before, inPID := splitPID(r.Join)
 	for _, ns := range before {
-		if err := unix.Setns(int(ns.File.Fd()), ns.Kind); err != nil {
+		if err := unix.Setns(t.of(ns.File), ns.Kind); err != nil {
 			return fmt.Errorf("cannot join namespace %s: %w", ns.File.Name(), &JoinError{err})
 		}
 	}
-	if err := unix.Setns(int(p.empty.Fd()), unix.CLONE_NEWNS); err != nil {
+	if err := unix.Setns(t.of(p.empty), unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("cannot enter the empty mount namespace: %w", err)
 	}
 	if r.Stage != nil {
-		if err := r.Stage.layOut(); err != nil {
+		if err := r.Stage.layOut(t); err != nil {
 			return fmt.Errorf("cannot prepare the mounts of a child: %w", err)
 		}
 	}
 	// There is no other path to the program in that namespace.
-	if err := unix.Fchdir(int(p.fds.Fd())); err != nil {
+	if err := unix.Fchdir(t.of(p.fds)); err != nil {
 		return fmt.Errorf("cannot enter the list of descriptors: %w", err)
 	}
-	var pidfd int
 	attr := &syscall.ProcAttr{
 		// One P is enough for a child that works on one thread and has little to collect.
-		Env:   []string{"GOMAXPROCS=1", "GOGC=off", "GOTRACEBACK=none"},
-		Files: []uintptr{r.Stdio[0].Fd(), r.Stdio[1].Fd(), r.Stdio[2].Fd(), socket.Fd()},
-		Sys:   &syscall.SysProcAttr{Cloneflags: r.New, Setsid: true, PidFD: &pidfd},
+		Env: []string{"GOMAXPROCS=1", "GOGC=off", "GOTRACEBACK=none"},
+		Sys: &syscall.SysProcAttr{Cloneflags: r.New, Setsid: true},
 	}
-	enter := &entrance{pid: inPID, user: r.User}
+	for _, f := range []*os.File{r.Stdio[0], r.Stdio[1], r.Stdio[2], socket} {
+		attr.Files = append(attr.Files, uintptr(t.of(f)))
+	}
 	if r.User != nil {
-		enter.make, attr.Sys.Cloneflags = r.New, 0
+		attr.Sys.Cloneflags = 0
 	}
-	if enter.needed() {
-		enter.order(attr)
+	if enter := r.enter(); enter.needed() {
+		enter.order(attr, t)
 	}
 	if r.Cgroup != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(r.Cgroup.Fd())
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, t.of(r.Cgroup)
 	}
-	pid, err := syscall.ForkExec(strconv.Itoa(int(p.exe.Fd())), []string{"berth-supervisor", r.Role}, attr)
+	child.Pid, err = syscall.ForkExec(exe, []string{"berth-supervisor", r.Role}, attr)
 	if err != nil {
 		return fmt.Errorf("cannot start a child: %w", errs.OfFork(err))
 	}
-	if pidfd < 0 {
-		return errors.New("cannot start a child: the kernel gives no pidfd")
-	}
-	child.Pid = pid
-	if child.Pidfd, err = sysproc.NewPidfd(pidfd); err != nil || !enter.needed() {
-		return err
-	}
-	return child.awaitEntered()
+	return nil
 }
 
 // JoinError is the kernel's refusal of a namespace to join.
@@ -186,6 +224,9 @@ func (p *Program) prepare() error {
 	var err error
 	if p.fds, err = os.OpenFile("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return fmt.Errorf("cannot open the list of descriptors: %w", err)
+	}
+	if p.kept, err = keptDescriptors(); err != nil {
+		return fmt.Errorf("cannot read the list of descriptors: %w", err)
 	}
 	done := make(chan error, 1)
 	sysns.GoOnThread(func() { done <- p.makeEmpty() })

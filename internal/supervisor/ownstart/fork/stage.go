@@ -110,8 +110,9 @@ func cloneTreeOf(t *Tree) (clone, error) {
 	return clone{fd, st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
-// layOut mounts the clones in a copy of the calling thread's mount namespace, which it enters.
-func (s *Stage) layOut() error {
+// layOut mounts the clones in a copy of the calling thread's mount namespace, which it enters. t is the
+// thread's table of descriptors.
+func (s *Stage) layOut(t *table) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
@@ -121,6 +122,10 @@ func (s *Stage) layOut() error {
 		return fmt.Errorf("mount a tmpfs: %w", err)
 	}
 	for i, c := range s.clones {
+		var err error
+		if c.fd, err = t.take(c.fd); err != nil {
+			return err
+		}
 		if err := c.mountOn(StagedAt(i)); err != nil {
 			return err
 		}

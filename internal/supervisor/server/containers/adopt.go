@@ -201,7 +201,7 @@ func (c *Container) adoptRest(ctx context.Context) {
 	} else {
 		c.unlock()
 	}
-	go c.watchProtected()
+	c.watch()
 }
 
 // resumeStart completes a start that a predecessor began. The exit waits for it, and so does a

@@ -67,12 +67,14 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 		Request:  *req,
 		Terminal: plan.Terminal,
 		Cgroups:  plan.Cgroups,
+		Hooks:    plan.Hooks,
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer c.unlock()
 	c.onRemove(stop)
+	defer c.onRemove(nil)
 	if err := c.create(ctx, runtime, plan); err != nil {
 		if removeErr := c.discard(context.WithoutCancel(ctx)); removeErr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot remove what was created: %w", removeErr))
@@ -174,7 +176,7 @@ func (c *Container) recordCreated(ctx context.Context, pid int, plan *ociruntime
 	if err := c.set.oom.Add(c.id, c.rec.Cgroups, kills); err != nil {
 		c.set.log.Debug("cannot watch for OOM kills; they are noticed at the exit only", "container", c.id, "error", err)
 	}
-	go c.watchProtected()
+	c.watch()
 	return nil
 }
 

@@ -28,30 +28,41 @@ const (
 	unknownCode = 255
 )
 
-// watchProtected is watch, but a panic does not end the process. The next supervisor completes its
-// work.
-func (c *Container) watchProtected() { errs.Protect("watch of container "+c.id, c.watch) }
-
-// watch waits for the end of the init, and reports it. The steps in their order: find the status,
-// kill the remaining processes in the cgroup, complete the log, record the exit, reap the init,
-// report the exit. When this process is killed after any step, a successor repeats them all, with
-// the same result.
+// watch has the end of the init reported. One thread waits for the ends of all containers, except where the
+// runtime knows more of an end than the kernel, or when the init has ended and there is no pidfd.
 func (c *Container) watch() {
 	c.mu.Lock()
 	pidfd := c.pidfd
 	c.mu.Unlock()
 	runtime, err := c.runtime()
-	var end *ociruntime.Ended
-	if err == nil {
-		end, err = runtime.Await(c.set.stopping, &ociruntime.Watched{ContainerID: c.id, Pidfd: pidfd})
-	}
 	if err != nil {
-		if c.set.stopping.Err() == nil {
-			c.set.log.Error("cannot continue to watch a container",
-				"container", c.id, "error", err)
-		}
+		c.set.log.Error("cannot continue to watch a container", "container", c.id, "error", err)
 		return
 	}
+	if runtime.Local() && pidfd != nil {
+		err := c.set.ends.Add(pidfd, func() {
+			errs.Protect("end of container "+c.id, func() { c.end(pidfd, runtime, &ociruntime.Ended{}) })
+		})
+		if err == nil {
+			return
+		}
+		c.set.log.Debug("cannot watch a container with the others; it has a goroutine of its own", "container", c.id, "error", err)
+	}
+	go errs.Protect("watch of container "+c.id, func() {
+		end, err := runtime.Await(c.set.stopping, &ociruntime.Watched{ContainerID: c.id, Pidfd: pidfd})
+		if err == nil {
+			c.end(pidfd, runtime, end)
+		} else if c.set.stopping.Err() == nil {
+			c.set.log.Error("cannot continue to watch a container", "container", c.id, "error", err)
+		}
+	})
+}
+
+// end reports the end of the init. The steps in their order: find the status, kill the remaining
+// processes in the cgroup, complete the log, record the exit, reap the init, report the exit. When this
+// process is killed after any step, a successor repeats them all, with the same result. A panic does not
+// end the process: then the next supervisor completes the work.
+func (c *Container) end(pidfd *os.File, runtime runtime, end *ociruntime.Ended) {
 	close(c.ended)
 	c.recordExit(pidfd, runtime, end)
 }

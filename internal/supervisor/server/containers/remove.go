@@ -7,7 +7,10 @@ import (
 	"os"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
@@ -80,7 +83,7 @@ func (c *Container) discard(ctx context.Context) error {
 			f.Close()
 		}
 	}
-	if err := s.clear(ctx, c.id, rec.Cgroups); err != nil {
+	if err := s.clear(ctx, c.id, rec.Cgroups, c.runPoststop); err != nil {
 		return err
 	}
 	s.oom.Forget(c.id)
@@ -109,8 +112,9 @@ func (c *Container) kill(ctx context.Context, rec *record.Container) error {
 	}
 }
 
-// clear removes the state of the OCI runtime, the cgroup and the record of a container.
-func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths) error {
+// clear removes the state of the OCI runtime, the cgroup and the record of a container. last is called before the
+// record goes.
+func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths, last func() error) error {
 	if err := s.runtime.Remove(id); err != nil {
 		return err
 	}
@@ -121,6 +125,9 @@ func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths) error {
 		return err
 	}
 	if err := group.Remove(ctx); err != nil {
+		return err
+	}
+	if err := last(); err != nil {
 		return err
 	}
 	return os.RemoveAll(s.dir(id))
@@ -150,5 +157,33 @@ func (s *Set) removeUnknown(ctx context.Context, id string) error {
 		}
 	}
 	s.held.Release(id + "/")
-	return s.clear(ctx, id, group)
+	return s.clear(ctx, id, group, func() error { return nil })
+}
+
+// poststopTimeout bounds all poststop hooks of a container, also when the caller of Remove has gone.
+const poststopTimeout = 60 * time.Second
+
+// runPoststop runs the hooks of a container that is removed. A hook that fails is logged, and does not keep the
+// container, as the OCI runtime specification says. An error is that of a supervisor that is about to end: the next
+// one runs the hooks again.
+func (c *Container) runPoststop() error {
+	kept := c.snapshot().Hooks
+	if kept == nil || len(kept.Poststop) == 0 {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(c.set.stopping, poststopTimeout)
+	defer stop()
+	leave, err := c.set.enterFork(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	err = hooks.RunAll(ctx, hooks.Poststop, kept.Poststop, c.hookState(specs.StateStopped, 0))
+	if err != nil && c.set.stopping.Err() != nil {
+		return err
+	}
+	if err != nil {
+		c.set.log.Warn("a container is removed, although poststop hooks have failed", "container", c.id, "error", err)
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
 	"github.com/berthrun/berth/internal/supervisor/server/shim"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -32,6 +33,8 @@ type runtime interface {
 	Resume(ctx context.Context, s *ociruntime.Starting, fifo *os.File) error
 	Exec(ctx context.Context, e *ociruntime.Exec) (pid int, release func(), err error)
 	Update(ctx context.Context, id string, res *specs.LinuxResources) error
+	// Local reports whether the kernel knows of the ends of all processes what Await does.
+	Local() bool
 	// Await returns when a process that the runtime has started has ended, and what the runtime knows of
 	// its end. The kernel knows what the runtime does not.
 	Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error)
@@ -66,6 +69,8 @@ func (c *Container) runtime() (runtime, error) { return c.set.runtimeOf(c.snapsh
 // local are the processes of a runtime that has none of its own: the kernel knows all of them.
 type local struct{}
 
+func (local) Local() bool { return true }
+
 func (local) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	if w.Pidfd == nil {
 		return &ociruntime.Ended{}, nil
@@ -89,6 +94,14 @@ type ownRuntime struct {
 }
 
 func (o ownRuntime) Prints() bool { return false }
+
+func (o ownRuntime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
+	plan, err := o.Runtime.Plan(spec, request)
+	if err == nil {
+		plan.Hooks = hooks.KeptOf(spec)
+	}
+	return plan, err
+}
 
 func (o ownRuntime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error) {
 	pid, err = o.Runtime.Create(ctx, p, io)
@@ -132,6 +145,8 @@ func (p programRuntime) Resume(ctx context.Context, s *ociruntime.Starting, _ *o
 
 // shimRuntime is the shim of a handler.
 type shimRuntime struct{ *shim.Runtime }
+
+func (shimRuntime) Local() bool { return false }
 
 func (s shimRuntime) Prints() bool { return true }
 

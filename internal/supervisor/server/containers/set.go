@@ -91,7 +91,9 @@ type Set struct {
 	// reserve is for the ends of containers, on a state directory that others have filled.
 	reserve *sysfile.Reserve
 	oom     *cgroup.OOMWatch
-	bootID  string
+	// ends notices the ends of inits.
+	ends   *sysproc.ExitWatch
+	bootID string
 
 	// forking is held for reading by whoever starts processes or lets them begin.
 	forking sync.RWMutex
@@ -148,17 +150,21 @@ func New(opts Options) (*Set, error) {
 	if s.oom, err = cgroup.NewOOMWatch(); err != nil {
 		return nil, err
 	}
+	if s.ends, err = sysproc.NewExitWatch(); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
 // Begin adopts the containers of a predecessor and watches them until ctx ends, with this
-// process. pumped has the end of the log pump. It fails when the keeper does not return its
-// descriptors.
-func (s *Set) Begin(ctx context.Context) (pumped <-chan error, err error) {
+// process. watched has the end of the log pump or of the watch for exits, which end before ctx by an error
+// only. It fails when the keeper does not return its descriptors.
+func (s *Set) Begin(ctx context.Context) (watched <-chan error, err error) {
 	s.stopping = ctx
 	s.reserve = sysfile.KeepReserve(filepath.Join(s.opts.StateDir, reserveName))
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 	go func() { ended <- s.loop.Run(ctx) }()
+	go func() { ended <- s.ends.Run(ctx) }()
 	if err := s.held.Fetch(ctx); err != nil {
 		return nil, fmt.Errorf("cannot get what the keeper holds: %w", err)
 	}

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
@@ -67,6 +70,8 @@ func (c *Container) startOf(ctx context.Context, pidfd *os.File) *ociruntime.Sta
 		ID:    c.id,
 		Pidfd: pidfd,
 		Ended: c.ended,
+
+		Hooked: c.hooked(),
 		Hold: func(fifo *os.File) error {
 			// The runtime closes its own, also when this process is about to
 			// become the keeper.
@@ -106,11 +111,41 @@ func (c *Container) finishStart(ctx context.Context, err error) error {
 	}
 	defer c.releaseStart()
 	if err == nil {
-		return c.update(func(r *record.Container) { r.Stage = record.Running })
+		if err = c.runPoststart(ctx); err == nil {
+			return c.update(func(r *record.Container) { r.Stage = record.Running })
+		}
+		if c.set.stopping.Err() != nil {
+			return fmt.Errorf("%w: %w", err, errs.Unavailable) // a successor runs them again
+		}
 	}
 	// The init neither waits nor runs the program. It is killed, and its exit is reported as any
 	// other.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer stop()
 	return errors.Join(err, c.snapshot().Cgroups.Kill(ctx))
+}
+
+// hooked reports whether the init runs hooks before it executes the program.
+func (c *Container) hooked() bool {
+	kept := c.snapshot().Hooks
+	return kept != nil && kept.StartContainer
+}
+
+// runPoststart runs the hooks of a container whose program has begun. Its exit is not reported before they have
+// ended. The caller ends the container when one fails, as the OCI runtime specification says.
+func (c *Container) runPoststart(ctx context.Context) error {
+	rec := c.snapshot()
+	if rec.Hooks == nil || len(rec.Hooks.Poststart) == 0 {
+		return nil
+	}
+	return hooks.Run(ctx, hooks.Poststart, rec.Hooks.Poststart, c.hookState(specs.StateRunning, rec.Init.Pid))
+}
+
+// hookState is the input of hooks.
+func (c *Container) hookState(status specs.ContainerState, pid int) *specs.State {
+	rec := c.snapshot()
+	return &specs.State{
+		Version: specs.Version, ID: c.id, Status: status, Pid: pid,
+		Bundle: rec.Request.Bundle, Annotations: rec.Hooks.Annotations,
+	}
 }

@@ -3,6 +3,9 @@ package ociruntime
 import (
 	"fmt"
 
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/errs/ocierror"
 )
@@ -19,10 +22,32 @@ func (e *ProgramError) Unwrap() error { return errs.Invalid }
 // startFault turns an error of the init about the program or its directory into a ProgramError, and
 // leaves other errors of a start as they are.
 func startFault(err error) error {
-	if err != nil && errs.Kind(err) == nil && ocierror.OfProgram(err) {
+	if err != nil && errs.Kind(err) == nil && !isOfHook(err) && ocierror.OfProgram(err) {
 		return &ProgramError{err.Error()}
 	}
 	return err
+}
+
+// isOfHook reports whether a hook has failed. The text of such an error has the hook's output.
+func isOfHook(err error) bool {
+	_, _, ok := ocierror.Hook(err)
+	return ok
+}
+
+// withHook adds the program of the hook of createContainer that err is about: the init, which runs these hooks,
+// reports stage and number only.
+func withHook(err error, all *specs.Hooks) error {
+	if err == nil || errs.Kind(err) != nil || all == nil {
+		return err
+	}
+	stage, index, ok := ocierror.Hook(err)
+	if !ok {
+		return err
+	}
+	if stage == string(configs.CreateContainer) && index < len(all.CreateContainer) {
+		err = fmt.Errorf("%s: %w", all.CreateContainer[index].Path, err)
+	}
+	return fmt.Errorf("%w: %w", err, errs.Unavailable)
 }
 
 // Classify gives an error of an OCI runtime that is a program a kind and a cause, by its text, and makes it
@@ -35,6 +60,9 @@ func Classify(err error, rootfs string) error { return classify(startFault(err),
 func classify(err error, rootfs string) error {
 	if err == nil || errs.Kind(err) != nil {
 		return err
+	}
+	if isOfHook(err) {
+		return fmt.Errorf("%w: %w", err, errs.Unavailable)
 	}
 	if kind := ocierror.Kind(err); kind != nil {
 		err = fmt.Errorf("%w: %w", err, kind)

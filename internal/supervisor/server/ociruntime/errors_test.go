@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -69,6 +71,31 @@ func TestCauseOf(t *testing.T) {
 	}
 	if err := classify(nil, ""); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHookFault: an error of a hook blames no part of the container, whatever the hook has printed.
+func TestHookFault(t *testing.T) {
+	const start = "unable to start container process: error during container init: "
+	spec := &specs.Hooks{CreateContainer: []specs.Hook{{Path: "/first"}, {Path: "/second"}}}
+	for text, want := range map[string]string{
+		start + `error running createContainer hook #1: exit status 1, stdout: , stderr: init: exec: "x": not a directory`: "/second: ",
+		start + "error running createContainer hook #2: exit status 1, stdout: seccomp, stderr: ":                          "",
+		"error running prestart hook #0: exit status 1, stdout: , stderr: not a directory":                                 "",
+	} {
+		for name, err := range map[string]error{"with the hooks": classify(withHook(startFault(errors.New(text)), spec), ""), "without": Classify(errors.New(text), "")} {
+			var fault *errs.Fault
+			if !errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Invalid) || errors.As(err, &fault) {
+				t.Errorf("%s, %s: %#v", text, name, err)
+			}
+			if name == "with the hooks" && err.Error() != want+text+": unavailable" {
+				t.Errorf("%s became %v", text, err)
+			}
+		}
+	}
+	const program = start + `exec: "error running createContainer hook #0: ": executable file not found in $PATH`
+	if err := Classify(errors.New(program), ""); !errors.Is(err, errs.Invalid) {
+		t.Errorf("a program with a strange name: %v", err)
 	}
 }
 

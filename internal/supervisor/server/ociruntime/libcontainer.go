@@ -24,6 +24,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -52,6 +53,8 @@ func (l *libcontainerStarter) plan(p *Plan, spec *specs.Spec, request *PlanReque
 		return fmt.Errorf("cannot use the spec of container %s: %w", p.ID, withCause(fmt.Errorf("%w: %w", err, errs.Invalid), ""))
 	}
 	setBundle(config, request.Bundle)
+	delete(config.Hooks, configs.Poststart) // see Plan.Hooks
+	delete(config.Hooks, configs.Poststop)
 	process, err := newProcess(spec.Process)
 	if err != nil {
 		return fmt.Errorf("cannot use the process of container %s: %w", p.ID, err)
@@ -105,18 +108,39 @@ func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (p
 
 func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
 	plan := p.payload.(*libcontainerPlan)
+	runHooks(ctx, plan.config, p.Spec.Hooks)
 	c, err := makeState(l.root, p.ID, plan.config)
 	if err != nil {
 		return 0, err
 	}
 	io.apply(plan.process)
 	if err := within(ctx, p.Cgroups, plan.process, func() error { return startFault(c.Start(plan.process)) }); err != nil {
-		return 0, classify(err, plan.config.Rootfs)
+		return 0, classify(withHook(err, p.Spec.Hooks), plan.config.Rootfs)
 	}
 	if pid, err = plan.process.Pid(); err != nil {
 		return 0, fmt.Errorf("cannot learn the pid of container %s: %w", p.ID, err)
 	}
 	return pid, nil
+}
+
+// runHooks has this package run the hooks of the host that libcontainer would run itself in a create.
+func runHooks(ctx context.Context, config *configs.Config, all *specs.Hooks) {
+	if all == nil {
+		return
+	}
+	for stage, list := range map[configs.HookName][]specs.Hook{
+		configs.Prestart:      all.Prestart, //nolint:staticcheck // older tools still use it
+		configs.CreateRuntime: all.CreateRuntime,
+	} {
+		if len(list) == 0 {
+			continue
+		}
+		run := make(configs.HookList, len(list))
+		for i := range list {
+			run[i] = configs.NewFunctionHook(func(state *specs.State) error { return hooks.RunOne(ctx, &list[i], state) })
+		}
+		config.Hooks[stage] = run
+	}
 }
 
 // makeState makes the state directory of a new container, and checks its configuration and its cgroup.

@@ -37,8 +37,9 @@ type ownStarter struct {
 	// refusal is why no container of this host can have berth's init, "" for no reason.
 	refusal string
 	filters *filter.Cache
-	// program is opened for the first container.
+	// program is opened for the first container, and sources are found: see cgroup.MountSources.
 	program func() (*fork.Program, error)
+	sources func() (map[string]string, error)
 }
 
 // ownPlan is the payload of a plan for berth's own init.
@@ -72,7 +73,11 @@ func (o *ownStarter) planOwn(p *Plan, spec *specs.Spec, systemd bool) (reason st
 		return err.Error()
 	}
 	plan := p.payload.(*libcontainerPlan)
-	hierarchies, err := hierarchiesOf(p.Cgroups)
+	sources, err := o.sources()
+	if err != nil {
+		return err.Error()
+	}
+	hierarchies, err := hierarchiesOf(p.Cgroups, sources)
 	if err != nil {
 		return err.Error()
 	}
@@ -196,7 +201,8 @@ func missingCalls() string {
 }
 
 // hierarchiesOf returns what a container in these cgroups sees of cgroup v1; nil on v2.
-func hierarchiesOf(paths cgroup.Paths) ([]ownplan.Hierarchy, error) {
+// sources are the names of the host's mounts.
+func hierarchiesOf(paths cgroup.Paths, sources map[string]string) ([]ownplan.Hierarchy, error) {
 	if cgroups.IsCgroup2UnifiedMode() {
 		return nil, nil
 	}
@@ -219,7 +225,7 @@ func hierarchiesOf(paths cgroup.Paths) ([]ownplan.Hierarchy, error) {
 				return nil, fmt.Errorf("cannot find the cgroup of %s: %w", name, err)
 			}
 		}
-		all = append(all, ownplan.Hierarchy{Name: filepath.Base(m.Mountpoint), Dir: dir})
+		all = append(all, ownplan.Hierarchy{Name: filepath.Base(m.Mountpoint), Dir: dir, Source: sources[m.Mountpoint]})
 	}
 	return all, nil
 }

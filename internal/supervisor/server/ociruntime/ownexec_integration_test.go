@@ -533,3 +533,36 @@ func TestExecsInParallelLeaveNothing(t *testing.T) {
 		t.Errorf("children %v are left", left)
 	}
 }
+
+// TestAStartCopiesNoDescriptorsOfOthers: what the supervisor holds of other containers makes no start
+// longer. The kernel keeps the size of the table that a process was started with.
+func TestAStartCopiesNoDescriptorsOfOthers(t *testing.T) {
+	const others, most = 2000, 256
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for range others {
+		fd, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+	}
+	b := newBench(t)
+	_, s := b.createWith("few", ordinary(t, b))
+	if err := b.r.Start(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	out, status := output(t, b.ways()["own"], &Exec{ContainerID: "few", Process: &specs.Process{
+		Args: []string{"/bin/busybox", "awk", "/FDSize/ {print $2}", "/proc/self/status"}, Cwd: "/",
+	}})
+	size, err := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil || status.ExitStatus() != 0 {
+		t.Fatalf("%q, status %v: %v", out, status, err)
+	}
+	if size > most {
+		t.Errorf("beside %d descriptors of others, a process is started with a table of %d", others, size)
+	}
+}

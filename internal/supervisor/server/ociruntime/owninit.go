@@ -288,6 +288,7 @@ func (s *ownInit) makeCgroups(request *fork.Request) error {
 
 // applyCgroups makes all cgroups.
 func (s *ownInit) applyCgroups() error {
+	s.plan.Cgroups.InheritCpuset()
 	const nobody = -1
 	if err := s.own.cgroups.Apply(nobody); err != nil {
 		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")

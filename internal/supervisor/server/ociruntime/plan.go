@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -28,6 +29,9 @@ type Plan struct {
 	// Spec is the spec as the host allows it. Systemd selects the cgroup driver of systemd.
 	Spec    *specs.Spec
 	Systemd bool
+	// Hooks are what the caller runs once the container is created, nil when the runtime runs them, or there
+	// are none.
+	Hooks *hooks.Kept
 
 	// payload is what the starter has computed for create.
 	payload any
@@ -89,13 +93,13 @@ func checkSpec(id, bundle string, spec *specs.Spec, systemd bool) error {
 	return nil
 }
 
-func boundHooks(hooks *specs.Hooks, seconds int) {
-	if hooks == nil {
+func boundHooks(all *specs.Hooks, seconds int) {
+	if all == nil {
 		return
 	}
 	for _, list := range [][]specs.Hook{
-		hooks.Prestart, //nolint:staticcheck // older tools still use it
-		hooks.CreateRuntime, hooks.CreateContainer, hooks.StartContainer, hooks.Poststart, hooks.Poststop,
+		all.Prestart, //nolint:staticcheck // older tools still use it
+		all.CreateRuntime, all.CreateContainer, all.StartContainer, all.Poststart, all.Poststop,
 	} {
 		for i := range list {
 			if list[i].Timeout == nil || *list[i].Timeout <= 0 || *list[i].Timeout > seconds {

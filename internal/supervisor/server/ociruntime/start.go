@@ -22,6 +22,8 @@ type Starting struct {
 	Pidfd *os.File
 	// Ended is closed when the init has ended.
 	Ended <-chan struct{}
+	// Hooked is true when the init runs hooks before it executes the program.
+	Hooked bool
 	// Hold gives a descriptor to processes that outlive this one, until Start has returned.
 	Hold func(fifo *os.File) error
 }
@@ -94,7 +96,9 @@ func (r *Runtime) FinishStart(ctx context.Context, s *Starting, fifo *os.File) e
 	if !written {
 		return notStarted(errs.NotFound)
 	}
-	awaitExecuted(ctx, s)
+	if err := awaitExecuted(ctx, s); err != nil {
+		return err
+	}
 	return errs.IgnoreNotExist(os.Remove(r.fifo(s.ID)))
 }
 

@@ -2,12 +2,14 @@ package ociruntime
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -32,24 +34,36 @@ func (r *Runtime) waiting(id string) bool {
 const executeTimeout = time.Second
 
 // awaitExecuted returns when the init has executed the program, or has ended. An earlier signal
-// would be lost, or would reach libcontainer's init, which exits with its own code.
-func awaitExecuted(ctx context.Context, s *Starting) {
+// would be lost, or would reach libcontainer's init, which exits with its own code. An init that runs hooks takes
+// its time, and fails when a hook does: kind State, or Deadline at the end of ctx.
+func awaitExecuted(ctx context.Context, s *Starting) error {
 	pid, err := sysproc.PidfdPid(s.Pidfd)
 	if err != nil {
-		return // it has ended
+		return nil //nolint:nilerr // it has ended
 	}
-	ctx, stop := context.WithTimeout(ctx, executeTimeout)
-	defer stop()
+	pause := time.Millisecond
+	if !s.Hooked {
+		pause = 50 * time.Microsecond
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, executeTimeout)
+		defer stop()
+	}
 	for {
 		if !isInit(pid) {
-			return
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return
+			if s.Hooked {
+				return fmt.Errorf("its startContainer hooks have not ended: %w", cause(ctx))
+			}
+			return nil
 		case <-s.Ended:
-			return
-		case <-time.After(50 * time.Microsecond):
+			if s.Hooked && NeverExecuted(pid) {
+				return fmt.Errorf("a startContainer hook has failed, or the program cannot be executed; the container's log has the error of its init: %w", errs.State)
+			}
+			return nil
+		case <-time.After(pause):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -53,6 +54,8 @@ type Container struct {
 	// Starter and StarterReason are those of supervisor.Container.
 	Starter       string `json:"starter,omitempty"`
 	StarterReason string `json:"starterReason,omitempty"`
+	// Hooks are those that the supervisor runs itself after the creation, nil for none.
+	Hooks *hooks.Kept `json:"hooks,omitempty"`
 	// OOMKills is the count of the cgroup before the program began.
 	OOMKills uint64   `json:"oomKills,omitempty"`
 	Init     *Process `json:"init,omitempty"`

@@ -24,6 +24,8 @@ type Hierarchy struct {
 	Name string
 	// Dir is the container's cgroup in it, on the host.
 	Dir string
+	// Source is the name of the host's mount.
+	Source string
 }
 
 // Host is what an order needs to know of the host.
@@ -237,11 +239,21 @@ func cgroupMounts(m *configs.Mount, config *configs.Config, host *Host, tree uin
 		if data == "systemd" {
 			source, data = "systemd", "name=systemd"
 		}
+		if h.Source == source && config.Namespaces.IsPrivate(configs.NEWCGROUP) && !config.Namespaces.Contains(configs.NEWUSER) {
+			out = append(out, cgroupBind(&h, target, flags|m.Flags&unix.MS_RDONLY))
+			continue
+		}
 		out = append(out, filesystem(&configs.Mount{
 			Source: source, Destination: target, Flags: flags | m.Flags&unix.MS_RDONLY, Data: data,
 		}, "cgroup"))
 	}
 	return out
+}
+
+// cgroupBind returns the mount of a hierarchy as a cgroup namespace shows it, by a clone of the host's: the
+// root of the namespace is the container's cgroup. For a new mount the kernel looks at all cgroups of the host.
+func cgroupBind(h *Hierarchy, target string, flags int) order.Mount {
+	return bind(&configs.Mount{Device: "bind", Source: h.Dir, Destination: target, Flags: unix.MS_BIND | flags}, unix.MS_PRIVATE)
 }
 
 func propagation(m *configs.Mount) []uint64 {

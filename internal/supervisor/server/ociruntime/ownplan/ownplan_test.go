@@ -122,7 +122,9 @@ func TestPropagation(t *testing.T) {
 // TestHierarchies: with a cgroup namespace a container sees each hierarchy of v1, without one its cgroup
 // in each.
 func TestHierarchies(t *testing.T) {
-	host := &Host{Hierarchies: []Hierarchy{{"cpu,cpuacct", "/cg/cpu,cpuacct/x/c"}, {"systemd", "/cg/systemd/x/c"}}}
+	host := &Host{Hierarchies: []Hierarchy{
+		{Name: "cpu,cpuacct", Dir: "/cg/cpu,cpuacct/x/c", Source: "host"}, {Name: "systemd", Dir: "/cg/systemd/x/c", Source: "cgroup"},
+	}}
 	mount := specs.Mount{Destination: "/sys/fs/cgroup", Source: "cgroup", Type: "cgroup", Options: []string{"ro"}}
 	built, err := Build(configOf(t, func(s *specs.Spec) {
 		s.Mounts = []specs.Mount{mount}
@@ -140,6 +142,21 @@ func TestHierarchies(t *testing.T) {
 	}
 	if systemd.Source != "systemd" || !slices.Contains(systemd.Params, "name=systemd") {
 		t.Errorf("systemd: %+v", systemd)
+	}
+	host.Hierarchies[0].Source = "cgroup" // the name that a new mount has
+	built, err = Build(configOf(t, func(s *specs.Spec) {
+		s.Mounts = []specs.Mount{mount}
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "cgroup"})
+	}), host)
+	if err != nil || !built.NewCgroup {
+		t.Fatalf("%+v, %v", built, err)
+	}
+	const flags = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	if own := built.Mounts[1]; !own.Bind || own.Recursive || own.Source != "/cg/cpu,cpuacct/x/c" || own.Set != flags || !slices.Equal(own.Tree, []uint64{unix.MS_PRIVATE}) {
+		t.Errorf("of a mount with the same name: %+v", own)
+	}
+	if systemd := built.Mounts[2]; systemd.Bind {
+		t.Errorf("of a mount with another name: %+v", systemd)
 	}
 	built, err = Build(configOf(t, func(s *specs.Spec) { s.Mounts = []specs.Mount{mount} }), host)
 	if err != nil || built.NewCgroup {
