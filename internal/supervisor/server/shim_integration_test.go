@@ -237,12 +237,20 @@ func TestShimEndsWithItsPod(t *testing.T) {
 func TestShimOutputIsFound(t *testing.T) {
 	h := newHost(t).overShim(shimProgram(t)).keep()
 	h.run("runs", `echo before; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo after; exit 9`)
-	h.waitLine("runs", "before")
+	pid := h.run("ends", `echo before; while [ ! -e /go ]; do sleep 0.02; done; exit 64`)
+	h.run("tty", `echo before; while [ ! -e /go ]; do sleep 0.02; done; exit 65`, withTTY)
+	for _, id := range []string{"runs", "ends", "tty"} {
+		h.waitLine(id, "before")
+	}
 	if err := h.client.Close(); err != nil {
 		t.Fatal(err)
 	}
 	status := h.status()
 	killWhole(t, status.Pid, status.Supervisor)
+	if err := os.WriteFile(filepath.Join(h.rootfs, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("end of a container without berth", func() bool { return syscall.Kill(pid, 0) != nil })
 	h.launch("keep", "--state", h.state, "--", "--log-level", "debug")
 	client, err := supervisor.Connect(h.ctx(), supervisor.Options{Socket: filepath.Join(h.state, "supervisor.sock"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -253,6 +261,8 @@ func TestShimOutputIsFound(t *testing.T) {
 		t.Errorf("code %d, %v", code, err)
 	}
 	h.wantExit("runs", 9)
+	h.wantExit("ends", 64)
+	h.wantExit("tty", 65)
 	if got := h.lines("runs", "stdout"); !slices.Equal(got, []string{"before", "after"}) {
 		t.Errorf("log %q", got)
 	}

@@ -71,7 +71,7 @@ func (r *Runtime) runProgram(ctx context.Context, run *programRun) (*launch.Begu
 
 // inputFile is the program's stdin.
 func inputFile(run *programRun) (*os.File, error) {
-	path := filepath.Join(run.dir, "input")
+	path := filepath.Join(run.dir, "berth-input")
 	if err := os.WriteFile(path, run.input, 0o600); err != nil {
 		return nil, err
 	}

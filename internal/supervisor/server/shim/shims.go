@@ -96,10 +96,11 @@ type files struct{ dir string }
 
 func (s *Shims) files(id string) files { return files{filepath.Join(s.dir, containersName, id)} }
 
+// The names of files in a bundle. The shim of containerd 2.4 writes an exit.json of its own there.
 const (
-	stateName = "container.json"
+	stateName = "berth-container.json"
 	specName  = "config.json"
-	exitName  = "exit.json"
+	exitName  = "berth-exit.json"
 )
 
 // state is what this package needs to know of a container. It is written before the shim is called.
