@@ -79,7 +79,9 @@ func (r *Runtime) streamsOf(pod, id, execID string, io *ociruntime.StdIO) (_ *st
 }
 
 // relay is the file with the process that a terminal's relay is, by the id of an exec.
-func (f files) relay(execID string) string { return filepath.Join(f.dir, "berth-relay-"+execID+".json") }
+func (f files) relay(execID string) string {
+	return filepath.Join(f.dir, "berth-relay-"+execID+".json")
+}
 
 // terminalTimeout bounds the wait for the end of a terminal's output: another process may have it open.
 const terminalTimeout = 2 * time.Second

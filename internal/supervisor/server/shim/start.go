@@ -73,7 +73,19 @@ func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	if now.Status != taskapi.Created {
 		return nil
 	}
-	return r.Start(ctx, s)
+	err = r.Start(ctx, s)
+	if err == nil {
+		return nil
+	}
+	// The start of the former supervisor may have been under way. What that has started stays. If it has ended,
+	// only its exit code can say whether it was started.
+	again, stopAgain := context.WithTimeout(context.WithoutCancel(ctx), stateTimeout)
+	defer stopAgain()
+	now, stateErr := client.State(again, s.ID, "")
+	if stateErr == nil && (now.Status == taskapi.Running || now.Status == taskapi.Stopped) {
+		return nil
+	}
+	return err
 }
 
 // Holders returns the processes of a container's shim, which copies the output.
