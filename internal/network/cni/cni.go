@@ -31,8 +31,8 @@ type Config struct {
 	// ConfDir is the directory of configurations. It may be absent, appear later
 	// and be replaced.
 	ConfDir string
-	// ConfDirOf returns the directory for pods of a runtime handler, "" for ConfDir. It is asked for each pod. Nil:
-	// all have ConfDir.
+	// ConfDirOf returns the directory for pods of a runtime handler, "" for ConfDir. It is called for each pod.
+	// Nil: all have ConfDir.
 	ConfDirOf func(handler string) string
 	// BinDirs are searched for plugins in this order.
 	BinDirs []string
