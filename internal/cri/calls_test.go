@@ -95,7 +95,7 @@ func TestExecSyncTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := c.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: "x", Cmd: []string{"sleep", "9"}, Timeout: 1})
-	const want = `command ["sleep" "9"] timed out after 1s: context deadline exceeded`
+	const want = `command ["sleep" "9"] timed out: timeout 1s exceeded: context deadline exceeded`
 	if status.Code(err) != codes.DeadlineExceeded || status.Convert(err).Message() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
