@@ -116,7 +116,7 @@ func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO)
 	if pid, err = plan.process.Pid(); err != nil {
 		return 0, fmt.Errorf("cannot learn the pid of container %s: %w", p.ID, err)
 	}
-	return pid, nil
+	return pid, p.Cgroups.EndInheritance()
 }
 
 // makeState makes the state directory of a new container, and checks its configuration and its cgroup.
