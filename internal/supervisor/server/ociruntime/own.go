@@ -36,9 +36,8 @@ type ownStarter struct {
 	// refusal is why no container of this host can have berth's init, "" for no reason.
 	refusal string
 	filters *filter.Cache
-	// program is opened for the first container, and sources are found: see cgroup.MountSources.
+	// program is opened for the first container.
 	program func() (*fork.Program, error)
-	sources func() (map[string]string, error)
 }
 
 // ownPlan is the payload of a plan for berth's own init.
@@ -72,11 +71,7 @@ func (o *ownStarter) planOwn(p *Plan, spec *specs.Spec, systemd bool) (reason st
 		return err.Error()
 	}
 	plan := p.payload.(*libcontainerPlan)
-	sources, err := o.sources()
-	if err != nil {
-		return err.Error()
-	}
-	hierarchies, err := hierarchiesOf(p.Cgroups, sources)
+	hierarchies, err := hierarchiesOf(p.Cgroups)
 	if err != nil {
 		return err.Error()
 	}
@@ -184,8 +179,7 @@ func missingCalls() string {
 }
 
 // hierarchiesOf returns what a container in these cgroups sees of cgroup v1; nil on v2.
-// sources are the names of the host's mounts.
-func hierarchiesOf(paths cgroup.Paths, sources map[string]string) ([]ownplan.Hierarchy, error) {
+func hierarchiesOf(paths cgroup.Paths) ([]ownplan.Hierarchy, error) {
 	if cgroups.IsCgroup2UnifiedMode() {
 		return nil, nil
 	}
@@ -208,7 +202,7 @@ func hierarchiesOf(paths cgroup.Paths, sources map[string]string) ([]ownplan.Hie
 				return nil, fmt.Errorf("cannot find the cgroup of %s: %w", name, err)
 			}
 		}
-		all = append(all, ownplan.Hierarchy{Name: filepath.Base(m.Mountpoint), Dir: dir, Source: sources[m.Mountpoint]})
+		all = append(all, ownplan.Hierarchy{Name: filepath.Base(m.Mountpoint), Dir: dir})
 	}
 	return all, nil
 }

@@ -292,7 +292,7 @@ func (s *ownInit) applyCgroups() error {
 	if err := s.own.cgroups.Apply(nobody); err != nil {
 		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")
 	}
-	return nil
+	return s.plan.Cgroups.EndInheritance()
 }
 
 // begin starts the init, and makes the cgroups of v1 meanwhile: until Go runs in the init, more time passes
