@@ -180,6 +180,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, log *slog.Logg
 
 		FormerCacheDir: cfg.Docker.FormerCNICache,
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
+		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
 	})
 }
 

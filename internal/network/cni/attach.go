@@ -46,15 +46,16 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil && !errors.Is(err, errs.NotFound) {
 		return nil, err
 	}
-	conf, err := n.confs.current()
+	confs, err := n.confs.current()
 	if err != nil {
 		return nil, err
 	}
+	conf := confs[0]
 	if err := n.checkPorts(att, conf); err != nil {
 		return nil, err
 	}
 	rec = &record{Attachment: *att, Conf: conf.list.Bytes}
-	if r, err := n.ranges.Get(rangesID); err == nil {
+	if r, err := n.ranges.Get(nodeID); err == nil {
 		rec.Ranges = r.Ranges
 	}
 	rt, err := runtimeConf(rec)
