@@ -84,6 +84,9 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		return nil, err
 	}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs}
+	if plugged, ok := p.network.(network.Plugged); ok {
+		p.own.Plugins = plugged
+	}
 	return p, nil
 }
 
@@ -179,6 +182,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, log *slog.Logg
 		Log:     log,
 
 		FormerCacheDir: cfg.Docker.FormerCNICache,
+		Retired:        dir == formerNetworkDir,
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
 		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
 	})

@@ -23,6 +23,10 @@ import (
 func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	var result *network.Result
 	err := n.calls.Do(ctx, att.SandboxID, "CNI ADD", func() (err error) {
+		if err := n.upkeep.gate.enter(ctx); err != nil {
+			return err
+		}
+		defer n.upkeep.gate.leave()
 		result, err = n.attach(ctx, att)
 		return err
 	})

@@ -43,6 +43,9 @@ type Config struct {
 	// StatusGrace is how long plugins that could serve may answer STATUS otherwise before the
 	// network is not ready.
 	StatusGrace time.Duration
+	// Retired is a network that only detaches what it has attached or adopted: its plugins
+	// may serve another runtime, and it does not run CHECK and GC.
+	Retired bool
 	// AnyHostPorts attaches pods with host ports also where no plugin has the capability
 	// to map them.
 	AnyHostPorts bool
@@ -65,9 +68,10 @@ type Network struct {
 	ports   hostport.Index
 	status  *statusCache
 	replays *replayer
+	upkeep  upkeep
 }
 
-var _ network.Network = (*Network)(nil)
+var _ network.Plugged = (*Network)(nil)
 
 // New reads the records and continues the DELs that an earlier process left unfinished.
 // The first of them may run before New returns.
@@ -176,6 +180,7 @@ func (n *Network) Info() map[string]string {
 	if deleting > 0 {
 		info["pendingDeletes"] = fmt.Sprint(deleting)
 	}
+	n.upkeep.addTo(info)
 	return info
 }
 
@@ -210,8 +215,10 @@ func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
 	return nil
 }
 
-// Close stops the retries of failed DELs; the next start continues them.
+// Close stops the retries of failed DELs, which the next start continues, and the work in the
+// background.
 func (n *Network) Close() error {
+	n.upkeep.stop()
 	n.replays.stop()
 	return nil
 }
