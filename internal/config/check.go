@@ -73,6 +73,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 			report(key, "%v: want at least 1s", time.Duration(duration))
 		}
 	}
+	if d.Network.StatusGrace < 0 {
+		report("network.status_grace_period", "%v: want 0s or more", time.Duration(d.Network.StatusGrace))
+	}
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
 			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))

@@ -165,7 +165,8 @@ func TestStatusReportsWhatIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready, network = resp.Status.Conditions[0], resp.Status.Conditions[1]
-	if ready.Status || !strings.Contains(ready.Message, "supervisor does not answer") || !network.Status {
+	if ready.Status || !strings.Contains(ready.Message, "supervisor does not answer") || !network.Status ||
+		network.Reason != "NetworkConfigurationFault" || !strings.Contains(network.Message, "10-x.conflist: no name") {
 		t.Errorf("got %v", resp.Status.Conditions)
 	}
 }
