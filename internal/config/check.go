@@ -95,6 +95,8 @@ func (d *Docker) checkEndpoint(report func(key, format string, args ...any)) {
 	case scheme != "unix":
 		report(key, "%q: want the unix socket of the engine (unix:///ABSOLUTE/PATH): the engine must be on this host, "+
 			"since berth enters the namespaces of its containers and reads their cgroups", d.Endpoint)
+	case path == "":
+		report(key, "%q: it has no path; want unix:///ABSOLUTE/PATH, such as unix:///var/run/docker.sock", d.Endpoint)
 	case !filepath.IsAbs(path):
 		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///%s", d.Endpoint, path)
 	case len(path) > 107:

@@ -224,15 +224,18 @@ const (
 // State is what a container's processes are doing.
 type State string
 
-// The states that List reports. A partly created object is StateBroken.
+// The states that List reports. A partly created object is StateBroken. StateGone is that of a
+// container that the engine does not have any more, whether List has an entry for what is left of it or
+// not: no exit of it will be reported.
 const (
+	StateGone    State = ""
 	StateCreated State = "created"
 	StateRunning State = "running"
 	StateStopped State = "stopped"
 	StateBroken  State = "broken"
 )
 
-// Actual is a sandbox or a container that exists.
+// Actual is a sandbox or a container that exists, or of which something is left.
 type Actual struct {
 	Kind  Kind
 	ID    string
