@@ -58,6 +58,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.checkSubnets(report)
 	d.Stream.check(report)
 	d.Runtime.check(report)
+	d.Checkpoint.check(report)
 	d.Default.check(report)
 	d.checkHandlers(report)
 	d.NRI.check(report)
@@ -101,6 +102,12 @@ func (d *Docker) checkEndpoint(report func(key, format string, args ...any)) {
 		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///%s", d.Endpoint, path)
 	case len(path) > 107:
 		report(key, "%q: a socket path has at most 107 bytes", d.Endpoint)
+	}
+}
+
+func (c *Checkpoint) check(report func(key, format string, args ...any)) {
+	if !filepath.IsAbs(c.CRIU) {
+		report("checkpoint.criu", "%q: want an absolute path", c.CRIU)
 	}
 }
 

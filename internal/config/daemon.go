@@ -20,17 +20,18 @@ type Daemon struct {
 
 	Engine string `toml:"engine" help:"The engine that runs containers. native is berth itself, through its supervisor; docker is a Docker Engine on this host." oneof:"native docker" flag:"engine"`
 
-	Log     Log     `toml:"log" help:"The daemon's log."`
-	Network Network `toml:"network" help:"How pods reach the network."`
-	Docker  Docker  `toml:"docker" help:"The Docker Engine (engine docker)."`
-	Runtime Runtime `toml:"runtime" help:"How containers run."`
-	Default Default `toml:"defaults" help:"Defaults of pods and containers that ask for nothing else."`
-	NRI     NRI     `toml:"nri" help:"Plugins of the Node Resource Interface. docs/nri.md is the guide."`
-	Image   Image   `toml:"image" help:"Where images come from."`
-	Stream  Stream  `toml:"stream" help:"The server behind exec, attach and port-forward."`
-	Jobs    Jobs    `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
-	Stats   Stats   `toml:"stats" help:"Figures of pods and containers."`
-	Debug   Debug   `toml:"debug" help:"Helps to find faults. Off by default."`
+	Log        Log        `toml:"log" help:"The daemon's log."`
+	Network    Network    `toml:"network" help:"How pods reach the network."`
+	Docker     Docker     `toml:"docker" help:"The Docker Engine (engine docker)."`
+	Runtime    Runtime    `toml:"runtime" help:"How containers run."`
+	Default    Default    `toml:"defaults" help:"Defaults of pods and containers that ask for nothing else."`
+	NRI        NRI        `toml:"nri" help:"Plugins of the Node Resource Interface. docs/nri.md is the guide."`
+	Image      Image      `toml:"image" help:"Where images come from."`
+	Stream     Stream     `toml:"stream" help:"The server behind exec, attach and port-forward."`
+	Jobs       Jobs       `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
+	Stats      Stats      `toml:"stats" help:"Figures of pods and containers."`
+	Checkpoint Checkpoint `toml:"checkpoint" help:"Archives of running containers, by CRIU. Off by default. docs/checkpoint.md is the guide."`
+	Debug      Debug      `toml:"debug" help:"Helps to find faults. Off by default."`
 
 	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`
 }
@@ -191,6 +192,12 @@ type Stats struct {
 	PodMetrics []string `toml:"pod_metrics" help:"Groups of metrics in ListPodSandboxMetrics." oneof:"cpu memory process pressure disk spec hugetlb network"`
 }
 
+// Checkpoint has the settings of archives of running containers.
+type Checkpoint struct {
+	Enabled bool   `toml:"enabled" help:"CheckpointContainer writes a running container into an archive. Who may read the archive may read the container's memory, with its secrets." reload:"yes" engine:"native"`
+	CRIU    string `toml:"criu" help:"Absolute path of the program CRIU. Linux 6.13 and later need CRIU 4.1 or later. berth info shows whether it works." reload:"yes" engine:"native"`
+}
+
 // Debug helps to find faults.
 type Debug struct {
 	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise they show [hidden]. Every user of the CRI socket can see them." reload:"yes"`
@@ -247,8 +254,9 @@ func DefaultDaemon() *Daemon {
 			MaxLayerGiB:            128,
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},
-		Stream: Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
-		Jobs:   Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
+		Stream:     Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
+		Jobs:       Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
+		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu"},
 		Stats: Stats{
 			Period:     Duration(5 * time.Second),
 			PodMetrics: []string{"cpu", "memory", "process", "pressure", "disk", "spec", "hugetlb", "network"},

@@ -81,6 +81,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		if info.HandlerInfo != nil {
 			shown["handlers"] = info.HandlerInfo
 		}
+		if info.Checkpoint != nil {
+			shown["checkpoint"] = info.Checkpoint
+		}
 		verbose["engine"] = shown
 	}
 	if calls := s.opts.Node.EngineCalls(); calls != nil {

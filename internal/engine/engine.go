@@ -22,7 +22,7 @@ import (
 
 // Engine is a runtime backend. All methods are safe for concurrent use. Callers make one
 // call at a time for one id, except Exec, Attach, Signal, Stats and ReopenLog, which they may
-// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader
+// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader, Checkpointer
 // and CallCounter are optional.
 //
 // Errors carry a kind of package errs.
@@ -289,6 +289,16 @@ type HandlerInfo struct {
 	Fault string `json:"fault,omitempty"`
 }
 
+// CheckpointInfo says whether containers can be checkpointed, for people.
+type CheckpointInfo struct {
+	Enabled bool `json:"enabled"`
+	// Path and Version are those of the program CRIU, Fault is why it cannot be used; "" when it can, or when
+	// it is not known because checkpoints are off.
+	Path    string `json:"path,omitempty"`
+	Version string `json:"version,omitempty"`
+	Fault   string `json:"fault,omitempty"`
+}
+
 // Info describes a backend.
 type Info struct {
 	// Name and Version of the runtime underneath, for people.
@@ -299,6 +309,8 @@ type Info struct {
 	Handlers []*runtimeapi.RuntimeHandler
 	// HandlerInfo describes the handlers for people, nil when the engine has no table of them.
 	HandlerInfo []HandlerInfo
+	// Checkpoint says whether containers can be checkpointed, nil when the engine never can.
+	Checkpoint *CheckpointInfo
 	// Features of the backend as a whole.
 	Features *runtimeapi.RuntimeFeatures
 	// HugePages is true when the host counts the huge pages of pods.
