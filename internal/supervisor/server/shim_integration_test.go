@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,5 +229,31 @@ func TestShimEndsWithItsPod(t *testing.T) {
 	}
 	if pids := h.shims(); len(pids) > 0 {
 		t.Errorf("shims %v are left", pids)
+	}
+}
+
+// TestShimOutputIsFound: when supervisor and keeper die, and no client holds descriptors, the shim has the pipes of
+// its containers.
+func TestShimOutputIsFound(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("runs", `echo before; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo after; exit 9`)
+	h.waitLine("runs", "before")
+	if err := h.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	status := h.status()
+	killWhole(t, status.Pid, status.Supervisor)
+	h.launch("keep", "--state", h.state, "--", "--log-level", "debug")
+	client, err := supervisor.Connect(h.ctx(), supervisor.Options{Socket: filepath.Join(h.state, "supervisor.sock"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.client = client
+	if _, _, code, err := h.exec("runs", "echo x > /tmp/go"); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+	h.wantExit("runs", 9)
+	if got := h.lines("runs", "stdout"); !slices.Equal(got, []string{"before", "after"}) {
+		t.Errorf("log %q", got)
 	}
 }

@@ -33,6 +33,8 @@ type runtime interface {
 	Resume(ctx context.Context, s *ociruntime.Starting, fifo *os.File) error
 	Exec(ctx context.Context, e *ociruntime.Exec) (pid int, release func(), err error)
 	Update(ctx context.Context, id string, res *specs.LinuxResources) error
+	// Holders returns processes outside of the container that have its streams open.
+	Holders(id string) []int
 	// Local reports whether the kernel knows of the ends of all processes what Await does.
 	Local() bool
 	// Await returns when a process that the runtime has started has ended, and what the runtime knows of
@@ -70,6 +72,8 @@ func (c *Container) runtime() (runtime, error) { return c.set.runtimeOf(c.snapsh
 type local struct{}
 
 func (local) Local() bool { return true }
+
+func (local) Holders(string) []int { return nil }
 
 func (local) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	if w.Pidfd == nil {

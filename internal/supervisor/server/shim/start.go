@@ -76,6 +76,25 @@ func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	return r.Start(ctx, s)
 }
 
+// Holders returns the processes of a container's shim, which copies the output.
+func (r *Runtime) Holders(id string) (pids []int) {
+	st, err := r.all.files(id).read()
+	if err != nil {
+		return nil
+	}
+	found, err := r.all.readPod(st.Pod)
+	if err != nil {
+		return nil
+	}
+	for _, each := range found.Processes {
+		if pidfd, err := each.open(); err == nil { // it has not ended
+			pidfd.Close()
+			pids = append(pids, each.Pid)
+		}
+	}
+	return pids
+}
+
 // Update changes limits of a container. Limits that are nil or empty in res stay as they are.
 func (r *Runtime) Update(ctx context.Context, id string, res *specs.LinuxResources) error {
 	st, err := r.all.files(id).read()
