@@ -18,6 +18,8 @@ LDFLAGS := -s -w -X $(PKG)/internal/version.Version=$(VERSION) -X $(PKG)/interna
 # The supervisor carries libcontainer: cgo, libseccomp, and no CRIU. It is static,
 # so that a container's init does not page in a dynamic loader's work.
 SUPERVISOR_TAGS := seccomp netgo osusergo runc_nocriu
+# The program of its children is embedded in it.
+CHILD           := internal/supervisor/ownstart/program
 DAEMON_TAGS     := netgo osusergo nri_no_wasm
 TEST_TAGS       := $(SUPERVISOR_TAGS)
 # Packages with tests on real parts; all others have run in unit.
@@ -37,7 +39,9 @@ export GOFLAGS := -mod=readonly -buildvcs=false
 build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
-	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS)" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o bin/berth-supervisor ./cmd/berth-supervisor
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CHILD)/berth-init ./cmd/berth-init
+	CGO_ENABLED=1 go build -trimpath -tags "netgo osusergo" -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CHILD)/berth-enter ./cmd/berth-init
+	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS) berth_init" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o bin/berth-supervisor ./cmd/berth-supervisor
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
 	./bin/hello image bin/hello-image.tar
 

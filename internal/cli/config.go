@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine/basespec"
 	"github.com/berthrun/berth/internal/engine/ioclass"
@@ -32,19 +33,13 @@ func newConfig() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use:   "check FILE",
+			Use:   "check [FILE]",
 			Short: "Check a configuration file, and report every fault",
-			Args:  cobra.ExactArgs(1),
+			Long: "check reads FILE as `berth serve --config FILE` does, and reports every fault. Without FILE it reads\n" +
+				unitConfigFile + ", the file of berth.service. Keys that have no effect with the engine are a warning.",
+			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				cfg, err := config.LoadDaemon(args[0], nil)
-				if err != nil {
-					return err
-				}
-				if err := checkFiles(cfg); err != nil {
-					return err
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", args[0])
-				return nil
+				return checkConfig(cmd, append(args, unitConfigFile)[0])
 			},
 		},
 		newConfigDump(),
@@ -60,6 +55,26 @@ func newConfig() *cobra.Command {
 		},
 	)
 	return cmd
+}
+
+// unitConfigFile is the configuration that berth.service names.
+const unitConfigFile = "/etc/berth/berth.toml"
+
+// checkConfig reports the faults of a configuration file as an error, and prints what else the daemon
+// would warn of.
+func checkConfig(cmd *cobra.Command, file string) error {
+	cfg, err := config.LoadDaemon(file, nil)
+	if err != nil {
+		return err
+	}
+	if err := checkFiles(cfg); err != nil {
+		return err
+	}
+	if warning := daemon.UnusedWarning(cfg); warning != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
+	return nil
 }
 
 // checkFiles returns the faults of the files that a configuration names, as far as they are on this machine.

@@ -58,6 +58,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.checkSubnets(report)
 	d.Stream.check(report)
 	d.Runtime.check(report)
+	d.Checkpoint.check(report)
 	d.Default.check(report)
 	d.checkHandlers(report)
 	d.NRI.check(report)
@@ -72,6 +73,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 		if duration < Duration(time.Second) {
 			report(key, "%v: want at least 1s", time.Duration(duration))
 		}
+	}
+	if d.Network.StatusGrace < 0 {
+		report("network.status_grace_period", "%v: want 0s or more", time.Duration(d.Network.StatusGrace))
 	}
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
@@ -92,10 +96,18 @@ func (d *Docker) checkEndpoint(report func(key, format string, args ...any)) {
 	case scheme != "unix":
 		report(key, "%q: want the unix socket of the engine (unix:///ABSOLUTE/PATH): the engine must be on this host, "+
 			"since berth enters the namespaces of its containers and reads their cgroups", d.Endpoint)
+	case path == "":
+		report(key, "%q: it has no path; want unix:///ABSOLUTE/PATH, such as unix:///var/run/docker.sock", d.Endpoint)
 	case !filepath.IsAbs(path):
 		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///%s", d.Endpoint, path)
 	case len(path) > 107:
 		report(key, "%q: a socket path has at most 107 bytes", d.Endpoint)
+	}
+}
+
+func (c *Checkpoint) check(report func(key, format string, args ...any)) {
+	if !filepath.IsAbs(c.CRIU) {
+		report("checkpoint.criu", "%q: want an absolute path", c.CRIU)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 
 // Engine is a runtime backend. All methods are safe for concurrent use. Callers make one
 // call at a time for one id, except Exec, Attach, Signal, Stats and ReopenLog, which they may
-// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader
+// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader, Checkpointer
 // and CallCounter are optional.
 //
 // Errors carry a kind of package errs.
@@ -224,15 +224,18 @@ const (
 // State is what a container's processes are doing.
 type State string
 
-// The states that List reports. A partly created object is StateBroken.
+// The states that List reports. A partly created object is StateBroken. StateGone is that of a
+// container that the engine does not have any more, whether List has an entry for what is left of it or
+// not: no exit of it will be reported.
 const (
+	StateGone    State = ""
 	StateCreated State = "created"
 	StateRunning State = "running"
 	StateStopped State = "stopped"
 	StateBroken  State = "broken"
 )
 
-// Actual is a sandbox or a container that exists.
+// Actual is a sandbox or a container that exists, or of which something is left.
 type Actual struct {
 	Kind  Kind
 	ID    string
@@ -286,6 +289,16 @@ type HandlerInfo struct {
 	Fault string `json:"fault,omitempty"`
 }
 
+// CheckpointInfo says whether containers can be checkpointed, for people.
+type CheckpointInfo struct {
+	Enabled bool `json:"enabled"`
+	// Path and Version are those of the program CRIU, Fault is why it cannot be used; "" when it can, or when
+	// it is not known because checkpoints are off.
+	Path    string `json:"path,omitempty"`
+	Version string `json:"version,omitempty"`
+	Fault   string `json:"fault,omitempty"`
+}
+
 // Info describes a backend.
 type Info struct {
 	// Name and Version of the runtime underneath, for people.
@@ -296,6 +309,8 @@ type Info struct {
 	Handlers []*runtimeapi.RuntimeHandler
 	// HandlerInfo describes the handlers for people, nil when the engine has no table of them.
 	HandlerInfo []HandlerInfo
+	// Checkpoint says whether containers can be checkpointed, nil when the engine never can.
+	Checkpoint *CheckpointInfo
 	// Features of the backend as a whole.
 	Features *runtimeapi.RuntimeFeatures
 	// HugePages is true when the host counts the huge pages of pods.

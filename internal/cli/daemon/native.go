@@ -210,6 +210,8 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		PodAnnotations:       cfg.Runtime.PodAnnotations,
 		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,
 		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,
+		Checkpoints:          cfg.Checkpoint.Enabled,
+		CRIU:                 cfg.Checkpoint.CRIU,
 		Defaults:             defaults.Container,
 		Sysctls:              defaults.Sysctls,
 	}

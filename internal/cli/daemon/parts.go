@@ -92,6 +92,9 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		return nil, err
 	}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs}
+	if plugged, ok := p.network.(network.Plugged); ok {
+		p.own.Plugins = plugged
+	}
 	return p, nil
 }
 
@@ -243,7 +246,9 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		Log:       log,
 
 		FormerCacheDir: cfg.Docker.FormerCNICache,
+		Retired:        dir == formerNetworkDir,
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
+		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
 	})
 }
 

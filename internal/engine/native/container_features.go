@@ -56,7 +56,7 @@ func features() []feature {
 		{"CDI devices", (*Engine).prepareCDI, nil},
 		{"OCI hooks", (*Engine).prepareHooks, nil},
 		// Last before the spec is final: plugins see, and may change, all of it.
-		{"adjustment", (*Engine).adjustSpec, nil},
+		{"adjustment by NRI plugins", (*Engine).adjustSpec, nil},
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},

@@ -136,6 +136,16 @@ func (e *Engine) handlerInfo() []engine.HandlerInfo {
 	return all
 }
 
+// checkpointInfo describes checkpoints for people. As all that Status reports, it waits for no program.
+func (e *Engine) checkpointInfo() *engine.CheckpointInfo {
+	rules := e.rules()
+	if !rules.Checkpoints {
+		return &engine.CheckpointInfo{}
+	}
+	facts := e.criu.Load().Last()
+	return &engine.CheckpointInfo{Enabled: true, Path: rules.CRIU, Version: facts.Version, Fault: facts.Fault}
+}
+
 // withoutHandlers returns a request without the handlers that its images name and that exist: images are the
 // same for all.
 func (e *Engine) withoutHandlers(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
