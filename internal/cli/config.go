@@ -1,12 +1,17 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/engine/basespec"
+	"github.com/berthrun/berth/internal/engine/ioclass"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
 )
 
@@ -62,14 +67,32 @@ func checkConfig(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	_, faults := new(ocihooks.Reader).Read(cfg.Runtime.HookDirs)
-	if err := ocihooks.Join(faults); err != nil {
-		return fmt.Errorf("runtime.hooks_dirs: %w", err)
+	if err := checkFiles(cfg); err != nil {
+		return err
 	}
 	if warning := daemon.UnusedWarning(cfg); warning != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
+	return nil
+}
+
+// checkFiles returns the faults of the files that a configuration names, as far as they are on this machine.
+func checkFiles(cfg *config.Daemon) error {
+	faults := []error{checkHooks("runtime.hooks_dirs", cfg.Runtime.HookDirs), ioclass.CheckBlockIO(cfg.Runtime.BlockIOFile)}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Handlers)) {
+		h := cfg.Handlers[name]
+		_, err := basespec.Read(name, h.BaseSpec)
+		faults = append(faults, checkHooks("handlers."+name+".hooks_dirs", h.HookDirs), err)
+	}
+	return errors.Join(faults...)
+}
+
+func checkHooks(key string, dirs []string) error {
+	_, faults := new(ocihooks.Reader).Read(dirs)
+	if err := ocihooks.Join(faults); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
 	return nil
 }
 

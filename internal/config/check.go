@@ -58,6 +58,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.checkSubnets(report)
 	d.Stream.check(report)
 	d.Runtime.check(report)
+	d.Checkpoint.check(report)
 	d.Default.check(report)
 	d.checkHandlers(report)
 	d.NRI.check(report)
@@ -72,6 +73,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 		if duration < Duration(time.Second) {
 			report(key, "%v: want at least 1s", time.Duration(duration))
 		}
+	}
+	if d.Network.StatusGrace < 0 {
+		report("network.status_grace_period", "%v: want 0s or more", time.Duration(d.Network.StatusGrace))
 	}
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
@@ -101,6 +105,12 @@ func (d *Docker) checkEndpoint(report func(key, format string, args ...any)) {
 	}
 }
 
+func (c *Checkpoint) check(report func(key, format string, args ...any)) {
+	if !filepath.IsAbs(c.CRIU) {
+		report("checkpoint.criu", "%q: want an absolute path", c.CRIU)
+	}
+}
+
 func (r *Runtime) check(report func(key, format string, args ...any)) {
 	if r.Supervisor != "" && !filepath.IsAbs(r.Supervisor) {
 		report("runtime.supervisor", "%q: want an absolute path", r.Supervisor)
@@ -114,9 +124,10 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	}
 	for key, file := range map[string]string{
 		"runtime.seccomp_profile": r.SeccompProfile, "runtime.privileged_seccomp_profile": r.SeccompPrivileged,
+		"runtime.blockio_config_file": r.BlockIOFile,
 	} {
 		if file != "" && !filepath.IsAbs(file) {
-			report(key, "%q: want the absolute path of a profile", file)
+			report(key, "%q: want an absolute path", file)
 		}
 	}
 	if err := check.ProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {

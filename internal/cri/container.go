@@ -8,6 +8,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cri/shape"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -59,6 +60,23 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 		return nil, err
 	}
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// CheckpointContainer implements runtimeapi.RuntimeServiceServer.
+func (s *Server) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	if err := checkContainerID(req); err != nil {
+		return nil, fmt.Errorf("cannot checkpoint container: %w", err)
+	}
+	if err := shape.CheckpointLocation(req.GetLocation()); err != nil {
+		return nil, fmt.Errorf("cannot checkpoint container: %w", err)
+	}
+	if req.GetTimeout() < 0 {
+		return nil, fmt.Errorf("cannot checkpoint container: %w", invalid("timeout: %d is negative", req.GetTimeout()))
+	}
+	if err := s.opts.Lifecycle.CheckpointContainer(ctx, req.GetContainerId(), req.GetLocation(), req.GetTimeout()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
 // checkUpdate refuses changes that an update cannot make. Annotations are options of an update,

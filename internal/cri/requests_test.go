@@ -105,11 +105,11 @@ func TestEmptyRequestsAreInvalid(t *testing.T) {
 	}
 }
 
-// TestOnlyCheckpointsAreUnimplemented calls every method of the API. It fails if a new version of
+// TestOnlyCheckpointsOfPodsAreUnimplemented calls every method of the API. It fails if a new version of
 // the API adds a method.
-func TestOnlyCheckpointsAreUnimplemented(t *testing.T) {
+func TestOnlyCheckpointsOfPodsAreUnimplemented(t *testing.T) {
 	conn := client(t, &fakePods{}, noImages(), nil)
-	missing := map[string]bool{"CheckpointContainer": true, "CheckpointPod": true, "RestorePod": true}
+	missing := map[string]bool{"CheckpointPod": true, "RestorePod": true}
 	for _, service := range []grpc.ServiceDesc{runtimeapi.RuntimeService_ServiceDesc, runtimeapi.ImageService_ServiceDesc} {
 		for _, method := range service.Methods {
 			err := conn.Invoke(t.Context(), "/"+service.ServiceName+"/"+method.MethodName, &emptypb.Empty{}, &emptypb.Empty{})

@@ -44,6 +44,7 @@ type Lifecycle interface {
 	StopContainer(ctx context.Context, id string, timeout int64) error
 	RemoveContainer(ctx context.Context, id string) error
 	UpdateContainer(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error
+	CheckpointContainer(ctx context.Context, id, location string, timeout int64) error
 }
 
 // Sessions connect clients to processes in containers. pod.Sessions and forward.Forwarder

@@ -22,7 +22,7 @@ import (
 
 // Engine is a runtime backend. All methods are safe for concurrent use. Callers make one
 // call at a time for one id, except Exec, Attach, Signal, Stats and ReopenLog, which they may
-// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader
+// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader, Checkpointer
 // and CallCounter are optional.
 //
 // Errors carry a kind of package errs.
@@ -118,6 +118,16 @@ type Engine interface {
 // exit comes through Exits. No container's process has this pid: it is not to be signalled or compared.
 const PidEnded = 1
 
+// Names finds what names stand for that Adjust may put into a spec. Its functions are never nil.
+type Names struct {
+	// CDI adds CDI devices to the spec, by their names.
+	CDI func(names []string) error
+	// BlockIO and RDT return what a class is. Kind Invalid when there is no such class, Unsupported when there are
+	// no classes.
+	BlockIO func(class string) (*specs.LinuxBlockIO, error)
+	RDT     func(class string) (*specs.LinuxIntelRdt, error)
+}
+
 // ContainerSpec describes a container to create.
 type ContainerSpec struct {
 	ID          string
@@ -141,9 +151,8 @@ type ContainerSpec struct {
 	TargetID  string
 	TargetPID int
 	// Adjust, if not nil, is called once with the container's OCI spec, after CDI devices were
-	// added, and changes it. injectCDI adds more CDI devices to it, by their names. An engine
-	// without OCI specs does not call it.
-	Adjust func(ctx context.Context, spec *specs.Spec, injectCDI func(names []string) error) error
+	// added, and changes it. An engine without OCI specs does not call it.
+	Adjust func(ctx context.Context, spec *specs.Spec, names *Names) error
 	// Stage, if not nil, is called with the part of a long Create that is under way and with
 	// what it waits for, each time that there is progress.
 	Stage func(name, waitsFor string)
@@ -280,6 +289,16 @@ type HandlerInfo struct {
 	Fault string `json:"fault,omitempty"`
 }
 
+// CheckpointInfo says whether containers can be checkpointed, for people.
+type CheckpointInfo struct {
+	Enabled bool `json:"enabled"`
+	// Path and Version are those of the program CRIU, Fault is why it cannot be used; "" when it can, or when
+	// it is not known because checkpoints are off.
+	Path    string `json:"path,omitempty"`
+	Version string `json:"version,omitempty"`
+	Fault   string `json:"fault,omitempty"`
+}
+
 // Info describes a backend.
 type Info struct {
 	// Name and Version of the runtime underneath, for people.
@@ -290,6 +309,8 @@ type Info struct {
 	Handlers []*runtimeapi.RuntimeHandler
 	// HandlerInfo describes the handlers for people, nil when the engine has no table of them.
 	HandlerInfo []HandlerInfo
+	// Checkpoint says whether containers can be checkpointed, nil when the engine never can.
+	Checkpoint *CheckpointInfo
 	// Features of the backend as a whole.
 	Features *runtimeapi.RuntimeFeatures
 	// HugePages is true when the host counts the huge pages of pods.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -107,6 +108,32 @@ type InspectSpec struct {
 	Resources *runtimeapi.LinuxContainerResources
 	// Secrets shows the values of environments, which are hidden otherwise.
 	Secrets bool
+}
+
+// Checkpointer is an optional interface of an Engine: it writes a running container into an archive.
+type Checkpointer interface {
+	// Checkpoint writes the processes of a container, its OCI spec and the changes of its root filesystem
+	// into a new file, which only root can read. The container goes on. Kind Unsupported when the engine is not
+	// configured to, lacks the program for it, or cannot write this container; Exists when the file exists.
+	// Nothing is left of a Checkpoint that fails, or whose ctx ends.
+	Checkpoint(ctx context.Context, spec *CheckpointSpec) error
+}
+
+// CheckpointSpec says what is written, and where.
+type CheckpointSpec struct {
+	ContainerID string
+	// Location is the absolute path of the file, in a directory that exists.
+	Location string
+	// Dir is where the files of the work are until the end. It is on disk, and is removed with the container at
+	// the latest.
+	Dir string
+	// Name is the container's, ImageID the store's id of its image, ImageRef and ImageName the references by
+	// digest and by tag, "" for none.
+	Name                         string
+	ImageID, ImageRef, ImageName string
+	CreatedAt                    time.Time
+	// Resources are the container's limits since they were updated, nil before.
+	Resources *runtimeapi.LinuxContainerResources
 }
 
 // CallCounter is an optional interface of an Engine that calls another program for its work.

@@ -33,6 +33,9 @@ func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, conf
 	if err != nil {
 		return "", fmt.Errorf("cannot create container: %w", err)
 	}
+	if err := refuseArchive(config.GetImage().GetImage()); err != nil {
+		return "", err
+	}
 	if err := c.engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
@@ -68,6 +71,9 @@ func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record
 		err = fmt.Errorf("config.image.image: %w", err)
 	}
 	if err != nil {
+		return "", err
+	}
+	if err = refuseCheckpoint(img); err != nil {
 		return "", err
 	}
 	rec.Image = record.SnapshotOf(img)

@@ -12,12 +12,13 @@ import (
 
 // The kinds of job.
 const (
-	kindRun    job.Kind = "run sandbox"
-	kindCreate job.Kind = "create container"
-	kindStart  job.Kind = "start container"
-	kindUpdate job.Kind = "update"
-	kindStop   job.Kind = "stop"
-	kindRemove job.Kind = "remove"
+	kindRun        job.Kind = "run sandbox"
+	kindCreate     job.Kind = "create container"
+	kindStart      job.Kind = "start container"
+	kindUpdate     job.Kind = "update"
+	kindCheckpoint job.Kind = "checkpoint container"
+	kindStop       job.Kind = "stop"
+	kindRemove     job.Kind = "remove"
 )
 
 // Jobs returns every job that runs, the oldest first.
@@ -46,7 +47,7 @@ func resolveConflict(running *job.Job, next *job.Request) job.Conflict {
 			return job.Join
 		}
 		return job.Replace
-	case kindUpdate:
+	case kindUpdate, kindCheckpoint:
 		return job.After
 	case kindStart:
 		if running.ID == next.ID && running.Kind == kindStart {
@@ -57,7 +58,7 @@ func resolveConflict(running *job.Job, next *job.Request) job.Conflict {
 		switch {
 		case !creating && running.ID != next.ID:
 			return job.After
-		case creating || running.Kind == kindStart || running.Kind == kindUpdate:
+		case creating || running.Kind == kindStart || running.Kind == kindUpdate || running.Kind == kindCheckpoint:
 			return job.Replace
 		case running.Kind == kindStop && next.Kind == kindRemove:
 			return job.After
@@ -72,11 +73,12 @@ func (s *Service) SetJobLimits(stage, total time.Duration) {
 	s.jobTimes.Store(&job.Limits{Stage: stage, Total: total})
 }
 
-// jobLimits bounds all jobs but stop and remove. These have no total limit: a stop waits out
-// a grace period of any length, and each of their steps has its own limit.
+// jobLimits bounds all jobs but stop, remove and checkpoint. These have no total limit: a stop waits out
+// a grace period of any length, each of their steps has its own limit, and a checkpoint has that of its
+// request.
 func (s *Service) jobLimits(kind job.Kind) job.Limits {
 	switch kind {
-	case kindStop, kindRemove:
+	case kindStop, kindRemove, kindCheckpoint:
 		return job.Limits{}
 	default:
 		return *s.jobTimes.Load()

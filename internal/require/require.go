@@ -31,6 +31,8 @@ const (
 	AbilityExitEvents Ability = "exit-events"
 	// AbilityDocker is a Docker engine that starts.
 	AbilityDocker Ability = "docker"
+	// AbilityCRIU is the program criu, which works with this kernel.
+	AbilityCRIU Ability = "criu"
 	// AbilityIPv6 is a loopback with ::1.
 	AbilityIPv6 Ability = "ipv6"
 	// AbilityVulnDB is a database of Go's vulnerabilities that answers.
@@ -90,6 +92,16 @@ func ExitEvents(t testing.TB, err error) {
 func IPv6(t testing.TB, err error) {
 	t.Helper()
 	need(t, AbilityIPv6, err == nil, fmt.Sprint(err))
+}
+
+// CRIU demands the program criu in PATH, and that `criu check` finds no fault with this host. It returns where it is.
+func CRIU(t testing.TB) string {
+	t.Helper()
+	path, err := exec.LookPath("criu")
+	need(t, AbilityCRIU, err == nil, "criu is not in PATH")
+	out, err := exec.CommandContext(t.Context(), path, "check").CombinedOutput()
+	need(t, AbilityCRIU, err == nil, "criu check: "+string(out))
+	return path
 }
 
 // Docker demands that a Docker engine starts on this host. err is why it does not, nil if it does.

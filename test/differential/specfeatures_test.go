@@ -62,7 +62,10 @@ func specFeatures() map[string]forms {
 			}),
 			"gone namespace":  with(func(s *specs.Spec) { aNamespace(s).Path = "/absent/namespace" }),
 			"wrong namespace": with(func(s *specs.Spec) { aNamespace(s).Path = "/proc/self/ns/uts" }),
-			"no mounts":       with(func(s *specs.Spec) { s.Mounts = s.Mounts[:min(3, len(s.Mounts))]; s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil }),
+			"no mounts": with(func(s *specs.Spec) {
+				s.Mounts = s.Mounts[:min(3, len(s.Mounts))]
+				s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
+			}),
 			"no process":      with(func(s *specs.Spec) { s.Process.Args = nil }),
 			"no capabilities": with(func(s *specs.Spec) { s.Process.Capabilities = nil }),
 			"unknown capability": with(func(s *specs.Spec) {

@@ -92,6 +92,9 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		return nil, err
 	}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs}
+	if plugged, ok := p.network.(network.Plugged); ok {
+		p.own.Plugins = plugged
+	}
 	return p, nil
 }
 
@@ -120,7 +123,7 @@ func (p *parts) openAfterRetirement(ctx context.Context, cfg *config.Daemon, for
 }
 
 func (p *parts) openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
-	opened, err := openNetwork(ctx, cfg, log)
+	opened, err := openNetwork(ctx, cfg, p.config.Load, log)
 	if err != nil {
 		return fmt.Errorf("cannot set up the network: %w", err)
 	}
@@ -207,20 +210,21 @@ const formerNetworkDir = "former"
 // kubenetBridge is the name that kubenet's bridge has.
 const kubenetBridge = "cbr0"
 
-func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
+// openNetwork opens the network. current returns the configuration in force, which a reload replaces.
+func openNetwork(ctx context.Context, cfg *config.Daemon, current func() *config.Daemon, log *slog.Logger) (network.Network, error) {
 	if cfg.Network.Mode == "cni" {
 		if cfg.Network.Hairpin == string(builtin.PromiscuousBridge) {
 			log.Warn("network.hairpin = \"promiscuous-bridge\" needs a bridge of berth's own (network.mode builtin or kubenet); "+
 				"it is taken for hairpin-veth, which the CNI configuration decides", "mode", cfg.Network.Mode)
 		}
-		return openCNI(ctx, cfg, "cni", log)
+		return openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, log)
 	}
 	// What an earlier start has adopted is detached whatever the configuration says now.
 	_, err := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
 	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
 		return openBuiltin(ctx, cfg, nil, log)
 	}
-	adopted, err := openCNI(ctx, cfg, formerNetworkDir, log)
+	adopted, err := openCNI(ctx, cfg, formerNetworkDir, nil, log)
 	if err != nil {
 		return nil, err
 	}
@@ -232,17 +236,25 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 }
 
 // openCNI opens the network of CNI plugins whose records are in a directory below that of the
-// network.
-func openCNI(ctx context.Context, cfg *config.Daemon, dir string, log *slog.Logger) (*cni.Network, error) {
+// network. confDirOf is that of cni.Config.
+func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func(handler string) string, log *slog.Logger) (*cni.Network, error) {
 	return cni.New(ctx, cni.Config{
-		ConfDir: cfg.Network.ConfDir,
-		BinDirs: cfg.Network.BinDirs,
-		RootDir: filepath.Join(cfg.Root, networkDir, dir),
-		Log:     log,
+		ConfDir:   cfg.Network.ConfDir,
+		ConfDirOf: confDirOf,
+		BinDirs:   cfg.Network.BinDirs,
+		RootDir:   filepath.Join(cfg.Root, networkDir, dir),
+		Log:       log,
 
 		FormerCacheDir: cfg.Docker.FormerCNICache,
+		Retired:        dir == formerNetworkDir,
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
+		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
 	})
+}
+
+// cniDirOf returns the directory of CNI configurations for pods that name a handler, or "" for the default one.
+func cniDirOf(cfg *config.Daemon, handler string) string {
+	return cfg.Handlers[cmp.Or(handler, cfg.Runtime.DefaultHandler)].CNIConfDir
 }
 
 // openBuiltin opens berth's own bridge. taken reports which addresses other pods have, nil for none.

@@ -1,10 +1,13 @@
 package shape
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Container refuses the config of a container.
@@ -101,6 +104,19 @@ func mount(i int, m *runtimeapi.Mount) error {
 		return invalid("%s %q is not absolute", indexed(i, "host_path"), from)
 	case hasControl(from):
 		return invalid("%s: %q is not an absolute path", indexed(i, "host_path"), from)
+	}
+	return nil
+}
+
+// CheckpointLocation refuses what is not the path of a file. Kind Unsupported for the name of an image.
+func CheckpointLocation(location string) error {
+	switch {
+	case location == "":
+		return invalid("location is empty")
+	case !path.IsAbs(location) && !strings.HasPrefix(location, "."):
+		return fmt.Errorf("location: %q is not the absolute path of a file, and checkpoints are not written as images: %w", location, errs.Unsupported)
+	case path.Clean(location) != location || !path.IsAbs(location) || location == "/" || strings.ContainsRune(location, 0):
+		return invalid("location: %q: want the absolute path of a file, without . and ..", location)
 	}
 	return nil
 }

@@ -3,18 +3,21 @@ package native
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/faultfield"
+	"github.com/berthrun/berth/internal/engine/native/checkpoint"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Start executes the user's program.
@@ -58,6 +61,52 @@ func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxCon
 // ReopenLog switches the container's log to a new file.
 func (e *Engine) ReopenLog(ctx context.Context, id string) error {
 	return e.cfg.Supervisor.ReopenLog(ctx, id)
+}
+
+// Checkpoint implements engine.Checkpointer.
+func (e *Engine) Checkpoint(ctx context.Context, spec *engine.CheckpointSpec) error {
+	if !e.rules().Checkpoints {
+		return fmt.Errorf("checkpoints are off (checkpoint.enabled of the configuration): %w", errs.Unsupported)
+	}
+	oci, err := e.ContainerSpec(ctx, spec.ContainerID, spec.Resources)
+	if err != nil {
+		return err
+	}
+	running, err := e.runningContainer(ctx, spec.ContainerID)
+	if err != nil {
+		return err
+	}
+	pidfd, err := sysproc.OpenPidfd(running.Pid)
+	if err != nil {
+		return fmt.Errorf("its init has ended: %w: %w", err, errs.State)
+	}
+	defer pidfd.Close()
+	// While the supervisor has it as running, the pid is not that of another process.
+	if again, err := e.runningContainer(ctx, spec.ContainerID); err != nil {
+		return err
+	} else if again.Pid != running.Pid {
+		return fmt.Errorf("its init has ended: %w", errs.State)
+	}
+	return checkpoint.Write(ctx, e.criu.Load(), &checkpoint.Container{
+		Pidfd: pidfd, Pid: running.Pid, Spec: oci, Dir: spec.Dir, Location: spec.Location,
+		Config: checkpoint.Config{
+			ID: spec.ContainerID, Name: spec.Name, RootfsImage: spec.ImageID, RootfsImageRef: spec.ImageRef, RootfsImageName: spec.ImageName,
+			Runtime: running.Starter, CreatedAt: spec.CreatedAt,
+		},
+	})
+}
+
+// runningContainer returns what the supervisor says of a running container. Kind State when it does not run.
+func (e *Engine) runningContainer(ctx context.Context, id string) (*supervisor.Container, error) {
+	list, err := e.cfg.Supervisor.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(list, func(c supervisor.Container) bool { return c.ID == id })
+	if at < 0 || list[at].State != supervisor.Running {
+		return nil, fmt.Errorf("it does not run: %w", errs.State)
+	}
+	return &list[at], nil
 }
 
 // Exec runs a command as the container's own process would run: same user,

@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/native/bundle"
+	"github.com/berthrun/berth/internal/engine/native/checkpoint"
 	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/nspool"
 	"github.com/berthrun/berth/internal/engine/native/podinit"
@@ -101,6 +102,10 @@ type Rules struct {
 	// NoImageVolumes leaves the paths that images declare as volumes to the root
 	// filesystem.
 	NoImageVolumes bool
+	// BlockIOClasses is the path of the file of classes of block IO, "" for none. IgnoreNoBlockIO and IgnoreNoRDT
+	// create containers that choose a class also where there are none; see package ioclass.
+	BlockIOClasses               string
+	IgnoreNoBlockIO, IgnoreNoRDT bool
 	// HookDirs are directories of OCI hooks; see package ocihooks.
 	HookDirs []string
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what
@@ -108,6 +113,9 @@ type Rules struct {
 	PodAnnotations, ContainerAnnotations []string
 	// AllowedAnnotations are those of CRI-O's that pods may use; see package request.
 	AllowedAnnotations []string
+	// Checkpoints allows to write containers into archives, with the program CRIU, an absolute path.
+	Checkpoints bool
+	CRIU        string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults
 	Sysctls  map[string]string
@@ -117,8 +125,11 @@ type Rules struct {
 // programs of handlers that it does not know for their features.
 func (e *Engine) SetRules(rules Rules) {
 	e.programs.All(rules.Handlers)
+	if tool := e.criu.Load(); rules.Checkpoints && (tool == nil || tool.Path != rules.CRIU) {
+		e.criu.Store(&checkpoint.Tool{Path: rules.CRIU})
+	}
 	e.inForce.Store(&rules)
-	for _, warning := range append(e.handlerWarnings(&rules), e.hookWarnings(context.Background())...) {
+	for _, warning := range append(e.handlerWarnings(&rules), e.fileWarnings(context.Background())...) {
 		e.log.Warn(warning)
 	}
 }
@@ -154,8 +165,10 @@ const readyNamespaces = 4
 type Engine struct {
 	cfg Config
 	// inForce are the current rules, never nil.
-	inForce     atomic.Pointer[Rules]
-	programs    handler.Prober
+	inForce  atomic.Pointer[Rules]
+	programs handler.Prober
+	// criu is what Rules.CRIU names, nil before the first rules with checkpoints.
+	criu        atomic.Pointer[checkpoint.Tool]
 	log         *slog.Logger
 	tree        *cgroup.Tree
 	host        ocispec.Host
@@ -302,6 +315,7 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 		CgroupDriver: e.cfg.CgroupDriver,
 		Handlers:     e.handlers(),
 		HandlerInfo:  e.handlerInfo(),
+		Checkpoint:   e.checkpointInfo(),
 		Features:     e.features(),
 		HugePages:    e.host.Hugetlb,
 		Warnings:     append(e.hostWarnings(ctx), info.Warnings...),

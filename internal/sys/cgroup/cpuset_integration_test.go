@@ -40,6 +40,12 @@ func TestCpusetsAreInherited(t *testing.T) {
 			}
 		}
 	}
+	if err := (Paths{"cpuset": container}).EndInheritance(); err != nil {
+		t.Error(err)
+	}
+	if flag := string(contentOf(filepath.Join(container, "cgroup.clone_children"))); flag != "0" {
+		t.Errorf("clone_children of a container is %q", flag)
+	}
 	if now := string(contentOf(filepath.Join(mount, "cgroup.clone_children"))); now != root {
 		t.Errorf("clone_children of the hierarchy was %q and is %q", root, now)
 	}

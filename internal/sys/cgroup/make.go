@@ -158,6 +158,19 @@ func (p Paths) InheritCpuset() {
 	}
 }
 
+// EndInheritance has the cgroups that a container makes in its own begin as they do everywhere.
+func (p Paths) EndInheritance() error {
+	dir, ok := p["cpuset"]
+	flag := filepath.Join(dir, "cgroup.clone_children")
+	if !ok || string(contentOf(flag)) != "1" {
+		return nil
+	}
+	if err := os.WriteFile(flag, []byte("0"), 0); err != nil {
+		return fmt.Errorf("cannot set the cpuset of a container: %w", err)
+	}
+	return nil
+}
+
 // inheritCpuset has the cgroups that are made in dir inherit its cpuset, which it gets from those above, up to
 // top, if it has none.
 func inheritCpuset(top, dir string) {

@@ -91,27 +91,6 @@ func Roots() ([]string, error) {
 	return rootsOf(infos), nil
 }
 
-// MountSources returns the name of each mount of a hierarchy of v1, by its mount point. Of two at one place the
-// later one covers.
-func MountSources() (map[string]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("cannot find the cgroup mounts: %w", err)
-	}
-	defer f.Close()
-	infos, err := mountsOf(f)
-	if err != nil {
-		return nil, fmt.Errorf("cannot find the cgroup mounts: %w", err)
-	}
-	sources := map[string]string{}
-	for _, info := range infos {
-		if info.FSType == "cgroup" {
-			sources[info.Mountpoint] = info.Source
-		}
-	}
-	return sources, nil
-}
-
 // mountsOf returns the mounts of cgroups in a mount table. A full node has thousands of others, which are not
 // taken apart.
 func mountsOf(table io.Reader) ([]*mountinfo.Info, error) {

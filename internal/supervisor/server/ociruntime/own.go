@@ -2,7 +2,6 @@ package ociruntime
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -21,8 +20,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/program"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/ownplan"
-	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/sealedexe"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -37,9 +36,8 @@ type ownStarter struct {
 	// refusal is why no container of this host can have berth's init, "" for no reason.
 	refusal string
 	filters *filter.Cache
-	// program is opened for the first container, and sources are found: see cgroup.MountSources.
+	// program is opened for the first container.
 	program func() (*fork.Program, error)
-	sources func() (map[string]string, error)
 }
 
 // ownPlan is the payload of a plan for berth's own init.
@@ -73,11 +71,7 @@ func (o *ownStarter) planOwn(p *Plan, spec *specs.Spec, systemd bool) (reason st
 		return err.Error()
 	}
 	plan := p.payload.(*libcontainerPlan)
-	sources, err := o.sources()
-	if err != nil {
-		return err.Error()
-	}
-	hierarchies, err := hierarchiesOf(p.Cgroups, sources)
+	hierarchies, err := hierarchiesOf(p.Cgroups)
 	if err != nil {
 		return err.Error()
 	}
@@ -124,30 +118,14 @@ func keyringOf(id string, inUserNamespace bool) (name string, access uint32) {
 	return "_ses." + id, userSearch
 }
 
-// openProgram returns this program, for the children that it starts. dir is the state directory.
+// openProgram returns the program of children. dir is the state directory.
 func openProgram(dir string) (*fork.Program, error) {
-	if err := checkStatic(); err != nil {
-		return nil, err
-	}
-	exe, err := sealedexe.Open(dir)
+	exes, err := program.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	program := fork.New(exe, dir)
-	return program, program.Prepare()
-}
-
-// checkStatic refuses a program that needs a loader: a child has no other file than the program.
-func checkStatic() error {
-	program, err := elf.Open("/proc/self/exe")
-	if err != nil {
-		return fmt.Errorf("berth's program cannot be read: %w", err)
-	}
-	defer program.Close()
-	if slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return errors.New("berth's program is not linked statically")
-	}
-	return nil
+	children := fork.New(exes, dir)
+	return children, children.Prepare()
 }
 
 // ownRefusal returns why this host cannot have berth's own init, "" for no reason.
@@ -201,8 +179,7 @@ func missingCalls() string {
 }
 
 // hierarchiesOf returns what a container in these cgroups sees of cgroup v1; nil on v2.
-// sources are the names of the host's mounts.
-func hierarchiesOf(paths cgroup.Paths, sources map[string]string) ([]ownplan.Hierarchy, error) {
+func hierarchiesOf(paths cgroup.Paths) ([]ownplan.Hierarchy, error) {
 	if cgroups.IsCgroup2UnifiedMode() {
 		return nil, nil
 	}
@@ -225,7 +202,7 @@ func hierarchiesOf(paths cgroup.Paths, sources map[string]string) ([]ownplan.Hie
 				return nil, fmt.Errorf("cannot find the cgroup of %s: %w", name, err)
 			}
 		}
-		all = append(all, ownplan.Hierarchy{Name: filepath.Base(m.Mountpoint), Dir: dir, Source: sources[m.Mountpoint]})
+		all = append(all, ownplan.Hierarchy{Name: filepath.Base(m.Mountpoint), Dir: dir})
 	}
 	return all, nil
 }

@@ -63,11 +63,8 @@ func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime
 		program := sync.OnceValues(func() (*fork.Program, error) { return openProgram(root) })
 		refusal, filters := ownRefusal(host), &filter.Cache{}
 		r.starter = &execStarter{
-			starter: &ownStarter{
-				libcontainerStarter: lib, refusal: refusal, filters: filters, program: program,
-				sources: sync.OnceValues(cgroup.MountSources),
-			},
-			own: newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program),
+			starter: &ownStarter{libcontainerStarter: lib, refusal: refusal, filters: filters, program: program},
+			own:     newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program),
 		}
 	}
 	return r, nil

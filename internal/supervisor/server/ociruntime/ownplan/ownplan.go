@@ -24,8 +24,6 @@ type Hierarchy struct {
 	Name string
 	// Dir is the container's cgroup in it, on the host.
 	Dir string
-	// Source is the name of the host's mount.
-	Source string
 }
 
 // Host is what an order needs to know of the host.
@@ -235,13 +233,13 @@ func cgroupMounts(m *configs.Mount, config *configs.Config, host *Host, tree uin
 			out = append(out, bind(own, tree))
 			continue
 		}
+		if config.Namespaces.IsPrivate(configs.NEWCGROUP) && !config.Namespaces.Contains(configs.NEWUSER) {
+			out = append(out, cgroupBind(&h, target, flags|m.Flags&unix.MS_RDONLY))
+			continue
+		}
 		source, data := "cgroup", h.Name
 		if data == "systemd" {
 			source, data = "systemd", "name=systemd"
-		}
-		if h.Source == source && config.Namespaces.IsPrivate(configs.NEWCGROUP) && !config.Namespaces.Contains(configs.NEWUSER) {
-			out = append(out, cgroupBind(&h, target, flags|m.Flags&unix.MS_RDONLY))
-			continue
 		}
 		out = append(out, filesystem(&configs.Mount{
 			Source: source, Destination: target, Flags: flags | m.Flags&unix.MS_RDONLY, Data: data,
@@ -252,6 +250,7 @@ func cgroupMounts(m *configs.Mount, config *configs.Config, host *Host, tree uin
 
 // cgroupBind returns the mount of a hierarchy as a cgroup namespace shows it, by a clone of the host's: the
 // root of the namespace is the container's cgroup. For a new mount the kernel looks at all cgroups of the host.
+// Only the name of the mount is another one.
 func cgroupBind(h *Hierarchy, target string, flags int) order.Mount {
 	return bind(&configs.Mount{Device: "bind", Source: h.Dir, Destination: target, Flags: unix.MS_BIND | flags}, unix.MS_PRIVATE)
 }

@@ -1,0 +1,294 @@
+package checkpoint
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
+)
+
+// program writes a program in the place of CRIU.
+func program(t *testing.T, script string) *Tool {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "criu")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return &Tool{Path: path}
+}
+
+func TestFacts(t *testing.T) {
+	const answers = `case $1 in
+--version) echo "Version: 4.2"; echo "GitID: v4.2";;
+--help) echo "  --network-lock METHOD  network locking method; iptables, nftables or skip";;
+check) %s;;
+esac
+`
+	good := program(t, fmt.Sprintf(answers, "echo Looks good."))
+	facts, err := good.Now(t.Context())
+	if want := (Facts{Version: "4.2", KeepsNetwork: true}); err != nil || facts != want || good.Last() != want {
+		t.Errorf("a good program: %+v, %v, then %+v", facts, err, good.Last())
+	}
+	bad := program(t, fmt.Sprintf(answers, `echo "Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"; echo "Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds" >&2; exit 1`))
+	_, err = bad.Now(t.Context())
+	const want = "criu check: vdso: Unexpected rt vDSO area bounds"
+	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), bad.Path+") cannot be used: "+want+": ") || bad.Last().Fault != want {
+		t.Errorf("a program that does not work: %v, then %+v", err, bad.Last())
+	}
+	missing := &Tool{Path: "/no/such/criu"}
+	if _, err := missing.Now(t.Context()); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "checkpoint.criu") {
+		t.Errorf("no program: %v", err)
+	}
+	// It is asked again when it could not be used, and when its file changes.
+	if err := os.Rename(good.Path, bad.Path); err != nil {
+		t.Fatal(err)
+	}
+	if facts, err := bad.Now(t.Context()); err != nil || facts.Version != "4.2" {
+		t.Errorf("after a repair: %+v, %v", facts, err)
+	}
+}
+
+// dumper is a program that behaves as `criu dump`: it runs the script while the processes are stopped.
+const dumper = `while [ $# -gt 0 ]; do [ "$1" = --action-script ] && script=$2; shift; done
+echo dumped > images/pages-1.img; echo statistics > stats-dump
+CRTOOLS_SCRIPT_ACTION=pre-dump "$script" || exit 3
+CRTOOLS_SCRIPT_ACTION=post-dump "$script" || exit 4
+echo resumed > resumed
+`
+
+func newDump(t *testing.T, tool *Tool) *dump {
+	t.Helper()
+	d := &dump{dir: filepath.Join(t.TempDir(), "work"), path: tool.Path}
+	if err := d.make(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *dump) has(name string) bool {
+	_, err := os.Lstat(d.at(name))
+	return err == nil
+}
+
+func TestRunWaitsForTheDifference(t *testing.T) {
+	d := newDump(t, program(t, dumper))
+	calls := 0
+	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, func() error {
+		calls++
+		if d.has("resumed") || !d.has("images/pages-1.img") {
+			t.Error("the processes are not stopped, or not written")
+		}
+		return nil
+	}); err != nil || calls != 1 || !d.has("resumed") {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+}
+
+// TestRunEndsCRIU: when the changes cannot be written, or time is over, CRIU is killed, and nothing of it is left.
+func TestRunEndsCRIU(t *testing.T) {
+	broken := errors.New("disk on fire")
+	d := newDump(t, program(t, dumper))
+	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, func() error { return broken }); !errors.Is(err, broken) || d.has("resumed") {
+		t.Errorf("a difference that fails: %v", err)
+	}
+
+	d = newDump(t, program(t, "echo $$ > began; sleep 1000 & wait\n"))
+	late := errors.New("it took too long")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- d.run(ctx, []string{"dump"}, func() error { t.Error("nothing is stopped"); return nil })
+	}()
+	for !d.has("began") {
+		time.Sleep(time.Millisecond)
+	}
+	cancel(late)
+	if err := <-done; !errors.Is(err, late) || !strings.Contains(err.Error(), "the container goes on") {
+		t.Errorf("a program that hangs: %v", err)
+	}
+
+	d = newDump(t, program(t, `echo "(00.1) Error (criu/tty.c:1): tty: Found dangling tty" > dump.log; exit 1`+"\n"))
+	if err := d.run(t.Context(), []string{"dump"}, nil); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "tty: Found dangling tty") {
+		t.Errorf("a program that refuses: %v", err)
+	}
+	d = newDump(t, program(t, "exit 0\n"))
+	if err := d.run(t.Context(), []string{"dump"}, nil); err == nil {
+		t.Error("a program that does nothing has succeeded")
+	}
+}
+
+func TestExternalMounts(t *testing.T) {
+	requested := []specs.Mount{
+		{Destination: "/proc", Type: "proc"},
+		{Destination: "/dev", Type: "tmpfs"},
+		{Destination: "/dev/shm", Type: "bind", Options: []string{"rbind"}},
+		{Destination: "/data", Type: "none", Options: []string{"rbind", "ro"}},
+		{Destination: "/data/tmp/", Type: "tmpfs"},
+	}
+	for at, want := range map[string]bool{
+		"tmpfs /dev": false, "tmpfs /dev/shm": true, "proc /proc/sys": false, "cgroup /sys/fs/cgroup/cpu": true, "ext4 /x": true,
+		"tmpfs /data": true, "tmpfs /data/below": true, "tmpfs /data/tmp": false, "tmpfs /database": false, "devtmpfs /proc/kcore": true,
+	} {
+		kind, point, _ := strings.Cut(at, " ")
+		if got := isExternal(&mountinfo.Info{FSType: kind, Mountpoint: point}, requested); got != want {
+			t.Errorf("%s: %v", at, got)
+		}
+	}
+}
+
+// TestDifference: the changes of an overlay are in the archive with owners, modes and attributes; links are not followed,
+// and what is deleted is in the list.
+func TestDifference(t *testing.T) {
+	require.Root(t)
+	upper, host := t.TempDir(), t.TempDir()
+	at := func(name string) string { return filepath.Join(upper, name) }
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(host, "secret"), []byte("of the host"), 0o600),
+		os.Mkdir(at("etc"), 0o751), os.WriteFile(at("etc/new"), []byte("text"), 0o640), os.Chown(at("etc/new"), 12, 34),
+		unix.Setxattr(at("etc/new"), "user.berth", []byte("a\x00b"), 0), os.Chmod(at("etc/new"), 0o4755|os.ModeSetuid),
+		os.Link(at("etc/new"), at("etc/second")), os.Symlink(host, at("etc/out")), os.Symlink("/etc/passwd", at("etc/passwd")),
+		unix.Mknod(at("gone"), unix.S_IFCHR, 0), unix.Mknod(at("fifo"), unix.S_IFIFO|0o600, 0), unix.Mknod(at("null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))),
+		os.Mkdir(at("replaced"), 0o700), unix.Setxattr(at("replaced"), opaqueAttribute, []byte("y"), 0), os.WriteFile(at("replaced/only"), nil, 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	d := newDump(t, &Tool{})
+	if err := d.writeDifference(t.Context(), upper); err != nil {
+		t.Fatal(err)
+	}
+	var deleted []string
+	if data, err := os.ReadFile(d.at(deletedEntry)); err != nil || json.Unmarshal(data, &deleted) != nil || !slices.Equal(deleted, []string{"/gone", "/replaced"}) {
+		t.Errorf("deleted: %q, %v", deleted, err)
+	}
+	found := entries(t, d.at(diffEntry))
+	want := []string{"etc/", "etc/new", "etc/out", "etc/passwd", "etc/second", "fifo", "null", "replaced/", "replaced/only"}
+	if names := sortedNames(found); !slices.Equal(names, want) {
+		t.Fatalf("the archive has %q", names)
+	}
+	if f := found["etc/new"]; f.text != "text" || f.Uid != 12 || f.Gid != 34 || f.Mode != 0o4755 || f.PAXRecords["SCHILY.xattr.user.berth"] != "a\x00b" {
+		t.Errorf("a file: %+v", f)
+	}
+	if f := found["etc/second"]; f.Typeflag != tar.TypeLink || f.Linkname != "etc/new" {
+		t.Errorf("its second name: %+v", f)
+	}
+	if f := found["etc/out"]; f.Typeflag != tar.TypeSymlink || f.Linkname != host {
+		t.Errorf("a link: %+v", f)
+	}
+	if f := found["null"]; f.Typeflag != tar.TypeChar || f.Devmajor != 1 || f.Devminor != 3 {
+		t.Errorf("a device: %+v", f)
+	}
+	if f := found["replaced/"]; f.PAXRecords[paxPrefix+opaqueAttribute] != "" {
+		t.Errorf("a directory that replaces another: %+v", f)
+	}
+
+	if err := unix.Setxattr(at("etc"), overlayPrefix+"redirect", []byte("/usr"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := newDump(t, &Tool{}).writeDifference(t.Context(), upper); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "etc") {
+		t.Errorf("a directory whose content is elsewhere: %v", err)
+	}
+}
+
+type entry struct {
+	*tar.Header
+	text string
+}
+
+func entries(t *testing.T, path string) map[string]entry {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	found := map[string]entry{}
+	for r := tar.NewReader(f); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[header.Name] = entry{header, string(text)}
+	}
+}
+
+func sortedNames(found map[string]entry) []string {
+	names := make([]string, 0, len(found))
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestArchiveReplacesNothing: an archive appears whole, for root alone, and never in the place of another file, or through a
+// link.
+func TestArchiveReplacesNothing(t *testing.T) {
+	dir := t.TempDir()
+	location, other := filepath.Join(dir, "c.tar"), filepath.Join(dir, "other")
+	a, err := newArchive(location)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.add(t.Context(), "x", 4, strings.NewReader("text")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(location); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is there before it is whole: %v", err)
+	}
+	if err := errors.Join(a.publish(), a.discard()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(location); err != nil || info.Mode() != 0o600 || entries(t, location)["x"].text != "text" {
+		t.Errorf("the archive: %v, %v", info, err)
+	}
+	if err := os.Symlink(other, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, taken := range []string{location, filepath.Join(dir, "link")} {
+		if _, err := newArchive(taken); !errors.Is(err, errs.Exists) {
+			t.Errorf("%s: %v", taken, err)
+		}
+	}
+	if _, err := newArchive(filepath.Join(dir, "no", "c.tar")); !errors.Is(err, errs.Invalid) {
+		t.Errorf("no directory: %v", err)
+	}
+	// Another file appears meanwhile.
+	late := filepath.Join(dir, "late.tar")
+	if a, err = newArchive(late); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(other, late); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.publish(); !errors.Is(err, errs.Exists) {
+		t.Errorf("a file has appeared: %v", err)
+	}
+	if err := a.discard(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 3 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -1,0 +1,189 @@
+//go:build integration
+
+package integration
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+)
+
+// counting writes a number that it has in memory into its log and a file, and has removed a file of its image.
+const counting = "rm -r /bin/true; echo new > /new; i=0; while :; do i=$((i+1)); echo $i > /count; echo $i; sleep 0.05; done"
+
+// TestCheckpoint: a container that counts in its memory is written into an archive and goes on counting.
+func TestCheckpoint(t *testing.T) {
+	criu, runc := require.CRIU(t), require.Binary(t, "runc")
+	f := newFields(t, harness.Options{Config: fmt.Sprintf("[checkpoint]\nenabled = true\ncriu = %q\n[handlers.runc]\nkind = \"oci\"\npath = %q\n", criu, runc)}, nil)
+	b := f.Berth
+	b.NeedsPart(t, harness.Supervisors)
+	b.Await("berth info shows CRIU", func() bool {
+		info := b.MustCLI("info", "--endpoint", "unix://"+b.Socket)
+		return strings.Contains(info, "checkpoint:") && strings.Contains(info, criu) && !strings.Contains(info, "not known yet")
+	})
+	for _, handler := range []string{"", "runc"} {
+		t.Run("handler "+handler, func(t *testing.T) {
+			pod := runHandler(b, handler, counting)
+			defer b.RemovePod(pod.Sandbox)
+			location := filepath.Join(t.TempDir(), "archive.tar")
+			request := &runtimeapi.CheckpointContainerRequest{ContainerId: pod.Container[:20], Location: location, Timeout: 60}
+			if _, err := b.Runtime.CheckpointContainer(b.Ctx(), request); err != nil {
+				t.Fatal(err)
+			}
+			before := count(t, pod.LogFile)
+			b.Await("the container goes on", func() bool { return count(t, pod.LogFile) > before })
+			if _, err := b.Runtime.CheckpointContainer(b.Ctx(), request); !strings.Contains(fmt.Sprint(err), "a file is there") {
+				t.Errorf("a second checkpoint to the same place: %v", err)
+			}
+			request.Location = filepath.Join(filepath.Dir(location), "second.tar")
+			if _, err := b.Runtime.CheckpointContainer(b.Ctx(), request); err != nil {
+				t.Errorf("a second checkpoint: %v", err)
+			}
+			if left, err := os.ReadDir(filepath.Dir(location)); err != nil || len(left) != 2 {
+				t.Errorf("beside the archives: %v, %v", left, err)
+			}
+			checkArchive(t, location, pod.Container)
+		})
+	}
+}
+
+// count is the last number in a log.
+func count(t *testing.T, log string) int {
+	t.Helper()
+	lines, err := harness.LogLines(log)
+	if err != nil || len(lines) == 0 {
+		t.Fatalf("log %s: %d lines, %v", log, len(lines), err)
+	}
+	n, err := strconv.Atoi(lines[len(lines)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// checkArchive checks what is in an archive, and who can read it.
+func checkArchive(t *testing.T, location, id string) {
+	t.Helper()
+	info, err := os.Stat(location)
+	if err != nil || info.Mode() != 0o600 {
+		t.Fatalf("the archive: %v, %v", info, err)
+	}
+	dir := unpackTar(t, location)
+	read := func(name string, into any) {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil {
+			err = json.Unmarshal(data, into)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	var config struct{ ID, Name, RootfsImageName, CheckpointedTime string }
+	var deleted []string
+	read("config.dump", &config)
+	read("deleted.files", &deleted)
+	if config.ID != id || config.Name != "c" || config.RootfsImageName == "" || config.CheckpointedTime == "" || !slices.Contains(deleted, "/bin/true") {
+		t.Errorf("config.dump %+v, deleted.files %q", config, deleted)
+	}
+	for _, name := range []string{"dump.log", "stats-dump", "checkpoint/inventory.img", "checkpoint/descriptors.json"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	changes := unpackTar(t, filepath.Join(dir, "rootfs-diff.tar"))
+	if text, err := os.ReadFile(filepath.Join(changes, "new")); err != nil || string(text) != "new\n" {
+		t.Errorf("a new file of the container: %q, %v", text, err)
+	}
+}
+
+// unpackTar unpacks the directories and regular files of an archive, and returns where.
+func unpackTar(t *testing.T, path string) string {
+	t.Helper()
+	dir := t.TempDir()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for r := tar.NewReader(f); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return dir
+		}
+		switch {
+		case err != nil:
+		case header.Typeflag == tar.TypeDir:
+			err = root.MkdirAll(strings.TrimSuffix(header.Name, "/"), 0o755)
+		case header.Typeflag == tar.TypeReg:
+			var out *os.File
+			if out, err = root.Create(header.Name); err == nil {
+				_, err = io.Copy(out, r)
+				out.Close()
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCheckpointIsRefused: requests that cannot be honoured are refused with the reason, and make nothing. An image or a path that
+// other runtimes restore is never run.
+func TestCheckpointIsRefused(t *testing.T) {
+	f := newFields(t, harness.Options{Config: "[checkpoint]\nenabled = true\ncriu = '/no/such/criu'\n"}, nil)
+	b := f.Berth
+	b.NeedsPart(t, harness.Supervisors)
+	pod := b.RunPod("counts", "sleep 1000")
+	dir := t.TempDir()
+	if info := b.MustCLI("info", "--endpoint", "unix://"+b.Socket); !strings.Contains(info, "/no/such/criu: no such file") {
+		t.Errorf("berth info does not say why: %s", info)
+	}
+	for _, c := range []struct {
+		container, location string
+		timeout             int64
+		code                codes.Code
+		words               []string
+	}{
+		{pod.Container, filepath.Join(dir, "c.tar"), 0, codes.Unimplemented, []string{"/no/such/criu", "checkpoint.criu"}},
+		{"", filepath.Join(dir, "c.tar"), 0, codes.InvalidArgument, []string{"container_id"}},
+		{"missing", filepath.Join(dir, "c.tar"), 0, codes.NotFound, []string{"missing"}},
+		{pod.Container, "", 0, codes.InvalidArgument, []string{"location"}},
+		{pod.Container, filepath.Join(dir, "x") + "/../c.tar", 0, codes.InvalidArgument, []string{"location", "without"}},
+		{pod.Container, "./c.tar", 0, codes.InvalidArgument, []string{"location", "absolute"}},
+		{pod.Container, "registry.example/checkpoint:1", 0, codes.Unimplemented, []string{"location", "not written as images"}},
+		{pod.Container, filepath.Join(dir, "c.tar"), -1, codes.InvalidArgument, []string{"timeout"}},
+	} {
+		_, err := b.Runtime.CheckpointContainer(b.Ctx(), &runtimeapi.CheckpointContainerRequest{ContainerId: c.container, Location: c.location, Timeout: c.timeout})
+		checkRefusal(t, err, c.code, c.words)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	config := b.Container("restored", "exit 0")
+	config.Image.Image = filepath.Join(dir, "c.tar")
+	_, err := b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod.Sandbox, Config: config, SandboxConfig: pod.Config})
+	checkRefusal(t, err, codes.Unimplemented, []string{"config.image.image", "checkpoints are not restored"})
+	f.reload(t, "[checkpoint]\nenabled = false\n", "checkpoint")
+	_, err = b.Runtime.CheckpointContainer(b.Ctx(), &runtimeapi.CheckpointContainerRequest{ContainerId: pod.Container, Location: filepath.Join(dir, "c.tar")})
+	checkRefusal(t, err, codes.Unimplemented, []string{"checkpoint.enabled"})
+}
