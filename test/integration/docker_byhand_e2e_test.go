@@ -22,6 +22,9 @@ func TestContainersByHandUnseen(t *testing.T) {
 		b.KillDaemon()
 		h.remove(pod.Container)
 		b.StartDaemon()
+		if got := b.Status(pod.Container).GetState(); got != runtimeapi.ContainerState_CONTAINER_EXITED {
+			t.Errorf("the first answer of the next berth: %v", got)
+		}
 		h.expect(pod, 255, "Unknown")
 	})
 	t.Run("restart while berth is down", func(t *testing.T) {

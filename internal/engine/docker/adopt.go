@@ -89,7 +89,11 @@ func (e *Engine) Former(ctx context.Context) (*engine.Former, error) {
 	former.Sandboxes = slices.DeleteFunc(former.Sandboxes, func(sb *engine.FormerSandbox) bool { return broken[sb.ID] })
 	former.Containers = slices.DeleteFunc(former.Containers, func(c *engine.FormerContainer) bool { return broken[c.SandboxID] })
 	for _, sandbox := range former.Sandboxes {
-		legacy.Join(sandbox, former.Containers)
+		legacy.Join(sandbox, former.Containers) // only they show whether they share a PID namespace
+		pause := pauseContainer{EngineID: sandbox.ID, SharesPIDs: sharesPIDs(sandbox.Config)}
+		if sandbox.Sandbox.Backend, err = engine.EncodeBackend(pause); err != nil {
+			return nil, err
+		}
 	}
 	return former, nil
 }
@@ -172,8 +176,7 @@ func (e *Engine) formerSandbox(got *container.InspectResponse) (*engine.FormerSa
 	if sandbox.Running && !request.HostNetwork(sandbox.Config) {
 		sandbox.Sandbox.NetNS = e.sandboxPaths(got.ID).netns
 	}
-	sandbox.Sandbox.Backend, err = engine.EncodeBackend(pauseContainer{EngineID: got.ID, SharesPIDs: sharesPIDs(sandbox.Config)})
-	return sandbox, err
+	return sandbox, nil
 }
 
 // AdoptSandbox implements engine.Adopter.
