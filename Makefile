@@ -18,6 +18,8 @@ LDFLAGS := -s -w -X $(PKG)/internal/version.Version=$(VERSION) -X $(PKG)/interna
 # The supervisor carries libcontainer: cgo, libseccomp, and no CRIU. It is static,
 # so that a container's init does not page in a dynamic loader's work.
 SUPERVISOR_TAGS := seccomp netgo osusergo runc_nocriu
+# The program of its children is embedded in it.
+CHILD           := internal/supervisor/ownstart/program
 DAEMON_TAGS     := netgo osusergo nri_no_wasm
 TEST_TAGS       := $(SUPERVISOR_TAGS)
 # Packages with tests on real parts; all others have run in unit.
@@ -27,7 +29,7 @@ INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integratio
 LONG_FILES      = $(shell grep -rl --include='*_test.go' '^//go:build integration && e2e' internal test | sed 's,^,./,')
 LONG_TESTS      = $(shell grep -ho '^func Test[A-Za-z0-9]*' $(LONG_FILES) | cut -c6- | paste -sd '|')
 
-# Tests that hold over any OCI runtime that BERTH_HANDLER names.
+# Tests that hold over any OCI runtime or shim that BERTH_HANDLER names.
 HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdoption$$|TestExitsWithout|TestExec$$|TestExecRuns|TestExecAcross|TestExecTerminal|TestTerminal|TestSignals|TestLifecycle|TestAttach|TestUpdate|TestOOMKill|TestCancelled|TestCrash$$|TestRPC$$|TestExecSync|TestFieldsOf|TestStreaming|TestLeak|TestStop
 
 export GOFLAGS := -mod=readonly -buildvcs=false
@@ -37,7 +39,9 @@ export GOFLAGS := -mod=readonly -buildvcs=false
 build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
-	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS)" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o bin/berth-supervisor ./cmd/berth-supervisor
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CHILD)/berth-init ./cmd/berth-init
+	CGO_ENABLED=1 go build -trimpath -tags "netgo osusergo" -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CHILD)/berth-enter ./cmd/berth-init
+	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS) berth_init" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o bin/berth-supervisor ./cmd/berth-supervisor
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
 	./bin/hello image bin/hello-image.tar
 
@@ -92,7 +96,7 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	./test/kube/conformance.sh out/conformance
 	KUBEADM=$(CURDIR)/out/kube/kubeadm BERTH_REQUIRE=env:KUBEADM go test -tags "$(TEST_TAGS)" -count=1 ./internal/provision/kubeadmconf
 	BERTH_ENGINE=docker BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 2h -run "$$(go run ./test/coverage -docker-tests)" -v ./test/integration
-	BERTH_HANDLER=$$(command -v runc) BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 1h -p 1 -run '^($(HANDLER_TESTS))' ./internal/supervisor/server ./test/integration
+	for handler in runc containerd-shim-runc-v2; do BERTH_HANDLER=$$(command -v $$handler) BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 1h -p 1 -run '^($(HANDLER_TESTS))' ./internal/supervisor/server ./test/integration || exit; done
 	BERTH_BIN=$(CURDIR)/bin go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 2h -p 1 -run '^($(LONG_TESTS))$$' -v $(sort $(dir $(LONG_FILES)))
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 4h -p 1 -v ./test/e2e/...
 

@@ -1,7 +1,7 @@
 // Command berth-supervisor is the parent of containers, and what their inits
 // start from. Its roles: "keep" (the keeper), "serve" (the supervisor, started by
 // the keeper), "selftest", "version", "init", which libcontainer executes,
-// "launch", which runs the OCI runtime of a handler, "hold", which namespaces belong to while they are made, "filter", which compiles a seccomp
+// "launch", which runs the OCI runtime of a handler, "shim-relay", which passes streams on to a shim, "hold", which namespaces belong to while they are made, "filter", which compiles a seccomp
 // profile, and "pod-init", pid 1 of a PID namespace that a pod's containers share, which begins
 // before main. So do the roles of package child, which become processes of containers.
 package main
@@ -26,6 +26,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server"
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/relay"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/version"
 )
@@ -75,6 +76,11 @@ func run(args []string) error {
 			return errors.New("usage: berth-supervisor launch ORDER")
 		}
 		return launch.Run(args[1])
+	case relay.Role:
+		if len(args) != 2 {
+			return errors.New("usage: berth-supervisor shim-relay ORDER")
+		}
+		return relay.Run(args[1])
 	case "selftest":
 		return selftest.Run()
 	case "version", "--version":

@@ -13,11 +13,13 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// Server serves the service's calls. Both fields are required.
+// Server serves the service's calls. Images and Jobs are required.
 type Server struct {
 	Images Images
 	// Jobs returns the running jobs, the oldest first.
 	Jobs func() []Job
+	// Plugins is nil for a network that has no CNI plugins.
+	Plugins Plugins
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -31,7 +33,7 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs})
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, plugins: s.Plugins})
 	refuseV1(to)
 }
 
@@ -39,8 +41,9 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 type handlers struct {
 	berthpb.UnsafeBerthServer // a call that the service gains must be implemented here
 
-	images Images
-	jobs   func() []Job
+	images  Images
+	jobs    func() []Job
+	plugins Plugins
 }
 
 // ListJobs implements berthpb.BerthServer.

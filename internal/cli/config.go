@@ -1,11 +1,17 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/engine/basespec"
+	"github.com/berthrun/berth/internal/engine/ioclass"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
 )
 
@@ -27,20 +33,13 @@ func newConfig() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use:   "check FILE",
+			Use:   "check [FILE]",
 			Short: "Check a configuration file, and report every fault",
-			Args:  cobra.ExactArgs(1),
+			Long: "check reads FILE as `berth serve --config FILE` does, and reports every fault. Without FILE it reads\n" +
+				unitConfigFile + ", the file of berth.service. Keys that have no effect with the engine are a warning.",
+			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				cfg, err := config.LoadDaemon(args[0], nil)
-				if err != nil {
-					return err
-				}
-				_, faults := new(ocihooks.Reader).Read(cfg.Runtime.HookDirs)
-				if err := ocihooks.Join(faults); err != nil {
-					return fmt.Errorf("runtime.hooks_dirs: %w", err)
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", args[0])
-				return nil
+				return checkConfig(cmd, append(args, unitConfigFile)[0])
 			},
 		},
 		newConfigDump(),
@@ -56,6 +55,45 @@ func newConfig() *cobra.Command {
 		},
 	)
 	return cmd
+}
+
+// unitConfigFile is the configuration that berth.service names.
+const unitConfigFile = "/etc/berth/berth.toml"
+
+// checkConfig reports the faults of a configuration file as an error, and prints what else the daemon
+// would warn of.
+func checkConfig(cmd *cobra.Command, file string) error {
+	cfg, err := config.LoadDaemon(file, nil)
+	if err != nil {
+		return err
+	}
+	if err := checkFiles(cfg); err != nil {
+		return err
+	}
+	if warning := daemon.UnusedWarning(cfg); warning != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
+	return nil
+}
+
+// checkFiles returns the faults of the files that a configuration names, as far as they are on this machine.
+func checkFiles(cfg *config.Daemon) error {
+	faults := []error{checkHooks("runtime.hooks_dirs", cfg.Runtime.HookDirs), ioclass.CheckBlockIO(cfg.Runtime.BlockIOFile)}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Handlers)) {
+		h := cfg.Handlers[name]
+		_, err := basespec.Read(name, h.BaseSpec)
+		faults = append(faults, checkHooks("handlers."+name+".hooks_dirs", h.HookDirs), err)
+	}
+	return errors.Join(faults...)
+}
+
+func checkHooks(key string, dirs []string) error {
+	_, faults := new(ocihooks.Reader).Read(dirs)
+	if err := ocihooks.Join(faults); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
 }
 
 func newConfigDump() *cobra.Command {

@@ -66,6 +66,8 @@ func printInfo(w io.Writer, endpoint string, version *runtimeapi.VersionResponse
 		state := "yes"
 		if !c.Status {
 			state = fmt.Sprintf("no: %s: %s", c.Reason, c.Message)
+		} else if c.Message != "" {
+			state = fmt.Sprintf("yes; %s: %s", c.Reason, c.Message)
 		}
 		rows = append(rows, []string{c.Type + ":", state})
 	}

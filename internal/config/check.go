@@ -74,6 +74,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 			report(key, "%v: want at least 1s", time.Duration(duration))
 		}
 	}
+	if d.Network.StatusGrace < 0 {
+		report("network.status_grace_period", "%v: want 0s or more", time.Duration(d.Network.StatusGrace))
+	}
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
 			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
@@ -93,6 +96,8 @@ func (d *Docker) checkEndpoint(report func(key, format string, args ...any)) {
 	case scheme != "unix":
 		report(key, "%q: want the unix socket of the engine (unix:///ABSOLUTE/PATH): the engine must be on this host, "+
 			"since berth enters the namespaces of its containers and reads their cgroups", d.Endpoint)
+	case path == "":
+		report(key, "%q: it has no path; want unix:///ABSOLUTE/PATH, such as unix:///var/run/docker.sock", d.Endpoint)
 	case !filepath.IsAbs(path):
 		report(key, "%q: want unix:///ABSOLUTE/PATH, such as unix:///%s", d.Endpoint, path)
 	case len(path) > 107:
@@ -119,9 +124,10 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	}
 	for key, file := range map[string]string{
 		"runtime.seccomp_profile": r.SeccompProfile, "runtime.privileged_seccomp_profile": r.SeccompPrivileged,
+		"runtime.blockio_config_file": r.BlockIOFile,
 	} {
 		if file != "" && !filepath.IsAbs(file) {
-			report(key, "%q: want the absolute path of a profile", file)
+			report(key, "%q: want an absolute path", file)
 		}
 	}
 	if err := check.ProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {

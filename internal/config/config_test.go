@@ -96,6 +96,7 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[jobs]\ntotal_timeout = '1m'":                                    "jobs.total_timeout: ",
 		"[docker]\nendpoint = '/run/docker.sock'":                         "docker.endpoint: \"/run/docker.sock\": it has no scheme; want unix:///run/docker.sock",
 		"[docker]\nendpoint = 'unix://run/docker.sock'":                   "docker.endpoint: \"unix://run/docker.sock\": want unix:///ABSOLUTE/PATH, such as unix:///run/docker.sock",
+		"[docker]\nendpoint = 'unix://'":                                  "docker.endpoint: \"unix://\": it has no path; want unix:///ABSOLUTE/PATH, such as unix:///var/run/docker.sock",
 		"[docker]\nendpoint = 'docker.sock'":                              "docker.endpoint: \"docker.sock\": want unix:///ABSOLUTE/PATH",
 		"[docker]\nendpoint = ''":                                         "docker.endpoint: \"\": want unix:///ABSOLUTE/PATH",
 		"[docker]\nendpoint = 'unix:///" + strings.Repeat("s", 107) + "'": "docker.endpoint: ",

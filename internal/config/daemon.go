@@ -50,17 +50,18 @@ type Log struct {
 
 // Network is the network of pods.
 type Network struct {
-	Mode      string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge; kubenet is that bridge with the name cbr0 unless bridge names another, and with the node's pod CIDR, which the kubelet sends, unless subnets has some." oneof:"cni builtin kubenet" flag:"network"`
-	ConfDir   string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
-	BinDirs   []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
-	HostPorts string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
-	Bridge    string   `toml:"bridge" help:"Name of the bridge (modes builtin and kubenet). Empty: from the instance, or cbr0 (kubenet)."`
-	Hairpin   string   `toml:"hairpin" help:"How a pod reaches itself through a service or a host port where the host filters bridged traffic (modes builtin and kubenet). auto is hairpin-veth: the ports of the bridge are in hairpin mode. promiscuous-bridge: the bridge is promiscuous as well, and the host drops the copies that it would send to pods. none: a pod does not reach itself. It applies to running pods, too. In mode cni the plugins decide; promiscuous-bridge is a warning there." oneof:"auto none hairpin-veth promiscuous-bridge"`
-	Subnets   []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
-	Await     bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
-	Cluster   []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
-	MTU       int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
-	NetNSDir  string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
+	Mode        string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge; kubenet is that bridge with the name cbr0 unless bridge names another, and with the node's pod CIDR, which the kubelet sends, unless subnets has some." oneof:"cni builtin kubenet" flag:"network"`
+	ConfDir     string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
+	BinDirs     []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
+	StatusGrace Duration `toml:"status_grace_period" help:"How long the node stays ready when the CNI plugins, which could serve before, report in STATUS that they cannot, or are not installed any more (mode cni). 0: it is not ready at once."`
+	HostPorts   string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
+	Bridge      string   `toml:"bridge" help:"Name of the bridge (modes builtin and kubenet). Empty: from the instance, or cbr0 (kubenet)."`
+	Hairpin     string   `toml:"hairpin" help:"How a pod reaches itself through a service or a host port where the host filters bridged traffic (modes builtin and kubenet). auto is hairpin-veth: the ports of the bridge are in hairpin mode. promiscuous-bridge: the bridge is promiscuous as well, and the host drops the copies that it would send to pods. none: a pod does not reach itself. It applies to running pods, too. In mode cni the plugins decide; promiscuous-bridge is a warning there." oneof:"auto none hairpin-veth promiscuous-bridge"`
+	Subnets     []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
+	Await       bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
+	Cluster     []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
+	MTU         int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
+	NetNSDir    string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
 
 // Docker is the Docker Engine.
@@ -94,6 +95,9 @@ type Runtime struct {
 
 	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes" engine:"native"`
 	HookDirs              []string `toml:"hooks_dirs" help:"Directories of OCI hooks in the format of CRI-O and podman; of two files with one name the one in the later directory counts. Empty: no hooks but those of CDI and NRI. See hooks.md." reload:"yes" engine:"native"`
+	BlockIOFile           string   `toml:"blockio_config_file" help:"Path of a file of classes of block IO, in the format of containerd and CRI-O. Pods choose one by the annotation blockio.resources.beta.kubernetes.io/pod or .../container.NAME. It is read for each such container. Empty: there are no classes." reload:"yes" engine:"native"`
+	IgnoreNoBlockIO       bool     `toml:"ignore_blockio_not_enabled_errors" help:"Without blockio_config_file, a container that chooses a class is created without it. false: it is refused." reload:"yes" engine:"native"`
+	IgnoreNoRDT           bool     `toml:"ignore_rdt_not_enabled_errors" help:"Where resctrl is not mounted at /sys/fs/resctrl, a container that chooses a class of RDT (annotation rdt.resources.beta.kubernetes.io/pod or .../container.NAME) is created without it. false: it is refused." reload:"yes" engine:"native"`
 	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container requests belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
 	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
 	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes" engine:"native"`
@@ -215,14 +219,15 @@ func DefaultDaemon() *Daemon {
 		State:  DefaultState,
 		Log:    Log{Level: "info", Format: "auto"},
 		Network: Network{
-			Mode:      "cni",
-			HostPorts: "refuse",
-			Hairpin:   "auto",
-			ConfDir:   "/etc/cni/net.d",
-			BinDirs:   []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
-			Subnets:   []string{},
-			Cluster:   []string{},
-			NetNSDir:  "/run/netns",
+			Mode:        "cni",
+			HostPorts:   "refuse",
+			StatusGrace: Duration(10 * time.Second),
+			Hairpin:     "auto",
+			ConfDir:     "/etc/cni/net.d",
+			BinDirs:     []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
+			Subnets:     []string{},
+			Cluster:     []string{},
+			NetNSDir:    "/run/netns",
 		},
 		Docker: Docker{
 			Endpoint: "unix:///var/run/docker.sock", Timeout: Duration(2 * time.Minute),

@@ -9,19 +9,27 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berthrun/berth/internal/supervisor/shimoptions"
 )
 
 // Handler is a runtime handler. A key that is not there (nil) has the value that [runtime] has.
 type Handler struct {
-	Kind string   `toml:"kind" help:"What runs the containers. builtin is berth itself; oci is an OCI runtime's program, such as runc, crun or youki, which berth's supervisor runs. Required." oneof:"builtin oci"`
-	Path string   `toml:"path" help:"Absolute path of the program (kind oci). Without the file, pods of the handler fail, and berth warns of it."`
-	Args []string `toml:"args" help:"Arguments of the program, before those that berth adds (kind oci)."`
-	Root string   `toml:"root" help:"Directory in which the program keeps the state of its containers (kind oci). No other use of the program may share it. Empty: handlers/NAME in the directory state."`
+	Kind    string   `toml:"kind" help:"What runs the containers. builtin is berth itself; oci is an OCI runtime's program, such as runc, crun or youki, which berth's supervisor runs; shim is a shim of containerd, which the supervisor starts for each pod. Required." oneof:"builtin oci shim"`
+	Path    string   `toml:"path" help:"Absolute path of the program (kinds oci and shim). For kind shim also a runtime's type such as io.containerd.runc.v2, whose program is in PATH. Without the file, pods of the handler fail, and berth warns of it."`
+	Args    []string `toml:"args" help:"Arguments of the program, before those that berth adds (kind oci)."`
+	Options []string `toml:"options" help:"Options of the shim, each Name=value (kind shim), with containerd's names: BinaryName and others of containerd-shim-runc-v2; TypeUrl, ConfigPath, ConfigBody of other shims."`
+	Root    string   `toml:"root" help:"Directory in which the program, or the OCI runtime of a shim, keeps the state of its containers (kinds oci and shim). No other use of the program may share it. Empty: handlers/NAME in the directory state."`
 
 	PrivilegedNoDevices   *bool    `toml:"privileged_without_host_devices" help:"As in [runtime], for pods of the handler."`
 	PrivilegedAllowDevice *bool    `toml:"privileged_without_host_devices_all_devices_allowed" help:"As in [runtime], for pods of the handler."`
 	PodAnnotations        []string `toml:"pod_annotations" help:"As in [runtime], for pods of the handler."`
 	ContainerAnnotations  []string `toml:"container_annotations" help:"As in [runtime], for pods of the handler."`
+	HookDirs              []string `toml:"hooks_dirs" help:"As in [runtime], for pods of the handler. [] is no directory."`
+	SeccompProfile        string   `toml:"seccomp_profile" help:"As in [runtime], for pods of the handler. Empty: as in [runtime]."`
+	BaseSpec              string   `toml:"base_runtime_spec" help:"Path of an OCI spec (JSON) on which those of the handler's containers are based, as with containerd. It adds what requests and berth do not set: limits of processes, capabilities to which requests add, hooks, mounts, environment, sysctls, resources. It is read for each container; pods and containers fail while it cannot be used."`
+	CNIConfDir            string   `toml:"cni_conf_dir" help:"Directory of CNI configurations for pods of the handler (network.mode cni). Empty: network.conf_dir, which alone decides whether the node's network is ready."`
+	CgroupWritable        bool     `toml:"cgroup_writable" help:"Unprivileged containers may write their own cgroups below /sys/fs/cgroup. Only on hosts with cgroup v2 alone; elsewhere pods of the handler fail."`
 }
 
 // handlersKey is the key of the table of handlers.
@@ -92,11 +100,15 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 			if !filepath.IsAbs(h.Path) {
 				report(key+".path", "%q: want the absolute path of an OCI runtime's program", h.Path)
 			}
-			if h.Root != "" && (!filepath.IsAbs(h.Root) || filepath.Clean(h.Root) == "/") {
-				report(key+".root", "%q: want an absolute path other than /", h.Root)
+			if len(h.Options) > 0 {
+				report(key+".options", "kind oci has no options; its arguments are args")
 			}
+			checkRoot(key, &h, report)
+		case "shim":
+			checkShim(key, &h, report)
+			checkRoot(key, &h, report)
 		default:
-			for _, field := range fields[1:4] {
+			for _, field := range fields[1:5] {
 				if !field.value.IsZero() {
 					report(field.Key, "kind %s has no program", h.Kind)
 				}
@@ -104,11 +116,42 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 		}
 		checkPatterns(key+".pod_annotations", h.PodAnnotations, report)
 		checkPatterns(key+".container_annotations", h.ContainerAnnotations, report)
+		checkDirs(key+".hooks_dirs", h.HookDirs, report)
+		for name, path := range map[string]string{"seccomp_profile": h.SeccompProfile, "base_runtime_spec": h.BaseSpec, "cni_conf_dir": h.CNIConfDir} {
+			if path != "" && !filepath.IsAbs(path) {
+				report(key+"."+name, "%q: want an absolute path", path)
+			}
+		}
+		if h.CNIConfDir != "" && d.Network.Mode != "cni" {
+			report(key+".cni_conf_dir", "%q: is not used, as network.mode is %s", h.CNIConfDir, d.Network.Mode)
+		}
 	}
 	if name := d.Runtime.DefaultHandler; name != "" {
 		if _, ok := d.Handlers[name]; !ok {
 			report("runtime.default_handler", "%q: there is no [%s.%s]", name, handlersKey, name)
 		}
+	}
+}
+
+func checkRoot(key string, h *Handler, report func(key, format string, args ...any)) {
+	if h.Root != "" && (!filepath.IsAbs(h.Root) || filepath.Clean(h.Root) == "/") {
+		report(key+".root", "%q: want an absolute path other than /", h.Root)
+	}
+}
+
+func checkShim(key string, h *Handler, report func(key, format string, args ...any)) {
+	program := h.Path
+	if !filepath.IsAbs(program) {
+		program = shimoptions.Program(h.Path)
+	}
+	if program == "" {
+		report(key+".path", "%q: want the absolute path of a shim's program, or a runtime's type such as io.containerd.runc.v2", h.Path)
+	}
+	if len(h.Args) > 0 {
+		report(key+".args", "kind shim has no arguments; its options are options")
+	}
+	if problem := shimoptions.Of(program).Check(h.Options); problem != "" {
+		report(key+".options", "%s", problem)
 	}
 }
 

@@ -18,6 +18,10 @@ path = "/usr/sbin/runc"
 args = ["--debug"]
 privileged_without_host_devices = true
 pod_annotations = []
+[handlers.shim]
+kind = "shim"
+path = "io.containerd.runc.v2"
+options = ["BinaryName=/opt/runc", "NoNewKeyring=true"]
 [handlers."a.b"]
 kind = "builtin"
 `), nil)
@@ -27,6 +31,7 @@ kind = "builtin"
 	yes := true
 	want := map[string]Handler{
 		"runc": {Kind: "oci", Path: "/usr/sbin/runc", Args: []string{"--debug"}, PrivilegedNoDevices: &yes, PodAnnotations: []string{}},
+		"shim": {Kind: "shim", Path: "io.containerd.runc.v2", Options: []string{"BinaryName=/opt/runc", "NoNewKeyring=true"}},
 		"a.b":  {Kind: "builtin"},
 	}
 	if diff := cmp.Diff(want, cfg.Handlers); diff != "" {
@@ -43,20 +48,33 @@ kind = "builtin"
 
 func TestFaultsOfHandlers(t *testing.T) {
 	for text, want := range map[string]string{
-		"[handlers.x]\nkind = 'shim'":                                         ":2: handlers.x.kind: \"shim\": want one of builtin, oci",
-		"[handlers.x]\npath = '/p'":                                           "handlers.x.kind: \"\": want one of builtin, oci",
-		"[handlers.x]\nkind = 'oci'":                                          "handlers.x.path: \"\": want the absolute path",
-		"[handlers.x]\nkind = 'oci'\npath = 'runc'":                           ":3: handlers.x.path: \"runc\": want the absolute path",
-		"[handlers.x]\nkind = 'oci'\npath = '/r'\nroot = '/'":                 ":4: handlers.x.root: ",
-		"[handlers.x]\nkind = 'oci'\npath = '/r'\nruntime = '/'":              ":4: handlers.x.runtime: no such key; a handler has kind, path, ",
-		"[handlers.x]\nkind = 'builtin'\npath = '/r'":                         ":3: handlers.x.path: kind builtin has no program",
-		"[handlers.x]\nkind = 'builtin'\npod_annotations = ['a[']":            ":3: handlers.x.pod_annotations: ",
-		"[handlers.x]\nkind = 5":                                              ":2: handlers.x.kind: 5: want a string",
-		"[handlers.X]\nkind = 'builtin'":                                      ":1: handlers.X: ",
-		"[handlers]\nx = 1":                                                   ":2: handlers.x: want a table",
-		"handlers = 1":                                                        ":1: handlers: 1: want a table",
-		"[runtime]\ndefault_handler = 'x'":                                    ":2: runtime.default_handler: \"x\": there is no [handlers.x]",
-		"[handlers.x]\nkind='builtin'\nprivileged_without_host_devices = 'y'": ":3: handlers.x.privileged_without_host_devices: y: want true or false",
+		"[handlers.x]\nkind = 'kata'":                                                        ":2: handlers.x.kind: \"kata\": want one of builtin, oci, shim",
+		"[handlers.x]\npath = '/p'":                                                          "handlers.x.kind: \"\": want one of builtin, oci",
+		"[handlers.x]\nkind = 'shim'":                                                        "handlers.x.path: \"\": want the absolute path of a shim's program, or a runtime's type",
+		"[handlers.x]\nkind = 'shim'\npath = 'runc'":                                         ":3: handlers.x.path: \"runc\": want the absolute path",
+		"[handlers.x]\nkind = 'shim'\npath = '/s'\nargs = ['x']":                             ":4: handlers.x.args: kind shim has no arguments",
+		"[handlers.x]\nkind = 'shim'\npath = '/s'\noptions = ['x']":                          ":4: handlers.x.options: \"x\": want Name=value",
+		"[handlers.x]\nkind = 'shim'\npath = '/s'\noptions = ['Root=/r']":                    ":4: handlers.x.options: Root: no such option; there are ConfigBody, ConfigPath, TypeUrl",
+		"[handlers.x]\nkind = 'shim'\npath = 'io.containerd.runc.v2'\noptions = ['Root=/r']": ":4: handlers.x.options: Root: berth sets it",
+		"[handlers.x]\nkind = 'shim'\npath = 'io.containerd.runc.v2'\noptions = ['IoUid=x']": ":4: handlers.x.options: IoUid: \"x\": want a number",
+		"[handlers.x]\nkind = 'oci'\npath = '/r'\noptions = ['a=b']":                         ":4: handlers.x.options: kind oci has no options",
+		"[handlers.x]\nkind = 'oci'":                                                         "handlers.x.path: \"\": want the absolute path",
+		"[handlers.x]\nkind = 'oci'\npath = 'runc'":                                          ":3: handlers.x.path: \"runc\": want the absolute path",
+		"[handlers.x]\nkind = 'oci'\npath = '/r'\nroot = '/'":                                ":4: handlers.x.root: ",
+		"[handlers.x]\nkind = 'oci'\npath = '/r'\nruntime = '/'":                             ":4: handlers.x.runtime: no such key; a handler has kind, path, ",
+		"[handlers.x]\nkind = 'builtin'\npath = '/r'":                                        ":3: handlers.x.path: kind builtin has no program",
+		"[handlers.x]\nkind = 'builtin'\npod_annotations = ['a[']":                           ":3: handlers.x.pod_annotations: ",
+		"[handlers.x]\nkind = 5":                                                             ":2: handlers.x.kind: 5: want a string",
+		"[handlers.X]\nkind = 'builtin'":                                                     ":1: handlers.X: ",
+		"[handlers]\nx = 1":                                                                  ":2: handlers.x: want a table",
+		"handlers = 1":                                                                       ":1: handlers: 1: want a table",
+		"[runtime]\ndefault_handler = 'x'":                                                   ":2: runtime.default_handler: \"x\": there is no [handlers.x]",
+		"[handlers.x]\nkind='builtin'\nprivileged_without_host_devices = 'y'":                ":3: handlers.x.privileged_without_host_devices: y: want true or false",
+		"[handlers.x]\nkind = 'builtin'\nhooks_dirs = ['x']":                                 ":3: handlers.x.hooks_dirs",
+		"[handlers.x]\nkind = 'builtin'\nbase_runtime_spec = 'x'":                            ":3: handlers.x.base_runtime_spec: \"x\": want an absolute path",
+		"[handlers.x]\nkind = 'builtin'\nseccomp_profile = 'x'":                              ":3: handlers.x.seccomp_profile: \"x\": want an absolute path",
+		"[handlers.x]\nkind = 'builtin'\ncni_conf_dir = 'x'":                                 ":3: handlers.x.cni_conf_dir: \"x\": want an absolute path",
+		"[network]\nmode='builtin'\n[handlers.x]\nkind = 'builtin'\ncni_conf_dir = '/x'":     ":5: handlers.x.cni_conf_dir: \"/x\": is not used, as network.mode is builtin",
 	} {
 		_, err := LoadDaemon(write(t, text), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -34,7 +34,7 @@ func Reference(cfg *Daemon) string {
 	b.WriteString("# Configuration of `berth serve`\n\n" +
 		"<!-- Made by `make generate` from internal/config/daemon.go. Do not edit. -->\n\n" +
 		"`berth serve --config FILE` reads a TOML file; flags win over it. `berth config default` prints the\n" +
-		"file below with its help, `berth config check FILE` names every fault with its line, `berth config dump`\n" +
+		"file below with its help, `berth config check` names every fault with its line, `berth config dump`\n" +
 		"prints the effective configuration. On SIGHUP the daemon reads the file again. Keys with a ✔ under *reload* apply to\n" +
 		"what is created from then on. The log names a changed key without one; it keeps its value until the next start.\n" +
 		"Options of other runtimes, and where they are here: [peers.md](peers.md).\n")

@@ -95,7 +95,7 @@ func TestExecSyncTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := c.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: "x", Cmd: []string{"sleep", "9"}, Timeout: 1})
-	const want = `command ["sleep" "9"] timed out after 1s: context deadline exceeded`
+	const want = `command ["sleep" "9"] timed out: timeout 1s exceeded: context deadline exceeded`
 	if status.Code(err) != codes.DeadlineExceeded || status.Convert(err).Message() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -165,7 +165,8 @@ func TestStatusReportsWhatIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready, network = resp.Status.Conditions[0], resp.Status.Conditions[1]
-	if ready.Status || !strings.Contains(ready.Message, "supervisor does not answer") || !network.Status {
+	if ready.Status || !strings.Contains(ready.Message, "supervisor does not answer") || !network.Status ||
+		network.Reason != "NetworkConfigurationFault" || !strings.Contains(network.Message, "10-x.conflist: no name") {
 		t.Errorf("got %v", resp.Status.Conditions)
 	}
 }

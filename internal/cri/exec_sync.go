@@ -70,14 +70,14 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 
 // execTimeoutError is the error of a command that did not end within its timeout. It has kind
 // Deadline, and its text is the same for all engines: each describes in other words how its call
-// ended. Clients look for the words of Go's own error, too.
+// ended. Clients look for containerd's words (timeout 1s exceeded) and for those of Go's own error.
 type execTimeoutError struct {
 	command []string
 	limit   time.Duration
 }
 
 func (e *execTimeoutError) Error() string {
-	return fmt.Sprintf("command %q timed out after %s: %s", e.command, e.limit, context.DeadlineExceeded)
+	return fmt.Sprintf("command %q timed out: timeout %s exceeded: %s", e.command, e.limit, context.DeadlineExceeded)
 }
 
 func (e *execTimeoutError) Unwrap() []error { return []error{errs.Deadline, context.DeadlineExceeded} }

@@ -54,6 +54,11 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		networkReady.Reason = "NetworkPluginNotReady"
 		networkReady.Message = "Network plugin returns error: " + err.Error()
 	}
+	config, configFault := s.opts.Node.NetworkConfig()
+	if networkReady.Status && configFault != nil {
+		networkReady.Reason = "NetworkConfigurationFault"
+		networkReady.Message = s.scrub.Text("The network is ready in spite of: " + configFault.Error())
+	}
 	if store, ok := s.opts.Images.(damageReporter); ok {
 		resp.Status.Conditions = append(resp.Status.Conditions, imageStoreCondition(store.Faults()))
 	}
@@ -90,7 +95,6 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}
-	config, fault := s.opts.Node.NetworkConfig()
 	if config != nil {
 		verbose["cniconfig"] = config
 	}
@@ -104,8 +108,8 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if config != nil {
 		// Plain text, as containerd has it.
 		resp.Info["lastCNILoadStatus"] = "OK"
-		if fault != nil {
-			resp.Info["lastCNILoadStatus"] = s.scrub.Text(fault.Error())
+		if configFault != nil {
+			resp.Info["lastCNILoadStatus"] = s.scrub.Text(configFault.Error())
 		}
 		resp.Info["lastCNILoadStatus.default"] = resp.Info["lastCNILoadStatus"]
 	}

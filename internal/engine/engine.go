@@ -118,6 +118,16 @@ type Engine interface {
 // exit comes through Exits. No container's process has this pid: it is not to be signalled or compared.
 const PidEnded = 1
 
+// Names finds what names stand for that Adjust may put into a spec. Its functions are never nil.
+type Names struct {
+	// CDI adds CDI devices to the spec, by their names.
+	CDI func(names []string) error
+	// BlockIO and RDT return what a class is. Kind Invalid when there is no such class, Unsupported when there are
+	// no classes.
+	BlockIO func(class string) (*specs.LinuxBlockIO, error)
+	RDT     func(class string) (*specs.LinuxIntelRdt, error)
+}
+
 // ContainerSpec describes a container to create.
 type ContainerSpec struct {
 	ID          string
@@ -141,9 +151,8 @@ type ContainerSpec struct {
 	TargetID  string
 	TargetPID int
 	// Adjust, if not nil, is called once with the container's OCI spec, after CDI devices were
-	// added, and changes it. injectCDI adds more CDI devices to it, by their names. An engine
-	// without OCI specs does not call it.
-	Adjust func(ctx context.Context, spec *specs.Spec, injectCDI func(names []string) error) error
+	// added, and changes it. An engine without OCI specs does not call it.
+	Adjust func(ctx context.Context, spec *specs.Spec, names *Names) error
 	// Stage, if not nil, is called with the part of a long Create that is under way and with
 	// what it waits for, each time that there is progress.
 	Stage func(name, waitsFor string)
@@ -215,15 +224,18 @@ const (
 // State is what a container's processes are doing.
 type State string
 
-// The states that List reports. A partly created object is StateBroken.
+// The states that List reports. A partly created object is StateBroken. StateGone is that of a
+// container that the engine does not have any more, whether List has an entry for what is left of it or
+// not: no exit of it will be reported.
 const (
+	StateGone    State = ""
 	StateCreated State = "created"
 	StateRunning State = "running"
 	StateStopped State = "stopped"
 	StateBroken  State = "broken"
 )
 
-// Actual is a sandbox or a container that exists.
+// Actual is a sandbox or a container that exists, or of which something is left.
 type Actual struct {
 	Kind  Kind
 	ID    string

@@ -34,6 +34,8 @@ type Attachment struct {
 	// its own pods, and a pod that may change the host needs no forged packets.
 	Privileged bool `json:"privileged,omitempty"`
 	DNS        *DNS `json:"dns,omitempty"`
+	// Handler is the runtime handler that the pod names, "" for the default one.
+	Handler string `json:"handler,omitempty"`
 }
 
 // RecordID is the id under which an attachment's record is kept.

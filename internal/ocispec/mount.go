@@ -140,7 +140,11 @@ func (in Input) systemMounts() []specs.Mount {
 			sys.Options = append(sys.Options, "rro")
 		}
 	}
-	groups := []string{"nosuid", "noexec", "nodev", "relatime", access}
+	cgroupAccess := access
+	if in.CgroupWritable {
+		cgroupAccess = "rw"
+	}
+	groups := []string{"nosuid", "noexec", "nodev", "relatime", cgroupAccess}
 	if request.SharesCgroupns(in.Config, in.SandboxConfig) {
 		// There is one file system of cgroups in the host's cgroup namespace, which each
 		// mount gives its own options, also by leaving them out.

@@ -52,6 +52,8 @@ type Input struct {
 	// AllDevices lets the container use every device, not only those that it has
 	// nodes of.
 	AllDevices bool
+	// CgroupWritable lets an unprivileged container write its cgroups.
+	CgroupWritable bool
 	// Seccomp is the filter that request.SeccompOf asks for, nil for none.
 	Seccomp *specs.LinuxSeccomp
 	// AppArmor is the profile that request.AppArmorOf asks for, loaded, "" for none.

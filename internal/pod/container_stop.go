@@ -56,6 +56,7 @@ func (c *Containers) stopContainerRequest(rec *record.Container, timeout time.Du
 		Run: func(ctx context.Context, j *job.Job) (string, error) {
 			err := c.stopContainer(ctx, j, rec.ID, timeout)
 			if err != nil && ctx.Err() == nil {
+				err = fmt.Errorf("%w; berth goes on trying", err)
 				c.retries.Later("stop "+rec.ID, func() { c.stopAgain(context.WithoutCancel(ctx), rec.ID, timeout) })
 			} else {
 				c.retries.Done("stop " + rec.ID)

@@ -116,7 +116,7 @@ func (s *Sandboxes) sandboxOfName(ctx context.Context, j *job.Job, rec *record.S
 	if !taken {
 		return "", nil
 	}
-	differs := job.Difference(old.Request(), rec.Request())
+	differs := job.Difference(old.SameRequest(rec))
 	switch {
 	case old.State == record.SandboxReady && differs == "":
 		if containers := s.records.ContainersOf(id); len(containers) > 0 {

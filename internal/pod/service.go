@@ -50,6 +50,8 @@ type Options struct {
 	// StateDir is on tmpfs and holds records; RootDir is on disk and holds
 	// tombstones, attachments still to be undone and the sandboxes' files.
 	StateDir, RootDir string
+	// Records are those of StateDir and RootDir, nil for New to open them.
+	Records *Records
 	// BootID distinguishes one boot of the machine from the next.
 	BootID string
 	// Log gets the results of background work. Nil means slog.Default().
@@ -60,6 +62,30 @@ type Options struct {
 	Limits Limits
 	// ShowSecrets shows the values of environments in verbose statuses.
 	ShowSecrets bool
+}
+
+// Records are what a start reads of pods, before it knows their engine and network.
+type Records struct {
+	pods        *record.Store
+	events      *view.EventSource
+	attachments podnet.Records
+}
+
+// OpenRecords reads the records of sandboxes, containers and attachments. One that cannot be read is moved
+// to the quarantine and logged.
+func OpenRecords(opts record.Options) (*Records, error) {
+	if opts.Disk == nil {
+		opts.Disk = store.FileSystem{}
+	}
+	pods, source, err := view.OpenRecords(opts)
+	if err != nil {
+		return nil, err
+	}
+	attachments, err := podnet.OpenRecords(pods, filepath.Join(opts.RootDir, "attachments"))
+	if err != nil {
+		return nil, err
+	}
+	return &Records{pods, source, attachments}, nil
 }
 
 // Limits are how long work may take. They do not bound a container's own life
@@ -162,19 +188,16 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 
 // join opens the records and makes the parts. It returns the options of the recovery.
 func (s *Service) join(opts Options) (*recovery.Options, error) {
-	records, source, err := view.OpenRecords(record.Options{
-		StateDir: opts.StateDir, RootDir: opts.RootDir, Disk: opts.Disk, Log: opts.Log,
-	})
-	if err != nil {
-		return nil, err
+	if opts.Records == nil {
+		var err error
+		opts.Records, err = OpenRecords(record.Options{StateDir: opts.StateDir, RootDir: opts.RootDir, Disk: opts.Disk, Log: opts.Log})
+		if err != nil {
+			return nil, err
+		}
 	}
+	records, source := opts.Records.pods, opts.Records.events
 	calls := keyed.NewCalls(opts.Limits.Grace)
-	attachments, err := podnet.Open(records, podnet.Options{
-		Network: opts.Network, Dir: filepath.Join(opts.RootDir, "attachments"), Calls: calls, Log: opts.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
+	attachments := podnet.New(opts.Records.attachments, podnet.Options{Network: opts.Network, Calls: calls, Log: opts.Log})
 	tombstones := record.NewTombstones(records, record.TombstoneOptions{
 		Dir: filepath.Join(opts.RootDir, "tombstones"), Batch: opts.Limits.Batch, Retry: opts.Limits.RetryMin,
 	})

@@ -80,7 +80,7 @@ func (s *Sandboxes) stopSandbox(ctx context.Context, j *job.Job, id string) erro
 	}
 	if err := s.teardown(ctx, j, id, record.SandboxStopped); err != nil {
 		s.retrySandbox(ctx, id)
-		return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
+		return fmt.Errorf("cannot stop sandbox %q: %w; berth goes on trying", id, err)
 	}
 	_, err = s.records.Sandboxes.Update(id, func(r *record.Sandbox) error {
 		r.State, r.Network = record.SandboxStopped, nil // another sandbox may have its addresses now
@@ -91,7 +91,7 @@ func (s *Sandboxes) stopSandbox(ctx context.Context, j *job.Job, id string) erro
 	})
 	if err != nil {
 		s.retrySandbox(ctx, id)
-		return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
+		return fmt.Errorf("cannot stop sandbox %q: %w; berth goes on trying", id, err)
 	}
 	s.retries.Done(id)
 	s.tombstones.Touch(id)
@@ -112,7 +112,7 @@ func (s *Sandboxes) removeSandbox(ctx context.Context, j *job.Job, id string) er
 	if err := s.teardown(ctx, j, id, record.SandboxRemoving); err != nil {
 		err = errors.Join(err, s.markRemoving(id, err.Error()))
 		s.retrySandbox(ctx, id)
-		return fmt.Errorf("cannot remove sandbox %q: %w", id, err)
+		return fmt.Errorf("cannot remove sandbox %q: %w; berth goes on trying", id, err)
 	}
 	return nil
 }

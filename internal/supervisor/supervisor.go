@@ -54,18 +54,30 @@ type CreateRequest struct {
 	Handler *Handler `json:"handler,omitempty"`
 }
 
-// Handler is an OCI runtime that is a program.
+// Handler is an OCI runtime that is a program, or a shim of containerd.
 type Handler struct {
 	// Name is for people.
 	Name string `json:"name"`
+	// Protocol is how the supervisor speaks to it: ProtocolCommand or ProtocolShim.
+	Protocol string `json:"protocol,omitempty"`
 	// Path of the program is absolute.
 	Path string `json:"path"`
-	// Args come before those that the supervisor adds.
+	// Args come before those that the supervisor adds, for ProtocolCommand.
 	Args []string `json:"args,omitempty"`
+	// Options are those of a shim, "Name=value": see package shimoptions.
+	Options []string `json:"options,omitempty"`
 	// Root is the directory in which the program keeps the state of containers: absolute, made when
 	// needed, and shared with no other use of the program.
 	Root string `json:"root"`
 }
+
+// The protocols of handlers.
+const (
+	// ProtocolCommand is the command line of runc.
+	ProtocolCommand = ""
+	// ProtocolShim is the shim v2 of containerd.
+	ProtocolShim = "shim"
+)
 
 // ContainerState is what a container's init is doing.
 type ContainerState string

@@ -177,7 +177,7 @@ func TestExecsIntoChangedFiles(t *testing.T) {
 		process.Cwd = cwd
 		d.trial.execs = append(d.trial.execs, execTrial{"in " + cwd, process})
 	}
-	for _, program := range []string{"/host/file", "/self/bin/probe", "/init/bin/probe", "/proc/self/exe", "/proc/1/exe", "/proc/self/fd/4"} {
+	for _, program := range []string{"/host/file", "/self/bin/probe", "/init/bin/probe", "/proc/1/exe", "/proc/self/fd/4"} {
 		process := plainExec()
 		process.Args = []string{program, "read"}
 		d.trial.execs = append(d.trial.execs, execTrial{"program " + program, process})
@@ -187,4 +187,14 @@ func TestExecsIntoChangedFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(p.compare(t, tr).notes)
+
+	own := p.draft("own")
+	process := plainExec()
+	process.Args = []string{"/proc/self/exe", "read"}
+	own.trial.execs = []execTrial{{"program /proc/self/exe", process}}
+	own.trial.what, own.trial.mayDiffer = "exec of the starter's program", ownPrograms
+	if tr, err = own.finish(); err != nil {
+		t.Fatal(err)
+	}
+	p.compare(t, tr)
 }

@@ -73,8 +73,12 @@ func (t *mountTree) walk(parent, depth int) {
 			kind, group, _ := strings.Cut(field, ":")
 			propagation = append(propagation, kind+":"+t.group(m, group))
 		}
+		source := m.Source
+		if m.FSType == "cgroup" {
+			source = "any" // berth's init clones the host's mount, and so has its name
+		}
 		line := fmt.Sprintf("%s%s root %s options %s propagation %v type %s source %s device %s super %s", strings.Repeat("  ", depth),
-			m.Mountpoint, m.Root, m.Options, propagation, m.FSType, m.Source, t.device(m), m.VFSOptions)
+			m.Mountpoint, m.Root, m.Options, propagation, m.FSType, source, t.device(m), m.VFSOptions)
 		t.lines = append(t.lines, t.s.normal(line))
 		t.walk(m.ID, depth+1)
 	}

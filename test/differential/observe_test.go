@@ -267,9 +267,10 @@ func flagsOf(fdinfo string) string {
 // figures are the files of cgroups that count, or that cannot be read.
 var figures = regexp.MustCompile(`(stat|stat\.local|usage|usage_in_bytes|max_usage_in_bytes|failcnt|current|peak|events|events\.local|numa_stat|pressure|slabinfo|procs|tasks|threads|` +
 	`usage_all|usage_percpu|usage_percpu_sys|usage_percpu_user|usage_sys|usage_user|event_control|force_empty|pressure_level|reclaim|kill|memory_pressure|` +
-	`io_merged|io_queued|io_service_bytes|io_service_time|io_serviced|io_wait_time|sectors|time|_recursive)$`)
+	`clone_children|io_merged|io_queued|io_service_bytes|io_service_time|io_serviced|io_wait_time|sectors|time|_recursive)$`)
 
-// cgroups lists every cgroup of a container with its files, except those that count.
+// cgroups lists every cgroup of a container with its files, except those that count, and the one that says
+// how a cpuset of v1 gets its processors.
 func (s *side) cgroups(groups map[string]string, pid int) observation {
 	o := observation{}
 	for controller, dir := range groups {

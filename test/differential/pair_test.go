@@ -346,14 +346,18 @@ func (s *side) ground(id string) error {
 	return errors.Join(list...)
 }
 
-// clear removes the files of a container.
+// clear removes what a trial has left: another trial may have its id.
 func (s *side) clear(id string) error {
+	s.mu.Lock()
+	delete(s.ended, id)
+	s.mu.Unlock()
 	top := filepath.Join(s.dir, "c", id)
 	// A container that mounts into a shared volume has left copies of its mounts, also below others.
 	for _, at := range s.mountedIn(top) {
 		_ = unix.Unmount(at, unix.MNT_DETACH)
 	}
-	return errors.Join(sysmount.UnmountBelow(top), os.RemoveAll(top), os.RemoveAll(filepath.Join(s.dir, "bundles", id)))
+	return errors.Join(sysmount.UnmountBelow(top), os.RemoveAll(top), os.RemoveAll(filepath.Join(s.dir, "bundles", id)),
+		os.RemoveAll(filepath.Join(s.dir, "logs", id+".log")))
 }
 
 // rootfs makes the root filesystem of a container and returns it.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -59,13 +60,20 @@ func specFeatures() map[string]forms {
 				own(specs.NetworkNamespace)(s)
 				s.Linux.Sysctl = map[string]string{"net.ipv4.ip_forward": "words"}
 			}),
-			"gone namespace":  with(func(s *specs.Spec) { s.Linux.Namespaces[2].Path = "/absent/namespace" }),
-			"wrong namespace": with(func(s *specs.Spec) { s.Linux.Namespaces[2].Path = "/proc/self/ns/uts" }),
-			"no mounts":       with(func(s *specs.Spec) { s.Mounts = s.Mounts[:3]; s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil }),
+			"gone namespace":  with(func(s *specs.Spec) { aNamespace(s).Path = "/absent/namespace" }),
+			"wrong namespace": with(func(s *specs.Spec) { aNamespace(s).Path = "/proc/self/ns/uts" }),
+			"no mounts": with(func(s *specs.Spec) {
+				s.Mounts = s.Mounts[:min(3, len(s.Mounts))]
+				s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
+			}),
 			"no process":      with(func(s *specs.Spec) { s.Process.Args = nil }),
 			"no capabilities": with(func(s *specs.Spec) { s.Process.Capabilities = nil }),
 			"unknown capability": with(func(s *specs.Spec) {
-				s.Process.Capabilities.Permitted = append(s.Process.Capabilities.Permitted[:1:1], "CAP_ABSENT")
+				if s.Process.Capabilities == nil {
+					s.Process.Capabilities = &specs.LinuxCapabilities{}
+				}
+				permitted := s.Process.Capabilities.Permitted
+				s.Process.Capabilities.Permitted = append(slices.Clone(permitted[:min(1, len(permitted))]), "CAP_ABSENT")
 			}),
 			"scheduler": with(func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{Policy: specs.SchedBatch, Nice: 5} }),
 			"io priority": with(func(s *specs.Spec) {
@@ -163,4 +171,10 @@ func specMountFeatures() map[string]forms {
 			}),
 		},
 	}
+}
+
+// aNamespace returns one of a container's namespaces that is not its mount namespace, if it has another: other
+// features of a random container may leave few.
+func aNamespace(s *specs.Spec) *specs.LinuxNamespace {
+	return &s.Linux.Namespaces[min(2, len(s.Linux.Namespaces)-1)]
 }

@@ -3,6 +3,7 @@ package harness
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -28,14 +29,18 @@ func engineArgs(t testing.TB, b *Berth, opts Options) []string {
 	}
 }
 
-// defaultHandler returns a configuration in which the OCI runtime that BERTH_HANDLER names runs all
+// defaultHandler returns a configuration in which the OCI runtime or the shim that BERTH_HANDLER names runs all
 // containers, "" without that variable, and for a test that has settings of [runtime] or handlers of its own.
 func defaultHandler(config string) string {
 	program := os.Getenv("BERTH_HANDLER")
 	if program == "" || strings.Contains(config, "[runtime]") || strings.Contains(config, "[handlers") {
 		return ""
 	}
-	return fmt.Sprintf("\n[runtime]\ndefault_handler = \"test\"\n[handlers.test]\nkind = \"oci\"\npath = %q\n", program)
+	kind := "oci"
+	if strings.HasPrefix(filepath.Base(program), "containerd-shim-") {
+		kind = "shim"
+	}
+	return fmt.Sprintf("\n[runtime]\ndefault_handler = \"test\"\n[handlers.test]\nkind = %q\npath = %q\n", kind, program)
 }
 
 // StartDocker starts a Docker engine in the network namespace that stands for the host's, and

@@ -44,7 +44,7 @@ func TestBadContainersAreRefusedAndLeaveNothing(t *testing.T) {
 	x.try(t, []attempt{
 		{"no config", create(x.pod.Sandbox, nil), invalid, []string{"config is missing"}},
 		{"no sandbox", create("", x.Container("bad", "exit 0")), invalid, []string{"pod_sandbox_id"}},
-		{"unknown sandbox", create(strings.Repeat("0", 64), x.Container("bad", "exit 0")), codes.NotFound, []string{"sandbox", strings.Repeat("0", 64)}},
+		{"unknown sandbox", create(strings.Repeat("0", 64), x.Container("bad", "exit 0")), codes.NotFound, []string{"PodSandbox", strings.Repeat("0", 64)}},
 		x.badContainer("no metadata", invalid, func(c containerConfig) { c.Metadata = nil }, "metadata"),
 		x.badContainer("no name", invalid, func(c containerConfig) { c.Metadata.Name = "" }, "metadata.name"),
 		x.badContainer("name that is a path", invalid, func(c containerConfig) { c.Metadata.Name = "../x" }, "metadata.name"),

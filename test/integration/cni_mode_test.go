@@ -147,7 +147,25 @@ func TestRPCVerboseStatusOfCNI(t *testing.T) {
 	if networks, load := status(); !slices.Equal(networks, []string{"fake"}) || !strings.Contains(load, broken) {
 		t.Errorf("beside a broken one: networks %q, %q", networks, load)
 	}
-	if err := os.Remove(filepath.Join(dir, "10-fake.conflist")); err != nil {
+	inUse := filepath.Join(dir, "10-fake.conflist")
+	if err := os.WriteFile(inUse, []byte("{\n\"name\": nil"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // also after a restart
+		if networks, load := status(); !slices.Equal(networks, []string{"fake"}) || !strings.Contains(load, inUse+":2:10") {
+			t.Errorf("with its own file broken: networks %q, %q", networks, load)
+		}
+		answer, err := b.Runtime.Status(t.Context(), &runtimeapi.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if network := answer.Status.Conditions[1]; !network.Status || !strings.Contains(network.Message, inUse+":2:10") {
+			t.Errorf("with its own file broken: %v", network)
+		}
+		b.StopDaemon()
+		b.StartDaemon()
+	}
+	if err := os.Remove(inUse); err != nil {
 		t.Fatal(err)
 	}
 	if networks, load := status(); len(networks) != 0 || !strings.Contains(load, "cni config not initialized") || !strings.Contains(load, broken) {

@@ -18,8 +18,11 @@ import (
 // a reload that removes a handler.
 func TestHandlers(t *testing.T) {
 	runc := require.Binary(t, "runc")
+	require.Binary(t, "containerd-shim-runc-v2")
 	table := fmt.Sprintf("[handlers.runc]\nkind = \"oci\"\npath = %q\n", runc) +
 		"[handlers.same]\nkind = \"builtin\"\nprivileged_without_host_devices = true\n" +
+		"[handlers.shim]\nkind = \"shim\"\npath = \"io.containerd.runc.v2\"\n" +
+		"[handlers.lost]\nkind = \"shim\"\npath = \"io.containerd.lost.v7\"\n" +
 		"[handlers.gone]\nkind = \"oci\"\npath = \"/no/such/runtime\"\n"
 	f := newFields(t, harness.Options{Config: table}, nil)
 	b := f.Berth
@@ -33,16 +36,19 @@ func TestHandlers(t *testing.T) {
 	for _, h := range status.RuntimeHandlers {
 		features[h.Name] = h.Features
 	}
-	if len(features) != 4 || features["runc"] == nil || features["gone"].GetRecursiveReadOnlyMounts() ||
-		features["runc"].GetRecursiveReadOnlyMounts() != features[""].GetRecursiveReadOnlyMounts() {
+	if len(features) != 6 || features["runc"] == nil || features["gone"].GetRecursiveReadOnlyMounts() ||
+		features["runc"].GetRecursiveReadOnlyMounts() != features[""].GetRecursiveReadOnlyMounts() ||
+		features["shim"].GetRecursiveReadOnlyMounts() != features["runc"].GetRecursiveReadOnlyMounts() {
 		t.Errorf("handlers %v", features)
 	}
-	if info := b.MustCLI("info", "--endpoint", "unix://"+b.Socket); !strings.Contains(info, "runc version") || !strings.Contains(info, "/no/such/runtime") {
+	if info := b.MustCLI("info", "--endpoint", "unix://"+b.Socket); !strings.Contains(info, "runc version") || !strings.Contains(info, "/no/such/runtime") ||
+		!strings.Contains(info, "containerd-shim-runc-v2 ") || !strings.Contains(info, "path: containerd-shim-lost-v7") {
 		t.Errorf("berth info does not have the handlers: %s", info)
 	}
 
 	for handler, texts := range map[string][]string{
-		"nobody": {"unable to get OCI runtime", `no runtime for "nobody" is configured (there are gone, runc, same)`},
+		"nobody": {"unable to get OCI runtime", `no runtime for "nobody" is configured (there are gone, lost, runc, same, shim)`},
+		"lost":   {"unable to get OCI runtime", `handler "lost"`, "containerd-shim-lost-v7 is not in berth's PATH"},
 		"gone":   {"unable to get OCI runtime", `handler "gone"`, "/no/such/runtime"},
 	} {
 		_, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: b.Sandbox(handler), RuntimeHandler: handler})
@@ -54,7 +60,7 @@ func TestHandlers(t *testing.T) {
 	}
 
 	pods := map[string]harness.Pod{}
-	for _, handler := range []string{"", "runc", "same"} {
+	for _, handler := range []string{"", "runc", "same", "shim"} {
 		pods[handler] = runHandler(b, handler, "echo ready; trap 'exit 7' TERM; while :; do sleep 0.05; done")
 	}
 	check := func(when string) {
@@ -94,9 +100,10 @@ func TestHandlers(t *testing.T) {
 		}
 		b.RemovePod(pod.Sandbox)
 	}
-	left, _ := filepath.Glob(filepath.Join(b.State, "handlers", "*", "*"))
-	if len(left) > 0 {
-		t.Errorf("state of the handlers is left: %v", left)
+	for _, pattern := range []string{"handlers/*/*", "supervisor/shims/*/*"} {
+		if left, _ := filepath.Glob(filepath.Join(b.State, pattern)); len(left) > 0 {
+			t.Errorf("state of the handlers is left: %v", left)
+		}
 	}
 }
 

@@ -22,15 +22,21 @@ func bytesRead(t *testing.T, b *harness.Berth) (total int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, after, found := strings.Cut(string(data), "rchar: ")
-		line, _, _ := strings.Cut(after, "\n")
-		n, err := strconv.Atoi(line)
-		if err != nil || !found {
-			t.Fatalf("%q: %v", data, err)
-		}
-		total += n
+		total += readOf(t, string(data))
 	}
 	return total
+}
+
+// readOf returns the bytes read, of a /proc/PID/io.
+func readOf(t *testing.T, text string) int {
+	t.Helper()
+	_, after, found := strings.Cut(text, "rchar: ")
+	line, _, _ := strings.Cut(after, "\n")
+	n, err := strconv.Atoi(line)
+	if err != nil || !found {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return n
 }
 
 // The start of a pod reads as much on a full node as on an empty one. (What a container's init reads
@@ -57,5 +63,35 @@ func TestAStartReadsTheSameHoweverManyPodsRun(t *testing.T) {
 	many := cost("many")
 	if many > few+few/10 {
 		t.Errorf("the start of a pod reads %d bytes beside 40 others, and %d beside none", many, few)
+	}
+}
+
+// A restart of the daemon reads the records of a pod and what the kernel lists of it, and nothing else: it
+// does not decode the spec of its container.
+func TestARestartReadsLittleOfEachPod(t *testing.T) {
+	const (
+		pods = 20
+		// The records have 6 KB, the lines of the mount table some more. A spec alone has over 20 KB.
+		most = 16 << 10
+	)
+	b := harness.Start(t, harness.Options{})
+	b.RunPod("first", "sleep 1000")
+	cost := func() int {
+		b.StopDaemon()
+		b.StartDaemon()
+		data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(b.DaemonPid()), "io"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return readOf(t, string(data))
+	}
+	few := cost()
+	for i := range pods {
+		b.RunPod(fmt.Sprint("more", i), "sleep 1000")
+	}
+	many := cost()
+	t.Logf("%d bytes with one pod, %d with %d", few, many, pods+1)
+	if each := (many - few) / pods; each > most {
+		t.Errorf("a restart reads %d bytes of each pod, at most %d are expected", each, most)
 	}
 }

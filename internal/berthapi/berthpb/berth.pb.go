@@ -1127,6 +1127,437 @@ func (*TagImageResponse) Descriptor() ([]byte, []int) {
 	return file_berth_proto_rawDescGZIP(), []int{18}
 }
 
+type ListNetworksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNetworksRequest) Reset() {
+	*x = ListNetworksRequest{}
+	mi := &file_berth_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNetworksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNetworksRequest) ProtoMessage() {}
+
+func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
+func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{19}
+}
+
+type ListNetworksResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Networks []*Network             `protobuf:"bytes,1,rep,name=networks,proto3" json:"networks,omitempty"`
+	// The fault of other configurations, or of the plugins; empty for none.
+	Fault         string `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNetworksResponse) Reset() {
+	*x = ListNetworksResponse{}
+	mi := &file_berth_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNetworksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNetworksResponse) ProtoMessage() {}
+
+func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
+func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ListNetworksResponse) GetNetworks() []*Network {
+	if x != nil {
+		return x.Networks
+	}
+	return nil
+}
+
+func (x *ListNetworksResponse) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+type Network struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The file of the configuration.
+	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	// The version of CNI that the configuration is written for.
+	CniVersion string `protobuf:"bytes,3,opt,name=cni_version,json=cniVersion,proto3" json:"cni_version,omitempty"`
+	// The name of the pods' interface.
+	Interface     string           `protobuf:"bytes,4,opt,name=interface,proto3" json:"interface,omitempty"`
+	Plugins       []*NetworkPlugin `protobuf:"bytes,5,rep,name=plugins,proto3" json:"plugins,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Network) Reset() {
+	*x = Network{}
+	mi := &file_berth_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Network) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Network) ProtoMessage() {}
+
+func (x *Network) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Network.ProtoReflect.Descriptor instead.
+func (*Network) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Network) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Network) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *Network) GetCniVersion() string {
+	if x != nil {
+		return x.CniVersion
+	}
+	return ""
+}
+
+func (x *Network) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Network) GetPlugins() []*NetworkPlugin {
+	if x != nil {
+		return x.Plugins
+	}
+	return nil
+}
+
+type NetworkPlugin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Path  string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// The versions of CNI that the plugin supports.
+	Versions []string `protobuf:"bytes,3,rep,name=versions,proto3" json:"versions,omitempty"`
+	// The Go module and version of the program; empty if it does not say.
+	Build string `protobuf:"bytes,4,opt,name=build,proto3" json:"build,omitempty"`
+	// Why the plugin cannot be used; empty if it can.
+	Fault         string `protobuf:"bytes,5,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkPlugin) Reset() {
+	*x = NetworkPlugin{}
+	mi := &file_berth_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkPlugin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkPlugin) ProtoMessage() {}
+
+func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
+func (*NetworkPlugin) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *NetworkPlugin) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *NetworkPlugin) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *NetworkPlugin) GetVersions() []string {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+func (x *NetworkPlugin) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
+}
+
+func (x *NetworkPlugin) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+type CheckNetworksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ids of sandboxes; none for all.
+	Sandboxes     []string `protobuf:"bytes,1,rep,name=sandboxes,proto3" json:"sandboxes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckNetworksRequest) Reset() {
+	*x = CheckNetworksRequest{}
+	mi := &file_berth_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckNetworksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckNetworksRequest) ProtoMessage() {}
+
+func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
+func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CheckNetworksRequest) GetSandboxes() []string {
+	if x != nil {
+		return x.Sandboxes
+	}
+	return nil
+}
+
+type CheckNetworksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checks        []*NetworkCheck        `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckNetworksResponse) Reset() {
+	*x = CheckNetworksResponse{}
+	mi := &file_berth_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckNetworksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckNetworksResponse) ProtoMessage() {}
+
+func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
+func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+type NetworkCheck struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	// The namespace and the name of the pod.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Network   string `protobuf:"bytes,4,opt,name=network,proto3" json:"network,omitempty"`
+	Interface string `protobuf:"bytes,5,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Why there was no check; empty for a check that ran.
+	Skipped string `protobuf:"bytes,6,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// What is not as it was made; empty for nothing.
+	Fault         string `protobuf:"bytes,7,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkCheck) Reset() {
+	*x = NetworkCheck{}
+	mi := &file_berth_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkCheck) ProtoMessage() {}
+
+func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
+func (*NetworkCheck) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *NetworkCheck) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *NetworkCheck) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *NetworkCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkCheck) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *NetworkCheck) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *NetworkCheck) GetSkipped() string {
+	if x != nil {
+		return x.Skipped
+	}
+	return ""
+}
+
+func (x *NetworkCheck) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
 var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
@@ -1198,7 +1629,37 @@ const file_berth_proto_rawDesc = "" +
 	"\x0fTagImageRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x12\n" +
-	"\x10TagImageResponse2\xf2\x03\n" +
+	"\x10TagImageResponse\"\x15\n" +
+	"\x13ListNetworksRequest\"[\n" +
+	"\x14ListNetworksResponse\x12-\n" +
+	"\bnetworks\x18\x01 \x03(\v2\x11.berth.v2.NetworkR\bnetworks\x12\x14\n" +
+	"\x05fault\x18\x02 \x01(\tR\x05fault\"\xa3\x01\n" +
+	"\aNetwork\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1f\n" +
+	"\vcni_version\x18\x03 \x01(\tR\n" +
+	"cniVersion\x12\x1c\n" +
+	"\tinterface\x18\x04 \x01(\tR\tinterface\x121\n" +
+	"\aplugins\x18\x05 \x03(\v2\x17.berth.v2.NetworkPluginR\aplugins\"\x7f\n" +
+	"\rNetworkPlugin\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1a\n" +
+	"\bversions\x18\x03 \x03(\tR\bversions\x12\x14\n" +
+	"\x05build\x18\x04 \x01(\tR\x05build\x12\x14\n" +
+	"\x05fault\x18\x05 \x01(\tR\x05fault\"4\n" +
+	"\x14CheckNetworksRequest\x12\x1c\n" +
+	"\tsandboxes\x18\x01 \x03(\tR\tsandboxes\"G\n" +
+	"\x15CheckNetworksResponse\x12.\n" +
+	"\x06checks\x18\x01 \x03(\v2\x16.berth.v2.NetworkCheckR\x06checks\"\xc7\x01\n" +
+	"\fNetworkCheck\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x1c\n" +
+	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
+	"\askipped\x18\x06 \x01(\tR\askipped\x12\x14\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault2\x93\x05\n" +
 	"\x05Berth\x12A\n" +
 	"\bListJobs\x12\x19.berth.v2.ListJobsRequest\x1a\x1a.berth.v2.ListJobsResponse\x12@\n" +
 	"\tPullImage\x12\x1a.berth.v2.PullImageRequest\x1a\x15.berth.v2.ImageUpdate0\x01\x12F\n" +
@@ -1208,7 +1669,9 @@ const file_berth_proto_rawDesc = "" +
 	"\vExportImage\x12\x1c.berth.v2.ExportImageRequest\x1a\x1d.berth.v2.ExportImageResponse0\x01\x12G\n" +
 	"\n" +
 	"ListLayers\x12\x1b.berth.v2.ListLayersRequest\x1a\x1c.berth.v2.ListLayersResponse\x12A\n" +
-	"\bTagImage\x12\x19.berth.v2.TagImageRequest\x1a\x1a.berth.v2.TagImageResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
+	"\bTagImage\x12\x19.berth.v2.TagImageRequest\x1a\x1a.berth.v2.TagImageResponse\x12M\n" +
+	"\fListNetworks\x12\x1d.berth.v2.ListNetworksRequest\x1a\x1e.berth.v2.ListNetworksResponse\x12P\n" +
+	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
 
 var (
 	file_berth_proto_rawDescOnce sync.Once
@@ -1222,33 +1685,40 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_berth_proto_goTypes = []any{
-	(*ListJobsRequest)(nil),     // 0: berth.v2.ListJobsRequest
-	(*ListJobsResponse)(nil),    // 1: berth.v2.ListJobsResponse
-	(*Job)(nil),                 // 2: berth.v2.Job
-	(*PullImageRequest)(nil),    // 3: berth.v2.PullImageRequest
-	(*Auth)(nil),                // 4: berth.v2.Auth
-	(*ImportImageRequest)(nil),  // 5: berth.v2.ImportImageRequest
-	(*ImportOptions)(nil),       // 6: berth.v2.ImportOptions
-	(*ImportFileRequest)(nil),   // 7: berth.v2.ImportFileRequest
-	(*ImageUpdate)(nil),         // 8: berth.v2.ImageUpdate
-	(*Progress)(nil),            // 9: berth.v2.Progress
-	(*Image)(nil),               // 10: berth.v2.Image
-	(*ExportImageRequest)(nil),  // 11: berth.v2.ExportImageRequest
-	(*ExportImageResponse)(nil), // 12: berth.v2.ExportImageResponse
-	(*ListLayersRequest)(nil),   // 13: berth.v2.ListLayersRequest
-	(*ListLayersResponse)(nil),  // 14: berth.v2.ListLayersResponse
-	(*LayeredImage)(nil),        // 15: berth.v2.LayeredImage
-	(*Layer)(nil),               // 16: berth.v2.Layer
-	(*TagImageRequest)(nil),     // 17: berth.v2.TagImageRequest
-	(*TagImageResponse)(nil),    // 18: berth.v2.TagImageResponse
-	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
+	(*ListJobsRequest)(nil),       // 0: berth.v2.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 1: berth.v2.ListJobsResponse
+	(*Job)(nil),                   // 2: berth.v2.Job
+	(*PullImageRequest)(nil),      // 3: berth.v2.PullImageRequest
+	(*Auth)(nil),                  // 4: berth.v2.Auth
+	(*ImportImageRequest)(nil),    // 5: berth.v2.ImportImageRequest
+	(*ImportOptions)(nil),         // 6: berth.v2.ImportOptions
+	(*ImportFileRequest)(nil),     // 7: berth.v2.ImportFileRequest
+	(*ImageUpdate)(nil),           // 8: berth.v2.ImageUpdate
+	(*Progress)(nil),              // 9: berth.v2.Progress
+	(*Image)(nil),                 // 10: berth.v2.Image
+	(*ExportImageRequest)(nil),    // 11: berth.v2.ExportImageRequest
+	(*ExportImageResponse)(nil),   // 12: berth.v2.ExportImageResponse
+	(*ListLayersRequest)(nil),     // 13: berth.v2.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 14: berth.v2.ListLayersResponse
+	(*LayeredImage)(nil),          // 15: berth.v2.LayeredImage
+	(*Layer)(nil),                 // 16: berth.v2.Layer
+	(*TagImageRequest)(nil),       // 17: berth.v2.TagImageRequest
+	(*TagImageResponse)(nil),      // 18: berth.v2.TagImageResponse
+	(*ListNetworksRequest)(nil),   // 19: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 20: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 21: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 22: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 23: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 24: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 25: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
 }
 var file_berth_proto_depIdxs = []int32{
 	2,  // 0: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	19, // 1: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	19, // 2: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	26, // 1: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	26, // 2: berth.v2.Job.age:type_name -> google.protobuf.Duration
 	4,  // 3: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
 	6,  // 4: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
 	6,  // 5: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
@@ -1256,25 +1726,32 @@ var file_berth_proto_depIdxs = []int32{
 	10, // 7: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
 	15, // 8: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
 	16, // 9: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
-	0,  // 10: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	3,  // 11: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	5,  // 12: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	7,  // 13: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	11, // 14: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	13, // 15: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	17, // 16: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	1,  // 17: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	8,  // 18: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	8,  // 19: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	8,  // 20: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	12, // 21: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	14, // 22: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	18, // 23: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	17, // [17:24] is the sub-list for method output_type
-	10, // [10:17] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	21, // 10: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	22, // 11: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	25, // 12: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	0,  // 13: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	3,  // 14: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	5,  // 15: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	7,  // 16: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	11, // 17: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	13, // 18: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	17, // 19: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	19, // 20: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	23, // 21: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	1,  // 22: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	8,  // 23: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	8,  // 24: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	8,  // 25: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	12, // 26: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	14, // 27: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	18, // 28: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	20, // 29: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	24, // 30: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	22, // [22:31] is the sub-list for method output_type
+	13, // [13:22] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -1292,7 +1769,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

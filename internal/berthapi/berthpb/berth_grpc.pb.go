@@ -25,13 +25,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Berth_ListJobs_FullMethodName    = "/berth.v2.Berth/ListJobs"
-	Berth_PullImage_FullMethodName   = "/berth.v2.Berth/PullImage"
-	Berth_ImportImage_FullMethodName = "/berth.v2.Berth/ImportImage"
-	Berth_ImportFile_FullMethodName  = "/berth.v2.Berth/ImportFile"
-	Berth_ExportImage_FullMethodName = "/berth.v2.Berth/ExportImage"
-	Berth_ListLayers_FullMethodName  = "/berth.v2.Berth/ListLayers"
-	Berth_TagImage_FullMethodName    = "/berth.v2.Berth/TagImage"
+	Berth_ListJobs_FullMethodName      = "/berth.v2.Berth/ListJobs"
+	Berth_PullImage_FullMethodName     = "/berth.v2.Berth/PullImage"
+	Berth_ImportImage_FullMethodName   = "/berth.v2.Berth/ImportImage"
+	Berth_ImportFile_FullMethodName    = "/berth.v2.Berth/ImportFile"
+	Berth_ExportImage_FullMethodName   = "/berth.v2.Berth/ExportImage"
+	Berth_ListLayers_FullMethodName    = "/berth.v2.Berth/ListLayers"
+	Berth_TagImage_FullMethodName      = "/berth.v2.Berth/TagImage"
+	Berth_ListNetworks_FullMethodName  = "/berth.v2.Berth/ListNetworks"
+	Berth_CheckNetworks_FullMethodName = "/berth.v2.Berth/CheckNetworks"
 )
 
 // BerthClient is the client API for Berth service.
@@ -53,6 +55,11 @@ type BerthClient interface {
 	ListLayers(ctx context.Context, in *ListLayersRequest, opts ...grpc.CallOption) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(ctx context.Context, in *TagImageRequest, opts ...grpc.CallOption) (*TagImageResponse, error)
+	// ListNetworks returns the networks of CNI plugins that are in use, with the plugins' versions.
+	ListNetworks(ctx context.Context, in *ListNetworksRequest, opts ...grpc.CallOption) (*ListNetworksResponse, error)
+	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
+	// It changes nothing.
+	CheckNetworks(ctx context.Context, in *CheckNetworksRequest, opts ...grpc.CallOption) (*CheckNetworksResponse, error)
 }
 
 type berthClient struct {
@@ -163,6 +170,26 @@ func (c *berthClient) TagImage(ctx context.Context, in *TagImageRequest, opts ..
 	return out, nil
 }
 
+func (c *berthClient) ListNetworks(ctx context.Context, in *ListNetworksRequest, opts ...grpc.CallOption) (*ListNetworksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListNetworksResponse)
+	err := c.cc.Invoke(ctx, Berth_ListNetworks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *berthClient) CheckNetworks(ctx context.Context, in *CheckNetworksRequest, opts ...grpc.CallOption) (*CheckNetworksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckNetworksResponse)
+	err := c.cc.Invoke(ctx, Berth_CheckNetworks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BerthServer is the server API for Berth service.
 // All implementations must embed UnimplementedBerthServer
 // for forward compatibility.
@@ -182,6 +209,11 @@ type BerthServer interface {
 	ListLayers(context.Context, *ListLayersRequest) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error)
+	// ListNetworks returns the networks of CNI plugins that are in use, with the plugins' versions.
+	ListNetworks(context.Context, *ListNetworksRequest) (*ListNetworksResponse, error)
+	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
+	// It changes nothing.
+	CheckNetworks(context.Context, *CheckNetworksRequest) (*CheckNetworksResponse, error)
 	mustEmbedUnimplementedBerthServer()
 }
 
@@ -212,6 +244,12 @@ func (UnimplementedBerthServer) ListLayers(context.Context, *ListLayersRequest) 
 }
 func (UnimplementedBerthServer) TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TagImage not implemented")
+}
+func (UnimplementedBerthServer) ListNetworks(context.Context, *ListNetworksRequest) (*ListNetworksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListNetworks not implemented")
+}
+func (UnimplementedBerthServer) CheckNetworks(context.Context, *CheckNetworksRequest) (*CheckNetworksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckNetworks not implemented")
 }
 func (UnimplementedBerthServer) mustEmbedUnimplementedBerthServer() {}
 func (UnimplementedBerthServer) testEmbeddedByValue()               {}
@@ -328,6 +366,42 @@ func _Berth_TagImage_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Berth_ListNetworks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListNetworksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).ListNetworks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_ListNetworks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).ListNetworks(ctx, req.(*ListNetworksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Berth_CheckNetworks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckNetworksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).CheckNetworks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_CheckNetworks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).CheckNetworks(ctx, req.(*CheckNetworksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Berth_ServiceDesc is the grpc.ServiceDesc for Berth service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -346,6 +420,14 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TagImage",
 			Handler:    _Berth_TagImage_Handler,
+		},
+		{
+			MethodName: "ListNetworks",
+			Handler:    _Berth_ListNetworks_Handler,
+		},
+		{
+			MethodName: "CheckNetworks",
+			Handler:    _Berth_CheckNetworks_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -49,7 +49,9 @@ func Run(ctx context.Context, load Load) (err error) {
 		return err
 	}
 	defer listener.Close()
+	collect := sparingly()
 	parts, err := build(ctx, cfg, log.Logger)
+	collect()
 	if err != nil && ctx.Err() != nil {
 		log.Info("berth stops before it was ready", "error", err)
 		return nil
@@ -78,7 +80,7 @@ func Run(ctx context.Context, load Load) (err error) {
 
 	select {
 	case <-ctx.Done():
-		log.Info("berth stops; pods keep running")
+		logStop(parts, log.Logger)
 	case err = <-failed:
 		err = fmt.Errorf("cannot serve: %w", err)
 	}
@@ -88,6 +90,15 @@ func Run(ctx context.Context, load Load) (err error) {
 	stopCadvisor()
 	stopServing(server)
 	return errors.Join(err, parts.close(ctx))
+}
+
+// logStop logs that a signal has ended the daemon, and what becomes of the pods.
+func logStop(parts *parts, log *slog.Logger) {
+	if pods, err := parts.pods.ListSandboxes(context.Background(), nil); err == nil && pods.Len() == 0 {
+		log.Info("berth stops; there are no pods")
+		return
+	}
+	log.Info("berth stops; pods keep running")
 }
 
 // stopServing waits for requests under way, up to half of stopTimeout.

@@ -69,9 +69,19 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 
 // warnUnused warns of keys that somebody has set and that do nothing.
 func warnUnused(cfg *config.Daemon, log *slog.Logger) {
-	if unused := cfg.WithoutEffect(); len(unused) > 0 {
-		log.Warn(docker.UnusedWarning(unused))
+	if warning := UnusedWarning(cfg); warning != "" {
+		log.Warn(warning)
 	}
+}
+
+// UnusedWarning is the warning about keys that somebody has set and that do nothing over a Docker Engine,
+// "" if there is none.
+func UnusedWarning(cfg *config.Daemon) string {
+	unused := cfg.WithoutEffect()
+	if cfg.Engine != "docker" || len(unused) == 0 {
+		return ""
+	}
+	return docker.UnusedWarning(unused)
 }
 
 func dockerPullRules(cfg *config.Daemon) dockerstore.PullRules {

@@ -22,28 +22,28 @@ const firstEngine = "native"
 // retireFormer stops the pods that run under another engine than the configured one: an
 // engine cannot take over the containers of another. It must succeed before the configured
 // engine sees the records, or two pods could get one address.
-func retireFormer(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) error {
-	file := filepath.Join(cfg.State, engineFile)
-	former, err := formerEngine(cfg, file)
-	if err != nil {
-		return err
+func retireFormer(ctx context.Context, cfg *config.Daemon, former string, p *parts, log *slog.Logger) error {
+	if err := retire(ctx, cfg, former, p, log); err != nil {
+		return fmt.Errorf("cannot change the engine from %s to %s: the pods of the former one could not be stopped; "+
+			"start berth once with engine = %q, or stop them by hand and remove %s: %w", former, cfg.Engine, former, engineNote(cfg), err)
 	}
-	if former != "" && former != cfg.Engine {
-		if err := retire(ctx, cfg, former, p, log); err != nil {
-			return fmt.Errorf("cannot change the engine from %s to %s: the pods of the former one could not be stopped; "+
-				"start berth once with engine = %q, or stop them by hand and remove %s: %w", former, cfg.Engine, former, file, err)
-		}
-	}
-	if err := os.WriteFile(file, []byte(cfg.Engine+"\n"), 0o600); err != nil {
+	return nil
+}
+
+// recordEngine records the engine that runs the pods from now on.
+func recordEngine(cfg *config.Daemon) error {
+	if err := os.WriteFile(engineNote(cfg), []byte(cfg.Engine+"\n"), 0o600); err != nil {
 		return fmt.Errorf("cannot note the engine: %w", err)
 	}
 	return nil
 }
 
+func engineNote(cfg *config.Daemon) string { return filepath.Join(cfg.State, engineFile) }
+
 // formerEngine returns the engine of the pods in the state directory, "" if there are none: the
 // record of a pod is written before any part of it, and removed last. So an engine without pods is
 // not opened, which would start it: `berth node` stops the pods first, and then the engine.
-func formerEngine(cfg *config.Daemon, file string) (string, error) {
+func formerEngine(cfg *config.Daemon) (string, error) {
 	sandboxes, err := os.ReadDir(filepath.Join(cfg.State, podsDir, "sandboxes"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("cannot list the pods of an earlier run: %w", err)
@@ -51,7 +51,7 @@ func formerEngine(cfg *config.Daemon, file string) (string, error) {
 	if len(sandboxes) == 0 {
 		return "", nil
 	}
-	name, err := os.ReadFile(file)
+	name, err := os.ReadFile(engineNote(cfg))
 	if err == nil {
 		return strings.TrimSpace(string(name)), nil
 	}

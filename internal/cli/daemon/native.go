@@ -164,11 +164,15 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 	table := handler.Table{Handlers: map[string]handler.Handler{}, Default: cfg.Runtime.DefaultHandler}
 	for name, h := range cfg.Handlers {
 		entry := handler.Handler{
-			Name: name, Kind: handler.Kind(h.Kind), Path: h.Path, Args: h.Args,
+			Name: name, Kind: handler.Kind(h.Kind), Path: h.Path, Args: h.Args, Options: h.Options,
 			PrivilegedWithoutHost: h.PrivilegedNoDevices, PrivilegedAllAllowed: h.PrivilegedAllowDevice,
 			PodAnnotations: h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
+			HookDirs: h.HookDirs, SeccompProfile: h.SeccompProfile, BaseSpec: h.BaseSpec, CgroupWritable: h.CgroupWritable,
 		}
-		if entry.Kind == handler.OCI {
+		if entry.Kind == handler.Shim {
+			entry.Path = handler.ShimPath(h.Path)
+		}
+		if entry.Kind != handler.Builtin {
 			entry.Root = cmp.Or(h.Root, filepath.Join(cfg.State, handlersDir, name))
 		}
 		table.Handlers[name] = entry
@@ -199,6 +203,9 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		Seccomp:              seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
 		AbsentSources:        cfg.Runtime.AbsentSources,
 		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
+		BlockIOClasses:       cfg.Runtime.BlockIOFile,
+		IgnoreNoBlockIO:      cfg.Runtime.IgnoreNoBlockIO,
+		IgnoreNoRDT:          cfg.Runtime.IgnoreNoRDT,
 		HookDirs:             cfg.Runtime.HookDirs,
 		PodAnnotations:       cfg.Runtime.PodAnnotations,
 		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,

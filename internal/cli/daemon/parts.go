@@ -25,9 +25,11 @@ import (
 	"github.com/berthrun/berth/internal/network/cni"
 	"github.com/berthrun/berth/internal/network/former"
 	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/undo"
 	"github.com/berthrun/berth/internal/version"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 )
 
@@ -38,6 +40,8 @@ type parts struct {
 
 	network network.Network
 	backend *backend
+	// records are nil before they are read, which openPods does then.
+	records *pod.Records
 	pods    *pod.Service
 	streams *streaming.Server
 	cri     *cri.Server
@@ -51,18 +55,22 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
 
-	if p.network, err = openNetwork(ctx, cfg, log); err != nil {
-		return nil, fmt.Errorf("cannot set up the network: %w", err)
-	}
-	u.Push("close the network", func(context.Context) error { return p.network.Close() })
-
-	if err := retireFormer(ctx, cfg, p, log); err != nil {
+	former, err := formerEngine(cfg)
+	if err != nil {
 		return nil, err
 	}
-	if p.backend, err = openBackend(ctx, cfg, log); err != nil {
+	u.Push("close what was opened", func(context.Context) error { return p.closeOpened() })
+	if former == "" || former == cfg.Engine {
+		err = p.openTogether(ctx, cfg, log)
+	} else {
+		err = p.openAfterRetirement(ctx, cfg, former, log)
+	}
+	if err != nil {
 		return nil, err
 	}
-	u.Push("close the engine", func(context.Context) error { return p.backend.close() })
+	if err := recordEngine(cfg); err != nil {
+		return nil, err
+	}
 
 	if p.pods, err = openPods(ctx, cfg, p, log); err != nil {
 		return nil, err
@@ -84,7 +92,64 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		return nil, err
 	}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs}
+	if plugged, ok := p.network.(network.Plugged); ok {
+		p.own.Plugins = plugged
+	}
 	return p, nil
+}
+
+// openTogether opens the network, the engine and the records at the same time: each reads something of every pod.
+func (p *parts) openTogether(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
+	var all errgroup.Group
+	all.Go(func() error { return p.openNetwork(ctx, cfg, log) })
+	all.Go(func() error { return p.openBackend(ctx, cfg, log) })
+	all.Go(func() (err error) {
+		p.records, err = pod.OpenRecords(podRecords(cfg, log))
+		return err
+	})
+	return all.Wait()
+}
+
+// openAfterRetirement opens the network and the engine when the pods of a former engine must be stopped
+// before the engine is opened.
+func (p *parts) openAfterRetirement(ctx context.Context, cfg *config.Daemon, former string, log *slog.Logger) error {
+	if err := p.openNetwork(ctx, cfg, log); err != nil {
+		return err
+	}
+	if err := retireFormer(ctx, cfg, former, p, log); err != nil {
+		return err
+	}
+	return p.openBackend(ctx, cfg, log)
+}
+
+func (p *parts) openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
+	opened, err := openNetwork(ctx, cfg, p.config.Load, log)
+	if err != nil {
+		return fmt.Errorf("cannot set up the network: %w", err)
+	}
+	p.network = opened
+	return nil
+}
+
+func (p *parts) openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
+	opened, err := openBackend(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	p.backend = opened
+	return nil
+}
+
+// closeOpened closes the engine and the network, as far as they are open.
+func (p *parts) closeOpened() error {
+	var errList []error
+	if p.backend != nil {
+		errList = append(errList, p.backend.close())
+	}
+	if p.network != nil {
+		errList = append(errList, p.network.Close())
+	}
+	return errors.Join(errList...)
 }
 
 // shownConfig is the configuration for verbose Status.
@@ -114,7 +179,7 @@ func (p *parts) healthy(ctx context.Context, within time.Duration) error {
 func (p *parts) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.backend.close(), p.network.Close())
+	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.closeOpened())
 }
 
 func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*streaming.Server, error) {
@@ -145,20 +210,21 @@ const formerNetworkDir = "former"
 // kubenetBridge is the name that kubenet's bridge has.
 const kubenetBridge = "cbr0"
 
-func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
+// openNetwork opens the network. current returns the configuration in force, which a reload replaces.
+func openNetwork(ctx context.Context, cfg *config.Daemon, current func() *config.Daemon, log *slog.Logger) (network.Network, error) {
 	if cfg.Network.Mode == "cni" {
 		if cfg.Network.Hairpin == string(builtin.PromiscuousBridge) {
 			log.Warn("network.hairpin = \"promiscuous-bridge\" needs a bridge of berth's own (network.mode builtin or kubenet); "+
 				"it is taken for hairpin-veth, which the CNI configuration decides", "mode", cfg.Network.Mode)
 		}
-		return openCNI(ctx, cfg, "cni", log)
+		return openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, log)
 	}
 	// What an earlier start has adopted is detached whatever the configuration says now.
 	_, err := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
 	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
 		return openBuiltin(ctx, cfg, nil, log)
 	}
-	adopted, err := openCNI(ctx, cfg, formerNetworkDir, log)
+	adopted, err := openCNI(ctx, cfg, formerNetworkDir, nil, log)
 	if err != nil {
 		return nil, err
 	}
@@ -170,17 +236,25 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 }
 
 // openCNI opens the network of CNI plugins whose records are in a directory below that of the
-// network.
-func openCNI(ctx context.Context, cfg *config.Daemon, dir string, log *slog.Logger) (*cni.Network, error) {
+// network. confDirOf is that of cni.Config.
+func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func(handler string) string, log *slog.Logger) (*cni.Network, error) {
 	return cni.New(ctx, cni.Config{
-		ConfDir: cfg.Network.ConfDir,
-		BinDirs: cfg.Network.BinDirs,
-		RootDir: filepath.Join(cfg.Root, networkDir, dir),
-		Log:     log,
+		ConfDir:   cfg.Network.ConfDir,
+		ConfDirOf: confDirOf,
+		BinDirs:   cfg.Network.BinDirs,
+		RootDir:   filepath.Join(cfg.Root, networkDir, dir),
+		Log:       log,
 
 		FormerCacheDir: cfg.Docker.FormerCNICache,
+		Retired:        dir == formerNetworkDir,
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
+		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
 	})
+}
+
+// cniDirOf returns the directory of CNI configurations for pods that name a handler, or "" for the default one.
+func cniDirOf(cfg *config.Daemon, handler string) string {
+	return cfg.Handlers[cmp.Or(handler, cfg.Runtime.DefaultHandler)].CNIConfDir
 }
 
 // openBuiltin opens berth's own bridge. taken reports which addresses other pods have, nil for none.
@@ -231,6 +305,11 @@ func prefixes(texts []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
+// podRecords says where the records of pods are.
+func podRecords(cfg *config.Daemon, log *slog.Logger) record.Options {
+	return record.Options{StateDir: filepath.Join(cfg.State, podsDir), RootDir: filepath.Join(cfg.Root, podsDir), Log: log}
+}
+
 func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*pod.Service, error) {
 	boot, err := sysproc.BootID()
 	if err != nil {
@@ -245,8 +324,9 @@ func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logge
 		Engine:      p.backend.engine,
 		Images:      p.backend.images,
 		Network:     p.network,
-		StateDir:    filepath.Join(cfg.State, podsDir),
-		RootDir:     filepath.Join(cfg.Root, podsDir),
+		StateDir:    podRecords(cfg, log).StateDir,
+		RootDir:     podRecords(cfg, log).RootDir,
+		Records:     p.records,
 		BootID:      boot,
 		Log:         log,
 		Limits:      pod.Limits{Stage: time.Duration(cfg.Jobs.StageTimeout), Total: time.Duration(cfg.Jobs.TotalTimeout)},

@@ -81,6 +81,16 @@ func Parse(data []byte) (*Manifest, error) {
 	return file, nil
 }
 
+// unknownKind is the fault of a document that names none of the kinds that berth knows.
+func unknownKind(doc *document.Document) error {
+	for _, key := range []string{"apiVersion", "kind"} {
+		if value, _ := doc.Tree[key].(string); value == "" {
+			return &document.Fault{Line: doc.Place.Line(key), Field: key, Why: "it is missing; a pod has apiVersion: v1 and kind: Pod"}
+		}
+	}
+	return &document.Fault{Line: doc.Place.Line("kind"), Field: "kind", Why: fmt.Sprintf("berth does not run %q", doc.Kind())}
+}
+
 func (f *Manifest) add(docs *documents, doc *document.Document, ignored *document.Notes) error {
 	if taken, err := docs.add(doc); taken {
 		if err == nil {
@@ -97,7 +107,7 @@ func (f *Manifest) add(docs *documents, doc *document.Document, ignored *documen
 			ignored.Kind(doc)
 			return nil
 		}
-		return &document.Fault{Line: doc.Place.Line("kind"), Field: "kind", Why: fmt.Sprintf("berth does not run %q", doc.Kind())}
+		return unknownKind(doc)
 	}
 	err = errors.Join(fields.CheckKind(doc, ignored), fields.CheckPod(doc.Subtree(w.Place.Path("")), w.Place, w.Kind != "Pod", ignored))
 	if err != nil {

@@ -257,7 +257,7 @@ func (e *Engine) runningIn(ctx context.Context, sandboxID string) ([]container.S
 // limits of pods would be in cgroups without their containers.
 func checkDriver(configured, engines string) error {
 	if configured != "" && configured != engines {
-		return fmt.Errorf("runtime.cgroup_driver in berth.toml is %q, and the Docker engine uses %q "+
+		return fmt.Errorf("berth's runtime.cgroup_driver is %q, and the Docker engine uses %q "+
 			"(misconfiguration: kubelet cgroup driver: %q is different from docker cgroup driver: %q); "+
 			`remove runtime.cgroup_driver, so that berth uses the engine's driver, or set "exec-opts": ["native.cgroupdriver=%s"] in the `+
 			"engine's daemon.json and restart the engine: %w",

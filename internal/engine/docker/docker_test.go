@@ -22,7 +22,7 @@ func TestCheckDriver(t *testing.T) {
 		t.Fatalf("%v, want State", err)
 	}
 	for _, want := range []string{
-		`runtime.cgroup_driver in berth.toml is "systemd", and the Docker engine uses "cgroupfs"`,
+		`berth's runtime.cgroup_driver is "systemd", and the Docker engine uses "cgroupfs"`,
 		`misconfiguration: kubelet cgroup driver: "systemd" is different from docker cgroup driver: "cgroupfs"`,
 		"remove runtime.cgroup_driver", "native.cgroupdriver=systemd", "daemon.json",
 	} {

@@ -165,10 +165,11 @@ func (e *Engine) listLeft(found map[string]engine.Actual) error {
 	for _, left := range []struct {
 		dir, prefix string
 		kind        engine.Kind
+		state       engine.State
 	}{
-		{e.containersDir(), "", engine.KindContainer},
-		{e.sandboxesDir(), "", engine.KindSandbox},
-		{e.cfg.NetNSDir, e.netnsPrefix(), engine.KindSandbox},
+		{e.containersDir(), "", engine.KindContainer, engine.StateGone},
+		{e.sandboxesDir(), "", engine.KindSandbox, engine.StateBroken},
+		{e.cfg.NetNSDir, e.netnsPrefix(), engine.KindSandbox, engine.StateBroken},
 	} {
 		entries, err := os.ReadDir(left.dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -177,7 +178,7 @@ func (e *Engine) listLeft(found map[string]engine.Actual) error {
 		for _, entry := range entries {
 			// The prefix alone may be that of another instance with a longer name.
 			if id, ours := strings.CutPrefix(entry.Name(), left.prefix); ours && !strings.Contains(id, "-") {
-				found[id] = engine.Actual{Kind: left.kind, ID: id, State: engine.StateBroken}
+				found[id] = engine.Actual{Kind: left.kind, ID: id, State: left.state}
 			}
 		}
 	}

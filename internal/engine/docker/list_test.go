@@ -5,12 +5,15 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/berthrun/berth/internal/docker/api"
+	"github.com/berthrun/berth/internal/docker/fakeengine"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -53,5 +56,32 @@ func TestListSeesAStart(t *testing.T) {
 		if err != nil || got.State != then.want {
 			t.Errorf("listed as %s, then %s: %v, %v", listed, then.status, got, err)
 		}
+	}
+}
+
+// TestListOfALostContainer: of a container that the engine does not have any more, its directory may be
+// left. It is listed, to be removed, and has gone: nothing waits for its exit.
+func TestListOfALostContainer(t *testing.T) {
+	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{"GET /containers/json": fakeengine.Text("[]")}})
+	client, err := api.New(api.Options{Endpoint: fake.Endpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	e := &Engine{
+		client: client, cfg: Config{StateDir: t.TempDir(), NetNSDir: t.TempDir(), Instance: "test"},
+		objects: newObjects(client, "test", nil, slog.New(slog.DiscardHandler)),
+	}
+	for _, dir := range []string{e.containerDir("lost"), e.sandboxPaths("pod").dir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := e.List(t.Context())
+	want := []engine.Actual{
+		{Kind: engine.KindContainer, ID: "lost", State: engine.StateGone}, {Kind: engine.KindSandbox, ID: "pod", State: engine.StateBroken},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 }

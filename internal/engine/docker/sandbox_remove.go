@@ -35,7 +35,8 @@ func (e *Engine) ReleaseSandbox(ctx context.Context, id string) error {
 }
 
 // endRevived kills the containers of a sandbox that run although their ends were reported: an engine that
-// was killed may find a container again that it had lost.
+// was killed may find a container again that it had lost. One whose disk is full may list a container as
+// running whose process has gone.
 func (e *Engine) endRevived(ctx context.Context, sandboxID string) error {
 	running, err := e.runningIn(ctx, sandboxID)
 	if err != nil {
@@ -44,7 +45,7 @@ func (e *Engine) endRevived(ctx context.Context, sandboxID string) error {
 	var failed []error
 	for i := range running {
 		id := running[i].Labels[labels.ID]
-		e.log.Warn("a container of a stopped sandbox runs; ending it", "sandbox", sandboxID, "container", id, "dockerID", running[i].ID)
+		e.log.Warn("the engine lists a container of a stopped sandbox as running; ending it", "sandbox", sandboxID, "container", id, "dockerID", running[i].ID)
 		failed = append(failed, errs.IgnoreNotFound(e.Signal(ctx, id, syscall.SIGKILL, true)))
 	}
 	return errors.Join(failed...)

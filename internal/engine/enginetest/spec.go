@@ -34,10 +34,18 @@ func (f *Fake) adjusted(ctx context.Context, spec *engine.ContainerSpec) (*specs
 	if spec.Adjust == nil {
 		return oci, nil
 	}
-	err := spec.Adjust(ctx, oci, func(names []string) error {
-		text, err := json.Marshal(names)
-		oci.Annotations[AnnotationCDI] = string(text)
-		return err
+	err := spec.Adjust(ctx, oci, &engine.Names{
+		CDI: func(names []string) error {
+			text, err := json.Marshal(names)
+			oci.Annotations[AnnotationCDI] = string(text)
+			return err
+		},
+		BlockIO: func(class string) (*specs.LinuxBlockIO, error) {
+			return nil, fmt.Errorf("there is no class %q: %w", class, errs.Invalid)
+		},
+		RDT: func(class string) (*specs.LinuxIntelRdt, error) {
+			return nil, fmt.Errorf("there is no class %q: %w", class, errs.Invalid)
+		},
 	})
 	return oci, err
 }

@@ -24,9 +24,9 @@ import (
 type creation struct {
 	*containerSpec
 	labels selinux.Labels
-	// in is what the OCI spec is computed from, oci is that spec.
-	in  ocispec.Input
-	oci *specs.Spec
+	// in is what the OCI spec is computed from, base what that is based on (nil for nothing), oci is that spec.
+	in        ocispec.Input
+	base, oci *specs.Spec
 	// missing are mount sources that have to be made.
 	missing []hostpath.Missing
 	// request goes to the supervisor.

@@ -2,15 +2,19 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/hostpath"
+	"github.com/berthrun/berth/internal/engine/ioclass"
+	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
@@ -36,6 +40,7 @@ func features() []feature {
 	return []feature{
 		// First, since List finds the container by it until all else is removed.
 		{"bundle", (*Engine).makeBundle, (*Engine).removeBundle},
+		{"base spec", (*Engine).prepareBase, nil},
 		{"request", (*Engine).prepareRequest, nil},
 		{"labels", (*Engine).prepareLabels, nil},
 		{"mounted images", (*Engine).mountImages, nil},
@@ -47,10 +52,11 @@ func features() []feature {
 		{"AppArmor", (*Engine).prepareAppArmor, nil},
 		{"volumes of the image", (*Engine).prepareImageVolumes, nil},
 		{"OCI spec", (*Engine).prepareSpec, nil},
+		{"classes of block IO and RDT", (*Engine).prepareClasses, nil},
 		{"CDI devices", (*Engine).prepareCDI, nil},
 		{"OCI hooks", (*Engine).prepareHooks, nil},
 		// Last before the spec is final: plugins see, and may change, all of it.
-		{"adjustment", (*Engine).adjustSpec, nil},
+		{"adjustment by NRI plugins", (*Engine).adjustSpec, nil},
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},
@@ -65,11 +71,22 @@ func (e *Engine) makeBundle(_ context.Context, c *creation) error { return e.bun
 
 func (e *Engine) removeBundle(_ context.Context, id string) error { return e.bundles.Remove(id) }
 
+// prepareBase reads the OCI spec of the handler on which the container's is based.
+func (e *Engine) prepareBase(ctx context.Context, c *creation) (err error) {
+	c.base, err = e.baseOf(ctx, c.Sandbox.Handler)
+	return err
+}
+
 // prepareRequest reads all that depends on the request alone.
 func (e *Engine) prepareRequest(_ context.Context, c *creation) (err error) {
 	c.request = e.requestOf(c.containerSpec)
-	c.in, err = e.inputOf(c.containerSpec)
-	return err
+	if c.in, err = e.inputOf(c.containerSpec); err != nil {
+		return err
+	}
+	if allowed := ocispec.BaseCapabilities(c.base); allowed != nil {
+		c.in.Defaults.Capabilities = allowed
+	}
+	return nil
 }
 
 func (e *Engine) prepareLabels(_ context.Context, c *creation) (err error) {
@@ -142,8 +159,12 @@ type foundHooks struct {
 	faults []*ocihooks.Fault
 }
 
-func (e *Engine) readHooks(ctx context.Context) (found foundHooks, err error) {
+// readHooks reads the directories of a handler, nil for berth itself.
+func (e *Engine) readHooks(ctx context.Context, h *handler.Handler) (found foundHooks, err error) {
 	dirs := e.rules().HookDirs
+	if h != nil && h.HookDirs != nil {
+		dirs = h.HookDirs
+	}
 	if len(dirs) == 0 {
 		return found, nil
 	}
@@ -153,15 +174,23 @@ func (e *Engine) readHooks(ctx context.Context) (found foundHooks, err error) {
 	})
 }
 
+// hooksKey is the key of the configuration that names the directories of a handler.
+func hooksKey(h *handler.Handler) string {
+	if h != nil && h.HookDirs != nil {
+		return "handlers." + h.Name + ".hooks_dirs"
+	}
+	return "runtime.hooks_dirs"
+}
+
 // prepareHooks adds the OCI hooks of the node. While a file of hooks is bad, no container is created: nobody knows
 // which containers its hook is for, and they must not run without it.
 func (e *Engine) prepareHooks(ctx context.Context, c *creation) error {
-	found, err := e.readHooks(ctx)
+	found, err := e.readHooks(ctx, c.Sandbox.Handler)
 	if err == nil {
 		err = ocihooks.Join(found.faults)
 	}
 	if err != nil {
-		return fmt.Errorf("runtime.hooks_dirs of the configuration: %w", err)
+		return fmt.Errorf("%s of the configuration: %w", hooksKey(c.Sandbox.Handler), err)
 	}
 	found.hooks.Inject(c.oci, &ocihooks.Container{
 		Annotations:   request.AllAnnotations(c.SandboxSpec.Config, c.Config),
@@ -169,6 +198,53 @@ func (e *Engine) prepareHooks(ctx context.Context, c *creation) error {
 		HasBindMounts: slices.ContainsFunc(c.Config.GetMounts(), func(m *runtimeapi.Mount) bool { return m.GetImage() == nil }),
 	})
 	return nil
+}
+
+// blockIO returns what a class of block IO is for the devices of the host.
+func (e *Engine) blockIO(ctx context.Context, class string) (*specs.LinuxBlockIO, error) {
+	path := e.rules().BlockIOClasses
+	return probe.Ask(ctx, e.probes, fmt.Sprintf("read class %q of block IO in %q", class, path), func() (*specs.LinuxBlockIO, error) {
+		return ioclass.BlockIO(path, class)
+	})
+}
+
+// prepareClasses applies the classes that annotations choose.
+func (e *Engine) prepareClasses(ctx context.Context, c *creation) error {
+	of := &ioclass.Container{
+		Name: c.Config.GetMetadata().GetName(), Annotations: c.Config.GetAnnotations(), Pod: c.SandboxSpec.Config.GetAnnotations(),
+	}
+	if chosen := ioclass.BlockIOOf(of); chosen != nil {
+		class, err := e.blockIO(ctx, chosen.Name)
+		if err := e.classFault(c, chosen, err, e.rules().IgnoreNoBlockIO); err != nil {
+			return err
+		}
+		if class != nil {
+			c.oci.Linux.Resources.BlockIO = class
+		}
+	}
+	if chosen := ioclass.RDTOf(of); chosen != nil {
+		class, err := ioclass.RDT(ioclass.Resctrl, chosen.Name)
+		if err := e.classFault(c, chosen, err, e.rules().IgnoreNoRDT); err != nil {
+			return err
+		}
+		if class != nil {
+			c.oci.Linux.IntelRdt = class
+		}
+	}
+	return nil
+}
+
+// classFault adds the annotation to the error of a class. With ignore, a class where there are none is logged.
+func (e *Engine) classFault(c *creation, chosen *ioclass.Chosen, err error, ignore bool) error {
+	var notEnabled *ioclass.NotEnabledError
+	switch {
+	case err == nil:
+		return nil
+	case ignore && errors.As(err, &notEnabled):
+		e.log.Warn("ignoring a class that a pod chooses", "container", c.ID, "annotation", chosen.Field, "error", err)
+		return nil
+	}
+	return fmt.Errorf("%s: %w", chosen.Field, err)
 }
 
 // adjustSpec lets the caller change the spec.
@@ -179,8 +255,12 @@ func (e *Engine) adjustSpec(ctx context.Context, c *creation) error {
 	stageOf(c.containerSpec)("adjust the OCI spec", "the NRI plugins")
 	defer stageOf(c.containerSpec)(stageCreate, stageEngine)
 	devices := device.Finder{Probes: e.probes}
-	if err := c.Adjust(ctx, c.oci, func(names []string) error {
-		return devices.InjectNames(ctx, &e.rules().Devices, "linux.CDI_devices of an NRI plugin", names, c.oci)
+	if err := c.Adjust(ctx, c.oci, &engine.Names{
+		CDI: func(names []string) error {
+			return devices.InjectNames(ctx, &e.rules().Devices, "linux.CDI_devices of an NRI plugin", names, c.oci)
+		},
+		BlockIO: func(class string) (*specs.LinuxBlockIO, error) { return e.blockIO(ctx, class) },
+		RDT:     func(class string) (*specs.LinuxIntelRdt, error) { return ioclass.RDT(ioclass.Resctrl, class) },
 	}); err != nil {
 		return err
 	}
@@ -188,8 +268,7 @@ func (e *Engine) adjustSpec(ctx context.Context, c *creation) error {
 }
 
 func (e *Engine) prepareSeccomp(ctx context.Context, c *creation) (err error) {
-	rules := e.rules()
-	c.in.Seccomp, err = e.seccomp.Container(ctx, c.Config, &rules.Seccomp, &rules.Defaults)
+	c.in.Seccomp, err = e.seccomp.Container(ctx, c.Config, e.seccompOf(c.Sandbox.Handler), &c.in.Defaults)
 	return err
 }
 
@@ -214,7 +293,9 @@ func (e *Engine) prepareImageVolumes(ctx context.Context, c *creation) (err erro
 }
 
 func (e *Engine) prepareSpec(_ context.Context, c *creation) (err error) {
-	c.oci, err = ocispec.Container(c.in)
+	if c.oci, err = ocispec.Container(c.in); err == nil && c.base != nil {
+		ocispec.OnBase(c.oci, c.base)
+	}
 	return err
 }
 

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/engine/probe"
+	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -43,6 +46,7 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
 	}
+	in.CgroupWritable = spec.Sandbox.Handler != nil && spec.Sandbox.Handler.CgroupWritable
 	in.Host.RecursiveReadOnly, _ = e.featuresOf(spec.Sandbox.Handler, e.programs.Of(spec.Sandbox.Handler))
 	if in.Files, err = podfiles.Mounted(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""); err != nil {
 		return in, err
@@ -70,6 +74,23 @@ func (e *Engine) annotationsOf(spec *containerSpec) map[string]string {
 	passed := request.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), pod)
 	maps.Copy(passed, request.PassedAnnotations(spec.Config.GetAnnotations(), container))
 	return passed
+}
+
+// seccompOf returns which seccomp profiles the containers of a handler get.
+func (e *Engine) seccompOf(h *handler.Handler) *seccomp.Rules {
+	rules := e.rules().Seccomp
+	if h != nil && h.SeccompProfile != "" {
+		rules.Default, rules.Key = h.SeccompProfile, "handlers."+h.Name+".seccomp_profile"
+	}
+	return &rules
+}
+
+// baseOf reads the OCI spec that those of a handler's containers are based on, nil for none.
+func (e *Engine) baseOf(ctx context.Context, h *handler.Handler) (*specs.Spec, error) {
+	if h == nil || h.BaseSpec == "" {
+		return nil, nil //nolint:nilnil // no base is no failure
+	}
+	return probe.Ask(ctx, e.probes, "read the base spec "+h.BaseSpec, h.Base)
 }
 
 // devicesOf returns which devices the containers of a sandbox get.

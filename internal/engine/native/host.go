@@ -10,9 +10,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/ioclass"
 	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/engine/notice"
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
@@ -33,22 +35,54 @@ func (e *Engine) hostWarnings(ctx context.Context) []string {
 		warnings = append(warnings, "SELinux is enabled, but the configuration says that containers and their files are not labelled")
 	}
 	warnings = append(warnings, e.handlerWarnings(e.rules())...)
-	return append(warnings, e.hookWarnings(ctx)...)
+	return append(warnings, e.fileWarnings(ctx)...)
 }
 
-// hookWarnings are the faults of the files of OCI hooks. A directory that hangs delays Status for a moment only.
-func (e *Engine) hookWarnings(ctx context.Context) []string {
+// fileWarnings are the faults of files that the configuration names: OCI hooks, and base specs of handlers. A file
+// system that hangs delays Status for a moment only.
+func (e *Engine) fileWarnings(ctx context.Context) []string {
 	ctx, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
-	found, err := e.readHooks(ctx)
+	warnings := e.hookWarnings(ctx, nil)
+	if path := e.rules().BlockIOClasses; path != "" {
+		if _, err := probe.Ask(ctx, e.probes, "read the classes of block IO in "+path, func() (any, error) { return "", ioclass.CheckBlockIO(path) }); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
+	for _, named := range e.rules().Handlers.List()[1:] { // the default one has a name, too
+		if named.Handler.HookDirs != nil {
+			warnings = append(warnings, e.hookWarnings(ctx, named.Handler)...)
+		}
+		if _, err := e.baseOf(ctx, named.Handler); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+		if err := e.checkCgroups(named.Handler); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
+	return warnings
+}
+
+// hookWarnings are the faults of the OCI hooks of a handler, nil for berth itself.
+func (e *Engine) hookWarnings(ctx context.Context, h *handler.Handler) []string {
+	found, err := e.readHooks(ctx, h)
 	if err != nil {
-		return []string{fmt.Sprintf("containers cannot be created: runtime.hooks_dirs of the configuration: %v", err)}
+		return []string{fmt.Sprintf("containers cannot be created: %s of the configuration: %v", hooksKey(h), err)}
 	}
 	warnings := make([]string, 0, len(found.faults))
 	for _, fault := range found.faults {
-		warnings = append(warnings, fmt.Sprintf("containers cannot be created: runtime.hooks_dirs of the configuration: %v", fault))
+		warnings = append(warnings, fmt.Sprintf("containers cannot be created: %s of the configuration: %v", hooksKey(h), fault))
 	}
 	return warnings
+}
+
+// checkCgroups returns an error of kind Unsupported when the host cannot let the containers of a handler write their
+// cgroups.
+func (e *Engine) checkCgroups(h *handler.Handler) error {
+	if h.CgroupWritable && !e.host.CgroupV2 {
+		return fmt.Errorf("handler %q: cgroup_writable needs a host with cgroup v2 alone: %w", h.Name, errs.Unsupported)
+	}
+	return nil
 }
 
 // handlerWarnings are the faults of handlers. As all that Status reports, they wait for no program.
@@ -140,8 +174,8 @@ func imagesOf(config *runtimeapi.ContainerConfig) []*runtimeapi.ImageSpec {
 }
 
 // handlerOf returns the handler of a new sandbox, nil for berth itself. Kind Invalid when
-// there is none, Unavailable when its program is missing, Unsupported when it lacks a feature.
-func (e *Engine) handlerOf(spec *engine.SandboxSpec) (*handler.Handler, error) {
+// there is none, Unavailable when its program or base spec is missing, Unsupported when it lacks a feature.
+func (e *Engine) handlerOf(ctx context.Context, spec *engine.SandboxSpec) (*handler.Handler, error) {
 	h, err := e.rules().Handlers.Find(spec.Handler)
 	if err != nil {
 		return nil, err
@@ -157,6 +191,12 @@ func (e *Engine) handlerOf(spec *engine.SandboxSpec) (*handler.Handler, error) {
 		if err := checkUserNamespace(h, facts, spec.Config); err != nil {
 			return nil, err
 		}
+	}
+	if err := e.checkCgroups(h); err != nil {
+		return nil, err
+	}
+	if _, err := e.baseOf(ctx, h); err != nil {
+		return nil, err
 	}
 	if h.Name == "" {
 		return nil, nil //nolint:nilnil // berth itself, which most sandboxes have

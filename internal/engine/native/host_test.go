@@ -68,7 +68,7 @@ func TestHandlerForUserNamespaces(t *testing.T) {
 			}
 			e := &Engine{}
 			e.inForce.Store(&Rules{Handlers: handler.Table{Handlers: map[string]handler.Handler{"x": {Name: "x", Kind: handler.OCI, Path: path}}}})
-			h, err := e.handlerOf(&engine.SandboxSpec{Handler: "x", Config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
+			h, err := e.handlerOf(t.Context(), &engine.SandboxSpec{Handler: "x", Config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 				SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{
 					Network: tc.network, UsernsOptions: &runtimeapi.UserNamespace{Mode: tc.userns},
 				}},

@@ -102,6 +102,10 @@ type Rules struct {
 	// NoImageVolumes leaves the paths that images declare as volumes to the root
 	// filesystem.
 	NoImageVolumes bool
+	// BlockIOClasses is the path of the file of classes of block IO, "" for none. IgnoreNoBlockIO and IgnoreNoRDT
+	// create containers that choose a class also where there are none; see package ioclass.
+	BlockIOClasses               string
+	IgnoreNoBlockIO, IgnoreNoRDT bool
 	// HookDirs are directories of OCI hooks; see package ocihooks.
 	HookDirs []string
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what
@@ -125,7 +129,7 @@ func (e *Engine) SetRules(rules Rules) {
 		e.criu.Store(&checkpoint.Tool{Path: rules.CRIU})
 	}
 	e.inForce.Store(&rules)
-	for _, warning := range append(e.handlerWarnings(&rules), e.hookWarnings(context.Background())...) {
+	for _, warning := range append(e.handlerWarnings(&rules), e.fileWarnings(context.Background())...) {
 		e.log.Warn(warning)
 	}
 }

@@ -57,7 +57,7 @@ func TestSandboxSeccompIsCheckedWhereThereIsNone(t *testing.T) {
 	} {
 		err := e.checkDemands(t.Context(), &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Seccomp: c.profile, Privileged: c.privileged},
-		}})
+		}}, nil)
 		if (err != nil) != c.refused || c.refused && (!errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "linux.security_context.seccomp")) {
 			t.Errorf("%s: %v; refused: %v", name, err, c.refused)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/faultfield"
+	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/podinit"
 	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
@@ -31,14 +32,14 @@ const shmSize = 64 << 20
 // files and, where containers share a PID namespace, its init. Each is found again
 // by the sandbox's id alone, so nothing is undone here: RemoveSandbox does it.
 func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*engine.Sandbox, error) {
-	runs, err := e.handlerOf(spec)
+	runs, err := e.handlerOf(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := e.checkDemands(ctx, spec.Config); err != nil {
+	if err := e.checkDemands(ctx, spec.Config, runs); err != nil {
 		return nil, err
 	}
 	e.notices().Annotations("sandbox", spec.ID, spec.Config.GetAnnotations())
@@ -90,14 +91,14 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 
 // checkDemands refuses profiles and names that this host cannot enforce: the sandbox fails
 // then, not its first container.
-func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
+func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig, runs *handler.Handler) error {
 	if err := podfiles.CheckHostname(config); err != nil {
 		return err
 	}
 	if _, err := e.appArmorProfile(ctx, request.SandboxAppArmorOf(config)); err != nil {
 		return err
 	}
-	return e.seccomp.CheckSandbox(ctx, config, &e.rules().Seccomp)
+	return e.seccomp.CheckSandbox(ctx, config, e.seccompOf(runs))
 }
 
 // StartSandbox sets what needs the attached network: the sysctls of its interfaces, and the

@@ -3,6 +3,7 @@
 package seccomp
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -85,8 +86,9 @@ func (l *Loader) cached(profile string, capabilities []string, read func() (*spe
 
 // Rules name the profiles that the configuration puts in place of the usual ones.
 type Rules struct {
-	// Default is the path of the runtime's default profile, "" for the one that is built in.
-	Default string
+	// Default is the path of the runtime's default profile, "" for the one that is built in. Key is the key of the
+	// configuration that names it, "" for runtime.seccomp_profile.
+	Default, Key string
 	// Privileged is the path of the profile of privileged containers, "" for none.
 	Privileged string
 }
@@ -105,7 +107,7 @@ const field = "config.linux.security_context.seccomp"
 // place.
 func (r *Rules) choose(profile request.SeccompProfile) chosenProfile {
 	if path := r.Default; profile.Default && path != "" {
-		return chosenProfile{request.SeccompProfile{Path: path}, "runtime.seccomp_profile of the configuration"}
+		return chosenProfile{request.SeccompProfile{Path: path}, cmp.Or(r.Key, "runtime.seccomp_profile") + " of the configuration"}
 	}
 	by := field
 	if profile.Path != "" {

@@ -39,8 +39,18 @@ func (s *Store) AcquireLayers(imageID string) (Layers, error) {
 func (s *Store) RestoreLayers(ctx context.Context, chain string) (lower []string, err error) {
 	s.mu.Lock()
 	s.holds.counts[chain]++
+	lower, known := s.holds.lower[chain]
 	s.mu.Unlock()
-	return s.db.LowerDirs(ctx, chain)
+	if known {
+		return lower, nil
+	}
+	if lower, err = s.db.LowerDirs(ctx, chain); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.holds.lower[chain] = lower
+	s.mu.Unlock()
+	return lower, nil
 }
 
 // ReleaseLayers undoes one AcquireLayers or RestoreLayers. Layers that nothing else holds and
@@ -79,12 +89,16 @@ func (s *Store) dropUnused(ctx context.Context, chain string) {
 type holds struct {
 	// counts are the root filesystems by the topmost snapshot below them.
 	counts map[string]int
+	// lower are the directories of those that were restored: most containers of a node share a few.
+	lower map[string][]string
 	// orphans are snapshots whose image was removed while they were held: a lease
 	// keeps them.
 	orphans map[string]bool
 }
 
-func newHolds() holds { return holds{counts: map[string]int{}, orphans: map[string]bool{}} }
+func newHolds() holds {
+	return holds{counts: map[string]int{}, lower: map[string][]string{}, orphans: map[string]bool{}}
+}
 
 // release takes one hold. last reports that the snapshot is an orphan that nothing holds
 // any more.
@@ -93,5 +107,6 @@ func (h *holds) release(chain string) (last bool) {
 		return false
 	}
 	delete(h.counts, chain)
+	delete(h.lower, chain)
 	return h.orphans[chain]
 }

@@ -311,10 +311,18 @@ func (h *host) bridgeUp() bool {
 	return err == nil && link.Attrs().Flags&net.FlagUp != 0
 }
 
-// adoptPorts attaches the links of all attachments to a bridge that is new to this process.
+// adoptPorts attaches the links of all attachments to a bridge that is new to this process. Most are on it
+// already, with the configuration of an earlier process.
 func (n *Network) adoptPorts(bridge int) error {
+	ports, err := n.host.ports(bridge)
+	if err != nil {
+		return err
+	}
 	var errList []error
 	for _, rec := range n.records.All() {
+		if p, there := ports[rec.Link]; there && p.Hairpin == n.cfg.Hairpin.ports() {
+			continue
+		}
 		link, err := n.host.handle.LinkByName(rec.Link)
 		if err == nil && link.Attrs().MasterIndex != bridge {
 			err = n.host.handle.LinkSetMasterByIndex(link, bridge)
@@ -340,16 +348,12 @@ func (n *Network) adoptLinks() error {
 	if err != nil {
 		return err
 	}
-	links, err := whole(n.host.handle.LinkList)
+	ports, err := n.host.ports(bridge)
 	if err != nil {
-		return fmt.Errorf("cannot list the host's links: %w", err)
+		return err
 	}
-	for _, link := range links {
-		a := link.Attrs()
-		if a.MasterIndex != bridge || a.Name == "" {
-			continue
-		}
-		rec, ours := recordOf(a.Name, a.Alias, boot)
+	for _, p := range ports {
+		rec, ours := recordOf(p.Name, p.Alias, boot)
 		if !ours {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/network/builtin/linkmsg"
 	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -130,6 +131,30 @@ func whole[T any](list func() ([]T, error)) (all []T, err error) {
 		}
 	}
 	return all, err
+}
+
+// ports lists the ports of the bridge with an index, by name.
+func (h *host) ports(bridge int) (map[string]linkmsg.Port, error) {
+	list, err := whole(func() ([]linkmsg.Port, error) {
+		var all []linkmsg.Port
+		complete, err := h.rtnl.Dump(linkmsg.Ports(bridge), func(message []byte) {
+			if p, ok := linkmsg.ReadPort(message); ok && p.Bridge == bridge {
+				all = append(all, p)
+			}
+		})
+		if err == nil && !complete {
+			err = netlink.ErrDumpInterrupted
+		}
+		return all, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the ports of the bridge: %w", err)
+	}
+	named := make(map[string]linkmsg.Port, len(list))
+	for _, p := range list {
+		named[p.Name] = p
+	}
+	return named, nil
 }
 
 // takenPrefixes lists what the host has an address in or a route to, except

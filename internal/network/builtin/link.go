@@ -163,13 +163,8 @@ func openPod(ns *os.File, rec *record) (*pod, error) {
 		if p.rtnl, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil || !rec.addr(false).IsValid() {
 			return err
 		}
-		if off, err := os.ReadFile("/proc/sys/net/ipv6/conf/default/disable_ipv6"); err != nil || string(off) != "0\n" {
+		if on, err := prepareIPv6(); err != nil || !on {
 			return err
-		}
-		for _, key := range []string{"accept_ra", "accept_dad"} {
-			if err := setSysctl("ipv6/conf/default/"+key, "0"); err != nil {
-				return err
-			}
 		}
 		if p.events, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
 			return err
@@ -181,6 +176,25 @@ func openPod(ns *os.File, rec *record) (*pod, error) {
 		return nil, fmt.Errorf("cannot prepare the pod's namespace: %w", err)
 	}
 	return p, nil
+}
+
+// prepareIPv6 sets what links that appear in the namespace of this thread get, and reports whether it has IPv6.
+func prepareIPv6() (on bool, err error) {
+	var dirs sysns.SysctlDirs
+	defer dirs.Close()
+	const of = "net/ipv6/conf/default/"
+	if off, err := dirs.Read(of + "disable_ipv6"); err != nil || off != "0" {
+		return false, err
+	}
+	for _, key := range []string{"accept_ra", "accept_dad"} {
+		if value, err := dirs.Read(of + key); err == nil && value == "0" {
+			continue
+		}
+		if err := dirs.Write(of+key, "0"); err != nil {
+			return false, fmt.Errorf("cannot set %s%s to 0: %w", of, key, err)
+		}
+	}
+	return true, nil
 }
 
 func (p *pod) close() {

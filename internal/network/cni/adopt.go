@@ -64,7 +64,7 @@ func (n *Network) adopt(att *network.Attachment) (*network.Result, error) {
 		return n.formerResult(nil, rec), nil
 	}
 	rec.Conf = list.Bytes
-	if r, err := n.ranges.Get(rangesID); err == nil {
+	if r, err := n.ranges.Get(nodeID); err == nil {
 		rec.Ranges = r.Ranges
 	}
 	rec.Result = n.formerResult(list, rec)
@@ -101,12 +101,12 @@ func (n *Network) formerList(rec *record) (*libcni.NetworkConfigList, error) {
 			continue
 		}
 		// A plugin that calls others may cache theirs in the same directory.
-		if found == nil || currentErr == nil && list.Name == current.list.Name {
+		if found == nil || currentErr == nil && list.Name == current[0].list.Name {
 			found, rec.Former.Args, rec.Former.Capabilities = list, a.CniArgs, a.CapabilityArgs
 		}
 	}
 	if found == nil && currentErr == nil && rec.Attachment.NetNS != "" {
-		found = current.list
+		found = current[0].list
 	}
 	return found, nil
 }

@@ -23,6 +23,10 @@ import (
 func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	var result *network.Result
 	err := n.calls.Do(ctx, att.SandboxID, "CNI ADD", func() (err error) {
+		if err := n.upkeep.gate.enter(ctx); err != nil {
+			return err
+		}
+		defer n.upkeep.gate.leave()
 		result, err = n.attach(ctx, att)
 		return err
 	})
@@ -46,15 +50,16 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil && !errors.Is(err, errs.NotFound) {
 		return nil, err
 	}
-	conf, err := n.confs.current()
+	confs, err := n.confsOf(att.Handler).current()
 	if err != nil {
 		return nil, err
 	}
+	conf := confs[0]
 	if err := n.checkPorts(att, conf); err != nil {
 		return nil, err
 	}
 	rec = &record{Attachment: *att, Conf: conf.list.Bytes}
-	if r, err := n.ranges.Get(rangesID); err == nil {
+	if r, err := n.ranges.Get(nodeID); err == nil {
 		rec.Ranges = r.Ranges
 	}
 	rt, err := runtimeConf(rec)

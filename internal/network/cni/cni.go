@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -30,6 +31,9 @@ type Config struct {
 	// ConfDir is the directory of configurations. It may be absent, appear later
 	// and be replaced.
 	ConfDir string
+	// ConfDirOf returns the directory for pods of a runtime handler, "" for ConfDir. It is called for each pod.
+	// Nil: all have ConfDir.
+	ConfDirOf func(handler string) string
 	// BinDirs are searched for plugins in this order.
 	BinDirs []string
 	// RootDir holds the records and, unless CacheDir is set, libcni's cache of
@@ -40,6 +44,12 @@ type Config struct {
 	FormerCacheDir string
 	// DelTimeout bounds one DEL; 0 means a minute.
 	DelTimeout time.Duration
+	// StatusGrace is how long plugins that could serve may answer STATUS otherwise before the
+	// network is not ready.
+	StatusGrace time.Duration
+	// Retired is a network that only detaches what it has attached or adopted: its plugins
+	// may serve another runtime, and it does not run CHECK and GC.
+	Retired bool
 	// AnyHostPorts attaches pods with host ports also where no plugin has the capability
 	// to map them.
 	AnyHostPorts bool
@@ -51,19 +61,23 @@ type Config struct {
 
 // Network is the operator's network.
 type Network struct {
-	cfg     Config
-	log     *slog.Logger
-	confs   *confs
-	lib     *libcni.CNIConfig
-	records *store.Dir[record]
-	ranges  *store.Dir[podRanges]
-	calls   network.SandboxCalls
-	ports   hostport.Index
-	status  statusCache
-	replays *replayer
+	cfg   Config
+	log   *slog.Logger
+	confs *confs
+	// ofHandlers are those of other directories than ConfDir: path to *confs.
+	ofHandlers sync.Map
+	lib        *libcni.CNIConfig
+	records    *store.Dir[record]
+	ranges     *store.Dir[podRanges]
+	good       *store.Dir[inUse]
+	calls      network.SandboxCalls
+	ports      hostport.Index
+	status     *statusCache
+	replays    *replayer
+	upkeep     upkeep
 }
 
-var _ network.Network = (*Network)(nil)
+var _ network.Plugged = (*Network)(nil)
 
 // New reads the records and continues the DELs that an earlier process left unfinished.
 // The first of them may run before New returns.
@@ -86,15 +100,25 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the node's pod ranges: %w", err)
 	}
+	good, badGood, err := store.Open(store.Options[inUse]{Path: filepath.Join(cfg.RootDir, "configuration"), Quarantine: quarantine})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read which configuration was in use: %w", err)
+	}
+	for _, q := range badGood {
+		cfg.Log.Warn("moved a damaged record of the CNI configuration in use to the quarantine", "file", q.Path, "error", q.Err)
+	}
 	for _, q := range append(bad, badRanges...) {
 		cfg.Log.Warn("moved a damaged record of the network to the quarantine; the resources of its attachment may stay allocated",
 			"file", q.Path, "error", q.Err)
 	}
 	n := &Network{
-		cfg: cfg, log: cfg.Log, records: records, ranges: ranges,
-		calls: network.NewSandboxCalls(), status: newStatusCache(),
-		confs: &confs{dir: cfg.ConfDir, log: cfg.Log},
-		lib:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{hostNetNS: cfg.HostNetNS}),
+		cfg: cfg, log: cfg.Log, records: records, ranges: ranges, good: good,
+		calls: network.NewSandboxCalls(), status: newStatusCache(cfg.StatusGrace, cfg.Log),
+		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{hostNetNS: cfg.HostNetNS}),
+	}
+	n.confs = &confs{dir: cfg.ConfDir, max: 1, log: cfg.Log, keep: n.keepInUse}
+	if kept, err := good.Get(nodeID); err == nil {
+		n.confs.restore(kept.Confs)
 	}
 	for _, rec := range records.All() {
 		if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
@@ -105,26 +129,57 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	return n, nil
 }
 
+// confsOf returns the configurations for pods of a handler.
+func (n *Network) confsOf(handler string) *confs {
+	if n.cfg.ConfDirOf == nil {
+		return n.confs
+	}
+	dir := n.cfg.ConfDirOf(handler)
+	if dir == "" || dir == n.cfg.ConfDir {
+		return n.confs
+	}
+	found, _ := n.ofHandlers.LoadOrStore(dir, &confs{dir: dir, max: 1, log: n.log})
+	return found.(*confs)
+}
+
 // Ready is nil when there is a valid configuration, its plugins are installed and
-// (from CNI 1.1 on) say that they can serve.
+// (from CNI 1.1 on) say that they can serve, or have said so within the grace period.
 func (n *Network) Ready(ctx context.Context) error {
 	conf, err := n.confs.current()
 	if err != nil {
 		return err
 	}
-	if err := n.status.check(ctx, conf, func() error { return n.askStatus(ctx, conf) }); err != nil {
-		return fmt.Errorf("NetworkPluginNotReady: network %q of %s: %w", conf.list.Name, conf.file, err)
+	if err := n.status.check(ctx, conf[0], func() error { return n.askStatus(ctx, conf[0]) }); err != nil {
+		return fmt.Errorf("NetworkPluginNotReady: network %q of %s: %w", conf[0].list.Name, conf[0].file, err)
 	}
 	return nil
+}
+
+// keepInUse writes the configurations in use down.
+func (n *Network) keepInUse(confs []goodConf) error {
+	return keep(n.good, func(now *inUse) { now.Confs = confs })
+}
+
+// keep changes the node's one record of a kind, or makes it.
+func keep[T any](dir *store.Dir[T], change func(*T)) error {
+	_, err := dir.Update(nodeID, func(value *T) error { change(value); return nil })
+	if errors.Is(err, errs.NotFound) {
+		value := new(T)
+		change(value)
+		err = dir.Create(nodeID, value)
+	}
+	return err
 }
 
 // Info says which configuration is in use.
 func (n *Network) Info() map[string]string {
 	info := map[string]string{"mode": "cni", "confDir": n.cfg.ConfDir, "binDirs": strings.Join(n.cfg.BinDirs, ":")}
-	conf, err := n.confs.current()
-	if err != nil {
-		info["error"] = err.Error()
-	} else {
+	confs, fault := n.confs.look()
+	if fault != nil {
+		info["error"] = fault.Error()
+	}
+	if len(confs) > 0 {
+		conf := confs[0]
 		var plugins []string
 		for _, p := range conf.list.Plugins {
 			plugins = append(plugins, p.Network.Type)
@@ -144,6 +199,7 @@ func (n *Network) Info() map[string]string {
 	if deleting > 0 {
 		info["pendingDeletes"] = fmt.Sprint(deleting)
 	}
+	n.upkeep.addTo(info)
 	return info
 }
 
@@ -153,8 +209,8 @@ type podRanges struct {
 	Ranges []netip.Prefix `json:"ranges"`
 }
 
-// rangesID is the id of the one podRanges.
-const rangesID = "node"
+// nodeID is the id of records of which the node has one.
+const nodeID = "node"
 
 // SetPodCIDR keeps the ranges for plugins that have the ipRanges capability.
 func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
@@ -172,18 +228,16 @@ func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
 	if len(ranges) == 0 {
 		return nil
 	}
-	_, err := n.ranges.Update(rangesID, func(r *podRanges) error { r.Ranges = ranges; return nil })
-	if errors.Is(err, errs.NotFound) {
-		err = n.ranges.Create(rangesID, &podRanges{ranges})
-	}
-	if err != nil {
+	if err := keep(n.ranges, func(r *podRanges) { r.Ranges = ranges }); err != nil {
 		return fmt.Errorf("cannot write down the node's pod ranges: %w", err)
 	}
 	return nil
 }
 
-// Close stops the retries of failed DELs; the next start continues them.
+// Close stops the retries of failed DELs, which the next start continues, and the work in the
+// background.
 func (n *Network) Close() error {
+	n.upkeep.stop()
 	n.replays.stop()
 	return nil
 }

@@ -71,6 +71,58 @@ func TestFakePluginGetsAllParameters(t *testing.T) {
 	}
 }
 
+// TestDirectoryOfAHandler: a pod of a handler with a directory of its own is on the network of that one, also after it
+// has changed.
+func TestDirectoryOfAHandler(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", okResult)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	cfg := l.config()
+	cfg.ConfDirOf = func(handler string) string {
+		if handler == "own" {
+			return l.path("own")
+		}
+		return ""
+	}
+	n := l.open(cfg)
+	defer n.Close()
+	att := l.pod()
+	att.Handler = "own"
+	_, err := n.Attach(t.Context(), att)
+	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), l.path("own")) {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	if err := n.Ready(t.Context()); err != nil {
+		t.Errorf("the node's network depends on the handler's: %v", err)
+	}
+	if err := os.Mkdir(l.path("own"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.write("own/10-own.conflist", strings.ReplaceAll(fakeConf, "fake-net", "own-net"), 0o644)
+	other := l.pod()
+	other.Handler = "other"
+	for _, pod := range []*network.Attachment{att, other} {
+		if _, err := n.Attach(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		input, err := os.ReadFile(l.path("input.ADD"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if own := strings.Contains(string(input), `"own-net"`); own != (pod == att) {
+			t.Errorf("handler %s: the plugin got %s", pod.Handler, input)
+		}
+	}
+	if err := os.Remove(l.path("own/10-own.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []*network.Attachment{att, other} {
+		if err := n.Detach(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestResultWithoutAddress: the error names the sandbox, in containerd's words, and the plugin's DEL follows.
 func TestResultWithoutAddress(t *testing.T) {
 	l := newLab(t)

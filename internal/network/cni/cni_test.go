@@ -37,7 +37,7 @@ func TestRuntimeConfRefusesInjectedArguments(t *testing.T) {
 
 func TestCurrentFollowsTheDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "net.d")
-	c := &confs{dir: dir, log: slog.New(slog.DiscardHandler)}
+	c := &confs{dir: dir, max: 1, log: slog.New(slog.DiscardHandler)}
 	list := func(name string) string {
 		return `{"cniVersion":"1.0.0","name":"` + name + `","plugins":[{"type":"x"}]}`
 	}
@@ -47,7 +47,7 @@ func TestCurrentFollowsTheDirectory(t *testing.T) {
 		switch {
 		case name == "" && (!errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "cni config not initialized")):
 			t.Errorf("%s: %v, %v, want Unavailable", when, got, err)
-		case name != "" && (err != nil || got.list.Name != name):
+		case name != "" && (err != nil || len(got) != 1 || got[0].list.Name != name):
 			t.Errorf("%s: %v, %v, want %s", when, got, err, name)
 		}
 	}
@@ -90,11 +90,12 @@ func TestBytesAreComplete(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "net", "b.conf"), []byte(`{"type":"b","y":[2]}`), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	c := &confs{dir: dir, log: slog.New(slog.DiscardHandler)}
-	got, err := c.current()
+	c := &confs{dir: dir, max: 1, log: slog.New(slog.DiscardHandler)}
+	found, err := c.current()
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := found[0]
 	const want = `{"cniVersion":"1.1.0","disableGC":true,"loadOnlyInlinedPlugins":true,"name":"net","plugins":[{"type":"a","x":1},{"type":"b","y":[2]}]}`
 	if string(got.list.Bytes) != want {
 		t.Errorf("bytes\n%s\nwant\n%s", got.list.Bytes, want)

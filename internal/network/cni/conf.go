@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -23,67 +24,141 @@ type conf struct {
 	list *libcni.NetworkConfigList
 }
 
-// confs finds the configuration that is in use. It reads the directory at each call, so
+// confs finds the configurations that are in use. It reads the directory at each call, so
 // there is no watch that could be lost when the directory is removed, replaced or mounted
 // over. Reading it takes microseconds, an ADD tens of milliseconds.
+//
+// A file that is in use and becomes invalid stays in use with its last valid content: a file
+// that is being written, or an operator's mistake, must not stop a node that works. A file
+// that is removed is out of use at once.
 type confs struct {
 	dir string
+	// max is how many files are in use, 0 for all.
+	max int
 	log *slog.Logger
+	// keep writes down what is in use, for the next start.
+	keep func([]goodConf) error
 
 	mu         sync.Mutex
-	last       *conf
-	lastLogged string // the last complaint that was logged
+	last       []*conf // what the last call found, in order
+	lastLogged string  // the last complaint that was logged
 }
 
-// current is the first valid configuration by name. Unavailable when there is
-// none.
-func (c *confs) current() (*conf, error) {
+// current returns the first valid configurations by name, one at least. Unavailable when
+// there is none.
+func (c *confs) current() ([]*conf, error) {
 	found, err := c.look()
-	if found != nil {
+	if len(found) > 0 {
 		err = nil
 	}
 	return found, err
 }
 
-// look is current, but logs the files that it skips as well.
-func (c *confs) look() (*conf, error) {
+// look is current, but returns the faults of files beside those in use, too.
+func (c *confs) look() ([]*conf, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	files, err := libcni.ConfFiles(c.dir, []string{".conf", ".conflist", ".json"}) // in order of their names
+	if err != nil && len(c.last) > 0 {
+		err = fmt.Errorf("cannot read %s (the configuration that was read last stays in use): %w", c.dir, err)
+		c.logOnce(err)
+		return c.last, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("NetworkPluginNotReady: cni config not initialized: cannot read %s: %w: %w", c.dir, err, errs.Unavailable)
 	}
-	var faults []error
-	for _, file := range files {
-		list, err := load(file)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", file, err))
-			continue
-		}
-		c.logOnce(errors.Join(faults...))
-		if c.last == nil || c.last.file != file || !bytes.Equal(c.last.list.Bytes, list.Bytes) {
-			c.log.Info("CNI configuration in use", "file", file, "network", list.Name, "version", list.CNIVersion)
-			c.last = &conf{file, list}
-		}
-		return c.last, errors.Join(faults...)
-	}
-	c.last = nil
-	if len(faults) == 0 {
+	found, fault := c.read(files)
+	c.logOnce(fault)
+	c.use(found)
+	switch {
+	case len(found) > 0:
+		return found, fault
+	case fault == nil:
 		return nil, fmt.Errorf("NetworkPluginNotReady: cni config not initialized: no configuration in %s: %w", c.dir, errs.Unavailable)
+	default:
+		return nil, fmt.Errorf("NetworkPluginNotReady: cni config not initialized: no valid configuration: %w: %w", fault, errs.Unavailable)
 	}
-	c.logOnce(errors.Join(faults...))
-	return nil, fmt.Errorf("NetworkPluginNotReady: cni config not initialized: no valid configuration: %w: %w", errors.Join(faults...), errs.Unavailable)
 }
 
-// logOnce logs what is wrong with files that are skipped, once. The caller holds
+// read returns the configurations that are in use now, and the faults of files up to the last
+// of them.
+func (c *confs) read(files []string) (found []*conf, fault error) {
+	var faults []error
+	for _, file := range files {
+		if c.max > 0 && len(found) == c.max {
+			break
+		}
+		before := c.inUse(file)
+		list, err := load(file)
+		if err == nil {
+			if before == nil || !bytes.Equal(before.list.Bytes, list.Bytes) {
+				before = &conf{file, list}
+			}
+			found = append(found, before)
+			continue
+		}
+		if _, gone := os.Lstat(file); errors.Is(gone, os.ErrNotExist) {
+			continue // removed since the directory was read
+		}
+		err = faultOf(file, err)
+		if before != nil {
+			found = append(found, before)
+			err = fmt.Errorf("%w (its last valid content stays in use)", err)
+		}
+		faults = append(faults, err)
+	}
+	return found, errors.Join(faults...)
+}
+
+// inUse returns the configuration of a file that is in use, nil for none. The caller holds
 // c.mu.
+func (c *confs) inUse(file string) *conf {
+	if i := slices.IndexFunc(c.last, func(l *conf) bool { return l.file == file }); i >= 0 {
+		return c.last[i]
+	}
+	return nil
+}
+
+// use logs and writes down a change. The caller holds c.mu.
+func (c *confs) use(found []*conf) {
+	if slices.Equal(found, c.last) {
+		return
+	}
+	var kept []goodConf
+	for _, f := range found {
+		if !slices.Contains(c.last, f) {
+			c.log.Info("CNI configuration in use", "file", f.file, "network", f.list.Name, "version", f.list.CNIVersion)
+		}
+		kept = append(kept, goodConf{File: f.file, Conf: f.list.Bytes})
+	}
+	c.last = found
+	if c.keep == nil {
+		return
+	}
+	if err := c.keep(kept); err != nil {
+		c.log.Warn("cannot write down the CNI configuration in use; it would not outlive a restart of berth if its file became invalid", "error", err)
+	}
+}
+
+// restore takes over what the last process had in use. A configuration that cannot be read
+// any more is left out.
+func (c *confs) restore(kept []goodConf) {
+	for _, k := range kept {
+		list, err := libcni.NetworkConfFromBytes(k.Conf)
+		if err == nil && filepath.Dir(k.File) == filepath.Clean(c.dir) {
+			c.last = append(c.last, &conf{k.File, list})
+		}
+	}
+}
+
+// logOnce logs what is wrong with files, once. The caller holds c.mu.
 func (c *confs) logOnce(fault error) {
 	text := ""
 	if fault != nil {
 		text = fault.Error()
 	}
 	if text != c.lastLogged && fault != nil {
-		c.log.Warn("skipping an invalid CNI configuration", "error", fault)
+		c.log.Warn("invalid CNI configuration", "error", fault)
 	}
 	c.lastLogged = text
 }

@@ -1,6 +1,8 @@
 package cni
 
 import (
+	"errors"
+
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -37,12 +39,12 @@ var _ network.Configured = (*Network)(nil)
 
 // LoadedConfig implements network.Configured.
 func (n *Network) LoadedConfig() (config any, fault error) {
-	conf, fault := n.confs.look()
+	confs, fault := n.confs.look()
 	all := shown{PluginDirs: n.cfg.BinDirs, PluginConfDir: n.cfg.ConfDir, PluginMaxConfNum: 1, Prefix: "eth", Networks: []shownNetwork{}}
-	if conf != nil {
+	for _, conf := range confs {
 		all.Networks = append(all.Networks, shownNetwork{Config: shownOf(conf.list), IFName: podLink})
 	}
-	return all, fault
+	return all, errors.Join(fault, n.status.tolerated())
 }
 
 func shownOf(list *libcni.NetworkConfigList) shownList {

@@ -80,8 +80,19 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 // gcParallel bounds the DELs that run at once after a reboot.
 const gcParallel = 8
 
-// GC runs DEL for every attachment whose sandbox is not in live.
+// GC runs DEL for every attachment whose sandbox is not in live, and then has the plugins
+// release what they hold without a record. The first call begins the work in the background.
 func (n *Network) GC(ctx context.Context, live []string) error {
+	err := n.detachOthers(ctx, live)
+	if n.cfg.Retired {
+		return err
+	}
+	n.collect(ctx) // it reports its own fault
+	n.startUpkeep(n.records.All())
+	return err
+}
+
+func (n *Network) detachOthers(ctx context.Context, live []string) error {
 	var (
 		g       errgroup.Group
 		dead    = slices.DeleteFunc(n.records.IDs(), func(id string) bool { return slices.Contains(live, id) })

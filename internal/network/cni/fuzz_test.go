@@ -3,8 +3,10 @@ package cni
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -35,6 +37,8 @@ func FuzzPlugins(f *testing.F) {
 			if err != nil || again.Name != list.Name || len(again.Plugins) != len(list.Plugins) {
 				t.Errorf("%s became %s: %v", conf, list.Bytes, err)
 			}
+		} else if fault := faultOf(file, err); !strings.HasPrefix(fault.Error(), file+":") || !errors.Is(fault, err) {
+			t.Errorf("%s: the fault %v", conf, fault)
 		}
 		checkAnswer(t, answer)
 	})

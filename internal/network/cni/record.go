@@ -52,3 +52,15 @@ func (r *record) Validate() error {
 func (r *record) holder() hostport.Holder {
 	return hostport.Holder{Sandbox: r.Attachment.SandboxID, Namespace: r.Attachment.Namespace, Name: r.Attachment.Name}
 }
+
+// goodConf is a configuration in use, as it was read last.
+type goodConf struct {
+	File string          `json:"file"`
+	Conf json.RawMessage `json:"conf"`
+}
+
+// inUse is what a process had in use: if a file is invalid when the next one starts, its last
+// valid content stays in use.
+type inUse struct {
+	Confs []goodConf `json:"confs"`
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -24,16 +25,24 @@ const (
 // statusCache keeps the last answer of the plugins of one configuration.
 type statusCache struct {
 	calls network.SandboxCalls // one question at a time
-	mu    sync.Mutex
-	conf  []byte
-	at    time.Time
-	cause error
+	grace time.Duration
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	conf   []byte
+	at     time.Time
+	cause  error
+	served bool      // the plugins of conf have said that they can serve
+	failed time.Time // since when they have not; zero before a fault
 }
 
-func newStatusCache() statusCache { return statusCache{calls: network.NewSandboxCalls()} }
+func newStatusCache(grace time.Duration, log *slog.Logger) *statusCache {
+	return &statusCache{calls: network.NewSandboxCalls(), grace: grace, log: log}
+}
 
 // check returns the cached answer, or calls ask. Concurrent callers wait for the
-// answer.
+// answer. Plugins that could serve have the grace period to do so again: an agent that
+// restarts, or a plugin that is being replaced, is not a node that cannot run pods.
 func (s *statusCache) check(ctx context.Context, c *conf, ask func() error) error {
 	if known, cause := s.get(c); known {
 		return cause
@@ -42,18 +51,54 @@ func (s *statusCache) check(ctx context.Context, c *conf, ask func() error) erro
 		if known, cause := s.get(c); known {
 			return cause
 		}
-		cause := ask()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.conf, s.at, s.cause = c.list.Bytes, time.Now(), cause
+		s.put(c, ask())
+		_, cause := s.get(c)
 		return cause
 	})
 }
 
+func (s *statusCache) put(c *conf, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !bytes.Equal(s.conf, c.list.Bytes) {
+		s.served, s.failed = false, time.Time{}
+	}
+	s.conf, s.at, s.cause = c.list.Bytes, time.Now(), cause
+	switch {
+	case cause == nil:
+		s.served, s.failed = true, time.Time{}
+	case s.failed.IsZero():
+		s.failed = s.at
+		if s.served {
+			s.log.Warn("the CNI plugins cannot serve any more", "configuration", c.file, "grace", s.grace, "error", cause)
+		}
+	}
+}
+
+// get returns the answer that holds, with nil for a fault in the grace period.
 func (s *statusCache) get(c *conf) (known bool, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return bytes.Equal(s.conf, c.list.Bytes) && time.Since(s.at) < statusAge, s.cause
+	known = bytes.Equal(s.conf, c.list.Bytes) && time.Since(s.at) < statusAge
+	if s.inGrace() {
+		return known, nil
+	}
+	return known, s.cause
+}
+
+// inGrace reports whether the fault is one that the grace period covers. The caller holds s.mu.
+func (s *statusCache) inGrace() bool {
+	return s.cause != nil && s.served && time.Since(s.failed) < s.grace
+}
+
+// tolerated returns the fault that the grace period covers, nil for none.
+func (s *statusCache) tolerated() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.inGrace() {
+		return nil
+	}
+	return fmt.Errorf("the CNI plugins cannot serve any more; the network stays ready for %v: %w", s.grace, s.cause)
 }
 
 // askStatus looks for every plugin and runs STATUS where the version has it.

@@ -17,21 +17,27 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Adjust applies an adjustment that Check has accepted. injectCDI adds CDI devices to the spec, by
-// their names. A class of block IO or RDT is Unsupported: berth has no classes.
-func Adjust(spec *specs.Spec, adjust *api.ContainerAdjustment, injectCDI func(names []string) error) error {
+// Names finds what names in an adjustment stand for: see engine.Names.
+type Names struct {
+	CDI     func(names []string) error
+	BlockIO func(class string) (*specs.LinuxBlockIO, error)
+	RDT     func(class string) (*specs.LinuxIntelRdt, error)
+}
+
+// Adjust applies an adjustment that Check has accepted.
+func Adjust(spec *specs.Spec, adjust *api.ContainerAdjustment, names Names) error {
 	own := newGenerator(spec)
 	// The specification allows each type once.
 	spec.Process.Rlimits = slices.DeleteFunc(spec.Process.Rlimits, func(l specs.POSIXRlimit) bool {
 		return slices.ContainsFunc(adjust.GetRlimits(), func(new *api.POSIXRlimit) bool { return new.GetType() == l.Type })
 	})
 	library := generate.SpecGenerator(own,
-		generate.WithCDIDeviceInjector(func(_ *specs.Spec, names []string) error { return injectCDI(names) }),
+		generate.WithCDIDeviceInjector(func(_ *specs.Spec, devices []string) error { return names.CDI(devices) }),
 		generate.WithBlockIOResolver(func(class string) (*specs.LinuxBlockIO, error) {
-			return nil, fmt.Errorf("linux.resources.blockio_class: %q: berth has no classes of block IO: %w", class, errs.Unsupported)
+			return named(names.BlockIO, "linux.resources.blockio_class", class)
 		}),
 		generate.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
-			return nil, fmt.Errorf("linux.resources.rdt_class: %q: berth has no classes of RDT: %w", class, errs.Unsupported)
+			return named(names.RDT, "linux.resources.rdt_class", class)
 		}))
 	if err := library.Adjust(adjust); err != nil {
 		return err
@@ -42,6 +48,14 @@ func Adjust(spec *specs.Spec, adjust *api.ContainerAdjustment, injectCDI func(na
 		spec.Linux.Seccomp.DefaultErrnoRet = &errno
 	}
 	return nil
+}
+
+// named returns what a class is. field is that of the adjustment.
+func named[T any](find func(class string) (T, error), field, class string) (found T, err error) {
+	if found, err = find(class); err != nil {
+		return found, fmt.Errorf("%s: %w", field, err)
+	}
+	return found, nil
 }
 
 // adjustMemory applies what the library leaves out. It has set the limit.

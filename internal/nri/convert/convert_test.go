@@ -290,7 +290,14 @@ func TestAdjust(t *testing.T) {
 			if err := Check(adjust); err != nil {
 				t.Error(err)
 			}
-			if err := Adjust(got, adjust, func(names []string) error { injected = names; return nil }); err != nil {
+			if err := Adjust(got, adjust, Names{
+				CDI: func(names []string) error { injected = names; return nil },
+				BlockIO: func(class string) (*specs.LinuxBlockIO, error) {
+					w := uint16(len(class))
+					return &specs.LinuxBlockIO{Weight: &w}, nil
+				},
+				RDT: func(class string) (*specs.LinuxIntelRdt, error) { return &specs.LinuxIntelRdt{ClosID: class}, nil },
+			}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
@@ -315,7 +322,10 @@ func TestAdjustRefuses(t *testing.T) {
 	} {
 		adjust := &api.ContainerAdjustment{}
 		c.adjust(adjust)
-		err := Adjust(fullSpec(), adjust, nil)
+		err := Adjust(fullSpec(), adjust, Names{
+			BlockIO: func(string) (*specs.LinuxBlockIO, error) { return nil, errs.Unsupported },
+			RDT:     func(string) (*specs.LinuxIntelRdt, error) { return nil, errs.Unsupported },
+		})
 		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}

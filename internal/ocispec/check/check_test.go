@@ -48,6 +48,7 @@ func TestSandboxesRefused(t *testing.T) {
 	security := func(c config) *runtimeapi.LinuxSandboxSecurityContext { return c.Linux.SecurityContext }
 	long := "/" + strings.Repeat("a/", 3000)
 	refuse(t, requesttest.KubeletSandbox, Sandbox, []refusal[config]{
+		{func(c *runtimeapi.PodSandboxConfig) { c.Annotations = map[string]string{untrusted: "true"} }, errs.Unsupported, "RuntimeClass"},
 		{func(c config) { c.Linux.CgroupParent = long }, errs.Invalid, "linux.cgroup_parent"},
 		{func(c config) {
 			c.Linux.Sysctls["net.ipv4.ip_forward"], c.Linux.Sysctls["net/ipv4/ip_forward"] = "0", "1"

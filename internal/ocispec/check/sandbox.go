@@ -8,6 +8,7 @@ package check
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -19,10 +20,23 @@ import (
 // Sandbox checks the config of a sandbox.
 func Sandbox(config *runtimeapi.PodSandboxConfig) error {
 	return errors.Join(
+		checkUntrusted(config.GetAnnotations()),
 		checkCgroupns(config.GetAnnotations(), request.SandboxSecurity(config).GetPrivileged(), request.HasUserNamespace(config)),
 		checkSandboxLinux(config),
 		checkNoWindows(config.GetWindows() != nil),
 	)
+}
+
+// untrusted is the annotation by which containerd once selected the runtime of a pod. It is from a time before
+// RuntimeClass.
+const untrusted = "io.kubernetes.cri.untrusted-workload"
+
+func checkUntrusted(annotations map[string]string) error {
+	if annotations[untrusted] != "true" {
+		return nil
+	}
+	return fielderror.Unsupported("config.annotations["+strconv.Quote(untrusted)+"]",
+		"it selects no runtime: name a handler by a RuntimeClass (runtimeClassName of the pod), and leave the annotation out")
 }
 
 func checkSandboxLinux(config *runtimeapi.PodSandboxConfig) error {

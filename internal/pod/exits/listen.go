@@ -59,6 +59,7 @@ func (l *listener) listen(ctx context.Context, exits <-chan engine.Exit) {
 }
 
 func (l *listener) listenAgain(ctx context.Context) <-chan engine.Exit {
+	away := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -66,9 +67,15 @@ func (l *listener) listenAgain(ctx context.Context) <-chan engine.Exit {
 		case <-time.After(exitPause):
 		}
 		exits, err := l.source.Exits(ctx)
-		if err == nil {
+		switch {
+		case err == nil && away:
+			l.recorder.log.Info("listening to the engine's exits again")
+			fallthrough
+		case err == nil:
 			return exits
+		case !away && ctx.Err() == nil:
+			away = true
+			l.recorder.log.Error("cannot listen to the engine's exits; retrying each second, until the engine is back", "error", err)
 		}
-		l.recorder.log.Error("cannot listen to the engine's exits; retrying", "error", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/nri"
 	"github.com/berthrun/berth/internal/nri/convert"
 	"github.com/berthrun/berth/internal/pod/record"
@@ -39,8 +40,8 @@ func (a *Adjustment) Limits() *runtimeapi.LinuxContainerResources {
 
 // Apply sends CreateContainer and applies the answer to the container's spec; see
 // engine.ContainerSpec.
-func (a *Adjustment) Apply(ctx context.Context, spec *specs.Spec, injectCDI func(names []string) error) error {
-	others, err := a.apply(ctx, spec, injectCDI)
+func (a *Adjustment) Apply(ctx context.Context, spec *specs.Spec, names *engine.Names) error {
+	others, err := a.apply(ctx, spec, names)
 	if err != nil {
 		return err
 	}
@@ -48,7 +49,7 @@ func (a *Adjustment) Apply(ctx context.Context, spec *specs.Spec, injectCDI func
 	return nil
 }
 
-func (a *Adjustment) apply(ctx context.Context, spec *specs.Spec, injectCDI func(names []string) error) (others nri.Others, err error) {
+func (a *Adjustment) apply(ctx context.Context, spec *specs.Spec, names *engine.Names) (others nri.Others, err error) {
 	p := a.plugins
 	active, release, err := p.host.Hold(ctx)
 	if err != nil {
@@ -69,7 +70,7 @@ func (a *Adjustment) apply(ctx context.Context, spec *specs.Spec, injectCDI func
 	if created.Adjust == nil {
 		return created.Others, nil
 	}
-	if err := convert.Adjust(spec, created.Adjust, injectCDI); err != nil {
+	if err := convert.Adjust(spec, created.Adjust, convert.Names(*names)); err != nil {
 		return others, fmt.Errorf("cannot apply what NRI plugins have adjusted: %w", err)
 	}
 	if limits := created.Adjust.GetLinux().GetResources(); limits != nil {

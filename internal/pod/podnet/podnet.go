@@ -25,7 +25,7 @@ import (
 // concurrent use.
 type Attachments struct {
 	network network.Network
-	records *store.Dir[network.Attachment]
+	records Records
 	calls   *keyed.Calls
 	log     *slog.Logger
 	// gate is closed while the network collects its garbage.
@@ -35,19 +35,21 @@ type Attachments struct {
 // Options configure Attachments.
 type Options struct {
 	Network network.Network
-	// Dir is on disk and holds the records of attachments.
-	Dir   string
-	Calls *keyed.Calls
-	Log   *slog.Logger
+	Calls   *keyed.Calls
+	Log     *slog.Logger
 }
 
-// Open reads the records of attachments that earlier daemons made.
-func Open(records *record.Store, opts Options) (*Attachments, error) {
-	dir, err := record.OpenDir(records, store.Options[network.Attachment]{Path: opts.Dir})
-	if err != nil {
-		return nil, err
-	}
-	return &Attachments{network: opts.Network, records: dir, calls: opts.Calls, log: opts.Log}, nil
+// Records are the attachments that daemons have made.
+type Records = *store.Dir[network.Attachment]
+
+// OpenRecords reads the records of attachments in dir, which is on disk, that earlier daemons made.
+func OpenRecords(pods *record.Store, dir string) (Records, error) {
+	return record.OpenDir(pods, store.Options[network.Attachment]{Path: dir})
+}
+
+// New returns the Attachments of these records.
+func New(records Records, opts Options) *Attachments {
+	return &Attachments{network: opts.Network, records: records, calls: opts.Calls, log: opts.Log}
 }
 
 // IDs returns the ids of sandboxes that have an attachment, in no order.

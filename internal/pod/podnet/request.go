@@ -35,6 +35,7 @@ func attachmentOf(rec *record.Sandbox, sb *engine.Sandbox) *network.Attachment {
 		SandboxID:  rec.ID, NetNS: sb.NetNS,
 		Name: config.GetMetadata().GetName(), Namespace: config.GetMetadata().GetNamespace(), UID: config.GetMetadata().GetUid(),
 		Annotations: config.GetAnnotations(), CgroupParent: sb.CgroupParent, Ports: hostPorts(config),
+		Handler: rec.Handler,
 	}
 	if dns := config.GetDnsConfig(); dns != nil {
 		att.DNS = &network.DNS{Servers: dns.GetServers(), Searches: dns.GetSearches(), Options: dns.GetOptions()}

@@ -52,6 +52,16 @@ func (e *EngineOf) ContainerSpec(ctx context.Context, id string, resources *runt
 	return nil, nil
 }
 
+// Inspect implements engine.Inspector.
+func (e *EngineOf) Inspect(ctx context.Context, requested *engine.InspectSpec) (map[string]any, error) {
+	return get(ctx, e.Script, "engine.Inspect", func() (map[string]any, error) {
+		if inspector, ok := e.Engine.(engine.Inspector); ok {
+			return inspector.Inspect(ctx, requested)
+		}
+		return nil, nil
+	})
+}
+
 // ReopenLog implements engine.LogReopener.
 func (e *EngineOf) ReopenLog(ctx context.Context, id string) error {
 	return e.Engine.(engine.LogReopener).ReopenLog(ctx, id)

@@ -114,6 +114,37 @@ func (r *Sandbox) Request() *runtimeapi.RunPodSandboxRequest {
 	return &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: r.Handler}
 }
 
+// SameRequest returns the requests that are compared to find out whether a sandbox of the same name is
+// the one that is requested: its own and the new one. Of the request that made an adopted sandbox
+// only a part is known, and both requests are limited to that.
+func (r *Sandbox) SameRequest(requested *Sandbox) (own, other *runtimeapi.RunPodSandboxRequest) {
+	own, other = r.Request(), requested.Request()
+	if r.Adoption != "" {
+		own.Config, other.Config = shownByPause(own.GetConfig()), shownByPause(other.GetConfig())
+	}
+	return own, other
+}
+
+// shownByPause is the part of a request that the pause container of dockershim and cri-dockerd shows. It
+// does not show which of CONTAINER and POD the PID namespace was: the pause container is the same.
+func shownByPause(config *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandboxConfig {
+	linux := config.GetLinux()
+	security := linux.GetSecurityContext()
+	namespaces := &runtimeapi.NamespaceOption{
+		Network: security.GetNamespaceOptions().GetNetwork(), Ipc: security.GetNamespaceOptions().GetIpc(),
+	}
+	if security.GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_NODE {
+		namespaces.Pid = runtimeapi.NamespaceMode_NODE
+	}
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: config.GetMetadata(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: linux.GetCgroupParent(), Sysctls: linux.GetSysctls(),
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Privileged: security.GetPrivileged(), NamespaceOptions: namespaces},
+		},
+	}
+}
+
 // prior orders sandboxes of one name: the one that is ready keeps it, and of several the newest.
 func (r *Sandbox) prior(other *Sandbox) int {
 	return cmp.Or(cmp.Compare(other.Rank(), r.Rank()), cmp.Compare(other.CreatedAt, r.CreatedAt), cmp.Compare(other.ID, r.ID))

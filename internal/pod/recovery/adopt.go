@@ -1,9 +1,11 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -32,6 +34,10 @@ func (r *recovery) adoptFormer(ctx context.Context) error {
 			return err
 		}
 	}
+	// Of containers with one name the first is adopted: one that runs, and the older one.
+	slices.SortStableFunc(former.Containers, func(a, b *engine.FormerContainer) int {
+		return cmp.Or(cmp.Compare(rankOf(b), rankOf(a)), cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
 	for _, c := range former.Containers {
 		if err := r.recorded("container", c.ID, r.recordFormerContainer(ctx, c)); err != nil {
 			return err
@@ -89,8 +95,20 @@ func (r *recovery) recordFormerSandbox(sandbox *engine.FormerSandbox) error {
 	return r.Records.Sandboxes.Create(rec.ID, rec)
 }
 
+// rankOf orders containers of one name; see record.Container.Rank.
+func rankOf(c *engine.FormerContainer) int {
+	switch c.State {
+	case engine.StateRunning:
+		return 2
+	case engine.StateCreated:
+		return 1
+	}
+	return 0
+}
+
 // recordFormerContainer is recordFormerSandbox for containers. Kind NotFound if the sandbox has no
-// record, State if the container is being removed.
+// record, State if the container is being removed or another one has its name: nothing distinguishes
+// the two for a kubelet, and this one runs on.
 func (r *recovery) recordFormerContainer(ctx context.Context, c *engine.FormerContainer) error {
 	if _, err := r.Records.Containers.Get(c.ID); err == nil {
 		return errs.Exists
@@ -110,6 +128,11 @@ func (r *recovery) recordFormerContainer(ctx context.Context, c *engine.FormerCo
 		r.Log.Warn("cannot read the image of an adopted container", "container", c.ID, "image", c.ImageID, "error", err)
 	}
 	rec.Image.StopSignal = c.StopSignal
+	if other, _, taken := r.Records.Containers.ByName(rec.Name()); taken {
+		meta := c.Config.GetMetadata()
+		return fmt.Errorf("container %s of its sandbox has the same name %q and attempt %d; leaving this one alone, remove it by hand: %w",
+			other, meta.GetName(), meta.GetAttempt(), errs.State)
+	}
 	switch {
 	case c.Exit != nil:
 		reason, message := exits.ReasonOf(c.Exit)

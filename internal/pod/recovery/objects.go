@@ -31,7 +31,7 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 		switch {
 		case rec.Engine != nil && replaced(rec.Engine.Pid, actual):
 			why = "another program restarted its own process"
-		case actual.State != "" && actual.State != engine.StateBroken && actual.State != engine.StateStopped:
+		case actual.State != engine.StateGone && actual.State != engine.StateBroken && actual.State != engine.StateStopped:
 			return
 		}
 		next, err := r.Records.Sandboxes.Update(rec.ID, func(sb *record.Sandbox) error {
@@ -76,7 +76,7 @@ func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, 
 		r.recoverStarted(ctx, rec, actual)
 	case record.ContainerCreated:
 		if actual.State != engine.StateCreated && rec.StartError() == "" {
-			r.settleLater(ctx, rec.ID, "it was lost before it was started, while "+whileDown)
+			r.settle(ctx, rec.ID, actual, "it was lost before it was started, while "+whileDown)
 		}
 	case record.ContainerExited:
 		if actual.State == engine.StateRunning {
@@ -99,7 +99,7 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 			r.adopt(rec.ID, record.ContainerCreated, 0)
 		}
 	default:
-		r.settleLater(ctx, rec.ID, ending(actual, whileDown))
+		r.settle(ctx, rec.ID, actual, ending(actual, whileDown))
 		return
 	}
 	if rec.Stop != nil {
@@ -144,7 +144,7 @@ func (r *recovery) recheck(ctx context.Context) {
 
 // ending is the message of an exit that nobody reported. when says why not.
 func ending(actual engine.Actual, when string) string {
-	if actual.State == "" {
+	if actual.State == engine.StateGone {
 		return "the engine has no such container any more: another program removed it, or the engine lost it, while " + when +
 			"; its exit code is unknown"
 	}
@@ -154,7 +154,7 @@ func ending(actual engine.Actual, when string) string {
 // endingOfSandbox is why a sandbox is no longer ready whose end nobody reported.
 func endingOfSandbox(actual engine.Actual, when string) string {
 	switch actual.State {
-	case "":
+	case engine.StateGone:
 		return "the engine has no such sandbox any more: another program removed it, or the engine lost it, while " + when
 	case engine.StateBroken:
 		return "a part of it was lost while " + when
@@ -229,6 +229,16 @@ func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
 	case !errors.Is(err, record.ErrUnchanged):
 		r.Log.Error("cannot record the state of a container", "container", id, "state", state, "error", err)
 	}
+}
+
+// settle records the unknown exit of a container that was found without its process when berth started:
+// at once if the engine does not have it, and so reports no exit of it.
+func (r *recovery) settle(ctx context.Context, id string, actual engine.Actual, why string) {
+	if actual.State == engine.StateGone {
+		r.Exits.RecordUnknown(id, why)
+		return
+	}
+	r.settleLater(ctx, id, why)
 }
 
 // settleLater records an unknown exit, unless the engine reports the missed exit in time.

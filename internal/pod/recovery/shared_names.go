@@ -37,8 +37,10 @@ func (r *recovery) stopSharedSandbox(ctx context.Context, id, keeps string) {
 	if err != nil || rec.Rank() == 0 {
 		return // it is being removed
 	}
-	r.Log.Warn("two sandboxes have one name; stopping one of them",
-		"pod", rec.Name(), "keeps", keeps, "stopped", id)
+	if rec.State == record.SandboxReady { // else an earlier start has stopped it
+		r.Log.Warn("two sandboxes have one name; stopping one of them",
+			"pod", rec.Name(), "keeps", keeps, "stopped", id)
+	}
 	next, err := r.Records.Sandboxes.Update(id, func(sb *record.Sandbox) error {
 		if sb.State != record.SandboxReady {
 			return record.ErrUnchanged
@@ -60,12 +62,14 @@ func (r *recovery) stopSharedContainer(ctx context.Context, id, keeps string) {
 	if err != nil || rec.Rank() == 0 {
 		return // it is being removed
 	}
+	if rec.State == record.ContainerExited {
+		return // an earlier start has stopped it
+	}
 	r.Log.Warn("two containers have one name; stopping one of them",
 		"name", rec.Name(), "keeps", keeps, "stopped", id)
-	switch {
-	case rec.Alive():
+	if rec.Alive() {
 		r.Jobs.StopContainer(ctx, rec, sharedNameGrace)
-	case rec.State == record.ContainerCreated: // it has run nothing that could be asked for
-		r.Jobs.RemoveContainer(ctx, rec)
+		return
 	}
+	r.Jobs.RemoveContainer(ctx, rec) // it was created, and has run nothing that could be asked for
 }

@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -125,14 +126,18 @@ func sandboxPid(rec *record.Sandbox) int {
 
 // containerInfo is what crictl inspect shows beyond the API: the request and the spec,
 // both with the limits that hold now. Unless secrets are to be shown, environments have
-// their names alone.
+// their names alone. While the engine does not answer, "engineError" takes the place of what it
+// would show.
 func (v *View) containerInfo(ctx context.Context, rec *record.Container) (map[string]string, error) {
 	secrets := v.showSecrets.Load()
 	inspected := map[string]any{}
 	if inspector, ok := v.engine.(engine.Inspector); ok {
 		var err error
 		inspected, err = inspector.Inspect(ctx, &engine.InspectSpec{ContainerID: rec.ID, Resources: rec.Resources.Get(), Secrets: secrets})
-		if errs.IgnoreNotFound(err) != nil {
+		switch {
+		case errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline):
+			inspected = map[string]any{"engineError": err.Error()} // the engine is away: the record is still right
+		case errs.IgnoreNotFound(err) != nil:
 			return nil, err
 		}
 	}

@@ -5,6 +5,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +35,10 @@ var binary string
 
 // TestMain uses the binary that `make` has built, or builds one.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == fakeShim {
+		runFakeShim(os.Args[2], os.Args[3:])
+		return
+	}
 	if bin := os.Getenv("BERTH_BIN"); bin != "" {
 		binary = filepath.Join(bin, "berth-supervisor")
 		os.Exit(m.Run())
@@ -120,9 +126,20 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// over has an OCI runtime make the containers.
+// over has an OCI runtime make the containers, or a shim, by the name of its program.
 func (h *host) over(program string, args ...string) *host {
+	if strings.HasPrefix(filepath.Base(program), "containerd-shim-") {
+		return h.overShim(program)
+	}
 	h.handler = &supervisor.Handler{Name: "test", Path: program, Args: args, Root: filepath.Join(h.state, "root")}
+	return h
+}
+
+// overShim has a shim make the containers.
+func (h *host) overShim(program string, options ...string) *host {
+	h.handler = &supervisor.Handler{
+		Name: "test", Protocol: supervisor.ProtocolShim, Path: program, Options: options, Root: filepath.Join(h.state, "root"),
+	}
 	return h
 }
 
@@ -216,6 +233,7 @@ func (h *host) end() {
 		h.t.Errorf("the race detector says (%v): %.4000s", err, race)
 	}
 	h.assertNothingLeft()
+	h.assertNoSocketLeft()
 }
 
 // stop ends the current keeper and supervisor.
@@ -251,13 +269,32 @@ func (h *host) assertNothingLeft() {
 	for _, dir := range strings.Fields(string(parents)) {
 		syscall.Rmdir(dir)
 	}
-	for _, sub := range []string{"runc", "supervisor", "handlers", "root"} {
+	for _, sub := range []string{"runc", "supervisor", "handlers", "root", "shims/pods", "shims/containers"} {
 		entries, err := os.ReadDir(filepath.Join(h.state, sub))
 		if errors.Is(err, os.ErrNotExist) && sub == "root" {
 			continue
 		}
 		if err != nil || len(entries) != 0 {
 			h.t.Errorf("left in %s: %v %v", sub, entries, err)
+		}
+	}
+}
+
+// assertNoSocketLeft looks for sockets of shims, in the supervisor's directory and in containerd's.
+func (h *host) assertNoSocketLeft() {
+	for _, id := range append(h.ids, "pod", "other") {
+		name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(h.state, "shims", "events", "berth", id))))
+		if _, err := os.Lstat(filepath.Join("/run/containerd/s", name)); err == nil {
+			h.t.Errorf("the socket of the shim of %s is left: %s", id, name)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(h.state, "shims"))
+	if err != nil {
+		h.t.Error(err)
+	}
+	for _, entry := range entries {
+		if !slices.Contains([]string{"pods", "containers", "events"}, entry.Name()) {
+			h.t.Errorf("left in shims: %v", entry)
 		}
 	}
 }

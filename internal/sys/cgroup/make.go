@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -39,6 +40,9 @@ func (t *Tree) Missing(path string) string {
 
 // Make makes the cgroup at path in every hierarchy.
 func (t *Tree) Make(path string) error {
+	if mount := t.mounts["cpuset"]; mount != "" {
+		inheritCpuset(mount, filepath.Join(mount, filepath.Dir(path)))
+	}
 	for _, dir := range t.Paths(path).dirs() {
 		// RemoveEmpty may remove a parent at this moment.
 		err := os.MkdirAll(dir, 0o755)
@@ -134,4 +138,80 @@ func (e *Entrance) Close() {
 	for _, f := range e.Tasks {
 		f.Close()
 	}
+}
+
+// On cgroup v1 a cpuset has no processors and no memory nodes, and so takes no process, before somebody writes
+// them. For each write the kernel looks at all cpusets of the host. With cgroup.clone_children a cpuset
+// begins with those of its parent instead, and so do those below it.
+
+// InheritCpuset has the cgroups that are made in the parent of this one inherit their cpusets, on v1. Without
+// that libcontainer writes them, so an error does no harm.
+func (p Paths) InheritCpuset() {
+	dir, ok := p["cpuset"]
+	if !ok {
+		return
+	}
+	parent := filepath.Dir(dir)
+	// The processors of the parent are there as soon as it has had a container.
+	if cpus := contentOf(filepath.Join(parent, "cpuset.cpus")); len(cpus) > 0 {
+		inheritCpuset(parent, parent)
+	}
+}
+
+// EndInheritance has the cgroups that a container makes in its own begin as they do everywhere.
+func (p Paths) EndInheritance() error {
+	dir, ok := p["cpuset"]
+	flag := filepath.Join(dir, "cgroup.clone_children")
+	if !ok || string(contentOf(flag)) != "1" {
+		return nil
+	}
+	if err := os.WriteFile(flag, []byte("0"), 0); err != nil {
+		return fmt.Errorf("cannot set the cpuset of a container: %w", err)
+	}
+	return nil
+}
+
+// inheritCpuset has the cgroups that are made in dir inherit its cpuset, which it gets from those above, up to
+// top, if it has none.
+func inheritCpuset(top, dir string) {
+	flag := filepath.Join(dir, "cgroup.clone_children")
+	if string(contentOf(flag)) == "1" || isHierarchyRoot(dir) {
+		return
+	}
+	if os.MkdirAll(dir, 0o755) != nil || !fillCpuset(top, dir) {
+		return
+	}
+	_ = os.WriteFile(flag, []byte("1"), 0) // see InheritCpuset
+}
+
+// isHierarchyRoot reports whether a directory of v1 is the root of its hierarchy, which is the host's.
+func isHierarchyRoot(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, "release_agent"))
+	return err == nil
+}
+
+// fillCpuset reports whether a cpuset has processors and memory nodes in the end.
+func fillCpuset(top, dir string) bool {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		if len(contentOf(filepath.Join(dir, name))) > 0 {
+			continue
+		}
+		if dir == top || !fillCpuset(top, filepath.Dir(dir)) {
+			return false
+		}
+		above := contentOf(filepath.Join(filepath.Dir(dir), name))
+		if os.WriteFile(filepath.Join(dir, name), above, 0) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// contentOf is empty when the file cannot be read.
+func contentOf(path string) []byte {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	return bytes.TrimSpace(data)
 }

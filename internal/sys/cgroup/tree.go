@@ -7,6 +7,8 @@
 package cgroup
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -43,7 +45,7 @@ func Find() (*Tree, error) {
 }
 
 func parse(r io.Reader) (*Tree, error) {
-	infos, err := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	infos, err := mountsOf(r)
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the cgroups: %w", err)
 	}
@@ -77,11 +79,36 @@ func parse(r io.Reader) (*Tree, error) {
 // Roots returns where the hierarchies are mounted, each once. One that is mounted from
 // below its root, as in a container, is left out: its cgroups are not the host's.
 func Roots() ([]string, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the cgroup mounts: %w", err)
+	}
+	defer f.Close()
+	infos, err := mountsOf(f)
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the cgroup mounts: %w", err)
 	}
 	return rootsOf(infos), nil
+}
+
+// mountsOf returns the mounts of cgroups in a mount table. A full node has thousands of others, which are not
+// taken apart.
+func mountsOf(table io.Reader) ([]*mountinfo.Info, error) {
+	const longest = 1 << 20
+	var lines bytes.Buffer
+	scanner := bufio.NewScanner(table)
+	scanner.Buffer(make([]byte, 64<<10), longest)
+	for scanner.Scan() {
+		// " - " ends the optional fields; what follows is the type of the file system.
+		if bytes.Contains(scanner.Bytes(), []byte(" - cgroup")) {
+			lines.Write(scanner.Bytes())
+			lines.WriteByte('\n')
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return nil, err
+	}
+	return mountinfo.GetMountsFromReader(&lines, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 }
 
 func rootsOf(infos []*mountinfo.Info) []string {

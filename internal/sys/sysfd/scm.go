@@ -138,6 +138,12 @@ func PeerPid(conn *net.UnixConn) (pid, uid int, err error) {
 	return int(cred.Pid), int(cred.Uid), nil
 }
 
+// IsSocket reports whether a descriptor is a socket.
+func IsSocket(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK
+}
+
 // SetCloseOnExec sets or clears the close-on-exec flag of a descriptor.
 func SetCloseOnExec(fd int, on bool) error {
 	flags := 0

@@ -79,27 +79,81 @@ func (n *Netlink) Do(requests ...NetlinkRequest) (replies [][]byte, err error) {
 	first := n.seq + 1
 	var out []byte
 	for _, r := range requests {
-		n.seq++
-		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+len(r.Payload)))
-		out = binary.NativeEndian.AppendUint16(out, r.Type)
-		out = binary.NativeEndian.AppendUint16(out, r.Flags|unix.NLM_F_REQUEST|unix.NLM_F_ACK)
-		out = binary.NativeEndian.AppendUint32(out, n.seq)
-		out = binary.NativeEndian.AppendUint32(out, 0)
-		out = append(out, r.Payload...)
-		for len(out)%unix.NLMSG_ALIGNTO != 0 {
-			out = append(out, 0)
-		}
+		out = n.appendRequest(out, r, unix.NLM_F_ACK)
 	}
-	for {
-		err := unix.Sendto(n.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return nil, fmt.Errorf("cannot send a netlink request: %w", err)
-		}
+	if err := n.send(out); err != nil {
+		return nil, err
 	}
 	return n.receive(first, len(requests))
+}
+
+// appendRequest appends a request with the next number.
+func (n *Netlink) appendRequest(out []byte, r NetlinkRequest, flags uint16) []byte {
+	n.seq++
+	out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+len(r.Payload)))
+	out = binary.NativeEndian.AppendUint16(out, r.Type)
+	out = binary.NativeEndian.AppendUint16(out, r.Flags|unix.NLM_F_REQUEST|flags)
+	out = binary.NativeEndian.AppendUint32(out, n.seq)
+	out = binary.NativeEndian.AppendUint32(out, 0)
+	out = append(out, r.Payload...)
+	for len(out)%unix.NLMSG_ALIGNTO != 0 {
+		out = append(out, 0)
+	}
+	return out
+}
+
+func (n *Netlink) send(datagram []byte) error {
+	for {
+		err := unix.Sendto(n.fd, datagram, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("cannot send a netlink request: %w", err)
+		}
+	}
+}
+
+// Dump sends a request for a list, and calls elem with the payload of every message of it, which is valid
+// until elem returns. A list that changed while the kernel sent it may lack elements: then whole is false.
+func (n *Netlink) Dump(request NetlinkRequest, elem func(payload []byte)) (whole bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.send(n.appendRequest(nil, request, unix.NLM_F_DUMP)); err != nil {
+		return false, err
+	}
+	whole = true
+	for over := false; !over; {
+		size, _, err := unix.Recvfrom(n.fd, n.buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot receive a netlink list: %w", err)
+		}
+		var failed *NetlinkError
+		err = each(n.buf[:size], func(head netlinkHeader, payload []byte) {
+			if head.seq != n.seq {
+				return // of an earlier one that broke off
+			}
+			whole = whole && head.flags&unix.NLM_F_DUMP_INTR == 0
+			switch head.kind {
+			case unix.NLMSG_ERROR:
+				failed, over = netlinkError(0, head.flags, payload), true
+			case unix.NLMSG_DONE:
+				over = true
+			default:
+				elem(payload)
+			}
+		})
+		if err == nil && failed != nil {
+			err = failed
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return whole, nil
 }
 
 // Join subscribes the socket to a group of events. A socket for events makes no

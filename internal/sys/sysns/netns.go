@@ -182,14 +182,14 @@ func pinsOf(dir string) (holder string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot resolve %s: %w", dir, err)
 	}
-	below, err := mountinfo.GetMounts(mountinfo.PrefixFilter(real))
+	below, err := mountinfo.GetMounts(visible(mountinfo.PrefixFilter(real)))
 	if err != nil {
 		return "", fmt.Errorf("cannot read the mount table: %w", err)
 	}
 	if len(below) == 0 {
 		return "", nil
 	}
-	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(real))
+	above, err := mountinfo.GetMounts(visible(mountinfo.ParentsFilter(real)))
 	if err != nil {
 		return "", fmt.Errorf("cannot read the mount table: %w", err)
 	}
@@ -199,6 +199,29 @@ func pinsOf(dir string) (holder string, err error) {
 		}
 	}
 	return holder, nil
+}
+
+// visible lets a filter pass no mounts that later ones cover, at their own mount point or above it: the
+// mount table has them, and no path leads to them.
+func visible(filter mountinfo.FilterFunc) mountinfo.FilterFunc {
+	return func(mount *mountinfo.Info) (skip, stop bool) {
+		skip, stop = filter(mount)
+		if !skip {
+			skip = isCovered(mount)
+		}
+		return skip, stop
+	}
+}
+
+// isCovered reports whether a path leads to another mount than the one that the mount table has there.
+// False if this kernel does not say (before 5.8).
+func isCovered(mount *mountinfo.Info) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, mount.Mountpoint, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return true
+	}
+	return err == nil && st.Mask&unix.STATX_MNT_ID != 0 && st.Mnt_id != uint64(mount.ID) //nolint:gosec // no less than 0
 }
 
 // threadNetNS is the network namespace of the calling thread, which may differ

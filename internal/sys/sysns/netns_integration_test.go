@@ -139,3 +139,43 @@ func TestEnsureNetNSDirLeavesPinsOfOthers(t *testing.T) {
 		t.Errorf("the pin is left: %v", err)
 	}
 }
+
+// TestEnsureNetNSDirBelowAHiddenMount: the mount table also has mounts that a later one covers, such as a
+// tmpfs that somebody mounts over /run. They hold nothing.
+func TestEnsureNetNSDirBelowAHiddenMount(t *testing.T) {
+	require.Root(t)
+	run := t.TempDir()
+	dir := filepath.Join(run, "netns")
+	tmpfs := func() {
+		if err := unix.Mount("none", run, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(run, unix.MNT_DETACH) })
+		if err := unix.Mount("", run, "", unix.MS_PRIVATE, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tmpfs()
+	if err := sysns.EnsureNetNSDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := sysns.NewNetNS(filepath.Join(dir, "cni-1")); err != nil {
+		t.Fatal(err)
+	}
+	tmpfs() // covers both
+	for range 2 {
+		if err := sysns.EnsureNetNSDir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pin := filepath.Join(dir, "cni-2")
+	if err := sysns.NewNetNS(pin); err != nil {
+		t.Fatal(err)
+	}
+	if err := sysns.RemoveNetNS(pin); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Errorf("the directory is not mounted on itself: %v", err)
+	}
+}

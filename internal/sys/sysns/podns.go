@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -162,13 +161,10 @@ func (e *SysctlError) Unwrap() error { return e.Err }
 // the calling thread. Kind Invalid when the kernel has no such sysctl, does not let it be written,
 // or refuses the value.
 func WriteSysctls(sysctls map[string]string) error {
+	var dirs SysctlDirs
+	defer dirs.Close()
 	for file, value := range sysctls {
-		// No O_CREATE: a sysctl that the kernel does not have is an error.
-		f, err := os.OpenFile(filepath.Join("/proc/sys", file), os.O_WRONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			_, err = f.WriteString(value)
-			err = errors.Join(err, f.Close())
-		}
+		err := dirs.Write(file, value)
 		if slices.ContainsFunc(refusals(), func(errno error) bool { return errors.Is(err, errno) }) {
 			err = fmt.Errorf("%w: %w", errs.Invalid, err)
 		}

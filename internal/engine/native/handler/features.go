@@ -57,7 +57,7 @@ type Prober struct {
 }
 
 // asked is what an answer depends on, beside the version of the file.
-type asked struct{ name, path, args string }
+type asked struct{ name, path, args, options string }
 
 // answered is what a version of a program said, and when.
 type answered struct {
@@ -137,7 +137,7 @@ type question struct {
 
 // questionOf returns nil and the facts of a handler whose program is not there, or that has none.
 func questionOf(h *Handler) (*question, Facts) {
-	if h == nil || h.Kind != OCI {
+	if !h.hasProgram() {
 		return nil, Facts{}
 	}
 	if err := h.Check(); err != nil {
@@ -149,7 +149,7 @@ func questionOf(h *Handler) (*question, Facts) {
 	}
 	return &question{
 		h,
-		asked{h.Name, h.Path, strings.Join(h.Args, "\x00")},
+		asked{h.Name, h.Path, strings.Join(h.Args, "\x00"), strings.Join(h.Options, "\x00")},
 		file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()},
 	}, Facts{}
 }
@@ -184,6 +184,9 @@ func (p *Prober) askAgain(q *question) <-chan singleflight.Result {
 
 // ask runs the program. One without the command features (crun before 1.9) has none that is known.
 func ask(h *Handler) Facts {
+	if h.Kind == Shim {
+		return askShim(h)
+	}
 	version, err := answer(h, "--version")
 	if err != nil {
 		return Facts{Fault: fmt.Sprintf("handler %q: %s --version: %v", h.Name, h.Path, err), Broken: true}
@@ -215,9 +218,15 @@ func (f *Facts) read(text []byte) error {
 }
 
 func answer(h *Handler, question string) ([]byte, error) {
+	return run(nil, h.Path, append(slices.Clone(h.Args), question)...)
+}
+
+// run returns the output of a program that reads input.
+func run(input []byte, path string, args ...string) ([]byte, error) {
 	ctx, stop := context.WithTimeout(context.Background(), askTimeout)
 	defer stop()
-	cmd := exec.CommandContext(ctx, h.Path, append(slices.Clone(h.Args), question)...)
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin = bytes.NewReader(input)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = outputTimeout

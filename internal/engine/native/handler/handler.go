@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/engine/basespec"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
 )
@@ -23,6 +27,8 @@ const (
 	Builtin Kind = "builtin"
 	// OCI is an OCI runtime's program, which the supervisor runs.
 	OCI Kind = "oci"
+	// Shim is a shim of containerd, which the supervisor starts for each pod.
+	Shim Kind = "shim"
 )
 
 // Handler is an entry of the table. A sandbox's record has the one that it was created with: a later change
@@ -31,30 +37,56 @@ const (
 type Handler struct {
 	Name string `json:"name,omitempty"`
 	Kind Kind   `json:"kind,omitempty"`
-	// Path, Args and Root are those of supervisor.Handler, for OCI.
-	Path string   `json:"path,omitempty"`
-	Args []string `json:"args,omitempty"`
-	Root string   `json:"root,omitempty"`
+	// Path, Args, Options and Root are those of supervisor.Handler, for OCI and Shim. Path is a name without
+	// a directory when the program is not in PATH.
+	Path    string   `json:"path,omitempty"`
+	Args    []string `json:"args,omitempty"`
+	Options []string `json:"options,omitempty"`
+	Root    string   `json:"root,omitempty"`
 
 	// These replace the engine's rules, unless they are nil.
 	PrivilegedWithoutHost *bool    `json:"privilegedWithoutHost,omitempty"`
 	PrivilegedAllAllowed  *bool    `json:"privilegedAllAllowed,omitempty"`
 	PodAnnotations        []string `json:"podAnnotations"`
 	ContainerAnnotations  []string `json:"containerAnnotations"`
+	HookDirs              []string `json:"hookDirs"`
+	// SeccompProfile is the path of the profile that RuntimeDefault means, "" for the engine's.
+	SeccompProfile string `json:"seccompProfile,omitempty"`
+	// BaseSpec is the path of the OCI spec that those of containers are based on, "" for none.
+	BaseSpec string `json:"baseSpec,omitempty"`
+	// CgroupWritable lets unprivileged containers write their cgroups (v2).
+	CgroupWritable bool `json:"cgroupWritable,omitempty"`
+}
+
+// Base reads the OCI spec that those of containers are based on, nil for none. See basespec.Read.
+func (h *Handler) Base() (*specs.Spec, error) {
+	if h == nil {
+		return nil, nil //nolint:nilnil // no base is no failure
+	}
+	return basespec.Read(h.Name, h.BaseSpec)
 }
 
 // Program returns what the supervisor needs to run containers, nil for the supervisor itself.
 func (h *Handler) Program() *supervisor.Handler {
-	if h == nil || h.Kind != OCI {
+	if !h.hasProgram() {
 		return nil
 	}
-	return &supervisor.Handler{Name: h.Name, Path: h.Path, Args: h.Args, Root: h.Root}
+	program := &supervisor.Handler{Name: h.Name, Path: h.Path, Args: h.Args, Options: h.Options, Root: h.Root}
+	if h.Kind == Shim {
+		program.Protocol = supervisor.ProtocolShim
+	}
+	return program
 }
+
+func (h *Handler) hasProgram() bool { return h != nil && (h.Kind == OCI || h.Kind == Shim) }
 
 // Check returns an error when pods of the handler cannot run now. Kind Unavailable.
 func (h *Handler) Check() error {
-	if h.Kind != OCI {
+	if !h.hasProgram() {
 		return nil
+	}
+	if !filepath.IsAbs(h.Path) {
+		return fmt.Errorf("handler %q: unable to get OCI runtime: %s is not in berth's PATH: %w", h.Name, h.Path, errs.Unavailable)
 	}
 	info, err := os.Stat(h.Path)
 	switch {

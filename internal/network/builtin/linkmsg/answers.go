@@ -2,6 +2,7 @@ package linkmsg
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -41,6 +42,43 @@ func Forwards(answer []byte) bool {
 	state := sysnet.Attribute(attrs, portState)
 	return SeenUp(answer) && len(state) == 1 && state[0] == forwarding
 }
+
+// Port is a port of a bridge.
+type Port struct {
+	Name, Alias string
+	// Bridge is the index of the bridge's link.
+	Bridge int
+	// Hairpin is true when the bridge sends frames out by the port that they came in by.
+	Hairpin bool
+}
+
+// ReadPort reads a message of the answer to Ports. ok is false for a link that is on no bridge: a kernel may
+// ignore the filter.
+func ReadPort(message []byte) (p Port, ok bool) {
+	attrs, err := nl.ParseRouteAttr(linkAttributes(message))
+	if err != nil {
+		return p, false
+	}
+	for _, a := range attrs {
+		switch a.Attr.Type &^ unix.NLA_F_NESTED {
+		case unix.IFLA_IFNAME:
+			p.Name = text(a.Value)
+		case unix.IFLA_IFALIAS:
+			p.Alias = text(a.Value)
+		case unix.IFLA_MASTER:
+			if len(a.Value) == 4 {
+				p.Bridge = int(binary.NativeEndian.Uint32(a.Value))
+			}
+		case unix.IFLA_LINKINFO:
+			mode := sysnet.Attribute(sysnet.Attribute(a.Value, nl.IFLA_INFO_SLAVE_DATA), nl.IFLA_BRPORT_MODE)
+			p.Hairpin = len(mode) == 1 && mode[0] != 0
+		}
+	}
+	return p, p.Bridge != 0
+}
+
+// text is a string of the kernel.
+func text(value []byte) string { return string(bytes.TrimRight(value, "\x00")) }
 
 // Announces reports whether an event says that the kernel uses an address from now on.
 func Announces(kind uint16, payload []byte, addr netip.Addr) bool {

@@ -88,6 +88,14 @@ func Get(link string) sysnet.NetlinkRequest {
 	return sysnet.NetlinkRequest{Type: unix.RTM_GETLINK, Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), ifname(link))}
 }
 
+// Ports returns the request for a list of the ports of the bridge with an index. The messages are for ReadPort.
+func Ports(bridge int) sysnet.NetlinkRequest {
+	const withoutStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS
+	return sysnet.NetlinkRequest{Type: unix.RTM_GETLINK, Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC),
+		nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge))),
+		nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(withoutStatistics)))}
+}
+
 // Delete returns the request that removes a link.
 func Delete(link string) sysnet.NetlinkRequest {
 	return sysnet.NetlinkRequest{Type: unix.RTM_DELLINK, Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), ifname(link))}

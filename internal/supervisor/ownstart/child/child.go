@@ -17,16 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	_ "github.com/berthrun/berth/internal/supervisor/ownstart/enter" // its C code runs before Go does
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
-	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 )
-
-// Create is the role of a child that becomes the init of a container.
-const Create = "own-create"
-
-// Name is the name of an init that waits for the start; runc's tools know it.
-const Name = "runc:[2:INIT]"
 
 // Until main begins, and no longer, Go runs on the process's first thread: from no other one does the
 // kernel take the SELinux label of a keyring, and an execve on it ends all others.
@@ -35,9 +29,9 @@ func init() { //nolint:gochecknoinits // see above
 		return
 	}
 	switch os.Args[1] {
-	case Create:
+	case order.RoleCreate:
 		os.Exit(run(create))
-	case Exec:
+	case order.RoleExec:
 		os.Exit(run(exec))
 	}
 }
@@ -52,7 +46,7 @@ const (
 func run(steps func() error) (code int) {
 	// A container that shares the PID namespace sees this process.
 	protect := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	unix.CloseOnExec(fork.Socket)
+	unix.CloseOnExec(order.Socket)
 	defer func() {
 		if p := recover(); p != nil {
 			code = report(fmt.Errorf("a fault in berth's init: %v, %s", p, debug.Stack()))
@@ -61,7 +55,7 @@ func run(steps func() error) (code int) {
 	if protect != nil {
 		return report(fmt.Errorf("cannot protect the process: %w", protect))
 	}
-	if err := setName(Name); err != nil {
+	if err := setName(order.Name); err != nil {
 		return report(err)
 	}
 	// The working directory of all threads is in the host's procfs until now: see package fork.
@@ -102,7 +96,7 @@ func send(message []byte) error {
 	b = append(b, message...)
 	for len(b) > 0 {
 		// Go's runtime catches the signal for a socket without a reader.
-		n, err := unix.Write(fork.Socket, b)
+		n, err := unix.Write(order.Socket, b)
 		if err == unix.EINTR {
 			continue
 		}
@@ -146,7 +140,7 @@ func receive() ([]byte, []int, error) {
 	}
 	b := make([]byte, length)
 	for rest := b; len(rest) > 0; {
-		n, err := unix.Read(fork.Socket, rest)
+		n, err := unix.Read(order.Socket, rest)
 		if err == unix.EINTR {
 			continue
 		}
@@ -163,7 +157,7 @@ const maxDescriptors = 64
 
 func recvmsg(b, rights []byte) (n, oobn, flags int, from unix.Sockaddr, err error) {
 	for {
-		n, oobn, flags, from, err = unix.Recvmsg(fork.Socket, b, rights, unix.MSG_CMSG_CLOEXEC|unix.MSG_WAITALL)
+		n, oobn, flags, from, err = unix.Recvmsg(order.Socket, b, rights, unix.MSG_CMSG_CLOEXEC|unix.MSG_WAITALL)
 		if err == unix.EINTR {
 			continue
 		}
@@ -178,7 +172,7 @@ func recvmsg(b, rights []byte) (n, oobn, flags int, from unix.Sockaddr, err erro
 func awaitGo() error {
 	b := make([]byte, 1)
 	for {
-		n, err := unix.Read(fork.Socket, b)
+		n, err := unix.Read(order.Socket, b)
 		if err == unix.EINTR {
 			continue
 		}
@@ -191,7 +185,7 @@ func awaitGo() error {
 
 // checkSupervisor returns an error when the supervisor has ended.
 func checkSupervisor() error {
-	fds := []unix.PollFd{{Fd: fork.Socket, Events: unix.POLLRDHUP}}
+	fds := []unix.PollFd{{Fd: order.Socket, Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(fds, 0); err == nil && n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLRDHUP|unix.POLLERR) != 0 {
 		return errSupervisorEnded
 	}

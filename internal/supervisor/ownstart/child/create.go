@@ -9,7 +9,6 @@ import (
 
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
-	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 )
 
@@ -80,7 +79,7 @@ func create() error {
 	if err := awaitGo(); err != nil {
 		return err
 	}
-	if err := c.Process.Become(c.proc, fork.Socket, c.Fifo); err != nil {
+	if err := c.Process.Become(c.proc, order.Socket, c.Fifo); err != nil {
 		return err
 	}
 	c.execute()
@@ -161,7 +160,7 @@ func (c *container) openProc() error {
 	if err != nil {
 		return fmt.Errorf("cannot mount a procfs: %w", err)
 	}
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, "/"+fork.ProcName, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, "/"+order.ProcName, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("cannot attach a procfs: %w", err)
 	}
 	c.proc = finish.Procfs(fd)
@@ -172,7 +171,7 @@ func (c *container) openProc() error {
 // It does not return. An error can only be shown by the exit code and on the container's stderr: nobody
 // listens any more.
 func (c *container) execute() {
-	unix.Close(fork.Socket)
+	unix.Close(order.Socket)
 	fifo, err := c.openFifo()
 	if err == nil {
 		_, err = unix.Write(fifo, []byte("0"))

@@ -8,12 +8,8 @@ import (
 
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
-	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 )
-
-// Exec is the role of a child that becomes a process of a container that runs.
-const Exec = "own-exec"
 
 // exec has the steps of an exec in their order. It returns only on error. The supervisor sees the
 // socket close at the execve: until then it gets the error.
@@ -58,10 +54,10 @@ func exec() error {
 	if err := sendPidfd(e.Pidfd); err != nil {
 		return err
 	}
-	if err := e.Process.Become(proc, fork.Socket); err != nil {
+	if err := e.Process.Become(proc, order.Socket); err != nil {
 		return err
 	}
-	return e.Process.Exec(fork.Socket)
+	return e.Process.Exec(order.Socket)
 }
 
 // enterContainer joins the mount namespace of the container, with its root, and its cgroup namespace.

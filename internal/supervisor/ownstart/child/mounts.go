@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
-	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
@@ -67,7 +66,7 @@ func (c *container) cloneSources() error {
 // cloneSource clones one source. index is its number on the stage.
 func (c *container) cloneSource(s *order.Source, index int) (int, error) {
 	if c.HostMounts < 0 {
-		return trees.Clone(unix.AT_FDCWD, fork.StagedAt(index), s.Recursive)
+		return trees.Clone(unix.AT_FDCWD, order.StagedAt(index), s.Recursive)
 	}
 	fd, err := trees.Clone(unix.AT_FDCWD, s.Path, s.Recursive)
 	if err == nil && s.MapIDs != "" {
@@ -83,7 +82,7 @@ func (c *container) assemble() error {
 			return fmt.Errorf("cannot set the propagation of the root: %w", err)
 		}
 	}
-	if err := unix.MoveMount(c.root, "", unix.AT_FDCWD, "/"+fork.RootName, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(c.root, "", unix.AT_FDCWD, "/"+order.RootName, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("cannot mount the root: %w", err)
 	}
 	for i := range c.Mounts {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 )
 
 // Access of what is made on the way to a mount point.
@@ -222,7 +222,7 @@ func (c *container) place(fd int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot find out where a mount point is: %w", err)
 	}
-	rest, inside := strings.CutPrefix(string(buf[:n]), "/"+fork.RootName)
+	rest, inside := strings.CutPrefix(string(buf[:n]), "/"+order.RootName)
 	if !inside || rest != "" && rest[0] != '/' {
 		return "", errOutside
 	}

@@ -1,9 +1,5 @@
 package fork
 
-// See enter.c for the process that is started first.
-
-import "C"
-
 import (
 	"encoding/binary"
 	"errors"
@@ -19,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// entrance is what enter.c does. A nil file is none.
+// entrance is what package enter does in the process that is started first. A nil file is none.
 type entrance struct {
 	// pid and user are a PID namespace and a user namespace to enter, or processes in them.
 	pid, user *os.File
@@ -27,10 +23,10 @@ type entrance struct {
 	make uintptr
 }
 
-// needed reports whether enter.c has anything to do.
+// needed reports whether package enter has anything to do.
 func (e *entrance) needed() bool { return e.pid != nil || e.user != nil }
 
-// order adds to a start what has enter.c act. The descriptors come after those that are there.
+// order adds to a start what has package enter act. The descriptors come after those that are there.
 func (e *entrance) order(attr *syscall.ProcAttr, t *table) {
 	number := func(f *os.File) int {
 		if f == nil {
@@ -42,14 +38,14 @@ func (e *entrance) order(attr *syscall.ProcAttr, t *table) {
 	attr.Env = append(attr.Env, fmt.Sprintf("BERTH_ENTER=%d %d %d", number(e.pid), number(e.user), e.make))
 }
 
-// What enter.c reports.
+// What package enter reports.
 const (
 	entered = iota
 	notJoined
 	notForked
 )
 
-// enterTimeout bounds the wait for enter.c, which makes a few system calls.
+// enterTimeout bounds the wait for package enter, which makes a few system calls.
 const enterTimeout = 10 * time.Second
 
 // awaitEntered replaces the process that was started, which ends, by the child that it has forked into the

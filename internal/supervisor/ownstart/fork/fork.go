@@ -20,24 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysns"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Socket is the descriptor of the child's end of the socket.
-const Socket = 3
-
-// RootName and ProcName are the directories in the empty mount namespace on which a child can mount.
-const (
-	RootName = "root"
-	ProcName = "proc"
-)
-
 // Program starts children. Its methods may be called by several goroutines.
 type Program struct {
-	// exe is this program, protected from writes.
-	exe *os.File
+	exes Executables
 	// place is an existing directory; no other process sees what is mounted on it.
 	place string
 
@@ -49,9 +40,17 @@ type Program struct {
 	err  error
 }
 
-// New returns a Program that starts exe. exe must not be writable for a process that can open the
-// child's /proc/PID/exe: a sealed memfd, or a file of a read-only overlay. place is a directory.
-func New(exe *os.File, place string) *Program { return &Program{exe: exe, place: place} }
+// Executables are the files that children start from. A process that can open the child's /proc/PID/exe
+// must not be able to write to them: they are sealed memfds, or files of a read-only overlay.
+type Executables struct {
+	// Plain is for children that are born into all their namespaces.
+	Plain *os.File
+	// Entering is for the others, and has the C code of package enter. It takes longer to begin.
+	Entering *os.File
+}
+
+// New returns a Program that starts exes. place is a directory.
+func New(exes Executables, place string) *Program { return &Program{exes: exes, place: place} }
 
 // Namespace is one to join. Kind is its CLONE_NEW flag.
 type Namespace struct {
@@ -84,7 +83,7 @@ type Request struct {
 type Child struct {
 	Pid   int
 	Pidfd *os.File
-	// Conn is a stream socket whose other end is the child's descriptor Socket.
+	// Conn is a stream socket whose other end is the child's descriptor Socket of package order.
 	Conn *net.UnixConn
 }
 
@@ -145,7 +144,7 @@ func (c *Child) open() (err error) {
 	}
 }
 
-// enter returns what enter.c does for the child.
+// enter returns what package enter does for the child.
 func (r *Request) enter() *entrance {
 	_, inPID := splitPID(r.Join)
 	e := &entrance{pid: inPID, user: r.User}
@@ -162,7 +161,12 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	for _, ns := range before {
 		files = append(files, ns.File)
 	}
-	exe := strconv.Itoa(int(p.exe.Fd()))
+	enter := r.enter()
+	exe := p.exes.Plain
+	if enter.needed() {
+		exe = p.exes.Entering
+	}
+	program := strconv.Itoa(int(exe.Fd()))
 	t, err := p.ownTable(files)
 	if err != nil {
 		return fmt.Errorf("cannot prepare a thread: %w", err)
@@ -198,13 +202,13 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	if r.User != nil {
 		attr.Sys.Cloneflags = 0
 	}
-	if enter := r.enter(); enter.needed() {
+	if enter.needed() {
 		enter.order(attr, t)
 	}
 	if r.Cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, t.of(r.Cgroup)
 	}
-	child.Pid, err = syscall.ForkExec(exe, []string{"berth-supervisor", r.Role}, attr)
+	child.Pid, err = syscall.ForkExec(program, []string{"berth-supervisor", r.Role}, attr)
 	if err != nil {
 		return fmt.Errorf("cannot start a child: %w", errs.OfFork(err))
 	}
@@ -252,7 +256,7 @@ func (p *Program) makeEmpty() error {
 	if err := unix.Mount("berth", p.place, "tmpfs", flags, "size=4k,nr_inodes=4,mode=0555"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", p.place, err)
 	}
-	for _, name := range []string{RootName, ProcName} {
+	for _, name := range []string{order.RootName, order.ProcName} {
 		if err := unix.Mkdir(filepath.Join(p.place, name), 0o555); err != nil {
 			return fmt.Errorf("mkdir: %w", err)
 		}

@@ -3,10 +3,10 @@ package fork
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
 
@@ -30,9 +30,6 @@ func (e *StageError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *StageError) Unwrap() error { return e.Err }
-
-// StagedAt is where a child finds the tree with a number of its stage.
-func StagedAt(index int) string { return "/" + RootName + "/" + strconv.Itoa(index) }
 
 // Stage has detached clones of trees for one child.
 type Stage struct{ clones []clone }
@@ -118,7 +115,7 @@ func (s *Stage) layOut(t *table) error {
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	options := fmt.Sprintf("size=4k,nr_inodes=%d,mode=0555", len(s.clones)+1)
-	if err := unix.Mount("berth", "/"+RootName, "tmpfs", flags, options); err != nil {
+	if err := unix.Mount("berth", "/"+order.RootName, "tmpfs", flags, options); err != nil {
 		return fmt.Errorf("mount a tmpfs: %w", err)
 	}
 	for i, c := range s.clones {
@@ -126,7 +123,7 @@ func (s *Stage) layOut(t *table) error {
 		if c.fd, err = t.take(c.fd); err != nil {
 			return err
 		}
-		if err := c.mountOn(StagedAt(i)); err != nil {
+		if err := c.mountOn(order.StagedAt(i)); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/ownstart/child"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
@@ -59,7 +58,7 @@ func (e *NotBegunError) Unwrap() error { return e.Err }
 // failure.Failure.
 func Start(ctx context.Context, program *fork.Program, e *Exec) (pid int, err error) {
 	request := &fork.Request{
-		Role:   child.Exec,
+		Role:   order.RoleExec,
 		Join:   join(e, e.Namespaces&^(late|unix.CLONE_NEWUSER)),
 		Cgroup: e.Cgroup,
 		Stdio:  e.Stdio,
@@ -219,5 +218,5 @@ func awaitExecuted(ctx context.Context, c *fork.Child) error {
 // isChild reports whether a process has the name of a child that has not executed the program.
 func isChild(pid int) bool {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
-	return err == nil && strings.TrimSpace(string(name)) == child.Name
+	return err == nil && strings.TrimSpace(string(name)) == order.Name
 }

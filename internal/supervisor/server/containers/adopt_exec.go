@@ -2,6 +2,7 @@ package containers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -25,7 +26,8 @@ func (c *Container) adoptExecs(ctx context.Context) {
 			continue
 		}
 		e := c.newExecution(r.ExecID)
-		e.group, e.init, e.mayNotHaveBegun = r.Group, r.Init, r.Init == nil
+		e.group, e.init, e.began = r.Group, r.Init, r.Began
+		e.mayNotHaveBegun = r.Init == nil && !r.Began
 		c.mu.Lock()
 		c.execs[e.id] = e
 		c.mu.Unlock()
@@ -48,10 +50,18 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 			e.pidfd = pidfd
 		}
 	}
+	var began bool
+	var err error
+	if r.Code == nil && e.pidfd == nil && e.init == nil {
+		began, err = e.askRuntime(ctx)
+	}
 	switch {
 	case r.Code != nil:
 		e.code, e.hasCode = *r.Code, true
-	case e.pidfd != nil || e.init != nil:
+	case err != nil:
+		e.err = err
+		e.killAll()
+	case e.pidfd != nil || e.init != nil || began:
 		e.container.set.adopted.Follow(e.init)
 		go e.watchProtected()
 		e.scheduleOrphanKill() // its caller may have given up while no supervisor ran
@@ -68,11 +78,33 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 	e.scheduleOrphanKill()
 }
 
+// askRuntime reports whether the runtime has started the process of an exec, as far as that knows. It opens the process, if it
+// still runs.
+func (e *Execution) askRuntime(ctx context.Context) (began bool, err error) {
+	if e.began {
+		return true, nil
+	}
+	runtime, err := e.container.runtime()
+	if err != nil {
+		return false, err
+	}
+	pid, began, err := runtime.Began(ctx, e.container.id, e.id)
+	if err != nil || !began {
+		return false, err
+	}
+	e.began, e.mayNotHaveBegun = true, false
+	return true, errors.Join(e.open(pid), e.write())
+}
+
 func (e *Execution) adoptPidfd() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second) // either it is there, or its sender is alive
 	defer stop()
 	fd, err := sysfd.PeekFD(ctx, e.socket)
 	if err != nil {
+		return
+	}
+	if sysfd.IsSocket(fd) { // the connection over which a shim started the process
+		sysfd.CloseFDs([]int{fd})
 		return
 	}
 	pidfd, err := sysproc.NewPidfd(fd)

@@ -17,7 +17,7 @@ import (
 // output in them, when neither the keeper nor a process of the container has them.
 const offerTimeout = 15 * time.Second
 
-// adoptStreams finds the pipes and the terminal: in the keeper, else in a process of the container.
+// adoptStreams finds the pipes and the terminal: in the keeper, else in a process of the container or of its runtime.
 // A client may offer those that neither has.
 func (c *Container) adoptStreams(ctx context.Context, rec *record.Container) {
 	c.adoptPipes(rec)
@@ -33,6 +33,9 @@ func (c *Container) adoptStreams(ctx context.Context, rec *record.Container) {
 	pids, err := rec.Cgroups.Pids()
 	if err != nil {
 		c.set.log.Warn("cannot list the processes of a container", "container", c.id, "error", err)
+	}
+	if runtime, err := c.runtime(); err == nil {
+		pids = append(pids, runtime.Holders(c.id)...)
 	}
 	for name, id := range rec.Pipes {
 		access := os.O_RDONLY

@@ -41,6 +41,8 @@ type Execution struct {
 	code    int32
 	err     error
 	hasCode bool // code is valid
+	// began is true once the runtime has started the process.
+	began bool
 	// mayNotHaveBegun is true when a predecessor died while it started the process.
 	mayNotHaveBegun bool
 	// program is the path that it executes, "" when a predecessor started it.
@@ -204,6 +206,7 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	}
 	pid, release, err := runtime.Exec(ctx, &ociruntime.Exec{
 		ContainerID: c.id,
+		ID:          e.id,
 		Process:     spec,
 		NoOwnInit:   c.snapshot().Request.NoOwnInit,
 		Init:        init,
@@ -215,13 +218,32 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 		return err
 	}
 	defer release() // until then it is not reaped, so the pid is not reused
-	if e.pidfd, err = sysproc.OpenPidfd(pid); err != nil {
-		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
-	}
-	if e.init, err = identify(pid, e.pidfd); err != nil {
-		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
+	e.began = true
+	if err := e.open(pid); err != nil {
+		return err
 	}
 	return e.write()
+}
+
+// open opens and identifies the process. pid is 0 when its runtime has reaped it.
+func (e *Execution) open(pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	pidfd, err := sysproc.OpenPidfd(pid)
+	if errors.Is(err, errs.NotFound) {
+		return nil // reaped a moment ago
+	}
+	if err != nil {
+		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
+	}
+	init, err := identify(pid, pidfd)
+	if err != nil {
+		pidfd.Close()
+		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
+	}
+	e.pidfd, e.init = pidfd, init
+	return nil
 }
 
 func (e *Execution) key() string { return e.container.key("exec/" + e.id) }
@@ -231,7 +253,7 @@ func (e *Execution) path() string {
 }
 
 func (e *Execution) write() error {
-	r := record.Exec{Version: record.Version, ContainerID: e.container.id, ExecID: e.id, Group: e.group, Init: e.init}
+	r := record.Exec{Version: record.Version, ContainerID: e.container.id, ExecID: e.id, Group: e.group, Init: e.init, Began: e.began}
 	if e.hasCode {
 		r.Code = &e.code
 	}

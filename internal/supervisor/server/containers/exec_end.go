@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -25,12 +24,20 @@ func (e *Execution) watchProtected() {
 // run.
 func (e *Execution) watch() {
 	c := e.container
-	if e.pidfd != nil {
-		if err := sysproc.AwaitExit(c.set.stopping, e.pidfd); err != nil {
+	watched := &ociruntime.Watched{ContainerID: c.id, ExecID: e.id, Pidfd: e.pidfd}
+	runtime, err := c.runtime()
+	var end *ociruntime.Ended
+	if err == nil {
+		end, err = runtime.Await(c.set.stopping, watched)
+	}
+	if err != nil {
+		if c.set.stopping.Err() != nil {
 			return // this process ends; a successor continues
 		}
+		c.set.log.Warn("cannot watch an exec any more; its exit code may be unknown", "container", c.id, "exec", e.id, "error", err)
+		end = &ociruntime.Ended{}
 	}
-	e.code, e.err = e.status()
+	e.code, e.err = e.status(end)
 	if e.err == nil && e.code == initFailedCode && e.init != nil && e.program != "" && ociruntime.NeverExecuted(e.init.Pid) {
 		e.err = c.notExecuted(fmt.Errorf("exec: %q: no such file or directory, or exec format error "+
 			"(its interpreter or loader is missing, or it is for another machine): %w", e.program, errs.Invalid))
@@ -43,6 +50,11 @@ func (e *Execution) watch() {
 	if err := e.write(); err != nil && !isClosed(c.gone) {
 		c.set.log.Warn("cannot record the end of an exec", "container", c.id, "exec", e.id, "error", err)
 	}
+	if runtime != nil {
+		if err := runtime.Flush(c.set.stopping, watched); err != nil {
+			c.set.log.Debug("the end of an exec's output may be missing", "container", c.id, "exec", e.id, "error", err)
+		}
+	}
 	if e.pidfd != nil {
 		c.set.reapChild(e.pidfd, "container", c.id, "exec", e.id)
 	}
@@ -54,7 +66,10 @@ func (e *Execution) watch() {
 }
 
 // status is the exit code of the process.
-func (e *Execution) status() (int32, error) {
+func (e *Execution) status(end *ociruntime.Ended) (int32, error) {
+	if end.Known {
+		return end.Code, nil
+	}
 	for deadline := time.Now().Add(statusTimeout); ; time.Sleep(10 * time.Millisecond) {
 		status, _, ok := e.container.set.readStatus(e.pidfd, e.init)
 		if ok {
@@ -169,12 +184,8 @@ func (e *Execution) remove() {
 	if err := errs.IgnoreNotExist(os.Remove(e.path())); err != nil {
 		c.set.log.Warn("cannot remove the record of an exec", "container", c.id, "exec", e.id, "error", err)
 	}
-	if e.init != nil && c.set.opts.Keeper != nil {
-		ctx, stop := context.WithTimeout(context.Background(), heldfiles.KeeperTimeout)
-		defer stop()
-		if err := c.set.opts.Keeper.Forget(ctx, e.init.Pid, e.init.Start); err != nil {
-			c.set.log.Debug("cannot have the keeper forget an exit", "container", c.id, "exec", e.id, "error", err)
-		}
+	if e.init != nil {
+		c.set.forgetExit(e.init.Pid, e.init.Start)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -27,24 +28,30 @@ const (
 	unknownCode = 255
 )
 
-// watch has the end of the init reported. Without a pidfd the init has ended.
+// watch has the end of the init reported. One thread waits for the ends of all containers, except where the
+// runtime knows more of an end than the kernel, or when the init has ended and there is no pidfd.
 func (c *Container) watch() {
 	c.mu.Lock()
 	pidfd := c.pidfd
 	c.mu.Unlock()
-	end := func() { errs.Protect("end of container "+c.id, func() { c.end(pidfd) }) }
-	if pidfd == nil {
-		go end()
+	runtime, err := c.runtime()
+	if err != nil {
+		c.set.log.Error("cannot continue to watch a container", "container", c.id, "error", err)
 		return
 	}
-	err := c.set.ends.Add(pidfd, end)
-	if err == nil {
-		return
+	if runtime.Local() && pidfd != nil {
+		err := c.set.ends.Add(pidfd, func() {
+			errs.Protect("end of container "+c.id, func() { c.end(pidfd, runtime, &ociruntime.Ended{}) })
+		})
+		if err == nil {
+			return
+		}
+		c.set.log.Debug("cannot watch a container with the others; it has a goroutine of its own", "container", c.id, "error", err)
 	}
-	c.set.log.Debug("cannot watch a container with the others; it has a goroutine of its own", "container", c.id, "error", err)
 	go errs.Protect("watch of container "+c.id, func() {
-		if err := sysproc.AwaitExit(c.set.stopping, pidfd); err == nil {
-			c.end(pidfd)
+		end, err := runtime.Await(c.set.stopping, &ociruntime.Watched{ContainerID: c.id, Pidfd: pidfd})
+		if err == nil {
+			c.end(pidfd, runtime, end)
 		} else if c.set.stopping.Err() == nil {
 			c.set.log.Error("cannot continue to watch a container", "container", c.id, "error", err)
 		}
@@ -55,12 +62,12 @@ func (c *Container) watch() {
 // processes in the cgroup, complete the log, record the exit, reap the init, report the exit. When this
 // process is killed after any step, a successor repeats them all, with the same result. A panic does not
 // end the process: then the next supervisor completes the work.
-func (c *Container) end(pidfd *os.File) {
+func (c *Container) end(pidfd *os.File, runtime runtime, end *ociruntime.Ended) {
 	close(c.ended)
-	c.recordExit(pidfd)
+	c.recordExit(pidfd, runtime, end)
 }
 
-func (c *Container) recordExit(pidfd *os.File) {
+func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.Ended) {
 	c.mu.Lock()
 	start := c.starting
 	c.mu.Unlock()
@@ -68,9 +75,12 @@ func (c *Container) recordExit(pidfd *os.File) {
 		<-start
 	}
 	rec := c.snapshot()
-	exit := c.status(pidfd, rec.Init)
+	exit := c.status(pidfd, rec.Init, end)
 	exit.ID = c.id
 	c.killRemaining(&rec)
+	if err := runtime.Flush(c.set.stopping, &ociruntime.Watched{ContainerID: c.id}); err != nil && c.set.stopping.Err() == nil {
+		c.set.log.Warn("the end of a container's output may be missing", "container", c.id, "error", err)
+	}
 	exit.OOMKilled = c.oomKilled(&rec)
 	if rec = c.snapshot(); rec.Stage != record.Running {
 		exit.StartFailed = true
@@ -131,9 +141,16 @@ func (c *Container) releaseStreams() {
 	c.set.opts.Clients.Drop(c.id)
 }
 
-// status is how the init ended. See readStatus for where it is found.
-func (c *Container) status(pidfd *os.File, init *record.Process) supervisor.Exit {
-	exit := supervisor.Exit{At: time.Now().UTC()}
+// status is how the init ended. See readStatus for where it is found, when the runtime does not know it.
+func (c *Container) status(pidfd *os.File, init *record.Process, end *ociruntime.Ended) supervisor.Exit {
+	exit := supervisor.Exit{At: time.Now().UTC(), Message: end.Message}
+	if end.Known {
+		exit.Code = end.Code
+		if !end.At.IsZero() {
+			exit.At = end.At.UTC()
+		}
+		return exit
+	}
 	for deadline := time.Now().Add(statusTimeout); ; time.Sleep(10 * time.Millisecond) {
 		status, at, ok := c.set.readStatus(pidfd, init)
 		if ok {
@@ -148,7 +165,9 @@ func (c *Container) status(pidfd *os.File, init *record.Process) supervisor.Exit
 		}
 	}
 	exit.Code, exit.Unknown = unknownCode, true
-	exit.Message = "the exit code is not known: the process ended while neither supervisor nor keeper ran"
+	if exit.Message == "" {
+		exit.Message = "the exit code is not known: the process ended while neither supervisor nor keeper ran"
+	}
 	return exit
 }
 
@@ -249,12 +268,5 @@ func (c *Container) reap(pidfd *os.File, init *record.Process) {
 		return
 	}
 	c.set.adopted.Forget(init)
-	if c.set.opts.Keeper == nil {
-		return
-	}
-	ctx, stop := context.WithTimeout(context.Background(), heldfiles.KeeperTimeout)
-	defer stop()
-	if err := c.set.opts.Keeper.Forget(ctx, init.Pid, init.Start); err != nil {
-		c.set.log.Debug("cannot have the keeper forget an exit", "container", c.id, "error", err)
-	}
+	c.set.forgetExit(init.Pid, init.Start)
 }

@@ -121,6 +121,9 @@ func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths, last fun
 	if err := s.programs.Remove(ctx, id); err != nil {
 		return err
 	}
+	if err := s.shims.Remove(ctx, id); err != nil {
+		return err
+	}
 	if err := group.Remove(ctx); err != nil {
 		return err
 	}
@@ -141,6 +144,8 @@ func (s *Set) removeUnknown(ctx context.Context, id string) error {
 	if err == nil {
 		group = found.Cgroups
 	} else if of, programErr := s.programs.Cgroups(id); programErr == nil {
+		group, err = of, nil
+	} else if of, shimErr := s.shims.Cgroups(id); shimErr == nil {
 		group, err = of, nil
 	}
 	if err == nil {

@@ -14,13 +14,16 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/hooks"
+	"github.com/berthrun/berth/internal/supervisor/server/shim"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// runtime makes a container and starts processes in it. Signals, output, exits and the end of the
+// runtime makes a container and starts processes in it. Signals, output and the end of the
 // processes do not depend on it. The methods are those of ociruntime.Runtime, but for these:
 // release lets the process that was started be reaped, if this process is not its parent, and is
 // called once the process is open. Resume completes a Start that a predecessor has begun; fifo is
-// what that one gave to Starting.Hold, nil when it is lost or when there was none.
+// what that one gave to Starting.Hold, nil when it is lost or when there was none. The pid of an exec
+// is 0 when it has ended already, and only Await knows how.
 type runtime interface {
 	// Prints reports whether Create may write to the container's streams itself.
 	Prints() bool
@@ -30,24 +33,69 @@ type runtime interface {
 	Resume(ctx context.Context, s *ociruntime.Starting, fifo *os.File) error
 	Exec(ctx context.Context, e *ociruntime.Exec) (pid int, release func(), err error)
 	Update(ctx context.Context, id string, res *specs.LinuxResources) error
+	// Holders returns processes outside of the container that have its streams open.
+	Holders(id string) []int
+	// Local reports whether the kernel knows of the ends of all processes what Await does.
+	Local() bool
+	// Await returns when a process that the runtime has started has ended, and what the runtime knows of
+	// its end. The kernel knows what the runtime does not.
+	Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error)
+	// Flush returns when the whole output of a process that has ended is in its streams. It may be repeated.
+	Flush(ctx context.Context, w *ociruntime.Watched) error
+	// Began reports whether an exec of a predecessor, which did not record its process, has begun as far
+	// as the runtime knows, and its pid, 0 when it has ended. An error means that it may have, and is not
+	// to be run again.
+	Began(ctx context.Context, id, exec string) (pid int, began bool, err error)
 }
 
 // runtimeOf returns the runtime of the containers of a handler, nil for the supervisor's own.
 func (s *Set) runtimeOf(handler *supervisor.Handler) (runtime, error) {
 	if handler == nil {
-		return ownRuntime{s.runtime}, nil
+		return ownRuntime{local{}, s.runtime}, nil
 	}
 	if !filepath.IsAbs(handler.Path) || !filepath.IsAbs(handler.Root) || filepath.Clean(handler.Root) == "/" {
 		return nil, fmt.Errorf("handler %q: its path %q and its root %q must be absolute: %w", handler.Name, handler.Path, handler.Root, errs.Invalid)
 	}
-	return programRuntime{s.programs.Of(ocicommand.Program(*handler))}, nil
+	switch handler.Protocol {
+	case supervisor.ProtocolCommand:
+		return programRuntime{local{}, s.programs.Of(ocicommand.Program{Name: handler.Name, Path: handler.Path, Args: handler.Args, Root: handler.Root})}, nil
+	case supervisor.ProtocolShim:
+		return shimRuntime{s.shims.Of(shim.Handler{Name: handler.Name, Path: handler.Path, Root: handler.Root, Options: handler.Options})}, nil
+	}
+	return nil, fmt.Errorf("handler %q: this supervisor has no protocol %q: %w", handler.Name, handler.Protocol, errs.Unsupported)
 }
 
 // runtime returns what made the container.
 func (c *Container) runtime() (runtime, error) { return c.set.runtimeOf(c.snapshot().Request.Handler) }
 
+// local are the processes of a runtime that has none of its own: the kernel knows all of them.
+type local struct{}
+
+func (local) Local() bool { return true }
+
+func (local) Holders(string) []int { return nil }
+
+func (local) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error) {
+	if w.Pidfd == nil {
+		return &ociruntime.Ended{}, nil
+	}
+	if err := sysproc.AwaitExit(ctx, w.Pidfd); err != nil {
+		return nil, err
+	}
+	return &ociruntime.Ended{}, nil
+}
+
+func (local) Flush(context.Context, *ociruntime.Watched) error { return nil }
+
+func (local) Began(context.Context, string, string) (pid int, began bool, err error) {
+	return 0, false, nil
+}
+
 // ownRuntime is the supervisor itself: it is the parent of what it starts.
-type ownRuntime struct{ *ociruntime.Runtime }
+type ownRuntime struct {
+	local
+	*ociruntime.Runtime
+}
 
 func (o ownRuntime) Prints() bool { return false }
 
@@ -85,7 +133,10 @@ func (o ownRuntime) Update(_ context.Context, id string, res *specs.LinuxResourc
 }
 
 // programRuntime is the program of a handler.
-type programRuntime struct{ *ocicommand.Runtime }
+type programRuntime struct {
+	local
+	*ocicommand.Runtime
+}
 
 func (p programRuntime) Prints() bool { return true }
 
@@ -94,6 +145,20 @@ func (p programRuntime) Resume(ctx context.Context, s *ociruntime.Starting, _ *o
 		return nil // see ownRuntime
 	}
 	return p.Runtime.Resume(ctx, s)
+}
+
+// shimRuntime is the shim of a handler.
+type shimRuntime struct{ *shim.Runtime }
+
+func (shimRuntime) Local() bool { return false }
+
+func (s shimRuntime) Prints() bool { return true }
+
+func (s shimRuntime) Resume(ctx context.Context, started *ociruntime.Starting, _ *os.File) error {
+	if started.Pidfd == nil {
+		return nil // see ownRuntime
+	}
+	return s.Runtime.Resume(ctx, started)
 }
 
 // runtimeIDs returns every id of which a runtime has state.
@@ -106,7 +171,11 @@ func (s *Set) runtimeIDs() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := append(ids, more...)
+	shims, err := s.shims.IDs()
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Concat(ids, more, shims)
 	slices.Sort(all)
 	return slices.Compact(all), nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
+	"github.com/berthrun/berth/internal/supervisor/server/shim"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -55,7 +56,7 @@ type Clients interface {
 // Options configure a Set.
 type Options struct {
 	// StateDir is on tmpfs and outlives the process. In it: runc/<id> (in runc's format),
-	// handlers/<id> (of containers that handlers make), supervisor/<id>, quarantine.
+	// handlers/<id> and shims (of containers that handlers make), supervisor/<id>, quarantine.
 	StateDir string
 	// Keeper is this process's parent; nil when there is none.
 	Keeper  Keeper
@@ -82,6 +83,7 @@ type Set struct {
 	runtime *ociruntime.Runtime
 	// programs are the OCI runtimes of handlers.
 	programs *ocicommand.Programs
+	shims    *shim.Shims
 	host     *ociruntime.Host
 	loop     *logpump.Loop
 	held     *heldfiles.Store
@@ -139,6 +141,9 @@ func New(opts Options) (*Set, error) {
 	if s.programs, err = ocicommand.New(filepath.Join(opts.StateDir, "handlers"), s.runtime, s.host, opts.Logger); err != nil {
 		return nil, err
 	}
+	if s.shims, err = shim.New(filepath.Join(opts.StateDir, "shims"), s.runtime, s.host, opts.Logger, s.forgetExit); err != nil {
+		return nil, err
+	}
 	if s.loop, err = logpump.NewLoop(); err != nil {
 		return nil, err
 	}
@@ -165,6 +170,9 @@ func (s *Set) Begin(ctx context.Context) (watched <-chan error, err error) {
 	}
 	go s.oom.Run(ctx)
 	s.adopted.Begin(ctx, s.held, s.reserve)
+	if err := s.shims.Begin(); err != nil {
+		s.warn("%v", err)
+	}
 	s.adopt(ctx)
 	go s.adopted.Listen(ctx)
 	s.lastCreate.Store(time.Now().UnixNano())
@@ -199,6 +207,18 @@ func (s *Set) Warnings() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append(s.host.Warnings(), s.warnings...)
+}
+
+// forgetExit has the keeper forget the exit of a process, if it has recorded it.
+func (s *Set) forgetExit(pid int, start uint64) {
+	if s.opts.Keeper == nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), heldfiles.KeeperTimeout)
+	defer stop()
+	if err := s.opts.Keeper.Forget(ctx, pid, start); err != nil {
+		s.log.Debug("cannot have the keeper forget an exit", "pid", pid, "error", err)
+	}
 }
 
 // FreeMemory returns memory to the host once the start or the creates that needed it have ended.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 )
 
@@ -31,11 +32,8 @@ const (
 	deleteTimeout = 10 * time.Second
 	// stateTimeout bounds `state`.
 	stateTimeout = 10 * time.Second
-	// outputTimeout bounds the wait for the end of the output of a program that was killed, or has
-	// left processes behind.
-	outputTimeout = time.Second
-	// maxOutput bounds what is kept of a program's output, and of its log.
-	maxOutput = 64 << 10
+	// maxOutput bounds what is read of a program's log.
+	maxOutput = launch.MaxOutput
 )
 
 // arguments returns the program and the arguments of a stage: first those for all stages, then args.
@@ -60,13 +58,13 @@ func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string
 	if err := r.ready(); err != nil {
 		return nil, err
 	}
-	stdout, err := newOutput()
+	stdout, err := launch.NewOutput()
 	if err != nil {
 		return nil, err
 	}
-	stderr, err := newOutput()
+	stderr, err := launch.NewOutput()
 	if err != nil {
-		stdout.end()
+		stdout.End()
 		return nil, err
 	}
 	f := r.all.files(id)
@@ -76,43 +74,13 @@ func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string
 	}
 	begun, err := r.launch(ctx, &launching{
 		stage: stage, args: r.arguments(systemd, log, args...), dir: f.bundle(), log: log, persist: true,
-		io: &ociruntime.StdIO{Stdout: stdout.writer, Stderr: stderr.writer}, stderr: stderr.end,
+		io: &ociruntime.StdIO{Stdout: stdout.Writer, Stderr: stderr.Writer}, stderr: stderr.End,
 	})
 	if err == nil {
-		begun.release()
+		begun.Release()
 	}
-	stderr.end()
-	return stdout.end(), err
-}
-
-// output is what a program writes to a pipe: its end.
-type output struct {
-	reader, writer *os.File
-	read           chan struct{}
-	data           bounded
-}
-
-func newOutput() (*output, error) {
-	o := &output{read: make(chan struct{})}
-	var err error
-	if o.reader, o.writer, err = os.Pipe(); err != nil {
-		return nil, fmt.Errorf("cannot make a pipe: %w", err)
-	}
-	go func() {
-		defer close(o.read)
-		_, _ = io.Copy(&o.data, o.reader) // what came before an error is kept
-	}()
-	return o, nil
-}
-
-// end returns what the program has written. A process that the program has left may have the pipe open: end
-// does not wait for it.
-func (o *output) end() []byte {
-	o.writer.Close()
-	_ = o.reader.SetReadDeadline(time.Now().Add(outputTimeout)) // a closed one has ended
-	<-o.read
-	o.reader.Close()
-	return o.data.data
+	stderr.End()
+	return stdout.End(), err
 }
 
 // ready returns an error when the program cannot be run.
@@ -181,15 +149,4 @@ func shorten(text string) string {
 		text = text[:maxError] + "..."
 	}
 	return strings.ToValidUTF8(text, "?")
-}
-
-// bounded is an output that keeps its end.
-type bounded struct{ data []byte }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	b.data = append(b.data, p...)
-	if over := len(b.data) - maxOutput; over > 0 {
-		b.data = append(b.data[:0], b.data[over:]...)
-	}
-	return len(p), nil
 }

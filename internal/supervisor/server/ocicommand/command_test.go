@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 )
 
 func writeLog(t testing.TB, text string) string {
@@ -52,14 +54,14 @@ func FuzzLog(f *testing.F) {
 }
 
 func TestOutputKeepsItsEnd(t *testing.T) {
-	var b bounded
+	var b launch.Bounded
 	for range 10 {
 		if n, err := b.Write([]byte(strings.Repeat("a", maxOutput/4))); n != maxOutput/4 || err != nil {
 			t.Fatal(n, err)
 		}
 	}
-	if _, err := b.Write([]byte("\nlast \n\n")); err != nil || len(b.data) != maxOutput || lastLine(b.data) != "last" {
-		t.Errorf("%d bytes that end in %q, %v", len(b.data), lastLine(b.data), err)
+	if _, err := b.Write([]byte("\nlast \n\n")); err != nil || len(b.Bytes()) != maxOutput || lastLine(b.Bytes()) != "last" {
+		t.Errorf("%d bytes that end in %q, %v", len(b.Bytes()), lastLine(b.Bytes()), err)
 	}
 }
 

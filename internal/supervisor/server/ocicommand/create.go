@@ -57,11 +57,11 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	if err != nil {
 		return 0, nil, ociruntime.Classify(err, p.Spec.Root.Path)
 	}
-	if err := r.checkCreated(p, begun.pid); err != nil {
-		begun.abandon()
+	if err := r.checkCreated(p, begun.Pid); err != nil {
+		begun.Abandon()
 		return 0, nil, err
 	}
-	return begun.pid, begun.release, nil
+	return begun.Pid, begun.Release, nil
 }
 
 // pidName is the file with the pid of a container's init.
@@ -133,12 +133,12 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 		return 0, nil, ociruntime.Classify(err, "")
 	}
 	if !inGroup {
-		if err := gather(e.Group, relative, begun.pid); err != nil {
-			begun.abandon()
+		if err := gather(e.Group, relative, begun.Pid); err != nil {
+			begun.Abandon()
 			return 0, nil, err
 		}
 	}
-	return begun.pid, begun.release, nil
+	return begun.Pid, begun.Release, nil
 }
 
 // groupArguments select the cgroup of an exec.

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 )
 
 const (
@@ -92,9 +94,9 @@ func execHelp(ctx context.Context, program string) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, helpTimeout)
 	defer stop()
 	cmd := exec.CommandContext(ctx, program, "exec", "--help")
-	cmd.Env, cmd.WaitDelay = environment(), outputTimeout
-	var help bounded
+	cmd.Env, cmd.WaitDelay = environment(), launch.OutputTimeout
+	var help launch.Bounded
 	cmd.Stdout = &help
 	err := cmd.Run()
-	return help.data, err
+	return help.Bytes(), err
 }

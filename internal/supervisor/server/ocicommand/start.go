@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -17,9 +15,6 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
-
-// executeTimeout bounds the wait until an init that was started has executed the program.
-const executeTimeout = 200 * time.Millisecond
 
 // finishTimeout is how long a start may go on when its caller cancels it.
 const finishTimeout = 4 * time.Second
@@ -54,14 +49,14 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	if err != nil {
 		return fmt.Errorf("its init has ended: %w", errs.State)
 	}
-	before := executableOf(pid)
+	before := ociruntime.ExecutableOf(pid)
 	if _, err := r.run(ctx, stageStart, st.Systemd, s.ID, "start", s.ID); err != nil {
 		if ended, endedErr := sysproc.PidfdEnded(s.Pidfd); endedErr == nil && ended && errs.Kind(err) == nil {
 			return fmt.Errorf("%w: its init has ended: %w", err, errs.State)
 		}
 		return err
 	}
-	awaitExecuted(ctx, s, pid, before)
+	ociruntime.AwaitReplaced(ctx, s, pid, before)
 	return nil
 }
 
@@ -104,34 +99,6 @@ func (r *Runtime) status(ctx context.Context, id string, st *state) (specs.Conta
 		return "", r.fault(stageState, fmt.Errorf("its answer is not the state of a container: %.80q", lastLine(output)))
 	}
 	return shown.Status, nil
-}
-
-// executable identifies the file that a process executes.
-type executable struct{ device, inode uint64 }
-
-func executableOf(pid int) executable {
-	info, err := os.Stat("/proc/" + strconv.Itoa(pid) + "/exe")
-	if err != nil {
-		return executable{}
-	}
-	st := info.Sys().(*syscall.Stat_t)
-	return executable{st.Dev, st.Ino}
-}
-
-// awaitExecuted returns when the init executes another file than before, or has ended: the
-// program's `start` does not wait for it, and a signal before it may be lost.
-func awaitExecuted(ctx context.Context, s *ociruntime.Starting, pid int, before executable) {
-	ctx, stop := context.WithTimeout(ctx, executeTimeout)
-	defer stop()
-	for executableOf(pid) == before {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.Ended:
-			return
-		case <-time.After(50 * time.Microsecond):
-		}
-	}
 }
 
 // Update changes limits of a container. Limits that are nil or empty in res stay as they are.

@@ -14,8 +14,10 @@ import (
 // Exec is a process to run in a running container.
 type Exec struct {
 	ContainerID string
-	Process     *specs.Process
-	StdIO       StdIO
+	// ID is unique among the execs of the container.
+	ID      string
+	Process *specs.Process
+	StdIO   StdIO
 	// NoOwnInit has libcontainer start the process.
 	NoOwnInit bool
 	// Init is a pidfd of the container's init, which is not reaped; nil when the caller has none.

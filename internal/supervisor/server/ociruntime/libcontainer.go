@@ -120,7 +120,7 @@ func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO)
 	if pid, err = plan.process.Pid(); err != nil {
 		return 0, fmt.Errorf("cannot learn the pid of container %s: %w", p.ID, err)
 	}
-	return pid, nil
+	return pid, p.Cgroups.EndInheritance()
 }
 
 // runHooks has this package run the hooks of the host that libcontainer would run itself in a create.

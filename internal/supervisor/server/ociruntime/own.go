@@ -2,7 +2,6 @@ package ociruntime
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -21,8 +20,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/program"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/ownplan"
-	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/sealedexe"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -119,30 +118,14 @@ func keyringOf(id string, inUserNamespace bool) (name string, access uint32) {
 	return "_ses." + id, userSearch
 }
 
-// openProgram returns this program, for the children that it starts. dir is the state directory.
+// openProgram returns the program of children. dir is the state directory.
 func openProgram(dir string) (*fork.Program, error) {
-	if err := checkStatic(); err != nil {
-		return nil, err
-	}
-	exe, err := sealedexe.Open(dir)
+	exes, err := program.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	program := fork.New(exe, dir)
-	return program, program.Prepare()
-}
-
-// checkStatic refuses a program that needs a loader: a child has no other file than the program.
-func checkStatic() error {
-	program, err := elf.Open("/proc/self/exe")
-	if err != nil {
-		return fmt.Errorf("berth's program cannot be read: %w", err)
-	}
-	defer program.Close()
-	if slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return errors.New("berth's program is not linked statically")
-	}
-	return nil
+	children := fork.New(exes, dir)
+	return children, children.Prepare()
 }
 
 // ownRefusal returns why this host cannot have berth's own init, "" for no reason.

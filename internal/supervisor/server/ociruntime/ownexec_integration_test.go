@@ -64,24 +64,21 @@ func (b *bench) ways() map[string]execWay {
 	}
 }
 
-// staticParts are those with a supervisor that is linked statically, as children have no other file. A
-// test's program is not.
+// staticParts are those with a program of children that is linked statically, as children have no other
+// file. A test's program is not.
 func staticParts(dir string) (*execParts, error) {
-	binary := filepath.Join(os.Getenv("BERTH_BIN"), "berth-supervisor")
-	if os.Getenv("BERTH_BIN") == "" {
-		binary = filepath.Join(dir, "berth-supervisor")
-		build := exec.Command("go", "build", "-tags", "seccomp netgo osusergo runc_nocriu",
-			"-ldflags", "-linkmode external -extldflags -static", "-o", binary, "github.com/berthrun/berth/cmd/berth-supervisor")
-		build.Env = append(os.Environ(), "CGO_ENABLED=1")
-		if out, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("cannot build the supervisor: %w: %s", err, out)
-		}
+	binary := filepath.Join(dir, "berth-enter")
+	build := exec.Command("go", "build", "-tags", "netgo osusergo", "-ldflags", "-linkmode external -extldflags -static",
+		"-o", binary, "github.com/berthrun/berth/cmd/berth-init")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("cannot build the program of children: %w: %s", err, out)
 	}
 	exe, err := os.Open(binary)
 	if err != nil {
 		return nil, err
 	}
-	return openExecParts(func() (*fork.Program, error) { return fork.New(exe, dir), nil })
+	return openExecParts(func() (*fork.Program, error) { return fork.New(fork.Executables{Plain: exe, Entering: exe}, dir), nil })
 }
 
 // output runs a process and returns its output and its wait status.

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/ownstart/child"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
@@ -107,7 +106,7 @@ func (s *ownInit) prepare(ctx context.Context, stdio *StdIO) (*fork.Request, err
 		return nil, err
 	}
 	s.own.order.Fifo = s.send(fifo)
-	request := &fork.Request{Role: child.Create, New: unix.CLONE_NEWNS}
+	request := &fork.Request{Role: order.RoleCreate, New: unix.CLONE_NEWNS}
 	if err := s.standardStreams(request, stdio); err != nil {
 		return nil, err
 	}
@@ -288,11 +287,12 @@ func (s *ownInit) makeCgroups(request *fork.Request) error {
 
 // applyCgroups makes all cgroups.
 func (s *ownInit) applyCgroups() error {
+	s.plan.Cgroups.InheritCpuset()
 	const nobody = -1
 	if err := s.own.cgroups.Apply(nobody); err != nil {
 		return classify(fmt.Errorf("cannot make the cgroup: %w", err), "")
 	}
-	return nil
+	return s.plan.Cgroups.EndInheritance()
 }
 
 // begin starts the init, and makes the cgroups of v1 meanwhile: until Go runs in the init, more time passes

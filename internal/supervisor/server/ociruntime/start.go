@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -25,6 +26,27 @@ type Starting struct {
 	Hooked bool
 	// Hold gives a descriptor to processes that outlive this one, until Start has returned.
 	Hold func(fifo *os.File) error
+}
+
+// Watched is a process whose end its runtime awaits.
+type Watched struct {
+	ContainerID string
+	// ExecID is that of an exec, "" for the container's init.
+	ExecID string
+	// Pidfd is the process's, nil when it is not known.
+	Pidfd *os.File
+}
+
+// Ended is how a Watched has ended, as far as its runtime knows.
+type Ended struct {
+	// Known is true when Code is its exit code. Otherwise the kernel may have it.
+	Known bool
+	// Code is 128+n when signal n ended it.
+	Code int32
+	// At is the zero value when the runtime does not know the time.
+	At time.Time
+	// Message says what has ended it, for people; "" for an ordinary end.
+	Message string
 }
 
 // Start lets the init execute the user's program. Nil when that was done before;
@@ -105,4 +127,36 @@ func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
 		}
 	}
 	return errs.IgnoreNotExist(os.Remove(r.fifo(s.ID)))
+}
+
+// Executable identifies the file that a process executes.
+type Executable struct{ device, inode uint64 }
+
+// ExecutableOf returns the file that a process executes, the zero value when it has ended.
+func ExecutableOf(pid int) Executable {
+	info, err := os.Stat("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return Executable{}
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return Executable{st.Dev, st.Ino}
+}
+
+// replaceTimeout bounds AwaitReplaced.
+const replaceTimeout = 200 * time.Millisecond
+
+// AwaitReplaced returns when the init executes another file than before, or has ended: what started it
+// does not wait for that, and a signal before it may be lost.
+func AwaitReplaced(ctx context.Context, s *Starting, pid int, before Executable) {
+	ctx, stop := context.WithTimeout(ctx, replaceTimeout)
+	defer stop()
+	for ExecutableOf(pid) == before {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.Ended:
+			return
+		case <-time.After(50 * time.Microsecond):
+		}
+	}
 }

@@ -41,7 +41,9 @@ func awaitExecuted(ctx context.Context, s *Starting) error {
 	if err != nil {
 		return nil //nolint:nilerr // it has ended
 	}
+	pause := time.Millisecond
 	if !s.Hooked {
+		pause = 50 * time.Microsecond
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, executeTimeout)
 		defer stop()
@@ -61,7 +63,7 @@ func awaitExecuted(ctx context.Context, s *Starting) error {
 				return fmt.Errorf("a startContainer hook has failed, or the program cannot be executed; the container's log has the error of its init: %w", errs.State)
 			}
 			return nil
-		case <-time.After(50 * time.Microsecond):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -85,8 +85,10 @@ type Exec struct {
 	ContainerID string       `json:"containerID"`
 	ExecID      string       `json:"execID"`
 	Group       cgroup.Paths `json:"group,omitempty"`
-	// Init is the process, nil until it has begun.
-	Init *Process `json:"init,omitempty"`
+	// Init is the process, nil until it has begun. Began is true without it when the process has ended before it
+	// could be identified.
+	Init  *Process `json:"init,omitempty"`
+	Began bool     `json:"began,omitempty"`
 	// Code is the exit code, nil until it has ended.
 	Code *int32 `json:"code,omitempty"`
 }

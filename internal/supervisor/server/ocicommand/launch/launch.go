@@ -53,6 +53,8 @@ type Order struct {
 	// Persist lets the program complete its work when the supervisor ends before, and keeps what it has
 	// left.
 	Persist bool `json:"persist,omitempty"`
+	// Daemon is true for a program that leaves processes and does not name them: Result.Left has them.
+	Daemon bool `json:"daemon,omitempty"`
 	// OOMScoreAdj is that of the program and its children, until they change it; nil for the supervisor's.
 	OOMScoreAdj *int `json:"oomScoreAdj,omitempty"`
 	// PidfdFD is a descriptor: a socket to which the launcher sends a pidfd of the process.
@@ -72,6 +74,8 @@ type Result struct {
 	// Done is true when it has done its work. Pid is that of the process that it has left.
 	Done bool `json:"done,omitempty"`
 	Pid  int  `json:"pid,omitempty"`
+	// Left has the processes that a daemon's program has left.
+	Left []int `json:"left,omitempty"`
 	// Error is why it has not.
 	Error string `json:"error,omitempty"`
 	// TimedOut is true when the program did not end in time.
@@ -205,6 +209,11 @@ func (l *launcher) launch(ctx context.Context) Result {
 		return failed(errors.New("the supervisor has ended"))
 	case <-ctx.Done():
 		return Result{Error: "it does not end", TimedOut: errors.Is(ctx.Err(), context.DeadlineExceeded)}
+	}
+	if l.order.Daemon {
+		os.Stdout.Close() // the supervisor waits for the end of the output
+		os.Stderr.Close()
+		return Result{Done: true, Left: children()}
 	}
 	if l.order.PidFile == "" {
 		return Result{Done: true}

@@ -233,6 +233,10 @@ func cgroupMounts(m *configs.Mount, config *configs.Config, host *Host, tree uin
 			out = append(out, bind(own, tree))
 			continue
 		}
+		if config.Namespaces.IsPrivate(configs.NEWCGROUP) && !config.Namespaces.Contains(configs.NEWUSER) {
+			out = append(out, cgroupBind(&h, target, flags|m.Flags&unix.MS_RDONLY))
+			continue
+		}
 		source, data := "cgroup", h.Name
 		if data == "systemd" {
 			source, data = "systemd", "name=systemd"
@@ -242,6 +246,13 @@ func cgroupMounts(m *configs.Mount, config *configs.Config, host *Host, tree uin
 		}, "cgroup"))
 	}
 	return out
+}
+
+// cgroupBind returns the mount of a hierarchy as a cgroup namespace shows it, by a clone of the host's: the
+// root of the namespace is the container's cgroup. For a new mount the kernel looks at all cgroups of the host.
+// Only the name of the mount is another one.
+func cgroupBind(h *Hierarchy, target string, flags int) order.Mount {
+	return bind(&configs.Mount{Device: "bind", Source: h.Dir, Destination: target, Flags: unix.MS_BIND | flags}, unix.MS_PRIVATE)
 }
 
 func propagation(m *configs.Mount) []uint64 {

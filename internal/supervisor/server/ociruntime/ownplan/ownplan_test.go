@@ -124,10 +124,13 @@ func TestPropagation(t *testing.T) {
 func TestHierarchies(t *testing.T) {
 	host := &Host{Hierarchies: []Hierarchy{{"cpu,cpuacct", "/cg/cpu,cpuacct/x/c"}, {"systemd", "/cg/systemd/x/c"}}}
 	mount := specs.Mount{Destination: "/sys/fs/cgroup", Source: "cgroup", Type: "cgroup", Options: []string{"ro"}}
-	built, err := Build(configOf(t, func(s *specs.Spec) {
-		s.Mounts = []specs.Mount{mount}
-		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "cgroup"})
-	}), host)
+	cgroupNamespace := func(path string) func(s *specs.Spec) {
+		return func(s *specs.Spec) {
+			s.Mounts = []specs.Mount{mount}
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "cgroup", Path: path})
+		}
+	}
+	built, err := Build(configOf(t, cgroupNamespace("")), host)
 	if err != nil || len(built.Mounts) != 3 || !built.NewCgroup {
 		t.Fatalf("%+v, %v", built, err)
 	}
@@ -135,11 +138,24 @@ func TestHierarchies(t *testing.T) {
 	if top.Type != "tmpfs" || !slices.Equal(top.Links, []string{"cpu", "cpu,cpuacct", "cpuacct", "cpu,cpuacct"}) {
 		t.Errorf("top: %+v", top)
 	}
-	if cpu.Type != "cgroup" || cpu.Target != "/sys/fs/cgroup/cpu,cpuacct" || !slices.Equal(cpu.Params, []string{"ro", "cpu", "cpuacct"}) {
+	const flags = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	if !cpu.Bind || cpu.Recursive || cpu.Target != "/sys/fs/cgroup/cpu,cpuacct" || cpu.Source != "/cg/cpu,cpuacct/x/c" ||
+		cpu.Set != flags || !slices.Equal(cpu.Tree, []uint64{unix.MS_PRIVATE}) {
 		t.Errorf("cpu: %+v", cpu)
 	}
-	if systemd.Source != "systemd" || !slices.Contains(systemd.Params, "name=systemd") {
+	if !systemd.Bind || systemd.Source != "/cg/systemd/x/c" {
 		t.Errorf("systemd: %+v", systemd)
+	}
+	// The root of a namespace that exists is another cgroup.
+	built, err = Build(configOf(t, cgroupNamespace("/some")), host)
+	if err != nil || len(built.Mounts) != 3 {
+		t.Fatalf("%+v, %v", built, err)
+	}
+	if cpu := built.Mounts[1]; cpu.Bind || cpu.Type != "cgroup" || !slices.Equal(cpu.Params, []string{"ro", "cpu", "cpuacct"}) {
+		t.Errorf("cpu of a namespace that exists: %+v", cpu)
+	}
+	if systemd := built.Mounts[2]; systemd.Source != "systemd" || !slices.Contains(systemd.Params, "name=systemd") {
+		t.Errorf("systemd of a namespace that exists: %+v", systemd)
 	}
 	built, err = Build(configOf(t, func(s *specs.Spec) { s.Mounts = []specs.Mount{mount} }), host)
 	if err != nil || built.NewCgroup {

@@ -1,6 +1,6 @@
-//go:build integration
+//go:build integration && !berth_init
 
-package sealedexe
+package program
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ func TestProgramCannotBeWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handle, err := Open(t.TempDir())
+	handle, err := sealSelf(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,20 +1,47 @@
-// Package sealedexe has a handle of this process's own program for its children that enter
-// containers. A container that can open /proc/PID/exe of such a child must not be able to write to
-// the program (CVE-2019-5736).
-package sealedexe
+//go:build !berth_init
+
+package program
 
 import (
+	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runc/libcontainer/exeseal"
+
+	_ "github.com/berthrun/berth/internal/supervisor/ownstart/child" // this program is that of its children
+	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 )
 
-// Open returns a handle of the program of this process, also after its file was replaced: the program's
+// Open returns this program, which contains that of children. dir is a directory for temporary files.
+func Open(dir string) (fork.Executables, error) {
+	if err := checkStatic(); err != nil {
+		return fork.Executables{}, err
+	}
+	exe, err := sealSelf(dir)
+	return fork.Executables{Plain: exe, Entering: exe}, err
+}
+
+// checkStatic refuses a program that needs a loader: a child has no other file than the program.
+func checkStatic() error {
+	program, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return fmt.Errorf("berth's program cannot be read: %w", err)
+	}
+	defer program.Close()
+	if slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return errors.New("berth's program is not linked statically")
+	}
+	return nil
+}
+
+// sealSelf returns a handle of the program of this process, also after its file was replaced: the program's
 // file through an overlay that nobody can write to, or else a sealed copy in memory. dir is a
 // directory for temporary files. The handle may be opened as a path only.
-func Open(dir string) (*os.File, error) {
+func sealSelf(dir string) (*os.File, error) {
 	if exeseal.IsSelfExeCloned() {
 		return os.Open("/proc/self/exe")
 	}

@@ -15,9 +15,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SOCKET_FD = 3 }; // fork.Socket
+enum { SOCKET_FD = 3 }; // order.Socket
 
-// What became of it: the struct that awaitEntered reads.
+// What became of it: the struct that Child.awaitEntered of package fork reads.
 enum { ENTERED, NOT_JOINED, NOT_FORKED };
 struct entered {
 	int32_t what, value;

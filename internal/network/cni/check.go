@@ -1,0 +1,121 @@
+package cni
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+const (
+	// checkTimeout bounds the CHECK of one attachment: its DEL waits for it.
+	checkTimeout = 10 * time.Second
+	// checkParallel bounds the CHECKs that run at once.
+	checkParallel = 4
+)
+
+// Check implements network.Plugged. The order is that of namespaces and names.
+func (n *Network) Check(ctx context.Context, sandboxes []string) ([]network.Checked, error) {
+	var wanted []*record
+	for _, rec := range n.records.All() {
+		if len(sandboxes) == 0 || slices.Contains(sandboxes, rec.Attachment.SandboxID) {
+			wanted = append(wanted, rec)
+		}
+	}
+	for _, id := range sandboxes {
+		if !slices.ContainsFunc(wanted, func(r *record) bool { return r.Attachment.SandboxID == id }) {
+			return nil, fmt.Errorf("cannot check the network of sandbox %s: it is not attached: %w", id, errs.NotFound)
+		}
+	}
+	return n.checkAll(ctx, wanted), nil
+}
+
+func (n *Network) checkAll(ctx context.Context, wanted []*record) []network.Checked {
+	all := make([]network.Checked, len(wanted))
+	var g errgroup.Group
+	g.SetLimit(checkParallel)
+	for i, rec := range wanted {
+		g.Go(func() error {
+			all[i] = n.checkOne(ctx, rec)
+			return nil
+		})
+	}
+	_ = g.Wait() // each result has its own fault
+	slices.SortFunc(all, func(a, b network.Checked) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.SandboxID, b.SandboxID))
+	})
+	return all
+}
+
+// checkOne runs CHECK with the configuration, the arguments and the result of ADD.
+func (n *Network) checkOne(ctx context.Context, rec *record) network.Checked {
+	out := network.Checked{SandboxID: rec.Attachment.SandboxID, Namespace: rec.Attachment.Namespace, Name: rec.Attachment.Name}
+	out.Fault = n.calls.Do(ctx, out.SandboxID, "CNI CHECK", func() error {
+		rec, err := n.records.Get(out.SandboxID)
+		switch {
+		case errors.Is(err, errs.NotFound) || err == nil && rec.Deleting:
+			out.Skipped = "it is being detached"
+			return nil
+		case err == nil && rec.Result == nil:
+			out.Skipped = "it is not attached yet"
+			return nil
+		case err != nil:
+			return err
+		}
+		list, err := libcni.NetworkConfFromBytes(rec.Conf)
+		if err != nil {
+			return fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err)
+		}
+		rt, err := runtimeConf(rec)
+		if err != nil {
+			return err
+		}
+		out.Network, out.Interface = list.Name, rt.IfName
+		if list.DisableCheck {
+			out.Skipped = "the configuration has disableCheck"
+			return nil
+		}
+		ns, err := sysns.OpenNetNS(rt.NetNS)
+		if err != nil {
+			return fmt.Errorf("the network namespace of the sandbox is gone: %w", err)
+		}
+		ns.Close()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+		defer cancel()
+		err = n.libOf(rec).CheckNetworkList(ctx, list, rt)
+		if errors.Is(err, libcni.ErrorCheckNotSupp) {
+			out.Skipped = fmt.Sprintf("version %s of the configuration has no CHECK; 0.4.0 and later have", cmp.Or(list.CNIVersion, "0.1.0"))
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("CNI CHECK of network %q: %w", list.Name, withKind(ctx, err))
+		}
+		return nil
+	})
+	return out
+}
+
+// checkAdopted checks the attachments that an earlier process made, and keeps the faults for
+// Info. It changes no attachment: the pods run, and what a plugin complains about may be meant.
+func (n *Network) checkAdopted(ctx context.Context, adopted []*record) {
+	var faults []string
+	for _, c := range n.checkAll(ctx, adopted) {
+		if c.Fault == nil || ctx.Err() != nil {
+			continue
+		}
+		n.log.Warn("the network of a running pod is not as the CNI plugins made it; berth changes nothing, `berth net check` repeats the check",
+			"sandbox", c.SandboxID, "pod", c.Namespace+"/"+c.Name, "error", c.Fault)
+		faults = append(faults, fmt.Sprintf("%s/%s (%s): %v", c.Namespace, c.Name, c.SandboxID, c.Fault))
+	}
+	n.upkeep.setChecks(strings.Join(faults, "; "))
+}

@@ -1,0 +1,94 @@
+// Package hostlocal reads the store of addresses of the IPAM plugin host-local. It changes
+// nothing there: only the plugin does.
+package hostlocal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// defaultDataDir is the plugin's own default.
+const defaultDataDir = "/var/lib/cni/networks"
+
+// Entry is an address that the plugin has given out.
+type Entry struct {
+	Address netip.Addr
+	// ContainerID and Interface are those of ADD. Before version 0.8 the plugin wrote no
+	// interface.
+	ContainerID, Interface string
+}
+
+// Store is the directory of one network.
+type Store struct{ dir string }
+
+// Of returns the store that a plugin's configuration names, for the network of that name. It
+// reports false when the plugin's IPAM is another.
+func Of(plugin []byte, network string) (Store, bool) {
+	var conf struct {
+		IPAM struct{ Type, DataDir string } `json:"ipam"`
+	}
+	if json.Unmarshal(plugin, &conf) != nil || conf.IPAM.Type != "host-local" || !plain(network) {
+		return Store{}, false
+	}
+	if conf.IPAM.DataDir == "" {
+		conf.IPAM.DataDir = defaultDataDir
+	}
+	return Store{filepath.Join(conf.IPAM.DataDir, network)}, true
+}
+
+// Entries returns all entries of the store, none when it does not exist. Files that are not
+// entries (locks, the last address of a range) are left out.
+func (s Store) Entries() ([]Entry, error) {
+	files, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, wrap(errs.IgnoreNotExist(err))
+	}
+	var all []Entry
+	for _, f := range files {
+		address, err := netip.ParseAddr(f.Name())
+		if err != nil || !f.Type().IsRegular() {
+			continue
+		}
+		entry, err := s.Entry(address)
+		if errors.Is(err, errs.NotFound) {
+			continue // released in the meantime
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, *entry)
+	}
+	return all, nil
+}
+
+// Entry returns the entry of an address, kind NotFound when the address is free.
+func (s Store) Entry(address netip.Addr) (*Entry, error) {
+	data, err := os.ReadFile(filepath.Join(s.dir, address.String()))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("address %s is not given out in %s: %w", address, s.dir, errs.NotFound)
+	}
+	if err != nil {
+		return nil, wrap(err)
+	}
+	id, link, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
+	return &Entry{address, strings.TrimSpace(id), strings.TrimSpace(link)}, nil
+}
+
+func wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot read the addresses that host-local has given out: %w", err)
+}
+
+// plain reports whether a name is that of a file below a directory.
+func plain(name string) bool {
+	return name == filepath.Base(name) && name != "." && name != ".." && name != "/"
+}

@@ -1,0 +1,62 @@
+package hostlocal
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestEntries(t *testing.T) {
+	dir := t.TempDir()
+	store, ok := Of(fmt.Appendf(nil, `{"type":"bridge","ipam":{"type":"host-local","dataDir":%q}}`, dir), "net")
+	if !ok {
+		t.Fatal("the configuration has no store")
+	}
+	if all, err := store.Entries(); err != nil || len(all) != 0 {
+		t.Errorf("without a directory: %v, %v", all, err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "net"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"10.1.0.2": "abc\r\neth0", "fd00::2": "abc\neth0\n", "10.1.0.3": "old", "last_reserved_ip.0": "10.1.0.3", "lock": "",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "net", name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := store.Entries()
+	if got := fmt.Sprint(all); err != nil || got != "[{10.1.0.2 abc eth0} {10.1.0.3 old } {fd00::2 abc eth0}]" {
+		t.Errorf("%s, %v", got, err)
+	}
+	if _, err := store.Entry(netip.MustParseAddr("10.1.0.9")); !errors.Is(err, errs.NotFound) {
+		t.Errorf("a free address: %v, want kind NotFound", err)
+	}
+}
+
+func TestOtherIPAMHasNoStore(t *testing.T) {
+	for _, plugin := range []string{`{"type":"portmap"}`, `{"ipam":{"type":"dhcp"}}`, `{"ipam":7}`, ``} {
+		if _, ok := Of([]byte(plugin), "net"); ok {
+			t.Errorf("%s has a store", plugin)
+		}
+	}
+	if _, ok := Of([]byte(`{"ipam":{"type":"host-local"}}`), "../net"); ok {
+		t.Error("a name that is a path has a store")
+	}
+}
+
+// FuzzOf: no configuration names a store outside of its dataDir.
+func FuzzOf(f *testing.F) {
+	f.Add([]byte(`{"ipam":{"type":"host-local"}}`), "net")
+	f.Add([]byte(`{"ipam":{"type":"host-local","dataDir":"/x"}}`), "..")
+	f.Fuzz(func(t *testing.T, plugin []byte, network string) {
+		if store, ok := Of(plugin, network); ok && filepath.Base(store.dir) != network {
+			t.Errorf("%q and %q: %q", plugin, network, store.dir)
+		}
+	})
+}

@@ -1,0 +1,264 @@
+//go:build integration
+
+package cni_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/require"
+)
+
+// await waits until a condition of the background's work holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(require.Patience(15 * time.Second)); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
+// newest is a configuration of a version with all verbs.
+func newest() string { return strings.Replace(fakeConf, "1.0.0", "1.1.0", 1) }
+
+func answer(version string) string { return strings.Replace(okResult, "1.0.0", version, 1) }
+
+// TestCheck: CHECK gets what ADD got and its result. A fault is reported and changes nothing; an
+// attachment that cannot be checked says why.
+func TestCheck(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `case $CNI_COMMAND in ADD) `+answer("1.1.0")+`;; CHECK) [ ! -e `+l.path("broken")+` ] || { echo '{"code":100,"msg":"the route is gone"}'; exit 1; };; esac`)
+	l.write("conf/10-fake.conflist", newest(), 0o644)
+	n := l.open(l.config())
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	all, err := n.Check(t.Context(), []string{att.SandboxID})
+	if err != nil || len(all) != 1 || all[0].Fault != nil || all[0].Skipped != "" || all[0].Network != "fake-net" || all[0].Interface != "eth0" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	data, err := os.ReadFile(l.path("input.CHECK"))
+	if err != nil || !strings.Contains(string(data), `"prevResult":{`) || !strings.Contains(string(data), "10.1.2.3/24") {
+		t.Errorf("CHECK got %s, %v", data, err)
+	}
+	l.write("broken", "", 0o644)
+	if all, err = n.Check(t.Context(), nil); err != nil || len(all) != 1 || all[0].Fault == nil || !strings.Contains(all[0].Fault.Error(), "the route is gone") {
+		t.Errorf("a plugin that finds a fault: %+v, %v", all, err)
+	}
+	if _, err := n.Check(t.Context(), []string{"absent"}); !errors.Is(err, errs.NotFound) {
+		t.Errorf("a sandbox that is not attached: %v, want kind NotFound", err)
+	}
+	n.Close()
+
+	// The next process checks what it adopts, and leaves it as it is.
+	n = l.open(l.config())
+	if err := n.GC(t.Context(), []string{att.SandboxID}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the check of adopted pods", func() bool { return strings.Contains(n.Info()["failedChecks"], "the route is gone") })
+	if l.records() != 1 || strings.Contains(l.verbs(), "DEL") {
+		t.Errorf("a failed check changed the attachment: %s", l.verbs())
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+	n.Close()
+
+	versionOf := map[string]string{"has no CHECK": "0.3.1", "disableCheck": "1.1.0"}
+	for why, conf := range map[string]string{
+		"has no CHECK": strings.Replace(fakeConf, "1.0.0", "0.3.1", 1),
+		"disableCheck": strings.Replace(newest(), `"name"`, `"disableCheck":true,"name"`, 1),
+	} {
+		l.plugin("fake", `[ $CNI_COMMAND != ADD ] || `+answer(versionOf[why]))
+		l.write("conf/10-fake.conflist", conf, 0o644)
+		n = l.open(l.config())
+		att = l.pod()
+		if _, err := n.Attach(t.Context(), att); err != nil {
+			t.Fatal(err)
+		}
+		if all, err = n.Check(t.Context(), nil); err != nil || len(all) != 1 || all[0].Fault != nil || !strings.Contains(all[0].Skipped, why) {
+			t.Errorf("%s: %+v, %v", why, all, err)
+		}
+		if err := n.Detach(t.Context(), att); err != nil {
+			t.Error(err)
+		}
+		n.Close()
+	}
+}
+
+// TestGCGetsTheKnownAttachments: GC names all attachments with a record, also those that are not
+// attached yet, and disableGC is honoured.
+func TestGCGetsTheKnownAttachments(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND != ADD ] || { [ ! -e `+l.path("fail")+` ] || exit 1; `+answer("1.1.0")+`; }`)
+	l.write("conf/10-fake.conflist", newest(), 0o644)
+	n := l.open(l.config())
+	attached, failed := l.pod(), l.pod()
+	if _, err := n.Attach(t.Context(), attached); err != nil {
+		t.Fatal(err)
+	}
+	l.write("fail", "", 0o644)
+	if _, err := n.Attach(t.Context(), failed); err == nil {
+		t.Fatal("ADD did not fail")
+	}
+	if err := n.GC(t.Context(), []string{attached.SandboxID, failed.SandboxID}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(l.path("input.GC"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var input struct {
+		Valid []struct{ ContainerID, IfName string } `json:"cni.dev/valid-attachments"`
+	}
+	if err := json.Unmarshal(data, &input); err != nil || len(input.Valid) != 2 {
+		t.Fatalf("GC got %s, %v", data, err)
+	}
+	for _, v := range input.Valid {
+		if v.IfName != "eth0" || v.ContainerID != attached.SandboxID && v.ContainerID != failed.SandboxID {
+			t.Errorf("GC got %+v", v)
+		}
+	}
+	for _, att := range []*network.Attachment{attached, failed} {
+		if err := n.Detach(t.Context(), att); err != nil {
+			t.Error(err)
+		}
+	}
+	n.Close()
+	l.write("calls", "", 0o644)
+	l.write("conf/10-fake.conflist", strings.Replace(newest(), `"name"`, `"disableGC":true,"name"`, 1), 0o644)
+	n = l.open(l.config())
+	defer n.Close()
+	if err := n.GC(t.Context(), nil); err != nil || l.verbs() != "" {
+		t.Errorf("with disableGC the plugin saw %q, %v", l.verbs(), err)
+	}
+}
+
+// TestGCDetachesFromTheCache: without a record, the cache of results is enough for DEL, with the
+// configuration of ADD, in every version.
+func TestGCDetachesFromTheCache(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND != ADD ] || `+okResult)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	if err := errors.Join(os.RemoveAll(l.path("root", "attachments")), os.Remove(l.path("conf", "10-fake.conflist"))); err != nil {
+		t.Fatal(err)
+	}
+	n = l.open(l.config())
+	defer n.Close()
+	if err := n.GC(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.verbs(); got != "ADD DEL" {
+		t.Errorf("the plugin saw %q, want a DEL of what the cache has", got)
+	}
+	if left, _ := filepath.Glob(l.path("root", "cache", "results", "*")); len(left) > 0 {
+		t.Errorf("the cache has %q", left)
+	}
+}
+
+// TestAddEndsGC: a GC that hangs does not hold up a pod.
+func TestAddEndsGC(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `case $CNI_COMMAND in GC) echo >>`+l.path("hangs")+`; sleep 600;; ADD) `+answer("1.1.0")+`;; esac`)
+	l.write("conf/10-fake.conflist", newest(), 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	done := make(chan error, 1)
+	go func() { done <- n.GC(t.Context(), nil) }()
+	await(t, "GC", func() bool { _, err := os.Stat(l.path("hangs")); return err == nil })
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStoreOfHostLocal: GC at the start releases the address of a sandbox whose record is damaged. The
+// address of a container that berth never had stays, and is reported.
+func TestStoreOfHostLocal(t *testing.T) {
+	l := newLab(t)
+	for _, plugin := range []string{"bridge", "host-local"} {
+		require.Binary(t, "/usr/lib/cni/"+plugin)
+	}
+	l.write("conf/10-net.conflist", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","plugins":[
+ {"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.56.0.0/24"}]]}}]}`, l.path("ipam")), 0o644)
+	n := l.open(l.config())
+	lost, kept := l.pod(), l.pod()
+	for _, att := range []*network.Attachment{lost, kept} {
+		if _, err := n.Attach(t.Context(), att); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Close()
+	l.write("ipam/net/10.56.0.9", "foreign-container\r\neth0", 0o600)
+	l.write("root/attachments/"+lost.SandboxID+".json", "{", 0o600)
+	if err := os.RemoveAll(l.path("root", "cache")); err != nil {
+		t.Fatal(err)
+	}
+	n = l.open(l.config())
+	defer n.Close()
+	if err := n.GC(t.Context(), []string{kept.SandboxID}); err != nil {
+		t.Fatal(err)
+	}
+	given, err := filepath.Glob(l.path("ipam", "net", "10.*"))
+	for i, path := range given {
+		given[i] = filepath.Base(path)
+	}
+	if err != nil || !slices.Equal(given, []string{"10.56.0.3", "10.56.0.9"}) {
+		t.Errorf("given out: %q, %v; want that of the known sandbox and that of the other container", given, err)
+	}
+	if text := n.Info()["foreignAddresses"]; !strings.Contains(text, "10.56.0.9") || strings.Contains(text, "10.56.0.3") {
+		t.Errorf("reported: %q", text)
+	}
+	if err := n.Detach(t.Context(), kept); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestVersions: a network is described with its plugins, also those of IPAM, their versions and
+// what is missing.
+func TestVersions(t *testing.T) {
+	l := newLab(t)
+	require.Binary(t, "/usr/lib/cni/host-local")
+	l.plugin("fake", `echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'`)
+	l.write("conf/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"fake","ipam":{"type":"host-local"}},{"type":"absent"}]}`, 0o644)
+	l.write("conf/05-bad.conflist", `{`, 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	all, fault := n.Networks(t.Context())
+	if len(all) != 1 || len(all[0].Plugins) != 3 || fault == nil || !strings.Contains(fault.Error(), "05-bad.conflist:1:1") {
+		t.Fatalf("%+v, %v", all, fault)
+	}
+	fake, ipam, absent := all[0].Plugins[0], all[0].Plugins[1], all[0].Plugins[2]
+	if !slices.Equal(fake.Versions, []string{"0.4.0", "1.0.0"}) || fake.Path != l.path("bin", "fake") || fake.Fault != nil {
+		t.Errorf("%+v", fake)
+	}
+	if !slices.Contains(ipam.Versions, "1.0.0") || ipam.Path != "/usr/lib/cni/host-local" {
+		t.Errorf("%+v", ipam)
+	}
+	if absent.Fault == nil || absent.Path != "" {
+		t.Errorf("%+v", absent)
+	}
+}

@@ -1,0 +1,49 @@
+package network
+
+import "context"
+
+// Plugged is a Network whose work plugins do.
+type Plugged interface {
+	Network
+	// Check has the plugins compare sandboxes' networks with what they made of them, all with
+	// no id given; it changes nothing. The error, of kind NotFound, is for a sandbox that is
+	// not attached.
+	Check(ctx context.Context, sandboxes []string) ([]Checked, error)
+	// Networks describes the networks in use, with their plugins. There may be networks and
+	// an error: the fault of other configurations.
+	Networks(ctx context.Context) ([]Described, error)
+}
+
+// Checked is what a check of one attachment found.
+type Checked struct {
+	SandboxID string
+	// Namespace and Name are the pod's.
+	Namespace, Name string
+	// Network and Interface are empty where the check did not get so far.
+	Network, Interface string
+	// Skipped is why there was no check, "" for a check that ran.
+	Skipped string
+	// Fault is what is not as it was made, nil for nothing.
+	Fault error
+}
+
+// Described is a network in use.
+type Described struct {
+	Name string
+	// File is that of its configuration, CNIVersion the version that it is written for.
+	File, CNIVersion string
+	// Interface is the name of the pods' end.
+	Interface string
+	Plugins   []Plugin
+}
+
+// Plugin is the program of a plugin.
+type Plugin struct {
+	Type, Path string
+	// Versions of CNI that it supports.
+	Versions []string
+	// Build is the program's Go module with its version, "" if the program does not say.
+	Build string
+	// Fault is why the plugin cannot be used, nil if it can.
+	Fault error
+}

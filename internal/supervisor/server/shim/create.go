@@ -1,0 +1,103 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
+	"github.com/berthrun/berth/internal/supervisor/shimoptions"
+)
+
+// Plan checks the spec and computes where the container will be. It changes spec where the host does not
+// allow what the spec requests. Nothing is made.
+func (r *Runtime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
+	if err := r.ready(); err != nil {
+		return nil, err
+	}
+	if _, err := podOf(request.ID, spec); err != nil {
+		return nil, err
+	}
+	here := *request
+	here.NoOwnInit = true
+	plan, err := r.all.base.Plan(spec, &here)
+	if err != nil {
+		return nil, err
+	}
+	plan.Starter, plan.Reason = "handler "+r.handler.Name, ""
+	return plan, nil
+}
+
+// Create makes the container up to the point where its init waits for Start, and returns the init's pid. See
+// ociruntime.Runtime.Create for errors.
+func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error) {
+	pod, err := podOf(p.ID, p.Spec)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := os.MkdirAll(r.handler.Root, 0o700); err != nil {
+		return 0, nil, fmt.Errorf("cannot make the directory of handler %q: %w", r.handler.Name, err)
+	}
+	options, err := r.options(shimoptions.Values{Systemd: p.Systemd, UID: p.UID, GID: p.GID})
+	if err != nil {
+		return 0, nil, err
+	}
+	f := r.all.files(p.ID)
+	if err := f.make(&state{Handler: r.handler, Systemd: p.Systemd, Cgroups: p.Cgroups, Pod: pod}, p.Spec); err != nil {
+		return 0, nil, err
+	}
+	if err := r.ensure(ctx, pod, p.Systemd, p.Spec); err != nil {
+		return 0, nil, err
+	}
+	client, file, err := r.all.single(ctx, pod)
+	if err != nil {
+		return 0, nil, r.handler.fault(ctx, stageCreate, err)
+	}
+	defer client.Close()
+	file.Close()
+	streams, err := r.streamsOf(pod, p.ID, "", io)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer streams.close()
+	pid, err = client.Create(ctx, p.ID, f.dir, streams.paths, options)
+	if err == nil {
+		err = r.checkCreated(ctx, client, p, pid)
+	}
+	if err != nil {
+		return 0, nil, ociruntime.Classify(r.handler.fault(ctx, stageCreate, err), p.Spec.Root.Path)
+	}
+	streams.opened(ctx)
+	return pid, func() {}, nil
+}
+
+// checkCreated refuses a container that is not the one that was asked for, and one that berth could not stop
+// without the shim: its processes are found by its cgroup.
+func (r *Runtime) checkCreated(ctx context.Context, client *taskapi.Client, p *ociruntime.Plan, pid int) error {
+	if pid <= 0 {
+		return fmt.Errorf("it has answered with the pid %d", pid)
+	}
+	st, err := client.State(ctx, p.ID, "")
+	switch {
+	case err != nil:
+		return fmt.Errorf("its state: %w", err)
+	case st.ID != p.ID:
+		return fmt.Errorf("it has answered with the state of %.80q", st.ID)
+	case st.Pid != pid:
+		return fmt.Errorf("it has answered with the pids %d and %d", pid, st.Pid)
+	case st.Status != taskapi.Created:
+		return fmt.Errorf("it has answered with the status %d, which is not that of a created container", st.Status)
+	}
+	pids, err := p.Cgroups.Pids()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(pids, pid) {
+		return fmt.Errorf("process %d is not in the container's cgroup %s", pid, p.Cgroups.Name())
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+const (
+	// answerTimeout is how long a shim may take to report a process that has ended.
+	answerTimeout = 3 * time.Second
+	// flushTimeout bounds the wait for a shim that copies the last output. runc's waits 10 seconds for
+	// processes that have the output open.
+	flushTimeout = 12 * time.Second
+	// reconnects is how often a connection that has ended is made again when the shim lives, and reconnectPause
+	// the time between.
+	reconnects     = 30
+	reconnectPause = time.Second
+)
+
+// savedExit is the exit of a container's init, on disk: the shim forgets it with Flush.
+type savedExit struct {
+	Code int32     `json:"code"`
+	At   time.Time `json:"at"`
+}
+
+// Await returns when a process has ended. The shim reports that, or the pidfd. When the shim is gone, Await
+// kills the container: there is no one to have its output and to reap its processes.
+func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error) {
+	f := r.all.files(w.ContainerID)
+	var saved savedExit
+	if w.ExecID == "" && readJSON(filepath.Join(f.dir, exitName), &saved) == nil {
+		return &ociruntime.Ended{Known: true, Code: saved.Code, At: saved.At}, nil
+	}
+	st, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	inner, stop := context.WithCancel(ctx)
+	defer stop()
+	type answer struct {
+		exit *taskapi.Exit
+		err  error
+	}
+	answers, ended := make(chan answer, 1), make(chan error, 1)
+	go func() {
+		exit, err := r.wait(inner, st, w)
+		answers <- answer{exit, err}
+	}()
+	if w.Pidfd != nil {
+		go func() { ended <- sysproc.AwaitExit(inner, w.Pidfd) }()
+	}
+	var late <-chan time.Time
+	for {
+		select {
+		case a := <-answers:
+			switch {
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
+			case a.err != nil:
+				return r.lost(ctx, st, w, a.err)
+			}
+			if w.ExecID == "" {
+				if err := writeJSON(filepath.Join(f.dir, exitName), savedExit{a.exit.Code, a.exit.At}); err != nil {
+					r.all.log.Warn("cannot record what a shim says of an exit", "container", w.ContainerID, "error", err)
+				}
+			}
+			return &ociruntime.Ended{Known: true, Code: a.exit.Code, At: a.exit.At}, nil
+		case err := <-ended:
+			if err != nil {
+				return nil, err
+			}
+			late = time.After(answerTimeout)
+		case <-late:
+			return &ociruntime.Ended{}, nil // the kernel may have the code
+		}
+	}
+}
+
+// wait returns what the shim says of an exit. A connection that ends is made again.
+func (r *Runtime) wait(ctx context.Context, st *state, w *ociruntime.Watched) (exit *taskapi.Exit, err error) {
+	for try := 0; ; try++ {
+		client, err := r.all.client(ctx, st.Pod)
+		if err == nil {
+			exit, err = client.Wait(ctx, w.ContainerID, w.ExecID)
+		}
+		lost := errors.Is(err, taskapi.ErrClosed) || errors.Is(err, errs.Unavailable)
+		if err == nil || ctx.Err() != nil || !lost || try == reconnects {
+			return exit, err
+		}
+		found, readErr := r.all.readPod(st.Pod)
+		if readErr != nil || !found.lives() {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(reconnectPause):
+		}
+	}
+}
+
+// lost ends the processes of a container whose shim does not report their exit any more.
+func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, cause error) (*ociruntime.Ended, error) {
+	message := fmt.Sprintf("the shim of handler %q has ended, and the container with it", r.handler.Name)
+	found, err := r.all.readPod(st.Pod)
+	if err == nil && found.lives() {
+		message = fmt.Sprintf("the shim of handler %q does not report the exit of the container, which was killed: %v", r.handler.Name, cause)
+	}
+	if w.ExecID == "" {
+		r.all.log.Error("a shim does not watch a container any more; killing the container",
+			"container", w.ContainerID, "pod", st.Pod, "handler", r.handler.Name, "error", cause)
+	}
+	killing, stop := context.WithTimeout(ctx, killTimeout)
+	defer stop()
+	if err := st.Cgroups.Kill(killing); err != nil {
+		r.all.log.Error("cannot kill a container whose shim has ended", "container", w.ContainerID, "error", err)
+	}
+	if w.Pidfd != nil {
+		if err := sysproc.AwaitExit(ctx, w.Pidfd); err != nil {
+			return nil, err
+		}
+	}
+	return &ociruntime.Ended{Message: message}, nil
+}
+
+// Flush returns when the whole output of a process that has ended is in its streams, and lets the shim forget
+// the process.
+func (r *Runtime) Flush(ctx context.Context, w *ociruntime.Watched) error {
+	f := r.all.files(w.ContainerID)
+	st, err := f.read()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, flushTimeout)
+	defer stop()
+	client, err := r.all.client(ctx, st.Pod)
+	if err == nil {
+		_, err = client.Delete(ctx, w.ContainerID, w.ExecID)
+	}
+	f.awaitRelay(ctx, w.ExecID)
+	if err != nil && !errors.Is(err, errs.NotFound) {
+		return r.handler.fault(ctx, stageDelete, err)
+	}
+	return nil
+}

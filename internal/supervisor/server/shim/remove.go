@@ -1,0 +1,130 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysmount"
+)
+
+// deleteTimeout bounds the deletion by the shim, and then by its program: after that, berth removes the
+// container without them.
+const deleteTimeout = 5 * time.Second
+
+// Remove removes what the shim and this package keep of a container, whose processes are dead, and ends the
+// shim with the last container of its pod. A shim that is missing, fails or hangs does not keep the
+// container: then Remove deletes its state itself. Nil when there is none.
+func (s *Shims) Remove(ctx context.Context, id string) error {
+	f := s.files(id)
+	if _, err := os.Lstat(f.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	st, err := f.read()
+	if err == nil {
+		return s.Of(st.Handler).remove(ctx, id, st)
+	}
+	if !errors.Is(err, errs.NotFound) {
+		s.log.Warn("the shim does not delete a container", "container", id, "error", err)
+	}
+	return f.remove()
+}
+
+// remove removes the directory of a container.
+func (f files) remove() error {
+	if err := os.RemoveAll(f.dir); err != nil {
+		return fmt.Errorf("cannot remove the container's directory: %w", err)
+	}
+	return nil
+}
+
+func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
+	s := r.all
+	unlock, err := s.locks.Lock(ctx, st.Pod)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	hangs := false
+	if err := r.delete(ctx, id, st); err != nil {
+		hangs = errors.Is(err, errs.Deadline)
+		s.log.Warn("a shim does not delete a container; berth deletes its state", "container", id, "handler", r.handler.Name, "error", err)
+		if err := r.deleteByProgram(ctx, id); err != nil {
+			s.log.Warn("the program of a shim does not delete a container; berth deletes its state", "container", id, "handler", r.handler.Name, "error", err)
+		}
+	}
+	own := filepath.Join(r.handler.Root, namespace, id)
+	if _, err := os.Lstat(own); err == nil {
+		// A runtime that was killed may have left a mount of its program there.
+		if err := errors.Join(sysmount.UnmountBelow(own), os.RemoveAll(own)); err != nil {
+			return fmt.Errorf("cannot remove the state that the OCI runtime has of it: %w", err)
+		}
+	}
+	others, err := s.others(st.Pod, id)
+	if err != nil {
+		return err
+	}
+	if !others {
+		_ = os.Remove(filepath.Join(r.handler.Root, namespace)) // unless other pods have containers there
+		if err := s.end(ctx, st.Pod, !hangs); err != nil {
+			return err
+		}
+	}
+	return s.files(id).remove() // while the pod is locked: the next removal sees whether it is the last one
+}
+
+// delete has the shim delete a container. Nil when the shim does not have it. A create that was given up may go on
+// in the shim for a moment: what it makes is killed.
+func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
+	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
+	defer stop()
+	client, err := r.all.client(ctx, st.Pod)
+	if errors.Is(err, errs.NotFound) {
+		return nil // its shim did not start
+	}
+	if err == nil {
+		_, err = client.Delete(ctx, id, "")
+		if killErr := st.Cgroups.Kill(ctx); killErr != nil {
+			return killErr
+		}
+		if errs.IgnoreNotFound(err) != nil {
+			_, err = client.Delete(ctx, id, "")
+		}
+	}
+	if errs.IgnoreNotFound(err) != nil {
+		return r.handler.fault(ctx, stageDelete, err)
+	}
+	return nil
+}
+
+// deleteByProgram deletes a container whose shim cannot.
+func (r *Runtime) deleteByProgram(ctx context.Context, id string) error {
+	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
+	defer stop()
+	dir := r.all.files(id).dir
+	begun, _, err := r.runProgram(ctx, &programRun{args: r.arguments(id, "-bundle", dir, "delete"), dir: dir})
+	if err != nil {
+		return r.handler.fault(ctx, stageDelete, err)
+	}
+	begun.Release()
+	return nil
+}
+
+// others reports whether a pod has another container.
+func (s *Shims) others(pod, id string) (bool, error) {
+	ids, err := s.IDs()
+	if err != nil {
+		return false, err
+	}
+	for _, each := range ids {
+		if st, err := s.files(each).read(); each != id && err == nil && st.Pod == pod {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,64 @@
+package shim
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestPodOf(t *testing.T) {
+	for annotation, want := range map[string]string{"": "id", "pod-1.x_Y": "pod-1.x_Y", "a/b": "!", "..": "!", strings.Repeat("a", 129): "!"} {
+		pod, err := podOf("id", &specs.Spec{Annotations: map[string]string{sandboxAnnotation: annotation}})
+		if want == "!" {
+			if !errors.Is(err, errs.Invalid) {
+				t.Errorf("%q: %q %v", annotation, pod, err)
+			}
+			continue
+		}
+		if pod != want || err != nil {
+			t.Errorf("%q: %q %v, want %q", annotation, pod, err, want)
+		}
+	}
+}
+
+// A shim names the path that is removed: what is not a socket without a listener stays.
+func TestRemoveSocket(t *testing.T) {
+	dir := t.TempDir()
+	file, link, live, dead := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "live"), filepath.Join(dir, "dead")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Symlink(dead, link)); err != nil {
+		t.Fatal(err)
+	}
+	for path, listens := range map[string]bool{live: true, dead: false} {
+		listener, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener.(*net.UnixListener).SetUnlinkOnClose(false)
+		if listens {
+			defer listener.Close()
+		} else {
+			listener.Close()
+		}
+	}
+	for _, path := range []string{file, link, live, dead} {
+		removeSocket(t.Context(), path)
+		if _, err := os.Lstat(path); (err != nil) != (path == dead) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	for output, want := range map[string]string{"": "", "a\n\nb \n\n": "b", "\xff": "?", strings.Repeat("x", 2*maxLine): strings.Repeat("x", maxLine) + "..."} {
+		if got := lastLine([]byte(output)); got != want {
+			t.Errorf("%.40q: %.40q, want %.40q", output, got, want)
+		}
+	}
+}

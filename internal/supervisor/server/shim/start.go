@@ -1,0 +1,116 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// stateTimeout bounds a question for a state.
+const stateTimeout = 10 * time.Second
+
+// Start lets the init of a created container execute the user's program. Kind State when the init has
+// ended without it.
+func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
+	st, err := r.all.files(s.ID).read()
+	if err != nil {
+		return err
+	}
+	pid, err := sysproc.PidfdPid(s.Pidfd)
+	if err != nil {
+		return fmt.Errorf("its init has ended: %w", errs.State)
+	}
+	client, file, err := r.all.single(ctx, st.Pod)
+	if err != nil {
+		return r.handler.fault(ctx, stageStart, err)
+	}
+	defer client.Close()
+	err = s.Hold(file)
+	file.Close()
+	if err != nil {
+		return err
+	}
+	before := ociruntime.ExecutableOf(pid)
+	started, err := client.Start(ctx, s.ID, "")
+	if err != nil {
+		err = r.handler.fault(ctx, stageStart, err)
+		if ended, endedErr := sysproc.PidfdEnded(s.Pidfd); endedErr == nil && ended && errs.Kind(err) == nil {
+			return fmt.Errorf("%w: its init has ended: %w", err, errs.State)
+		}
+		return err
+	}
+	if started != pid {
+		return r.handler.fault(ctx, stageStart, fmt.Errorf("it has started process %d, and created process %d", started, pid))
+	}
+	ociruntime.AwaitReplaced(ctx, s, pid, before)
+	return nil
+}
+
+// Resume completes a Start that another process has begun. The shim has completed it, or has not got it.
+func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
+	st, err := r.all.files(s.ID).read()
+	if err != nil {
+		return err
+	}
+	short, stop := context.WithTimeout(ctx, stateTimeout)
+	defer stop()
+	client, err := r.all.client(short, st.Pod)
+	if err != nil {
+		return r.handler.fault(short, stageState, err)
+	}
+	now, err := client.State(short, s.ID, "")
+	if err != nil {
+		return r.handler.fault(short, stageState, err)
+	}
+	if now.Status != taskapi.Created {
+		return nil
+	}
+	return r.Start(ctx, s)
+}
+
+// Holders returns the processes of a container's shim, which copies the output.
+func (r *Runtime) Holders(id string) (pids []int) {
+	st, err := r.all.files(id).read()
+	if err != nil {
+		return nil
+	}
+	found, err := r.all.readPod(st.Pod)
+	if err != nil {
+		return nil
+	}
+	for _, each := range found.Processes {
+		if pidfd, err := each.open(); err == nil { // it has not ended
+			pidfd.Close()
+			pids = append(pids, each.Pid)
+		}
+	}
+	return pids
+}
+
+// Update changes limits of a container. Limits that are nil or empty in res stay as they are.
+func (r *Runtime) Update(ctx context.Context, id string, res *specs.LinuxResources) error {
+	st, err := r.all.files(id).read()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(res)
+	if err != nil {
+		return fmt.Errorf("cannot encode the limits: %w", err)
+	}
+	client, err := r.all.client(ctx, st.Pod)
+	if err == nil {
+		err = client.Update(ctx, id, data)
+	}
+	if err != nil {
+		return ociruntime.Classify(r.handler.fault(ctx, stageUpdate, err), "")
+	}
+	return nil
+}

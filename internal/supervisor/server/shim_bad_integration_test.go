@@ -1,0 +1,214 @@
+//go:build integration
+
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	task "github.com/containerd/containerd/api/runtime/task/v2"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
+)
+
+// fakeShim is the first argument of the test's program as a shim that does not do what it should. The second
+// one says what, and the others are those of a shim.
+const fakeShim = "fake-shim"
+
+// runFakeShim is the main function of a fake shim. Its `start` leaves a server, and prints its address.
+func runFakeShim(fault string, args []string) {
+	socket := filepath.Join(os.Getenv("FAKE_DIR"), "fake.sock")
+	if args[0] == "serve" {
+		serveFakeShim(fault)
+		return
+	}
+	if args[len(args)-1] != "start" {
+		return // delete
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	f, err := listener.(*net.UnixListener).File()
+	if err == nil {
+		server := exec.Command("/proc/self/exe", fakeShim, fault, "serve")
+		server.ExtraFiles = []*os.File{f}
+		server.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		err = server.Start()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Print("unix://" + socket)
+}
+
+func serveFakeShim(fault string) {
+	listener, err := net.FileListener(os.NewFile(3, "listener"))
+	if err != nil {
+		os.Exit(1)
+	}
+	if fault == "deaf" {
+		time.Sleep(time.Hour)
+	}
+	if fault == "garbage" {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nthis is no ttrpc")
+			conn.Close()
+		}
+	}
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		os.Exit(1)
+	}
+	task.RegisterTTRPCTaskService(server, &badTasks{fault: fault})
+	_ = server.Serve(context.Background(), listener)
+}
+
+// badTasks answers the calls that a create makes.
+type badTasks struct {
+	task.TTRPCTaskService
+	fault string
+}
+
+func (b *badTasks) Create(ctx context.Context, _ *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
+	switch b.fault {
+	case "silent":
+		<-ctx.Done()
+		time.Sleep(time.Hour)
+	case "dies":
+		os.Exit(1)
+	case "nopid":
+		return &task.CreateTaskResponse{}, nil
+	}
+	return &task.CreateTaskResponse{Pid: uint32(os.Getpid())}, nil
+}
+
+func (b *badTasks) State(_ context.Context, r *task.StateRequest) (*task.StateResponse, error) {
+	answer := &task.StateResponse{ID: r.ID, Pid: uint32(os.Getpid()), Status: tasktypes.Status_CREATED}
+	switch b.fault {
+	case "otherid":
+		answer.ID = "another"
+	case "otherpid":
+		answer.Pid = 1
+	case "runs":
+		answer.Status = tasktypes.Status_RUNNING
+	}
+	return answer, nil
+}
+
+func (b *badTasks) Delete(context.Context, *task.DeleteRequest) (*task.DeleteResponse, error) {
+	if b.fault == "nodelete" {
+		time.Sleep(time.Hour)
+	}
+	return nil, fmt.Errorf("cannot delete")
+}
+
+func (b *badTasks) Shutdown(context.Context, *task.ShutdownRequest) (*emptypb.Empty, error) {
+	return nil, fmt.Errorf("cannot shut down")
+}
+
+// TestBadShims: shims that do not what they should. Each error names the handler and the stage, and nothing is
+// left: see host.end.
+func TestBadShims(t *testing.T) {
+	require.Binary(t, "runc")
+	sleeper := sleeperOf()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := func(fault string) string { return fmt.Sprintf("exec %s %s %s \"$@\"", self, fakeShim, fault) }
+	start := func(script string) string {
+		return fmt.Sprintf("for a in \"$@\"; do [ \"$a\" = start ] && { %s; }; done", script)
+	}
+	for name, tc := range map[string]struct {
+		script string
+		kind   error
+		text   string
+	}{
+		"fails":      {start("echo one; echo no luck today >&2; exit 3"), nil, "start of the shim: no luck today"},
+		"prints":     {start("echo soup"), nil, `start of the shim: it has printed "soup", which is not an address`},
+		"nothing":    {start("exit 0"), nil, "start of the shim: it has printed no address"},
+		"noprocess":  {start("echo unix://$0.sock"), nil, "start of the shim: it has left no process"},
+		"nolistener": {start("echo unix://$0.sock; setsid " + sleeper + " >/dev/null 2>&1 & true"), errs.Unavailable, "start of the shim: cannot connect to the shim"},
+		"foreign":    {start("echo unix:///etc/passwd; setsid " + sleeper + " >/dev/null 2>&1 & true"), errs.Unavailable, "start of the shim: cannot connect to the shim"},
+		"vsock":      {start("echo vsock://3:1024; setsid " + sleeper + " >/dev/null 2>&1 & true"), errs.Unsupported, `start of the shim: it has the address "vsock://3:1024"`},
+		"hangs":      {start("(setsid " + sleeper + " &); " + sleeper), errs.Deadline, "start of the shim: it took too long"},
+		"noprogram":  {"", errs.Unavailable, "is not an executable file"},
+		"garbage":    {fake("garbage"), errs.Unavailable, "create: the shim has ended, or has closed its connection"},
+		"silent":     {fake("silent"), errs.Deadline, "create: it took too long"},
+		"deaf":       {fake("deaf"), errs.Deadline, "create: it took too long"},
+		"dies":       {fake("dies"), errs.Unavailable, "create: the shim has ended, or has closed its connection"},
+		"nopid":      {fake("nopid"), nil, "create: it has answered with the pid 0"},
+		"otherid":    {fake("otherid"), nil, `create: it has answered with the state of "another"`},
+		"otherpid":   {fake("otherpid"), nil, "create: it has answered with the pids "},
+		"runs":       {fake("runs"), nil, "create: it has answered with the status 2"},
+		"outside":    {fake("outside"), nil, "is not in the container's cgroup"},
+		"leaves":     {start("setsid "+sleeper+" >/dev/null 2>&1 & true") + "; " + fake("outside"), nil, "is not in the container's cgroup"},
+		"nodelete":   {fake("nodelete"), nil, "is not in the container's cgroup"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			program := filepath.Join(h.dir, "containerd-shim-bad-v2")
+			mode := os.FileMode(0o755)
+			if tc.script == "" {
+				mode = 0o644
+			}
+			text := fmt.Sprintf("#!/bin/sh\nexport FAKE_DIR=%s\n%s\n", h.dir, tc.script)
+			if err := os.WriteFile(program, []byte(text), mode); err != nil {
+				t.Fatal(err)
+			}
+			h.overShim(program).keep()
+			request := h.bundle("bad", []string{"/bin/sleep", "1000"})
+			request.StartTimeout = patience
+			if tc.kind == errs.Deadline { //nolint:errorlint // a kind of the table
+				request.StartTimeout = 2 * time.Second
+			}
+			_, err := h.client.Create(h.ctx(), request)
+			if err == nil || !strings.Contains(err.Error(), `handler "test"`) || !strings.Contains(err.Error(), tc.text) || !strings.Contains(err.Error(), program) {
+				t.Errorf("error %v, want one with handler, program and %q", err, tc.text)
+			}
+			if tc.kind != nil {
+				wantKind(t, err, tc.kind)
+			}
+			if pids := h.shims(); len(pids) > 0 {
+				t.Errorf("processes of the shim are left: %v", pids)
+			}
+			h.assertNoFake()
+		})
+	}
+}
+
+// assertNoFake checks that no process is left that a script of this host has started.
+func (h *host) assertNoFake() {
+	h.t.Helper()
+	find := func() (found string) {
+		dirs, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, at := range dirs {
+			data, _ := os.ReadFile(at)
+			if strings.Contains(string(data), "FAKE_DIR="+h.dir+"\x00") {
+				found += at + " "
+			}
+		}
+		return found
+	}
+	h.eventually("end of the shim's processes", func() bool { return find() == "" })
+}

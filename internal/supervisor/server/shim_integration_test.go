@@ -1,0 +1,259 @@
+//go:build integration
+
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor"
+)
+
+// shimProgram is the shim that tests run: BERTH_SHIM, or the one of Debian's package containerd.
+func shimProgram(t *testing.T) string {
+	t.Helper()
+	require.Binary(t, "runc")
+	if program := os.Getenv("BERTH_SHIM"); program != "" {
+		return program
+	}
+	return require.Binary(t, "containerd-shim-runc-v2")
+}
+
+// inPod puts a container into a pod.
+func inPod(pod string) option {
+	return func(s *specs.Spec, _ *supervisor.CreateRequest) {
+		s.Annotations = map[string]string{"io.kubernetes.cri.sandbox-id": pod, "io.kubernetes.cri.container-type": "container"}
+	}
+}
+
+// shims returns the processes of the host's shims.
+func (h *host) shims() (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, dir := range dirs {
+		cwd, err := os.Readlink(dir)
+		if err == nil && strings.HasPrefix(cwd, filepath.Join(h.state, "shims")+"/") {
+			var pid int
+			fmt.Sscanf(dir, "/proc/%d/", &pid)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// TestShim: containers that a shim makes have the same output, exits, commands and limits as those of the
+// supervisor, and the containers of a pod share a shim.
+func TestShim(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	c := h.create("one", "echo out; echo err >&2; printf last; exit 42", inPod("pod"))
+	if c.State != supervisor.Created || c.Pid == 0 || c.Starter != "handler test" {
+		t.Errorf("created: %+v", c)
+	}
+	if _, err := h.client.Start(h.ctx(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	h.wantExit("one", 42)
+	if got := h.lines("one", "stdout"); !slices.Equal(got, []string{"out", "last"}) {
+		t.Errorf("stdout %q", got)
+	}
+	if got := h.lines("one", "stderr"); !slices.Equal(got, []string{"err"}) {
+		t.Errorf("stderr %q", got)
+	}
+	_, err := h.client.Create(h.ctx(), h.bundle("noprogram", []string{"/nope"}, inPod("pod")))
+	var fault *supervisor.ProgramError
+	if !errors.As(err, &fault) || !strings.Contains(fmt.Sprint(err), `handler "test"`) || !strings.Contains(err.Error(), "/nope") {
+		t.Errorf("a program that is not there: %v", err)
+	}
+
+	h.run("box", "sleep 1000", withUser(1000), inPod("pod"))
+	h.run("other", "sleep 1000", inPod("other"))
+	if pids := h.shims(); len(pids) != 2 {
+		t.Errorf("two pods have the shims %v", pids)
+	}
+	out, stderr, code, err := h.exec("box", "echo hi; echo no >&2; cat /proc/self/cgroup; exit 9")
+	if err != nil || code != 9 || !strings.HasPrefix(out, "hi\n") || stderr != "no\n" {
+		t.Errorf("exec: %q %q %d %v", out, stderr, code, err)
+	}
+	for range 3 { // it ends before the supervisor has opened it
+		if _, _, code, err := h.exec("box", "exit 3"); code != 3 || err != nil {
+			t.Errorf("a short command: %d %v", code, err)
+		}
+	}
+	if _, _, _, err := h.exec("box", "true"); err != nil {
+		t.Error(err)
+	}
+	missing := execRequest("box", "")
+	missing.Process.Args = []string{"/nope"}
+	if _, err := h.client.Exec(h.ctx(), missing, supervisor.Streams{}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "/nope") {
+		t.Errorf("a command that is not there: %v", err)
+	}
+	var echoed strings.Builder
+	code, err = h.client.Exec(h.ctx(), execRequest("box", "cat"), supervisor.Streams{Stdin: strings.NewReader("to the end\n"), Stdout: &echoed})
+	if code != 0 || err != nil || echoed.String() != "to the end\n" {
+		t.Errorf("input of a command: %q %d %v", echoed.String(), code, err)
+	}
+	short, stop := context.WithTimeout(h.ctx(), 500*time.Millisecond)
+	_, err = h.client.Exec(short, execRequest("box", "sleep 1001 & sleep 1001"), supervisor.Streams{})
+	stop()
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a command that takes too long: %v", err)
+	}
+	h.eventually("end of the command's children", func() bool { return len(h.procs("box")) == 1 })
+	limit := int64(64 << 20)
+	if err := h.client.Update(h.ctx(), "box", &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}}); err != nil {
+		t.Errorf("update: %v", err)
+	}
+	if err := h.client.Signal(h.ctx(), "box", syscall.SIGKILL, false); err != nil {
+		t.Error(err)
+	}
+	h.wantExit("box", 137)
+}
+
+// TestShimAcrossCrashes: the supervisor is killed, and then the keeper too. The shim lives on.
+func TestShimAcrossCrashes(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	pod := inPod("pod")
+	h.run("runs", `echo before; read x; echo "got $x"; exit 11`, withStdin, pod)
+	h.run("tty", `echo before; read x; echo "got $x"; exit 12`, withTTY, pod)
+	h.create("waits", `echo late; exit 13`, pod)
+	h.waitLine("runs", "before")
+	h.waitLine("tty", "before")
+	before := h.shims()
+	h.crash()
+	if _, err := h.client.Start(h.ctx(), "waits"); err != nil {
+		t.Errorf("start of an adopted container: %v", err)
+	}
+	h.wantExit("waits", 13)
+	status := h.status()
+	killWhole(t, status.Pid, status.Supervisor)
+	h.ensure()
+	h.wantWords()
+	if after := h.shims(); len(before) != 1 || !slices.Equal(before, after) {
+		t.Errorf("shims %v before, %v after", before, after)
+	}
+}
+
+// TestShimDies: the containers of a pod end with its shim, with a true code and the reason. The shims of other
+// pods are not affected, and the pod gets another one.
+func TestShimDies(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("one", "sleep 1000", inPod("pod"))
+	before := h.shims()
+	h.run("two", "sleep 1000", inPod("pod"))
+	h.create("waits", "exit 0", inPod("pod"))
+	h.run("other", "sleep 1000", inPod("other"))
+	if len(before) != 1 {
+		t.Fatalf("shims %v", before)
+	}
+	ended := make(chan error, 1)
+	output, runs := io.Pipe()
+	go func() {
+		code, err := h.client.Exec(h.ctx(), execRequest("two", "echo runs; sleep 1000"), supervisor.Streams{Stdout: runs})
+		if err == nil && code != 137 {
+			err = fmt.Errorf("code %d", code)
+		}
+		ended <- err
+	}()
+	if _, err := output.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := h.exec("two", "true"); err != nil { // the shim has reported the start of the command
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(before[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"one", "two", "waits"} {
+		exit := h.wantExit(id, 137)
+		if !strings.Contains(exit.Message, `the shim of handler "test" has ended`) || exit.StartFailed != (id == "waits") {
+			t.Errorf("exit of %s: %+v", id, exit)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the command: %v", err)
+	}
+	if _, _, _, err := h.exec("other", "true"); err != nil {
+		t.Errorf("another pod: %v", err)
+	}
+	h.run("again", "sleep 1000", inPod("pod"))
+	if _, _, _, err := h.exec("again", "true"); err != nil {
+		t.Errorf("the pod's next container: %v", err)
+	}
+	h.crash() // what is left of the dead shim is no concern of the next supervisor
+	if _, _, _, err := h.exec("again", "true"); err != nil {
+		t.Errorf("after the death of the supervisor: %v", err)
+	}
+}
+
+// TestShimTerminal: a terminal of a shim has input, sizes and an end, as others do.
+func TestShimTerminal(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("box", "sleep 1000")
+	request := execRequest("box", "stty -echo; read x; echo got $x; while [ \"$(stty size 2>/dev/null)\" != '33 99' ]; do sleep 0.05; done; stty size; exit 7")
+	request.Process.Terminal = true
+	sizes := make(chan supervisor.TerminalSize, 1)
+	sizes <- supervisor.TerminalSize{Width: 99, Height: 33}
+	var out strings.Builder
+	code, err := h.client.Exec(h.ctx(), request, supervisor.Streams{Stdin: strings.NewReader("word\n"), Stdout: &out, Resize: sizes})
+	if code != 7 || err != nil || out.String() != "got word\r\n33 99\r\n" && !strings.HasSuffix(out.String(), "\r\ngot word\r\n33 99\r\n") {
+		t.Errorf("%q, code %d, %v", out.String(), code, err)
+	}
+}
+
+// TestShimEndsWithItsPod: the shim ends with the last containers of its pod, also when all are removed at once.
+func TestShimEndsWithItsPod(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	var g errgroup.Group
+	for i := range 6 {
+		h.create(fmt.Sprint("c", i), "exit 0", inPod("pod"))
+	}
+	for i := range 6 {
+		g.Go(func() error { return h.client.Remove(h.ctx(), fmt.Sprint("c", i)) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if pids := h.shims(); len(pids) > 0 {
+		t.Errorf("shims %v are left", pids)
+	}
+}
+
+// TestShimOutputIsFound: when supervisor and keeper die, and no client holds descriptors, the shim has the pipes of
+// its containers.
+func TestShimOutputIsFound(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("runs", `echo before; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo after; exit 9`)
+	h.waitLine("runs", "before")
+	if err := h.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	status := h.status()
+	killWhole(t, status.Pid, status.Supervisor)
+	h.launch("keep", "--state", h.state, "--", "--log-level", "debug")
+	client, err := supervisor.Connect(h.ctx(), supervisor.Options{Socket: filepath.Join(h.state, "supervisor.sock"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.client = client
+	if _, _, code, err := h.exec("runs", "echo x > /tmp/go"); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+	h.wantExit("runs", 9)
+	if got := h.lines("runs", "stdout"); !slices.Equal(got, []string{"before", "after"}) {
+		t.Errorf("log %q", got)
+	}
+}
