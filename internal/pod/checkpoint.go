@@ -71,18 +71,20 @@ func (c *Containers) checkpointContainer(ctx context.Context, j *job.Job, checkp
 	return nil
 }
 
-// checkpointAnnotations are those by which CRI-O, containerd and podman know an image that was made from the archive of
+// checkpointAnnotations returns those by which CRI-O, containerd and podman know an image that was made from the archive of
 // a checkpoint.
-var checkpointAnnotations = []string{
-	"io.kubernetes.cri-o.annotations.checkpoint.name",
-	"org.criu.checkpoint.container.name",
-	"io.podman.annotations.checkpoint.name",
+func checkpointAnnotations() []string {
+	return []string{
+		"io.kubernetes.cri-o.annotations.checkpoint.name",
+		"org.criu.checkpoint.container.name",
+		"io.podman.annotations.checkpoint.name",
+	}
 }
 
 // refuseCheckpoint refuses an image that has a checkpoint in it: other runtimes would restore it, and what its processes may
 // do is in its files, and not in the request.
 func refuseCheckpoint(img *image.Image) error {
-	for _, name := range checkpointAnnotations {
+	for _, name := range checkpointAnnotations() {
 		if _, has := img.Annotations[name]; has {
 			return fmt.Errorf("config.image.image: the image has a checkpoint in it (annotation %s), and checkpoints are not restored: %w", name, errs.Unsupported)
 		}

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -25,7 +27,8 @@ import (
 // counting writes a number that it has in memory into its log and a file, and has removed a file of its image.
 const counting = "rm -r /bin/true; echo new > /new; i=0; while :; do i=$((i+1)); echo $i > /count; echo $i; sleep 0.05; done"
 
-// TestCheckpoint: a container that counts in its memory is written into an archive and goes on counting.
+// TestCheckpoint: a container that counts in its memory is written into an archive and goes on counting. What is in the
+// archive goes on counting, too, when runc restores it.
 func TestCheckpoint(t *testing.T) {
 	criu, runc := require.CRIU(t), require.Binary(t, "runc")
 	f := newFields(t, harness.Options{Config: fmt.Sprintf("[checkpoint]\nenabled = true\ncriu = %q\n[handlers.runc]\nkind = \"oci\"\npath = %q\n", criu, runc)}, nil)
@@ -57,6 +60,7 @@ func TestCheckpoint(t *testing.T) {
 				t.Errorf("beside the archives: %v, %v", left, err)
 			}
 			checkArchive(t, location, pod.Container)
+			restoreElsewhere(t, b, runc, location)
 		})
 	}
 }
@@ -144,6 +148,72 @@ func unpackTar(t *testing.T, path string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// restoreElsewhere restores an archive by runc, in a copy of the root filesystem with the changes of the archive.
+func restoreElsewhere(t *testing.T, b *harness.Berth, runc, location string) {
+	t.Helper()
+	dir := unpackTar(t, location)
+	changes := unpackTar(t, filepath.Join(dir, "rootfs-diff.tar"))
+	data, err := os.ReadFile(filepath.Join(dir, "spec.dump"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		t.Fatal(err)
+	}
+	bundle, root := t.TempDir(), t.TempDir()
+	copied := filepath.Join(bundle, "rootfs")
+	for _, from := range []string{spec.Root.Path, changes} {
+		if out, err := exec.CommandContext(t.Context(), "cp", "-a", "-T", from, copied).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	written, err := os.ReadFile(filepath.Join(changes, "count"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := strconv.Atoi(strings.TrimSpace(string(written)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Root.Path, spec.Hooks, spec.Linux.CgroupsPath, spec.Version = copied, nil, "/berth-test-restored-"+filepath.Base(b.Dir), "1.0.2"
+	if data, err = json.Marshal(spec); err == nil {
+		err = os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command(runc, "--root", root, "delete", "--force", "restored").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	cmd := exec.CommandContext(t.Context(), runc, "--root", root, "restore", "--detach", "--bundle", bundle,
+		"--image-path", filepath.Join(dir, "checkpoint"), "--work-path", bundle, "restored")
+	cmd.Stdout, cmd.Stderr = writer, writer
+	err = cmd.Run()
+	writer.Close()
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(bundle, "restore.log"))
+		t.Fatalf("runc restore: %v\n%s", err, log)
+	}
+	buf := make([]byte, 64)
+	n, err := reader.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(buf[:n]), "\n")
+	// The last number may be in the file and not yet in the log when the processes are stopped.
+	if next, err := strconv.Atoi(line); err != nil || next < last || next > last+1 {
+		t.Errorf("the restored container goes on with %q after %d", buf[:n], last)
 	}
 }
 

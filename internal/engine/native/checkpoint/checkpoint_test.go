@@ -140,12 +140,18 @@ func TestExternalMounts(t *testing.T) {
 		{Destination: "/data", Type: "none", Options: []string{"rbind", "ro"}},
 		{Destination: "/data/tmp/", Type: "tmpfs"},
 	}
+	spec := &specs.Spec{Linux: &specs.Linux{}}
+	kinds := inside(spec)
+	spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.CgroupNamespace}}
+	if !slices.Contains(inside(spec), "cgroup") || slices.Contains(kinds, "cgroup") {
+		t.Errorf("in a cgroup namespace: %q; otherwise %q", inside(spec), kinds)
+	}
 	for at, want := range map[string]bool{
 		"tmpfs /dev": false, "tmpfs /dev/shm": true, "proc /proc/sys": false, "cgroup /sys/fs/cgroup/cpu": true, "ext4 /x": true,
 		"tmpfs /data": true, "tmpfs /data/below": true, "tmpfs /data/tmp": false, "tmpfs /database": false, "devtmpfs /proc/kcore": true,
 	} {
 		kind, point, _ := strings.Cut(at, " ")
-		if got := isExternal(&mountinfo.Info{FSType: kind, Mountpoint: point}, requested); got != want {
+		if got := isExternal(&mountinfo.Info{FSType: kind, Mountpoint: point}, requested, kinds); got != want {
 			t.Errorf("%s: %v", at, got)
 		}
 	}

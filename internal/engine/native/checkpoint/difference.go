@@ -215,8 +215,10 @@ const (
 	paxPrefix = "SCHILY.xattr."
 )
 
-// elsewhere are attributes of files whose name or content is in a lower layer.
-var elsewhere = []string{overlayPrefix + "redirect", overlayPrefix + "metacopy"}
+// isElsewhere reports whether an attribute is of a file whose name or content is in a lower layer.
+func isElsewhere(attribute string) bool {
+	return attribute == overlayPrefix+"redirect" || attribute == overlayPrefix+"metacopy"
+}
 
 func attributesOf(f *os.File) (attributes, error) {
 	var found attributes
@@ -241,7 +243,7 @@ func attributesOf(f *os.File) (attributes, error) {
 			return found, err
 		}
 		switch {
-		case slices.Contains(elsewhere, name):
+		case isElsewhere(name):
 			return found, fmt.Errorf("the overlay keeps it in another layer (%s): %w", name, errs.Unsupported)
 		case name == opaqueAttribute:
 			found.opaque = string(value[:n]) == "y"

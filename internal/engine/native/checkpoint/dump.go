@@ -73,7 +73,7 @@ const (
 func (d *dump) arguments(c *Container) ([]string, error) {
 	args := []string{
 		"dump", "--tree", strconv.Itoa(c.Pid), "--images-dir", d.at(imagesName), "--work-dir", d.dir, "--log-file", logName, "-v3",
-		"--leave-running", "--action-script", d.at(scriptName), "--manage-cgroups=ignore", "--file-locks", "--ext-unix-sk",
+		"--leave-running", "--action-script", d.at(scriptName), "--manage-cgroups=soft", "--file-locks", "--ext-unix-sk",
 	}
 	if d.facts.KeepsNetwork {
 		args = append(args, "--tcp-established", "--network-lock", "skip")
@@ -90,7 +90,7 @@ func (d *dump) arguments(c *Container) ([]string, error) {
 		name := map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.PIDNamespace: "pid"}[ns.Type]
 		args = append(args, "--external", fmt.Sprintf("%s[%d]:%s", name, inode, key))
 	}
-	points, err := external(c.Pid, c.Spec.Mounts)
+	points, err := external(c.Pid, c.Spec)
 	if err != nil {
 		return nil, err
 	}

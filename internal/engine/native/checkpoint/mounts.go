@@ -14,12 +14,19 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// inside are the kinds of file system that CRIU writes into its images, with what is in them. Mounts of all others,
+// inside returns the kinds of file system that CRIU writes into its images, with what is in them. Mounts of all others,
 // such as those of volumes, are outside of a dump: a restore gets them from its own request.
-var inside = []string{"proc", "sysfs", "tmpfs", "mqueue", "devpts"}
+func inside(spec *specs.Spec) []string {
+	kinds := []string{"proc", "sysfs", "tmpfs", "mqueue", "devpts"}
+	// In a cgroup namespace of its own CRIU, and runc, make the mounts again; otherwise they are bind mounts of the host's.
+	if slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == specs.CgroupNamespace }) {
+		kinds = append(kinds, "cgroup", "cgroup2")
+	}
+	return kinds
+}
 
 // external returns the mount points of a container whose content is not written.
-func external(pid int, requested []specs.Mount) ([]string, error) {
+func external(pid int, spec *specs.Spec) ([]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("its init has ended: %w", errs.State)
@@ -32,9 +39,10 @@ func external(pid int, requested []specs.Mount) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read its mounts: %w", err)
 	}
+	kinds := inside(spec)
 	var points []string
 	for _, m := range mounts {
-		if m.Mountpoint != "/" && !slices.Contains(points, m.Mountpoint) && isExternal(m, requested) {
+		if m.Mountpoint != "/" && !slices.Contains(points, m.Mountpoint) && isExternal(m, spec.Mounts, kinds) {
 			points = append(points, m.Mountpoint)
 		}
 	}
@@ -42,9 +50,9 @@ func external(pid int, requested []specs.Mount) ([]string, error) {
 }
 
 // isExternal reports whether a mount is outside: it is a bind mount of the request, or below one, or of a file system
-// that CRIU cannot make again.
-func isExternal(m *mountinfo.Info, requested []specs.Mount) bool {
-	if !slices.Contains(inside, m.FSType) {
+// that is none of the kinds that CRIU makes again.
+func isExternal(m *mountinfo.Info, requested []specs.Mount, kinds []string) bool {
+	if !slices.Contains(kinds, m.FSType) {
 		return true
 	}
 	var nearest *specs.Mount
