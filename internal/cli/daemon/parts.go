@@ -184,6 +184,9 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, log *slog.Logg
 		FormerCacheDir: cfg.Docker.FormerCNICache,
 		Retired:        dir == formerNetworkDir,
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
+		MaxNetworks:    cfg.Network.MaxConfNum,
+		Serially:       cfg.Network.Serially,
+		Preference:     cni.Preference(cfg.Network.IPPreference),
 		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
 	})
 }
