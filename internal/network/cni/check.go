@@ -112,6 +112,10 @@ func (n *Network) checkNetwork(ctx context.Context, rec *record, conf []byte, rt
 		out.Skipped = "the configuration has disableCheck"
 		return
 	}
+	if cached, err := n.libOf(rec).GetNetworkListCachedResult(list, rt); err == nil && cached == nil {
+		out.Skipped = "the cache of results has no result of its ADD, which plugins need"
+		return
+	}
 	err = n.libOf(rec).CheckNetworkList(ctx, list, rt)
 	switch {
 	case errors.Is(err, libcni.ErrorCheckNotSupp):
