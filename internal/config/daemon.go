@@ -50,18 +50,21 @@ type Log struct {
 
 // Network is the network of pods.
 type Network struct {
-	Mode        string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge; kubenet is that bridge with the name cbr0 unless bridge names another, and with the node's pod CIDR, which the kubelet sends, unless subnets has some." oneof:"cni builtin kubenet" flag:"network"`
-	ConfDir     string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
-	BinDirs     []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
-	StatusGrace Duration `toml:"status_grace_period" help:"How long the node stays ready when the CNI plugins, which could serve before, report in STATUS that they cannot, or are not installed any more (mode cni). 0: it is not ready at once."`
-	HostPorts   string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
-	Bridge      string   `toml:"bridge" help:"Name of the bridge (modes builtin and kubenet). Empty: from the instance, or cbr0 (kubenet)."`
-	Hairpin     string   `toml:"hairpin" help:"How a pod reaches itself through a service or a host port where the host filters bridged traffic (modes builtin and kubenet). auto is hairpin-veth: the ports of the bridge are in hairpin mode. promiscuous-bridge: the bridge is promiscuous as well, and the host drops the copies that it would send to pods. none: a pod does not reach itself. It applies to running pods, too. In mode cni the plugins decide; promiscuous-bridge is a warning there." oneof:"auto none hairpin-veth promiscuous-bridge"`
-	Subnets     []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
-	Await       bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
-	Cluster     []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
-	MTU         int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
-	NetNSDir    string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
+	Mode         string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge; kubenet is that bridge with the name cbr0 unless bridge names another, and with the node's pod CIDR, which the kubelet sends, unless subnets has some." oneof:"cni builtin kubenet" flag:"network"`
+	ConfDir      string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
+	BinDirs      []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
+	MaxConfNum   int      `toml:"max_conf_num" help:"How many CNI configurations are in use, the first by name (mode cni). A pod has a link in the network of each: eth0, eth1 and so on. Its addresses are those of eth0. 0: all of them."`
+	Serially     bool     `toml:"setup_serially" help:"Attach a pod to its networks one after the other, and not at once (mode cni)."`
+	IPPreference string   `toml:"ip_pref" help:"Which address of a pod is the first, and so its own; the others are additional (mode cni). ipv4 or ipv6: those of that family; cni: the order in which the plugins return them. Another value is a warning, and means ipv4."`
+	StatusGrace  Duration `toml:"status_grace_period" help:"How long the node stays ready when the CNI plugins, which could serve before, report in STATUS that they cannot, or are not installed any more (mode cni). 0: it is not ready at once."`
+	HostPorts    string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
+	Bridge       string   `toml:"bridge" help:"Name of the bridge (modes builtin and kubenet). Empty: from the instance, or cbr0 (kubenet)."`
+	Hairpin      string   `toml:"hairpin" help:"How a pod reaches itself through a service or a host port where the host filters bridged traffic (modes builtin and kubenet). auto is hairpin-veth: the ports of the bridge are in hairpin mode. promiscuous-bridge: the bridge is promiscuous as well, and the host drops the copies that it would send to pods. none: a pod does not reach itself. It applies to running pods, too. In mode cni the plugins decide; promiscuous-bridge is a warning there." oneof:"auto none hairpin-veth promiscuous-bridge"`
+	Subnets      []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
+	Await        bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
+	Cluster      []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
+	MTU          int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
+	NetNSDir     string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
 
 // Docker is the Docker Engine.
@@ -219,15 +222,17 @@ func DefaultDaemon() *Daemon {
 		State:  DefaultState,
 		Log:    Log{Level: "info", Format: "auto"},
 		Network: Network{
-			Mode:        "cni",
-			HostPorts:   "refuse",
-			StatusGrace: Duration(10 * time.Second),
-			Hairpin:     "auto",
-			ConfDir:     "/etc/cni/net.d",
-			BinDirs:     []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
-			Subnets:     []string{},
-			Cluster:     []string{},
-			NetNSDir:    "/run/netns",
+			Mode:         "cni",
+			HostPorts:    "refuse",
+			MaxConfNum:   1,
+			IPPreference: "ipv4",
+			StatusGrace:  Duration(10 * time.Second),
+			Hairpin:      "auto",
+			ConfDir:      "/etc/cni/net.d",
+			BinDirs:      []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
+			Subnets:      []string{},
+			Cluster:      []string{},
+			NetNSDir:     "/run/netns",
 		},
 		Docker: Docker{
 			Endpoint: "unix:///var/run/docker.sock", Timeout: Duration(2 * time.Minute),

@@ -248,6 +248,9 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		FormerCacheDir: cfg.Docker.FormerCNICache,
 		Retired:        dir == formerNetworkDir,
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
+		MaxNetworks:    cfg.Network.MaxConfNum,
+		Serially:       cfg.Network.Serially,
+		Preference:     cni.Preference(cfg.Network.IPPreference),
 		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -118,7 +119,7 @@ func (n *Network) formerResult(list *libcni.NetworkConfigList, rec *record) *net
 		rt := &libcni.RuntimeConf{ContainerID: rec.Attachment.SandboxID, IfName: podLink}
 		answer, err := n.formerCache(rec).GetNetworkListCachedResult(list, rt)
 		if err == nil && answer != nil {
-			if result, err := resultOf(answer, podLink); err == nil {
+			if result, err := resultOf([]types.Result{answer}, n.cfg.Preference); err == nil {
 				return result
 			}
 		}

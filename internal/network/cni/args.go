@@ -13,8 +13,19 @@ import (
 	"github.com/berthrun/berth/internal/network/hostport"
 )
 
-// podLink is the name of the pod's interface.
+// podLink is the name of the pod's interface in the first network. It decides the pod's
+// addresses.
 const podLink = "eth0"
+
+// linkName is the name of the pod's interface in the network with an index.
+func linkName(network int) string { return fmt.Sprintf("eth%d", network) }
+
+// onNetwork returns what plugins of the network with an index get.
+func onNetwork(rt *libcni.RuntimeConf, network int) *libcni.RuntimeConf {
+	own := *rt
+	own.IfName = linkName(network)
+	return &own
+}
 
 // The capability names that plugins declare and we serve.
 const (

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -54,11 +55,13 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil {
 		return nil, err
 	}
-	conf := confs[0]
-	if err := n.checkPorts(att, conf); err != nil {
+	if err := n.checkPorts(att, confs); err != nil {
 		return nil, err
 	}
-	rec = &record{Attachment: *att, Conf: conf.list.Bytes}
+	rec = &record{Attachment: *att, Conf: confs[0].list.Bytes}
+	for _, c := range confs[1:] {
+		rec.Others = append(rec.Others, c.list.Bytes)
+	}
 	if r, err := n.ranges.Get(nodeID); err == nil {
 		rec.Ranges = r.Ranges
 	}
@@ -69,10 +72,10 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err := sysns.InNetNS(att.NetNS, sysns.LoopbackUp); err != nil {
 		return nil, fmt.Errorf("cannot bring up the pod's loopback: %w", err)
 	}
-	if rt.CapabilityArgs[capBandwidth] != nil && !conf.declares(capBandwidth) {
+	if rt.CapabilityArgs[capBandwidth] != nil && !declared(confs, capBandwidth) {
 		// No error: some networks read the annotation from the API server.
 		n.log.Warn("cannot limit the bandwidth of a pod by its annotations: no plugin has the capability bandwidth (some networks read the annotations themselves)",
-			"sandbox", att.SandboxID, "configuration", conf.file)
+			"sandbox", att.SandboxID, "configuration", confs[0].file)
 	}
 	if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
 		return nil, err
@@ -81,41 +84,61 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 		n.ports.Free(att.SandboxID, rec.sockets())
 		return nil, err
 	}
-	return n.add(ctx, att.SandboxID, conf.list, rt)
+	return n.add(ctx, att.SandboxID, confs, rt)
 }
 
 // checkPorts is kind Unsupported when the pod has a host port that no plugin is asked to
 // map: libcni hands the ports to those alone that declare the capability, and the pod
 // would run with a port that leads nowhere.
-func (n *Network) checkPorts(att *network.Attachment, c *conf) error {
-	if n.cfg.AnyHostPorts || c.declares(capPortMappings) {
+func (n *Network) checkPorts(att *network.Attachment, confs []*conf) error {
+	if n.cfg.AnyHostPorts || declared(confs, capPortMappings) {
 		return nil
 	}
 	for _, p := range att.Ports {
 		if p.HostPort != 0 {
 			return fmt.Errorf("config.port_mappings: host port %d/%s of container port %d would lead nowhere: no plugin in %s has the capability %s; "+
 				"add one, such as portmap, or set network.host_ports = \"cni\" when the network serves host ports without it: %w",
-				p.HostPort, cmp.Or(p.Protocol, "tcp"), p.ContainerPort, c.file, capPortMappings, errs.Unsupported)
+				p.HostPort, cmp.Or(p.Protocol, "tcp"), p.ContainerPort, confs[0].file, capPortMappings, errs.Unsupported)
 		}
 	}
 	return nil
 }
 
-// declares reports whether a plugin has the capability. libcni gives the pod's values
+// declared reports whether a plugin has the capability. libcni gives the pod's values
 // to no other.
-func (c *conf) declares(capability string) bool {
-	return slices.ContainsFunc(c.list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[capability] })
+func declared(confs []*conf, capability string) bool {
+	return slices.ContainsFunc(confs, func(c *conf) bool {
+		return slices.ContainsFunc(c.list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[capability] })
+	})
 }
 
-// add runs ADD and writes its result down.
-func (n *Network) add(ctx context.Context, sandbox string, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) (*network.Result, error) {
-	answer, err := n.lib.AddNetworkList(ctx, list, rt)
-	if err != nil {
-		return nil, fmt.Errorf("CNI ADD to network %q: %w", list.Name, withKind(ctx, err))
+// add runs ADD for each network and writes the result down. Where one fails, the others have
+// ended: DEL undoes them all.
+func (n *Network) add(ctx context.Context, sandbox string, confs []*conf, rt *libcni.RuntimeConf) (*network.Result, error) {
+	answers, faults := make([]types.Result, len(confs)), make([]error, len(confs))
+	one := func(i int) {
+		answers[i], faults[i] = n.lib.AddNetworkList(ctx, confs[i].list, onNetwork(rt, i))
+		if faults[i] != nil {
+			faults[i] = fmt.Errorf("CNI ADD to network %q: %w", confs[i].list.Name, withKind(ctx, faults[i]))
+		}
 	}
-	result, err := resultOf(answer, rt.IfName)
+	var g errgroup.Group
+	for i := range confs {
+		if n.cfg.Serially && errors.Join(faults...) != nil {
+			break
+		}
+		if n.cfg.Serially || len(confs) == 1 {
+			one(i)
+			continue
+		}
+		g.Go(func() error { return errs.Guard("CNI ADD", func() error { one(i); return nil }) })
+	}
+	if err := errors.Join(g.Wait(), errors.Join(faults...)); err != nil {
+		return nil, err
+	}
+	result, err := resultOf(answers, n.cfg.Preference)
 	if err != nil {
-		return nil, fmt.Errorf("failed to find network info for sandbox %q: CNI ADD to network %q: %w", sandbox, list.Name, err)
+		return nil, fmt.Errorf("failed to find network info for sandbox %q: CNI ADD to network %q: %w", sandbox, confs[0].list.Name, err)
 	}
 	if _, err := n.records.Update(sandbox, func(r *record) error { r.Result = result; return nil }); err != nil {
 		return nil, err
@@ -123,32 +146,76 @@ func (n *Network) add(ctx context.Context, sandbox string, list *libcni.NetworkC
 	return result, nil
 }
 
-// resultOf takes the addresses of the pod's interface, IPv4 first.
-func resultOf(answer types.Result, link string) (*network.Result, error) {
-	current, err := types100.NewResultFromResult(answer)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the plugins' result: %w", err)
+// resultOf takes the addresses of the pod's interface in the first network, in the preferred
+// order. The result for verbose status has the interfaces, addresses and routes of all networks.
+func resultOf(answers []types.Result, preference Preference) (*network.Result, error) {
+	result := &network.Result{}
+	var all *types100.Result
+	for i, answer := range answers {
+		current, err := types100.NewResultFromResult(answer)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the plugins' result: %w", err)
+		}
+		if i == 0 {
+			result.IPs = addressesIn(current, podLink)
+			all = current
+			continue
+		}
+		merge(all, current, linkName(i))
 	}
-	raw, err := json.Marshal(current)
-	if err != nil {
+	var err error
+	if result.CNI, err = json.Marshal(all); err != nil {
 		return nil, fmt.Errorf("cannot keep the plugins' result: %w", err)
 	}
-	result := &network.Result{CNI: raw}
-	for _, ip := range current.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(current.Interfaces) {
-			if in := current.Interfaces[*i]; in.Name != link || in.Sandbox == "" {
+	if len(result.IPs) == 0 {
+		return nil, fmt.Errorf("the plugins gave %s no address", podLink)
+	}
+	switch preference {
+	case IPv4First:
+		slices.SortStableFunc(result.IPs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	case IPv6First:
+		slices.SortStableFunc(result.IPs, func(a, b netip.Addr) int { return b.BitLen() - a.BitLen() })
+	case AsInResult:
+	}
+	return result, nil
+}
+
+// addressesIn are the addresses of an interface of the pod, in the plugins' order.
+func addressesIn(answer *types100.Result, link string) []netip.Addr {
+	var all []netip.Addr
+	for _, ip := range answer.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(answer.Interfaces) {
+			if in := answer.Interfaces[*i]; in.Name != link || in.Sandbox == "" {
 				continue
 			}
 		}
 		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			result.IPs = append(result.IPs, addr.Unmap())
+			all = append(all, addr.Unmap())
 		}
 	}
-	if len(result.IPs) == 0 {
-		return nil, fmt.Errorf("the plugins gave %s no address", link)
+	return all
+}
+
+// merge adds the answer of another network to all. Addresses without an interface there are
+// those of the pod's link.
+func merge(all, answer *types100.Result, link string) {
+	begin := len(all.Interfaces)
+	all.Interfaces = append(all.Interfaces, answer.Interfaces...)
+	own := slices.IndexFunc(answer.Interfaces, func(in *types100.Interface) bool { return in.Name == link && in.Sandbox != "" })
+	if own < 0 {
+		own = len(answer.Interfaces)
+		all.Interfaces = append(all.Interfaces, &types100.Interface{Name: link})
 	}
-	slices.SortStableFunc(result.IPs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	return result, nil
+	for _, ip := range answer.IPs {
+		at := own
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(answer.Interfaces) {
+			at = *i
+		}
+		added := *ip
+		added.Interface = types100.Int(begin + at)
+		all.IPs = append(all.IPs, &added)
+	}
+	all.Routes = append(all.Routes, answer.Routes...)
 }
 
 // withKind gives plugin errors their kinds.

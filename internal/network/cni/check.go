@@ -41,49 +41,42 @@ func (n *Network) Check(ctx context.Context, sandboxes []string) ([]network.Chec
 }
 
 func (n *Network) checkAll(ctx context.Context, wanted []*record) []network.Checked {
-	all := make([]network.Checked, len(wanted))
+	found := make([][]network.Checked, len(wanted))
 	var g errgroup.Group
 	g.SetLimit(checkParallel)
 	for i, rec := range wanted {
 		g.Go(func() error {
-			all[i] = n.checkOne(ctx, rec)
+			found[i] = n.checkOne(ctx, rec)
 			return nil
 		})
 	}
 	_ = g.Wait() // each result has its own fault
+	all := slices.Concat(found...)
 	slices.SortFunc(all, func(a, b network.Checked) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.SandboxID, b.SandboxID))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.SandboxID, b.SandboxID), cmp.Compare(a.Interface, b.Interface))
 	})
 	return all
 }
 
-// checkOne runs CHECK with the configuration, the arguments and the result of ADD.
-func (n *Network) checkOne(ctx context.Context, rec *record) network.Checked {
-	out := network.Checked{SandboxID: rec.Attachment.SandboxID, Namespace: rec.Attachment.Namespace, Name: rec.Attachment.Name}
-	out.Fault = n.calls.Do(ctx, out.SandboxID, "CNI CHECK", func() error {
-		rec, err := n.records.Get(out.SandboxID)
+// checkOne checks a sandbox in each of its networks.
+func (n *Network) checkOne(ctx context.Context, rec *record) []network.Checked {
+	whole := network.Checked{SandboxID: rec.Attachment.SandboxID, Namespace: rec.Attachment.Namespace, Name: rec.Attachment.Name}
+	var all []network.Checked
+	err := n.calls.Do(ctx, whole.SandboxID, "CNI CHECK", func() error {
+		rec, err := n.records.Get(whole.SandboxID)
 		switch {
 		case errors.Is(err, errs.NotFound) || err == nil && rec.Deleting:
-			out.Skipped = "it is being detached"
+			whole.Skipped = "it is being detached"
 			return nil
 		case err == nil && rec.Result == nil:
-			out.Skipped = "it is not attached yet"
+			whole.Skipped = "it is not attached yet"
 			return nil
 		case err != nil:
 			return err
 		}
-		list, err := libcni.NetworkConfFromBytes(rec.Conf)
-		if err != nil {
-			return fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err)
-		}
 		rt, err := runtimeConf(rec)
 		if err != nil {
 			return err
-		}
-		out.Network, out.Interface = list.Name, rt.IfName
-		if list.DisableCheck {
-			out.Skipped = "the configuration has disableCheck"
-			return nil
 		}
 		ns, err := sysns.OpenNetNS(rt.NetNS)
 		if err != nil {
@@ -92,17 +85,44 @@ func (n *Network) checkOne(ctx context.Context, rec *record) network.Checked {
 		ns.Close()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 		defer cancel()
-		err = n.libOf(rec).CheckNetworkList(ctx, list, rt)
-		if errors.Is(err, libcni.ErrorCheckNotSupp) {
-			out.Skipped = fmt.Sprintf("version %s of the configuration has no CHECK; 0.4.0 and later have", cmp.Or(list.CNIVersion, "0.1.0"))
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("CNI CHECK of network %q: %w", list.Name, withKind(ctx, err))
+		for i, conf := range rec.confs() {
+			one := whole
+			one.Interface = linkName(i)
+			n.checkNetwork(ctx, rec, conf, onNetwork(rt, i), &one)
+			all = append(all, one)
 		}
 		return nil
 	})
-	return out
+	if err != nil || len(all) == 0 {
+		whole.Fault = err
+		return []network.Checked{whole}
+	}
+	return all
+}
+
+// checkNetwork runs CHECK with the configuration, the arguments and the result of ADD.
+func (n *Network) checkNetwork(ctx context.Context, rec *record, conf []byte, rt *libcni.RuntimeConf, out *network.Checked) {
+	list, err := libcni.NetworkConfFromBytes(conf)
+	if err != nil {
+		out.Fault = fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err)
+		return
+	}
+	out.Network = list.Name
+	if list.DisableCheck {
+		out.Skipped = "the configuration has disableCheck"
+		return
+	}
+	if cached, err := n.libOf(rec).GetNetworkListCachedResult(list, rt); err == nil && cached == nil {
+		out.Skipped = "the cache of results has no result of its ADD, which plugins need"
+		return
+	}
+	err = n.libOf(rec).CheckNetworkList(ctx, list, rt)
+	switch {
+	case errors.Is(err, libcni.ErrorCheckNotSupp):
+		out.Skipped = fmt.Sprintf("version %s of the configuration has no CHECK; 0.4.0 and later have", cmp.Or(list.CNIVersion, "0.1.0"))
+	case err != nil:
+		out.Fault = fmt.Errorf("CNI CHECK of network %q: %w", list.Name, withKind(ctx, err))
+	}
 }
 
 // checkAdopted checks the attachments that an earlier process made, and keeps the faults for

@@ -44,6 +44,13 @@ type Config struct {
 	FormerCacheDir string
 	// DelTimeout bounds one DEL; 0 means a minute.
 	DelTimeout time.Duration
+	// MaxNetworks is how many configurations are in use; a pod has a link in the network of
+	// each. 0 means all.
+	MaxNetworks int
+	// Serially runs the ADDs of a pod's networks one after the other, and not at once.
+	Serially bool
+	// Preference orders a pod's addresses. An unknown one is a warning, and means IPv4First.
+	Preference Preference
 	// StatusGrace is how long plugins that could serve may answer STATUS otherwise before the
 	// network is not ready.
 	StatusGrace time.Duration
@@ -58,6 +65,20 @@ type Config struct {
 	HostNetNS string
 	Log       *slog.Logger
 }
+
+// Preference is which of a pod's addresses is the first: Kubernetes takes that for the pod's
+// own, and the others for additional ones.
+type Preference string
+
+// The preferences, as containerd's ip_pref has them.
+const (
+	IPv4First  Preference = "ipv4"
+	IPv6First  Preference = "ipv6"
+	AsInResult Preference = "cni" // the order in which the plugins return them
+)
+
+// known reports whether there is such a preference.
+func (p Preference) known() bool { return p == IPv4First || p == IPv6First || p == AsInResult }
 
 // Network is the operator's network.
 type Network struct {
@@ -88,6 +109,12 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	if cfg.DelTimeout == 0 {
 		cfg.DelTimeout = time.Minute
 	}
+	if cfg.Preference != "" && !cfg.Preference.known() {
+		cfg.Log.Warn("unknown preference of addresses; IPv4 addresses come first", "preference", cfg.Preference, "known", []Preference{IPv4First, IPv6First, AsInResult})
+	}
+	if !cfg.Preference.known() {
+		cfg.Preference = IPv4First
+	}
 	if cfg.CacheDir == "" {
 		cfg.CacheDir = filepath.Join(cfg.RootDir, "cache")
 	}
@@ -116,7 +143,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		calls: network.NewSandboxCalls(), status: newStatusCache(cfg.StatusGrace, cfg.Log),
 		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{hostNetNS: cfg.HostNetNS}),
 	}
-	n.confs = &confs{dir: cfg.ConfDir, max: 1, log: cfg.Log, keep: n.keepInUse}
+	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse}
 	if kept, err := good.Get(nodeID); err == nil {
 		n.confs.restore(kept.Confs)
 	}
@@ -145,12 +172,12 @@ func (n *Network) confsOf(handler string) *confs {
 // Ready is nil when there is a valid configuration, its plugins are installed and
 // (from CNI 1.1 on) say that they can serve, or have said so within the grace period.
 func (n *Network) Ready(ctx context.Context) error {
-	conf, err := n.confs.current()
+	confs, err := n.confs.current()
 	if err != nil {
 		return err
 	}
-	if err := n.status.check(ctx, conf[0], func() error { return n.askStatus(ctx, conf[0]) }); err != nil {
-		return fmt.Errorf("NetworkPluginNotReady: network %q of %s: %w", conf[0].list.Name, conf[0].file, err)
+	if err := n.status.check(ctx, confs, func() error { return n.askStatus(ctx, confs) }); err != nil {
+		return fmt.Errorf("NetworkPluginNotReady: %w", err)
 	}
 	return nil
 }
@@ -178,14 +205,16 @@ func (n *Network) Info() map[string]string {
 	if fault != nil {
 		info["error"] = fault.Error()
 	}
-	if len(confs) > 0 {
-		conf := confs[0]
-		var plugins []string
+	var files, names, versions, plugins []string
+	for _, conf := range confs {
+		files, names, versions = append(files, conf.file), append(names, conf.list.Name), append(versions, conf.list.CNIVersion)
 		for _, p := range conf.list.Plugins {
 			plugins = append(plugins, p.Network.Type)
 		}
-		info["config"], info["network"] = conf.file, conf.list.Name
-		info["cniVersion"], info["plugins"] = conf.list.CNIVersion, strings.Join(plugins, ",")
+	}
+	if len(confs) > 0 {
+		info["config"], info["network"] = strings.Join(files, ","), strings.Join(names, ",")
+		info["cniVersion"], info["plugins"] = strings.Join(versions, ","), strings.Join(plugins, ",")
 	}
 	attached, deleting := 0, 0
 	for _, rec := range n.records.All() {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -113,7 +114,7 @@ func TestResultOf(t *testing.T) {
 		if err := json.Unmarshal([]byte(c.answer), &answer); err != nil {
 			t.Fatal(err)
 		}
-		got, err := resultOf(&answer, podLink)
+		got, err := resultOf([]types.Result{&answer}, IPv4First)
 		if c.want == "" {
 			if err == nil {
 				t.Errorf("%s: no error", name)

@@ -122,7 +122,7 @@ func TestInUseOutlivesARestart(t *testing.T) {
 	d := newNetDir(t)
 	root := filepath.Join(t.TempDir(), "root")
 	start := func() *Network {
-		n, err := New(t.Context(), Config{ConfDir: d.dir, RootDir: root})
+		n, err := New(t.Context(), Config{ConfDir: d.dir, RootDir: root, MaxNetworks: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,14 +175,14 @@ func TestGraceOfStatus(t *testing.T) {
 		fault := errors.New("agent not up")
 		var answer error
 		s := newStatusCache(10*time.Second, slog.New(slog.DiscardHandler))
-		list := func(name string) *conf {
+		list := func(name string) []*conf {
 			d := newNetDir(t)
 			d.write("10.conflist", listNamed(name))
 			all, err := d.confs(1).current()
 			if err != nil {
 				t.Fatal(err)
 			}
-			return all[0]
+			return all
 		}
 		c := list("a")
 		step := func(when string, reported, want, tolerated error) {

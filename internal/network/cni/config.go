@@ -40,9 +40,9 @@ var _ network.Configured = (*Network)(nil)
 // LoadedConfig implements network.Configured.
 func (n *Network) LoadedConfig() (config any, fault error) {
 	confs, fault := n.confs.look()
-	all := shown{PluginDirs: n.cfg.BinDirs, PluginConfDir: n.cfg.ConfDir, PluginMaxConfNum: 1, Prefix: "eth", Networks: []shownNetwork{}}
-	for _, conf := range confs {
-		all.Networks = append(all.Networks, shownNetwork{Config: shownOf(conf.list), IFName: podLink})
+	all := shown{PluginDirs: n.cfg.BinDirs, PluginConfDir: n.cfg.ConfDir, PluginMaxConfNum: n.cfg.MaxNetworks, Prefix: "eth", Networks: []shownNetwork{}}
+	for i, conf := range confs {
+		all.Networks = append(all.Networks, shownNetwork{Config: shownOf(conf.list), IFName: linkName(i)})
 	}
 	return all, errors.Join(fault, n.status.tolerated())
 }

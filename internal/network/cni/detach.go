@@ -48,10 +48,6 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	if err != nil {
 		return err
 	}
-	list, err := libcni.NetworkConfFromBytes(rec.Conf)
-	if err != nil {
-		return fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err)
-	}
 	rt, err := runtimeConf(rec)
 	if err != nil {
 		return err
@@ -64,8 +60,8 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DelTimeout)
 	defer cancel()
-	if err := n.libOf(rec).DelNetworkList(ctx, list, rt); err != nil {
-		return fmt.Errorf("CNI DEL from network %q: %w", list.Name, withKind(ctx, err))
+	if err := n.delAll(ctx, rec, rt); err != nil {
+		return err
 	}
 	if err := rec.forgetFormer(); err != nil {
 		return err
@@ -75,6 +71,22 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	}
 	n.ports.Free(sandbox, rec.sockets())
 	return nil
+}
+
+// delAll runs DEL for each network, the last one first. A fault of one does not keep the others.
+func (n *Network) delAll(ctx context.Context, rec *record, rt *libcni.RuntimeConf) error {
+	var faults []error
+	for i, conf := range slices.Backward(rec.confs()) {
+		list, err := libcni.NetworkConfFromBytes(conf)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err))
+			continue
+		}
+		if err := n.libOf(rec).DelNetworkList(ctx, list, onNetwork(rt, i)); err != nil {
+			faults = append(faults, fmt.Errorf("CNI DEL from network %q: %w", list.Name, withKind(ctx, err)))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // gcParallel bounds the DELs that run at once after a reboot.

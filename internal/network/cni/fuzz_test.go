@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/berthrun/berth/internal/network"
@@ -50,7 +51,7 @@ func checkAnswer(t *testing.T, answer []byte) {
 	if err != nil {
 		return
 	}
-	got, err := resultOf(parsed, podLink)
+	got, err := resultOf([]types.Result{parsed}, IPv4First)
 	if err != nil {
 		return
 	}

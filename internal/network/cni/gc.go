@@ -159,8 +159,8 @@ func (n *Network) gcInUse(ctx context.Context) error {
 	lost := n.lostSandboxes()
 	var faults []error
 	var foreign []string
-	for i, c := range confs {
-		valid := n.attached(i)
+	for _, c := range confs {
+		valid := n.attached()
 		stale, others, err := n.sort(c.list, lost)
 		if err != nil {
 			faults = append(faults, err)
@@ -185,12 +185,14 @@ func (n *Network) gcInUse(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// attached returns the attachments to the network with an index that have a record: those
-// whose ADD or DEL has not ended are among them.
-func (n *Network) attached(int) []types.GCAttachment {
+// attached returns the attachments that have a record, to every network: those whose ADD or
+// DEL has not ended are among them.
+func (n *Network) attached() []types.GCAttachment {
 	valid := []types.GCAttachment{} // the plugins get an empty list, and not none
-	for _, id := range n.records.IDs() {
-		valid = append(valid, types.GCAttachment{ContainerID: id, IfName: podLink})
+	for _, rec := range n.records.All() {
+		for i := range rec.confs() {
+			valid = append(valid, types.GCAttachment{ContainerID: rec.Attachment.SandboxID, IfName: linkName(i)})
+		}
 	}
 	return valid
 }

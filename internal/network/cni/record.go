@@ -17,6 +17,9 @@ type record struct {
 	Attachment network.Attachment `json:"attachment"`
 	// Conf is the whole configuration that ADD was given.
 	Conf json.RawMessage `json:"conf"`
+	// Others are the configurations of further networks, in order: the sandbox has a link in
+	// each.
+	Others []json.RawMessage `json:"others,omitempty"`
 	// Ranges are the pod ranges that ADD was given.
 	Ranges []netip.Prefix `json:"ranges,omitempty"`
 	// Result is what ADD returned; nil until then.
@@ -35,6 +38,11 @@ type former struct {
 	// that berth itself would pass.
 	Args         [][2]string    `json:"args,omitempty"`
 	Capabilities map[string]any `json:"capabilities,omitempty"`
+}
+
+// confs are the configurations of all networks, in the order of their links.
+func (r *record) confs() []json.RawMessage {
+	return append([]json.RawMessage{r.Conf}, r.Others...)
 }
 
 // RecordID is the id under which the record is kept.

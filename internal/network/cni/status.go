@@ -22,7 +22,7 @@ const (
 	statusTimeout = 10 * time.Second
 )
 
-// statusCache keeps the last answer of the plugins of one configuration.
+// statusCache keeps the last answer of the plugins of the configurations in use.
 type statusCache struct {
 	calls network.SandboxCalls // one question at a time
 	grace time.Duration
@@ -43,7 +43,7 @@ func newStatusCache(grace time.Duration, log *slog.Logger) *statusCache {
 // check returns the cached answer, or calls ask. Concurrent callers wait for the
 // answer. Plugins that could serve have the grace period to do so again: an agent that
 // restarts, or a plugin that is being replaced, is not a node that cannot run pods.
-func (s *statusCache) check(ctx context.Context, c *conf, ask func() error) error {
+func (s *statusCache) check(ctx context.Context, c []*conf, ask func() error) error {
 	if known, cause := s.get(c); known {
 		return cause
 	}
@@ -57,29 +57,29 @@ func (s *statusCache) check(ctx context.Context, c *conf, ask func() error) erro
 	})
 }
 
-func (s *statusCache) put(c *conf, cause error) {
+func (s *statusCache) put(c []*conf, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !bytes.Equal(s.conf, c.list.Bytes) {
+	if !bytes.Equal(s.conf, bytesOf(c)) {
 		s.served, s.failed = false, time.Time{}
 	}
-	s.conf, s.at, s.cause = c.list.Bytes, time.Now(), cause
+	s.conf, s.at, s.cause = bytesOf(c), time.Now(), cause
 	switch {
 	case cause == nil:
 		s.served, s.failed = true, time.Time{}
 	case s.failed.IsZero():
 		s.failed = s.at
 		if s.served {
-			s.log.Warn("the CNI plugins cannot serve any more", "configuration", c.file, "grace", s.grace, "error", cause)
+			s.log.Warn("the CNI plugins cannot serve any more", "grace", s.grace, "error", cause)
 		}
 	}
 }
 
 // get returns the answer that holds, with nil for a fault in the grace period.
-func (s *statusCache) get(c *conf) (known bool, cause error) {
+func (s *statusCache) get(c []*conf) (known bool, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known = bytes.Equal(s.conf, c.list.Bytes) && time.Since(s.at) < statusAge
+	known = bytes.Equal(s.conf, bytesOf(c)) && time.Since(s.at) < statusAge
 	if s.inGrace() {
 		return known, nil
 	}
@@ -101,18 +101,29 @@ func (s *statusCache) tolerated() error {
 	return fmt.Errorf("the CNI plugins cannot serve any more; the network stays ready for %v: %w", s.grace, s.cause)
 }
 
-// askStatus looks for every plugin and runs STATUS where the version has it.
-func (n *Network) askStatus(ctx context.Context, c *conf) error {
-	for _, p := range c.list.Plugins {
-		if _, err := invoke.FindInPath(p.Network.Type, n.cfg.BinDirs); err != nil {
-			return fmt.Errorf("%w: %w", err, errs.Unavailable)
-		}
+// bytesOf are the configurations as one.
+func bytesOf(confs []*conf) []byte {
+	var all []byte
+	for _, c := range confs {
+		all = append(append(all, c.list.Bytes...), '\n')
 	}
+	return all
+}
+
+// askStatus looks for every plugin and runs STATUS where the version has it.
+func (n *Network) askStatus(ctx context.Context, confs []*conf) error {
 	// The answer is for all callers, so it does not end with one of them.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
 	defer cancel()
-	if err := n.lib.GetStatusNetworkList(ctx, c.list); err != nil {
-		return fmt.Errorf("CNI STATUS: %w: %w", err, errs.Unavailable)
+	for _, c := range confs {
+		for _, p := range c.list.Plugins {
+			if _, err := invoke.FindInPath(p.Network.Type, n.cfg.BinDirs); err != nil {
+				return fmt.Errorf("network %q of %s: %w: %w", c.list.Name, c.file, err, errs.Unavailable)
+			}
+		}
+		if err := n.lib.GetStatusNetworkList(ctx, c.list); err != nil {
+			return fmt.Errorf("network %q of %s: CNI STATUS: %w: %w", c.list.Name, c.file, err, errs.Unavailable)
+		}
 	}
 	return nil
 }

@@ -97,6 +97,29 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckWithoutResult: plugins cannot check without the result of ADD; that is no fault of the pod.
+func TestCheckWithoutResult(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `case $CNI_COMMAND in ADD) `+answer("1.1.0")+`;; CHECK) exit 1;; esac`)
+	l.write("conf/10-fake.conflist", newest(), 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(l.path("root", "cache")); err != nil {
+		t.Fatal(err)
+	}
+	all, err := n.Check(t.Context(), nil)
+	if err != nil || len(all) != 1 || all[0].Fault != nil || !strings.Contains(all[0].Skipped, "no result") {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestGCGetsTheKnownAttachments: GC names all attachments with a record, also those that are not
 // attached yet, and disableGC is honoured.
 func TestGCGetsTheKnownAttachments(t *testing.T) {

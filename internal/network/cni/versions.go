@@ -21,8 +21,8 @@ const versionTimeout = 5 * time.Second
 func (n *Network) Networks(ctx context.Context) ([]network.Described, error) {
 	confs, fault := n.confs.look()
 	all := []network.Described{}
-	for _, c := range confs {
-		d := network.Described{Name: c.list.Name, File: c.file, CNIVersion: c.list.CNIVersion, Interface: podLink}
+	for i, c := range confs {
+		d := network.Described{Name: c.list.Name, File: c.file, CNIVersion: c.list.CNIVersion, Interface: linkName(i)}
 		for _, p := range c.list.Plugins {
 			for _, name := range []string{p.Network.Type, p.Network.IPAM.Type} {
 				if name != "" && !slices.ContainsFunc(d.Plugins, func(known network.Plugin) bool { return known.Type == name }) {
