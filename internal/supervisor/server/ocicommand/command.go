@@ -55,7 +55,7 @@ func environment() []string {
 // run runs the program for one stage of a container, and returns its output. When ctx ends first, it
 // kills the program and what that has started.
 func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string, args ...string) ([]byte, error) {
-	if err := r.ready(); err != nil {
+	if err := launch.CheckProgram(r.program.Name, r.program.Path); err != nil {
 		return nil, err
 	}
 	stdout, err := launch.NewOutput()
@@ -81,18 +81,6 @@ func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string
 	}
 	stderr.End()
 	return stdout.End(), err
-}
-
-// ready returns an error when the program cannot be run.
-func (r *Runtime) ready() error {
-	info, err := os.Stat(r.program.Path)
-	switch {
-	case err != nil:
-		return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", r.program.Name, err, errs.Unavailable)
-	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
-		return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", r.program.Name, r.program.Path, errs.Unavailable)
-	}
-	return nil
 }
 
 // fault adds handler, program and stage to an error.

@@ -23,7 +23,7 @@ import (
 // Plan checks the spec and computes where the container will be. It changes spec where the host does
 // not allow what the spec requests. Nothing is made.
 func (r *Runtime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
-	if err := r.ready(); err != nil {
+	if err := launch.CheckProgram(r.program.Name, r.program.Path); err != nil {
 		return nil, err
 	}
 	here := *request
@@ -83,7 +83,7 @@ func (r *Runtime) checkCreated(p *ociruntime.Plan, pid int) error {
 // Exec starts a process in a running container and returns its pid. The process is not reaped before
 // release is called. See ociruntime.Runtime.Exec.
 func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, release func(), err error) {
-	if err := r.ready(); err != nil {
+	if err := launch.CheckProgram(r.program.Name, r.program.Path); err != nil {
 		return 0, nil, err
 	}
 	f := r.all.files(e.ContainerID)

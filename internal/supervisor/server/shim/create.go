@@ -8,6 +8,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/supervisor/shimoptions"
@@ -16,7 +17,7 @@ import (
 // Plan checks the spec and computes where the container will be. It changes spec where the host does not
 // allow what the spec requests. Nothing is made.
 func (r *Runtime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
-	if err := r.ready(); err != nil {
+	if err := launch.CheckProgram(r.handler.Name, r.handler.Path); err != nil {
 		return nil, err
 	}
 	if _, err := podOf(request.ID, spec); err != nil {

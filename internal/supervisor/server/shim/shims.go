@@ -187,18 +187,6 @@ func (s *Shims) Cgroups(id string) (cgroup.Paths, error) {
 	return st.Cgroups, nil
 }
 
-// ready returns an error when the program cannot be run.
-func (r *Runtime) ready() error {
-	info, err := os.Stat(r.handler.Path)
-	switch {
-	case err != nil:
-		return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", r.handler.Name, err, errs.Unavailable)
-	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
-		return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", r.handler.Name, r.handler.Path, errs.Unavailable)
-	}
-	return nil
-}
-
 // The stages that errors name.
 const (
 	stageShim   = "start of the shim"

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
@@ -19,6 +20,18 @@ const (
 	// launcherTimeout bounds the wait for a launcher that kills what it has started.
 	launcherTimeout = 10 * time.Second
 )
+
+// CheckProgram returns an error of kind Unavailable when the program of a handler cannot be run.
+func CheckProgram(handler, path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", handler, err, errs.Unavailable)
+	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", handler, path, errs.Unavailable)
+	}
+	return nil
+}
 
 // Command is one run of a program by a launcher.
 type Command struct {
