@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/moby/moby/api/types/system"
@@ -34,6 +35,8 @@ type Facts struct {
 	// Runtimes are the names of its OCI runtimes.
 	Runtimes    []string
 	LiveRestore bool
+	// Podman is true for podman, which serves the engine's API.
+	Podman bool
 	// Warnings are sentences of the engine about its host.
 	Warnings []string
 }
@@ -83,6 +86,7 @@ func factsOf(apiVersion string, version *client.ServerVersionResult, info *syste
 	for name := range info.Runtimes {
 		f.Runtimes = append(f.Runtimes, name)
 	}
+	f.Podman = slices.ContainsFunc(version.Components, func(c system.ComponentVersion) bool { return c.Name == "Podman Engine" })
 	return f
 }
 

@@ -33,9 +33,13 @@ func (s *Script) own(method, path string) http.HandlerFunc {
 	case "HEAD /_ping", "GET /_ping":
 		return Text("OK")
 	case "GET /version":
-		return JSON(system.VersionResponse{
+		answer := system.VersionResponse{
 			Version: s.version(), APIVersion: s.apiVersion(), MinAPIVersion: s.minAPIVersion(),
-		})
+		}
+		for _, name := range s.Components {
+			answer.Components = append(answer.Components, system.ComponentVersion{Name: name})
+		}
+		return JSON(answer)
 	case "GET /info":
 		return JSON(system.Info{
 			ServerVersion: s.version(), CgroupDriver: cmp.Or(s.CgroupDriver, "cgroupfs"), CgroupVersion: "1",

@@ -28,6 +28,8 @@ type Script struct {
 	// Version is the engine's own, "20.10.24" if empty. APIVersion and MinAPIVersion are the
 	// newest and the oldest version of the API that it takes, "1.41" and "1.12" if empty.
 	Version, APIVersion, MinAPIVersion string
+	// Components are the names of its parts, such as "Engine".
+	Components []string
 	// CgroupDriver is "cgroupfs" if empty.
 	CgroupDriver string
 	// Answers replace the engine's own answers, by method and path without the version of the

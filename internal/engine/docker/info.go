@@ -27,6 +27,9 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 	if err := e.checkSameDriver(facts); err != nil {
 		return nil, &engine.NotReadyError{Reason: notReadyReason, Err: err}
 	}
+	if facts.Podman {
+		return nil, &engine.NotReadyError{Reason: notReadyReason, Err: errPodman()}
+	}
 	info := &engine.Info{
 		Name: "docker", Version: facts.Version, CgroupDriver: facts.CgroupDriver, HugePages: false,
 		Handlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{
@@ -45,6 +48,12 @@ func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 		info.Warnings = append(info.Warnings, warning)
 	}
 	return info, nil
+}
+
+// errPodman is why no pod starts over podman's socket.
+func errPodman() error {
+	return fmt.Errorf("the engine is podman, which reads seccomp profiles from files only, and so starts no pod of berth; "+
+		"images work; use a Docker Engine, or engine = \"native\": %w", errs.Unsupported)
 }
 
 // UnusedWarning is the warning about keys of the configuration that have no effect.

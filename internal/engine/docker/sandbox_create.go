@@ -31,6 +31,9 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if spec.Handler != "" {
 		return nil, fielderror.Unsupported("runtime_handler", "the Docker engine has no runtime handlers, so that a pod cannot have the handler %q", spec.Handler)
 	}
+	if e.facts.Load().Podman {
+		return nil, errPodman()
+	}
 	if err := e.checkDemands(ctx, spec.Config); err != nil {
 		return nil, err
 	}
