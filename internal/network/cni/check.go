@@ -61,8 +61,16 @@ func (n *Network) checkAll(ctx context.Context, wanted []*record) []network.Chec
 // checkOne checks a sandbox in each of its networks.
 func (n *Network) checkOne(ctx context.Context, rec *record) []network.Checked {
 	whole := network.Checked{SandboxID: rec.Attachment.SandboxID, Namespace: rec.Attachment.Namespace, Name: rec.Attachment.Name}
-	var all []network.Checked
+	// The call goes on when ctx ends, and then nobody reads what it finds.
+	found := make(chan []network.Checked, 1)
 	err := n.calls.Do(ctx, whole.SandboxID, "CNI CHECK", func() error {
+		whole, all := whole, []network.Checked(nil)
+		defer func() {
+			if len(all) == 0 {
+				all = []network.Checked{whole}
+			}
+			found <- all
+		}()
 		rec, err := n.records.Get(whole.SandboxID)
 		switch {
 		case errors.Is(err, errs.NotFound) || err == nil && rec.Deleting:
@@ -93,11 +101,11 @@ func (n *Network) checkOne(ctx context.Context, rec *record) []network.Checked {
 		}
 		return nil
 	})
-	if err != nil || len(all) == 0 {
+	if err != nil {
 		whole.Fault = err
 		return []network.Checked{whole}
 	}
-	return all
+	return <-found
 }
 
 // checkNetwork runs CHECK with the configuration, the arguments and the result of ADD.

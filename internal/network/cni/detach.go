@@ -32,6 +32,7 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 	if err != nil {
 		return fmt.Errorf("cannot detach sandbox %s from the network: %w", sandbox, err)
 	}
+	n.upkeep.drop(sandbox)
 	return nil
 }
 
@@ -99,6 +100,10 @@ func (n *Network) GC(ctx context.Context, live []string) error {
 	if n.cfg.Retired {
 		return err
 	}
+	n.upkeep.keep(live, func(id string) bool {
+		_, err := n.records.Get(id)
+		return !errors.Is(err, errs.NotFound)
+	})
 	n.collect(ctx) // it reports its own fault
 	n.startUpkeep(n.records.All())
 	return err

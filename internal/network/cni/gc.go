@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,12 +33,48 @@ type upkeep struct {
 	work sync.WaitGroup
 	gate gcGate
 
-	mu      sync.Mutex
-	ended   bool
+	mu sync.Mutex
+	// unrecorded are the sandboxes that exist and have no record of an attachment: it was damaged, or
+	// they were attached by another runtime. What they hold stays.
+	unrecorded map[string]bool
+	ended      bool
 	end     context.CancelFunc
 	checks  string // faults of CHECK
 	fault   string // of the last collection
 	foreign string // addresses of others
+}
+
+// keep notes which of the sandboxes that exist have no record.
+func (u *upkeep) keep(live []string, recorded func(id string) bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.unrecorded = make(map[string]bool)
+	for _, id := range live {
+		if !recorded(id) {
+			u.unrecorded[id] = true
+		}
+	}
+}
+
+// drop notes that a sandbox is detached.
+func (u *upkeep) drop(id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.unrecorded, id)
+}
+
+// keeps reports whether what a sandbox holds stays, though it has no record.
+func (u *upkeep) keeps(id string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.unrecorded[id]
+}
+
+// kept returns the sandboxes for which keeps is true.
+func (u *upkeep) kept() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Collect(maps.Keys(u.unrecorded))
 }
 
 func (u *upkeep) setChecks(faults string) {
@@ -132,7 +169,7 @@ func (n *Network) delCached(ctx context.Context) error {
 	}
 	var faults []error
 	for _, a := range cached {
-		if _, err := n.records.Get(a.ContainerID); !errors.Is(err, errs.NotFound) {
+		if _, err := n.records.Get(a.ContainerID); !errors.Is(err, errs.NotFound) || n.upkeep.keeps(a.ContainerID) {
 			continue
 		}
 		list, err := libcni.NetworkConfFromBytes(a.Config)
@@ -165,6 +202,11 @@ func (n *Network) gcInUse(ctx context.Context) error {
 		if err != nil {
 			faults = append(faults, err)
 			continue // GC could release what others hold
+		}
+		for _, id := range n.upkeep.kept() {
+			for i := range confs {
+				valid = append(valid, types.GCAttachment{ContainerID: id, IfName: linkName(i)})
+			}
 		}
 		for _, e := range others {
 			valid = append(valid, types.GCAttachment{ContainerID: e.ContainerID, IfName: e.Interface})
@@ -222,7 +264,7 @@ func (n *Network) sort(list *libcni.NetworkConfigList, lost []string) (stale, ot
 			return nil, nil, fmt.Errorf("network %q: %w", list.Name, err)
 		}
 		for _, e := range entries {
-			if _, err := n.records.Get(e.ContainerID); !errors.Is(err, errs.NotFound) {
+			if _, err := n.records.Get(e.ContainerID); !errors.Is(err, errs.NotFound) || n.upkeep.keeps(e.ContainerID) {
 				continue
 			}
 			wasOurs := len(e.ContainerID) >= 32 && slices.ContainsFunc(lost, func(file string) bool { return strings.Contains(file, e.ContainerID) })

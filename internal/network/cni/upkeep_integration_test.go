@@ -196,6 +196,40 @@ func TestGCDetachesFromTheCache(t *testing.T) {
 	}
 }
 
+// TestGCKeepsAPodWithoutARecord: the record of an attachment is damaged or gone, and the pod runs. What it
+// holds stays until it is detached.
+func TestGCKeepsAPodWithoutARecord(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND != ADD ] || `+okResult)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	if err := os.RemoveAll(l.path("root", "attachments")); err != nil {
+		t.Fatal(err)
+	}
+	n = l.open(l.config())
+	defer n.Close()
+	if err := n.GC(t.Context(), []string{att.SandboxID}); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.verbs(); got != "ADD" {
+		t.Errorf("while the pod runs the plugin saw %q", got)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.GC(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.verbs(); got != "ADD DEL" {
+		t.Errorf("after the pod the plugin saw %q", got)
+	}
+}
+
 // TestAddEndsGC: a GC that hangs does not hold up a pod.
 func TestAddEndsGC(t *testing.T) {
 	l := newLab(t)
