@@ -201,8 +201,6 @@ func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string,
 		Work:      filepath.Join(u.written(dir), workName),
 		ReadOnly:  spec.ReadOnly,
 		Label:     spec.MountLabel,
-		// No container outlives a loss of power. What is kept in a storage does.
-		Volatile: u.Storage == "",
 	}
 	if spec.Map != nil {
 		return target, m.mountMapped(spec, overlay)

@@ -1,7 +1,6 @@
 package sysmount
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,33 +23,12 @@ type Overlay struct {
 	// Label is the SELinux label of every file in it, "" for those of the files
 	// themselves.
 	Label string
-	// Volatile promises that Upper is of no use after a loss of power. Then the end of the mount does not
-	// write the whole file system of Upper to its disk, and an fsync in it does nothing. Kernels before
-	// 5.10 do not know it, and mount without it.
-	Volatile bool
 }
 
 // MountOverlay mounts o on target. Lists of lower directories that do not fit
 // into the one page that mount(2) takes are given relative to LowerRoot, from a
 // thread of its own whose working directory that is.
 func MountOverlay(o Overlay, target string) error {
-	if !o.Volatile {
-		return o.mountOn(target)
-	}
-	// The kernel makes it at a volatile mount, keeps it, and refuses to mount again while it is there: the
-	// machine may have lost power since. Upper is of the present boot.
-	if err := os.RemoveAll(filepath.Join(o.Work, "work", "incompat")); err != nil {
-		return fmt.Errorf("cannot mount an overlay again: %w", err)
-	}
-	err := o.mountOn(target)
-	if errors.Is(err, unix.EINVAL) {
-		o.Volatile = false
-		err = o.mountOn(target)
-	}
-	return err
-}
-
-func (o Overlay) mountOn(target string) error {
 	options := o.options(o.LowerRoot)
 	if len(options) < os.Getpagesize() {
 		return o.mount(target, options)
@@ -95,9 +73,6 @@ func (o Overlay) options(base string) string {
 	// crash, whatever lower directories it has.
 	if _, err := os.Stat("/sys/module/overlay/parameters/index"); err == nil {
 		b.WriteString(",index=off")
-	}
-	if o.Volatile {
-		b.WriteString(",volatile")
 	}
 	if o.Label != "" {
 		fmt.Fprintf(&b, ",context=%q", o.Label) // its level may have a comma
