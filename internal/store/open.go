@@ -108,6 +108,11 @@ func (r *reader[T]) read(path string) (string, *T, error) {
 	var all envelope[T]
 	damaged := json.Unmarshal(r.short, &all)
 	if damaged != nil {
+		// A key of a map could look like a binary form. The whole record decides.
+		all = envelope[T]{}
+		damaged = json.Unmarshal(data, &all)
+	}
+	if damaged != nil {
 		// A later version may have another form; then the version is at fault.
 		var head struct {
 			Version int `json:"version"`

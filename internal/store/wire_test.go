@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -87,5 +88,28 @@ func TestTheTextOfAMessageCounts(t *testing.T) {
 		if back := readBack(t, []byte(damaged)); !proto.Equal(back, wireConfig()) {
 			t.Errorf("%s: read %v", name, back)
 		}
+	}
+}
+
+// A map of a record may have the key of a binary form: any client may set an annotation.
+func TestMapThatLooksLikeABinaryForm(t *testing.T) {
+	type record struct{ Annotations map[string]string }
+	form := append(make([]byte, headSize), "AAAA"...)
+	putHead(form, nil)
+	want := record{Annotations: map[string]string{"@wire": string(form), "z": "1"}}
+	options := Options[record]{Path: t.TempDir()}
+	d, _, err := Open(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Create("a", &want); err != nil {
+		t.Fatal(err)
+	}
+	again, bad, err := Open(options)
+	if err != nil || len(bad) > 0 {
+		t.Fatalf("%v %v", bad, err)
+	}
+	if got, err := again.Get("a"); err != nil || !maps.Equal(got.Annotations, want.Annotations) {
+		t.Errorf("read %v, %v", got, err)
 	}
 }
