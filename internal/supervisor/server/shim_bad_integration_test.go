@@ -4,6 +4,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -17,10 +18,14 @@ import (
 	task "github.com/containerd/containerd/api/runtime/task/v2"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/codes" //nolint:depguard // what shims answer with
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 )
 
 // fakeShim is the first argument of the test's program as a shim that does not do what it should. The second
@@ -33,6 +38,9 @@ func runFakeShim(fault string, args []string) {
 	if args[0] == "serve" {
 		serveFakeShim(fault)
 		return
+	}
+	if fault == forgetful {
+		runRealShim(args)
 	}
 	if args[len(args)-1] != "start" {
 		return // delete
@@ -77,6 +85,11 @@ func serveFakeShim(fault string) {
 	server, err := ttrpc.NewServer()
 	if err != nil {
 		os.Exit(1)
+	}
+	if fault == forgetful {
+		task.RegisterTTRPCTaskService(server, realTasks())
+		_ = server.Serve(context.Background(), listener)
+		return
 	}
 	task.RegisterTTRPCTaskService(server, &badTasks{fault: fault})
 	_ = server.Serve(context.Background(), listener)
@@ -123,6 +136,84 @@ func (b *badTasks) Delete(context.Context, *task.DeleteRequest) (*task.DeleteRes
 
 func (b *badTasks) Shutdown(context.Context, *task.ShutdownRequest) (*emptypb.Empty, error) {
 	return nil, fmt.Errorf("cannot shut down")
+}
+
+// forgetful is a shim that does not find its execs: a real one behind a fake one.
+const forgetful = "forgetful"
+
+// realAddress is the environment variable with the address of the real shim.
+const realAddress = "FAKE_REAL_ADDRESS"
+
+// runRealShim runs the program of the real shim. It returns after a `start`.
+func runRealShim(args []string) {
+	cmd := exec.Command(os.Getenv("FAKE_REAL"), args...)
+	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
+	output, err := cmd.Output()
+	var address *taskapi.Address
+	if err == nil && args[len(args)-1] == "start" {
+		address, err = taskapi.ParseStart(output)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if address == nil {
+		os.Stdout.Write(output)
+		os.Exit(0)
+	}
+	os.Setenv(realAddress, address.Socket)
+}
+
+// forgetfulTasks passes all calls but Wait of an exec to the real shim.
+type forgetfulTasks struct{ task.TTRPCTaskService }
+
+// realTasks connects to the real shim, and ends with it.
+func realTasks() task.TTRPCTaskService {
+	conn, err := net.Dial("unix", os.Getenv(realAddress))
+	if err != nil {
+		os.Exit(1)
+	}
+	return forgetfulTasks{task.NewTTRPCTaskClient(ttrpc.NewClient(conn, ttrpc.WithOnClose(func() { os.Exit(0) })))}
+}
+
+func (f forgetfulTasks) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {
+	if r.ExecID != "" {
+		return nil, status.Error(codes.NotFound, "process does not exist: not found")
+	}
+	return f.TTRPCTaskService.Wait(ctx, r)
+}
+
+// TestShimForgetsAnExec: the container of an exec that its shim does not find lives on, and so does the exec.
+func TestShimForgetsAnExec(t *testing.T) {
+	require.Binary(t, "runc")
+	real := require.Binary(t, "containerd-shim-runc-v2")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t)
+	program := filepath.Join(h.dir, "containerd-shim-runc-v2")
+	text := fmt.Sprintf("#!/bin/sh\nexport FAKE_DIR=%s FAKE_REAL=%s\nexec %s %s %s \"$@\"\n", h.dir, real, self, fakeShim, forgetful)
+	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.overShim(program).keep()
+	h.run("box", "sleep 1000", inPod("pod"))
+	var out strings.Builder
+	code, err := h.client.Exec(h.ctx(), execRequest("box", "read word; echo got $word; exit 7"),
+		supervisor.Streams{Stdin: strings.NewReader("it\n"), Stdout: &out})
+	// Whether the kernel has the code depends on its version.
+	if known := err == nil && code == 7; !known && !errors.Is(err, errs.Unavailable) || out.String() != "got it\n" {
+		t.Errorf("the command: %d %v %q", code, err, out.String())
+	}
+	all, err := h.client.List(h.ctx())
+	if err != nil || len(all) != 1 || all[0].State != supervisor.Running {
+		t.Errorf("the container: %+v %v", all, err)
+	}
+	if err := h.client.Signal(h.ctx(), "box", syscall.SIGKILL, false); err != nil {
+		t.Error(err)
+	}
+	h.wantExit("box", 137)
 }
 
 // TestBadShims: shims that do not what they should. Each error names the handler and the stage, and nothing is

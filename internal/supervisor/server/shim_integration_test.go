@@ -199,6 +199,28 @@ func TestShimDies(t *testing.T) {
 	}
 }
 
+// TestShimLeavesAMount: what a shim has mounted in the bundle of its container keeps its content.
+func TestShimLeavesAMount(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("one", "exit 0", inPod("pod"))
+	h.wantExit("one", 0)
+	source, target := t.TempDir(), filepath.Join(h.state, "shims", "containers", "one", "left")
+	precious := filepath.Join(source, "precious")
+	if err := errors.Join(os.WriteFile(precious, nil, 0o600), os.Mkdir(target, 0o700), syscall.Mount(source, target, "", syscall.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(target, syscall.MNT_DETACH) })
+	if err := h.client.Remove(h.ctx(), "one"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Dir(target)); err == nil {
+		t.Error("the bundle is left")
+	}
+}
+
 // TestShimTerminal: a terminal of a shim has input, sizes and an end, as others do.
 func TestShimTerminal(t *testing.T) {
 	h := newHost(t).overShim(shimProgram(t)).keep()

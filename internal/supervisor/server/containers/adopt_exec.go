@@ -52,12 +52,14 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 	}
 	var began bool
 	var err error
-	if r.Code == nil && e.pidfd == nil && e.init == nil {
+	if r.Code == nil && !r.Unknown && e.pidfd == nil && e.init == nil {
 		began, err = e.askRuntime(ctx)
 	}
 	switch {
 	case r.Code != nil:
 		e.code, e.hasCode = *r.Code, true
+	case r.Unknown:
+		e.err, e.unknown = e.codeUnknown(), true
 	case err != nil:
 		e.err = err
 		e.killAll()

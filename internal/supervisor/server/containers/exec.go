@@ -41,6 +41,7 @@ type Execution struct {
 	code    int32
 	err     error
 	hasCode bool // code is valid
+	unknown bool // it has ended, and code cannot be found out
 	// began is true once the runtime has started the process.
 	began bool
 	// mayNotHaveBegun is true when a predecessor died while it started the process.
@@ -253,7 +254,7 @@ func (e *Execution) path() string {
 }
 
 func (e *Execution) write() error {
-	r := record.Exec{Version: record.Version, ContainerID: e.container.id, ExecID: e.id, Group: e.group, Init: e.init, Began: e.began}
+	r := record.Exec{Version: record.Version, ContainerID: e.container.id, ExecID: e.id, Group: e.group, Init: e.init, Began: e.began, Unknown: e.unknown}
 	if e.hasCode {
 		r.Code = &e.code
 	}

@@ -38,6 +38,16 @@ func (e *Execution) watch() {
 		end = &ociruntime.Ended{}
 	}
 	e.code, e.err = e.status(end)
+	flushed := e.err != nil && runtime != nil
+	if flushed { // the runtime may know the code by now
+		if last := e.flush(runtime, watched); last.Known {
+			e.code, e.err = last.Code, nil
+		}
+	}
+	e.unknown = e.err != nil
+	if e.unknown && c.set.stopping.Err() != nil {
+		return // a successor may find it out
+	}
 	if e.err == nil && e.code == initFailedCode && e.init != nil && e.program != "" && ociruntime.NeverExecuted(e.init.Pid) {
 		e.err = c.notExecuted(fmt.Errorf("exec: %q: no such file or directory, or exec format error "+
 			"(its interpreter or loader is missing, or it is for another machine): %w", e.program, errs.Invalid))
@@ -50,10 +60,8 @@ func (e *Execution) watch() {
 	if err := e.write(); err != nil && !isClosed(c.gone) {
 		c.set.log.Warn("cannot record the end of an exec", "container", c.id, "exec", e.id, "error", err)
 	}
-	if runtime != nil {
-		if err := runtime.Flush(c.set.stopping, watched); err != nil {
-			c.set.log.Debug("the end of an exec's output may be missing", "container", c.id, "exec", e.id, "error", err)
-		}
+	if runtime != nil && !flushed { // after the record: the runtime forgets the code
+		e.flush(runtime, watched)
 	}
 	if e.pidfd != nil {
 		c.set.reapChild(e.pidfd, "container", c.id, "exec", e.id)
@@ -63,6 +71,15 @@ func (e *Execution) watch() {
 	}
 	close(e.done)
 	e.scheduleOrphanKill()
+}
+
+// flush waits for the end of the output, and returns what the runtime knows of the end.
+func (e *Execution) flush(runtime runtime, watched *ociruntime.Watched) *ociruntime.Ended {
+	last, err := runtime.Flush(e.container.set.stopping, watched)
+	if err != nil {
+		e.container.set.log.Debug("the end of an exec's output may be missing", "container", e.container.id, "exec", e.id, "error", err)
+	}
+	return last
 }
 
 // status is the exit code of the process.
@@ -76,9 +93,14 @@ func (e *Execution) status(end *ociruntime.Ended) (int32, error) {
 			return sysproc.ExitCode(status), nil
 		}
 		if time.Now().After(deadline) {
-			return unknownCode, fmt.Errorf("exit code of exec %s in container %s: %w", e.id, e.container.id, errs.Unavailable)
+			return unknownCode, e.codeUnknown()
 		}
 	}
+}
+
+// codeUnknown is the error of an exec that has ended with a code that cannot be found out.
+func (e *Execution) codeUnknown() error {
+	return fmt.Errorf("exit code of exec %s in container %s: %w", e.id, e.container.id, errs.Unavailable)
 }
 
 // Wait waits for the end and returns the exit code (128+n when signal n ended it). When the caller

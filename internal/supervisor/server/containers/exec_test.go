@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+	"github.com/berthrun/berth/internal/supervisor/server/record"
 )
 
 // TestIDOfAnExecThatWasNotStarted: the caller gets an error and retries with the same id while the
@@ -51,6 +52,35 @@ func TestIDOfAnExecThatWasNotStarted(t *testing.T) {
 			t.Fatalf("left behind: %v, %v", err, c.execs)
 		}
 	}
+}
+
+// TestAdoptExecWithoutACode: an exec that has ended with a code that could not be found out is not watched again:
+// its runtime has forgotten it.
+func TestAdoptExecWithoutACode(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	s := &Set{opts: Options{StateDir: t.TempDir()}, log: log, held: heldfiles.New(nil, log)}
+	if err := os.MkdirAll(s.dir("box"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ended := (&Container{id: "box", set: s}).newExecution("one")
+	ended.unknown, ended.began = true, true
+	if err := ended.write(); err != nil {
+		t.Fatal(err)
+	}
+	c := &Container{id: "box", set: s, execs: map[string]*Execution{}}
+	c.adoptExecs(t.Context())
+	e := c.execs["one"]
+	if e == nil || !isClosed(e.done) || !errors.Is(e.err, errs.Unavailable) {
+		t.Fatalf("adopted: %+v", e)
+	}
+	if err := e.write(); err != nil {
+		t.Fatal(err)
+	}
+	var r record.Exec
+	if err := record.ReadJSON(e.path(), &r); err != nil || !r.Unknown || r.Code != nil {
+		t.Errorf("record: %+v %v", r, err)
+	}
+	e.remove()
 }
 
 func TestExecIDs(t *testing.T) {

@@ -78,8 +78,14 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 	exit := c.status(pidfd, rec.Init, end)
 	exit.ID = c.id
 	c.killRemaining(&rec)
-	if err := runtime.Flush(c.set.stopping, &ociruntime.Watched{ContainerID: c.id}); err != nil && c.set.stopping.Err() == nil {
+	last, err := runtime.Flush(c.set.stopping, &ociruntime.Watched{ContainerID: c.id})
+	if err != nil && c.set.stopping.Err() == nil {
 		c.set.log.Warn("the end of a container's output may be missing", "container", c.id, "error", err)
+	}
+	if exit.Unknown && last.Known {
+		last.Message = end.Message
+		exit = c.status(pidfd, rec.Init, last)
+		exit.ID = c.id
 	}
 	exit.OOMKilled = c.oomKilled(&rec)
 	if rec = c.snapshot(); rec.Stage != record.Running {

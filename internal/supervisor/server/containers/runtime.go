@@ -40,8 +40,9 @@ type runtime interface {
 	// Await returns when a process that the runtime has started has ended, and what the runtime knows of
 	// its end. The kernel knows what the runtime does not.
 	Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error)
-	// Flush returns when the whole output of a process that has ended is in its streams. It may be repeated.
-	Flush(ctx context.Context, w *ociruntime.Watched) error
+	// Flush returns when the whole output of a process that has ended is in its streams, and what the runtime
+	// knows of its end by then, also with an error. It may be repeated, but then the runtime may not know it any more.
+	Flush(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error)
 	// Began reports whether an exec of a predecessor, which did not record its process, has begun as far
 	// as the runtime knows, and its pid, 0 when it has ended. An error means that it may have, and is not
 	// to be run again.
@@ -85,7 +86,9 @@ func (local) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ende
 	return &ociruntime.Ended{}, nil
 }
 
-func (local) Flush(context.Context, *ociruntime.Watched) error { return nil }
+func (local) Flush(context.Context, *ociruntime.Watched) (*ociruntime.Ended, error) {
+	return &ociruntime.Ended{}, nil
+}
 
 func (local) Began(context.Context, string, string) (pid int, began bool, err error) {
 	return 0, false, nil

@@ -89,8 +89,10 @@ type Exec struct {
 	// could be identified.
 	Init  *Process `json:"init,omitempty"`
 	Began bool     `json:"began,omitempty"`
-	// Code is the exit code, nil until it has ended.
-	Code *int32 `json:"code,omitempty"`
+	// Code is the exit code, nil until it has ended. Unknown is true without it when the process has ended, and its
+	// code cannot be found out.
+	Code    *int32 `json:"code,omitempty"`
+	Unknown bool   `json:"unknown,omitempty"`
 }
 
 // Names of files in the directory of a container. That of an exec is between a prefix and a suffix.

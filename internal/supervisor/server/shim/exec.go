@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// undoTimeout bounds the removal of an exec that did not start.
+	// undoTimeout bounds the kill of an exec that did not start, and then its removal.
 	undoTimeout = 5 * time.Second
 	// beganTimeout bounds the question for an exec of a former supervisor: the adoption of all containers
 	// waits for it.
@@ -100,7 +100,11 @@ func (r *Runtime) startExec(ctx context.Context, pod string, e *ociruntime.Exec)
 	if err := sysfd.SendFiles(socket, []byte("fd"), []*os.File{file}); err != nil {
 		return 0, err
 	}
-	return client.Start(ctx, e.ContainerID, e.ID)
+	pid, err = client.Start(ctx, e.ContainerID, e.ID)
+	if err != nil {
+		client.Abort() // the keeper has the connection: without this a start that hangs goes on, and its removal waits
+	}
+	return pid, err
 }
 
 // undoExec removes an exec that is not to run.
@@ -112,10 +116,13 @@ func (r *Runtime) undoExec(ctx context.Context, client *taskapi.Client, e *ociru
 
 // removeExec removes an exec from a shim. Nil when there is none.
 func removeExec(ctx context.Context, client *taskapi.Client, id, exec string) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	ctx = context.WithoutCancel(ctx)
+	killing, stop := context.WithTimeout(ctx, undoTimeout)
 	defer stop()
-	_ = client.Kill(ctx, id, exec, int(syscall.SIGKILL), true) // it may not have begun
-	_, err := client.Delete(ctx, id, exec)
+	_ = client.Kill(killing, id, exec, int(syscall.SIGKILL), true) // it may not have begun
+	deleting, stop := context.WithTimeout(ctx, undoTimeout)        // a kill that hangs leaves time for it
+	defer stop()
+	_, err := client.Delete(deleting, id, exec)
 	return errs.IgnoreNotFound(err)
 }
 

@@ -19,10 +19,11 @@ const (
 	// flushTimeout bounds the wait for a shim that copies the last output. runc's waits 10 seconds for
 	// processes that have the output open.
 	flushTimeout = 12 * time.Second
-	// reconnects is how often a connection that has ended is made again when the shim lives, and reconnectPause
-	// the time between.
+	// reconnects is how often in a row a connection that has ended is made again when the shim lives, and
+	// reconnectPause the time between. A connection that lasted for steadyAfter begins another row.
 	reconnects     = 30
 	reconnectPause = time.Second
+	steadyAfter    = time.Minute
 )
 
 // savedExit is the exit of a container's init, on disk: the shim forgets it with Flush.
@@ -31,8 +32,8 @@ type savedExit struct {
 	At   time.Time `json:"at"`
 }
 
-// Await returns when a process has ended. The shim reports that, or the pidfd. When the shim is gone, Await
-// kills the container: there is no one to have its output and to reap its processes.
+// Await returns when a process has ended. The shim reports that, or the pidfd. When the shim is gone, or does not
+// watch the container's init, Await kills the container: nothing copies its output or reaps its processes.
 func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	f := r.all.files(w.ContainerID)
 	var saved savedExit
@@ -67,12 +68,7 @@ func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime
 			case a.err != nil:
 				return r.lost(ctx, st, w, a.err)
 			}
-			if w.ExecID == "" {
-				if err := writeJSON(filepath.Join(f.dir, exitName), savedExit{a.exit.Code, a.exit.At}); err != nil {
-					r.all.log.Warn("cannot record what a shim says of an exit", "container", w.ContainerID, "error", err)
-				}
-			}
-			return &ociruntime.Ended{Known: true, Code: a.exit.Code, At: a.exit.At}, nil
+			return r.known(f, w, a.exit), nil
 		case err := <-ended:
 			if err != nil {
 				return nil, err
@@ -84,12 +80,26 @@ func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime
 	}
 }
 
+// known is what the shim says of an exit. That of an init is recorded.
+func (r *Runtime) known(f files, w *ociruntime.Watched, exit *taskapi.Exit) *ociruntime.Ended {
+	if w.ExecID == "" {
+		if err := writeJSON(filepath.Join(f.dir, exitName), savedExit{exit.Code, exit.At}); err != nil {
+			r.all.log.Warn("cannot record what a shim says of an exit", "container", w.ContainerID, "error", err)
+		}
+	}
+	return &ociruntime.Ended{Known: true, Code: exit.Code, At: exit.At}
+}
+
 // wait returns what the shim says of an exit. A connection that ends is made again.
 func (r *Runtime) wait(ctx context.Context, st *state, w *ociruntime.Watched) (exit *taskapi.Exit, err error) {
 	for try := 0; ; try++ {
 		client, err := r.all.client(ctx, st.Pod)
 		if err == nil {
+			began := time.Now()
 			exit, err = client.Wait(ctx, w.ContainerID, w.ExecID)
+			if time.Since(began) > steadyAfter {
+				try = 0
+			}
 		}
 		lost := errors.Is(err, taskapi.ErrClosed) || errors.Is(err, errs.Unavailable)
 		if err == nil || ctx.Err() != nil || !lost || try == reconnects {
@@ -106,11 +116,19 @@ func (r *Runtime) wait(ctx context.Context, st *state, w *ociruntime.Watched) (e
 	}
 }
 
-// lost ends the processes of a container whose shim does not report their exit any more.
+// lost ends the processes of a container whose shim does not report their exit any more. A shim that lives may
+// have forgotten an exec, or fail to watch it: then only that one's exit code is in doubt, and lost waits for its
+// end.
 func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, cause error) (*ociruntime.Ended, error) {
 	message := fmt.Sprintf("the shim of handler %q has ended, and the container with it", r.handler.Name)
 	found, err := r.all.readPod(st.Pod)
-	if err == nil && found.lives() {
+	lives := err == nil && found.lives()
+	if lives && w.ExecID != "" {
+		r.all.log.Warn("a shim does not watch an exec; its exit code may be unknown",
+			"container", w.ContainerID, "exec", w.ExecID, "handler", r.handler.Name, "error", cause)
+		return &ociruntime.Ended{}, awaitPidfd(ctx, w)
+	}
+	if lives {
 		message = fmt.Sprintf("the shim of handler %q does not report the exit of the container, which was killed: %v", r.handler.Name, cause)
 	}
 	if w.ExecID == "" {
@@ -122,31 +140,38 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 	if err := st.Cgroups.Kill(killing); err != nil {
 		r.all.log.Error("cannot kill a container whose shim has ended", "container", w.ContainerID, "error", err)
 	}
-	if w.Pidfd != nil {
-		if err := sysproc.AwaitExit(ctx, w.Pidfd); err != nil {
-			return nil, err
-		}
+	return &ociruntime.Ended{Message: message}, awaitPidfd(ctx, w)
+}
+
+// awaitPidfd waits for the end of a process. It returns at once when there is no pidfd.
+func awaitPidfd(ctx context.Context, w *ociruntime.Watched) error {
+	if w.Pidfd == nil {
+		return nil
 	}
-	return &ociruntime.Ended{Message: message}, nil
+	return sysproc.AwaitExit(ctx, w.Pidfd)
 }
 
 // Flush returns when the whole output of a process that has ended is in its streams, and lets the shim forget
-// the process.
-func (r *Runtime) Flush(ctx context.Context, w *ociruntime.Watched) error {
-	f := r.all.files(w.ContainerID)
+// the process. The shim then says a last time how it has ended, also when it was too late for Await.
+func (r *Runtime) Flush(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error) {
+	f, end := r.all.files(w.ContainerID), &ociruntime.Ended{}
 	st, err := f.read()
 	if err != nil {
-		return err
+		return end, err
 	}
 	ctx, stop := context.WithTimeout(ctx, flushTimeout)
 	defer stop()
 	client, err := r.all.client(ctx, st.Pod)
+	var exit *taskapi.Exit
 	if err == nil {
-		_, err = client.Delete(ctx, w.ContainerID, w.ExecID)
+		exit, err = client.Delete(ctx, w.ContainerID, w.ExecID)
+	}
+	if err == nil {
+		end = r.known(f, w, exit)
 	}
 	f.awaitRelay(ctx, w.ExecID)
-	if err != nil && !errors.Is(err, errs.NotFound) {
-		return r.handler.fault(ctx, stageDelete, err)
+	if errs.IgnoreNotFound(err) != nil {
+		return end, r.handler.fault(ctx, stageDelete, err)
 	}
-	return nil
+	return end, nil
 }

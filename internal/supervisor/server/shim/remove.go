@@ -37,10 +37,19 @@ func (s *Shims) Remove(ctx context.Context, id string) error {
 
 // remove removes the directory of a container.
 func (f files) remove() error {
-	if err := os.RemoveAll(f.dir); err != nil {
+	if err := removeTree(f.dir); err != nil {
 		return fmt.Errorf("cannot remove the container's directory: %w", err)
 	}
 	return nil
+}
+
+// removeTree removes a directory to which a shim, or its OCI runtime, may have left mounts when it was killed.
+// While one stays mounted, nothing is removed: it would be from the mount's source.
+func removeTree(dir string) error {
+	if err := sysmount.UnmountBelow(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
@@ -61,7 +70,7 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 	own := filepath.Join(r.handler.Root, namespace, id)
 	if _, err := os.Lstat(own); err == nil {
 		// A runtime that was killed may have left a mount of its program there.
-		if err := errors.Join(sysmount.UnmountBelow(own), os.RemoveAll(own)); err != nil {
+		if err := removeTree(own); err != nil {
 			return fmt.Errorf("cannot remove the state that the OCI runtime has of it: %w", err)
 		}
 	}

@@ -56,6 +56,14 @@ func (c *Client) Closed() <-chan struct{} { return c.closed }
 // Close ends the connection, and the calls under way.
 func (c *Client) Close() { c.conn.Close() }
 
+// Abort ends the connection, and the calls under way, also while another process has a descriptor of it.
+func (c *Client) Abort() {
+	if conn, ok := c.conn.(*net.UnixConn); ok {
+		_, _ = conn.CloseRead(), conn.CloseWrite() // it may have ended
+	}
+	c.conn.Close()
+}
+
 func (c *Client) receive() {
 	defer func() {
 		c.conn.Close()

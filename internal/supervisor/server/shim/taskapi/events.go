@@ -4,9 +4,13 @@ import (
 	"bufio"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 )
+
+// acceptPause is the time between attempts to accept a connection, while descriptors or memory are short.
+const acceptPause = 100 * time.Millisecond
 
 // Event is what a shim reports. berth finds out by itself what matters, so it only logs them.
 type Event struct {
@@ -23,6 +27,7 @@ func ServeEvents(listener net.Listener, each func(e Event)) {
 			return
 		}
 		if err != nil {
+			time.Sleep(acceptPause)
 			continue
 		}
 		go errs.Protect("events of a shim", func() { serveEvents(conn, each) })
