@@ -262,16 +262,3 @@ func TestBadExecsAndStreams(t *testing.T) {
 		}, invalid, []string{"0.0.0.0/0"}},
 	})
 }
-
-func TestCallsThatAreNotThereYet(t *testing.T) {
-	x := newTrial(t, harness.Options{})
-	for name, do := range map[string]func() error{
-		"CheckpointContainer": func() error {
-			_, err := x.Runtime.CheckpointContainer(x.Ctx(), &runtimeapi.CheckpointContainerRequest{ContainerId: x.pod.Container})
-			return err
-		},
-	} {
-		checkNamed(t, attempt{name, do, codes.Unimplemented, []string{name}})
-	}
-	x.nothingLeft(t)
-}

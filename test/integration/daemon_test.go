@@ -148,7 +148,7 @@ func TestWrongFlagsAreNamed(t *testing.T) {
 		"long state":               {n.places("--state", n.Dir+"/"+strings.Repeat("s", 80)), []string{"state", "80 bytes"}},
 		"no such file":             {n.places("--config", n.Dir+"/no.toml"), []string{"no.toml", "not found", "berth config default"}},
 		"directory as file":        {n.places("--config", n.Dir), []string{n.Dir, "directory"}},
-		"check of nothing":         {[]string{"config", "check"}, []string{"1 arg"}},
+		"check of two files":       {[]string{"config", "check", "a", "b"}, []string{"at most 1 arg"}},
 		"client without a daemon":  {[]string{"pod", "ls", "--endpoint", "unix://" + n.Socket}, []string{n.Socket, "no such socket", "berth serve"}},
 		"client of no socket":      {[]string{"pod", "ls", "--endpoint", "unix://" + n.Dir}, []string{n.Dir}},
 		"client of another scheme": {[]string{"pod", "ls", "--endpoint", "tcp://127.0.0.1:1"}, []string{"unix:///"}},
