@@ -65,6 +65,44 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
+// TestCheckpointIsUndone: a container that cannot be written goes on, with its connections, and nothing is written.
+func TestCheckpointIsUndone(t *testing.T) {
+	criu := require.CRIU(t)
+	b := newFields(t, harness.Options{Config: fmt.Sprintf("[checkpoint]\nenabled = true\ncriu = %q\n", criu)}, nil).Berth
+	b.NeedsPart(t, harness.Supervisors)
+	const counts = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
+	for words, script := range map[string]string{
+		// The numbers of the log come through a connection.
+		"Connected TCP socket": "mkfifo /p; sleep 1000 > /p & (" + counts + ") | nc -l -p 7000 & until nc 127.0.0.1 7000 < /p; do sleep 0.1; done",
+		// CRIU has written its processes by then.
+		"directories in one another": "p=d; i=0; while [ $i -lt 1030 ]; do p=$p/d; i=$((i+1)); done; mkdir -p $p || exit 1; " + counts,
+	} {
+		t.Run(words, func(t *testing.T) {
+			pod := runHandler(b, "", script)
+			defer os.Remove(pod.LogFile) // the next pod has the same name
+			defer b.RemovePod(pod.Sandbox)
+			numbers := func() int {
+				lines, err := harness.LogLines(pod.LogFile)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(lines)
+			}
+			b.Await("the container counts", func() bool { return numbers() > 3 })
+			dir := t.TempDir()
+			for range 2 {
+				_, err := b.Runtime.CheckpointContainer(b.Ctx(), &runtimeapi.CheckpointContainerRequest{ContainerId: pod.Container, Location: filepath.Join(dir, "archive.tar"), Timeout: 60})
+				checkRefusal(t, err, codes.Unimplemented, []string{words})
+				before := numbers()
+				b.Await("the container goes on", func() bool { return numbers() > before+3 })
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
 // count is the last number in a log.
 func count(t *testing.T, log string) int {
 	t.Helper()

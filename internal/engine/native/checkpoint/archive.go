@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -31,10 +33,12 @@ const (
 type archive struct {
 	location string
 	file     *os.File
-	tar      *tar.Writer
+	// named is the name that file has meanwhile, "" where the file system has files without a name.
+	named string
+	tar   *tar.Writer
 }
 
-// newArchive makes the file, under another name beside its location. Kind Exists when something is at the location.
+// newArchive makes the file in the directory of its location. Kind Exists when something is at the location.
 func newArchive(location string) (*archive, error) {
 	switch _, err := os.Lstat(location); {
 	case err == nil:
@@ -42,19 +46,36 @@ func newArchive(location string) (*archive, error) {
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("location: %w: %w", err, errs.Invalid)
 	}
-	file, err := os.CreateTemp(filepath.Dir(location), ".berth-checkpoint-") // with mode 0600
+	file, named, err := newFile(filepath.Dir(location))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("location: %w: %w", err, errs.Invalid)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the archive: %w", errs.OfDisk(err))
 	}
-	return &archive{location: location, file: file, tar: tar.NewWriter(file)}, nil
+	return &archive{location: location, file: file, named: named, tar: tar.NewWriter(file)}, nil
+}
+
+// newFile makes a file with mode 0600 in a directory. The kernel removes a file without a name when this process ends in
+// any way. Where the file system has none, such as NFS, the file has a name.
+func newFile(dir string) (file *os.File, named string, err error) {
+	file, err = os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
+		return file, "", err
+	}
+	if file, err = os.CreateTemp(dir, ".berth-checkpoint-"); err != nil {
+		return nil, "", err
+	}
+	return file, file.Name(), nil
 }
 
 // discard removes what publish has not published. It is called in each case.
 func (a *archive) discard() error {
-	return errors.Join(ignoreClosed(a.file.Close()), errs.IgnoreNotExist(os.Remove(a.file.Name())))
+	err := ignoreClosed(a.file.Close())
+	if a.named != "" {
+		err = errors.Join(err, errs.IgnoreNotExist(os.Remove(a.named)))
+	}
+	return err
 }
 
 func ignoreClosed(err error) error {
@@ -66,12 +87,15 @@ func ignoreClosed(err error) error {
 
 // publish completes the file and gives it its name. Kind Exists when another has appeared there.
 func (a *archive) publish() error {
-	if err := errors.Join(a.tar.Close(), a.file.Sync(), a.file.Close()); err != nil {
+	if err := errors.Join(a.tar.Close(), a.file.Sync()); err != nil {
 		return fmt.Errorf("cannot write the archive: %w", errs.OfDisk(err))
 	}
-	err := os.Link(a.file.Name(), a.location)
+	err := unix.Linkat(unix.AT_FDCWD, fmt.Sprint("/proc/self/fd/", a.file.Fd()), unix.AT_FDCWD, a.location, unix.AT_SYMLINK_FOLLOW)
 	if errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("location: %s: a file has appeared there: %w", a.location, errs.Exists)
+	}
+	if err == nil {
+		err = a.file.Close()
 	}
 	if err == nil {
 		err = sysfile.SyncFS(filepath.Dir(a.location))

@@ -2,8 +2,8 @@
 //
 // CRIU stops the processes as their tracer, writes their memory and their kernel objects into image files, and
 // lets them go on. Before they go on, it runs a script of this package, and waits for it: meanwhile the changes of
-// the root filesystem are added, so that memory and files are of one moment. The kernel lets the processes go on
-// when CRIU ends in any other way, also when it is killed.
+// the root filesystem are added, so that memory and files are of one moment. When the script fails, CRIU undoes what it
+// has done. The kernel lets the processes go on when CRIU is killed.
 package checkpoint
 
 import (

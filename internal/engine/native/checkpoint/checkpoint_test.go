@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // program writes a program in the place of CRIU.
@@ -35,16 +37,20 @@ func program(t *testing.T, script string) *Tool {
 func TestFacts(t *testing.T) {
 	const answers = `case $1 in
 --version) echo "Version: 4.2"; echo "GitID: v4.2";;
---help) echo "  --network-lock METHOD  network locking method; iptables, nftables or skip";;
+--network-lock) [ "$2 $3" = "skip --version" ] || exit 1; %s;;
 check) %s;;
 esac
 `
-	good := program(t, fmt.Sprintf(answers, "echo Looks good."))
+	good := program(t, fmt.Sprintf(answers, "exit 0", "echo Looks good."))
 	facts, err := good.Now(t.Context())
 	if want := (Facts{Version: "4.2", KeepsNetwork: true}); err != nil || facts != want || good.Last() != want {
 		t.Errorf("a good program: %+v, %v, then %+v", facts, err, good.Last())
 	}
-	bad := program(t, fmt.Sprintf(answers, `echo "Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"; echo "Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds" >&2; exit 1`))
+	old := program(t, fmt.Sprintf(answers, `echo "Error (criu/config.c:1034): Invalid value for --network-lock: skip"; exit 1`, "exit 0"))
+	if facts, err := old.Now(t.Context()); err != nil || facts != (Facts{Version: "4.2"}) {
+		t.Errorf("a program whose --network-lock has no skip: %+v, %v", facts, err)
+	}
+	bad := program(t, fmt.Sprintf(answers, "exit 0", `echo "Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"; echo "Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds" >&2; exit 1`))
 	_, err = bad.Now(t.Context())
 	const want = "criu check: vdso: Unexpected rt vDSO area bounds"
 	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), bad.Path+") cannot be used: "+want+": ") || bad.Last().Fault != want {
@@ -67,7 +73,7 @@ esac
 const dumper = `while [ $# -gt 0 ]; do [ "$1" = --action-script ] && script=$2; shift; done
 echo dumped > images/pages-1.img; echo statistics > stats-dump
 CRTOOLS_SCRIPT_ACTION=pre-dump "$script" || exit 3
-CRTOOLS_SCRIPT_ACTION=post-dump "$script" || exit 4
+CRTOOLS_SCRIPT_ACTION=post-dump "$script" || { echo undone > undone; exit 4; }
 echo resumed > resumed
 `
 
@@ -99,12 +105,23 @@ func TestRunWaitsForTheDifference(t *testing.T) {
 	}
 }
 
-// TestRunEndsCRIU: when the changes cannot be written, or time is over, CRIU is killed, and nothing of it is left.
+// TestRunEndsCRIU: when the changes cannot be written, or time is over, the script fails, so that CRIU undoes the dump. A
+// CRIU that does not end is killed.
 func TestRunEndsCRIU(t *testing.T) {
 	broken := errors.New("disk on fire")
 	d := newDump(t, program(t, dumper))
-	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, func() error { return broken }); !errors.Is(err, broken) || d.has("resumed") {
+	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, func() error { return broken }); !errors.Is(err, broken) || d.has("resumed") || !d.has("undone") {
 		t.Errorf("a difference that fails: %v", err)
+	}
+
+	d = newDump(t, program(t, dumper))
+	removed := errors.New("the container is removed")
+	waiting, end := context.WithCancelCause(t.Context())
+	if err := d.run(waiting, []string{"dump", "--action-script", d.at(scriptName)}, func() error {
+		end(removed)
+		return context.Cause(waiting)
+	}); !errors.Is(err, removed) || d.has("resumed") || !d.has("undone") {
+		t.Errorf("an end while the processes are stopped: %v", err)
 	}
 
 	d = newDump(t, program(t, "echo $$ > began; sleep 1000 & wait\n"))
@@ -129,6 +146,29 @@ func TestRunEndsCRIU(t *testing.T) {
 	d = newDump(t, program(t, "exit 0\n"))
 	if err := d.run(t.Context(), []string{"dump"}, nil); err == nil {
 		t.Error("a program that does nothing has succeeded")
+	}
+}
+
+// TestArguments: nothing asks CRIU to touch connections or the firewall of a pod, which would not be repaired when CRIU is
+// killed.
+func TestArguments(t *testing.T) {
+	c := &Container{Pid: os.Getpid(), Spec: &specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.NetworkNamespace, Path: "/proc/self/ns/net"}}}}}
+	d := newDump(t, &Tool{})
+	d.facts = Facts{Version: "4.2", KeepsNetwork: true}
+	args, err := d.arguments(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := slices.Index(args, "--network-lock"); at < 0 || args[at+1] != "skip" || slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--tcp") }) {
+		t.Errorf("arguments: %q", args)
+	}
+	d.facts = Facts{Version: "3.18"}
+	if _, err := d.arguments(c); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "3.18") {
+		t.Errorf("a CRIU that changes the firewall: %v", err)
+	}
+	c.Spec.Linux.Namespaces = nil
+	if args, err := d.arguments(c); err != nil || slices.Contains(args, "--network-lock") {
+		t.Errorf("it in the network of the host: %q, %v", args, err)
 	}
 }
 
@@ -210,6 +250,132 @@ func TestDifference(t *testing.T) {
 	}
 }
 
+// walk is a difference into an archive in memory.
+func walk(t *testing.T) (*difference, *bytes.Buffer) {
+	t.Helper()
+	var data bytes.Buffer
+	out := &bounded{to: &data, room: 1 << 20}
+	return &difference{ctx: t.Context(), out: out, tar: tar.NewWriter(out), links: map[inode]string{}}, &data
+}
+
+// TestEntryIsSwapped: what a process puts in the place of an entry after its type is known is not opened. The FIFO has no
+// writer, so that an open of it would wait for ever; the device has no driver, so that its open would fail.
+func TestEntryIsSwapped(t *testing.T) {
+	require.Root(t)
+	for kind, swap := range map[string]func(string) error{
+		"fifo":   func(at string) error { return unix.Mkfifo(at, 0o600) },
+		"device": func(at string) error { return unix.Mknod(at, unix.S_IFCHR|0o600, int(unix.Mkdev(511, 255))) },
+		"link":   func(at string) error { return os.Symlink("/etc", at) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			upper := t.TempDir()
+			if err := os.Mkdir(filepath.Join(upper, "dir"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"file", "dir/below"} {
+				if err := os.WriteFile(filepath.Join(upper, name), []byte("text"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			dir, err := os.Open(upper)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			w, data := walk(t)
+			for _, name := range []string{"file", "dir"} {
+				h, err := hold(dir, name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer h.file.Close()
+				at := filepath.Join(upper, name)
+				if err := errors.Join(os.Rename(at, at+".moved"), swap(at)); err != nil {
+					t.Fatal(err)
+				}
+				if err := w.held(h, 0); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if err := w.tar.Close(); err != nil {
+				t.Fatal(err)
+			}
+			found := readEntries(t, data)
+			if names := sortedNames(found); !slices.Equal(names, []string{"dir/", "dir/below", "file"}) || found["file"].text != "text" || found["dir/below"].text != "text" {
+				t.Errorf("the archive has %q: %+v", names, found)
+			}
+			// By their names now, they are written as what they are, and not opened.
+			w, data = walk(t)
+			if err := errors.Join(w.entry(dir, "file", 0), w.entry(dir, "dir", 0), w.tar.Close()); err != nil {
+				t.Errorf("after the swap: %v", err)
+			}
+			for name, e := range readEntries(t, data) {
+				if e.Typeflag == tar.TypeReg || e.Typeflag == tar.TypeDir {
+					t.Errorf("after the swap: %s has type %c", name, e.Typeflag)
+				}
+			}
+		})
+	}
+}
+
+// TestDifferenceIsBounded: a tree that no program could open by its name is refused, and so is one that does not fit.
+func TestDifferenceIsBounded(t *testing.T) {
+	deep := func(name string, levels int) string {
+		top := t.TempDir()
+		t.Cleanup(func() {
+			if err := sysfile.RemoveTree(context.Background(), top); err != nil {
+				t.Error(err)
+			}
+		})
+		at, err := unix.Open(top, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		for range levels {
+			if err == nil {
+				err = unix.Mkdirat(at, name, 0o700)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			below, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			unix.Close(at)
+			if at = below; err != nil {
+				t.Fatal(err)
+			}
+		}
+		unix.Close(at)
+		return top
+	}
+	for want, upper := range map[string]string{"directories in one another": deep("d", maxDepth+2), "a name of": deep(strings.Repeat("n", 255), 20)} {
+		if err := newDump(t, &Tool{}).writeDifference(t.Context(), upper); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) || len(err.Error()) > 400 {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	upper := t.TempDir()
+	if err := os.WriteFile(filepath.Join(upper, "sparse"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(upper, "sparse"), 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	d := newDump(t, &Tool{})
+	if err := d.writeAtMost(t.Context(), upper, 1<<20); !errors.Is(err, errs.Exhausted) || !strings.Contains(err.Error(), "sparse has 1099511627776 bytes") {
+		t.Errorf("a large file: %v", err)
+	}
+	if info, err := os.Stat(d.at(diffEntry)); err != nil || info.Size() > 1<<20 {
+		t.Errorf("written: %v, %v", info, err)
+	}
+	if err := os.Remove(filepath.Join(upper, "sparse")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if err := os.Mkdir(filepath.Join(upper, fmt.Sprint(i)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := newDump(t, &Tool{}).writeAtMost(t.Context(), upper, 4096); !errors.Is(err, errs.Exhausted) {
+		t.Errorf("many files: %v", err)
+	}
+}
+
 type entry struct {
 	*tar.Header
 	text string
@@ -222,8 +388,13 @@ func entries(t *testing.T, path string) map[string]entry {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	return readEntries(t, f)
+}
+
+func readEntries(t *testing.T, from io.Reader) map[string]entry {
+	t.Helper()
 	found := map[string]entry{}
-	for r := tar.NewReader(f); ; {
+	for r := tar.NewReader(from); ; {
 		header, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return found
@@ -263,6 +434,10 @@ func TestArchiveReplacesNothing(t *testing.T) {
 	if _, err := os.Lstat(location); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is there before it is whole: %v", err)
 	}
+	// A daemon that is killed here leaves nothing, where the file system can do that.
+	if left, err := os.ReadDir(dir); err != nil || a.named == "" && len(left) != 0 {
+		t.Errorf("beside it: %v, %v", left, err)
+	}
 	if err := errors.Join(a.publish(), a.discard()); err != nil {
 		t.Fatal(err)
 	}
@@ -279,6 +454,15 @@ func TestArchiveReplacesNothing(t *testing.T) {
 	}
 	if _, err := newArchive(filepath.Join(dir, "no", "c.tar")); !errors.Is(err, errs.Invalid) {
 		t.Errorf("no directory: %v", err)
+	}
+	// The way of a file system where each file has a name.
+	file, err := os.CreateTemp(dir, ".berth-checkpoint-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a = &archive{location: filepath.Join(dir, "named.tar"), file: file, named: file.Name(), tar: tar.NewWriter(file)}
+	if err := errors.Join(a.publish(), a.discard(), os.Remove(a.location)); err != nil {
+		t.Errorf("a file with a name: %v", err)
 	}
 	// Another file appears meanwhile.
 	late := filepath.Join(dir, "late.tar")

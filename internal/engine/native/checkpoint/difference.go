@@ -12,39 +12,22 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // writeDifference writes what the container has changed in its root filesystem: a tar archive of what is new, and a list
 // of what is deleted, as JSON. upper is the upper directory of the overlay. A directory that replaces one of the image
-// is in both: who applies them deletes first. Kind Unsupported for changes of an overlay that this cannot express.
-func (d *dump) writeDifference(ctx context.Context, upper string) (err error) {
-	root, err := os.OpenRoot(upper)
-	if err != nil {
-		return fmt.Errorf("cannot open the changes of its root filesystem: %w", err)
-	}
-	defer root.Close()
-	file, err := os.OpenFile(d.at(diffEntry), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("cannot write the changes of its root filesystem: %w", errs.OfDisk(err))
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	w := &difference{ctx: ctx, root: root, tar: tar.NewWriter(file), deleted: []string{}, links: map[inode]string{}}
-	err = w.directory(".")
+// is in both: who applies them deletes first. Kind Unsupported for changes of an overlay that this cannot express, and
+// for names that are too long, Exhausted when the changes need more than half of the free disk: the archive needs as much.
+func (d *dump) writeDifference(ctx context.Context, upper string) error {
+	free, err := sysfile.DiskFree(d.dir)
 	if err == nil {
-		err = w.tar.Close()
-	}
-	var deleted []byte
-	if err == nil {
-		deleted, err = json.Marshal(w.deleted)
-	}
-	if err == nil {
-		err = os.WriteFile(d.at(deletedEntry), deleted, 0o600)
+		err = d.writeAtMost(ctx, upper, free/2)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the changes of its root filesystem: %w", errs.OfDisk(err))
@@ -52,11 +35,60 @@ func (d *dump) writeDifference(ctx context.Context, upper string) (err error) {
 	return nil
 }
 
-// difference writes one upper directory. All its paths are resolved beneath root: processes that CRIU has not stopped, such as
-// those of an exec, may change the directory.
+// writeAtMost writes no more than room bytes.
+func (d *dump) writeAtMost(ctx context.Context, upper string, room int64) (err error) {
+	dir, err := os.OpenFile(upper, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	file, err := os.OpenFile(d.at(diffEntry), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	out := &bounded{to: file, room: room}
+	w := &difference{ctx: ctx, out: out, tar: tar.NewWriter(out), deleted: []string{}, links: map[inode]string{}}
+	if err := w.directory(dir, "", 0); err != nil {
+		return err
+	}
+	if err := w.tar.Close(); err != nil {
+		return err
+	}
+	deleted, err := json.Marshal(w.deleted)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(d.at(deletedEntry), deleted, 0o600)
+}
+
+// bounded is a file that does not become larger than there is room.
+type bounded struct {
+	to   io.Writer
+	room int64
+}
+
+func (b *bounded) take(n int64) error {
+	if n > b.room {
+		return fmt.Errorf("they need more than half of the disk that is free where berth has its state: %w", errs.Exhausted)
+	}
+	b.room -= n
+	return nil
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if err := b.take(int64(len(p))); err != nil {
+		return 0, err
+	}
+	return b.to.Write(p)
+}
+
+// difference writes one upper directory. Processes that CRIU has not stopped, such as those of an exec, may change the
+// directory meanwhile. So each name is resolved once, to a handle that opens nothing, and the type of what is behind
+// the handle is known before its content is opened: no device is opened, and no open waits for a process.
 type difference struct {
 	ctx     context.Context //nolint:containedctx // the life of one walk
-	root    *os.Root
+	out     *bounded
 	tar     *tar.Writer
 	deleted []string
 	// links are the names of files that have several.
@@ -65,23 +97,23 @@ type difference struct {
 
 type inode struct{ device, inode uint64 }
 
-// readBatch is how many names of a directory are read at a time.
-const readBatch = 512
+const (
+	// readBatch is how many names of a directory are read at a time.
+	readBatch = 512
+	// maxDepth bounds the directories in a directory: each is open meanwhile.
+	maxDepth = 1024
+)
 
-func (w *difference) directory(at string) error {
-	dir, err := w.root.Open(at)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// directory writes what is in dir, which has the name at, "" at the top.
+func (w *difference) directory(dir *os.File, at string, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("%.100s...: more than %d directories in one another: %w", at, maxDepth, errs.Unsupported)
 	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
 	for {
 		names, err := dir.Readdirnames(readBatch)
 		slices.Sort(names)
 		for _, name := range names {
-			if err := w.entry(path.Join(at, name)); err != nil {
+			if err := w.entry(dir, path.Join(at, name), depth); err != nil {
 				return err
 			}
 		}
@@ -94,23 +126,57 @@ func (w *difference) directory(at string) error {
 	}
 }
 
-func (w *difference) entry(name string) error {
+func (w *difference) entry(dir *os.File, name string, depth int) error {
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)
 	}
-	info, err := w.root.Lstat(name)
+	if len(name) >= unix.PathMax {
+		return fmt.Errorf("%.100s...: a name of %d bytes: no program could open it: %w", name, len(name), errs.Unsupported)
+	}
+	h, err := hold(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fmt.Errorf("%s: its status is unknown", name)
+	defer h.file.Close()
+	return w.held(h, depth)
+}
+
+// handle is an entry of a directory, by a descriptor that opens nothing.
+type handle struct {
+	file *os.File
+	st   unix.Stat_t
+	// name is relative to the top.
+	name string
+}
+
+// hold resolves the last part of a name in its directory. It follows no link.
+func hold(dir *os.File, name string) (*handle, error) {
+	file, err := sysfile.OpenEntry(dir, path.Base(name))
+	if err != nil {
+		return nil, err
 	}
+	h := &handle{file: file, name: name}
+	if err := unix.Fstat(int(file.Fd()), &h.st); err != nil {
+		file.Close()
+		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	return h, nil
+}
+
+// content opens what the handle holds, which is a regular file, also when it has lost its name. It does not wait for
+// the end of a lease.
+func (h *handle) content() (*os.File, error) {
+	return os.OpenFile(fmt.Sprint("/proc/self/fd/", h.file.Fd()), os.O_RDONLY|unix.O_NONBLOCK, 0)
+}
+
+// held writes what a handle holds.
+func (w *difference) held(h *handle, depth int) error {
+	st := &h.st
 	header := &tar.Header{
-		Name: name, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX,
+		Name: h.name, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX,
 	}
 	device := func(kind byte) error {
 		header.Typeflag, header.Devmajor, header.Devminor = kind, int64(unix.Major(uint64(st.Rdev))), int64(unix.Minor(uint64(st.Rdev)))
@@ -118,14 +184,16 @@ func (w *difference) entry(name string) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		return w.subdirectory(header)
+		return w.subdirectory(h, header, depth)
 	case unix.S_IFREG:
-		return w.regular(header, st)
+		return w.regular(h, header)
 	case unix.S_IFLNK:
-		header.Typeflag = tar.TypeSymlink
-		if header.Linkname, err = w.root.Readlink(name); err != nil {
-			return err
+		target := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(int(h.file.Fd()), "", target)
+		if err != nil {
+			return &fs.PathError{Op: "readlink", Path: h.name, Err: err}
 		}
+		header.Typeflag, header.Linkname = tar.TypeSymlink, string(target[:n])
 		return w.tar.WriteHeader(header)
 	case unix.S_IFIFO:
 		header.Typeflag = tar.TypeFifo
@@ -134,8 +202,7 @@ func (w *difference) entry(name string) error {
 		return device(tar.TypeBlock)
 	case unix.S_IFCHR:
 		if st.Rdev == 0 { // a whiteout
-			w.deleted = append(w.deleted, "/"+name)
-			return nil
+			return w.remove(h.name)
 		}
 		return device(tar.TypeChar)
 	default: // a socket is nothing without the process that listens on it
@@ -143,37 +210,43 @@ func (w *difference) entry(name string) error {
 	}
 }
 
-func (w *difference) subdirectory(header *tar.Header) error {
-	dir, err := w.root.OpenFile(header.Name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+// remove adds a name to the list of what is deleted.
+func (w *difference) remove(name string) error {
+	w.deleted = append(w.deleted, "/"+name)
+	return w.out.take(int64(len(name)) + 1)
+}
+
+func (w *difference) subdirectory(h *handle, header *tar.Header, depth int) error {
+	dir, err := sysfile.OpenDirectory(h.file, ".")
 	if err != nil {
 		return err
 	}
+	defer dir.Close()
 	attributes, err := attributesOf(dir)
-	dir.Close()
 	if err != nil {
-		return fmt.Errorf("%s: %w", header.Name, err)
+		return fmt.Errorf("%s: %w", h.name, err)
 	}
 	if attributes.opaque {
-		w.deleted = append(w.deleted, "/"+header.Name)
+		if err := w.remove(h.name); err != nil {
+			return err
+		}
 	}
-	at := header.Name
-	header.Typeflag, header.Name, header.PAXRecords = tar.TypeDir, at+"/", attributes.records
+	header.Typeflag, header.Name, header.PAXRecords = tar.TypeDir, h.name+"/", attributes.records
 	if err := w.tar.WriteHeader(header); err != nil {
 		return err
 	}
-	return w.directory(at)
+	return w.directory(dir, h.name, depth+1)
 }
 
-func (w *difference) regular(header *tar.Header, st *syscall.Stat_t) error {
-	if file := (inode{uint64(st.Dev), st.Ino}); st.Nlink > 1 { //nolint:unconvert // 32 bits on some architectures
+func (w *difference) regular(h *handle, header *tar.Header) error {
+	if file := (inode{uint64(h.st.Dev), h.st.Ino}); h.st.Nlink > 1 { //nolint:unconvert // 32 bits on some architectures
 		if first, known := w.links[file]; known {
 			header.Typeflag, header.Linkname = tar.TypeLink, first
 			return w.tar.WriteHeader(header)
 		}
-		w.links[file] = header.Name
+		w.links[file] = h.name
 	}
-	// Not to wait for a writer, if a FIFO is in its place by now.
-	f, err := w.root.OpenFile(header.Name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := h.content()
 	if err != nil {
 		return err
 	}
@@ -182,19 +255,19 @@ func (w *difference) regular(header *tar.Header, st *syscall.Stat_t) error {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s changes its type: %w", header.Name, errs.Unavailable)
-	}
 	attributes, err := attributesOf(f)
 	if err != nil {
-		return fmt.Errorf("%s: %w", header.Name, err)
+		return fmt.Errorf("%s: %w", h.name, err)
 	}
 	header.Typeflag, header.Size, header.PAXRecords = tar.TypeReg, info.Size(), attributes.records
+	if header.Size > w.out.room { // before much of it is written
+		return fmt.Errorf("%s has %d bytes: %w", h.name, header.Size, w.out.take(header.Size))
+	}
 	if err := w.tar.WriteHeader(header); err != nil {
 		return err
 	}
 	if _, err := io.CopyN(w.tar, &reader{w.ctx, f}, header.Size); errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s becomes shorter: %w", header.Name, errs.Unavailable)
+		return fmt.Errorf("%s becomes shorter: %w", h.name, errs.Unavailable)
 	} else if err != nil {
 		return err
 	}

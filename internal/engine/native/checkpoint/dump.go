@@ -31,21 +31,25 @@ const (
 	// logName is in the archive as well.
 	logName = "dump.log"
 	// scriptName is run by CRIU at stages of its work. It makes dumpedName when all is written and the processes
-	// are still stopped, and waits for goOnName.
+	// are still stopped, and waits for goOnName. It fails when holdName is gone: removal works on a full disk, too.
 	scriptName  = "script"
 	dumpedName  = "dumped"
 	goOnName    = "continue"
+	holdName    = "hold"
 	stdioName   = "descriptors.json"
 	statsName   = "stats-dump"
 	pollForDump = 5 * time.Millisecond
+	// timeToUndo is how long CRIU has to undo what it has done to the processes before it is killed.
+	timeToUndo = 3 * time.Second
 )
 
-// script ends with an error when CRIU has ended.
+// script ends with an error when CRIU has ended, or has to undo the dump.
 const script = `#!/bin/sh
 [ "$CRTOOLS_SCRIPT_ACTION" = post-dump ] || exit 0
 dir=${0%/*}
 : > "$dir/` + dumpedName + `" || exit 1
 while [ ! -e "$dir/` + goOnName + `" ]; do
+	[ -e "$dir/` + holdName + `" ] || exit 1
 	kill -0 "$PPID" 2> /dev/null || exit 1
 	sleep 0.01
 done
@@ -60,6 +64,9 @@ func (d *dump) make() error {
 	if err := os.WriteFile(d.at(scriptName), []byte(script), 0o700); err != nil { //nolint:gosec // it is a program
 		return fmt.Errorf("cannot write the script of a checkpoint: %w", errs.OfDisk(err))
 	}
+	if err := os.WriteFile(d.at(holdName), nil, 0o600); err != nil {
+		return fmt.Errorf("cannot write the files of a checkpoint: %w", errs.OfDisk(err))
+	}
 	return nil
 }
 
@@ -69,16 +76,20 @@ const (
 	pidKey     = "extRootPidNS"
 )
 
-// arguments are those of CRIU.
+// arguments are those of CRIU. Never --tcp-established: CRIU would put the container's established connections into a
+// state for their repair, in which they stay when CRIU is killed. Without it, CRIU refuses a container that has some.
 func (d *dump) arguments(c *Container) ([]string, error) {
 	args := []string{
 		"dump", "--tree", strconv.Itoa(c.Pid), "--images-dir", d.at(imagesName), "--work-dir", d.dir, "--log-file", logName, "-v3",
 		"--leave-running", "--action-script", d.at(scriptName), "--manage-cgroups=soft", "--file-locks", "--ext-unix-sk",
 	}
 	if d.facts.KeepsNetwork {
-		args = append(args, "--tcp-established", "--network-lock", "skip")
+		args = append(args, "--network-lock", "skip")
 	}
 	for _, ns := range c.Spec.Linux.Namespaces {
+		if ns.Type == specs.NetworkNamespace && !d.facts.KeepsNetwork {
+			return nil, fmt.Errorf("CRIU %s would change the firewall of its pod (its --network-lock has no skip, which 3.19 added): %w", d.facts.Version, errs.Unsupported)
+		}
 		key := map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: networkKey, specs.PIDNamespace: pidKey}[ns.Type]
 		if key == "" || ns.Path == "" {
 			continue
@@ -127,7 +138,7 @@ func (d *dump) recordStdio(pid int) error {
 // run runs CRIU, and stopped while the processes are stopped. When either fails, and when ctx ends, the processes go on,
 // and run returns an error.
 func (d *dump) run(ctx context.Context, args []string, stopped func() error) error {
-	inner, kill := context.WithCancel(ctx)
+	inner, kill := context.WithCancel(context.WithoutCancel(ctx))
 	defer kill()
 	type ended struct {
 		out []byte
@@ -146,31 +157,45 @@ func (d *dump) run(ctx context.Context, args []string, stopped func() error) err
 	ticker := time.NewTicker(pollForDump)
 	defer ticker.Stop()
 	var failure error
+	var late <-chan time.Time
+	// fail lets the script fail, now or when CRIU runs it: CRIU then undoes what it has done to the processes.
+	fail := func(err error) {
+		failure, late = err, time.After(timeToUndo)
+		if os.Remove(d.at(holdName)) != nil {
+			kill()
+		}
+	}
+	over := ctx.Done()
 	for done := false; ; {
 		select {
 		case e := <-result:
 			switch {
 			case failure != nil:
 				return failure
-			case ctx.Err() != nil:
-				return fmt.Errorf("CRIU was killed, and the container goes on: %w", context.Cause(ctx))
 			case e.err != nil:
 				return fmt.Errorf("CRIU cannot write its processes: %s: %w", cmp.Or(d.cause(), reason(e.out), e.err.Error()), errs.Unsupported)
 			case !done:
 				return errors.New("CRIU has ended without its script")
 			}
 			return nil
+		case <-over:
+			over = nil
+			if failure == nil {
+				fail(fmt.Errorf("CRIU was stopped, and the container goes on: %w", context.Cause(ctx)))
+			}
+		case <-late:
+			kill()
 		case <-ticker.C:
 		}
 		if _, err := os.Lstat(d.at(dumpedName)); done || failure != nil || err != nil {
 			continue
 		}
-		if failure = stopped(); failure == nil {
-			failure = os.WriteFile(d.at(goOnName), nil, 0o600)
-			done = true
+		err := stopped()
+		if err == nil {
+			err = os.WriteFile(d.at(goOnName), nil, 0o600)
 		}
-		if failure != nil {
-			kill()
+		if done = err == nil; !done {
+			fail(errs.OfDisk(err))
 		}
 	}
 }

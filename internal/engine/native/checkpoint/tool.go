@@ -36,7 +36,7 @@ type Facts struct {
 	Version string
 	// Fault is why it cannot be used, "" when it can: it is missing, or `criu check` fails.
 	Fault string
-	// KeepsNetwork: it can write established connections without a rule in the pod's firewall.
+	// KeepsNetwork: it can write the processes of a pod without rules in the pod's firewall.
 	KeepsNetwork bool
 }
 
@@ -129,14 +129,24 @@ func (t *Tool) question() Facts {
 		facts.Fault = fmt.Sprintf("criu check: %v", err)
 		return facts
 	}
-	help, err := t.answer("--help")
+	facts.KeepsNetwork, err = t.keepsNetwork()
 	if err != nil {
-		facts.Fault = fmt.Sprintf("criu --help: %v", err)
-		return facts
+		facts.Fault = err.Error()
 	}
-	_, after, _ := bytes.Cut(help, []byte("--network-lock"))
-	facts.KeepsNetwork = bytes.Contains(after[:min(len(after), 400)], []byte("skip"))
 	return facts
+}
+
+// keepsNetwork reports whether --network-lock has skip. CRIU's help does not have it in any version; the program refuses
+// a value that it does not know before it answers.
+func (t *Tool) keepsNetwork() (bool, error) {
+	ctx, stop := context.WithTimeout(context.Background(), askTimeout)
+	defer stop()
+	_, err := run(ctx, "/", t.Path, "--network-lock", "skip", "--version")
+	var refused *exec.ExitError
+	if ctx.Err() == nil && (err == nil || errors.As(err, &refused)) {
+		return err == nil, nil
+	}
+	return false, fmt.Errorf("criu --network-lock skip --version: %w", cmp.Or(ctx.Err(), err))
 }
 
 func (t *Tool) answer(question string) ([]byte, error) {
