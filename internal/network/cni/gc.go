@@ -38,10 +38,10 @@ type upkeep struct {
 	// they were attached by another runtime. What they hold stays.
 	unrecorded map[string]bool
 	ended      bool
-	end     context.CancelFunc
-	checks  string // faults of CHECK
-	fault   string // of the last collection
-	foreign string // addresses of others
+	end        context.CancelFunc
+	checks     string // faults of CHECK
+	fault      string // of the last collection
+	foreign    string // addresses of others
 }
 
 // keep notes which of the sandboxes that exist have no record.
