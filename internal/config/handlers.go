@@ -25,7 +25,7 @@ type Handler struct {
 	PrivilegedAllowDevice *bool    `toml:"privileged_without_host_devices_all_devices_allowed" help:"As in [runtime], for pods of the handler."`
 	PodAnnotations        []string `toml:"pod_annotations" help:"As in [runtime], for pods of the handler."`
 	ContainerAnnotations  []string `toml:"container_annotations" help:"As in [runtime], for pods of the handler."`
-	HookDirs              []string `toml:"hooks_dirs" help:"As in [runtime], for pods of the handler. [] is no directory."`
+	HookDirs              []string `toml:"hooks_dirs" help:"As in [runtime], for pods of the handler. With [] their containers have no such hooks."`
 	SeccompProfile        string   `toml:"seccomp_profile" help:"As in [runtime], for pods of the handler. Empty: as in [runtime]."`
 	BaseSpec              string   `toml:"base_runtime_spec" help:"Path of an OCI spec (JSON) on which those of the handler's containers are based, as with containerd. It adds what requests and berth do not set: limits of processes, capabilities to which requests add, hooks, mounts, environment, sysctls, resources. It is read for each container; pods and containers fail while it cannot be used."`
 	CNIConfDir            string   `toml:"cni_conf_dir" help:"Directory of CNI configurations for pods of the handler (network.mode cni). Empty: network.conf_dir, which alone decides whether the node's network is ready."`

@@ -4,6 +4,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -130,9 +131,7 @@ func TestHooks(t *testing.T) {
 // TestOwnInitWithHooks: berth's own init creates a container that has hooks after its start only.
 func TestOwnInitWithHooks(t *testing.T) {
 	h := newHost(t).keep()
-	if h.handler != nil {
-		t.Skip("BERTH_HANDLER has no own init")
-	}
+	h.needOwnRuntime("BERTH_HANDLER has no own init")
 	c := h.create("own", "exec sleep 1000", func(s *specs.Spec, _ *supervisor.CreateRequest) {
 		s.Hooks = &specs.Hooks{Poststart: []specs.Hook{h.recorder("poststart")}, Poststop: []specs.Hook{hookOf("echo why; exit 1"), h.recorder("poststop")}}
 	})
@@ -157,9 +156,7 @@ func TestOwnInitWithHooks(t *testing.T) {
 // TestFailedHooks: a hook that fails fails the create or the start with stage and hook, and nothing is left.
 func TestFailedHooks(t *testing.T) {
 	h := newHost(t).serve()
-	if h.handler != nil {
-		t.Skip("the errors are those of the supervisor's own runtime")
-	}
+	h.needOwnRuntime("the errors are those of the supervisor's own runtime")
 	bad := []specs.Hook{hookOf("exit 0"), hookOf(`echo "not a directory, this is why" >&2; exit 3`)}
 	for stage, hooks := range map[string]*specs.Hooks{
 		"prestart":        {Prestart: bad},
@@ -212,9 +209,7 @@ func TestFailedHooks(t *testing.T) {
 // TestHangingHooks: a hook that hangs ends with its timeout, and the container with it.
 func TestHangingHooks(t *testing.T) {
 	h := newHost(t).serve()
-	if h.handler != nil {
-		t.Skip("the errors are those of the supervisor's own runtime")
-	}
+	h.needOwnRuntime("the errors are those of the supervisor's own runtime")
 	one := 1
 	hangs := hookOf("sleep 4717 & sleep 4717")
 	hangs.Timeout = &one
@@ -260,9 +255,7 @@ func commandRuns(argument string) bool {
 // them again, before the container counts as started.
 func TestPoststartAcrossCrash(t *testing.T) {
 	h := newHost(t).keep()
-	if h.handler != nil {
-		t.Skip("a program runs the hooks of its own containers")
-	}
+	h.needOwnRuntime("a program runs the hooks of its own containers")
 	first := filepath.Join(h.hookDir(), "first")
 	fifo := filepath.Join(h.hookDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -289,4 +282,14 @@ func TestPoststartAcrossCrash(t *testing.T) {
 		t.Errorf("hooks %q", got)
 	}
 	h.eventually("end of the first hook", func() bool { return !commandRuns(fifo) })
+}
+
+// needOwnRuntime skips a test of the supervisor's own runtime when a handler is under test.
+func (h *host) needOwnRuntime(why string) {
+	h.t.Helper()
+	var err error
+	if h.handler != nil {
+		err = errors.New(why)
+	}
+	require.Engine(h.t, "own-runtime", err)
 }
