@@ -153,7 +153,7 @@ func (t *table) change(add, remove []element) error {
 	for _, e := range remove {
 		delete(t.elements, e)
 	}
-	t.see()
+	t.seeOwn()
 	return nil
 }
 
@@ -201,6 +201,15 @@ func (t *table) see() {
 	t.seen = 0
 	if now, err := t.generation(); err == nil {
 		t.seen = now
+	}
+}
+
+// seeOwn records the generation after a transaction of ours. If there was another transaction since
+// the last check, that one is still to be checked.
+func (t *table) seeOwn() {
+	before := t.seen
+	if t.see(); t.seen != before+1 {
+		t.seen = 0
 	}
 }
 
