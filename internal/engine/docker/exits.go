@@ -27,6 +27,9 @@ const logDrainTimeout = 10 * time.Second
 func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream := e.client.Events(ctx, client.EventsListOptions{
+		// The engine answers before it has subscribed the client. With a time, it also sends what
+		// happened in between.
+		Since: time.Now().Format(time.RFC3339Nano),
 		Filters: make(client.Filters).Add("type", string(events.ContainerEventType)).
 			Add("event", string(events.ActionDie), string(events.ActionStart), string(events.ActionDestroy)),
 	})
