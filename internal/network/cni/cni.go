@@ -147,7 +147,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	n := &Network{
 		cfg: cfg, log: cfg.Log, records: records, ranges: ranges, good: good,
 		calls: network.NewSandboxCalls(), status: newStatusCache(cfg.StatusGrace, cfg.Log),
-		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{hostNetNS: cfg.HostNetNS}),
+		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, resultKeeper{&executor{hostNetNS: cfg.HostNetNS}}),
 	}
 	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse}
 	if kept, err := good.Get(nodeID); err == nil {
@@ -156,10 +156,17 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	if err := n.openTemplate(); err != nil {
 		return nil, err
 	}
+	var incomplete []string
 	for _, rec := range records.All() {
 		if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
 			cfg.Log.Error("two attachments have one host port", "error", err)
 		}
+		if rec.Deleting || rec.Result == nil {
+			incomplete = append(incomplete, rec.Attachment.SandboxID)
+		}
+	}
+	if ended := endPlugins(incomplete); ended > 0 {
+		cfg.Log.Warn("killed processes of CNI plugins that an earlier berth had left", "processes", ended)
 	}
 	n.replays = startReplayer(n)
 	return n, nil

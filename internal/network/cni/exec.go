@@ -6,8 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,11 +21,12 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // executor runs plugins, each in its own process group. It kills the whole group at its
-// deadline, and the group does not outlive the daemon: nothing would undo what a plugin
-// does after DEL.
+// deadline. A plugin does not outlive the daemon, and endPlugins kills what it has started: nothing
+// would undo what a plugin does after DEL.
 type executor struct {
 	version.PluginDecoder
 	hostNetNS string
@@ -84,6 +89,49 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 		err = run()
 	}
 	return out.Bytes(), errOut.Bytes(), err
+}
+
+// endPlugins kills the processes that plugins of an earlier daemon have left: the kernel ends a plugin
+// with its daemon, but not the plugins that it has started itself, such as IPAM. sandboxes are those
+// whose ADD or DEL was not complete. It returns how many it has killed.
+func endPlugins(sandboxes []string) (ended int) {
+	if len(sandboxes) == 0 {
+		return 0
+	}
+	environs, err := filepath.Glob("/proc/[1-9]*/environ")
+	if err != nil {
+		return 0
+	}
+	for _, file := range environs {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil || !isPluginFor(file, sandboxes) {
+			continue
+		}
+		pidfd, err := sysproc.OpenPidfd(pid)
+		if err != nil {
+			continue // it has ended
+		}
+		// The pid may have become another process's before it was opened.
+		if isPluginFor(file, sandboxes) && sysproc.SignalPidfd(pidfd, syscall.SIGKILL) == nil {
+			ended++
+		}
+		pidfd.Close()
+	}
+	return ended
+}
+
+// isPluginFor reports whether the environment in a file is that of a plugin for one of the sandboxes.
+func isPluginFor(environ string, sandboxes []string) bool {
+	content, err := os.ReadFile(environ)
+	if err != nil || !bytes.Contains(content, []byte("CNI_COMMAND=")) {
+		return false
+	}
+	for variable := range bytes.SplitSeq(content, []byte{0}) {
+		if id, found := bytes.CutPrefix(variable, []byte("CNI_CONTAINERID=")); found {
+			return slices.Contains(sandboxes, string(id))
+		}
+	}
+	return false
 }
 
 // environment removes the variables that are for the daemon alone.
