@@ -17,16 +17,20 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 	"github.com/berthrun/berth/internal/network/policy"
+	"github.com/berthrun/berth/internal/sys/sysnet"
+	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
 // DefaultName is the name of the tables of a node with one network.
@@ -45,6 +49,10 @@ type Table struct {
 	netns *os.File
 	// applied is what the kernel has, by family; nil is unknown.
 	applied map[nftables.TableFamily]*contents
+	// generations reads the number of the last change of any rule; nil is a socket that is not open.
+	generations *sysnet.Netlink
+	// seen is that number when the tables were last known to be whole; 0 is unknown.
+	seen uint32
 }
 
 // families are those of the tables.
@@ -106,7 +114,38 @@ func (t *Table) Apply(m *policy.Model) error {
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("cannot write the nftables tables %s: %w", t.name, explain(err))
 	}
-	t.applied = next
+	// The next check compares: another program may have changed something right after the transaction.
+	t.applied, t.seen = next, 0
+	return nil
+}
+
+// Probe returns an error of kind errs.Unsupported if the kernel cannot hold rules of all kinds. It
+// leaves nothing behind.
+func (t *Table) Probe() error {
+	conn, err := t.open()
+	if err != nil {
+		return err
+	}
+	for _, family := range families() {
+		table := &nftables.Table{Name: t.name + "-probe", Family: family}
+		first, last := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9")
+		if family == nftables.TableFamilyIPv6 {
+			first, last = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::9")
+		}
+		m := &policy.Model{Grants: map[string]*policy.Grant{"probe": {Name: "probe", Rules: []policy.Rule{{
+			Blocks: []policy.Range{{First: first, Last: last}}, Ports: []policy.PortRange{{Proto: unix.IPPROTO_TCP, First: 1, Last: 2}},
+		}}}}}
+		m.Isolated[policy.Ingress] = map[netip.Addr][]string{first: {"probe"}}
+		change := transaction{conn: conn, table: table}
+		change.replaceTable()
+		if err := change.queue(&contents{}, contentsOf(m, family == nftables.TableFamilyIPv4), true); err != nil {
+			return err
+		}
+		conn.DelTable(table)
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("the kernel does not take the nftables rules of network policies: %w: %w", errs.Unsupported, explain(err))
+	}
 	return nil
 }
 
@@ -119,10 +158,18 @@ func explain(err error) error {
 }
 
 // Intact reports whether the kernel still has what Apply has written. Another program may have
-// removed it (nft flush ruleset).
+// removed it (nft flush ruleset). If not, the next Apply replaces the tables. It compares only when
+// some rule of the host has changed.
 func (t *Table) Intact() (bool, error) {
 	if t.applied == nil {
 		return false, nil
+	}
+	now, err := t.generation()
+	if err != nil {
+		return false, err
+	}
+	if now == t.seen {
+		return true, nil
 	}
 	conn, err := t.open()
 	if err != nil {
@@ -130,10 +177,33 @@ func (t *Table) Intact() (bool, error) {
 	}
 	for _, family := range families() {
 		if whole, err := t.intactIn(conn, family); !whole || err != nil {
+			t.applied = nil
 			return false, err
 		}
 	}
+	t.seen = now
 	return true, nil
+}
+
+func (t *Table) generation() (uint32, error) {
+	if t.generations == nil {
+		open := func() (err error) {
+			t.generations, err = sysnet.OpenNetlink(unix.NETLINK_NETFILTER)
+			return err
+		}
+		inside := open
+		if t.netns != nil {
+			inside = func() error { return sysns.InNetNSFile(t.netns, open) }
+		}
+		if err := inside(); err != nil {
+			return 0, fmt.Errorf("cannot open the nftables socket: %w", err)
+		}
+	}
+	now, err := t.generations.NftablesGeneration()
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the generation of the nftables rules: %w", err)
+	}
+	return now, nil
 }
 
 func (t *Table) intactIn(conn *nftables.Conn, family nftables.TableFamily) (bool, error) {
