@@ -67,9 +67,9 @@ func Run(ctx context.Context, cfg Config) error {
 		c.CheckEvery = 5 * time.Second
 	}
 	var informers [3]cache.Controller
-	c.pods, informers[0] = c.watch(cfg.Pods, &corev1.Pod{}, trimPod)
-	c.namespaces, informers[1] = c.watch(cfg.Namespaces, &corev1.Namespace{}, trimMeta)
-	c.policies, informers[2] = c.watch(cfg.Policies, &networkingv1.NetworkPolicy{}, trimMeta)
+	c.pods, informers[0] = c.watch("pods", cfg.Pods, &corev1.Pod{}, trimPod)
+	c.namespaces, informers[1] = c.watch("namespaces", cfg.Namespaces, &corev1.Namespace{}, trimMeta)
+	c.policies, informers[2] = c.watch("network policies", cfg.Policies, &networkingv1.NetworkPolicy{}, trimMeta)
 	var synced []cache.InformerSynced
 	for _, i := range informers {
 		go i.RunWithContext(ctx)
@@ -85,9 +85,9 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // watch keeps a store of all objects of a kind.
-func (c *controller) watch(lw cache.ListerWatcher, of runtime.Object, trim cache.TransformFunc) (cache.Store, cache.Controller) {
+func (c *controller) watch(what string, from cache.ListerWatcher, of runtime.Object, trim cache.TransformFunc) (cache.Store, cache.Controller) {
 	return cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lw,
+		ListerWatcher: reporting{cache.ToListerWatcherWithContext(from), from, what, c.Log},
 		ObjectType:    of,
 		Transform:     trim,
 		Handler: cache.ResourceEventHandlerFuncs{
