@@ -53,6 +53,7 @@ func newNetPolicy() *cobra.Command {
 	flags.StringVar(&f.node, "node-name", "", "the name of this node in the cluster (default: NODE_NAME, or else the name of this host)")
 	flags.StringVar(&f.table, "table", ruleset.DefaultName, "the name of the nftables tables; each berth of a host needs its own")
 	flags.BoolVar(&f.check, "check", false, "only check that this host can enforce policies")
+	cmd.AddCommand(newNetPolicyList(), newNetPolicyExplain())
 	return cmd
 }
 
@@ -75,7 +76,11 @@ func (f netPolicy) run(ctx context.Context, log *slog.Logger) error {
 			return fmt.Errorf("cannot read the name of this host; want --node-name: %w", err)
 		}
 	}
-	core, networking, err := f.clients()
+	config, err := f.accountConfig()
+	if err != nil {
+		return err
+	}
+	core, networking, err := clientsOf(config)
 	if err != nil {
 		return err
 	}
@@ -85,22 +90,39 @@ func (f netPolicy) run(ctx context.Context, log *slog.Logger) error {
 	all := func(client cache.Getter, resource string) cache.ListerWatcher {
 		return cache.NewListWatchFromClient(client, resource, corev1.NamespaceAll, fields.Everything())
 	}
+	rules := ruleset.New(f.table, nil)
+	defer rules.Close()
 	return controller.Run(ctx, controller.Config{
 		Node: node, Pods: all(core, "pods"), Namespaces: all(core, "namespaces"), Policies: all(networking, "networkpolicies"),
-		Rules: ruleset.New(f.table, nil), Log: log,
+		Rules: rules, Log: log,
 	})
 }
 
-// clients are the clients of the API groups.
-func (f netPolicy) clients() (core, networking rest.Interface, err error) {
-	var config *rest.Config
-	if f.kubeconfig == "" {
-		if config, err = rest.InClusterConfig(); err != nil {
-			return nil, nil, fmt.Errorf("this does not run in a pod of a cluster; want --kubeconfig: %w: %w", errs.Invalid, err)
-		}
-	} else if config, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig); err != nil {
-		return nil, nil, fmt.Errorf("cannot use the kubeconfig %s: %w: %w", f.kubeconfig, errs.Invalid, err)
+// accountConfig is the configuration of the controller.
+func (f netPolicy) accountConfig() (*rest.Config, error) {
+	if f.kubeconfig != "" {
+		return f.userConfig()
 	}
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("this does not run in a pod of a cluster; want --kubeconfig: %w: %w", errs.Invalid, err)
+	}
+	return config, nil
+}
+
+// userConfig is the configuration that kubectl would use.
+func (f netPolicy) userConfig() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the kubeconfig: %w: %w", errs.Invalid, err)
+	}
+	return config, nil
+}
+
+// clientsOf are the clients of the API groups.
+func clientsOf(config *rest.Config) (core, networking rest.Interface, err error) {
 	if core, err = typedrest.New(config, nil, "/api", corev1.SchemeGroupVersion, corev1.AddToScheme); err == nil {
 		networking, err = typedrest.New(config, nil, "/apis", networkingv1.SchemeGroupVersion, networkingv1.AddToScheme)
 	}

@@ -97,8 +97,8 @@ type Conn struct {
 	Port uint16
 }
 
-// Allows reports whether the node of the model lets a connection pass. Connections of the node
-// itself always pass; they are not asked for here.
+// Allows reports whether the node of the model lets a connection pass. It does not cover connections of
+// the node itself, which always pass.
 func (m *Model) Allows(c Conn) bool {
 	if c.Source == c.Destination {
 		return true // a pod cannot be isolated from itself

@@ -47,8 +47,8 @@ type controller struct {
 	pods, namespaces, policies cache.Store
 	// changed has room for one: many changes during one run of apply cause one more.
 	changed chan struct{}
-	// told are the faults of policies that were logged, and still exist.
-	told map[string]bool
+	// reported are the faults of policies that were logged, and still exist.
+	reported map[string]bool
 	// last is what was logged of the model.
 	last counts
 }
@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Node == "" {
 		return fmt.Errorf("want the name of the node: %w", errs.Invalid)
 	}
-	c := &controller{Config: cfg, changed: make(chan struct{}, 1), told: map[string]bool{}, last: counts{-1, -1, -1}}
+	c := &controller{Config: cfg, changed: make(chan struct{}, 1), reported: map[string]bool{}, last: counts{-1, -1, -1}}
 	if c.CheckEvery == 0 {
 		c.CheckEvery = 5 * time.Second
 	}
@@ -79,7 +79,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
-	c.mark()
+	c.notify()
 	c.serve(ctx)
 	return nil
 }
@@ -91,15 +91,15 @@ func (c *controller) watch(what string, from cache.ListerWatcher, of runtime.Obj
 		ObjectType:    of,
 		Transform:     trim,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { c.mark() },
-			UpdateFunc: func(_, _ any) { c.mark() },
-			DeleteFunc: func(any) { c.mark() },
+			AddFunc:    func(any) { c.notify() },
+			UpdateFunc: func(_, _ any) { c.notify() },
+			DeleteFunc: func(any) { c.notify() },
 		},
 	})
 }
 
-// mark notes that something has changed.
-func (c *controller) mark() {
+// notify makes serve write the rules again.
+func (c *controller) notify() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -131,7 +131,7 @@ func (c *controller) serve(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(retryAfter):
-				c.mark()
+				c.notify()
 			}
 		}
 	}
@@ -157,11 +157,11 @@ func (c *controller) report(faults []error) {
 	now := map[string]bool{}
 	for _, err := range faults {
 		now[err.Error()] = true
-		if !c.told[err.Error()] {
+		if !c.reported[err.Error()] {
 			c.Log.Warn("a part of a network policy cannot be read, and allows nothing", "error", err)
 		}
 	}
-	c.told = now
+	c.reported = now
 }
 
 // cluster is what the stores have.

@@ -62,9 +62,8 @@ func newLab(t *testing.T, pods int) *lab {
 	l.ip(l.node, "link set br0 up")
 	l.ip(l.node, "link set lo up")
 	for i := range pods {
-		s := l.station(fmt.Sprint("pod", i), fmt.Sprintf("10.1.0.%d", i+2), fmt.Sprintf("fd00:1::%x", i+2), "10.1.0.1", "fd00:1::1")
+		l.station(fmt.Sprint("pod", i), fmt.Sprintf("10.1.0.%d", i+2), fmt.Sprintf("fd00:1::%x", i+2), "10.1.0.1", "fd00:1::1")
 		l.ip(l.node, fmt.Sprintf("link set to-pod%d master br0", i))
-		_ = s
 	}
 	l.station("outside", "192.0.2.2", "2001:db8::2", "192.0.2.1", "2001:db8::1")
 	l.ip(l.node, "addr add 192.0.2.1/24 dev to-outside")
@@ -75,6 +74,7 @@ func newLab(t *testing.T, pods int) *lab {
 	}
 	t.Cleanup(func() { file.Close() })
 	l.table = ruleset.New("berth-policy", file)
+	t.Cleanup(func() { l.table.Close() })
 	for _, s := range l.stations {
 		l.awaitReachable(s)
 	}
