@@ -18,9 +18,9 @@ import (
 func newNet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "net",
-		Short: "Show the networks of CNI plugins, and check those of pods",
+		Short: "Show and check the networks of CNI plugins; enforce network policies",
 	}
-	cmd.AddCommand(newNetList(), newNetCheck())
+	cmd.AddCommand(newNetList(), newNetCheck(), newNetPolicy())
 	return cmd
 }
 

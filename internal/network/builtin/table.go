@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -188,7 +187,7 @@ func bySet(elements []element) map[string][]nftables.SetElement {
 func (t *table) check() (changed, intact bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now, err := t.generation(); err == nil && now == t.seen {
+	if now, err := t.gen.NftablesGeneration(); err == nil && now == t.seen {
 		return false, true, nil
 	}
 	intact, err = t.intact()
@@ -199,7 +198,7 @@ func (t *table) check() (changed, intact bool, err error) {
 // see records the generation of the ruleset; one that cannot be read is equal to none.
 func (t *table) see() {
 	t.seen = 0
-	if now, err := t.generation(); err == nil {
+	if now, err := t.gen.NftablesGeneration(); err == nil {
 		t.seen = now
 	}
 }
@@ -211,22 +210,6 @@ func (t *table) seeOwn() {
 	if t.see(); t.seen != before+1 {
 		t.seen = 0
 	}
-}
-
-// generation is the number of the host's last change of any nftables rule.
-func (t *table) generation() (uint32, error) {
-	const newGenID = 1 // NFTA_GEN_ID
-	replies, err := t.gen.Do(sysnet.NetlinkRequest{
-		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Payload: make([]byte, 4),
-	})
-	if err != nil {
-		return 0, err
-	}
-	value := sysnet.Attribute(replies[0][min(len(replies[0]), 4):], newGenID)
-	if len(value) != 4 {
-		return 0, fmt.Errorf("the kernel sent no generation")
-	}
-	return binary.BigEndian.Uint32(value), nil
 }
 
 // intact compares the table in the kernel with what it should be.
