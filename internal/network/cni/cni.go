@@ -64,6 +64,8 @@ type Config struct {
 	// AnyHostPorts attaches pods with host ports also where no plugin has the capability
 	// to map them.
 	AnyHostPorts bool
+	// ProgramsOnly runs all plugins as programs, and none in process.
+	ProgramsOnly bool
 	// HostNetNS is the path of the network namespace that plugins are started in,
 	// "" for the process's own.
 	HostNetNS string
@@ -93,6 +95,7 @@ type Network struct {
 	template *conftemplate.Template
 	// ofHandlers are those of other directories than ConfDir: path to *confs.
 	ofHandlers sync.Map
+	exec       *executor
 	lib        *libcni.CNIConfig
 	records    *store.Dir[record]
 	ranges     *store.Dir[podRanges]
@@ -144,10 +147,12 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		cfg.Log.Warn("moved a damaged record of the network to the quarantine; the resources of its attachment may stay allocated",
 			"file", q.Path, "error", q.Err)
 	}
+	exec := newExecutor(&cfg)
 	n := &Network{
-		cfg: cfg, log: cfg.Log, records: records, ranges: ranges, good: good,
+		exec: exec,
+		cfg:  cfg, log: cfg.Log, records: records, ranges: ranges, good: good,
 		calls: network.NewSandboxCalls(), status: newStatusCache(cfg.StatusGrace, cfg.Log),
-		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, resultKeeper{&executor{hostNetNS: cfg.HostNetNS}}),
+		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, resultKeeper{exec}),
 	}
 	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse}
 	if kept, err := good.Get(nodeID); err == nil {

@@ -24,12 +24,17 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// executor runs plugins, each in its own process group. It kills the whole group at its
-// deadline. A plugin does not outlive the daemon, and endPlugins kills what it has started: nothing
-// would undo what a plugin does after DEL.
+// executor runs plugins: some in process (see wayOf), all others as programs, each in its own
+// process group. It kills the whole group at its deadline. A plugin does not outlive the daemon, and
+// endPlugins kills what it has started: nothing would undo what a plugin does after DEL.
 type executor struct {
 	version.PluginDecoder
 	hostNetNS string
+	own       inProcess
+}
+
+func newExecutor(cfg *Config) *executor {
+	return &executor{hostNetNS: cfg.HostNetNS, own: inProcess{off: cfg.ProgramsOnly}}
 }
 
 var _ invoke.Exec = (*executor)(nil)
@@ -43,11 +48,22 @@ const (
 
 // FindInPath finds a plugin.
 func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
-	return invoke.FindInPath(plugin, paths)
+	return e.findInPath(plugin, paths)
 }
 
 // ExecPlugin runs a plugin and returns what it printed.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	how, err := e.wayOf(path, stdin)
+	if err != nil {
+		return nil, err
+	}
+	if how.plugin != nil {
+		return e.runInProcess(ctx, how.plugin, stdin, environ)
+	}
+	return e.execProgram(ctx, path, stdin, environ)
+}
+
+func (e *executor) execProgram(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	for {
 		stdout, stderr, err := e.run(ctx, path, stdin, environ)
 		switch {
