@@ -18,12 +18,29 @@ import (
 )
 
 // TestAnEndWhileBerthSubscribes: an engine answers a request for its events before it has subscribed
-// the client to them. A container ends in between, after it was listed as running. Its exit is
-// delivered.
+// the client to them, and it reports the end of a container before it lists it as exited. The exit of a
+// container that was listed as running is delivered.
 func TestAnEndWhileBerthSubscribes(t *testing.T) {
-	listed := make(chan struct{}, 1)
+	const ended = `"Status": "exited", "ExitCode": 137, "StartedAt": "2026-01-01T10:00:00Z", "FinishedAt": "2026-01-01T10:00:09Z"`
+	for name, c := range map[string]struct {
+		before  time.Duration // how long before the subscription
+		state   string
+		deliver bool
+	}{
+		"after it was listed":                       {0, ended, true},
+		"before, and the list is behind":            {time.Second, ended, true},
+		"of an attempt to start it, and it runs":    {time.Second, `"Status": "running", "Running": true, "StartedAt": "` + time.Now().Format(time.RFC3339Nano) + `"`, false},
+		"long ago: it would be listed as it is now": {time.Hour, ended, false},
+	} {
+		t.Run(name, func(t *testing.T) { testAnEnd(t, c.before, c.state, c.deliver) })
+	}
+}
+
+func testAnEnd(t *testing.T, before time.Duration, state string, deliver bool) {
+	listed, read, killed := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
 		"GET /events": func(w http.ResponseWriter, r *http.Request) {
+			died := time.Now().Add(-before)
 			w.WriteHeader(http.StatusOK)
 			w.(http.Flusher).Flush()
 			select {
@@ -31,7 +48,9 @@ func TestAnEndWhileBerthSubscribes(t *testing.T) {
 			case <-r.Context().Done():
 				return
 			}
-			died := time.Now()
+			if before == 0 {
+				died = time.Now()
+			}
 			// The engine has the events since a time for a client that names one.
 			if since, err := strconv.ParseFloat(r.URL.Query().Get("since"), 64); err == nil && since <= float64(died.UnixNano())/1e9 {
 				fmt.Fprintf(w, `{"Type": "container", "Action": "die", "timeNano": %d, "Actor": {"ID": "x", "Attributes": {"exitCode": "137"}}}`, died.UnixNano())
@@ -43,8 +62,17 @@ func TestAnEndWhileBerthSubscribes(t *testing.T) {
 			fakeengine.Text(`[{"Id": "x", "State": "running", "Labels": {"`+labels.Instance+`": "test", "`+labels.ID+`": "c"}}]`)(w, r)
 			listed <- struct{}{}
 		},
-		"GET /containers/x/json": fakeengine.Text(`{"Id": "x", "Config": {}, "HostConfig": {}, "State": {"Status": "exited", "ExitCode": 137,
-			"StartedAt": "2026-01-01T10:00:00Z", "FinishedAt": "2026-01-01T10:00:09Z"}}`),
+		"GET /containers/x/json": func(w http.ResponseWriter, r *http.Request) {
+			fakeengine.Text(`{"Id": "x", "Config": {}, "HostConfig": {}, "State": {`+state+`}}`)(w, r)
+			select {
+			case read <- struct{}{}:
+			default:
+			}
+		},
+		"POST /containers/x/kill": func(w http.ResponseWriter, _ *http.Request) {
+			killed <- struct{}{}
+			w.WriteHeader(http.StatusNoContent)
+		},
 	}})
 	client, err := api.New(api.Options{Endpoint: fake.Endpoint})
 	if err != nil {
@@ -62,16 +90,23 @@ func TestAnEndWhileBerthSubscribes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case exit := <-exits:
-		if exit.ContainerID != "c" || exit.Code != 137 || exit.Reason != "" {
-			t.Errorf("%+v", exit)
+	if deliver {
+		select {
+		case exit := <-exits:
+			if exit.ContainerID != "c" || exit.Code != 137 || exit.Reason != "" {
+				t.Errorf("%+v", exit)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("no exit was delivered")
 		}
-	case <-time.After(5 * time.Second):
-		t.Error("no exit was delivered")
+	} else if before < replayed {
+		<-read // what was decided of the event
 	}
 	stop()
 	for exit := range exits {
-		t.Errorf("a second exit: %+v", exit)
+		t.Errorf("an exit too many: %+v", exit)
+	}
+	if len(killed) > 0 {
+		t.Error("the container was killed")
 	}
 }
