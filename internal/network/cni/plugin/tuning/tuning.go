@@ -222,6 +222,24 @@ func fileOf(key, link string) (string, error) {
 	return file, nil
 }
 
+// write sets a sysctl. A file that something has mounted over it is none.
+func write(file, value string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return &os.PathError{Op: "statfs", Path: file, Err: err}
+	}
+	if fs.Type != unix.PROC_SUPER_MAGIC {
+		return fmt.Errorf("%s is not a sysctl: it is on another filesystem than proc", file)
+	}
+	_, err = f.WriteString(value)
+	return err
+}
+
 func add(_ context.Context, c *plugin.Call) (types.Result, error) {
 	n, previous, err := loadChained(c)
 	if err != nil {
@@ -234,7 +252,7 @@ func add(_ context.Context, c *plugin.Call) (types.Result, error) {
 			if err != nil {
 				return err
 			}
-			if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
+			if err := write(file, value); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Table is a table of one family, as it was when it was read.
@@ -109,6 +110,9 @@ func (t *Table) Change(ctx context.Context, commands []string) error {
 func run(cmd *exec.Cmd) (string, error) {
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
+	// It must not go on waiting for the lock of iptables when the daemon is gone, and add rules after DEL. The caller's
+	// thread is its own until the program ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(errOut.String()))
 	}
