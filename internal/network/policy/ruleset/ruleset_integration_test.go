@@ -129,7 +129,9 @@ func randomModel(g *rand.Rand, l *lab) *policy.Model {
 				if !r.AnyPeer {
 					r.Pods = some()
 					r.Blocks = [][]policy.Range{
-						nil, {block("10.1.0.0", "10.1.0.3")}, {block("0.0.0.0", "10.1.0.2"), block("192.0.2.2", "255.255.255.255"), block("::", "fd00:1::2")},
+						nil,
+						{block("10.1.0.0", "10.1.0.3")},
+						{block("0.0.0.0", "10.1.0.2"), block("192.0.2.2", "255.255.255.255"), block("::", "fd00:1::2")},
 						{block("10.1.0.5", "10.1.0.5"), block("2001:db8::", "2001:db8::ffff"), block("fd00:1::3", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
 					}[g.IntN(4)]
 				}
