@@ -100,11 +100,22 @@ spec:
 		want []expectation
 	}{
 		"the NetworkPolicy resource": {first, []expectation{
-			{frontend, db, 6, 6379, true}, {mine, db, 6, 6379, true}, {far, db, 6, 6379, true},
-			{"172.17.0.5", db, 6, 6379, true}, {"172.17.2.5", db, 6, 6379, true}, {"172.17.1.5", db, 6, 6379, false},
-			{frontend, db, 6, 6380, false}, {frontend, db, 17, 6379, false}, {idle, db, 6, 6379, false}, {alice, db, 6, 6379, false},
-			{db, frontend, 6, 5978, true}, {db, frontend, 6, 5979, false}, {db, mine, 6, 5978, false}, {db, outside, 6, 5978, false},
-			{frontend, idle, 6, 1, true}, {db, db, 6, 1, true},
+			{frontend, db, 6, 6379, true},
+			{mine, db, 6, 6379, true},
+			{far, db, 6, 6379, true},
+			{"172.17.0.5", db, 6, 6379, true},
+			{"172.17.2.5", db, 6, 6379, true},
+			{"172.17.1.5", db, 6, 6379, false},
+			{frontend, db, 6, 6380, false},
+			{frontend, db, 17, 6379, false},
+			{idle, db, 6, 6379, false},
+			{alice, db, 6, 6379, false},
+			{db, frontend, 6, 5978, true},
+			{db, frontend, 6, 5979, false},
+			{db, mine, 6, 5978, false},
+			{db, outside, 6, 5978, false},
+			{frontend, idle, 6, 1, true},
+			{db, db, 6, 1, true},
 		}},
 		"two selectors in one peer": {`
 spec:
@@ -125,8 +136,13 @@ spec:
 			{alice, db, 6, 1, true}, {frontend, db, 6, 1, false},
 		}},
 		"default deny all ingress": {"spec: {podSelector: {}, policyTypes: [Ingress]}", []expectation{
-			{frontend, db, 6, 1, false}, {alice, db, 6, 1, false}, {outside, idle, 17, 1, false}, {db, alice, 6, 1, true}, {db, outside, 6, 1, true},
-			{db, far, 6, 1, true}, {outside, mine, 6, 1, true},
+			{frontend, db, 6, 1, false},
+			{alice, db, 6, 1, false},
+			{outside, idle, 17, 1, false},
+			{db, alice, 6, 1, true},
+			{db, outside, 6, 1, true},
+			{db, far, 6, 1, true},
+			{outside, mine, 6, 1, true},
 		}},
 		"allow all ingress": {"spec: {podSelector: {}, ingress: [{}], policyTypes: [Ingress]}\n---\nspec: {podSelector: {}, policyTypes: [Ingress]}", []expectation{
 			{frontend, db, 6, 1, true}, {outside, db, 132, 1, true}, {outside, db, 1, 0, true},

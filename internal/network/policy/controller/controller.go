@@ -53,7 +53,7 @@ type controller struct {
 	last counts
 }
 
-type counts struct{ ingress, egress, policies int }
+type counts struct{ ingress, egress, grants int }
 
 // Run enforces policies until ctx ends. It leaves the rules in force, and writes none before it knows
 // all objects: the rules of an earlier run stay until then. It returns an error for an invalid
@@ -146,7 +146,7 @@ func (c *controller) apply() error {
 	}
 	now := counts{len(model.Isolated[policy.Ingress]), len(model.Isolated[policy.Egress]), len(model.Grants)}
 	if now != c.last {
-		c.Log.Info("enforcing network policies", "isolatedForIngress", now.ingress, "isolatedForEgress", now.egress, "grants", now.policies)
+		c.Log.Info("enforcing network policies", "ingressAddresses", now.ingress, "egressAddresses", now.egress, "grants", now.grants)
 		c.last = now
 	}
 	return nil

@@ -183,12 +183,12 @@ func addrOf(a net.Addr) netip.Addr {
 }
 
 // patience is how long a packet may take before it counts as dropped.
-const patience = 400 * time.Millisecond
+const patience = 200 * time.Millisecond
 
 // dial connects by TCP from a namespace.
 func dial(netns, to string) (c net.Conn, err error) {
 	err = sysns.InNetNS(netns, func() error {
-		c, err = (&net.Dialer{Timeout: patience}).Dial("tcp", to)
+		c, err = (&net.Dialer{Timeout: 10 * time.Second}).Dial("tcp", to)
 		return err
 	})
 	return c, err
