@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,7 +40,7 @@ func runFakeShim(fault string, args []string) {
 		serveFakeShim(fault)
 		return
 	}
-	if fault == forgetful {
+	if isReal(fault) {
 		runRealShim(args)
 	}
 	if args[len(args)-1] != "start" {
@@ -86,8 +87,8 @@ func serveFakeShim(fault string) {
 	if err != nil {
 		os.Exit(1)
 	}
-	if fault == forgetful {
-		task.RegisterTTRPCTaskService(server, realTasks())
+	if isReal(fault) {
+		task.RegisterTTRPCTaskService(server, realTasks(fault))
 		_ = server.Serve(context.Background(), listener)
 		return
 	}
@@ -138,8 +139,19 @@ func (b *badTasks) Shutdown(context.Context, *task.ShutdownRequest) (*emptypb.Em
 	return nil, fmt.Errorf("cannot shut down")
 }
 
-// forgetful is a shim that does not find its execs: a real one behind a fake one.
-const forgetful = "forgetful"
+// The faults of a real shim behind a fake one: it does not find its execs, answers a start with another pid, or
+// does not answer a start, a Wait or a deletion.
+const (
+	forgetful   = "forgetful"
+	otherStart  = "other-start"
+	hangsStart  = "hangs-start"
+	hangsWait   = "hangs-wait"
+	hangsDelete = "hangs-delete"
+)
+
+func isReal(fault string) bool {
+	return slices.Contains([]string{forgetful, otherStart, hangsStart, hangsWait, hangsDelete}, fault)
+}
 
 // realAddress is the environment variable with the address of the real shim.
 const realAddress = "FAKE_REAL_ADDRESS"
@@ -164,40 +176,83 @@ func runRealShim(args []string) {
 	os.Setenv(realAddress, address.Socket)
 }
 
-// forgetfulTasks passes all calls but Wait of an exec to the real shim.
-type forgetfulTasks struct{ task.TTRPCTaskService }
+// faultyTasks passes calls to the real shim, but for the fault.
+type faultyTasks struct {
+	task.TTRPCTaskService
+	fault string
+}
 
 // realTasks connects to the real shim, and ends with it.
-func realTasks() task.TTRPCTaskService {
+func realTasks(fault string) task.TTRPCTaskService {
 	conn, err := net.Dial("unix", os.Getenv(realAddress))
 	if err != nil {
 		os.Exit(1)
 	}
-	return forgetfulTasks{task.NewTTRPCTaskClient(ttrpc.NewClient(conn, ttrpc.WithOnClose(func() { os.Exit(0) })))}
+	return faultyTasks{task.NewTTRPCTaskClient(ttrpc.NewClient(conn, ttrpc.WithOnClose(func() { os.Exit(0) }))), fault}
 }
 
-func (f forgetfulTasks) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {
-	if r.ExecID != "" {
+func (f faultyTasks) Start(ctx context.Context, r *task.StartRequest) (*task.StartResponse, error) {
+	if f.fault == hangsStart {
+		time.Sleep(time.Hour)
+	}
+	answer, err := f.TTRPCTaskService.Start(ctx, r)
+	if err == nil && f.fault == otherStart {
+		answer.Pid = 1
+	}
+	return answer, err
+}
+
+func (f faultyTasks) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {
+	if f.fault == forgetful && r.ExecID != "" {
 		return nil, status.Error(codes.NotFound, "process does not exist: not found")
+	}
+	if f.fault == hangsWait {
+		time.Sleep(time.Hour)
 	}
 	return f.TTRPCTaskService.Wait(ctx, r)
 }
 
-// TestShimForgetsAnExec: the container of an exec that its shim does not find lives on, and so does the exec.
-func TestShimForgetsAnExec(t *testing.T) {
-	require.Binary(t, "runc")
-	real := require.Binary(t, "containerd-shim-runc-v2")
+func (f faultyTasks) Delete(ctx context.Context, r *task.DeleteRequest) (*task.DeleteResponse, error) {
+	if f.fault == hangsDelete {
+		time.Sleep(time.Hour)
+	}
+	return f.TTRPCTaskService.Delete(ctx, r)
+}
+
+// overFaultyShim has a real shim with a fault make the containers.
+func (h *host) overFaultyShim(fault string) *host {
+	h.t.Helper()
+	require.Binary(h.t, "runc")
+	real := require.Binary(h.t, "containerd-shim-runc-v2")
 	self, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	h := newHost(t)
 	program := filepath.Join(h.dir, "containerd-shim-runc-v2")
-	text := fmt.Sprintf("#!/bin/sh\nexport FAKE_DIR=%s FAKE_REAL=%s\nexec %s %s %s \"$@\"\n", h.dir, real, self, fakeShim, forgetful)
+	text := fmt.Sprintf("#!/bin/sh\nexport FAKE_DIR=%s FAKE_REAL=%s\nexec %s %s %s \"$@\"\n", h.dir, real, self, fakeShim, fault)
 	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	h.overShim(program).keep()
+	return h.overShim(program)
+}
+
+// TestShimStartsAnother: a shim that answers a start with another process is refused, and nothing of its container
+// is left.
+func TestShimStartsAnother(t *testing.T) {
+	h := newHost(t).overFaultyShim(otherStart).keep()
+	pid := h.create("box", "sleep 1000", inPod("pod")).Pid
+	_, err := h.client.Start(h.ctx(), "box")
+	if want := fmt.Sprintf("start: it has started process 1, and created process %d", pid); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `handler "test"`) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	if e := h.exit("box"); !e.StartFailed {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+// TestShimForgetsAnExec: the container of an exec that its shim does not find lives on, and so does the exec.
+func TestShimForgetsAnExec(t *testing.T) {
+	h := newHost(t).overFaultyShim(forgetful).keep()
 	h.run("box", "sleep 1000", inPod("pod"))
 	var out strings.Builder
 	code, err := h.client.Exec(h.ctx(), execRequest("box", "read word; echo got $word; exit 7"),

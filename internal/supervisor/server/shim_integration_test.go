@@ -199,6 +199,40 @@ func TestShimDies(t *testing.T) {
 	}
 }
 
+// TestShimVanishes: the programs of the shim and of its OCI runtime are gone. Containers that run have exits, logs
+// and an end; new ones, and commands, fail with handler and program.
+func TestShimVanishes(t *testing.T) {
+	shim, runc := shimProgram(t), require.Binary(t, "runc")
+	h := newHost(t)
+	own := copyProgram(t, h, runc)
+	program := filepath.Join(h.dir, "containerd-shim-runc-v2")
+	data, err := os.ReadFile(shim)
+	if err == nil {
+		err = os.WriteFile(program, data, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.overShim(program, "BinaryName="+own).keep()
+	h.run("runs", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done", inPod("pod"))
+	h.waitLine("runs", "ready")
+	for _, path := range []string{program, own} {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = h.client.Create(h.ctx(), h.bundle("new", []string{"true"}, inPod("other")))
+	wantVanished(t, err, program)
+	if _, _, _, err := h.exec("runs", "true"); err == nil || !strings.Contains(err.Error(), `handler "test"`) {
+		t.Errorf("a command without the OCI runtime: %v", err)
+	}
+	if err := h.client.Signal(h.ctx(), "runs", syscall.SIGTERM, false); err != nil {
+		t.Error(err)
+	}
+	h.wantExit("runs", 5)
+	// Its removal, and what is left, are checked at the end of each test.
+}
+
 // TestShimLeavesAMount: what a shim has mounted in the bundle of its container keeps its content.
 func TestShimLeavesAMount(t *testing.T) {
 	h := newHost(t).overShim(shimProgram(t)).keep()

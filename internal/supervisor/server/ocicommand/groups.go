@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"os/exec"
 	"sync"
 	"time"
 
@@ -89,14 +88,19 @@ func (r *Runtime) groups(ctx context.Context) groups {
 	return answer.groups
 }
 
-// execHelp returns the help of a program's exec.
+// execHelp returns the help of a program's exec. A program that hangs is killed with all that it has started.
 func execHelp(ctx context.Context, program string) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, helpTimeout)
 	defer stop()
-	cmd := exec.CommandContext(ctx, program, "exec", "--help")
-	cmd.Env, cmd.WaitDelay = environment(), launch.OutputTimeout
-	var help launch.Bounded
-	cmd.Stdout = &help
-	err := cmd.Run()
-	return help.Bytes(), err
+	help, err := launch.NewOutput()
+	if err != nil {
+		return nil, err
+	}
+	begun, err := launch.Start(ctx, &launch.Command{
+		Order: launch.Order{Args: []string{program, "exec", "--help"}, Dir: "/"}, Stdout: help.Writer, Env: environment(),
+	})
+	if err == nil {
+		begun.Release()
+	}
+	return help.End(), err
 }

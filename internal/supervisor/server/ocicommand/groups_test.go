@@ -2,10 +2,12 @@ package ocicommand
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A program whose help fails is asked again after a minute, not at each exec.
@@ -48,6 +50,31 @@ func TestLongHelp(t *testing.T) {
 	}
 	if got := r.groups(t.Context()); !got.any {
 		t.Errorf("it is not read to its end: %+v", got)
+	}
+}
+
+// TestHungHelp: nothing is left of a program that hangs.
+func TestHungHelp(t *testing.T) {
+	sleeper := fmt.Sprint("sleep ", 2_000_000+os.Getpid())
+	r := programOf(t, "(setsid "+sleeper+" &); echo begun > $dir/begun; "+sleeper)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(r.program.Path), "begun")); err == nil {
+				stop()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if _, err := execHelp(ctx, r.program.Path); err == nil {
+		t.Error("a help that was cancelled has no error")
+	}
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, each := range lines {
+		data, _ := os.ReadFile(each)
+		if strings.ReplaceAll(strings.TrimRight(string(data), "\x00"), "\x00", " ") == sleeper {
+			t.Errorf("%s is left", each)
+		}
 	}
 }
 

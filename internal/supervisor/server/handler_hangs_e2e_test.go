@@ -1,0 +1,93 @@
+//go:build integration && e2e
+
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor"
+)
+
+// TestHandlerHangs: an OCI runtime that hangs in one of its commands, after its container runs. Each call ends,
+// the container lives on and is removed, and no process of the runtime is left.
+func TestHandlerHangs(t *testing.T) {
+	runc := require.Binary(t, "runc")
+	for _, command := range []string{"exec", "update", "delete", "state", "kill"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			program := filepath.Join(h.dir, "program")
+			text := fmt.Sprintf("#!/bin/sh\nfor a in \"$@\"; do [ \"$a\" = %s ] && { (setsid %s &) ; %[2]s; }; done\nexec %s \"$@\"\n", command, sleeperOf(), runc)
+			if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			h.over(program).keep()
+			h.run("box", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done")
+			h.waitLine("box", "ready")
+			if command == "exec" {
+				short, stop := context.WithTimeout(h.ctx(), 2*time.Second)
+				_, err := h.client.Exec(short, execRequest("box", "true"), supervisor.Streams{})
+				stop()
+				if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errs.Deadline) {
+					t.Errorf("exec: %v", err)
+				}
+			}
+			h.crash()
+			if err := h.client.Signal(h.ctx(), "box", syscall.SIGTERM, false); err != nil {
+				t.Error(err)
+			}
+			h.wantExit("box", 5)
+			if err := h.client.Remove(h.ctx(), "box"); err != nil {
+				t.Errorf("remove: %v", err)
+			}
+		})
+	}
+	t.Cleanup(func() { newHost(t).assertNoSleeper() })
+}
+
+// TestShimHangs: a shim that does not answer one of its calls. Each call ends, the exit is true, and nothing is left.
+func TestShimHangs(t *testing.T) {
+	for _, fault := range []string{hangsStart, hangsWait, hangsDelete} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t).overFaultyShim(fault).keep()
+			request := h.bundle("box", []string{"/bin/sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"}, inPod("pod"))
+			request.StartTimeout = 3 * time.Second
+			if _, err := h.client.Create(h.ctx(), request); err != nil {
+				t.Fatal(err)
+			}
+			_, err := h.client.Start(h.ctx(), "box")
+			if fault == hangsStart {
+				wantKind(t, err, errs.Deadline)
+				for _, text := range []string{`handler "test"`, "start: it took too long"} {
+					if !strings.Contains(fmt.Sprint(err), text) {
+						t.Errorf("%v, want %q", err, text)
+					}
+				}
+				if e := h.exit("box"); !e.StartFailed {
+					t.Errorf("exit %+v", e)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.waitLine("box", "ready")
+			h.crash()
+			if err := h.client.Signal(h.ctx(), "box", syscall.SIGTERM, false); err != nil {
+				t.Error(err)
+			}
+			h.wantExit("box", 5)
+		})
+	}
+}
