@@ -50,7 +50,9 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	if started != pid {
 		return r.handler.fault(ctx, stageStart, fmt.Errorf("it has started process %d, and created process %d", started, pid))
 	}
-	ociruntime.AwaitReplaced(ctx, s, pid, before)
+	if !r.handler.IsSandbox {
+		ociruntime.AwaitReplaced(ctx, s, pid, before)
+	}
 	return nil
 }
 
