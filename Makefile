@@ -34,7 +34,7 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build install install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
 	@mkdir -p bin
@@ -52,6 +52,14 @@ install: build ## binaries, units and, if absent, /etc/berth/berth.toml and /etc
 	for unit in berth berth-supervisor berth-cluster; do sed 's#@BINDIR@#$(PREFIX)/bin#' build/$$unit.service > $(DESTDIR)$(UNITDIR)/$$unit.service || exit; done
 	test -e $(DESTDIR)/etc/berth/berth.toml || { install -d $(DESTDIR)/etc/berth && bin/berth config default > $(DESTDIR)/etc/berth/berth.toml; }
 	test -e $(DESTDIR)/etc/crictl.yaml || install -D -m 0644 build/crictl.yaml $(DESTDIR)/etc/crictl.yaml
+
+# For programs such as Multus that execute CNI plugins. berth itself needs none of these.
+CNI_DIR = /opt/cni/bin
+CNI_PLUGINS = bandwidth bridge firewall host-local loopback portmap ptp tuning
+install-cni: ## berth's CNI plugins as programs below DESTDIR, in CNI_DIR; plugins that are there stay
+	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o bin/berth-cni ./cmd/berth-cni
+	install -D -m 0755 bin/berth-cni $(DESTDIR)$(CNI_DIR)/berth-cni
+	for plugin in $(CNI_PLUGINS); do test -e $(DESTDIR)$(CNI_DIR)/$$plugin || ln -s berth-cni $(DESTDIR)$(CNI_DIR)/$$plugin || exit; done
 
 # A link beside an installed berth: the name that it is called by decides what it is.
 install-kind: LINK = kind

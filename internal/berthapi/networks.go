@@ -32,6 +32,9 @@ type NetworkPlugin struct {
 	Versions []string `json:"versions,omitempty"`
 	Build    string   `json:"build,omitempty"`
 	Fault    string   `json:"fault,omitempty"`
+	// InProcess is whether the plugin runs inside berth, Why the reason.
+	InProcess bool   `json:"inProcess"`
+	Why       string `json:"why,omitempty"`
 }
 
 // NetworkCheckList is what checks of sandboxes' networks found.
@@ -75,6 +78,7 @@ func (h *handlers) ListNetworks(ctx context.Context, _ *berthpb.ListNetworksRequ
 		for _, p := range n.Plugins {
 			out.Plugins = append(out.Plugins, &berthpb.NetworkPlugin{
 				Type: p.Type, Path: validText(p.Path), Versions: p.Versions, Build: validText(p.Build), Fault: text(p.Fault),
+				InProcess: p.InProcess, Why: validText(p.Why),
 			})
 		}
 		resp.Networks = append(resp.Networks, out)
@@ -121,6 +125,7 @@ func (c *Client) ListNetworks(ctx context.Context) (*NetworkList, error) {
 		for _, p := range n.GetPlugins() {
 			out.Plugins = append(out.Plugins, NetworkPlugin{
 				Type: p.GetType(), Path: p.GetPath(), Versions: p.GetVersions(), Build: p.GetBuild(), Fault: p.GetFault(),
+				InProcess: p.GetInProcess(), Why: p.GetWhy(),
 			})
 		}
 		list.Networks = append(list.Networks, out)

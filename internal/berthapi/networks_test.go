@@ -19,7 +19,7 @@ func (*plugins) Networks(context.Context) ([]network.Described, error) {
 	return []network.Described{{
 		Name: "net", File: "/etc/cni/net.d/10-net.conflist", CNIVersion: "1.1.0", Interface: "eth0",
 		Plugins: []network.Plugin{
-			{Type: "bridge", Path: "/opt/cni/bin/bridge", Versions: []string{"1.0.0", "1.1.0"}, Build: "m@v1"},
+			{Type: "bridge", Path: "/opt/cni/bin/bridge", Versions: []string{"1.0.0", "1.1.0"}, Build: "m@v1", InProcess: true, Why: "its program is m@v1"},
 			{Type: "gone", Fault: errors.New("failed to find plugin")},
 		},
 	}}, errors.New("20-x.conflist: no name")
@@ -44,7 +44,7 @@ func TestNetworks(t *testing.T) {
 	want := &berthapi.NetworkList{Fault: "20-x.conflist: no name", Networks: []berthapi.Network{{
 		Name: "net", File: "/etc/cni/net.d/10-net.conflist", CNIVersion: "1.1.0", Interface: "eth0",
 		Plugins: []berthapi.NetworkPlugin{
-			{Type: "bridge", Path: "/opt/cni/bin/bridge", Versions: []string{"1.0.0", "1.1.0"}, Build: "m@v1"},
+			{Type: "bridge", Path: "/opt/cni/bin/bridge", Versions: []string{"1.0.0", "1.1.0"}, Build: "m@v1", InProcess: true, Why: "its program is m@v1"},
 			{Type: "gone", Fault: "failed to find plugin"},
 		},
 	}}}

@@ -18,9 +18,9 @@ import (
 func newNet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "net",
-		Short: "Show the networks of CNI plugins, and check those of pods",
+		Short: "Show and check the networks of CNI plugins; enforce network policies",
 	}
-	cmd.AddCommand(newNetList(), newNetCheck())
+	cmd.AddCommand(newNetList(), newNetCheck(), newNetPolicy())
 	return cmd
 }
 
@@ -30,8 +30,10 @@ func newNetList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the networks in use, their plugins and the plugins' versions",
-		Long:  "It asks each plugin for the versions of CNI that it supports. BUILD is the version of the program, if it has one.\nOther runtimes do not support this.",
-		Args:  cobra.NoArgs,
+		Long: "It asks each plugin for the versions of CNI that it supports. BUILD is the version of the program, if it has one.\n" +
+			"RUNS says whether berth runs the plugin in its own process or executes the program (network.inprocess), and why.\n" +
+			"Other runtimes do not support this.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				list, err := conn.Berth.ListNetworks(ctx)
@@ -56,11 +58,11 @@ func printNetworks(w io.Writer, list *berthapi.NetworkList) error {
 				path = p.Fault
 			}
 			rows = append(rows, []string{
-				n.Name, show.Or(n.CNIVersion), n.Interface, p.Type, show.Or(strings.Join(p.Versions, ",")), show.Or(p.Build), path,
+				n.Name, show.Or(n.CNIVersion), n.Interface, p.Type, show.Or(strings.Join(p.Versions, ",")), show.Or(p.Build), path, runs(&p),
 			})
 		}
 	}
-	if err := show.Table(w, []string{"NETWORK", "CNI", "INTERFACE", "PLUGIN", "SUPPORTS", "BUILD", "PATH"}, rows); err != nil {
+	if err := show.Table(w, []string{"NETWORK", "CNI", "INTERFACE", "PLUGIN", "SUPPORTS", "BUILD", "PATH", "RUNS"}, rows); err != nil {
 		return err
 	}
 	if list.Fault != "" {
@@ -68,6 +70,18 @@ func printNetworks(w io.Writer, list *berthapi.NetworkList) error {
 		return err
 	}
 	return nil
+}
+
+// runs is how a plugin runs, and why.
+func runs(p *berthapi.NetworkPlugin) string {
+	switch {
+	case p.Why == "":
+		return show.Or("")
+	case p.InProcess:
+		return "in process: " + p.Why
+	default:
+		return "program: " + p.Why
+	}
 }
 
 func newNetCheck() *cobra.Command {

@@ -33,7 +33,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatalf("%q, %v", file, err)
 	}
 	want := []string{
-		"Ensuring the node image", "Creating nodes", "Setting up the nodes", "warning: " + noPolicies, "Starting the control plane", "Joining workers", "Installing add-ons",
+		"Ensuring the node image", "Creating nodes", "Setting up the nodes", "Starting the control plane", "Joining workers", "Installing add-ons",
 		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
 	}
 	if !slices.Equal(*steps, want) {
@@ -59,7 +59,8 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Errorf("%v\n%s", err, kube)
 	}
 
-	if text := f.Files["dev-control-plane:applied"]; !strings.Contains(text, "kind: StorageClass") {
+	text := f.Files["dev-control-plane:applied"]
+	if !strings.Contains(text, "kind: StorageClass") || !strings.Contains(text, "name: berth-net-policy") || !strings.Contains(text, `KUBERNETES_SERVICE_HOST, value: "dev-control-plane"`) {
 		t.Errorf("applied was %q", text)
 	}
 

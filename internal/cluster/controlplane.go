@@ -132,6 +132,7 @@ func (m *createRun) installAddons(ctx context.Context) error {
 	first := m.Cluster.ContainerName(m.firstControlPlane())
 	installer := addons.Installer{
 		Provider: m.Provider, API: m.api, Cluster: m.Cluster, Node: first, Runtime: m.runtimes[first], Endpoint: m.plan.Endpoint,
+		Warn: m.Warn,
 	}
 	if m.registry != nil {
 		installer.Documents = []string{m.registry.HostingConfigMap()}

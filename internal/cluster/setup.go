@@ -32,7 +32,6 @@ func (m *createRun) setUp(ctx context.Context) error {
 	if err := m.warnUnusedPatches(); err != nil {
 		return err
 	}
-	m.warnPolicies()
 	var err error
 	if m.registry, err = m.Registry().Find(ctx); err != nil {
 		return err
@@ -59,16 +58,6 @@ func (m *createRun) warnUnusedPatches() error {
 		m.Warn(text)
 	}
 	return err
-}
-
-// noPolicies is the warning that berth's pod network has no NetworkPolicy.
-const noPolicies = "NetworkPolicy objects have no effect: berth's network of pods does not enforce them; networking.disableDefaultCNI makes room for a network that does"
-
-// warnPolicies warns users before they rely on NetworkPolicy.
-func (m *createRun) warnPolicies() {
-	if m.usesBerthNetwork() && !m.Cluster.Networking.DisableDefaultCNI {
-		m.Warn(noPolicies)
-	}
 }
 
 // others returns all nodes but the first control plane.

@@ -39,40 +39,51 @@ func TestToldOnce(t *testing.T) {
 	}
 }
 
-// TestOnlyNode: service load balancers may send traffic to the only node, as with kind. A warning
-// says that network policies have no effect.
+// TestOnlyNode: service load balancers may send traffic to the only node, as with kind.
 func TestOnlyNode(t *testing.T) {
 	const unlabel = `PATCH dev-control-plane {"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`
+	for text, unlabeled := range map[string]bool{"": true, twoWorkers: false} {
+		f := clustertest.New(t)
+		clusters, _ := clusters(f)
+		if _, err := clusters.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, text)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(f.Changed, unlabel); got != unlabeled {
+			t.Errorf("%q: %q", text, f.Changed)
+		}
+	}
+}
+
+// TestNetworkPolicies: berth's network of pods gets what enforces policies, and no other one does. A
+// warning says so if nodes cannot enforce them, and the cluster is created.
+func TestNetworkPolicies(t *testing.T) {
 	const warning = "warning: NetworkPolicy objects have no effect"
 	for _, c := range []struct {
-		text             string
-		kindest          bool
-		unlabeled, warns bool
+		text, fails     string
+		kindest         bool
+		enforces, warns bool
 	}{
-		{"", false, true, true},
-		{twoWorkers, false, false, true},
-		{"networking: {disableDefaultCNI: true}\n", false, true, false},
-		{"", true, true, false},
+		{text: "", enforces: true},
+		{text: twoWorkers, enforces: true},
+		{text: "networking: {disableDefaultCNI: true}\n"},
+		{text: "", kindest: true},
+		{text: "", fails: "berth net policy --check", warns: true},
 	} {
 		f := clustertest.New(t)
 		if c.kindest {
 			f = kindest(t, "dev-control-plane")
 		}
+		f.FailOn = c.fails
 		clusters, steps := clusters(f)
 		if _, err := clusters.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, c.text)}); err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.Contains(f.Changed, unlabel); got != c.unlabeled {
-			t.Errorf("%q: %q", c.text, f.Changed)
+		if got := strings.Contains(f.Files["dev-control-plane:applied"], "berth-net-policy"); got != c.enforces {
+			t.Errorf("%+v: enforces %v", c, got)
 		}
-		warnings := 0
-		for _, step := range *steps {
-			if strings.HasPrefix(step, warning) && !strings.Contains(step, "\n") {
-				warnings++
-			}
-		}
-		if (warnings == 1) != c.warns || warnings > 1 {
-			t.Errorf("%q, kindest %v: %d warnings in %q", c.text, c.kindest, warnings, *steps)
+		warns := slices.ContainsFunc(*steps, func(step string) bool { return strings.HasPrefix(step, warning) })
+		if warns != c.warns {
+			t.Errorf("%+v: warns %v in %q", c, warns, *steps)
 		}
 	}
 }

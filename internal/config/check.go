@@ -55,6 +55,11 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
 		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
 	}
+	if path := d.Network.ConfTemplate; path != "" && !filepath.IsAbs(path) {
+		report("network.conf_template", "%q: want an absolute path", path)
+	} else if path != "" && d.Network.Mode != "cni" {
+		report("network.conf_template", "%q: is not used, as network.mode is %s", path, d.Network.Mode)
+	}
 	d.checkSubnets(report)
 	d.Stream.check(report)
 	d.Runtime.check(report)

@@ -37,9 +37,14 @@ type Described struct {
 	Plugins   []Plugin
 }
 
-// Plugin is the program of a plugin.
+// Plugin is a plugin of a network in use.
 type Plugin struct {
-	Type, Path string
+	Type string
+	// Path is that of the program, "" for a plugin that runs in process and has none.
+	Path string
+	// InProcess is whether it runs inside berth; Why is the reason, for people.
+	InProcess bool
+	Why       string
 	// Versions of CNI that it supports.
 	Versions []string
 	// Build is the program's Go module with its version, "" if the program does not say.

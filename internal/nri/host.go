@@ -176,9 +176,6 @@ func (h *Host) Hold(ctx context.Context) (active bool, release func(), err error
 	return h.table.active(), block.Unblock, nil
 }
 
-// Active reports whether there is a plugin to report to.
-func (h *Host) Active() bool { return h.table.active() }
-
 // Info describes the plugins, for people.
 func (h *Host) Info() *Info {
 	info := &Info{Socket: h.cfg.Socket, PluginDir: h.cfg.PluginDir, Plugins: h.table.plugins()}

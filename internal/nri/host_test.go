@@ -237,7 +237,7 @@ func TestHoldKeepsPluginsOut(t *testing.T) {
 	if err := p.TryConnect(t, filepath.Join(dir, "nri.sock")); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Events(); len(got) > 0 || h.Active() {
+	if got := p.Events(); len(got) > 0 || h.table.active() {
 		t.Errorf("a plugin is synchronized while a goroutine holds: %v", got)
 	}
 	release()
@@ -435,7 +435,7 @@ func TestStoppedLaunchedPlugin(t *testing.T) {
 	}
 	// NRI's library kills and reaps it in the background.
 	eventually(t, "the plugin has ended", func() bool { return syscall.Kill(pid, 0) != nil })
-	if h.Active() {
+	if h.table.active() {
 		t.Errorf("the plugin is still used: %+v", h.Info())
 	}
 }

@@ -384,6 +384,69 @@ func TestNRIConnectionDuringCreation(t *testing.T) {
 	}
 }
 
+// TestNRIConnectionDuringStart: a plugin that connects while a container starts gets it as one that is created, and
+// then its start; one that connects after the start does not get it.
+func TestNRIConnectionDuringStart(t *testing.T) {
+	b := newNRIBed(t)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustCreate(sandbox, "main", b.Programs.Sleep)
+	hang := b.script.HangAt("before engine.Start", false)
+	failed := make(chan error, 1)
+	go func() { failed <- b.s.StartContainer(t.Context(), id) }()
+	<-hang.Reached
+	p := &nritest.Plugin{Name: "logger"}
+	p.Connect(t, b.socket)
+	hang.Release()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	late := &nritest.Plugin{Name: "late"}
+	late.Connect(t, b.socket)
+	b.clear()
+	if got, want := p.Events()[:2], []string{"Synchronize main:CONTAINER_CREATED,web", "PostStartContainer main"}; !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q first", p.Events(), want)
+	}
+	if got := late.Events(); got[0] != "Synchronize main:CONTAINER_RUNNING,web" || late.Saw("PostStartContainer main") {
+		t.Errorf("events of the late plugin %q", got)
+	}
+}
+
+// TestNRIUpdateDuringSynchronization: an update waits for a plugin that is being synchronized, which has the former
+// limits, and is an event for it.
+func TestNRIUpdateDuringSynchronization(t *testing.T) {
+	b := newNRIBed(t)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	reached, release := make(chan struct{}), make(chan struct{})
+	p := &nritest.Plugin{Name: "logger", OnEvent: func(_ context.Context, event, _ string) error {
+		if event == "Synchronize" {
+			close(reached)
+			<-release
+		}
+		return nil
+	}}
+	if err := p.TryConnect(t, b.socket); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	limits := &runtimeapi.LinuxContainerResources{CpuShares: 512}
+	updates := make(chan error, 2)
+	go func() { updates <- b.s.UpdateSandbox(b.Context(), sandbox, nil, limits) }()
+	go func() { updates <- b.s.UpdateContainer(b.Context(), id, limits) }()
+	close(release)
+	for range 2 {
+		if err := <-updates; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, event := range []string{"UpdatePodSandbox web", "PostUpdatePodSandbox web", "UpdateContainer main", "PostUpdateContainer main"} {
+		if !p.Saw(event) {
+			t.Errorf("the plugin did not get %q: %q", event, p.Events())
+		}
+	}
+	b.clear()
+}
+
 // TestNRIMissedEnd: a plugin does not get the end of a container that ended while no plugin was
 // connected.
 func TestNRIMissedEnd(t *testing.T) {

@@ -84,7 +84,7 @@ func withoutDocker() map[string]string {
 		},
 		supervisors: {
 			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory", "TestProbesOfAHundredContainers",
-			"TestLeak", "TestSessionsLeaveNothing", "TestAStartReadsTheSameHoweverManyPodsRun",
+			"TestLeak", "TestSessionsLeaveNothing", "TestAStartReadsTheSameHoweverManyPodsRun", "TestARestartReadsLittleOfEachPod",
 		},
 		podInit:    {"TestPodInitIsNoWayToTheHost", "TestPodInitServesItsPod"},
 		ownStore:   {"TestPreloadedImages", "TestDaemonStartsWithADamagedImageStore", "TestDaemonServesBeforeItsBacklogIsRemoved"},

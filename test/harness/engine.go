@@ -29,6 +29,9 @@ func engineArgs(t testing.TB, b *Berth, opts Options) []string {
 	}
 }
 
+// Handled reports whether BERTH_HANDLER names what runs the containers of tests.
+func Handled() bool { return os.Getenv("BERTH_HANDLER") != "" }
+
 // defaultHandler returns a configuration in which the OCI runtime or the shim that BERTH_HANDLER names runs all
 // containers, "" without that variable, and for a test that has settings of [runtime] or handlers of its own.
 func defaultHandler(config string) string {

@@ -1304,7 +1304,10 @@ type NetworkPlugin struct {
 	// The Go module and version of the program; empty if it does not say.
 	Build string `protobuf:"bytes,4,opt,name=build,proto3" json:"build,omitempty"`
 	// Why the plugin cannot be used; empty if it can.
-	Fault         string `protobuf:"bytes,5,opt,name=fault,proto3" json:"fault,omitempty"`
+	Fault string `protobuf:"bytes,5,opt,name=fault,proto3" json:"fault,omitempty"`
+	// Whether the plugin runs inside berth, and why it does or does not.
+	InProcess     bool   `protobuf:"varint,6,opt,name=in_process,json=inProcess,proto3" json:"in_process,omitempty"`
+	Why           string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1370,6 +1373,20 @@ func (x *NetworkPlugin) GetBuild() string {
 func (x *NetworkPlugin) GetFault() string {
 	if x != nil {
 		return x.Fault
+	}
+	return ""
+}
+
+func (x *NetworkPlugin) GetInProcess() bool {
+	if x != nil {
+		return x.InProcess
+	}
+	return false
+}
+
+func (x *NetworkPlugin) GetWhy() string {
+	if x != nil {
+		return x.Why
 	}
 	return ""
 }
@@ -1640,13 +1657,16 @@ const file_berth_proto_rawDesc = "" +
 	"\vcni_version\x18\x03 \x01(\tR\n" +
 	"cniVersion\x12\x1c\n" +
 	"\tinterface\x18\x04 \x01(\tR\tinterface\x121\n" +
-	"\aplugins\x18\x05 \x03(\v2\x17.berth.v2.NetworkPluginR\aplugins\"\x7f\n" +
+	"\aplugins\x18\x05 \x03(\v2\x17.berth.v2.NetworkPluginR\aplugins\"\xb0\x01\n" +
 	"\rNetworkPlugin\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1a\n" +
 	"\bversions\x18\x03 \x03(\tR\bversions\x12\x14\n" +
 	"\x05build\x18\x04 \x01(\tR\x05build\x12\x14\n" +
-	"\x05fault\x18\x05 \x01(\tR\x05fault\"4\n" +
+	"\x05fault\x18\x05 \x01(\tR\x05fault\x12\x1d\n" +
+	"\n" +
+	"in_process\x18\x06 \x01(\bR\tinProcess\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"4\n" +
 	"\x14CheckNetworksRequest\x12\x1c\n" +
 	"\tsandboxes\x18\x01 \x03(\tR\tsandboxes\"G\n" +
 	"\x15CheckNetworksResponse\x12.\n" +

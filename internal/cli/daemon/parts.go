@@ -240,6 +240,7 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, current func() *config
 func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func(handler string) string, log *slog.Logger) (*cni.Network, error) {
 	return cni.New(ctx, cni.Config{
 		ConfDir:   cfg.Network.ConfDir,
+		Template:  cfg.Network.ConfTemplate,
 		ConfDirOf: confDirOf,
 		BinDirs:   cfg.Network.BinDirs,
 		RootDir:   filepath.Join(cfg.Root, networkDir, dir),
@@ -252,6 +253,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		Serially:       cfg.Network.Serially,
 		Preference:     cni.Preference(cfg.Network.IPPreference),
 		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
+		ProgramsOnly:   !cfg.Network.InProcess,
 	})
 }
 

@@ -1,5 +1,5 @@
-// Package addons installs the add-ons of a new cluster: the pod network of its nodes' image, the
-// default StorageClass, and a setting of CoreDNS.
+// Package addons installs the add-ons of a new cluster: the pod network of its nodes' image, or what
+// enforces policies in berth's own network, the default StorageClass, and a setting of CoreDNS.
 package addons
 
 import (
@@ -27,6 +27,8 @@ type Installer struct {
 	Endpoint string
 	// Documents are applied with the add-ons.
 	Documents []string
+	// Warn warns the user.
+	Warn func(text string)
 }
 
 // Install installs all add-ons.
@@ -42,7 +44,11 @@ func (i Installer) Install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	documents := append([]string{network, volumes}, i.Documents...)
+	policies, err := i.policies(ctx)
+	if err != nil {
+		return err
+	}
+	documents := append([]string{network, policies, volumes}, i.Documents...)
 	documents = slices.DeleteFunc(documents, func(text string) bool { return text == "" })
 	if len(documents) == 0 {
 		return nil

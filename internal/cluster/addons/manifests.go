@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/berthrun/berth/internal/cluster/netpolicy"
 	"github.com/berthrun/berth/internal/cluster/patch"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/storage"
@@ -48,6 +49,22 @@ func (i Installer) defaultNetwork(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("cannot give the cluster the network of its node image: %w", err)
 	}
 	return text, nil
+}
+
+// policies returns the documents of what enforces network policies in berth's own network; "" where
+// pods have another one. It warns if the nodes cannot enforce them.
+func (i Installer) policies(ctx context.Context) (string, error) {
+	if !i.Runtime.IsBerth() || i.Cluster.Networking.DisableDefaultCNI {
+		return "", nil
+	}
+	if _, err := provider.Output(ctx, i.Provider, i.Node, netpolicy.CheckCommand()...); err != nil {
+		if ctx.Err() != nil {
+			return "", err
+		}
+		i.Warn(fmt.Sprintf("NetworkPolicy objects have no effect in this cluster: %s cannot enforce them (an image of an older berth cannot): %s", i.Node, errs.Message(err)))
+		return "", nil
+	}
+	return netpolicy.Manifest(i.Endpoint)
 }
 
 // defaultStorage returns the documents of the default StorageClass and its provisioner; "" if the

@@ -21,12 +21,20 @@ import (
 // logDrainTimeout bounds how long an exit waits until the container's log is complete.
 const logDrainTimeout = 10 * time.Second
 
+// replayed is how long before its subscription to events a listener still gets them. An engine that
+// unmounts the file system of a container lists it as running meanwhile.
+const replayed = 2 * time.Minute
+
 // Exits delivers the exits that the Docker Engine reports. It subscribes to events first and
 // lists the containers then, so that no exit falls between. The channel is closed when the
 // connection to the engine is lost.
 func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	ctx, cancel := context.WithCancel(ctx)
+	// The engine answers before it has subscribed the client, and it reports the end of a container
+	// before it lists it as exited. With a time, it also sends what happened before.
+	began := time.Now()
 	stream := e.client.Events(ctx, client.EventsListOptions{
+		Since: began.Add(-replayed).Format(time.RFC3339Nano),
 		Filters: make(client.Filters).Add("type", string(events.ContainerEventType)).
 			Add("event", string(events.ActionDie), string(events.ActionStart), string(events.ActionDestroy)),
 	})
@@ -48,7 +56,7 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	e.engineStarted.Store(&started)
 	e.scores.Look(ctx)
 	e.subscribedAt.Store(time.Now().UnixNano())
-	l := &exitListener{engine: e, ctx: ctx, end: cancel, to: make(chan engine.Exit), ends: make(chan end)}
+	l := &exitListener{engine: e, ctx: ctx, end: cancel, began: began, to: make(chan engine.Exit), ends: make(chan end)}
 	if old := e.listener.Swap(l); old != nil {
 		old.end()
 	}
@@ -61,7 +69,9 @@ type exitListener struct {
 	engine *Engine
 	ctx    context.Context //nolint:containedctx // of the subscription
 	end    context.CancelFunc
-	to     chan engine.Exit
+	// began is when the subscription was asked for. Earlier events are replayed ones.
+	began time.Time
+	to    chan engine.Exit
 	// ends has those that the Docker Engine sends no event of, and those that were held back.
 	ends    chan end
 	pending sync.WaitGroup
@@ -148,6 +158,10 @@ func (l *exitListener) event(message *events.Message) {
 	if !ok || obj.removing.Load() {
 		return
 	}
+	if message.TimeNano < l.began.UnixNano() {
+		l.replayedEvent(id, obj, message)
+		return
+	}
 	switch message.Action {
 	case events.ActionDie:
 		die := endings.DieOf(message)
@@ -162,6 +176,29 @@ func (l *exitListener) event(message *events.Message) {
 			l.pending.Go(func() { l.send(endings.Removed(id, nil)) })
 		}
 	}
+}
+
+// replayedEvent delivers the end of a container that the list had as running. Other events are in
+// the list already. The end may be that of an attempt to start a container that runs now.
+func (l *exitListener) replayedEvent(id string, obj object, message *events.Message) {
+	if message.Action != events.ActionDie || obj.starting.UnderWay() || obj.died.Load() {
+		return
+	}
+	die := endings.DieOf(message)
+	l.pending.Go(func() {
+		got, err := l.engine.client.ContainerInspect(l.ctx, obj.engineID, client.ContainerInspectOptions{})
+		switch state := got.Container.State; {
+		case errors.Is(err, errs.NotFound):
+			return // the event of its removal follows
+		case err != nil || state == nil:
+			if l.ctx.Err() == nil {
+				l.engine.log.Error("cannot read how a container has ended", "container", id, "error", err)
+				l.end() // the next subscription reads it again
+			}
+		case stateOf(state.Status) == engine.StateStopped && !obj.died.Swap(true):
+			l.deliver(id, die)
+		}
+	})
 }
 
 // started ends a container that another program has started again: its exit is reported, and a

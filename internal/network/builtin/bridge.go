@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
+	"github.com/berthrun/berth/internal/network/builtin/ruleset"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -294,6 +296,20 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 		return n.fire.Ensure(ctx)
 	}
 	return nil
+}
+
+// watchRuleset repairs the table and the rules in the host's firewall when another program has
+// removed them: "nft flush ruleset" and a reload of firewalld remove those of all programs. It runs
+// on a thread of the host.
+func (n *Network) watchRuleset() (err error) {
+	n.watch, err = ruleset.Open(func(ctx context.Context) (complete bool) {
+		if err := n.host.do(func() error { return n.repair(ctx, false) }); err != nil && n.awaiting() == nil && ctx.Err() == nil {
+			n.log.Warn("cannot repair the built-in network after a change of the host's nftables ruleset", "error", err)
+			return false
+		}
+		return !n.fire.Pending()
+	}, hostfirewall.CheckPause)
+	return err
 }
 
 // macOfBridge is the link address of the bridge. A bridge that berth has not made has its own.

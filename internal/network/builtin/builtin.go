@@ -30,6 +30,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
+	"github.com/berthrun/berth/internal/network/builtin/ruleset"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -112,6 +113,7 @@ type Network struct {
 	table   *table
 	fire    *hostfirewall.Firewall
 	reaper  *reaper
+	watch   *ruleset.Watch
 	calls   network.SandboxCalls
 	ports   hostport.Index
 
@@ -158,6 +160,9 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 		return nil, err
 	}
 	if err := n.host.do(func() error { return n.open(ctx) }); err != nil {
+		return nil, err
+	}
+	if err := n.host.do(n.watchRuleset); err != nil {
 		return nil, err
 	}
 	n.reaper = startReaper(n)
@@ -277,9 +282,10 @@ func (n *Network) Info() map[string]string {
 // the network has made on the host.
 func (n *Network) Close() error {
 	n.reaper.stop()
+	errList := []error{n.watch.Close()}
 	ctx := context.Background()
 	_, err := n.finishReleases(ctx)
-	errList := []error{err}
+	errList = append(errList, err)
 	if len(n.records.IDs()) == 0 {
 		errList = append(errList, n.host.do(func() error { return n.removeAll(ctx) }))
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin"
@@ -118,6 +119,16 @@ func (l *lab) tryRun(netns, program string, args ...string) (string, error) {
 		return err
 	})
 	return string(out), err
+}
+
+// eventually waits until condition holds. state is what the test reports if it never does.
+func (l *lab) eventually(what string, condition func() bool, state func() string) {
+	l.t.Helper()
+	for deadline := time.Now().Add(require.Patience(10 * time.Second)); !condition(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("not in time: %s\n%s", what, state())
+		}
+	}
 }
 
 func (l *lab) sysctl(netns, key, value string) {

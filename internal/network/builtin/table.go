@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -153,7 +152,7 @@ func (t *table) change(add, remove []element) error {
 	for _, e := range remove {
 		delete(t.elements, e)
 	}
-	t.see()
+	t.seeOwn()
 	return nil
 }
 
@@ -188,7 +187,7 @@ func bySet(elements []element) map[string][]nftables.SetElement {
 func (t *table) check() (changed, intact bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now, err := t.generation(); err == nil && now == t.seen {
+	if now, err := t.gen.NftablesGeneration(); err == nil && now == t.seen {
 		return false, true, nil
 	}
 	intact, err = t.intact()
@@ -199,25 +198,18 @@ func (t *table) check() (changed, intact bool, err error) {
 // see records the generation of the ruleset; one that cannot be read is equal to none.
 func (t *table) see() {
 	t.seen = 0
-	if now, err := t.generation(); err == nil {
+	if now, err := t.gen.NftablesGeneration(); err == nil {
 		t.seen = now
 	}
 }
 
-// generation is the number of the host's last change of any nftables rule.
-func (t *table) generation() (uint32, error) {
-	const newGenID = 1 // NFTA_GEN_ID
-	replies, err := t.gen.Do(sysnet.NetlinkRequest{
-		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Payload: make([]byte, 4),
-	})
-	if err != nil {
-		return 0, err
+// seeOwn records the generation after a transaction of ours. If there was another transaction since
+// the last check, that one is still to be checked.
+func (t *table) seeOwn() {
+	before := t.seen
+	if t.see(); t.seen != before+1 {
+		t.seen = 0
 	}
-	value := sysnet.Attribute(replies[0][min(len(replies[0]), 4):], newGenID)
-	if len(value) != 4 {
-		return 0, fmt.Errorf("the kernel sent no generation")
-	}
-	return binary.BigEndian.Uint32(value), nil
 }
 
 // intact compares the table in the kernel with what it should be.

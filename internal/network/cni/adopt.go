@@ -175,7 +175,7 @@ func (n *Network) libOf(rec *record) *libcni.CNIConfig {
 }
 
 func (n *Network) formerCache(rec *record) *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir(n.cfg.BinDirs, rec.Former.CacheDir, &executor{hostNetNS: n.cfg.HostNetNS})
+	return libcni.NewCNIConfigWithCacheDir(n.cfg.BinDirs, rec.Former.CacheDir, n.exec)
 }
 
 // forgetFormer removes what the former runtime's cache has of the sandbox after DEL. libcni has

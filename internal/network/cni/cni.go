@@ -22,6 +22,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/cni/conftemplate"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
 )
@@ -34,6 +35,9 @@ type Config struct {
 	// ConfDirOf returns the directory for pods of a runtime handler, "" for ConfDir. It is called for each pod.
 	// Nil: all have ConfDir.
 	ConfDirOf func(handler string) string
+	// Template is the file of a template for a configuration in ConfDir, "" for none. See package
+	// conftemplate.
+	Template string
 	// BinDirs are searched for plugins in this order.
 	BinDirs []string
 	// RootDir holds the records and, unless CacheDir is set, libcni's cache of
@@ -60,6 +64,8 @@ type Config struct {
 	// AnyHostPorts attaches pods with host ports also where no plugin has the capability
 	// to map them.
 	AnyHostPorts bool
+	// ProgramsOnly runs all plugins as programs, and none in process.
+	ProgramsOnly bool
 	// HostNetNS is the path of the network namespace that plugins are started in,
 	// "" for the process's own.
 	HostNetNS string
@@ -85,8 +91,11 @@ type Network struct {
 	cfg   Config
 	log   *slog.Logger
 	confs *confs
+	// template makes the configuration for the node's pod CIDR, nil where the operator writes it.
+	template *conftemplate.Template
 	// ofHandlers are those of other directories than ConfDir: path to *confs.
 	ofHandlers sync.Map
+	exec       *executor
 	lib        *libcni.CNIConfig
 	records    *store.Dir[record]
 	ranges     *store.Dir[podRanges]
@@ -138,19 +147,31 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		cfg.Log.Warn("moved a damaged record of the network to the quarantine; the resources of its attachment may stay allocated",
 			"file", q.Path, "error", q.Err)
 	}
+	exec := newExecutor(&cfg)
 	n := &Network{
-		cfg: cfg, log: cfg.Log, records: records, ranges: ranges, good: good,
+		exec: exec,
+		cfg:  cfg, log: cfg.Log, records: records, ranges: ranges, good: good,
 		calls: network.NewSandboxCalls(), status: newStatusCache(cfg.StatusGrace, cfg.Log),
-		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{hostNetNS: cfg.HostNetNS}),
+		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, resultKeeper{exec}),
 	}
 	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse}
 	if kept, err := good.Get(nodeID); err == nil {
 		n.confs.restore(kept.Confs)
 	}
+	if err := n.openTemplate(); err != nil {
+		return nil, err
+	}
+	var incomplete []string
 	for _, rec := range records.All() {
 		if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
 			cfg.Log.Error("two attachments have one host port", "error", err)
 		}
+		if rec.Deleting || rec.Result == nil {
+			incomplete = append(incomplete, rec.Attachment.SandboxID)
+		}
+	}
+	if ended := endPlugins(incomplete); ended > 0 {
+		cfg.Log.Warn("killed processes of CNI plugins that an earlier berth had left", "processes", ended)
 	}
 	n.replays = startReplayer(n)
 	return n, nil
@@ -241,7 +262,8 @@ type podRanges struct {
 // nodeID is the id of records of which the node has one.
 const nodeID = "node"
 
-// SetPodCIDR keeps the ranges for plugins that have the ipRanges capability.
+// SetPodCIDR keeps the ranges for plugins that have the ipRanges capability, and for the template
+// of the configuration.
 func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
 	var ranges []netip.Prefix
 	for text := range strings.SplitSeq(cidr, ",") {
@@ -260,7 +282,38 @@ func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
 	if err := keep(n.ranges, func(r *podRanges) { r.Ranges = ranges }); err != nil {
 		return fmt.Errorf("cannot write down the node's pod ranges: %w", err)
 	}
-	return nil
+	return n.applyTemplate()
+}
+
+// openTemplate reads the template of the configuration, if there is one, and applies it to the
+// ranges that the kubelet has sent before.
+func (n *Network) openTemplate() (err error) {
+	if n.cfg.Template == "" || n.cfg.Retired {
+		return nil
+	}
+	if n.template, err = conftemplate.Load(n.cfg.Template); err != nil {
+		return err
+	}
+	return n.applyTemplate()
+}
+
+// applyTemplate writes the configuration for the node's ranges, unless another one is in use: then
+// an operator or a network of the cluster has installed it. Pods that run keep theirs.
+func (n *Network) applyTemplate() error {
+	r, err := n.ranges.Get(nodeID)
+	if n.template == nil || err != nil {
+		return nil // the kubelet has not sent the ranges yet
+	}
+	file := filepath.Join(n.cfg.ConfDir, conftemplate.File)
+	if confs, err := n.confs.current(); err == nil && confs[0].file != file {
+		n.log.Info("the template of the CNI configuration is not applied: another configuration is in use", "template", n.cfg.Template, "configuration", confs[0].file)
+		return nil
+	}
+	changed, err := n.template.Write(n.cfg.ConfDir, conftemplate.ValuesOf(r.Ranges))
+	if changed {
+		n.log.Info("wrote the CNI configuration for the node's pod CIDR", "file", file, "template", n.cfg.Template, "ranges", r.Ranges)
+	}
+	return err
 }
 
 // Close stops the retries of failed DELs, which the next start continues, and the work in the

@@ -2,11 +2,13 @@ package cni
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -79,6 +81,9 @@ func (n *Network) delAll(ctx context.Context, rec *record, rt *libcni.RuntimeCon
 	var faults []error
 	for i, conf := range slices.Backward(rec.confs()) {
 		list, err := libcni.NetworkConfFromBytes(conf)
+		if err == nil {
+			list, err = withPartial(list, rec.Partial[i])
+		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err))
 			continue
@@ -88,6 +93,25 @@ func (n *Network) delAll(ctx context.Context, rec *record, rt *libcni.RuntimeCon
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// withPartial returns the list with the result of an ADD that was not complete, as the result of a
+// complete one is with the plugins of its DEL.
+func withPartial(list *libcni.NetworkConfigList, result json.RawMessage) (*libcni.NetworkConfigList, error) {
+	const since = "0.4.0" // CNI's version of it
+	if takes, err := version.GreaterThanOrEqualTo(list.CNIVersion, since); err != nil || !takes || result == nil {
+		return list, err
+	}
+	own := *list
+	own.Plugins = nil
+	for _, p := range list.Plugins {
+		with, err := libcni.InjectConf(p, map[string]any{"prevResult": result})
+		if err != nil {
+			return nil, err
+		}
+		own.Plugins = append(own.Plugins, with)
+	}
+	return &own, nil
 }
 
 // gcParallel bounds the DELs that run at once after a reboot.

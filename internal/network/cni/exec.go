@@ -6,8 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,14 +21,20 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// executor runs plugins, each in its own process group. It kills the whole group at its
-// deadline, and the group does not outlive the daemon: nothing would undo what a plugin
-// does after DEL.
+// executor runs plugins: some in process (see wayOf), all others as programs, each in its own
+// process group. It kills the whole group at its deadline. A plugin does not outlive the daemon, and
+// endPlugins kills what it has started: nothing would undo what a plugin does after DEL.
 type executor struct {
 	version.PluginDecoder
 	hostNetNS string
+	own       inProcess
+}
+
+func newExecutor(cfg *Config) *executor {
+	return &executor{hostNetNS: cfg.HostNetNS, own: inProcess{off: cfg.ProgramsOnly}}
 }
 
 var _ invoke.Exec = (*executor)(nil)
@@ -38,11 +48,22 @@ const (
 
 // FindInPath finds a plugin.
 func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
-	return invoke.FindInPath(plugin, paths)
+	return e.findInPath(plugin, paths)
 }
 
 // ExecPlugin runs a plugin and returns what it printed.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	how, err := e.wayOf(path, stdin)
+	if err != nil {
+		return nil, err
+	}
+	if how.plugin != nil {
+		return e.runInProcess(ctx, how.plugin, stdin, environ)
+	}
+	return e.execProgram(ctx, path, stdin, environ)
+}
+
+func (e *executor) execProgram(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	for {
 		stdout, stderr, err := e.run(ctx, path, stdin, environ)
 		switch {
@@ -84,6 +105,49 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 		err = run()
 	}
 	return out.Bytes(), errOut.Bytes(), err
+}
+
+// endPlugins kills the processes that plugins of an earlier daemon have left: the kernel ends a plugin
+// with its daemon, but not the plugins that it has started itself, such as IPAM. sandboxes are those
+// whose ADD or DEL was not complete. It returns how many it has killed.
+func endPlugins(sandboxes []string) (ended int) {
+	if len(sandboxes) == 0 {
+		return 0
+	}
+	environs, err := filepath.Glob("/proc/[1-9]*/environ")
+	if err != nil {
+		return 0
+	}
+	for _, file := range environs {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil || !isPluginFor(file, sandboxes) {
+			continue
+		}
+		pidfd, err := sysproc.OpenPidfd(pid)
+		if err != nil {
+			continue // it has ended
+		}
+		// The pid may have become another process's before it was opened.
+		if isPluginFor(file, sandboxes) && sysproc.SignalPidfd(pidfd, syscall.SIGKILL) == nil {
+			ended++
+		}
+		pidfd.Close()
+	}
+	return ended
+}
+
+// isPluginFor reports whether the environment in a file is that of a plugin for one of the sandboxes.
+func isPluginFor(environ string, sandboxes []string) bool {
+	content, err := os.ReadFile(environ)
+	if err != nil || !bytes.Contains(content, []byte("CNI_COMMAND=")) {
+		return false
+	}
+	for variable := range bytes.SplitSeq(content, []byte{0}) {
+		if id, found := bytes.CutPrefix(variable, []byte("CNI_CONTAINERID=")); found {
+			return slices.Contains(sandboxes, string(id))
+		}
+	}
+	return false
 }
 
 // environment removes the variables that are for the daemon alone.

@@ -28,6 +28,9 @@ type record struct {
 	Former *former `json:"former,omitempty"`
 	// Deleting is true once Detach was called: then DEL is retried until it succeeds.
 	Deleting bool `json:"deleting,omitempty"`
+	// Partial has, while ADD is not complete, the result of the last plugin that succeeded in each
+	// network, by its index. DEL gets it: plugins undo what they find in a result only.
+	Partial map[int]json.RawMessage `json:"partial,omitempty"`
 }
 
 // former is how another runtime attached a sandbox. DEL gets what its ADD got.

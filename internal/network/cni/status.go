@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 )
@@ -117,7 +115,7 @@ func (n *Network) askStatus(ctx context.Context, confs []*conf) error {
 	defer cancel()
 	for _, c := range confs {
 		for _, p := range c.list.Plugins {
-			if _, err := invoke.FindInPath(p.Network.Type, n.cfg.BinDirs); err != nil {
+			if _, err := n.exec.FindInPath(p.Network.Type, n.cfg.BinDirs); err != nil {
 				return fmt.Errorf("network %q of %s: %w: %w", c.list.Name, c.file, err, errs.Unavailable)
 			}
 		}

@@ -120,23 +120,44 @@ func (p *Plugins) CreatedContainer(ctx context.Context, rec *record.Container) {
 // start has succeeded or failed, with the record after a success and nil otherwise; it sends
 // PostStartContainer. The exit of the container is reported after that.
 func (p *Plugins) StartContainer(ctx context.Context, rec *record.Container) (started func(*record.Container), err error) {
-	if p.host == nil || !p.knows(rec.ID) {
+	if p.host == nil {
 		return func(*record.Container) {}, nil
 	}
 	unlock, err := p.order.Lock(ctx, rec.ID)
 	if err != nil {
 		return nil, reporting("container", rec.ID, err)
 	}
-	if err := p.host.StartContainer(ctx, p.podOf(rec), p.container(rec)); err != nil {
-		unlock()
-		return nil, err
+	if p.knows(rec.ID) {
+		if err := p.host.StartContainer(ctx, p.podOf(rec), p.container(rec)); err != nil {
+			unlock()
+			return nil, err
+		}
 	}
 	return func(running *record.Container) {
 		defer unlock()
-		if running != nil {
+		if running == nil {
+			return
+		}
+		// A plugin may have connected meanwhile, and know the container as one that is only created.
+		_, release := p.hold(ctx)
+		defer release()
+		if p.startKnown(rec.ID) {
 			p.logged("PostStartContainer", rec.ID, p.host.PostStartContainer(context.WithoutCancel(ctx), p.podOf(running), p.container(running)))
 		}
 	}, nil
+}
+
+// startKnown reports whether the plugins know a container and not that it has started, which they know from now
+// on.
+func (p *Plugins) startKnown(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.containers[id]
+	if known == nil || known.started {
+		return false
+	}
+	known.started = true
+	return true
 }
 
 // ContainerEnded sends StopContainer for a container whose exit is recorded. It does not wait.
@@ -219,10 +240,19 @@ func (p *Plugins) RemoveContainer(ctx context.Context, rec *record.Container, re
 // UpdateContainer sends UpdateContainer with the limits that a request changes, and returns those
 // that plugins make of them. An error is a plugin's.
 func (p *Plugins) UpdateContainer(ctx context.Context, rec *record.Container, change *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, error) {
-	if p.host == nil || !p.host.Active() || !p.knows(rec.ID) {
+	if p.host == nil {
+		return change, nil
+	}
+	active, release, err := p.host.Hold(ctx)
+	if err != nil {
+		return nil, reporting("container", rec.ID, err)
+	}
+	if !active || !p.knows(rec.ID) {
+		release()
 		return change, nil
 	}
 	limits, others, err := p.host.UpdateContainer(ctx, p.podOf(rec), p.container(rec), convert.Resources(change))
+	release()
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +270,12 @@ func (p *Plugins) UpdateContainer(ctx context.Context, rec *record.Container, ch
 
 // UpdatedContainer sends PostUpdateContainer.
 func (p *Plugins) UpdatedContainer(ctx context.Context, rec *record.Container) {
-	if p.host != nil && p.host.Active() && p.knows(rec.ID) {
+	if p.host == nil {
+		return
+	}
+	active, release := p.hold(ctx)
+	defer release()
+	if active && p.knows(rec.ID) {
 		p.logged("PostUpdateContainer", rec.ID, p.host.PostUpdateContainer(context.WithoutCancel(ctx), p.podOf(rec), p.container(rec)))
 	}
 }

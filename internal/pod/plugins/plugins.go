@@ -67,8 +67,9 @@ type knownContainer struct {
 	// creating is the container while it is created: its record is hidden, and its spec not yet
 	// in the engine.
 	creating *api.Container
-	// ended is true once StopContainer was sent.
-	ended bool
+	// started is true once PostStartContainer was sent, or the plugins got the container as one that runs; ended
+	// once StopContainer was sent.
+	started, ended bool
 }
 
 // New returns Plugins. Events wait for Start.
@@ -154,7 +155,7 @@ func (p *Plugins) snapshot() ([]*api.PodSandbox, []*api.Container) {
 			continue
 		}
 		if known == nil {
-			known = &knownContainer{ended: rec.State == record.ContainerExited}
+			known = &knownContainer{started: rec.State == record.ContainerRunning || rec.State == record.ContainerExited, ended: rec.State == record.ContainerExited}
 			p.containers[rec.ID] = known
 		}
 		if rec.State != record.ContainerExited {

@@ -100,7 +100,15 @@ func (p *Plugins) RemoveSandbox(ctx context.Context, id string, remove func() er
 
 // UpdateSandbox sends UpdatePodSandbox with the limits of a request. An error is a plugin's.
 func (p *Plugins) UpdateSandbox(ctx context.Context, rec *record.Sandbox, overhead, limits *runtimeapi.LinuxContainerResources) error {
-	if p.host == nil || !p.host.Active() {
+	if p.host == nil {
+		return nil
+	}
+	active, release, err := p.host.Hold(ctx)
+	if err != nil {
+		return reporting("sandbox", rec.ID, err)
+	}
+	defer release()
+	if !active {
 		return nil
 	}
 	return p.host.UpdatePodSandbox(ctx, p.pod(rec), convert.Resources(overhead), convert.Resources(limits))
@@ -108,7 +116,12 @@ func (p *Plugins) UpdateSandbox(ctx context.Context, rec *record.Sandbox, overhe
 
 // UpdatedSandbox sends PostUpdatePodSandbox.
 func (p *Plugins) UpdatedSandbox(ctx context.Context, rec *record.Sandbox) {
-	if p.host != nil && p.host.Active() {
+	if p.host == nil {
+		return
+	}
+	active, release := p.hold(ctx)
+	defer release()
+	if active {
 		p.logged("PostUpdatePodSandbox", rec.ID, p.host.PostUpdatePodSandbox(context.WithoutCancel(ctx), p.pod(rec)))
 	}
 }

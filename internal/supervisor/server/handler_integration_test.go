@@ -75,6 +75,28 @@ func TestHandler(t *testing.T) {
 	h.wantExit("box", 137)
 }
 
+// TestHandlerExecutesNothing: the kernel does not take the program. The exit says that it never ran, whatever the
+// code of the runtime's init.
+func TestHandlerExecutesNothing(t *testing.T) {
+	h := newHost(t).over(require.Binary(t, "runc")).keep()
+	noise := filepath.Join(h.rootfs, "noise")
+	if err := os.WriteFile(noise, []byte{1, 2, 3, 4}, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.Create(h.ctx(), h.bundle("noise", []string{"/noise"})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.Start(h.ctx(), "noise"); err != nil {
+		t.Fatal(err)
+	}
+	if e := h.exit("noise"); !e.StartFailed || !strings.Contains(e.Message, "log") {
+		t.Errorf("exit %+v", e)
+	}
+	if got := h.lines("noise", "stderr"); len(got) == 0 || !strings.Contains(strings.Join(got, " "), "exec format error") {
+		t.Errorf("the log: %q", got)
+	}
+}
+
 // TestHandlerAcrossCrashes: the supervisor is killed, and then the keeper too.
 func TestHandlerAcrossCrashes(t *testing.T) {
 	h := newHost(t).over(require.Binary(t, "runc")).keep()
@@ -171,6 +193,9 @@ func TestBadHandlers(t *testing.T) {
 		"hangscreate":  {script: in("create", hang), kind: errs.Deadline, text: "create: it took too long"},
 		"failsstart":   {script: in("start", "echo one; echo cannot >&2; exit 5"), creates: true, text: "start: cannot"},
 		"hangsstart":   {script: in("start", hang), creates: true, kind: errs.Deadline, text: "start: it took too long"},
+		"startsnone":   {script: in("start", "exit 0"), creates: true, text: "start: it ended without an error and has not started the container"},
+		"prints":       {script: in("create", "echo soup; echo noise >&2; "+runc+` "$@" || exit; exit 0`), creates: true, starts: true},
+		"hangskill":    {script: in("kill", hang), creates: true, starts: true}, // berth signals processes itself
 		"leavesmount":  {script: in("create", rootDir+`mkdir -p "$f/bad/x"; mount -t tmpfs none "$f/bad/x"; exit 7`), text: "create: exit status 7"},
 		"failsdelete":  {script: in("delete", "exit 6"), creates: true, starts: true},
 		"noprogram":    {script: "", text: "is not an executable file", kind: errs.Unavailable},

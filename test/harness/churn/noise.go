@@ -44,7 +44,7 @@ func expected() []noise {
 		{"kubelet", `"Missing actuated pod level resource record"`, nil, "it has not written down yet what it gave the pod"},
 		{"kubelet", `"Failed to ensure image" err="ImageInspectError"`, berthAway(), "berth is away; the line before says so"},
 		{"kubelet", `"Failed to stop sandbox" podSandboxID`, berthAway(), "berth is away; the line before says so"},
-		{"kubelet", `"PreStop hook failed" err="Get .* connection refused`, kubeletAway(), "a kubelet that was stopped while it stopped a container runs its hook again, and the container has ended"},
+		{"kubelet", `"PreStop hook failed" err="(Get .* connection refused|rpc error: code = FailedPrecondition .* is exited, not running)`, kubeletAway(), "a kubelet that was stopped while it stopped a container runs its hook again, and the container has ended"},
 		{"supervisor", `"the supervisor ended; starting it again"`, []string{supervisorKilled, bothKilled}, "the keeper reports that it was killed"},
 		{"berth", `msg="sandbox is no longer ready" .*its own process ended with code 137"`, kubeletAway(), "a kubelet that starts kills what is in the cgroup of a pod that was deleted by force meanwhile"},
 		{"kubelet", `with CrashLoopBackOff: `, nil, "a container waits for the restart that its scenario ordered"},

@@ -40,9 +40,9 @@ type Firewall struct {
 }
 
 const (
-	// checkPause is the least time between two checks that attachments wait for: other users
+	// CheckPause is the least time between two checks that attachments wait for: other users
 	// of nftables may change their rules all the time, and have thousands.
-	checkPause = 5 * time.Second
+	CheckPause = 5 * time.Second
 	// legacyAge is how long a check of legacy tables holds: they announce no changes.
 	legacyAge = 30 * time.Second
 )
@@ -99,7 +99,15 @@ func (f *Firewall) Due(changed, thorough bool) bool {
 	defer f.mu.Unlock()
 	f.dirty = f.dirty || changed
 	age := time.Since(f.checked)
-	return f.dirty && (thorough || age > checkPause) || thorough && age > legacyAge
+	return f.dirty && (thorough || age > CheckPause) || thorough && age > legacyAge
+}
+
+// Pending reports whether the host's rules have changed since Ensure ran, so that Ensure is due
+// CheckPause after that.
+func (f *Firewall) Pending() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dirty
 }
 
 // report keeps the outcome for Note. errNotNeeded is none.

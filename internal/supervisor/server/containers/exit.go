@@ -88,10 +88,10 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 		exit.ID = c.id
 	}
 	exit.OOMKilled = c.oomKilled(&rec)
-	if rec = c.snapshot(); rec.Stage != record.Running {
+	if rec = c.snapshot(); rec.Stage != record.Running || neverExecuted(runtime, rec.Init) {
 		exit.StartFailed = true
 		if exit.Message == "" {
-			exit.Message = "the init ended before the program was started"
+			exit.Message = "the init ended before the program was executed; the container's log may have the error"
 		}
 	}
 	complete := c.drainLog(&exit)
@@ -110,6 +110,16 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 	}
 	close(c.exited)
 	c.set.opts.Clients.Exited(exit)
+}
+
+// neverExecuted reports whether an init ended before it executed the program, although its start succeeded: the
+// kernel did not take the program. Runtimes have their inits exit with different codes then, runc 1.1 with 1.
+func neverExecuted(runtime runtime, init *record.Process) bool {
+	if !runtime.Local() || init == nil {
+		return false
+	}
+	proc, err := sysproc.ReadProc(init.Pid)
+	return err == nil && proc.Start == init.Start && ociruntime.NeverExecuted(init.Pid)
 }
 
 // oomKilled reports whether the OOM killer has killed a process of the container, by the counter of

@@ -56,7 +56,12 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 		}
 		return err
 	}
-	ociruntime.AwaitReplaced(ctx, s, pid, before)
+	if ociruntime.AwaitReplaced(ctx, s, pid, before) {
+		return nil
+	}
+	if status, err := r.status(ctx, s.ID, st); err == nil && status == specs.StateCreated {
+		return r.fault(stageStart, errors.New("it ended without an error and has not started the container"))
+	}
 	return nil
 }
 

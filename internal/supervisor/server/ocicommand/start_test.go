@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,5 +96,46 @@ esac`)
 	defer pidfd.Close()
 	if err := r.Resume(t.Context(), &ociruntime.Starting{ID: "one", Pidfd: pidfd}); err != nil {
 		t.Errorf("the start of a container that has ended: %v", err)
+	}
+}
+
+// TestStartThatStartsNothing: a program that ends without an error has not always done what it should. The state
+// that it reports counts, where that is one.
+func TestStartThatStartsNothing(t *testing.T) {
+	pidfd, err := sysproc.OpenPidfd(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	for answer, text := range map[string]string{
+		`{"status":"created"}`: "start: it ended without an error and has not started the container",
+		`{"status":"running"}`: "", // the host is slow
+		`soup`:                 "",
+	} {
+		r := programOf(t, "[ $command = state ] && echo '"+answer+"'; exit 0")
+		if err := r.all.files("one").make(&state{Program: r.program}, &specs.Spec{}); err != nil {
+			t.Fatal(err)
+		}
+		err := r.Start(t.Context(), &ociruntime.Starting{ID: "one", Pidfd: pidfd})
+		if text == "" && err != nil || text != "" && !strings.Contains(fmt.Sprint(err), text) {
+			t.Errorf("state %s: %v", answer, err)
+		}
+	}
+}
+
+// TestResumeOfGarbage: a start that nothing is known of is an error, which names program and stage.
+func TestResumeOfGarbage(t *testing.T) {
+	pidfd, err := sysproc.OpenPidfd(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	r := programOf(t, "echo soup")
+	if err := r.all.files("one").make(&state{Program: r.program}, &specs.Spec{}); err != nil {
+		t.Fatal(err)
+	}
+	err = r.Resume(t.Context(), &ociruntime.Starting{ID: "one", Pidfd: pidfd})
+	if want := `state: its answer is not the state of a container: "soup"`; !strings.Contains(fmt.Sprint(err), want) || !strings.Contains(fmt.Sprint(err), r.program.Path) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }

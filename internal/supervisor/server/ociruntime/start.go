@@ -157,18 +157,20 @@ func ExecutableOf(pid int) Executable {
 // replaceTimeout bounds AwaitReplaced.
 const replaceTimeout = 200 * time.Millisecond
 
-// AwaitReplaced returns when the init executes another file than before, or has ended: what started it
-// does not wait for that, and a signal before it may be lost.
-func AwaitReplaced(ctx context.Context, s *Starting, pid int, before Executable) {
+// AwaitReplaced returns true when the init executes another file than before, or has ended: what started it
+// does not wait for that, and a signal before it may be lost. It returns false when that takes too long: the
+// host is slow, or nothing has started the init.
+func AwaitReplaced(ctx context.Context, s *Starting, pid int, before Executable) bool {
 	ctx, stop := context.WithTimeout(ctx, replaceTimeout)
 	defer stop()
 	for ExecutableOf(pid) == before {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-s.Ended:
-			return
+			return true
 		case <-time.After(50 * time.Microsecond):
 		}
 	}
+	return true
 }

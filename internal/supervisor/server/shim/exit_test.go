@@ -3,14 +3,17 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	task "github.com/containerd/containerd/api/runtime/task/v2"
+	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes" //nolint:depguard // what shims answer with
 	"google.golang.org/grpc/status"
@@ -135,4 +138,37 @@ func TestStartThatHangsIsGivenUp(t *testing.T) {
 		t.Errorf("start: %v", err)
 	}
 	<-tasks.ended
+}
+
+// lyingTasks answers a start with a pid, and starts nothing.
+type lyingTasks struct {
+	task.TTRPCTaskService
+	status tasktypes.Status
+}
+
+func (l *lyingTasks) Start(context.Context, *task.StartRequest) (*task.StartResponse, error) {
+	return &task.StartResponse{Pid: uint32(os.Getpid())}, nil
+}
+
+func (l *lyingTasks) State(context.Context, *task.StateRequest) (*task.StateResponse, error) {
+	return &task.StateResponse{ID: "box", Pid: uint32(os.Getpid()), Status: l.status}, nil
+}
+
+// TestStartThatStartsNothing: a shim that answers, and still has the container as created, has not started it.
+func TestStartThatStartsNothing(t *testing.T) {
+	pidfd, err := sysproc.OpenPidfd(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	for status, text := range map[tasktypes.Status]string{
+		tasktypes.Status_CREATED: "start: it has answered, and has not started the container",
+		tasktypes.Status_RUNNING: "", // the host is slow
+	} {
+		r := servedShim(t, &lyingTasks{status: status})
+		err := r.Start(t.Context(), &ociruntime.Starting{ID: "box", Pidfd: pidfd, Hold: func(*os.File) error { return nil }})
+		if text == "" && err != nil || text != "" && !strings.Contains(fmt.Sprint(err), text) {
+			t.Errorf("status %s: %v", status, err)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -50,8 +51,12 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	if started != pid {
 		return r.handler.fault(ctx, stageStart, fmt.Errorf("it has started process %d, and created process %d", started, pid))
 	}
-	if !r.handler.IsSandbox {
-		ociruntime.AwaitReplaced(ctx, s, pid, before)
+	// A sandbox is the same process before and after.
+	if !r.handler.IsSandbox && ociruntime.AwaitReplaced(ctx, s, pid, before) {
+		return nil
+	}
+	if now, err := client.State(ctx, s.ID, ""); err == nil && now.Status == taskapi.Created {
+		return r.handler.fault(ctx, stageStart, errors.New("it has answered, and has not started the container"))
 	}
 	return nil
 }

@@ -1,9 +1,8 @@
 // Package taskapi is a client of containerd's task API, which shims serve over ttrpc, and a server of
 // the events that they send. It has the messages that berth needs.
 //
-// It does not use the API's own module: the start of every container runs the supervisor's program, and
-// the initialization of those packages, with gRPC's, takes 2 ms and some megabytes. Tests compare the
-// messages with those of the module.
+// It does not use the API's own module, for the reasons in docs/dependencies.md. Tests compare the messages
+// with those of the module.
 package taskapi
 
 import (
@@ -29,24 +28,34 @@ type Client struct {
 	conn      net.Conn
 	service   string
 	namespace string
+	// calls are written in their order: a shim refuses a stream whose id is lower than one before.
+	calls chan *call
 	// closed is closed when the connection has ended.
 	closed chan struct{}
 
-	writing sync.Mutex
-
 	mu      sync.Mutex
 	last    uint32
-	waiting map[uint32]chan []byte
-	ended   bool
+	waiting map[uint32]*call
+}
+
+// call is a request that waits to be written, or for its answer.
+type call struct {
+	body   Message
+	answer chan []byte
+	// stream is 0 until the request is being written. The Client's mutex guards it and left.
+	stream uint32
+	// left is true when the caller has given up.
+	left bool
 }
 
 // NewClient returns a client on a connection, which it closes. version is that of the task API, 2 or 3.
 func NewClient(conn net.Conn, version int, namespace string) *Client {
 	c := &Client{
 		conn: conn, service: fmt.Sprintf("containerd.task.v%d.Task", version), namespace: namespace,
-		closed: make(chan struct{}), waiting: make(map[uint32]chan []byte),
+		calls: make(chan *call), closed: make(chan struct{}), waiting: make(map[uint32]*call),
 	}
 	go errs.Protect("connection of a shim", c.receive)
+	go errs.Protect("calls of a shim", c.send)
 	return c
 }
 
@@ -67,9 +76,6 @@ func (c *Client) Abort() {
 func (c *Client) receive() {
 	defer func() {
 		c.conn.Close()
-		c.mu.Lock()
-		c.ended = true
-		c.mu.Unlock()
 		close(c.closed)
 	}()
 	reader := bufio.NewReader(c.conn)
@@ -82,87 +88,96 @@ func (c *Client) receive() {
 			continue
 		}
 		c.mu.Lock()
-		answer := c.waiting[f.stream]
+		asked := c.waiting[f.stream]
 		delete(c.waiting, f.stream)
 		c.mu.Unlock()
-		if answer != nil { // else the caller has left
-			answer <- f.data
+		if asked != nil { // else the caller has left
+			asked.answer <- f.data
 		}
 	}
 }
 
-// call calls a method, and returns the message that answers it. The error is ErrClosed when the connection
-// ends, ctx's when that ends first, and else the shim's, with its kind.
-func (c *Client) call(ctx context.Context, method string, request Message) (Message, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	stream, answer, err := c.register()
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		c.mu.Lock()
-		delete(c.waiting, stream)
-		c.mu.Unlock()
-	}()
-	body := Message{}.Text(1, c.service).Text(2, method).Embed(3, request)
-	if deadline, ok := ctx.Deadline(); ok {
-		body = body.Number(4, uint64(max(time.Until(deadline), time.Millisecond)))
-	}
-	body = body.Embed(5, Message{}.Text(1, namespaceKey).Text(2, c.namespace))
-	if err := c.write(ctx, frame{stream: stream, kind: frameRequest, data: body}); err != nil {
-		return nil, err
-	}
-	select {
-	case data := <-answer:
-		return decodeAnswer(data)
-	case <-c.closed:
-		select { // it may have answered before
-		case data := <-answer:
-			return decodeAnswer(data)
-		default:
+// send writes requests, each as a whole: a caller that gives up leaves its request to it, and the connection to
+// the other callers. A shim that does not read stops it until the connection ends.
+func (c *Client) send() {
+	for {
+		select {
+		case <-c.closed:
+			return
+		case next := <-c.calls:
+			if !c.begin(next) {
+				continue
+			}
+			if err := writeFrame(c.conn, frame{stream: next.stream, kind: frameRequest, data: next.body}); err != nil {
+				c.conn.Close() // which ends receive
+				return
+			}
 		}
-		return nil, ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
 
-func (c *Client) register() (stream uint32, answer chan []byte, err error) {
+// begin gives a request its stream. It returns false when the caller has left.
+func (c *Client) begin(next *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended {
-		return 0, nil, ErrClosed
+	if next.left {
+		return false
 	}
 	if c.last == 0 {
 		c.last = 1 // streams of clients have odd ids
 	} else {
 		c.last += 2
 	}
-	answer = make(chan []byte, 1)
-	c.waiting[c.last] = answer
-	return c.last, answer, nil
+	next.stream = c.last
+	c.waiting[next.stream] = next
+	return true
 }
 
-// write sends a frame. A shim that does not read ends the connection: half a frame would be left.
-func (c *Client) write(ctx context.Context, f frame) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+// leave forgets a request whose caller does not wait any more.
+func (c *Client) leave(asked *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	asked.left = true
+	delete(c.waiting, asked.stream)
+}
+
+// call calls a method, and returns the message that answers it. The error is ErrClosed when the connection
+// ends, ctx's when that ends first, of kind Invalid when the request is longer than ttrpc allows, and else the
+// shim's, with its kind.
+func (c *Client) call(ctx context.Context, method string, request Message) (Message, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetWriteDeadline(time.Now()) })
-	err := writeFrame(c.conn, f)
-	switch {
-	case !stop():
-		c.conn.Close()
-		return ctx.Err()
-	case err != nil:
-		c.conn.Close()
-		return fmt.Errorf("%w: %w", ErrClosed, err)
+	body := Message{}.Text(1, c.service).Text(2, method).Embed(3, request)
+	if deadline, ok := ctx.Deadline(); ok {
+		body = body.Number(4, uint64(max(time.Until(deadline), time.Millisecond)))
 	}
-	return nil
+	body = body.Embed(5, Message{}.Text(1, namespaceKey).Text(2, c.namespace))
+	if len(body) > maxData {
+		return nil, fmt.Errorf("the request has %d bytes, and ttrpc takes %d: %w", len(body), maxData, errs.Invalid)
+	}
+	asked := &call{body: body, answer: make(chan []byte, 1)}
+	select {
+	case c.calls <- asked:
+	case <-c.closed:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case data := <-asked.answer:
+		return decodeAnswer(data)
+	case <-c.closed:
+		select { // it may have answered before
+		case data := <-asked.answer:
+			return decodeAnswer(data)
+		default:
+		}
+		return nil, ErrClosed
+	case <-ctx.Done():
+		c.leave(asked)
+		return nil, ctx.Err()
+	}
 }
 
 // decodeAnswer decodes a Response of ttrpc: a status and a payload.

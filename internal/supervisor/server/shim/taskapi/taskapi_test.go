@@ -1,9 +1,11 @@
 package taskapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/ttrpc"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes" //nolint:depguard // what shims answer with
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -90,7 +93,7 @@ func (s *shim) Pause(ctx context.Context, _ *task.PauseRequest) (*emptypb.Empty,
 	return nil, ctx.Err()
 }
 
-func serve(t *testing.T, s *shim) (*Client, net.Conn) {
+func serve(t *testing.T, s task.TTRPCTaskService) (*Client, net.Conn) {
 	t.Helper()
 	server, err := ttrpc.NewServer()
 	if err != nil {
@@ -226,21 +229,103 @@ func (l *oneConn) Accept() (net.Conn, error) {
 func (l *oneConn) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
 func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }
 
-// A call ends with its context, and with the connection, whatever the shim does.
-func TestEndsOfCalls(t *testing.T) {
-	ours, theirs := net.Pipe() // no one reads
-	c := NewClient(ours, 3, "space")
-	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer stop()
-	if _, err := c.Wait(ctx, "id", ""); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a shim that does not read: %v", err)
-	}
-	<-c.Closed() // half a frame may be on its way
-	if _, err := c.Wait(t.Context(), "id", ""); !errors.Is(err, ErrClosed) {
-		t.Errorf("after that: %v", err)
-	}
-	theirs.Close()
+// endedShim says that all processes have ended.
+type endedShim struct{ task.TTRPCTaskService }
 
+func (endedShim) Wait(context.Context, *task.WaitRequest) (*task.WaitResponse, error) {
+	return &task.WaitResponse{}, nil
+}
+
+// TestManyCallsAtOnce: a shim refuses a stream whose id is lower than that of one before, so requests are written
+// in the order of their ids.
+func TestManyCallsAtOnce(t *testing.T) {
+	c, _ := serve(t, endedShim{})
+	var calls errgroup.Group
+	for range 50 {
+		calls.Go(func() error {
+			for range 40 {
+				if _, err := c.Wait(t.Context(), "id", ""); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGiveUpInAWrite: calls to a shim that does not read end with their contexts. The connection and its other
+// calls outlive them: when the shim reads, it gets whole requests, in order.
+func TestGiveUpInAWrite(t *testing.T) {
+	ours, theirs := net.Pipe()
+	c := NewClient(ours, 3, "space")
+	defer c.Close()
+	waits := func(ctx context.Context) chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Wait(ctx, "id", "")
+			done <- err
+		}()
+		return done
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	gone := waits(ctx)
+	half := make([]byte, 3)
+	if _, err := io.ReadFull(theirs, half); err != nil { // the request is being written
+		t.Fatal(err)
+	}
+	later := waits(ctx) // it waits for its turn
+	stays := waits(t.Context())
+	stop()
+	for _, each := range []chan error{gone, later} {
+		if err := <-each; !errors.Is(err, context.Canceled) {
+			t.Errorf("a call that was cancelled: %v", err)
+		}
+	}
+	select {
+	case <-c.Closed():
+		t.Fatal("the connection has ended with a call that was cancelled")
+	case err := <-stays:
+		t.Fatalf("the other call: %v", err)
+	default:
+	}
+	first, err := readFrame(io.MultiReader(bytes.NewReader(half), theirs))
+	if err != nil || first.stream != 1 {
+		t.Fatalf("the request that was cut off: %+v %v", first, err)
+	}
+	second, err := readFrame(theirs)
+	if err != nil || second.stream != 3 {
+		t.Fatalf("the request after it: %+v %v", second, err)
+	}
+	for _, stream := range []uint32{first.stream, second.stream} {
+		if err := writeFrame(theirs, frame{stream: stream, kind: frameResponse, data: Message{}.Embed(2, Message{}.Number(1, 7))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-stays; err != nil {
+		t.Errorf("the other call: %v", err)
+	}
+	if len(c.waiting) != 0 {
+		t.Errorf("%d calls wait", len(c.waiting))
+	}
+}
+
+// TestLongRequest: a request that ttrpc does not allow is refused, and the connection stays.
+func TestLongRequest(t *testing.T) {
+	s := &shim{got: make(chan proto.Message, 1)}
+	c, _ := serve(t, s)
+	if err := c.Update(t.Context(), "id", make([]byte, maxData)); !errors.Is(err, errs.Invalid) {
+		t.Errorf("a request of 4 MiB: %v", err)
+	}
+	if _, err := c.Wait(t.Context(), "id", ""); err != nil {
+		t.Errorf("a call after it: %v", err)
+	}
+}
+
+// A call ends with the connection, whatever the shim does.
+func TestEndsOfCalls(t *testing.T) {
 	for name, answer := range map[string][]byte{
 		"garbage":  []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
 		"too long": {0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 2, 0},

@@ -1,0 +1,83 @@
+package nftexpr
+
+import (
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// All of this is for tables of the family ip or ip6. It compares addresses of packets, and none that
+// conntrack has: nft cannot print a rule that looks up such an address in a set.
+
+// MatchReply matches packets of the direction that answers, or of the one that began the connection.
+// A packet without a connection has no direction.
+func MatchReply(reply bool) []expr.Any {
+	direction := []byte{0} // IP_CT_DIR_ORIGINAL
+	if reply {
+		direction = []byte{1} // IP_CT_DIR_REPLY
+	}
+	return []expr.Any{&expr.Ct{Register: reg, Key: expr.CtKeyDIRECTION}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: direction}}
+}
+
+// MatchInvalid matches packets that belong to no connection and cannot begin one.
+func MatchInvalid() []expr.Any { return matchConntrack(expr.CtKeySTATE, expr.CtStateBitINVALID) }
+
+// MatchErrors matches ICMP errors about a connection.
+func MatchErrors(v4 bool) []expr.Any {
+	proto := byte(unix.IPPROTO_ICMPV6)
+	if v4 {
+		proto = unix.IPPROTO_ICMP
+	}
+	return append(matchProto(proto), matchConntrack(expr.CtKeySTATE, expr.CtStateBitRELATED)...)
+}
+
+// MatchFromHost matches packets whose source is an address of this host.
+func MatchFromHost() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: reg, FlagSADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+	}
+}
+
+// DispatchAddr follows the verdict that a map has for an address of the packet.
+func DispatchAddr(side Side, v4 bool, verdicts string) []expr.Any {
+	return []expr.Any{loadAddr(side, v4, reg), &expr.Lookup{SourceRegister: reg, SetName: verdicts, IsDestRegSet: true}}
+}
+
+// MatchAddrInSet matches packets with an address in a set of addresses, or of ranges of them.
+func MatchAddrInSet(side Side, v4 bool, set string) []expr.Any {
+	return []expr.Any{loadAddr(side, v4, reg), &expr.Lookup{SourceRegister: reg, SetName: set}}
+}
+
+// MatchAddrsInSet matches packets whose source . destination is in a set.
+func MatchAddrsInSet(v4 bool, set string) []expr.Any {
+	words := uint32(4) // an address in 32-bit registers
+	if v4 {
+		words = 1
+	}
+	return []expr.Any{loadAddr(Source, v4, reg32), loadAddr(Destination, v4, reg32+words), &expr.Lookup{SourceRegister: reg32, SetName: set}}
+}
+
+func matchProto(proto byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{proto}},
+	}
+}
+
+// MatchPorts matches packets of a protocol with a port of a range on one side.
+func MatchPorts(side Side, proto byte, first, last uint16) []expr.Any {
+	match := matchProto(proto)
+	if first == 0 && last == 65535 {
+		return match
+	}
+	load := &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 2}
+	if side == Destination {
+		load.Offset = 2
+	}
+	low, high := []byte{byte(first >> 8), byte(first)}, []byte{byte(last >> 8), byte(last)}
+	if first == last {
+		return append(match, load, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: low})
+	}
+	return append(match, load, &expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: low}, &expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: high})
+}

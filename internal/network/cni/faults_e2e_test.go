@@ -1,0 +1,9 @@
+//go:build integration && e2e
+
+package cni_test
+
+import "testing"
+
+// TestFaultMatrix: each plugin of a chain has each fault at ADD and at DEL, and each way to go on
+// follows: 648 cases.
+func TestFaultMatrix(t *testing.T) { testFaults(t, faultMatrix()) }

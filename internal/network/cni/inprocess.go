@@ -1,0 +1,214 @@
+package cni
+
+import (
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network/cni/plugin"
+	"github.com/berthrun/berth/internal/network/cni/plugin/all"
+)
+
+// referenceModule is the Go module of the plugins that berth has in process.
+const referenceModule = "github.com/containernetworking/plugins"
+
+// covered are the versions of the module whose plugins the differential suite compares with
+// those in process.
+func covered() []string { return []string{"v1.9.0", "v1.9.1"} }
+
+// way is how a plugin runs.
+type way struct {
+	// plugin runs in process; nil for a program.
+	plugin *plugin.Plugin
+	// why is for people.
+	why string
+}
+
+// inProcess runs plugins in process and remembers what it has seen of their programs.
+type inProcess struct {
+	off bool // network.inprocess = false
+
+	mu      sync.Mutex
+	builds  map[string]build         // by path
+	running map[string]chan struct{} // calls, also those that their caller has given up; closed at the end
+}
+
+// ownProgram is the package of the program that has berth's plugins.
+const ownProgram = "github.com/berthrun/berth/cmd/berth-cni"
+
+// build is what a program's file says of its build.
+type build struct {
+	size    int64
+	changed time.Time
+	version string // MODULE@VERSION, or ownProgram, or "" for unknown
+}
+
+// findInPath finds a plugin: its program, or the path where there would be one if it runs in process without one.
+func (e *executor) findInPath(name string, paths []string) (string, error) {
+	path, err := invoke.FindInPath(name, paths)
+	if err != nil && !e.own.off && len(paths) > 0 && all.ByType(name) != nil {
+		return filepath.Join(paths[0], name), nil
+	}
+	return path, err
+}
+
+// wayOf decides how the plugin at path runs with a configuration. The error is that it cannot run.
+func (e *executor) wayOf(path string, config []byte) (way, error) {
+	name := filepath.Base(path)
+	p := all.ByType(name)
+	switch {
+	case p == nil:
+		return way{why: "berth has no such plugin"}, nil
+	case e.own.off:
+		return way{why: "network.inprocess is false"}, nil
+	}
+	info, err := os.Stat(path)
+	absent := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !absent {
+		return way{}, fmt.Errorf("cannot look at the CNI plugin %s: %w", path, err)
+	}
+	why := "there is no program " + path
+	if !absent {
+		version := e.own.buildOf(path, info)
+		if !isCovered(version) {
+			return way{why: fmt.Sprintf("its program is %s, and not %s %s", orUnknown(version), referenceModule, strings.Join(covered(), " or "))}, nil
+		}
+		why = "its program is " + version
+	}
+	cannot := p.Cannot(config)
+	switch {
+	case cannot == "":
+		return way{plugin: p, why: why}, nil
+	case absent:
+		return way{}, fmt.Errorf("the CNI plugin %s in berth %s, and there is no program %s that may do it; "+
+			"change the configuration or install the program: %w", name, cannot, path, errs.Unsupported)
+	default:
+		return way{why: "berth's own " + cannot}, nil
+	}
+}
+
+func isCovered(version string) bool {
+	return version == ownProgram || slices.ContainsFunc(covered(), func(v string) bool { return version == referenceModule+"@"+v })
+}
+
+func orUnknown(version string) string {
+	if version == "" {
+		return "of an unknown build"
+	}
+	return version
+}
+
+// buildOf returns the module and version of a program, "" if it does not say: not every plugin is a Go program, and
+// distributions build without a version.
+func (o *inProcess) buildOf(path string, info fs.FileInfo) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if known, ok := o.builds[path]; ok && known.size == info.Size() && known.changed.Equal(info.ModTime()) {
+		return known.version
+	}
+	b := build{size: info.Size(), changed: info.ModTime()}
+	read, err := buildinfo.ReadFile(path)
+	switch {
+	case err != nil:
+	case read.Path == ownProgram:
+		b.version = ownProgram
+	case read.Main.Version != "" && read.Main.Version != "(devel)":
+		b.version = read.Main.Path + "@" + read.Main.Version
+	}
+	if o.builds == nil {
+		o.builds = map[string]build{}
+	}
+	o.builds[path] = b
+	return b.version
+}
+
+// run makes a call in process. At the caller's deadline the call itself goes on: a system call
+// cannot be ended. So the next call of the plugin for the same attachment waits for it, and DEL
+// undoes all that ADD has done.
+func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []byte, environ []string) ([]byte, error) {
+	end, err := e.own.begin(ctx, attachmentOf(p.Type, environ))
+	if err != nil {
+		return nil, fmt.Errorf("an earlier call of the CNI plugin %s for this pod, which has passed its deadline, still runs: %w", p.Type, err)
+	}
+	type outcome struct {
+		out []byte
+		err error
+	}
+	ended := make(chan outcome, 1)
+	var stage atomic.Value
+	stage.Store("start")
+	go func() {
+		defer end()
+		out, err := p.Run(ctx, plugin.Environment{
+			HostNetNS: e.hostNetNS, Exec: e, Env: environment(environ), Stage: func(name string) { stage.Store(name) },
+		}, config)
+		ended <- outcome{out, err}
+	}()
+	select {
+	case o := <-ended:
+		return o.out, o.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the CNI plugin %s in berth does not end (stage %q): %w", p.Type, stage.Load(), ctx.Err())
+	}
+}
+
+// begin waits until no other call has the key. An empty key is for calls that need not wait.
+func (o *inProcess) begin(ctx context.Context, key string) (end func(), err error) {
+	if key == "" {
+		return func() {}, nil
+	}
+	own := make(chan struct{})
+	for {
+		o.mu.Lock()
+		other := o.running[key]
+		if other == nil {
+			if o.running == nil {
+				o.running = map[string]chan struct{}{}
+			}
+			o.running[key] = own
+			o.mu.Unlock()
+			break
+		}
+		o.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.running, key)
+		close(own)
+	}, nil
+}
+
+// attachmentOf names the attachment that a call is for, with the plugin; "" for none.
+func attachmentOf(plugin string, environ []string) string {
+	var container, link string
+	for _, v := range environ {
+		if value, ok := strings.CutPrefix(v, "CNI_CONTAINERID="); ok {
+			container = value
+		}
+		if value, ok := strings.CutPrefix(v, "CNI_IFNAME="); ok {
+			link = value
+		}
+	}
+	if container == "" {
+		return ""
+	}
+	return plugin + " " + container + " " + link
+}

@@ -1,0 +1,291 @@
+// Package firewall is the CNI plugin firewall with its backend iptables: the host forwards what
+// pods send, and what belongs to it. The backend firewalld is for the reference's program.
+package firewall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/plugins/pkg/utils"
+	"github.com/coreos/go-iptables/iptables"
+	"github.com/godbus/dbus/v5"
+
+	"github.com/berthrun/berth/internal/network/cni/plugin"
+)
+
+const (
+	table        = "filter"
+	forward      = "FORWARD"
+	ownChain     = "CNI-FORWARD"
+	defaultAdmin = "CNI-ADMIN"
+	// firewalld is its name on the system bus.
+	firewalld  = "org.fedoraproject.FirewallD1"
+	busTimeout = time.Second
+)
+
+// conf is the plugin's configuration.
+type conf struct {
+	types.NetConf
+	Backend       string `json:"backend"`
+	AdminChain    string `json:"iptablesAdminChainName"`
+	IngressPolicy string `json:"ingressPolicy"`
+
+	previous *types100.Result // nil for none
+}
+
+// New returns the plugin.
+func New() *plugin.Plugin {
+	return &plugin.Plugin{
+		Type: "firewall", Versions: version.VersionsStartingFrom("0.4.0"), Add: add, Del: del, Check: check, Other: other,
+		Options: plugin.Options{"backend": nil, "iptablesAdminChainName": nil, "firewalldZone": nil, "ingressPolicy": nil},
+	}
+}
+
+// other reports that the backend is firewalld: by its name, or because it runs and no backend is named.
+func other(config []byte) string {
+	var n struct {
+		Backend string `json:"backend"`
+	}
+	if json.Unmarshal(config, &n) != nil || n.Backend == "iptables" {
+		return ""
+	}
+	if n.Backend == "firewalld" || firewalldRuns() {
+		return `has no backend "firewalld"`
+	}
+	return ""
+}
+
+// firewalldRuns asks the system bus. Without a bus, or one that answers, there is no firewalld.
+func firewalldRuns() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), busTimeout)
+	defer cancel()
+	bus, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	if err != nil {
+		return false
+	}
+	defer bus.Close()
+	var owner string
+	return bus.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, firewalld).Store(&owner) == nil
+}
+
+func load(c *plugin.Call) (*conf, error) {
+	n := &conf{AdminChain: defaultAdmin}
+	if err := json.Unmarshal(c.Config, n); err != nil {
+		return nil, fmt.Errorf("failed to load netconf: %w", err)
+	}
+	if n.AdminChain == "" {
+		n.AdminChain = defaultAdmin
+	}
+	if n.RawPrevResult == nil {
+		return n, nil
+	}
+	if err := version.ParsePrevResult(&n.NetConf); err != nil {
+		return nil, fmt.Errorf("could not parse prevResult: %w", err)
+	}
+	var err error
+	if n.previous, err = types100.NewResultFromResult(n.PrevResult); err != nil {
+		return nil, fmt.Errorf("could not convert result to current version: %w", err)
+	}
+	return n, nil
+}
+
+// family is the iptables of one family, and the pod's addresses in it.
+type family struct {
+	*iptables.IPTables
+	addresses []string
+}
+
+// families returns both.
+func (n *conf) families() ([]*family, error) {
+	var all []*family
+	for _, protocol := range []iptables.Protocol{iptables.ProtocolIPv4, iptables.ProtocolIPv6} {
+		ipt, err := iptables.NewWithProtocol(protocol)
+		if err != nil {
+			return nil, fmt.Errorf("could not initialize iptables protocol %v: %w", protocol, err)
+		}
+		f := &family{IPTables: ipt}
+		if n.previous != nil {
+			for _, address := range n.previous.IPs {
+				if v6 := address.Address.IP.To4() == nil; v6 == (protocol == iptables.ProtocolIPv6) {
+					f.addresses = append(f.addresses, alone(address.Address.IP))
+				}
+			}
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// alone is an address as a subnet of its own.
+func alone(ip net.IP) string {
+	if ip.To4() == nil {
+		return ip.String() + "/128"
+	}
+	return ip.String() + "/32"
+}
+
+// rules let through what belongs to connections of the pod, and all that it sends.
+func (f *family) rules() [][]string {
+	var all [][]string
+	for _, address := range f.addresses {
+		all = append(all,
+			[]string{"-d", address, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"},
+			[]string{"-s", address, "-j", "ACCEPT"})
+	}
+	return all
+}
+
+func ownJump() []string {
+	return []string{"-m", "comment", "--comment", "CNI firewall plugin rules", "-j", ownChain}
+}
+
+func (n *conf) adminJump() []string {
+	return []string{"-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", n.AdminChain}
+}
+
+// ensureChains makes the chains.
+func (n *conf) ensureChains(f *family) error {
+	for _, name := range []string{ownChain, n.AdminChain} {
+		if err := utils.EnsureChain(f.IPTables, table, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func add(_ context.Context, c *plugin.Call) (types.Result, error) {
+	n, err := load(c)
+	if err != nil {
+		return nil, err
+	}
+	if n.previous == nil {
+		return nil, errors.New("missing prevResult from earlier plugin")
+	}
+	families, err := n.families()
+	if err != nil {
+		return nil, err
+	}
+	c.Stage("rules of the pod's addresses")
+	for _, f := range families {
+		if err := n.addRules(f); err != nil {
+			return nil, err
+		}
+	}
+	c.Stage("ingressPolicy")
+	if err := n.addPolicy(families); err != nil {
+		return nil, err
+	}
+	return n.previous, nil
+}
+
+// addRules adds the rules of the pod's addresses, or none.
+func (n *conf) addRules(f *family) (err error) {
+	rules := f.rules()
+	if len(rules) == 0 {
+		return nil
+	}
+	if err := n.ensureChains(f); err != nil {
+		return err
+	}
+	// The administrator's rules come before those of pods.
+	if err := utils.InsertUnique(f.IPTables, table, forward, true, ownJump()); err != nil {
+		return err
+	}
+	if err := utils.InsertUnique(f.IPTables, table, ownChain, true, n.adminJump()); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.removeRules()
+		}
+	}()
+	for _, rule := range rules {
+		if err := f.AppendUnique(table, ownChain, rule...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeRules removes the rules of the pod's addresses.
+func (f *family) removeRules() {
+	for _, rule := range f.rules() {
+		_ = f.Delete(table, ownChain, rule...) // as the reference: mostly because there is none
+	}
+}
+
+func del(_ context.Context, c *plugin.Call) error {
+	n, err := load(c)
+	if err != nil {
+		return err
+	}
+	families, err := n.families()
+	if err != nil {
+		return err
+	}
+	c.Stage("rules of the pod's addresses")
+	for _, f := range families {
+		f.removeRules()
+	}
+	return n.checkPolicy()
+}
+
+func check(_ context.Context, c *plugin.Call) error {
+	n, err := load(c)
+	if err != nil {
+		return err
+	}
+	if n.previous == nil {
+		return errors.New("missing prevResult from earlier plugin")
+	}
+	families, err := n.families()
+	if err != nil {
+		return err
+	}
+	c.Stage("look at the rules of the pod's addresses")
+	for _, f := range families {
+		if err := n.checkRules(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *conf) checkRules(f *family) error {
+	rules := f.rules()
+	if len(rules) == 0 {
+		return nil
+	}
+	if err := n.ensureChains(f); err != nil {
+		return err
+	}
+	for _, jump := range []struct {
+		from string
+		rule []string
+	}{{forward, ownJump()}, {ownChain, n.adminJump()}} {
+		exists, err := f.Exists(table, jump.from, jump.rule...)
+		if err != nil {
+			return err
+		}
+		if !exists {
+			return fmt.Errorf("expected %v rule %v not found", jump.from, jump.rule)
+		}
+	}
+	for _, rule := range rules {
+		exists, err := f.Exists(table, ownChain, rule...)
+		if err != nil {
+			return err
+		}
+		if !exists {
+			return fmt.Errorf("expected rule %v not found", rule)
+		}
+	}
+	return nil
+}

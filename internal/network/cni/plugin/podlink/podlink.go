@@ -1,0 +1,132 @@
+// Package podlink has what the CNI plugins share that give a pod its link: the veth pair, the
+// delegation to IPAM, and masquerade.
+package podlink
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ip"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
+	"github.com/vishvananda/netlink"
+
+	"github.com/berthrun/berth/internal/network/cni/plugin"
+)
+
+// namesTried is how many names of the host's end are tried.
+const namesTried = 10
+
+// Pair is a veth pair. Host is up and in the host's network namespace.
+type Pair struct {
+	Pod, Host netlink.Link
+}
+
+// Interfaces describes the pair for a result, with the path of the pod's namespace.
+func (p *Pair) Interfaces(sandbox string) (host, pod *types100.Interface) {
+	host = &types100.Interface{Name: p.Host.Attrs().Name, Mac: p.Host.Attrs().HardwareAddr.String()}
+	pod = &types100.Interface{Name: p.Pod.Attrs().Name, Mac: p.Pod.Attrs().HardwareAddr.String(), Sandbox: sandbox}
+	return host, pod
+}
+
+// NewPair makes a veth pair, whose end name is in the namespace pod. The host's end has a random
+// name. An empty mac has the kernel choose.
+func NewPair(c *plugin.Call, pod ns.NetNS, name string, mtu int, mac string) (*Pair, error) {
+	c.Stage("veth pair")
+	pair := &Pair{}
+	var peer string
+	err := c.InNetNS(pod, func() (err error) {
+		peer, pair.Pod, err = addPair(c.Home(), name, mtu, mac)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if pair.Host, err = netlinksafe.LinkByName(peer); err != nil {
+		return nil, fmt.Errorf("failed to lookup %q in %q: %w", peer, c.Home().Name(), err)
+	}
+	if err := netlink.LinkSetUp(pair.Host); err != nil {
+		return nil, fmt.Errorf("failed to set %q up: %w", peer, err)
+	}
+	_, _ = sysctl.Sysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", peer), "0") // a host without IPv6 does not have it
+	return pair, nil
+}
+
+// addPair makes the pair from within the pod's namespace.
+func addPair(host *os.File, name string, mtu int, mac string) (peer string, link netlink.Link, err error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, mtu
+	if mac != "" {
+		if attrs.HardwareAddr, err = net.ParseMAC(mac); err != nil {
+			return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
+		}
+	}
+	for range namesTried {
+		peer = hostName()
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer, PeerNamespace: netlink.NsFd(int(host.Fd()))})
+		if errors.Is(err, os.ErrExist) {
+			if _, own := netlinksafe.LinkByName(name); own == nil {
+				return "", nil, fmt.Errorf("container veth name (%q) peer provided (%q) already exists", name, peer)
+			}
+			continue // the host's name is taken
+		}
+		if err != nil {
+			return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
+		}
+		if link, err = netlinksafe.LinkByName(name); err != nil {
+			return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
+		}
+		return peer, link, nil
+	}
+	return "", nil, errors.New("failed to find a unique veth name")
+}
+
+// hostName is a name for the host's end, in the form that NetworkManager leaves alone.
+func hostName() string {
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // it cannot fail
+	return fmt.Sprintf("veth%x", random)
+}
+
+// Delete removes the pod's link and returns its global addresses. Nothing, without an error, for a
+// link or a namespace that does not exist; gone is for the namespace.
+func Delete(c *plugin.Call) (addresses []*net.IPNet, gone bool, err error) {
+	c.Stage("delete the link")
+	err = c.InPod(func() error {
+		found, err := ip.DelLinkByNameAddr(c.IfName)
+		if errors.Is(err, ip.ErrLinkNotFound) {
+			return nil
+		}
+		addresses = found
+		return err
+	})
+	if plugin.IsGone(err) {
+		return nil, true, nil
+	}
+	return addresses, false, err
+}
+
+// Allocate runs ADD of the IPAM plugin.
+func Allocate(ctx context.Context, c *plugin.Call, ipam string) (*types100.Result, error) {
+	c.Stage("ADD of the IPAM plugin " + ipam)
+	return c.DelegateAdd(ctx, ipam)
+}
+
+// Release runs DEL of the IPAM plugin after an ADD that failed, also past the ADD's deadline.
+func Release(ctx context.Context, c *plugin.Call, ipam string) {
+	_ = c.Delegate(context.WithoutCancel(ctx), "DEL", ipam) // the DEL that follows a failed ADD repeats it
+}
+
+// OwnDNS replaces the DNS settings of a result if the configuration has some.
+func OwnDNS(result *types100.Result, own types.DNS) {
+	if own.Nameservers != nil || own.Search != nil || own.Options != nil || own.Domain != "" {
+		result.DNS = own
+	}
+}

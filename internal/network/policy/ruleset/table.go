@@ -1,0 +1,448 @@
+// Package ruleset holds a model of policies in two tables of nftables, one for each family. Each pod, peer and port is an
+// element of a set or map. A change is one transaction of the kernel: a packet meets the rules from
+// before it or from after it.
+//
+// The tables have no rule for established connections. Each packet is compared with the rules by
+// client, server and port of its connection: a packet that answers by other rules, in which the sides
+// are exchanged. So a connection that a change forbids is cut with the next packet, in both
+// directions, and nothing of it is remembered.
+//
+// Packets of the first direction are compared in the hook postrouting, before their source changes.
+// There packets for services already have the address of a pod, also those that IPVS sends. Packets of
+// answers are compared in the hook forward, where they still have the address of the pod, and already
+// that of the client. Packets between two pods of one bridge get there by the kernel's br_netfilter.
+package ruleset
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
+	"github.com/berthrun/berth/internal/network/policy"
+	"github.com/berthrun/berth/internal/sys/sysnet"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// DefaultName is the name of the tables of a node with one network.
+const DefaultName = "berth-policy"
+
+// The priorities of the base chains: egress is decided first, and both before NAT and IPVS (100).
+const (
+	egressPriority  = 90
+	ingressPriority = 91
+)
+
+// Table is the tables of one network. It is for one goroutine.
+type Table struct {
+	name string
+	// netns is the network namespace; nil is that of the calling thread.
+	netns *os.File
+	// applied is what the kernel has, by family; nil is unknown.
+	applied map[nftables.TableFamily]*contents
+	// generations reads the number of the last change of any rule; nil is a socket that is not open.
+	generations *sysnet.Netlink
+	// seen is that number when the tables were last known to be whole; 0 is unknown.
+	seen uint32
+}
+
+// families are those of the tables.
+func families() []nftables.TableFamily {
+	return []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
+}
+
+// New returns tables of a name, and changes nothing. netns is the network namespace that they are in;
+// nil is the one of this process.
+func New(name string, netns *os.File) *Table { return &Table{name: name, netns: netns} }
+
+// Close releases the table's socket. The rules stay.
+func (t *Table) Close() error {
+	if t.generations == nil {
+		return nil
+	}
+	return t.generations.Close()
+}
+
+func (t *Table) in(family nftables.TableFamily) *nftables.Table {
+	return &nftables.Table{Name: t.name, Family: family}
+}
+
+func (t *Table) open() (*nftables.Conn, error) {
+	options := []nftables.ConnOption{nftables.WithSockOptions(largeBuffers)}
+	if t.netns != nil {
+		options = append(options, nftables.WithNetNSFd(int(t.netns.Fd())))
+	}
+	conn, err := nftables.New(options...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the nftables socket: %w", err)
+	}
+	return conn, nil
+}
+
+// largeBuffers makes room for a whole transaction: it is one message, and the kernel acknowledges each
+// part of it.
+func largeBuffers[C interface {
+	SetReadBuffer(bytes int) error
+	SetWriteBuffer(bytes int) error
+}](c C) error {
+	const size = 32 << 20
+	return errors.Join(c.SetWriteBuffer(size), c.SetReadBuffer(size))
+}
+
+// Apply makes the kernel enforce a model. The first call replaces the tables of an earlier process.
+// When it fails, the kernel enforces what it did before, and the next call replaces the tables.
+func (t *Table) Apply(m *policy.Model) error {
+	conn, err := t.open()
+	if err != nil {
+		return err
+	}
+	next := map[nftables.TableFamily]*contents{}
+	for _, family := range families() {
+		next[family] = contentsOf(m, family == nftables.TableFamilyIPv4)
+		change := transaction{conn: conn, table: t.in(family)}
+		before, whole := t.applied[family], t.applied == nil
+		if whole {
+			change.replaceTable()
+			before = &contents{}
+		}
+		if err := change.queue(before, next[family], whole); err != nil {
+			return fmt.Errorf("cannot write the nftables tables %s: %w", t.name, err)
+		}
+	}
+	t.applied = nil
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("cannot write the nftables tables %s: %w", t.name, explain(err))
+	}
+	// The next check compares: another program may have changed something right after the transaction.
+	t.applied, t.seen = next, 0
+	return nil
+}
+
+// Probe returns an error of kind errs.Unsupported if the kernel cannot hold rules of all kinds. It
+// leaves nothing behind.
+func (t *Table) Probe() error {
+	conn, err := t.open()
+	if err != nil {
+		return err
+	}
+	for _, family := range families() {
+		table := &nftables.Table{Name: t.name + "-probe", Family: family}
+		first, last := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9")
+		if family == nftables.TableFamilyIPv6 {
+			first, last = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::9")
+		}
+		m := &policy.Model{Grants: map[string]*policy.Grant{"probe": {Name: "probe", Rules: []policy.Rule{{
+			Blocks: []policy.Range{{First: first, Last: last}}, Ports: []policy.PortRange{{Proto: unix.IPPROTO_TCP, First: 1, Last: 2}},
+		}}}}}
+		m.Isolated[policy.Ingress] = map[netip.Addr][]string{first: {"probe"}}
+		change := transaction{conn: conn, table: table}
+		change.replaceTable()
+		if err := change.queue(&contents{}, contentsOf(m, family == nftables.TableFamilyIPv4), true); err != nil {
+			return err
+		}
+		conn.DelTable(table)
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("the kernel does not take the nftables rules of network policies: %w: %w", errs.Unsupported, explain(err))
+	}
+	return nil
+}
+
+// explain says what a kernel lacks.
+func explain(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w; it needs CAP_NET_ADMIN: %w", err, errs.Unsupported)
+	}
+	return err
+}
+
+// Intact reports whether the kernel still has what Apply has written. Another program may have
+// removed it (nft flush ruleset). If not, the next Apply replaces the tables. It compares only when
+// some rule of the host has changed.
+func (t *Table) Intact() (bool, error) {
+	if t.applied == nil {
+		return false, nil
+	}
+	now, err := t.generation()
+	if err != nil {
+		return false, err
+	}
+	if now == t.seen {
+		return true, nil
+	}
+	conn, err := t.open()
+	if err != nil {
+		return false, err
+	}
+	for _, family := range families() {
+		if whole, err := t.intactIn(conn, family); !whole || err != nil {
+			t.applied = nil
+			return false, err
+		}
+	}
+	t.seen = now
+	return true, nil
+}
+
+func (t *Table) generation() (uint32, error) {
+	if t.generations == nil {
+		open := func() (err error) {
+			t.generations, err = sysnet.OpenNetlink(unix.NETLINK_NETFILTER)
+			return err
+		}
+		inside := open
+		if t.netns != nil {
+			inside = func() error { return sysns.InNetNSFile(t.netns, open) }
+		}
+		if err := inside(); err != nil {
+			return 0, fmt.Errorf("cannot open the nftables socket: %w", err)
+		}
+	}
+	now, err := t.generations.NftablesGeneration()
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the generation of the nftables rules: %w", err)
+	}
+	return now, nil
+}
+
+func (t *Table) intactIn(conn *nftables.Conn, family nftables.TableFamily) (bool, error) {
+	tables, err := conn.ListTablesOfFamily(family)
+	if err != nil {
+		return false, fmt.Errorf("cannot list nftables tables: %w", err)
+	}
+	table := t.in(family)
+	if !slices.ContainsFunc(tables, func(o *nftables.Table) bool { return o.Name == table.Name }) {
+		return false, nil
+	}
+	rules := map[string]int{}
+	for _, b := range baseChains() {
+		rules[b.name()] = len(b.rules(family == nftables.TableFamilyIPv4))
+	}
+	for name, chain := range t.applied[family].chains {
+		rules[name] = len(chain)
+	}
+	for name, want := range rules {
+		have, err := conn.GetRules(table, &nftables.Chain{Name: name, Table: table})
+		if err != nil || len(have) != want {
+			return false, nil // a chain that is gone
+		}
+	}
+	for name, s := range t.applied[family].sets {
+		described, err := s.describe(table, name)
+		if err != nil {
+			return false, err
+		}
+		have, err := conn.GetSetElements(described)
+		if err != nil || len(have) != s.size() {
+			return false, nil // a set that is gone
+		}
+	}
+	return true, nil
+}
+
+// size is the number of elements that the kernel has for the set.
+func (s *set) size() int {
+	n := 0
+	for key, value := range s.elements {
+		n += len(s.element(key, value))
+	}
+	return n
+}
+
+// Remove removes the tables, and with it all isolation.
+func (t *Table) Remove() error {
+	conn, err := t.open()
+	if err != nil {
+		return err
+	}
+	for _, family := range families() {
+		conn.AddTable(t.in(family)) // so that there is one to delete
+		conn.DelTable(t.in(family))
+	}
+	t.applied = nil
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("cannot remove the nftables tables %s: %w", t.name, explain(err))
+	}
+	return nil
+}
+
+// transaction queues one change of one table.
+type transaction struct {
+	conn  *nftables.Conn
+	table *nftables.Table
+}
+
+func (x transaction) replaceTable() {
+	x.conn.AddTable(x.table) // so that there is one to delete
+	x.conn.DelTable(x.table)
+	x.conn.AddTable(x.table)
+}
+
+// queue queues the steps from one content to another: what is new, then what changes, then what
+// nothing uses any more.
+func (x transaction) queue(before, after *contents, whole bool) error {
+	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
+		if before.sets[name] != nil {
+			continue
+		}
+		described, err := after.sets[name].describe(x.table, name)
+		if err != nil {
+			return err
+		}
+		if err := x.conn.AddSet(described, nil); err != nil {
+			return err
+		}
+	}
+	var added []string
+	for _, name := range slices.SortedFunc(maps.Keys(after.chains), classesLast) {
+		if _, there := before.chains[name]; !there {
+			added = append(added, name)
+			x.conn.AddChain(&nftables.Chain{Name: name, Table: x.table})
+		}
+	}
+	for _, name := range added {
+		for _, rule := range after.chains[name] {
+			x.conn.AddRule(&nftables.Rule{Table: x.table, Chain: &nftables.Chain{Name: name, Table: x.table}, Exprs: rule})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
+		if err := x.elements(name, before.sets[name], after.sets[name]); err != nil {
+			return err
+		}
+	}
+	if whole {
+		x.addBaseChains()
+	}
+	return x.cleanUp(before, after)
+}
+
+// classesLast sorts the chains that others jump to before those that jump.
+func classesLast(a, b string) int {
+	if aClass, bClass := strings.Contains(a, classPart), strings.Contains(b, classPart); aClass != bClass {
+		if aClass {
+			return 1
+		}
+		return -1
+	}
+	return strings.Compare(a, b)
+}
+
+// elements queues the difference between two contents of a set; before is nil for a new one.
+func (x transaction) elements(name string, before, after *set) error {
+	described, err := after.describe(x.table, name)
+	if err != nil {
+		return err
+	}
+	var remove, add []nftables.SetElement
+	if before == nil {
+		before = &set{}
+	}
+	for key, value := range before.elements {
+		if now, stays := after.elements[key]; !stays || now != value {
+			remove = append(remove, nftables.SetElement{Key: []byte(key)})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(after.elements)) {
+		value := after.elements[key]
+		if old, was := before.elements[key]; !was || old != value {
+			add = append(add, after.element(key, value)...)
+		}
+	}
+	if err := inParts(remove, func(part []nftables.SetElement) error { return x.conn.SetDeleteElements(described, part) }); err != nil {
+		return err
+	}
+	return inParts(add, func(part []nftables.SetElement) error { return x.conn.SetAddElements(described, part) })
+}
+
+// inParts calls do with some elements at a time: an attribute of netlink ends at 64 KiB.
+func inParts(all []nftables.SetElement, do func([]nftables.SetElement) error) error {
+	for part := range slices.Chunk(all, 100) {
+		if err := do(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// baseChain is a chain of a hook. A connection has to pass those of both directions.
+type baseChain struct {
+	direction policy.Direction
+	way       way
+	priority  nftables.ChainPriority
+}
+
+func baseChains() []baseChain {
+	var all []baseChain
+	for _, w := range ways() {
+		all = append(all, baseChain{policy.Egress, w, egressPriority}, baseChain{policy.Ingress, w, ingressPriority})
+	}
+	return all
+}
+
+func (b baseChain) name() string { return b.way.name(b.direction.String()) }
+
+func (b baseChain) hook() *nftables.ChainHook {
+	if b.way.reply {
+		return nftables.ChainHookForward
+	}
+	return nftables.ChainHookPostrouting
+}
+
+func (b baseChain) rules(v4 bool) [][]expr.Any {
+	dispatch := nftexpr.DispatchAddr(b.way.isolated(b.direction), v4, b.name())
+	rules := [][]expr.Any{
+		join(nftexpr.MatchErrors(v4), nftexpr.Accept()),
+		join(nftexpr.MatchReply(b.way.reply), dispatch),
+	}
+	if !b.way.reply {
+		// Neighbour discovery has no connection either, but is not invalid.
+		rules = append(rules, join(nftexpr.MatchInvalid(), dispatch))
+	}
+	return rules
+}
+
+func (x transaction) addBaseChains() {
+	for _, b := range baseChains() {
+		chain := x.conn.AddChain(&nftables.Chain{Name: b.name(), Table: x.table, Type: nftables.ChainTypeFilter, Hooknum: b.hook(), Priority: &b.priority})
+		for _, rule := range b.rules(x.table.Family == nftables.TableFamilyIPv4) {
+			x.conn.AddRule(&nftables.Rule{Table: x.table, Chain: chain, Exprs: rule})
+		}
+	}
+}
+
+// cleanUp queues the removal of what the new content does not have: chains that jump before those
+// that they jump to, and these before the sets that they use.
+func (x transaction) cleanUp(before, after *contents) error {
+	var gone []*nftables.Chain
+	for name := range before.chains {
+		if _, stays := after.chains[name]; !stays {
+			gone = append(gone, &nftables.Chain{Name: name, Table: x.table})
+		}
+	}
+	for _, chain := range gone {
+		x.conn.FlushChain(chain)
+	}
+	for _, chain := range gone {
+		x.conn.DelChain(chain)
+	}
+	for name, s := range before.sets {
+		if after.sets[name] != nil {
+			continue
+		}
+		described, err := s.describe(x.table, name)
+		if err != nil {
+			return err
+		}
+		x.conn.DelSet(described)
+	}
+	return nil
+}
