@@ -29,16 +29,22 @@ type File struct {
 	CDISpecDirs []string
 	// RegistryDirs are directories of hosts.toml files, in place of the default ones.
 	RegistryDirs []string
-	// Handlers are OCI runtimes. DefaultHandler is the name of one of them, "" for berth itself.
+	// Handlers are those beside berth itself. DefaultHandler is the name of one of them, "" for berth itself.
 	Handlers       []Handler
 	DefaultHandler string
 }
 
-// Handler is a runtime handler: an OCI runtime's program.
+// Handler is a runtime handler: an OCI runtime's program, or a shim of containerd.
 type Handler struct {
 	Name string
-	// Path is that of the program, Root the directory of its state, "" for the default.
+	// Kind is oci or shim.
+	Kind string
+	// Path is that of the program, or a shim's type. Root is the directory of its state, "" for the default.
 	Path, Root string
+	// Sandbox is runtime when the shim's runtime makes the sandbox, "" when berth does.
+	Sandbox string
+	// Options are those of a shim, "Name=value".
+	Options []string
 	// PodAnnotations are patterns of annotations that reach the runtime, nil for those of all pods.
 	PodAnnotations []string
 	// PrivilegedWithoutHostDevices denies privileged containers the host's devices.
@@ -46,8 +52,10 @@ type Handler struct {
 }
 
 func (h Handler) table() map[string]any {
-	table := map[string]any{"kind": "oci", "path": h.Path}
+	table := map[string]any{"kind": h.Kind, "path": h.Path}
 	setText(table, "root", h.Root)
+	setText(table, "sandbox", h.Sandbox)
+	setList(table, "options", h.Options)
 	if len(h.PodAnnotations) > 0 {
 		table["pod_annotations"] = h.PodAnnotations
 	}

@@ -15,8 +15,8 @@ func TestText(t *testing.T) {
 		"no CDI":  {File{CDISpecDirs: []string{}}, "[runtime]\ncdi_spec_dirs = []\n"},
 		"handlers": {
 			File{DefaultHandler: "b", Handlers: []Handler{
-				{Name: "b", Path: "/b"},
-				{Name: "a", Path: "/a", Root: "/run/a", PodAnnotations: []string{"x.*"}, PrivilegedWithoutHostDevices: true},
+				{Name: "b", Kind: "oci", Path: "/b"},
+				{Name: "a", Kind: "oci", Path: "/a", Root: "/run/a", PodAnnotations: []string{"x.*"}, PrivilegedWithoutHostDevices: true},
 			}},
 			`[handlers]
 [handlers.a]

@@ -21,6 +21,8 @@ type Handler struct {
 	Options []string `toml:"options" help:"Options of the shim, each Name=value (kind shim), with containerd's names: BinaryName and others of containerd-shim-runc-v2; TypeUrl, ConfigPath, ConfigBody of other shims."`
 	Root    string   `toml:"root" help:"Directory in which the program, or the OCI runtime of a shim, keeps the state of its containers (kinds oci and shim). No other use of the program may share it. Empty: handlers/NAME in the directory state."`
 
+	Sandbox string `toml:"sandbox" help:"What makes the sandbox of a pod (kind shim). runtime is the shim's runtime, which is the sandbox itself (gVisor, Kata Containers): then a pod has a root container of berth's. Empty: berth, from namespaces and a cgroup of the host."`
+
 	PrivilegedNoDevices   *bool    `toml:"privileged_without_host_devices" help:"As in [runtime], for pods of the handler."`
 	PrivilegedAllowDevice *bool    `toml:"privileged_without_host_devices_all_devices_allowed" help:"As in [runtime], for pods of the handler."`
 	PodAnnotations        []string `toml:"pod_annotations" help:"As in [runtime], for pods of the handler."`
@@ -31,6 +33,9 @@ type Handler struct {
 	CNIConfDir            string   `toml:"cni_conf_dir" help:"Directory of CNI configurations for pods of the handler (network.mode cni). Empty: network.conf_dir, which alone decides whether the node's network is ready."`
 	CgroupWritable        bool     `toml:"cgroup_writable" help:"Unprivileged containers may write their own cgroups below /sys/fs/cgroup. Only on hosts with cgroup v2 alone; elsewhere pods of the handler fail."`
 }
+
+// SandboxRuntime is the value of Handler.Sandbox by which the runtime makes the sandbox.
+const SandboxRuntime = "runtime"
 
 // handlersKey is the key of the table of handlers.
 const handlersKey = "handlers"
@@ -103,12 +108,15 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 			if len(h.Options) > 0 {
 				report(key+".options", "kind oci has no options; its arguments are args")
 			}
+			if h.Sandbox != "" {
+				report(key+".sandbox", "kind oci has none: a runtime that is the sandbox itself needs its shim (kind shim)")
+			}
 			checkRoot(key, &h, report)
 		case "shim":
 			checkShim(key, &h, report)
 			checkRoot(key, &h, report)
 		default:
-			for _, field := range fields[1:5] {
+			for _, field := range fields[1:6] {
 				if !field.value.IsZero() {
 					report(field.Key, "kind %s has no program", h.Kind)
 				}
@@ -149,6 +157,9 @@ func checkShim(key string, h *Handler, report func(key, format string, args ...a
 	}
 	if len(h.Args) > 0 {
 		report(key+".args", "kind shim has no arguments; its options are options")
+	}
+	if h.Sandbox != "" && h.Sandbox != SandboxRuntime {
+		report(key+".sandbox", "%q: want %q, or nothing", h.Sandbox, SandboxRuntime)
 	}
 	if problem := shimoptions.Of(program).Check(h.Options); problem != "" {
 		report(key+".options", "%s", problem)

@@ -22,6 +22,11 @@ pod_annotations = []
 kind = "shim"
 path = "io.containerd.runc.v2"
 options = ["BinaryName=/opt/runc", "NoNewKeyring=true"]
+[handlers.gvisor]
+kind = "shim"
+path = "io.containerd.runsc.v1"
+sandbox = "runtime"
+options = ["TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"]
 [handlers."a.b"]
 kind = "builtin"
 `), nil)
@@ -33,6 +38,10 @@ kind = "builtin"
 		"runc": {Kind: "oci", Path: "/usr/sbin/runc", Args: []string{"--debug"}, PrivilegedNoDevices: &yes, PodAnnotations: []string{}},
 		"shim": {Kind: "shim", Path: "io.containerd.runc.v2", Options: []string{"BinaryName=/opt/runc", "NoNewKeyring=true"}},
 		"a.b":  {Kind: "builtin"},
+		"gvisor": {
+			Kind: "shim", Path: "io.containerd.runsc.v1", Sandbox: "runtime",
+			Options: []string{"TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"},
+		},
 	}
 	if diff := cmp.Diff(want, cfg.Handlers); diff != "" {
 		t.Error(diff)
@@ -62,6 +71,9 @@ func TestFaultsOfHandlers(t *testing.T) {
 		"[handlers.x]\nkind = 'oci'\npath = 'runc'":                                          ":3: handlers.x.path: \"runc\": want the absolute path",
 		"[handlers.x]\nkind = 'oci'\npath = '/r'\nroot = '/'":                                ":4: handlers.x.root: ",
 		"[handlers.x]\nkind = 'oci'\npath = '/r'\nruntime = '/'":                             ":4: handlers.x.runtime: no such key; a handler has kind, path, ",
+		"[handlers.x]\nkind = 'oci'\npath = '/r'\nsandbox = 'runtime'":                       ":4: handlers.x.sandbox: kind oci has none: a runtime that is the sandbox itself needs its shim",
+		"[handlers.x]\nkind = 'shim'\npath = '/r'\nsandbox = 'pod'":                          ":4: handlers.x.sandbox: \"pod\": want \"runtime\", or nothing",
+		"[handlers.x]\nkind = 'builtin'\nsandbox = 'runtime'":                                ":3: handlers.x.sandbox: kind builtin has no program",
 		"[handlers.x]\nkind = 'builtin'\npath = '/r'":                                        ":3: handlers.x.path: kind builtin has no program",
 		"[handlers.x]\nkind = 'builtin'\npod_annotations = ['a[']":                           ":3: handlers.x.pod_annotations: ",
 		"[handlers.x]\nkind = 5":                                                             ":2: handlers.x.kind: 5: want a string",

@@ -41,8 +41,9 @@ type Engine interface {
 	// so that a network can be attached to Sandbox.NetNS. On error the caller
 	// calls RemoveSandbox.
 	CreateSandbox(ctx context.Context, spec *SandboxSpec) (*Sandbox, error)
-	// StartSandbox does what is left once the network is attached.
-	StartSandbox(ctx context.Context, spec *SandboxSpec, sb *Sandbox) error
+	// StartSandbox does what is left once the network is attached. It returns the sandbox for
+	// the record; sb stays as it is.
+	StartSandbox(ctx context.Context, spec *SandboxSpec, sb *Sandbox) (*Sandbox, error)
 	// StopSandbox ends every process of the sandbox itself; its containers have
 	// ended. It removes what they left in shared memory. The network namespace stays, so
 	// that the network can be detached.

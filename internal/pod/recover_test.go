@@ -190,6 +190,32 @@ func TestSandboxProcessEnds(t *testing.T) {
 	b.clear()
 }
 
+// A sandbox whose own process ends before it is ready does not become ready.
+func TestSandboxProcessEndsBeforeReady(t *testing.T) {
+	b := newBed(t, nil)
+	hang := b.script.HangAt("after engine.StartSandbox", false)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+		failed <- err
+	}()
+	<-hang.Reached
+	id := strings.TrimPrefix(b.fake().Left()[0], "sandbox ")
+	b.fake().Lose(id)
+	podtest.Eventually(t, "the record has the end", func() bool {
+		data, err := os.ReadFile(filepath.Join(b.StateDir, "sandboxes", id+".json"))
+		return err == nil && strings.Contains(string(data), "its own process ended with code 137")
+	})
+	hang.Release()
+	err := <-failed
+	assertKind(t, err, errs.Unavailable)
+	if !strings.Contains(err.Error(), "its own process ended with code 137") {
+		t.Error(err)
+	}
+	b.assertListed(nil)
+	b.clear()
+}
+
 func TestOrphansAreRemoved(t *testing.T) {
 	b := newBed(t, nil)
 	config := b.SandboxConfig("stray")

@@ -78,13 +78,14 @@ func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.San
 		return err
 	}
 	j.Stage("start sandbox", "the engine")
-	if err = call.Run(ctx, s.calls, rec.ID, "start sandbox", func(ctx context.Context) error {
+	made := *rec
+	made.Network = result
+	made.Engine, err = call.Get(ctx, s.calls, rec.ID, "start sandbox", func(ctx context.Context) (*engine.Sandbox, error) {
 		return s.engine.StartSandbox(ctx, spec, sb)
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
-	made := *rec
-	made.Engine, made.Network = sb, result
 	j.Stage("ask plugins", "the NRI plugins")
 	if err := s.plugins.RunSandbox(ctx, &made, func() error {
 		j.Stage("publish", "the state directory")
@@ -92,7 +93,10 @@ func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.San
 			return fmt.Errorf("cannot publish sandbox: %w", context.Cause(ctx))
 		}
 		_, err := s.records.Sandboxes.Update(rec.ID, func(r *record.Sandbox) error {
-			r.State, r.Engine, r.Network = record.SandboxReady, sb, result
+			if r.Message != "" {
+				return fmt.Errorf("%s: %w", r.Message, errs.Unavailable)
+			}
+			r.State, r.Engine, r.Network = record.SandboxReady, made.Engine, made.Network
 			return nil
 		})
 		return err

@@ -69,6 +69,9 @@ type Handler struct {
 	// Root is the directory in which the program keeps the state of containers: absolute, made when
 	// needed, and shared with no other use of the program.
 	Root string `json:"root"`
+	// IsSandbox: the containers of a pod have one process on the host, the sandbox (gVisor, Kata Containers), which
+	// the pod's first container starts. Signals and the ends of processes go through the shim. ProtocolShim only.
+	IsSandbox bool `json:"isSandbox,omitempty"`
 }
 
 // The protocols of handlers.
@@ -110,6 +113,8 @@ type Container struct {
 	// and the name of an OCI runtime; "" for a container of an earlier version. StarterReason is why it was not berth's init.
 	Starter       string `json:"starter,omitempty"`
 	StarterReason string `json:"starterReason,omitempty"`
+	// InSandbox is true when Pid is that of the sandbox, which has the container's processes in itself.
+	InSandbox bool `json:"inSandbox,omitempty"`
 }
 
 // Exit is how a container ended.

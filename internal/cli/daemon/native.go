@@ -170,7 +170,7 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 			HookDirs: h.HookDirs, SeccompProfile: h.SeccompProfile, BaseSpec: h.BaseSpec, CgroupWritable: h.CgroupWritable,
 		}
 		if entry.Kind == handler.Shim {
-			entry.Path = handler.ShimPath(h.Path)
+			entry.Path, entry.IsSandbox = handler.ShimPath(h.Path), h.Sandbox == config.SandboxRuntime
 		}
 		if entry.Kind != handler.Builtin {
 			entry.Root = cmp.Or(h.Root, filepath.Join(cfg.State, handlersDir, name))

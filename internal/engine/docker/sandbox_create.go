@@ -258,18 +258,18 @@ func writeResolvConf(file string, dns *runtimeapi.DNSConfig) error {
 }
 
 // StartSandbox sets the sysctls of the interfaces that the attached network has brought.
-func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
+func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) (*engine.Sandbox, error) {
 	if sb.NetNS == "" {
-		return nil
+		return sb, nil
 	}
 	sysctls, err := ocispec.NetSysctls(spec.Config, e.rules().Sysctls)
 	if err != nil {
-		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
+		return nil, fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
 	}
 	if err := sysns.InNetNS(sb.NetNS, func() error { return sysns.WriteSysctls(sysctls) }); err != nil {
-		return faultfield.Sysctl(spec.Config, err)
+		return nil, faultfield.Sysctl(spec.Config, err)
 	}
-	return nil
+	return sb, nil
 }
 
 // prepareNetNS undoes in the calling thread's network namespace what engines do to one without a

@@ -160,15 +160,15 @@ type fakePart struct {
 }
 
 // StartSandbox implements engine.Engine.
-func (f *Fake) StartSandbox(_ context.Context, spec *engine.SandboxSpec, _ *engine.Sandbox) error {
+func (f *Fake) StartSandbox(_ context.Context, spec *engine.SandboxSpec, made *engine.Sandbox) (*engine.Sandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sb := f.sandboxes[spec.ID]
 	if sb == nil {
-		return fmt.Errorf("cannot start sandbox %q: %w", spec.ID, errs.NotFound)
+		return nil, fmt.Errorf("cannot start sandbox %q: %w", spec.ID, errs.NotFound)
 	}
 	sb.started = true
-	return nil
+	return made, nil
 }
 
 // StopSandbox implements engine.Engine.

@@ -117,7 +117,8 @@ func (b *bench) sandbox() (*engine.SandboxSpec, *engine.Sandbox) {
 		b.t.Fatalf("CreateSandbox: %v", err)
 	}
 	b.t.Cleanup(func() { b.removeSandbox(spec.ID) })
-	if err := b.Engine.StartSandbox(b.t.Context(), spec, sb); err != nil {
+	sb, err = b.Engine.StartSandbox(b.t.Context(), spec, sb)
+	if err != nil {
 		b.t.Fatalf("StartSandbox: %v", err)
 	}
 	return spec, sb

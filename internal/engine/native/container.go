@@ -76,6 +76,9 @@ func (e *Engine) Checkpoint(ctx context.Context, spec *engine.CheckpointSpec) er
 	if err != nil {
 		return err
 	}
+	if running.InSandbox {
+		return fmt.Errorf("its processes are in the sandbox of %s, which CRIU does not see: %w", running.Starter, errs.Unsupported)
+	}
 	pidfd, err := sysproc.OpenPidfd(running.Pid)
 	if err != nil {
 		return fmt.Errorf("its init has ended: %w: %w", err, errs.State)

@@ -64,16 +64,22 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 
 // annotationsOf are the annotations of both requests that are passed on to hooks.
 func (e *Engine) annotationsOf(spec *containerSpec) map[string]string {
-	pod, container := e.rules().PodAnnotations, e.rules().ContainerAnnotations
-	if h := spec.Sandbox.Handler; h != nil && h.PodAnnotations != nil {
-		pod = h.PodAnnotations
-	}
+	container := e.rules().ContainerAnnotations
 	if h := spec.Sandbox.Handler; h != nil && h.ContainerAnnotations != nil {
 		container = h.ContainerAnnotations
 	}
-	passed := request.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), pod)
+	passed := e.annotationsOfPod(spec.SandboxSpec.Config, spec.Sandbox.Handler)
 	maps.Copy(passed, request.PassedAnnotations(spec.Config.GetAnnotations(), container))
 	return passed
+}
+
+// annotationsOfPod are the annotations of a pod that are passed on to hooks and runtimes.
+func (e *Engine) annotationsOfPod(config *runtimeapi.PodSandboxConfig, h *handler.Handler) map[string]string {
+	allowed := e.rules().PodAnnotations
+	if h != nil && h.PodAnnotations != nil {
+		allowed = h.PodAnnotations
+	}
+	return request.PassedAnnotations(config.GetAnnotations(), allowed)
 }
 
 // seccompOf returns which seccomp profiles the containers of a handler get.

@@ -168,7 +168,7 @@ func (w *world) sandbox(change func(*runtimeapi.PodSandboxConfig)) (*engine.Sand
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := w.StartSandbox(context.Background(), spec, sb); err != nil {
+	if sb, err = w.StartSandbox(context.Background(), spec, sb); err != nil {
 		w.t.Fatal(err)
 	}
 	return spec, sb

@@ -182,10 +182,12 @@ type Engine struct {
 	bundles     bundle.Store
 	podCgroups  *podcgroup.Manager
 	podInitRoot *podinit.Root
-	selinux     *selinux.Labeller
-	relabel     *selinux.Relabeller
-	cgroups     *cgroups
-	warmer      *cgroup.Warmer
+	// rootContainer is the root of the root containers of sandboxes.
+	rootContainer *podinit.Root
+	selinux       *selinux.Labeller
+	relabel       *selinux.Relabeller
+	cgroups       *cgroups
+	warmer        *cgroup.Warmer
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -212,7 +214,8 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 			Instance: cfg.Instance, Driver: cfg.CgroupDriver, Prefix: cfg.CgroupPrefix, DefaultParent: cfg.DefaultParent,
 			Running: runningOf(cfg.Supervisor), Log: cfg.Log,
 		}, tree),
-		podInitRoot: podinit.NewRoot(filepath.Join(cfg.StateDir, "pod-init"), cfg.PodInit),
+		podInitRoot:   podinit.NewRoot(filepath.Join(cfg.StateDir, "pod-init"), cfg.PodInit),
+		rootContainer: podinit.NewReadableRoot(filepath.Join(cfg.StateDir, "root-container"), cfg.PodInit),
 	}
 	e.SetRules(rules)
 	e.bundles = bundle.Store{Root: filepath.Join(cfg.StateDir, "bundles")}
@@ -233,7 +236,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := sysns.EnsureNetNSDir(cfg.NetNSDir); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(e.adoptCgroups(), e.adoptLabels(), e.podInitRoot.Detach()); err != nil {
+	if err := errors.Join(e.adoptCgroups(), e.adoptLabels(), e.podInitRoot.Detach(), e.rootContainer.Detach()); err != nil {
 		return nil, err
 	}
 	e.netns = nspool.New(readyNamespaces)
@@ -245,7 +248,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 // containers stay.
 func (e *Engine) Close() error {
 	e.meter.Close()
-	return errors.Join(e.podInitRoot.Detach(), e.netns.Close())
+	return errors.Join(e.podInitRoot.Detach(), e.rootContainer.Detach(), e.netns.Close())
 }
 
 // adoptCgroups reads which cgroup parents the engine made, after a restart.

@@ -76,7 +76,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := e.labelFiles(spec.Dir, paths, sb.MountLabel); err != nil {
 		return nil, err
 	}
-	if namespaceOptions(spec.Config).GetPid() == runtimeapi.NamespaceMode_POD {
+	if namespaceOptions(spec.Config).GetPid() == runtimeapi.NamespaceMode_POD && !runs.MakesSandbox() {
 		if err := e.startPodInit(ctx, spec, paths, sb); err != nil {
 			return nil, err
 		}
@@ -102,8 +102,23 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 }
 
 // StartSandbox sets what needs the attached network: the sysctls of its interfaces, and the
-// pod's addresses in its hosts file.
-func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
+// pod's addresses in its hosts file. Then it starts the root container of a pod whose runtime is the
+// sandbox: gVisor takes the addresses from the interfaces.
+func (e *Engine) StartSandbox(ctx context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) (*engine.Sandbox, error) {
+	if err := e.setUpNetwork(spec, sb); err != nil {
+		return nil, err
+	}
+	read, err := sandboxOf(sb)
+	if err != nil || !read.Handler.MakesSandbox() {
+		return sb, err
+	}
+	if err := e.startRootContainer(ctx, spec, read); err != nil {
+		return nil, err
+	}
+	return read.record()
+}
+
+func (e *Engine) setUpNetwork(spec *engine.SandboxSpec, sb *engine.Sandbox) error {
 	if sb.NetNS == "" {
 		return nil
 	}
@@ -223,26 +238,73 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 	if e.cfg.PodInit == "" {
 		return fmt.Errorf("config.linux.security_context.namespace_options.pid: POD needs an init, and none is configured: %w", errs.Unsupported)
 	}
-	rootfs, err := e.podInitRoot.Mount(ctx)
+	in, err := e.podInitOf(ctx, spec, sb, e.podInitRoot)
 	if err != nil {
 		return err
 	}
-	ids, err := podinit.OwnIDs()
+	if sb.Pid, err = e.podInits().Start(ctx, spec.ID, in.Spec()); err != nil {
+		return err
+	}
+	sb.PodInit = podInitSealed
+	if err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/pid", sb.Pid), paths.pid); err != nil {
+		return err
+	}
+	sb.PIDNS = paths.pid
+	return nil
+}
+
+// startRootContainer starts the first container of a pod whose runtime is the sandbox. It is a container with the
+// sandbox's own id, as a pod's init is. It has no image, and no client sees it.
+func (e *Engine) startRootContainer(ctx context.Context, spec *engine.SandboxSpec, sb *sandbox) error {
+	if e.cfg.PodInit == "" {
+		return fmt.Errorf("handler %q: its pods need a root container, and no program is configured for it: %w", sb.Handler.Name, errs.Unsupported)
+	}
+	init, err := e.podInitOf(ctx, spec, sb, e.rootContainer)
 	if err != nil {
 		return err
+	}
+	in := ocispec.RootContainer{PodInit: init, Annotations: e.annotationsOfPod(spec.Config, sb.Handler)}
+	if in.Hostname, err = podfiles.Hostname(spec.Config); err != nil {
+		return err
+	}
+	if sb.IPCNS != "" {
+		in.Shm = e.sandboxPaths(spec.ID).shm
+	}
+	starter := e.podInits()
+	starter.Handler = sb.Handler.Program()
+	if sb.Pid, err = starter.Start(ctx, spec.ID, in.Spec()); err != nil {
+		return err
+	}
+	sb.PodInit = podInitSealed
+	if namespaceOptions(spec.Config).GetPid() == runtimeapi.NamespaceMode_POD {
+		// gVisor knows its own namespace by this path alone. The process lives as long as the pod.
+		sb.PIDNS = fmt.Sprintf("/proc/%d/ns/pid", sb.Pid)
+	}
+	return nil
+}
+
+// podInitOf is what the spec of a sandbox's own process is computed from.
+func (e *Engine) podInitOf(ctx context.Context, spec *engine.SandboxSpec, sb *sandbox, root *podinit.Root) (in ocispec.PodInit, err error) {
+	rootfs, err := root.Mount(ctx)
+	if err != nil {
+		return in, err
+	}
+	ids, err := podinit.OwnIDs()
+	if err != nil {
+		return in, err
 	}
 	// The default filter of a process without capabilities, whatever the sandbox asks for: a
 	// profile on the node is written for the pod's programs, and may lack what the init needs.
 	filter, err := e.seccomp.Default(nil)
 	if err != nil {
-		return err
+		return in, err
 	}
 	// Berth's own profile: an operator's is written for the pod's programs.
 	profile, err := e.appArmorHost().Profile(ctx, request.AppArmorProfile{Default: true})
 	if err != nil {
-		return err
+		return in, err
 	}
-	ociSpec := ocispec.PodInit{
+	return ocispec.PodInit{
 		SandboxID:     spec.ID,
 		SandboxConfig: spec.Config,
 		UserNamespace: request.UserNamespaceOf(spec.Config),
@@ -254,16 +316,7 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 		MountLabel:    sb.MountLabel,
 		AppArmor:      profile,
 		Seccomp:       filter,
-	}.Spec()
-	if sb.Pid, err = e.podInits().Start(ctx, spec.ID, ociSpec); err != nil {
-		return err
-	}
-	sb.PodInit = podInitSealed
-	if err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/pid", sb.Pid), paths.pid); err != nil {
-		return err
-	}
-	sb.PIDNS = paths.pid
-	return nil
+	}, nil
 }
 
 // podInits starts and removes the inits of pods.

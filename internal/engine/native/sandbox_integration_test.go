@@ -81,7 +81,7 @@ func TestSandboxIsCreatedAndRemovedByItsID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.StartSandbox(ctx, spec, sb); err != nil {
+	if sb, err = e.StartSandbox(ctx, spec, sb); err != nil {
 		t.Fatal(err)
 	}
 	if want := filepath.Join(netns, "berth-nativetest-"+sandboxID); sb.NetNS != want {
@@ -247,7 +247,8 @@ func BenchmarkSandbox(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := errors.Join(e.StartSandbox(ctx, spec, sb), e.RemoveSandbox(ctx, spec.ID)); err != nil {
+		_, err = e.StartSandbox(ctx, spec, sb)
+		if err := errors.Join(err, e.RemoveSandbox(ctx, spec.ID)); err != nil {
 			b.Fatal(err)
 		}
 	}

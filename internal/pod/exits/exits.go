@@ -128,15 +128,21 @@ func ReasonOf(exit *engine.Exit) (reason, message string) {
 func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 	died := false
 	rec, err := r.records.Sandboxes.Update(id, func(sb *record.Sandbox) error {
-		if sb.State != record.SandboxReady {
-			return record.ErrUnchanged // its stop was requested
-		}
-		sb.State, sb.Message = record.SandboxStopping, fmt.Sprintf("its own process ended with code %d", exit.Code)
+		why := fmt.Sprintf("its own process ended with code %d", exit.Code)
 		if exit.Message != "" {
-			sb.Message += ": " + exit.Message
+			why += ": " + exit.Message
 		}
-		died = true
-		return nil
+		switch sb.State {
+		case record.SandboxReady:
+			sb.State, sb.Message = record.SandboxStopping, why
+			died = true
+			return nil
+		case record.SandboxCreating:
+			sb.Message = why // the job that makes it fails
+			return nil
+		case record.SandboxStopping, record.SandboxStopped, record.SandboxRemoving:
+		}
+		return record.ErrUnchanged // its stop was requested
 	})
 	if !died {
 		return

@@ -25,8 +25,8 @@ func (e *EngineOf) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) 
 }
 
 // StartSandbox implements engine.Engine.
-func (e *EngineOf) StartSandbox(ctx context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
-	return run(ctx, e.Script, "engine.StartSandbox", func() error { return e.Engine.StartSandbox(ctx, spec, sb) })
+func (e *EngineOf) StartSandbox(ctx context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) (*engine.Sandbox, error) {
+	return get(ctx, e.Script, "engine.StartSandbox", func() (*engine.Sandbox, error) { return e.Engine.StartSandbox(ctx, spec, sb) })
 }
 
 // StopSandbox implements engine.Engine.

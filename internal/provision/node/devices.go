@@ -34,14 +34,21 @@ func (b *builder) handlers() []nodefile.Handler {
 
 // gvisorHandler is a shim where the runtime drives shims, else the OCI runtime.
 func (b *builder) gvisorHandler() nodefile.Handler {
-	if b.rt.name == "containerd" {
-		return nodefile.Handler{
+	if b.hasShims() {
+		h := nodefile.Handler{
 			Name: "runsc", Type: "shim", RuntimeType: "io.containerd.runsc.v1", ConfigPath: runscConfig,
 			Options: map[string]any{"TypeUrl": "io.containerd.runsc.v1.options"},
 		}
+		if b.rt.name == "berth" {
+			h.Sandbox = "runtime"
+		}
+		return h
 	}
 	return nodefile.Handler{Name: "runsc", Type: "oci", Path: b.f.Distro.BinDir + "/runsc"}
 }
+
+// hasShims reports whether the runtime drives shims of containerd.
+func (b *builder) hasShims() bool { return b.rt.name == "containerd" || b.rt.name == "berth" }
 
 // nvidiaMode resolves auto: CDI needs nvidia-ctk to make the specification, and a
 // runtime that reads it.
@@ -82,7 +89,7 @@ func (b *builder) checkCDI() {
 // devices writes what gVisor and GPUs need in addition to the runtime's configuration.
 func (b *builder) devices() {
 	b.checkCDI()
-	if b.n.Runtime.GVisor.Enabled && b.rt.name == "containerd" {
+	if b.n.Runtime.GVisor.Enabled && b.hasShims() {
 		text := fmt.Sprintf("# Made by `berth node` from the node file. Changes here are undone; put them there.\n[runsc_config]\nplatform = %q\n", b.n.Runtime.GVisor.Platform)
 		if b.systemdCgroup() {
 			text += "systemd-cgroup = \"true\"\n"

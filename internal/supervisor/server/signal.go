@@ -8,7 +8,7 @@ import (
 )
 
 // signal sends a signal to a container's init or to all its processes.
-func (ss *session) signal(_ context.Context, req *wire.Request) (*wire.Reply, error) {
+func (ss *session) signal(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	var body supervisor.SignalRequest
 	if err := req.Decode(&body); err != nil {
 		return nil, err
@@ -17,5 +17,5 @@ func (ss *session) signal(_ context.Context, req *wire.Request) (*wire.Reply, er
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.Signal(body.Signal, body.All)
+	return nil, c.Signal(ctx, body.Signal, body.All)
 }

@@ -43,6 +43,8 @@ type Handler struct {
 	Args    []string `json:"args,omitempty"`
 	Options []string `json:"options,omitempty"`
 	Root    string   `json:"root,omitempty"`
+	// IsSandbox is that of supervisor.Handler: the runtime is the sandbox, and a pod has a root container.
+	IsSandbox bool `json:"isSandbox,omitempty"`
 
 	// These replace the engine's rules, unless they are nil.
 	PrivilegedWithoutHost *bool    `json:"privilegedWithoutHost,omitempty"`
@@ -73,10 +75,13 @@ func (h *Handler) Program() *supervisor.Handler {
 	}
 	program := &supervisor.Handler{Name: h.Name, Path: h.Path, Args: h.Args, Options: h.Options, Root: h.Root}
 	if h.Kind == Shim {
-		program.Protocol = supervisor.ProtocolShim
+		program.Protocol, program.IsSandbox = supervisor.ProtocolShim, h.IsSandbox
 	}
 	return program
 }
+
+// MakesSandbox reports whether the runtime is the sandbox itself, for which a pod has a root container.
+func (h *Handler) MakesSandbox() bool { return h != nil && h.Kind == Shim && h.IsSandbox }
 
 func (h *Handler) hasProgram() bool { return h != nil && (h.Kind == OCI || h.Kind == Shim) }
 

@@ -236,3 +236,19 @@ func TestFactsFollowTheFile(t *testing.T) {
 		t.Errorf("a program that cannot be executed: %v", err)
 	}
 }
+
+// A runtime that is the sandbox is one of a shim.
+func TestMakesSandbox(t *testing.T) {
+	for kind, want := range map[Kind]bool{Shim: true, OCI: false, Builtin: false} {
+		h := &Handler{Name: "x", Kind: kind, Path: "/a", IsSandbox: true}
+		if got := h.MakesSandbox(); got != want {
+			t.Errorf("%s: %v", kind, got)
+		}
+		if p := h.Program(); p != nil && p.IsSandbox != want {
+			t.Errorf("%s: %+v", kind, p)
+		}
+	}
+	if (*Handler)(nil).MakesSandbox() {
+		t.Error("berth itself")
+	}
+}

@@ -22,23 +22,37 @@ type Starter struct {
 	Seccomp bool
 	// NoOwnInit has libcontainer create the init's container.
 	NoOwnInit bool
+	// Handler starts the container, nil for the supervisor itself.
+	Handler *supervisor.Handler
 }
 
-// Start starts the init of a sandbox, and returns when it has confined itself.
+// Start starts the init of a sandbox, and returns when it has confined itself. In a sandbox of a handler no one sees
+// whether it has: there it is not awaited.
 func (s Starter) Start(ctx context.Context, id string, spec *specs.Spec) (pid int, err error) {
 	if err := s.Bundles.Write(id, spec); err != nil {
 		return 0, err
 	}
 	_, err = s.Supervisor.Create(ctx, &supervisor.CreateRequest{
-		ID: id, Bundle: s.Bundles.Dir(id), SystemdCgroup: s.SystemdCgroup, NoOwnInit: s.NoOwnInit,
+		ID: id, Bundle: s.Bundles.Dir(id), SystemdCgroup: s.SystemdCgroup, NoOwnInit: s.NoOwnInit, Handler: s.Handler,
 	})
 	if err != nil {
-		return 0, fmt.Errorf("cannot create the pod's init: %w", err)
+		return 0, fmt.Errorf("cannot create %s: %w", s.what(), err)
 	}
 	if pid, err = s.Supervisor.Start(ctx, id); err != nil {
-		return 0, fmt.Errorf("cannot start the pod's init: %w", err)
+		return 0, fmt.Errorf("cannot start %s: %w", s.what(), err)
+	}
+	if s.Handler != nil {
+		return pid, nil
 	}
 	return pid, s.awaitConfined(ctx, pid)
+}
+
+// what the errors call the container.
+func (s Starter) what() string {
+	if s.Handler != nil {
+		return "the pod's root container"
+	}
+	return "the pod's init"
 }
 
 // Remove removes the init of a sandbox. Nil when there is none.

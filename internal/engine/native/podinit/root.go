@@ -28,13 +28,21 @@ import (
 // Root is the root of all pods' inits. All methods are safe for concurrent use.
 type Root struct {
 	dir, program string
+	// mode is that of the copy.
+	mode os.FileMode
 
 	mu      sync.Mutex
 	mounted bool
 }
 
 // NewRoot returns the root that is mounted on dir and has a copy of program.
-func NewRoot(dir, program string) *Root { return &Root{dir: dir, program: program} }
+func NewRoot(dir, program string) *Root { return &Root{dir: dir, program: program, mode: 0o111} }
+
+// NewReadableRoot returns a root for the root containers of sandboxes, whose kernels read the program. No container
+// sees a process of it, because the sandbox is between them.
+func NewReadableRoot(dir, program string) *Root {
+	return &Root{dir: dir, program: program, mode: 0o555}
+}
 
 // Mount mounts the root where it is not mounted yet, and returns its directory.
 func (r *Root) Mount(ctx context.Context) (dir string, err error) {
@@ -43,7 +51,7 @@ func (r *Root) Mount(ctx context.Context) (dir string, err error) {
 	if r.mounted {
 		return r.dir, nil
 	}
-	if err := sealProgram(ctx, r.dir, r.program); err != nil {
+	if err := sealProgram(ctx, r.dir, r.program, r.mode); err != nil {
 		return "", fmt.Errorf("cannot make the root of a pod's init: %w", err)
 	}
 	r.mounted = true
@@ -62,7 +70,7 @@ func (r *Root) Detach() error {
 }
 
 // sealProgram mounts a read-only tmpfs on dir, with a copy of program.
-func sealProgram(ctx context.Context, dir, program string) (err error) {
+func sealProgram(ctx context.Context, dir, program string, mode os.FileMode) (err error) {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -86,7 +94,7 @@ func sealProgram(ctx context.Context, dir, program string) (err error) {
 	if err := copyLastCapability(dir); err != nil {
 		return err
 	}
-	if err := copyUnreadable(source, filepath.Join(dir, ocispec.PodInitProgram)); err != nil {
+	if err := copyProgram(source, filepath.Join(dir, ocispec.PodInitProgram), mode); err != nil {
 		return err
 	}
 	if err := labelRoot(source, dir, "", "dev", "procfs", "proc", "proc/sys", "proc/sys/kernel", lastCapability, ocispec.PodInitProgram); err != nil {
@@ -133,8 +141,8 @@ func copyLastCapability(dir string) error {
 	return os.WriteFile(path, data, 0o444)
 }
 
-// copyUnreadable makes a copy that can be executed and no more.
-func copyUnreadable(source io.Reader, path string) error {
+// copyProgram makes a copy that has the mode.
+func copyProgram(source io.Reader, path string, mode os.FileMode) error {
 	target, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o100)
 	if err != nil {
 		return err
@@ -142,7 +150,7 @@ func copyUnreadable(source io.Reader, path string) error {
 	if _, err := io.Copy(target, source); err != nil {
 		return errors.Join(err, target.Close())
 	}
-	return errors.Join(target.Chmod(0o111), target.Close())
+	return errors.Join(target.Chmod(mode), target.Close())
 }
 
 // labelRoot gives files below dir the SELinux label that containers may read and execute:

@@ -24,7 +24,7 @@ func TestSealWaitsForForks(t *testing.T) {
 		t.Fatal(err)
 	}
 	sealed := make(chan error, 1)
-	go func() { sealed <- sealProgram(t.Context(), dir, program) }()
+	go func() { sealed <- sealProgram(t.Context(), dir, program, 0o111) }()
 	t.Cleanup(func() {
 		if err := sysmount.Detach(dir); err != nil {
 			t.Error(err)

@@ -124,10 +124,6 @@ func (c checker) byRuntime() {
 		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it; leave this out")
 		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth has one snapshotter; leave this out")
 		c.noNRI("this version of berth serves no NRI plugins")
-		for i, h := range rt.Handlers {
-			c.conflict(fmt.Sprintf("runtime.handlers[%d].type", i), h.Type == "shim", "this version of berth runs no shims; leave this handler out, or choose another runtime")
-		}
-		c.conflict("runtime.gvisor.enabled", rt.GVisor.Enabled, "this version of berth has no handler for gVisor; leave this out, or choose another runtime")
 		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has no handler for GPUs; leave this out: GPUs come by cdi")
 		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has no handler for GPUs; leave this out: GPUs come by cdi")
 	case "docker":
@@ -155,6 +151,18 @@ func (c checker) nvidia() {
 	c.conflict("runtime.nvidia.mode", nv.Enabled && nv.Mode == "cdi" && !c.n.Runtime.CDI.Enabled, "conflicts with runtime.cdi.enabled: false; leave one of them out")
 	c.conflict("runtime.nvidia.default", nv.Default && c.n.Runtime.Default != "" && c.n.Runtime.Default != "nvidia",
 		"conflicts with runtime.defaultHandler; leave one of them out")
+}
+
+// shim checks a shim of berth, which is found by its path or by its type name.
+func (c checker) shim(at string, h Handler) {
+	switch {
+	case h.RuntimeType == "" && h.Path == "":
+		c.Fault(at+".runtimeType", "is missing; want the type name of the shim, such as io.containerd.kata.v2, or its path")
+	case h.RuntimeType != "" && h.Path != "":
+		c.Fault(at+".runtimeType", "conflicts with the path of the shim; leave one of them out")
+	case h.Sandbox != "" && h.Sandbox != "runtime":
+		c.Fault(at+".sandbox", "%q: want runtime, or leave this out", h.Sandbox)
+	}
 }
 
 func (c checker) handlers() {
@@ -188,6 +196,8 @@ func (c checker) handlers() {
 			c.Fault(at+".path", "is missing; want the path of the OCI runtime")
 		case h.Type == "oci" && h.RuntimeType != "":
 			c.Fault(at+".runtimeType", "is for type shim; leave this out, or set type: shim")
+		case h.Type == "shim" && rt.Name == "berth":
+			c.shim(at, h)
 		case h.Type == "shim" && h.RuntimeType == "" && rt.Name != "crio":
 			c.Fault(at+".runtimeType", "is missing; want the type name of the shim, such as io.containerd.kata.v2")
 		}

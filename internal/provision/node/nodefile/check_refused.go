@@ -26,20 +26,24 @@ func (c checker) refuse(at, why string, fields ...string) {
 func (c checker) handlerFields(at string, h Handler) {
 	switch c.n.Runtime.Name {
 	case "docker":
-		c.refuse(at, "docker has no such option of a handler; leave this out", "configPath", "root", "snapshotter", "podAnnotations", "privilegedWithoutHostDevices")
+		c.refuse(at, "docker has no such option of a handler; leave this out", "sandbox", "configPath", "root", "snapshotter", "podAnnotations", "privilegedWithoutHostDevices")
 		if h.Type == "oci" {
 			c.refuse(at, "are those of a shim; leave them out, or set type: shim", "options")
 		} else {
 			c.refuse(at, "docker finds a shim by its runtimeType; leave this out", "path")
 		}
 	case "berth":
-		c.refuse(at, "berth has no such option of a handler; leave this out", "configPath", "snapshotter", "options")
+		c.refuse(at, "berth has no such option of a handler; leave this out", "snapshotter")
+		if h.Type == "oci" {
+			c.refuse(at, "is for a shim; leave this out, or set type: shim", "sandbox", "configPath", "options")
+		}
 	case "crio":
-		c.refuse(at, "crio has no such option of a handler; leave this out", "snapshotter")
+		c.refuse(at, "crio has no such option of a handler; leave this out", "sandbox", "snapshotter")
 		if h.Type == "shim" {
 			c.refuse(at, "crio starts a shim by its path; leave this out", "runtimeType")
 		}
 	case "containerd":
+		c.refuse(at, "containerd has no such option of a handler, as each pod has a sandbox container; leave this out", "sandbox")
 		if h.Type == "oci" {
 			c.refuse(at, "is passed to a shim, and an OCI runtime gets none; leave this out", "configPath")
 		} else {

@@ -1,6 +1,14 @@
 package runtimeconf
 
-import "github.com/berthrun/berth/internal/berthtoml"
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/berthrun/berth/internal/berthtoml"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+)
 
 // Berth writes berth.toml. The keys are those of `berth config default`; a test of
 // the command line holds the two together.
@@ -15,12 +23,7 @@ func Berth(m Model) (string, error) {
 		file.RegistryDirs = []string{m.RegistryDir}
 	}
 	for _, h := range m.Handlers {
-		if h.Type != "oci" {
-			continue // a node file with another one is refused
-		}
-		file.Handlers = append(file.Handlers, berthtoml.Handler{
-			Name: h.Name, Path: h.Path, Root: h.Root, PodAnnotations: h.PodAnnotations, PrivilegedWithoutHostDevices: h.PrivilegedWithoutHost,
-		})
+		file.Handlers = append(file.Handlers, berthHandler(h))
 	}
 	file.DefaultHandler = m.DefaultHandler
 	top := file.Table()
@@ -28,6 +31,20 @@ func Berth(m Model) (string, error) {
 		return "", err
 	}
 	return render(top)
+}
+
+func berthHandler(h nodefile.Handler) berthtoml.Handler {
+	handler := berthtoml.Handler{
+		Name: h.Name, Kind: h.Type, Path: cmp.Or(h.Path, h.RuntimeType), Root: h.Root, Sandbox: h.Sandbox,
+		PodAnnotations: h.PodAnnotations, PrivilegedWithoutHostDevices: h.PrivilegedWithoutHost,
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.Options)) {
+		handler.Options = append(handler.Options, fmt.Sprintf("%s=%v", name, h.Options[name]))
+	}
+	if h.ConfigPath != "" {
+		handler.Options = append(handler.Options, "ConfigPath="+h.ConfigPath)
+	}
+	return handler
 }
 
 // BerthOverDocker writes the berth.toml of a berth that serves CRI over docker. Registries, CDI,

@@ -33,6 +33,10 @@ func models() map[string]Model {
 					Name: "kata", Type: "shim", RuntimeType: "io.containerd.kata.v2", Path: "/opt/kata/bin/containerd-shim-kata-v2",
 					ConfigPath: "/opt/kata/configuration.toml", PodAnnotations: []string{"io.katacontainers.*"}, Snapshotter: "overlayfs",
 				},
+				{
+					Name: "gvisor", Type: "shim", RuntimeType: "io.containerd.runsc.v1", ConfigPath: "/etc/runsc.toml", Sandbox: "runtime",
+					Options: map[string]any{"TypeUrl": "io.containerd.runsc.v1.options"},
+				},
 			},
 			DefaultHandler: "crun",
 			CNI: CNI{

@@ -108,6 +108,7 @@ func (c *Container) Describe() supervisor.Container {
 	d := supervisor.Container{
 		ID: c.id, CgroupPaths: c.rec.Cgroups, Exit: c.rec.Exit, Starter: c.rec.Starter, StarterReason: c.rec.StarterReason,
 	}
+	d.InSandbox = c.rec.Request.Handler != nil && c.rec.Request.Handler.IsSandbox
 	if c.rec.Init != nil {
 		d.Pid = c.rec.Init.Pid
 	}

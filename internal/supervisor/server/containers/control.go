@@ -2,6 +2,7 @@ package containers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -18,15 +20,18 @@ const reopenTimeout = 30 * time.Second
 
 // Signal sends a signal to the container's init, or to all its processes. SIGKILL reaches a paused
 // container too: it is thawed, since frozen processes cannot die.
-func (c *Container) Signal(sig syscall.Signal, all bool) error {
-	if err := c.signal(sig, all); err != nil {
+func (c *Container) Signal(ctx context.Context, sig syscall.Signal, all bool) error {
+	if err := c.signal(ctx, sig, all); err != nil {
 		return fmt.Errorf("cannot send %v to container %s: %w", sig, c.id, err)
 	}
 	return nil
 }
 
-func (c *Container) signal(sig syscall.Signal, all bool) error {
+func (c *Container) signal(ctx context.Context, sig syscall.Signal, all bool) error {
 	group := c.snapshot().Cgroups
+	if done, err := c.signalByRuntime(ctx, sig, all); done || err != nil {
+		return err
+	}
 	if all {
 		if err := group.Signal(sig); err != nil {
 			return err
@@ -44,6 +49,24 @@ func (c *Container) signal(sig syscall.Signal, all bool) error {
 		return group.Thaw()
 	}
 	return nil
+}
+
+// signalByRuntime sends a signal to processes that only the runtime knows. done is false for others.
+func (c *Container) signalByRuntime(ctx context.Context, sig syscall.Signal, all bool) (done bool, err error) {
+	runtime, err := c.runtime()
+	if err != nil {
+		return false, err
+	}
+	c.mu.Lock()
+	pidfd := c.pidfd
+	c.mu.Unlock()
+	return runtime.Signal(ctx, &ociruntime.Signalled{ContainerID: c.id, Pidfd: pidfd, Signal: sig, All: all})
+}
+
+// killProcesses kills all processes of the container. Nil when there are none.
+func (c *Container) killProcesses(ctx context.Context) error {
+	_, err := c.signalByRuntime(ctx, syscall.SIGKILL, true)
+	return errors.Join(errs.IgnoreNotFound(err), c.snapshot().Cgroups.Kill(ctx))
 }
 
 // Update changes the container's limits. Limits that are nil or empty in res stay as they are.

@@ -173,6 +173,12 @@ func (e *Execution) killAll() {
 	c := e.container
 	ctx, stop := context.WithTimeout(context.Background(), killTimeout)
 	defer stop()
+	if runtime, err := c.runtime(); err == nil {
+		_, err = runtime.Signal(ctx, &ociruntime.Signalled{ContainerID: c.id, ExecID: e.id, Signal: syscall.SIGKILL, All: true})
+		if errs.IgnoreNotFound(err) != nil {
+			c.set.log.Warn("the runtime does not kill an exec", "container", c.id, "exec", e.id, "error", err)
+		}
+	}
 	if err := e.group.Kill(ctx); err != nil {
 		c.set.log.Warn("cannot kill an exec", "container", c.id, "exec", e.id, "error", err)
 	}

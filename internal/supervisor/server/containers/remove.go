@@ -52,7 +52,7 @@ func (c *Container) interrupt(ctx context.Context) {
 	if rec.Stage != record.Created && rec.Stage != record.Starting {
 		return
 	}
-	if err := rec.Cgroups.Kill(ctx); err != nil {
+	if err := c.killProcesses(ctx); err != nil {
 		c.set.log.Warn("cannot kill a container that is to be removed", "container", c.id, "error", err)
 	}
 }
@@ -98,7 +98,7 @@ func (c *Container) kill(ctx context.Context, rec *record.Container) error {
 	if err := rec.Cgroups.Check(c.id); err != nil {
 		return err
 	}
-	if err := rec.Cgroups.Kill(ctx); err != nil {
+	if err := c.killProcesses(ctx); err != nil {
 		return err
 	}
 	if rec.Stage == record.Creating {

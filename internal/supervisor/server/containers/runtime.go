@@ -43,6 +43,9 @@ type runtime interface {
 	// Flush returns when the whole output of a process that has ended is in its streams, and what the runtime
 	// knows of its end by then, also with an error. It may be repeated, but then the runtime may not know it any more.
 	Flush(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error)
+	// Signal sends a signal to the init of a container, to all its processes, or to an exec. done is false where the
+	// kernel has these processes: then the caller finds them by pidfd and cgroup. Kind NotFound when they have ended.
+	Signal(ctx context.Context, s *ociruntime.Signalled) (done bool, err error)
 	// Began reports whether an exec of a predecessor, which did not record its process, has begun as far
 	// as the runtime knows, and its pid, 0 when it has ended. An error means that it may have, and is not
 	// to be run again.
@@ -57,11 +60,16 @@ func (s *Set) runtimeOf(handler *supervisor.Handler) (runtime, error) {
 	if !filepath.IsAbs(handler.Path) || !filepath.IsAbs(handler.Root) || filepath.Clean(handler.Root) == "/" {
 		return nil, fmt.Errorf("handler %q: its path %q and its root %q must be absolute: %w", handler.Name, handler.Path, handler.Root, errs.Invalid)
 	}
+	if handler.IsSandbox && handler.Protocol != supervisor.ProtocolShim {
+		return nil, fmt.Errorf("handler %q: only a shim can be the sandbox itself: %w", handler.Name, errs.Unsupported)
+	}
 	switch handler.Protocol {
 	case supervisor.ProtocolCommand:
 		return programRuntime{local{}, s.programs.Of(ocicommand.Program{Name: handler.Name, Path: handler.Path, Args: handler.Args, Root: handler.Root})}, nil
 	case supervisor.ProtocolShim:
-		return shimRuntime{s.shims.Of(shim.Handler{Name: handler.Name, Path: handler.Path, Root: handler.Root, Options: handler.Options})}, nil
+		return shimRuntime{s.shims.Of(shim.Handler{
+			Name: handler.Name, Path: handler.Path, Root: handler.Root, Options: handler.Options, IsSandbox: handler.IsSandbox,
+		})}, nil
 	}
 	return nil, fmt.Errorf("handler %q: this supervisor has no protocol %q: %w", handler.Name, handler.Protocol, errs.Unsupported)
 }
@@ -88,6 +96,10 @@ func (local) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ende
 
 func (local) Flush(context.Context, *ociruntime.Watched) (*ociruntime.Ended, error) {
 	return &ociruntime.Ended{}, nil
+}
+
+func (local) Signal(context.Context, *ociruntime.Signalled) (done bool, err error) {
+	return false, nil
 }
 
 func (local) Began(context.Context, string, string) (pid int, began bool, err error) {

@@ -122,7 +122,7 @@ func (c *Container) finishStart(ctx context.Context, err error) error {
 	// other.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer stop()
-	return errors.Join(err, c.snapshot().Cgroups.Kill(ctx))
+	return errors.Join(err, c.killProcesses(ctx))
 }
 
 // hooked reports whether the init runs hooks before it executes the program.

@@ -37,6 +37,18 @@ type Watched struct {
 	Pidfd *os.File
 }
 
+// Signalled is a signal to a process, or to processes.
+type Signalled struct {
+	ContainerID string
+	// ExecID is that of an exec, "" for the container's init.
+	ExecID string
+	// Pidfd is that of the container's init, nil when it is not known.
+	Pidfd  *os.File
+	Signal syscall.Signal
+	// All is for all processes of the container, or for all that the exec has started.
+	All bool
+}
+
 // Ended is how a Watched has ended, as far as its runtime knows.
 type Ended struct {
 	// Known is true when Code is its exit code. Otherwise the kernel may have it.

@@ -68,6 +68,9 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	pid, err = client.Create(ctx, p.ID, f.dir, streams.paths, options)
 	if err == nil {
 		err = r.checkCreated(ctx, client, p, pid)
+		if err == nil {
+			err = r.checkProcess(pod, p, pid)
+		}
 	}
 	if err != nil {
 		return 0, nil, ociruntime.Classify(r.handler.fault(ctx, stageCreate, err), p.Spec.Root.Path)
@@ -76,8 +79,7 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	return pid, func() {}, nil
 }
 
-// checkCreated refuses a container that is not the one that was asked for, and one that berth could not stop
-// without the shim: its processes are found by its cgroup.
+// checkCreated refuses a container that is not the one that was asked for.
 func (r *Runtime) checkCreated(ctx context.Context, client *taskapi.Client, p *ociruntime.Plan, pid int) error {
 	if pid <= 0 {
 		return fmt.Errorf("it has answered with the pid %d", pid)
@@ -93,12 +95,26 @@ func (r *Runtime) checkCreated(ctx context.Context, client *taskapi.Client, p *o
 	case st.Status != taskapi.Created:
 		return fmt.Errorf("it has answered with the status %d, which is not that of a created container", st.Status)
 	}
+	return nil
+}
+
+// checkProcess refuses an init that berth could not stop without the shim: processes are found by the container's
+// cgroup. A sandbox is elsewhere, and must be the shim or a descendant of it: berth kills it.
+func (r *Runtime) checkProcess(pod string, p *ociruntime.Plan, pid int) error {
+	if r.handler.IsSandbox {
+		found, err := r.all.readPod(pod)
+		if err == nil && !found.started(pid) {
+			err = fmt.Errorf("process %d is not a descendant of the shim", pid)
+		}
+		return err
+	}
 	pids, err := p.Cgroups.Pids()
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(pids, pid) {
-		return fmt.Errorf("process %d is not in the container's cgroup %s", pid, p.Cgroups.Name())
+		return fmt.Errorf(`process %d is not in the container's cgroup %s (a runtime that is the sandbox itself needs sandbox = "runtime" in the handler's settings)`,
+			pid, p.Cgroups.Name())
 	}
 	return nil
 }

@@ -45,9 +45,11 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot encode the process: %w", err)
 	}
-	relative, err := e.Group.MakeBelow(st.Cgroups)
-	if err != nil {
-		return 0, nil, err
+	var relative map[string]string
+	if !r.handler.IsSandbox { // a sandbox has its processes in itself
+		if relative, err = e.Group.MakeBelow(st.Cgroups); err != nil {
+			return 0, nil, err
+		}
 	}
 	client, err := r.all.client(ctx, st.Pod)
 	if err != nil {

@@ -30,6 +30,14 @@ const (
 type savedExit struct {
 	Code int32     `json:"code"`
 	At   time.Time `json:"at"`
+	// Deleted is true of a container that was deleted before its start, without the shim.
+	Deleted bool `json:"deleted,omitempty"`
+}
+
+// deleted reports whether a container was deleted without the shim.
+func (f files) deleted() bool {
+	var saved savedExit
+	return readJSON(filepath.Join(f.dir, exitName), &saved) == nil && saved.Deleted
 }
 
 // Await returns when a process has ended. The shim reports that, or the pidfd. When the shim is gone, or does not
@@ -59,8 +67,14 @@ func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime
 		go func() { ended <- sysproc.AwaitExit(inner, w.Pidfd) }()
 	}
 	var late <-chan time.Time
+	var notStarted <-chan struct{}
+	if w.ExecID == "" {
+		notStarted = r.all.ends.channel(w.ContainerID)
+	}
 	for {
 		select {
+		case <-notStarted:
+			return &ociruntime.Ended{Known: true, Code: killedCode, At: time.Now()}, nil
 		case a := <-answers:
 			switch {
 			case ctx.Err() != nil:
@@ -83,7 +97,7 @@ func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime
 // known is what the shim says of an exit. That of an init is recorded.
 func (r *Runtime) known(f files, w *ociruntime.Watched, exit *taskapi.Exit) *ociruntime.Ended {
 	if w.ExecID == "" {
-		if err := writeJSON(filepath.Join(f.dir, exitName), savedExit{exit.Code, exit.At}); err != nil {
+		if err := writeJSON(filepath.Join(f.dir, exitName), savedExit{Code: exit.Code, At: exit.At}); err != nil {
 			r.all.log.Warn("cannot record what a shim says of an exit", "container", w.ContainerID, "error", err)
 		}
 	}
@@ -140,6 +154,12 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 	if err := st.Cgroups.Kill(killing); err != nil {
 		r.all.log.Error("cannot kill a container whose shim has ended", "container", w.ContainerID, "error", err)
 	}
+	if r.handler.IsSandbox && w.ExecID == "" && w.Pidfd != nil {
+		// Nothing else ends the container: the pod goes with it.
+		if err := killSandbox(w.Pidfd); err != nil {
+			r.all.log.Error("a shim has ended, and its container has not", "container", w.ContainerID, "error", err)
+		}
+	}
 	return &ociruntime.Ended{Message: message}, awaitPidfd(ctx, w)
 }
 
@@ -158,6 +178,9 @@ func (r *Runtime) Flush(ctx context.Context, w *ociruntime.Watched) (*ociruntime
 	st, err := f.read()
 	if err != nil {
 		return end, err
+	}
+	if w.ExecID == "" && f.deleted() {
+		return end, nil
 	}
 	ctx, stop := context.WithTimeout(ctx, flushTimeout)
 	defer stop()

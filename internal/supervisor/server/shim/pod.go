@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -192,6 +193,21 @@ func (p *podState) lives() bool {
 		if proc, err := sysproc.ReadProc(each.Pid); err == nil && proc.Start == each.Start && !proc.Zombie() {
 			return true
 		}
+	}
+	return false
+}
+
+// started reports whether a process is one of the shim, or a descendant of one.
+func (p *podState) started(pid int) bool {
+	for pid > 1 {
+		proc, err := sysproc.ReadProc(pid)
+		if err != nil {
+			return false
+		}
+		if slices.Contains(p.Processes, process{pid, proc.Start}) {
+			return true
+		}
+		pid = proc.PPid
 	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -74,6 +75,7 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 			return fmt.Errorf("cannot remove the state that the OCI runtime has of it: %w", err)
 		}
 	}
+	s.ends.forget(id)
 	others, err := s.others(st.Pod, id)
 	if err != nil {
 		return err
@@ -92,11 +94,17 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
+	if r.all.files(id).deleted() {
+		return st.Cgroups.Kill(ctx)
+	}
 	client, err := r.all.client(ctx, st.Pod)
 	if errors.Is(err, errs.NotFound) {
 		return nil // its shim did not start
 	}
 	if err == nil {
+		if r.handler.IsSandbox {
+			_ = client.Kill(ctx, id, "", int(syscall.SIGKILL), true) // it may have ended
+		}
 		_, err = client.Delete(ctx, id, "")
 		if killErr := st.Cgroups.Kill(ctx); killErr != nil {
 			return killErr

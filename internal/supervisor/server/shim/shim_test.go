@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 func TestPodOf(t *testing.T) {
@@ -51,6 +52,26 @@ func TestRemoveSocket(t *testing.T) {
 		removeSocket(t.Context(), path)
 		if _, err := os.Lstat(path); (err != nil) != (path == dead) {
 			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// The process of a sandbox is one of the shim, or a descendant of it: berth kills it.
+func TestStarted(t *testing.T) {
+	parent, err := sysproc.ReadProc(os.Getppid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		shim process
+		want bool
+	}{
+		"its parent":       {process{os.Getppid(), parent.Start}, true},
+		"a former process": {process{os.Getppid(), parent.Start + 1}, false},
+		"another process":  {process{1, 0}, false},
+	} {
+		if got := (&podState{Processes: []process{tc.shim}}).started(os.Getpid()); got != tc.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

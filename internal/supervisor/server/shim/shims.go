@@ -39,6 +39,8 @@ type Handler struct {
 	Root string `json:"root"`
 	// Options are those of the shim ("Name=value"): see package shimoptions.
 	Options []string `json:"options,omitempty"`
+	// IsSandbox: the containers of a pod have one process on the host. See supervisor.Handler.
+	IsSandbox bool `json:"isSandbox,omitempty"`
 }
 
 // namespace is that of containerd which shims get.
@@ -60,6 +62,8 @@ type Shims struct {
 	// clients are the connections to shims, by pod.
 	clients map[string]*taskapi.Client
 	events  net.Listener
+
+	ends ends
 }
 
 // New returns Shims on dir, which it creates when needed. base checks specs, and computes where containers
@@ -194,6 +198,7 @@ const (
 	stageStart  = "start"
 	stageState  = "state"
 	stageExec   = "exec"
+	stageSignal = "signal"
 	stageUpdate = "update"
 	stageDelete = "delete"
 )

@@ -51,7 +51,8 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	if started != pid {
 		return r.handler.fault(ctx, stageStart, fmt.Errorf("it has started process %d, and created process %d", started, pid))
 	}
-	if ociruntime.AwaitReplaced(ctx, s, pid, before) {
+	// A sandbox is the same process before and after.
+	if !r.handler.IsSandbox && ociruntime.AwaitReplaced(ctx, s, pid, before) {
 		return nil
 	}
 	if now, err := client.State(ctx, s.ID, ""); err == nil && now.Status == taskapi.Created {

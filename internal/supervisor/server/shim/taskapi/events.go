@@ -48,8 +48,8 @@ func serveEvents(conn net.Conn, each func(e Event)) {
 		if e, err := decodeEvent(f.data); err == nil {
 			each(e)
 		}
-		// A Response with an empty payload.
-		if err := writeFrame(conn, frame{stream: f.stream, kind: frameResponse, data: Message{}.Embed(1, nil)}); err != nil {
+		// A Response without a Status, as containerd sends it: some shims cannot decode an empty Status, and end.
+		if err := writeFrame(conn, frame{stream: f.stream, kind: frameResponse}); err != nil {
 			return
 		}
 	}

@@ -450,3 +450,19 @@ func TestEvents(t *testing.T) {
 		t.Errorf("topics %q", got)
 	}
 }
+
+// The answer to an event has no Status: the shim of gVisor ends when it has an empty one.
+func TestEventsAreAnsweredWithoutStatus(t *testing.T) {
+	ours, theirs := net.Pipe()
+	listener := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+	listener.conn <- theirs
+	go ServeEvents(listener, func(Event) {})
+	t.Cleanup(func() { listener.Close(); ours.Close() })
+	if err := writeFrame(ours, frame{stream: 7, kind: frameRequest}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := readFrame(ours)
+	if err != nil || f.stream != 7 || f.kind != frameResponse || len(f.data) != 0 {
+		t.Errorf("%+v %v", f, err)
+	}
+}
