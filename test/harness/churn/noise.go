@@ -53,7 +53,7 @@ func expected() []noise {
 		{"kubelet", `"ContainerStatus from runtime service failed" err="rpc error: code = NotFound`, nil, "it asks for a container that it has removed meanwhile"},
 		{"kubelet", `"Failed to get status for pod" err="pods .* is forbidden: .* no relationship found between node`, nil, "the pod is deleted, so that its node may not see it any more"},
 		{"kubelet", `failed to fetch token: pod \\*"deleted-early-\d+\\*" not found`, nil, "the pod was deleted by force before its volumes were there"},
-		{"kubelet", `failed to fetch token: pod \\*"[a-z-]+-\d+\\*" not found`, kubeletAway(), "the pod was deleted while it was away"},
+		{"kubelet", `failed to fetch token: pods? \\*"[a-z-]+-\d+\\*" not found`, kubeletAway(), "the pod was deleted while it was away"},
 		{"kubelet", `"Failed to update status for pod" .* not found" pod=`, nil, "the pod is deleted"},
 		{"kubelet", `"failed to read memory cgroup (config|limits) for the pod" .* no such (file or directory|device)`, nil, "it reads its own cgroup of a pod that has just ended"},
 		{"kubelet", `"ExecSync cmd from runtime service failed" err="rpc error: code = Canceled desc = context canceled"`, nil, "it gives up a probe of a container that it stops"},
