@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -21,8 +22,12 @@ import (
 	"github.com/berthrun/berth/internal/network/cni/plugin"
 )
 
-// namesTried is how many names of the host's end are tried.
-const namesTried = 10
+const (
+	// namesTried is how many names of the host's end are tried.
+	namesTried = 10
+	// releaseTimeout bounds the DEL of the IPAM plugin that undoes an ADD.
+	releaseTimeout = 30 * time.Second
+)
 
 // Pair is a veth pair. Host is up and in the host's network namespace.
 type Pair struct {
@@ -119,9 +124,12 @@ func Allocate(ctx context.Context, c *plugin.Call, ipam string) (*types100.Resul
 	return c.DelegateAdd(ctx, ipam)
 }
 
-// Release runs DEL of the IPAM plugin after an ADD that failed, also past the ADD's deadline.
+// Release runs DEL of the IPAM plugin after an ADD that failed, also past the ADD's deadline. A plugin that does not
+// end is killed at a deadline of its own: the next DEL of the pod waits for this call.
 func Release(ctx context.Context, c *plugin.Call, ipam string) {
-	_ = c.Delegate(context.WithoutCancel(ctx), "DEL", ipam) // the DEL that follows a failed ADD repeats it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	_ = c.Delegate(ctx, "DEL", ipam) // the DEL that follows a failed ADD repeats it
 }
 
 // OwnDNS replaces the DNS settings of a result if the configuration has some.
