@@ -45,6 +45,9 @@ func (c *Call) Stage(name string) {
 	}
 }
 
+// Environ are the variables of the call, for programs that the plugin starts.
+func (c *Call) Environ() []string { return c.env.Env }
+
 // Home is the host's network namespace.
 func (c *Call) Home() *os.File { return c.home }
 

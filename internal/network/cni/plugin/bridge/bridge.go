@@ -316,24 +316,23 @@ func del(ctx context.Context, c *plugin.Call) error {
 		c.Stage("DEL of the IPAM plugin " + n.IPAM.Type)
 		return c.Delegate(ctx, "DEL", n.IPAM.Type)
 	}
-	if c.NetNS == "" {
-		return release()
+	gone := c.NetNS == ""
+	if !gone {
+		if gone, err = podlink.Delete(c); err != nil {
+			return err
+		}
 	}
-	addresses, gone, err := podlink.Delete(c)
-	if err != nil {
+	if err := release(); err != nil {
 		return err
 	}
-	if err := release(); err != nil || gone {
-		return err
-	}
-	if n.MacSpoofCheck {
+	if n.MacSpoofCheck && !gone {
 		c.Stage("macspoofchk")
 		if err := spoofcheck.NewSpoofChecker("", "", ruleID(c)).Teardown(); err != nil {
 			fmt.Fprintf(os.Stderr, "%v", err) // as the reference: nothing depends on the rules of a link that is gone
 		}
 	}
 	if n.IPAM.Type != "" && n.IPMasq {
-		return podlink.RemoveMasquerade(ctx, c, n.Name, addresses)
+		return podlink.RemoveMasquerade(ctx, c, n.Name)
 	}
 	return nil
 }

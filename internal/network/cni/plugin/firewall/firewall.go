@@ -18,6 +18,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
+	"github.com/berthrun/berth/internal/network/cni/plugin/xtables"
 )
 
 const (
@@ -105,15 +106,19 @@ type family struct {
 // families returns both.
 func (n *conf) families() ([]*family, error) {
 	var all []*family
-	for _, protocol := range []iptables.Protocol{iptables.ProtocolIPv4, iptables.ProtocolIPv6} {
-		ipt, err := iptables.NewWithProtocol(protocol)
+	for _, v6 := range []bool{false, true} {
+		ipt, err := xtables.Open(v6)
 		if err != nil {
+			protocol := iptables.ProtocolIPv4
+			if v6 {
+				protocol = iptables.ProtocolIPv6
+			}
 			return nil, fmt.Errorf("could not initialize iptables protocol %v: %w", protocol, err)
 		}
 		f := &family{IPTables: ipt}
 		if n.previous != nil {
 			for _, address := range n.previous.IPs {
-				if v6 := address.Address.IP.To4() == nil; v6 == (protocol == iptables.ProtocolIPv6) {
+				if (address.Address.IP.To4() == nil) == v6 {
 					f.addresses = append(f.addresses, alone(address.Address.IP))
 				}
 			}

@@ -2,6 +2,8 @@ package podlink
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -19,6 +21,8 @@ const (
 	iptables    = "iptables"
 	// nftMasqTable is the table of the reference's backend nftables.
 	nftMasqTable = "cni_plugins_masquerade"
+	// removalsTried is how often the removal of a chain is tried: the table may change after it was read.
+	removalsTried = 3
 )
 
 // Masquerade has the host masquerade what the pod sends from its addresses to other subnets.
@@ -30,43 +34,79 @@ func Masquerade(ctx context.Context, c *plugin.Call, backend *string, network st
 	for _, address := range ips {
 		subnets = append(subnets, &address.Address)
 	}
-	if (backend == nil || *backend == iptables) && addAtOnce(ctx, backend == nil, c.ContainerID, network, subnets) {
+	if (backend == nil || *backend == iptables) && addAtOnce(ctx, c, backend == nil, network, subnets) {
 		return nil
 	}
-	return ip.SetupIPMasqForNetworks(backend, subnets, network, c.IfName, c.ContainerID)
+	if backend != nil && *backend != iptables || backend == nil && !xtables.Usable() && utils.SupportsNFTables() {
+		if backend == nil {
+			other := "nftables"
+			backend = &other
+		}
+		return ip.SetupIPMasqForNetworks(backend, subnets, network, c.IfName, c.ContainerID)
+	}
+	for _, subnet := range subnets {
+		if err := addOneByOne(c, network, subnet); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addOneByOne adds what there is not of the rules of one address.
+func addOneByOne(c *plugin.Call, network string, subnet *net.IPNet) error {
+	chain, inChain, jump := masqRules(c, network, subnet)
+	ipt, err := xtables.Open(subnet.IP.To4() == nil)
+	if err != nil {
+		return fmt.Errorf("failed to locate iptables: %w", err)
+	}
+	if err := utils.EnsureChain(ipt, natTable, chain); err != nil {
+		return err
+	}
+	for _, rule := range inChain {
+		if err := ipt.AppendUnique(natTable, chain, rule...); err != nil {
+			return err
+		}
+	}
+	return ipt.AppendUnique(natTable, postrouting, jump...)
+}
+
+// masqRules are the chain of a pod, its rules for one address, and the rule that leads to it.
+func masqRules(c *plugin.Call, network string, subnet *net.IPNet) (chain string, inChain [][]string, jump []string) {
+	chain, comment := utils.FormatChainName(network, c.ContainerID), utils.FormatComment(network, c.ContainerID)
+	rule := func(target string, words ...string) []string {
+		return append(words, "-m", "comment", "--comment", comment, "-j", target)
+	}
+	multicast := "224.0.0.0/4"
+	if subnet.IP.To4() == nil {
+		multicast = "ff00::/8"
+	}
+	return chain, [][]string{rule("ACCEPT", "-d", subnet.String()), rule("MASQUERADE", "!", "-d", multicast)}, rule(chain, "-s", subnet.IP.String())
 }
 
 // addAtOnce adds the rules of a pod that has none, and reports whether it could. Without a
 // backend in the configuration, the host's is iptables if there is one for IPv4.
-func addAtOnce(ctx context.Context, chosen bool, container, network string, subnets []*net.IPNet) bool {
-	chain, comment := utils.FormatChainName(network, container), utils.FormatComment(network, container)
-	commented := func(words ...string) []string { return append(words, "-m", "comment", "--comment", comment) }
+func addAtOnce(ctx context.Context, c *plugin.Call, chosen bool, network string, subnets []*net.IPNet) bool {
 	for _, v6 := range []bool{false, true} {
 		own := ofFamily(subnets, v6)
 		if len(own) == 0 && (v6 || !chosen) {
 			continue
 		}
-		now, err := xtables.Read(ctx, v6, natTable)
-		if err != nil || now.HasChain(chain) {
+		now, err := xtables.Read(ctx, c.Environ(), v6, natTable)
+		if err != nil || now.HasChain(utils.FormatChainName(network, c.ContainerID)) {
 			return false
 		}
 		if len(own) == 0 {
 			continue
 		}
-		multicast := "224.0.0.0/4"
-		if v6 {
-			multicast = "ff00::/8"
-		}
+		var chain string
 		var rules [][]string
+		var jumps []string
 		for _, s := range own {
-			rules = append(rules, append(commented("-d", s.String()), "-j", "ACCEPT"), append(commented("!", "-d", multicast), "-j", "MASQUERADE"))
+			name, inChain, jump := masqRules(c, network, s)
+			chain, rules, jumps = name, append(rules, inChain...), append(jumps, xtables.Line("-A", postrouting, jump))
 		}
-		commands := xtables.NewChain(chain, rules)
-		for _, s := range own {
-			commands = append(commands, xtables.Line("-A", postrouting, append(commented("-s", s.IP.String()), "-j", chain)))
-		}
-		if now.Change(ctx, commands) != nil {
-			return false // the reference's way completes what is there, or says what is wrong
+		if now.Change(ctx, append(xtables.NewChain(chain, rules), jumps...)) != nil {
+			return false // one rule after the other completes what is there, or says what is wrong
 		}
 	}
 	return true
@@ -83,31 +123,38 @@ func ofFamily(subnets []*net.IPNet, v6 bool) []*net.IPNet {
 	return own
 }
 
-// RemoveMasquerade removes the rules of both backends.
-func RemoveMasquerade(ctx context.Context, c *plugin.Call, network string, subnets []*net.IPNet) error {
+// RemoveMasquerade removes the rules of both backends. It finds them by the names of the network and the pod: when a
+// former DEL has removed the link and then failed, nobody knows the addresses any more.
+func RemoveMasquerade(ctx context.Context, c *plugin.Call, network string) error {
 	c.Stage("masquerade")
-	if removeAtOnce(ctx, c.ContainerID, network, subnets) && !usesNFT() {
+	chain := utils.FormatChainName(network, c.ContainerID)
+	for _, v6 := range []bool{false, true} {
+		if err := removeChain(ctx, c, v6, chain); err != nil {
+			return err
+		}
+	}
+	if !usesNFT() {
 		return nil
 	}
-	return ip.TeardownIPMasqForNetworks(subnets, network, c.IfName, c.ContainerID)
+	return ip.TeardownIPMasqForNetworks(nil, network, c.IfName, c.ContainerID)
 }
 
-// removeAtOnce removes the rules of iptables, and reports whether it could.
-func removeAtOnce(ctx context.Context, container, network string, subnets []*net.IPNet) bool {
-	chain := utils.FormatChainName(network, container)
-	for _, v6 := range []bool{false, true} {
-		if len(ofFamily(subnets, v6)) == 0 {
-			continue
+// removeChain removes a chain of iptables and what leads to it, if the host has it.
+func removeChain(ctx context.Context, c *plugin.Call, v6 bool, chain string) (err error) {
+	for range removalsTried {
+		var now *xtables.Table
+		now, err = xtables.Read(ctx, c.Environ(), v6, natTable)
+		switch {
+		case ctx.Err() != nil || xtables.IsBusy(err):
+			return errors.Join(err, ctx.Err())
+		case err != nil || !now.HasChain(chain):
+			return nil // a host without iptables, or without the family, has no chain
 		}
-		now, err := xtables.Read(ctx, v6, natTable)
-		if err != nil {
-			return false
-		}
-		if now.HasChain(chain) && now.Change(ctx, now.RemoveChain(chain, postrouting)) != nil {
-			return false
+		if err = now.Change(ctx, now.RemoveChain(chain, postrouting)); err == nil {
+			return nil
 		}
 	}
-	return true
+	return err
 }
 
 // usesNFT reports whether a pod may have rules of the backend nftables.

@@ -100,22 +100,21 @@ func hostName() string {
 	return fmt.Sprintf("veth%x", random)
 }
 
-// Delete removes the pod's link and returns its global addresses. Nothing, without an error, for a
-// link or a namespace that does not exist; gone is for the namespace.
-func Delete(c *plugin.Call) (addresses []*net.IPNet, gone bool, err error) {
+// Delete removes the pod's link. Nothing, without an error, for a link or a namespace that does not exist; gone is for
+// the namespace.
+func Delete(c *plugin.Call) (gone bool, err error) {
 	c.Stage("delete the link")
 	err = c.InPod(func() error {
-		found, err := ip.DelLinkByNameAddr(c.IfName)
+		err := ip.DelLinkByName(c.IfName)
 		if errors.Is(err, ip.ErrLinkNotFound) {
 			return nil
 		}
-		addresses = found
 		return err
 	})
 	if plugin.IsGone(err) {
-		return nil, true, nil
+		return true, nil
 	}
-	return addresses, false, err
+	return false, err
 }
 
 // Allocate runs ADD of the IPAM plugin.

@@ -18,7 +18,9 @@ type hungIPAM struct {
 	killed bool
 }
 
-func (h *hungIPAM) FindInPath(name string, _ []string) (string, error) { return "/nonesuch/" + name, nil }
+func (h *hungIPAM) FindInPath(name string, _ []string) (string, error) {
+	return "/nonesuch/" + name, nil
+}
 
 func (h *hungIPAM) ExecPlugin(ctx context.Context, _ string, _ []byte, environ []string) ([]byte, error) {
 	if slices.Contains(environ, "CNI_COMMAND=DEL") {

@@ -41,17 +41,9 @@ type chain struct {
 	first   bool       // entries come before all others
 }
 
-// open returns the iptables of a family.
-func open(v6 bool) (*iptables.IPTables, error) {
-	if v6 {
-		return iptables.NewWithProtocol(iptables.ProtocolIPv6)
-	}
-	return iptables.NewWithProtocol(iptables.ProtocolIPv4)
-}
-
 // usable returns the iptables of a family, if the kernel has it.
 func usable(v6 bool) (*iptables.IPTables, error) {
-	ipt, err := open(v6)
+	ipt, err := xtables.Open(v6)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +63,7 @@ func (iptablesRules) forward(ctx context.Context, n *conf, pod net.IPNet) error 
 	if n.snat && n.ExternalSetMarkChain == nil {
 		shared = append(markChains(n.mark), shared...)
 	}
-	now, err := xtables.Read(ctx, v6, table)
+	now, err := xtables.Read(ctx, n.environ, v6, table)
 	if err == nil && !slices.ContainsFunc(shared, func(c chain) bool { return !c.isIn(now) }) && !now.HasChain(own.name) {
 		commands := xtables.NewChain(own.name, own.rules)
 		for _, entry := range own.entries {
@@ -82,7 +74,7 @@ func (iptablesRules) forward(ctx context.Context, n *conf, pod net.IPNet) error 
 		}
 	}
 	// One after the other: the first pod, one that is attached again, and what iptables refuses.
-	ipt, err := open(v6)
+	ipt, err := xtables.Open(v6)
 	if err != nil {
 		return fmt.Errorf("failed to open iptables: %w", err)
 	}
@@ -119,7 +111,7 @@ func (iptablesRules) remove(ctx context.Context, n *conf) error {
 	old := chain{name: n.chainName("SN-"), from: []string{oldSNATChain}}
 	var faults []error
 	for _, v6 := range []bool{false, true} {
-		now, err := xtables.Read(ctx, v6, table)
+		now, err := xtables.Read(ctx, n.environ, v6, table)
 		if err != nil {
 			faults = append(faults, err)
 			continue
@@ -268,7 +260,7 @@ func (c *chain) remove(ctx context.Context, now *xtables.Table, v6 bool) error {
 		return nil
 	}
 	// The table has changed in the meantime.
-	ipt, err := open(v6)
+	ipt, err := xtables.Open(v6)
 	if err != nil {
 		return err
 	}

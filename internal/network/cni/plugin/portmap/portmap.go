@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
+	"github.com/berthrun/berth/internal/network/cni/plugin/xtables"
 )
 
 const (
@@ -51,6 +52,7 @@ type conf struct {
 	} `json:"runtimeConfig"`
 
 	container string
+	environ   []string // of the call
 	snat      bool
 	mark      int
 	previous  *types100.Result
@@ -80,7 +82,7 @@ func New() *plugin.Plugin {
 // load reads the configuration. Texts of errors are the reference's.
 func load(c *plugin.Call) (*conf, error) {
 	c.Stage("read the configuration")
-	n := &conf{snat: true, mark: defaultMark, container: c.ContainerID}
+	n := &conf{snat: true, mark: defaultMark, container: c.ContainerID, environ: c.Environ()}
 	if err := json.Unmarshal(c.Config, n); err != nil {
 		return nil, fmt.Errorf("failed to parse network configuration: %w", err)
 	}
@@ -127,7 +129,7 @@ func (n *conf) chooseBackend() error {
 	name := iptablesBackend
 	if n.Backend != nil {
 		name = *n.Backend
-	} else if !utils.SupportsIPTables() && utils.SupportsNFTables() {
+	} else if !xtables.Usable() && utils.SupportsNFTables() {
 		name = nftablesBackend
 	}
 	foreign := map[string][]string{} // options by the only backend that has them

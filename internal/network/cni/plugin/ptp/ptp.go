@@ -157,14 +157,15 @@ func del(ctx context.Context, c *plugin.Call) error {
 	if err := c.Delegate(ctx, "DEL", n.IPAM.Type); err != nil {
 		return err
 	}
-	if c.NetNS == "" {
+	if c.NetNS != "" {
+		if _, err := podlink.Delete(c); err != nil {
+			return err
+		}
+	}
+	if !n.IPMasq {
 		return nil
 	}
-	addresses, _, err := podlink.Delete(c)
-	if err != nil || len(addresses) == 0 || !n.IPMasq {
-		return err
-	}
-	return podlink.RemoveMasquerade(ctx, c, n.Name, addresses)
+	return podlink.RemoveMasquerade(ctx, c, n.Name)
 }
 
 func check(ctx context.Context, c *plugin.Call) error {

@@ -9,18 +9,56 @@ package xtables
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+const (
+	// lockWait is for how many seconds one program waits for the lock of iptables. A lock that another program holds
+	// for longer fails the call, which is repeated; without a limit the call would never end.
+	lockWait = 20
+	// busyStatus is the exit status of iptables where it did not get the lock, or the kernel's resources.
+	busyStatus = 4
 )
 
 // Table is a table of one family, as it was when it was read.
 type Table struct {
-	name  string
-	v6    bool
-	lines []string // as iptables -S lists them
+	name    string
+	v6      bool
+	environ []string
+	lines   []string // as iptables -S lists them
+}
+
+// Open returns go-iptables for a family, whose programs wait for the lock no longer than those of this package.
+func Open(v6 bool) (*iptables.IPTables, error) {
+	protocol := iptables.ProtocolIPv4
+	if v6 {
+		protocol = iptables.ProtocolIPv6
+	}
+	return iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockWait))
+}
+
+// Usable reports whether the host has iptables for IPv4.
+func Usable() bool {
+	ipt, err := Open(false)
+	if err != nil {
+		return false
+	}
+	_, err = ipt.ChainExists("filter", "INPUT")
+	return err == nil
+}
+
+// IsBusy reports whether an error of Read or Change is that the table cannot be used now.
+func IsBusy(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && (exit.ExitCode() == busyStatus || !exit.Exited())
 }
 
 // program is a program of a family.
@@ -31,13 +69,15 @@ func program(v6 bool, suffix string) string {
 	return "iptables" + suffix
 }
 
-// Read reads a table. The error is that the host has no such table, or not the program.
-func Read(ctx context.Context, v6 bool, name string) (*Table, error) {
-	out, err := run(exec.CommandContext(ctx, program(v6, ""), "-w", "-t", name, "-S"))
+// Read reads a table. The error is that the host has no such table, or not the program (exec.ErrNotFound), or IsBusy.
+// environ are the variables of the plugin's call, for this program and those of Change: a daemon that starts again
+// finds by them what the former one has left.
+func Read(ctx context.Context, environ []string, v6 bool, name string) (*Table, error) {
+	out, err := run(exec.CommandContext(ctx, program(v6, ""), "-w", strconv.Itoa(lockWait), "-t", name, "-S"), environ)
 	if err != nil {
 		return nil, err
 	}
-	return &Table{name, v6, strings.Split(strings.TrimSuffix(out, "\n"), "\n")}, nil
+	return &Table{name, v6, environ, strings.Split(strings.TrimSuffix(out, "\n"), "\n")}, nil
 }
 
 // HasChain reports whether there is a chain that is not built in.
@@ -101,13 +141,14 @@ func (t *Table) Change(ctx context.Context, commands []string) error {
 			return fmt.Errorf("the rule %q has a line end", c)
 		}
 	}
-	cmd := exec.CommandContext(ctx, program(t.v6, "-restore"), "-w", "--noflush")
+	cmd := exec.CommandContext(ctx, program(t.v6, "-restore"), "-w", strconv.Itoa(lockWait), "--noflush")
 	cmd.Stdin = strings.NewReader("*" + t.name + "\n" + strings.Join(commands, "\n") + "\nCOMMIT\n")
-	_, err := run(cmd)
+	_, err := run(cmd, t.environ)
 	return err
 }
 
-func run(cmd *exec.Cmd) (string, error) {
+func run(cmd *exec.Cmd, environ []string) (string, error) {
+	cmd.Env = environ
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	// It must not go on waiting for the lock of iptables when the daemon is gone, and add rules after DEL. The caller's

@@ -1,0 +1,135 @@
+package all_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/plugins/pkg/utils"
+
+	"github.com/berthrun/berth/internal/network/cni/plugin"
+	"github.com/berthrun/berth/internal/network/cni/plugin/all"
+)
+
+// noIPAM is an IPAM plugin with nothing to do.
+type noIPAM struct{ version.PluginDecoder }
+
+func (noIPAM) FindInPath(name string, _ []string) (string, error) { return "/nonesuch/" + name, nil }
+func (noIPAM) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+	return nil, nil
+}
+
+// fakeIPTables installs programs of iptables that write down how they are called, and with which sandbox in their
+// environment. They list what the file "rules" has. It returns a function that reads the calls.
+func fakeIPTables(t *testing.T, rules string) func() []string {
+	t.Helper()
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+	if err := os.WriteFile(filepath.Join(dir, "rules"), []byte(rules), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "nft"} {
+		script := fmt.Sprintf(`#!/bin/sh
+case "$*" in *--version*) echo "iptables v1.8.9 (legacy)"; exit 0;; esac
+echo "%[2]s $* [$CNI_COMMAND $CNI_CONTAINERID]" >>%[1]s/calls
+case %[2]s in
+*-restore) sed 's/^/< /' >>%[1]s/calls;;
+nft) exit 1;;
+*) case "$*" in *" -S"*) cat %[1]s/rules;; *" -C "*) exit 1;; esac;;
+esac
+`, dir, name)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func() []string {
+		content, err := os.ReadFile(calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(string(content)), "\n")
+	}
+}
+
+func runVerb(t *testing.T, name, verb, config string) error {
+	t.Helper()
+	env := append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID=the-pod", "CNI_IFNAME=eth0", "CNI_PATH=/nonesuch", "CNI_NETNS=/nonesuch")
+	_, err := all.ByType(name).Run(t.Context(), plugin.Environment{Exec: &noIPAM{}, Env: env}, []byte(config))
+	return err
+}
+
+// TestProgramsDoNotWaitForever: each program of iptables waits for the lock with a limit, and those that change a table
+// at once have the variables of the call, by which a daemon that starts again finds them.
+func TestProgramsDoNotWaitForever(t *testing.T) {
+	previous := `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/nonesuch"}],
+ "ips":[{"address":"10.1.0.2/24","interface":0},{"address":"fd01::2/64","interface":0}]}`
+	bounded := regexp.MustCompile(` (-w|--wait) [1-9][0-9]*\b`)
+	for _, c := range []struct {
+		plugin, config string
+		verbs          []string
+		atOnce         bool
+	}{
+		{"portmap", `{"cniVersion":"1.0.0","name":"net","snat":false,"backend":"iptables","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"tcp"}]},` + previous + `}`, []string{"ADD", "CHECK", "DEL"}, true},
+		{"portmap", `{"cniVersion":"1.0.0","name":"net","snat":false,"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"tcp"}]},` + previous + `}`, []string{"ADD", "CHECK", "DEL"}, true},
+		{"firewall", `{"cniVersion":"1.0.0","name":"net","backend":"iptables",` + previous + `}`, []string{"ADD", "CHECK", "DEL"}, false},
+		{"bridge", `{"cniVersion":"1.0.0","name":"net","ipMasq":true,"ipam":{"type":"none"}}`, []string{"DEL"}, true},
+		{"ptp", `{"cniVersion":"1.0.0","name":"net","ipMasq":true,"ipam":{"type":"none"}}`, []string{"DEL"}, true},
+	} {
+		t.Run(c.plugin, func(t *testing.T) {
+			calls := fakeIPTables(t, "-P POSTROUTING ACCEPT\n")
+			for _, verb := range c.verbs {
+				_ = runVerb(t, c.plugin, verb, c.config) // these programs are none of iptables: only the calls count
+			}
+			named := false
+			for _, call := range calls() {
+				if strings.HasPrefix(call, "< ") || strings.HasPrefix(call, "nft ") {
+					continue
+				}
+				if !bounded.MatchString(call) {
+					t.Errorf("%q waits for the lock without limit", call)
+				}
+				named = named || strings.HasSuffix(call, "[DEL the-pod]")
+			}
+			if named != c.atOnce {
+				t.Errorf("a program has the variables of the call: %t, want %t", named, c.atOnce)
+			}
+		})
+	}
+}
+
+// TestMasqueradeGoesWithoutTheLink: DEL removes the masquerade rules of a pod whose link and namespace a former DEL,
+// which failed later, has removed; in both families.
+func TestMasqueradeGoesWithoutTheLink(t *testing.T) {
+	for _, name := range []string{"bridge", "ptp"} {
+		for _, netns := range []string{"/nonesuch", ""} {
+			t.Run(name+netns, func(t *testing.T) {
+				own := utils.FormatChainName("net", "the-pod")
+				rules := "-N " + own + "\n-A POSTROUTING -s 10.1.0.2/32 -m comment --comment \"a b\" -j " + own + "\n"
+				calls := fakeIPTables(t, rules)
+				env := append(os.Environ(), "CNI_COMMAND=DEL", "CNI_CONTAINERID=the-pod", "CNI_IFNAME=eth0", "CNI_PATH=/nonesuch", "CNI_NETNS="+netns)
+				_, err := all.ByType(name).Run(t.Context(), plugin.Environment{Exec: &noIPAM{}, Env: env},
+					[]byte(`{"cniVersion":"1.0.0","name":"net","ipMasq":true,"ipam":{"type":"none"}}`))
+				if err != nil {
+					t.Error(err)
+				}
+				var removed []string
+				for _, call := range calls() {
+					if strings.HasPrefix(call, "< ") {
+						removed = append(removed, strings.TrimPrefix(call, "< "))
+					}
+				}
+				want := []string{"*nat", `-D POSTROUTING -s 10.1.0.2/32 -m comment --comment "a b" -j ` + own, "-F " + own, "-X " + own, "COMMIT"}
+				if !slices.Equal(removed, append(slices.Clone(want), want...)) {
+					t.Errorf("%q, want twice %q", removed, want)
+				}
+			})
+		}
+	}
+}
