@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -158,10 +159,12 @@ func (n *Network) keepResults(ctx context.Context, sandbox string, network int) 
 		}
 		last = result
 		_, err := n.records.Update(sandbox, func(r *record) error {
-			if r.Partial == nil {
-				r.Partial = map[int]json.RawMessage{}
+			partial := maps.Clone(r.Partial) // others read the record as it was before
+			if partial == nil {
+				partial = map[int]json.RawMessage{}
 			}
-			r.Partial[network] = result
+			partial[network] = result
+			r.Partial = partial
 			return nil
 		})
 		return err
