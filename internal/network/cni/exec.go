@@ -25,8 +25,10 @@ import (
 )
 
 // executor runs plugins: some in process (see wayOf), all others as programs, each in its own
-// process group. It kills the whole group at its deadline. A plugin does not outlive the daemon, and
-// endPlugins kills what it has started: nothing would undo what a plugin does after DEL.
+// process group. It kills the whole group at its deadline. Nothing would undo what a plugin does after DEL, so a
+// plugin does not outlive the daemon, and endPlugins kills what it has started. The programs of iptables that plugins
+// in process start at once (package xtables) end with the daemon too; those that go-iptables and knftables start
+// may outlive it, for as long as they wait for the lock of iptables, which has a limit.
 type executor struct {
 	version.PluginDecoder
 	hostNetNS string
@@ -53,7 +55,7 @@ func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
 
 // ExecPlugin runs a plugin and returns what it printed.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	how, err := e.wayOf(path, stdin)
+	how, err := e.wayOf(path, variable(environ, "CNI_COMMAND"), stdin)
 	if err != nil {
 		return nil, err
 	}

@@ -40,10 +40,16 @@ type way struct {
 type inProcess struct {
 	off bool // network.inprocess = false
 
-	mu      sync.Mutex
-	builds  map[string]build         // by path
-	running map[string]chan struct{} // calls, also those that their caller has given up; closed at the end
+	mu        sync.Mutex
+	running   map[string]chan struct{} // calls, also those that their caller has given up; closed at the end
+	abandoned int                      // calls that their caller has given up
+
+	buildsMu sync.Mutex       // not mu: no call waits for the files of programs
+	builds   map[string]build // by path
 }
+
+// maxAbandoned is how many calls past their deadline may run before no other pod is attached: each has a thread.
+const maxAbandoned = 64
 
 // ownProgram is the package of the program that has berth's plugins.
 const ownProgram = "github.com/berthrun/berth/cmd/berth-cni"
@@ -64,8 +70,8 @@ func (e *executor) findInPath(name string, paths []string) (string, error) {
 	return path, err
 }
 
-// wayOf decides how the plugin at path runs with a configuration. The error is that it cannot run.
-func (e *executor) wayOf(path string, config []byte) (way, error) {
+// wayOf decides how a verb of the plugin at path runs with a configuration. The error is that it cannot run.
+func (e *executor) wayOf(path, verb string, config []byte) (way, error) {
 	name := filepath.Base(path)
 	p := all.ByType(name)
 	switch {
@@ -88,6 +94,10 @@ func (e *executor) wayOf(path string, config []byte) (way, error) {
 		why = "its program is " + version
 	}
 	cannot := p.Cannot(config)
+	// DEL without a program undoes what was done in process, whatever the host has become since.
+	if cannot == "" && (verb != "DEL" || !absent) {
+		cannot = p.CannotHere(verb, config)
+	}
 	switch {
 	case cannot == "":
 		return way{plugin: p, why: why}, nil
@@ -113,9 +123,10 @@ func orUnknown(version string) string {
 // buildOf returns the module and version of a program, "" if it does not say: not every plugin is a Go program, and
 // distributions build without a version.
 func (o *inProcess) buildOf(path string, info fs.FileInfo) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if known, ok := o.builds[path]; ok && known.size == info.Size() && known.changed.Equal(info.ModTime()) {
+	o.buildsMu.Lock()
+	known, ok := o.builds[path]
+	o.buildsMu.Unlock()
+	if ok && known.size == info.Size() && known.changed.Equal(info.ModTime()) {
 		return known.version
 	}
 	b := build{size: info.Size(), changed: info.ModTime()}
@@ -127,6 +138,8 @@ func (o *inProcess) buildOf(path string, info fs.FileInfo) string {
 	case read.Main.Version != "" && read.Main.Version != "(devel)":
 		b.version = read.Main.Path + "@" + read.Main.Version
 	}
+	o.buildsMu.Lock()
+	defer o.buildsMu.Unlock()
 	if o.builds == nil {
 		o.builds = map[string]build{}
 	}
@@ -138,6 +151,11 @@ func (o *inProcess) buildOf(path string, info fs.FileInfo) string {
 // cannot be ended. So the next call of the plugin for the same attachment waits for it, and DEL
 // undoes all that ADD has done.
 func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []byte, environ []string) ([]byte, error) {
+	if variable(environ, "CNI_COMMAND") == "ADD" {
+		if err := e.own.mayAdd(); err != nil {
+			return nil, err
+		}
+	}
 	end, err := e.own.begin(ctx, attachmentOf(p.Type, environ))
 	if err != nil {
 		return nil, fmt.Errorf("an earlier call of the CNI plugin %s for this pod, which has passed its deadline, still runs: %w", p.Type, err)
@@ -149,19 +167,56 @@ func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []
 	ended := make(chan outcome, 1)
 	var stage atomic.Value
 	stage.Store("start")
+	var g giveUp
 	go func() {
 		defer end()
 		out, err := p.Run(ctx, plugin.Environment{
-			HostNetNS: e.hostNetNS, Exec: e, Env: environment(environ), Stage: func(name string) { stage.Store(name) },
+			HostNetNS: e.hostNetNS, Exec: e, Env: environment(environ), Chosen: true, Stage: func(name string) { stage.Store(name) },
 		}, config)
 		ended <- outcome{out, err}
+		e.own.ended(&g)
 	}()
 	select {
 	case o := <-ended:
 		return o.out, o.err
 	case <-ctx.Done():
+		e.own.abandon(&g)
 		return nil, fmt.Errorf("the CNI plugin %s in berth does not end (stage %q): %w", p.Type, stage.Load(), ctx.Err())
 	}
+}
+
+// giveUp is what is known of one call: whether its caller has given it up, and whether it has ended.
+type giveUp struct{ abandoned, ended bool }
+
+// abandon counts a call that its caller gives up.
+func (o *inProcess) abandon(g *giveUp) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !g.ended {
+		g.abandoned = true
+		o.abandoned++
+	}
+}
+
+// ended counts a call that has ended.
+func (o *inProcess) ended(g *giveUp) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	g.ended = true
+	if g.abandoned {
+		o.abandoned--
+	}
+}
+
+// mayAdd is kind Unavailable while too many calls do not end.
+func (o *inProcess) mayAdd() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.abandoned < maxAbandoned {
+		return nil
+	}
+	return fmt.Errorf("%d calls of CNI plugins in berth have passed their deadlines and still run, so no pod is attached until some end; "+
+		"look for what holds them up, such as a lock of iptables or of the IPAM store: %w", o.abandoned, errs.Unavailable)
 }
 
 // begin waits until no other call has the key. An empty key is for calls that need not wait.
@@ -198,17 +253,19 @@ func (o *inProcess) begin(ctx context.Context, key string) (end func(), err erro
 
 // attachmentOf names the attachment that a call is for, with the plugin; "" for none.
 func attachmentOf(plugin string, environ []string) string {
-	var container, link string
-	for _, v := range environ {
-		if value, ok := strings.CutPrefix(v, "CNI_CONTAINERID="); ok {
-			container = value
-		}
-		if value, ok := strings.CutPrefix(v, "CNI_IFNAME="); ok {
-			link = value
-		}
-	}
+	container := variable(environ, "CNI_CONTAINERID")
 	if container == "" {
 		return ""
 	}
-	return plugin + " " + container + " " + link
+	return plugin + " " + container + " " + variable(environ, "CNI_IFNAME")
+}
+
+// variable returns the last value of a variable, "" for none.
+func variable(environ []string, name string) string {
+	for _, v := range slices.Backward(environ) {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
+		}
+	}
+	return ""
 }

@@ -3,16 +3,23 @@ package cni
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/cni/plugin"
+	"github.com/berthrun/berth/internal/require"
 )
 
 // TestWay: which plugins run in process, and why.
@@ -41,7 +48,7 @@ func TestWay(t *testing.T) {
 		{name: "another backend", path: "/nonesuch/firewall", config: `{"backend":"firewalld"}`, fault: true, why: `no backend "firewalld"`},
 	} {
 		e := newExecutor(&Config{ProgramsOnly: c.off})
-		how, err := e.wayOf(c.path, []byte(c.config))
+		how, err := e.wayOf(c.path, "ADD", []byte(c.config))
 		why := how.why
 		if err != nil {
 			why = err.Error()
@@ -129,4 +136,120 @@ func TestDeadlineInProcess(t *testing.T) {
 	if _, err := e.runInProcess(t.Context(), hung, config, env); err != nil {
 		t.Errorf("the next call: %v", err)
 	}
+}
+
+// TestTooManyAbandonedCalls: while many calls past their deadline still run, no pod is attached; DEL still runs. When
+// they have ended, pods are attached again.
+func TestTooManyAbandonedCalls(t *testing.T) {
+	release := make(chan struct{})
+	hung := &plugin.Plugin{Type: "hung", Versions: version.All, Del: func(context.Context, *plugin.Call) error {
+		<-release
+		return nil
+	}}
+	config := []byte(`{"cniVersion":"1.0.0","name":"net"}`)
+	env := func(verb, container string) []string {
+		return []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_IFNAME=eth0", "CNI_PATH=/nonesuch"}
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	e := newExecutor(&Config{})
+	for i := range maxAbandoned {
+		if err := e.own.mayAdd(); err != nil {
+			t.Fatalf("after %d: %v", i, err)
+		}
+		if _, err := e.runInProcess(late, hung, config, env("DEL", "pod"+strconv.Itoa(i))); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	_, err := e.runInProcess(t.Context(), hung, config, env("ADD", "other"))
+	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), strconv.Itoa(maxAbandoned)+" calls of CNI plugins") {
+		t.Errorf("%v, want kind Unavailable with the number of calls", err)
+	}
+	close(release)
+	for i := range maxAbandoned {
+		if _, err := e.runInProcess(t.Context(), hung, config, env("DEL", "pod"+strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.own.mayAdd(); err != nil {
+		t.Errorf("after their end: %v", err)
+	}
+}
+
+// TestFirewalldIsAskedForOnce: one question to the system bus for an ADD, and none for a DEL without a program, which
+// must stay possible when firewalld starts later.
+func TestFirewalldIsAskedForOnce(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "bus")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var asked atomic.Int32
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			conn.Close()
+		}
+	}()
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+socket)
+	t.Setenv("PATH", t.TempDir()) // no iptables: only the way to the verbs is of interest
+	for _, c := range []struct {
+		verb string
+		want int32
+	}{{"ADD", 1}, {"DEL", 0}, {"VERSION", 0}} {
+		asked.Store(0)
+		env := []string{"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=a", "CNI_IFNAME=eth0", "CNI_PATH=/nonesuch", "CNI_NETNS=/nonesuch"}
+		_, _ = newExecutor(&Config{}).ExecPlugin(t.Context(), "/nonesuch/firewall", []byte(`{"cniVersion":"1.0.0","name":"net","type":"firewall"}`), env)
+		if got := asked.Load(); got != c.want {
+			t.Errorf("%s asks the bus %d times, want %d", c.verb, got, c.want)
+		}
+	}
+}
+
+// TestProgramIsReadOutsideTheLock: a call begins while the file of a program is read, which may be slow.
+func TestProgramIsReadOutsideTheLock(t *testing.T) {
+	slow := filepath.Join(t.TempDir(), "bridge")
+	if err := unix.Mkfifo(slow, 0o700); err != nil { // to open it waits for a writer
+		t.Fatal(err)
+	}
+	info, err := os.Stat(slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own inProcess
+	read := make(chan struct{})
+	go func() {
+		own.buildOf(slow, info)
+		close(read)
+	}()
+	stacks := make([]byte, 1<<20)
+	for !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "buildinfo.ReadFile") {
+		time.Sleep(time.Millisecond)
+	}
+	began := make(chan struct{})
+	go func() {
+		if end, err := own.begin(t.Context(), "bridge a eth0"); err != nil {
+			t.Error(err)
+		} else {
+			end()
+		}
+		close(began)
+	}()
+	select {
+	case <-began:
+	case <-time.After(require.Patience(10 * time.Second)):
+		t.Error("a call waits for the program's file")
+	}
+	writer, err := os.OpenFile(slow, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	<-read
+	<-began
 }

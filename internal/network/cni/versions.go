@@ -47,7 +47,7 @@ func (n *Network) describe(ctx context.Context, plugins []network.Plugin, confs 
 			if p.Path, p.Fault = n.exec.FindInPath(p.Type, n.cfg.BinDirs); p.Fault != nil {
 				return nil
 			}
-			how, err := n.exec.wayOf(p.Path, confs[i])
+			how, err := n.exec.wayOf(p.Path, "ADD", confs[i])
 			if err != nil {
 				p.Fault = err
 				return nil

@@ -44,6 +44,9 @@ type Plugin struct {
 	// Other says why the plugin cannot serve a configuration whose options it understands, "" if it
 	// can. Nil for a plugin that can serve all of them.
 	Other func(config []byte) string
+	// Here says why the plugin cannot serve a configuration on this host as it is now, "" if it can. Nil for a plugin
+	// that can on every host.
+	Here func(config []byte) string
 	// Add returns the result in any version.
 	Add func(context.Context, *Call) (types.Result, error)
 	// Del, Check and Status are the verbs. GC of the plugins that we have does nothing.
@@ -58,6 +61,8 @@ type Environment struct {
 	Exec invoke.Exec
 	// Stage gets the name of what the call does, each time that it changes. Nil for nobody.
 	Stage func(name string)
+	// Chosen is that the caller has asked CannotHere.
+	Chosen bool
 	// Env are the variables of the call, NAME=VALUE; the last one of a name counts. They are
 	// passed on to other plugins.
 	Env []string
@@ -78,7 +83,12 @@ func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) ([]byte
 		}
 		return out.Bytes(), nil
 	}
-	if why := p.Cannot(config); why != "" {
+	why := p.Cannot(config)
+	// A DEL undoes what the plugin has done here, whatever the host has become since.
+	if why == "" && !in.Chosen && c.Command != "DEL" {
+		why = p.CannotHere(c.Command, config)
+	}
+	if why != "" {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("the CNI plugin %s of berth %s", p.Type, why), "")
 	}
 	out, err := p.onThread(ctx, c)
@@ -102,6 +112,15 @@ func (p *Plugin) Cannot(config []byte) string {
 		return ""
 	}
 	return p.Other(config)
+}
+
+// CannotHere says why the plugin cannot serve a verb with a configuration on this host now, "" if it can. It may ask
+// other programs, and so is for once in a call.
+func (p *Plugin) CannotHere(verb string, config []byte) string {
+	if p.Here == nil || verb == "VERSION" || verb == "GC" {
+		return ""
+	}
+	return p.Here(config)
 }
 
 // onThread runs the call on a thread of its own. A panic is an error of this call alone. The

@@ -44,23 +44,38 @@ type conf struct {
 // New returns the plugin.
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
-		Type: "firewall", Versions: version.VersionsStartingFrom("0.4.0"), Add: add, Del: del, Check: check, Other: other,
+		Type: "firewall", Versions: version.VersionsStartingFrom("0.4.0"), Add: add, Del: del, Check: check, Other: other, Here: here,
 		Options: plugin.Options{"backend": nil, "iptablesAdminChainName": nil, "firewalldZone": nil, "ingressPolicy": nil},
 	}
 }
 
-// other reports that the backend is firewalld: by its name, or because it runs and no backend is named.
+const noFirewalld = `has no backend "firewalld"`
+
+// other reports that the backend is firewalld by its name.
 func other(config []byte) string {
+	if backendOf(config) == "firewalld" {
+		return noFirewalld
+	}
+	return ""
+}
+
+// here reports that the backend is firewalld because it runs and iptables is not named.
+func here(config []byte) string {
+	if backendOf(config) != "iptables" && firewalldRuns() {
+		return noFirewalld
+	}
+	return ""
+}
+
+// backendOf returns the backend that a configuration names; the verb reports one that cannot be read.
+func backendOf(config []byte) string {
 	var n struct {
 		Backend string `json:"backend"`
 	}
-	if json.Unmarshal(config, &n) != nil || n.Backend == "iptables" {
-		return ""
+	if json.Unmarshal(config, &n) != nil {
+		return "iptables"
 	}
-	if n.Backend == "firewalld" || firewalldRuns() {
-		return `has no backend "firewalld"`
-	}
-	return ""
+	return n.Backend
 }
 
 // firewalldRuns asks the system bus. Without a bus, or one that answers, there is no firewalld.
