@@ -161,3 +161,27 @@ func TestHungPluginInProcess(t *testing.T) {
 		}
 	}
 }
+
+// TestReadyMeansThatPodsCanStart: the network is not ready while a plugin, or the IPAM plugin that it runs, has no
+// program and cannot serve its configuration in process.
+func TestReadyMeansThatPodsCanStart(t *testing.T) {
+	l := newLab(t)
+	cfg := l.config()
+	cfg.BinDirs = []string{l.path("bin")}
+	l.plugin("ptp", "")
+	for _, c := range []struct{ name, plugin, want string }{
+		{"the IPAM plugin of a program", `{"type":"ptp","ipam":{"type":"host-local","subnet":"10.61.0.0/24"}}`, "does not find its IPAM plugin"},
+		{"an option", `{"type":"bridge","shape":"round","ipam":{"type":"host-local","subnet":"10.61.0.0/24"}}`, `the option "shape"`},
+		{"an option of IPAM", `{"type":"bridge","ipam":{"type":"host-local","colour":1,"subnet":"10.61.0.0/24"}}`, `the option "ipam.colour"`},
+		{"another IPAM plugin", `{"type":"bridge","ipam":{"type":"whereabouts"}}`, "whereabouts"},
+		{"nothing", `{"type":"bridge","ipam":{"type":"host-local","subnet":"10.61.0.0/24"}}`, ""},
+	} {
+		l.write("conf/10.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[`+c.plugin+`]}`, 0o644)
+		n := l.open(cfg)
+		err := n.Ready(t.Context())
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		n.Close()
+	}
+}

@@ -8,8 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/cni/plugin/all"
 )
 
 const (
@@ -108,14 +112,14 @@ func bytesOf(confs []*conf) []byte {
 	return all
 }
 
-// askStatus looks for every plugin and runs STATUS where the version has it.
+// askStatus looks whether every plugin can serve its configuration, and runs STATUS where the version has it.
 func (n *Network) askStatus(ctx context.Context, confs []*conf) error {
 	// The answer is for all callers, so it does not end with one of them.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
 	defer cancel()
 	for _, c := range confs {
 		for _, p := range c.list.Plugins {
-			if _, err := n.exec.FindInPath(p.Network.Type, n.cfg.BinDirs); err != nil {
+			if err := n.canAdd(p); err != nil {
 				return fmt.Errorf("network %q of %s: %w: %w", c.list.Name, c.file, err, errs.Unavailable)
 			}
 		}
@@ -124,4 +128,32 @@ func (n *Network) askStatus(ctx context.Context, confs []*conf) error {
 		}
 	}
 	return nil
+}
+
+// canAdd looks for a plugin, and for what keeps it from serving its configuration. Of a plugin that berth has too it
+// knows that its IPAM plugin is another one, which a program finds only as a program; others may have IPAM of their own.
+func (n *Network) canAdd(p *libcni.PluginConfig) error {
+	path, err := n.exec.FindInPath(p.Network.Type, n.cfg.BinDirs)
+	if err != nil {
+		return err
+	}
+	how, err := n.exec.wayOf(path, "ADD", p.Bytes)
+	if err != nil {
+		return err
+	}
+	ipam := p.Network.IPAM.Type
+	switch {
+	case ipam == "" || all.ByType(p.Network.Type) == nil:
+		return nil
+	case how.plugin == nil:
+		if _, err = invoke.FindInPath(ipam, n.cfg.BinDirs); err != nil {
+			return fmt.Errorf("the program %s does not find its IPAM plugin: %w", path, err)
+		}
+		return nil
+	}
+	if path, err = n.exec.FindInPath(ipam, n.cfg.BinDirs); err != nil {
+		return err
+	}
+	_, err = n.exec.wayOf(path, "ADD", p.Bytes)
+	return err
 }
