@@ -6,4 +6,7 @@ import "testing"
 
 // TestFaultMatrix: each plugin of a chain has each fault at ADD and at DEL, and each way to go on
 // follows: 648 cases.
-func TestFaultMatrix(t *testing.T) { testFaults(t, faultMatrix()) }
+func TestFaultMatrix(t *testing.T) { testFaults(t, faultMatrix(false)) }
+
+// TestFaultMatrixInProcess: the same where all plugins but the one with the fault run in process.
+func TestFaultMatrixInProcess(t *testing.T) { testFaults(t, faultMatrix(true)) }
