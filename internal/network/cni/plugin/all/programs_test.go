@@ -25,19 +25,30 @@ func (noIPAM) ExecPlugin(context.Context, string, []byte, []string) ([]byte, err
 	return nil, nil
 }
 
+const (
+	busy     = "busy"
+	previous = `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/nonesuch"}],
+ "ips":[{"address":"10.1.0.2/24","interface":0},{"address":"fd01::2/64","interface":0}]}`
+)
+
 // fakeIPTables installs programs of iptables that write down how they are called, and with which sandbox in their
-// environment. They list what the file "rules" has. It returns a function that reads the calls.
+// environment. They list the rules. With the rules busy, those of IPv4 do not get the lock. It returns a function that reads the calls.
 func fakeIPTables(t *testing.T, rules string) func() []string {
 	t.Helper()
 	dir := t.TempDir()
 	calls := filepath.Join(dir, "calls")
-	if err := os.WriteFile(filepath.Join(dir, "rules"), []byte(rules), 0o644); err != nil {
+	file := "rules"
+	if rules == busy {
+		file = busy
+	}
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(rules), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "nft"} {
 		script := fmt.Sprintf(`#!/bin/sh
 case "$*" in *--version*) echo "iptables v1.8.9 (legacy)"; exit 0;; esac
 echo "%[2]s $* [$CNI_COMMAND $CNI_CONTAINERID]" >>%[1]s/calls
+[ %[2]s != iptables ] || [ ! -e %[1]s/busy ] || exit 4
 case %[2]s in
 *-restore) sed 's/^/< /' >>%[1]s/calls;;
 nft) exit 1;;
@@ -68,8 +79,6 @@ func runVerb(t *testing.T, name, verb, config string) error {
 // TestProgramsDoNotWaitForever: each program of iptables waits for the lock with a limit, and those that change a table
 // at once have the variables of the call, by which a daemon that starts again finds them.
 func TestProgramsDoNotWaitForever(t *testing.T) {
-	previous := `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/nonesuch"}],
- "ips":[{"address":"10.1.0.2/24","interface":0},{"address":"fd01::2/64","interface":0}]}`
 	bounded := regexp.MustCompile(` (-w|--wait) [1-9][0-9]*\b`)
 	for _, c := range []struct {
 		plugin, config string
@@ -130,6 +139,22 @@ func TestMasqueradeGoesWithoutTheLink(t *testing.T) {
 					t.Errorf("%q, want twice %q", removed, want)
 				}
 			})
+		}
+	}
+}
+
+// TestBusyTableFailsDEL: a DEL that cannot look at the rules, because another program holds the lock, fails and is
+// repeated. It leaves no rules behind.
+func TestBusyTableFailsDEL(t *testing.T) {
+	for name, options := range map[string]string{
+		"portmap":  `"backend":"iptables","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"tcp"}]},` + previous,
+		"firewall": `"backend":"iptables",` + previous,
+		"bridge":   `"ipMasq":true,"ipam":{"type":"none"}`,
+		"ptp":      `"ipMasq":true,"ipam":{"type":"none"}`,
+	} {
+		fakeIPTables(t, busy)
+		if err := runVerb(t, name, "DEL", `{"cniVersion":"1.0.0","name":"net",`+options+`}`); err == nil {
+			t.Errorf("%s: DEL succeeds", name)
 		}
 	}
 }

@@ -223,7 +223,7 @@ func (n *conf) addRules(f *family) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			f.removeRules()
+			_ = f.removeRules() // DEL repeats it
 		}
 	}()
 	for _, rule := range rules {
@@ -234,11 +234,15 @@ func (n *conf) addRules(f *family) (err error) {
 	return nil
 }
 
-// removeRules removes the rules of the pod's addresses.
-func (f *family) removeRules() {
+// removeRules removes the rules of the pod's addresses. The error is that iptables cannot be used now.
+func (f *family) removeRules() error {
 	for _, rule := range f.rules() {
-		_ = f.Delete(table, ownChain, rule...) // as the reference: mostly because there is none
+		// As the reference, it ignores other errors: mostly there is no rule.
+		if err := f.Delete(table, ownChain, rule...); xtables.IsBusy(err) {
+			return err
+		}
 	}
+	return nil
 }
 
 func del(_ context.Context, c *plugin.Call) error {
@@ -252,7 +256,9 @@ func del(_ context.Context, c *plugin.Call) error {
 	}
 	c.Stage("rules of the pod's addresses")
 	for _, f := range families {
-		f.removeRules()
+		if err := f.removeRules(); err != nil {
+			return err
+		}
 	}
 	return n.checkPolicy()
 }

@@ -112,6 +112,9 @@ func (iptablesRules) remove(ctx context.Context, n *conf) error {
 	var faults []error
 	for _, v6 := range []bool{false, true} {
 		now, err := xtables.Read(ctx, n.environ, v6, table)
+		if xtables.IsBusy(err) {
+			return fmt.Errorf("could not look for the rules of the pod's ports: %w", err)
+		}
 		if err != nil {
 			faults = append(faults, err)
 			continue

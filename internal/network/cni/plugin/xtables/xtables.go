@@ -55,8 +55,12 @@ func Usable() bool {
 	return err == nil
 }
 
-// IsBusy reports whether an error of Read or Change is that the table cannot be used now.
+// IsBusy reports whether an error of iptables, of this package or of go-iptables, is that the table cannot be used now.
 func IsBusy(err error) bool {
+	var one *iptables.Error
+	if errors.As(err, &one) {
+		return one.ExitStatus() == busyStatus || !one.Exited()
+	}
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && (exit.ExitCode() == busyStatus || !exit.Exited())
 }
