@@ -7,3 +7,17 @@ import "testing"
 // TestFaultMatrix: each plugin of a chain has each fault at ADD and at DEL, and each way to go on
 // follows: 648 cases.
 func TestFaultMatrix(t *testing.T) { testFaults(t, faultMatrix()) }
+
+// faultMatrix is each plugin, verb and fault with what may follow.
+func faultMatrix() (all []plantedFault) {
+	for _, plugin := range chainOfPlugins {
+		for _, verb := range []string{"ADD", "DEL"} {
+			for _, fault := range faultNames {
+				for _, then := range thenNames {
+					all = append(all, plantedFault{plugin, verb, fault, then})
+				}
+			}
+		}
+	}
+	return all
+}
