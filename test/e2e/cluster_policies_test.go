@@ -65,8 +65,12 @@ func TestClusterNetworkPolicies(t *testing.T) {
 
 	text := policedService + "---\n"
 	for _, pod := range [][3]string{
-		{"server1", "server", "pol-worker"}, {"client1", "client", "pol-worker"}, {"other1", "other", "pol-worker"},
-		{"server2", "server", "pol-worker2"}, {"client2", "client", "pol-worker2"}, {"other2", "other", "pol-worker2"},
+		{"server1", "server", "pol-worker"},
+		{"client1", "client", "pol-worker"},
+		{"other1", "other", "pol-worker"},
+		{"server2", "server", "pol-worker2"},
+		{"client2", "client", "pol-worker2"},
+		{"other2", "other", "pol-worker2"},
 	} {
 		text += fmt.Sprintf(policed, pod[0], pod[1], pod[2])
 	}

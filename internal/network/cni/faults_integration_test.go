@@ -324,20 +324,6 @@ func (l *lab) wantNothingLeft(f plantedFault, sandbox string) {
 	}
 }
 
-// faultMatrix is each plugin, verb and fault with what may follow.
-func faultMatrix(inProcess bool) (all []plantedFault) {
-	for _, plugin := range chainOfPlugins {
-		for _, verb := range []string{"ADD", "DEL"} {
-			for _, fault := range faultNames {
-				for _, then := range thenNames {
-					all = append(all, plantedFault{plugin, verb, fault, then, inProcess})
-				}
-			}
-		}
-	}
-	return all
-}
-
 // testFaults tests cases of the matrix, some at a time.
 func testFaults(t *testing.T, cases []plantedFault) {
 	require.Root(t)

@@ -51,7 +51,7 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	}
 	before := ociruntime.ExecutableOf(pid)
 	if _, err := r.run(ctx, stageStart, st.Systemd, s.ID, "start", s.ID); err != nil {
-		if ended, endedErr := sysproc.PidfdEnded(s.Pidfd); endedErr == nil && ended && errs.Kind(err) == nil {
+		if errs.Kind(err) == nil && ociruntime.Dying(s.Pidfd) {
 			return fmt.Errorf("%w: its init has ended: %w", err, errs.State)
 		}
 		return err

@@ -2,9 +2,11 @@ package ocicommand
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -137,5 +140,35 @@ func TestResumeOfGarbage(t *testing.T) {
 	err = r.Resume(t.Context(), &ociruntime.Starting{ID: "one", Pidfd: pidfd})
 	if want := `state: its answer is not the state of a container: "soup"`; !strings.Contains(fmt.Sprint(err), want) || !strings.Contains(fmt.Sprint(err), r.program.Path) {
 		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// TestStartOfADyingInit: the program finds the container stopped before the whole init has ended. That is no fault of
+// the program's: kind State.
+func TestStartOfADyingInit(t *testing.T) {
+	init := exec.Command("sleep", "1000")
+	if err := init.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = init.Wait() }() // it was killed
+	pidfd, err := sysproc.OpenPidfd(init.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	r := programOf(t, "touch $dir/failed; echo cannot start a container that has stopped >&2; exit 1")
+	if err := r.all.files("one").make(&state{Program: r.program}, &specs.Spec{}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for failed := filepath.Join(filepath.Dir(r.program.Path), "failed"); t.Context().Err() == nil; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(failed); err == nil {
+				break
+			}
+		}
+		time.AfterFunc(50*time.Millisecond, func() { _ = init.Process.Kill() }) // late, as the init's other threads
+	}()
+	if err := r.Start(t.Context(), &ociruntime.Starting{ID: "one", Pidfd: pidfd}); !errors.Is(err, errs.State) {
+		t.Errorf("%v, want kind State", err)
 	}
 }

@@ -141,6 +141,20 @@ func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
 	return errs.IgnoreNotExist(os.Remove(r.fifo(s.ID)))
 }
 
+// dyingTimeout bounds Dying.
+const dyingTimeout = time.Second
+
+// Dying reports whether an init has ended, or does so in a moment. A runtime does not start an init whose first
+// thread has ended, and the others end a little later.
+func Dying(init *os.File) bool {
+	for deadline := time.Now().Add(dyingTimeout); ; time.Sleep(time.Millisecond) { // another waits for the pidfd
+		ended, err := sysproc.PidfdEnded(init)
+		if err != nil || ended || time.Now().After(deadline) {
+			return err == nil && ended
+		}
+	}
+}
+
 // Executable identifies the file that a process executes.
 type Executable struct{ device, inode uint64 }
 

@@ -43,7 +43,7 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	started, err := client.Start(ctx, s.ID, "")
 	if err != nil {
 		err = r.handler.fault(ctx, stageStart, err)
-		if ended, endedErr := sysproc.PidfdEnded(s.Pidfd); endedErr == nil && ended && errs.Kind(err) == nil {
+		if errs.Kind(err) == nil && ociruntime.Dying(s.Pidfd) {
 			return fmt.Errorf("%w: its init has ended: %w", err, errs.State)
 		}
 		return err

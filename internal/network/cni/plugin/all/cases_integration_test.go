@@ -136,8 +136,14 @@ func generate(r *rand.Rand) attachment {
 	kind := pick(linkPlugins()...)
 	if kind == "bridge" {
 		for _, options := range [][]string{
-			{`"bridge":"brx"`}, {`"isGateway":true`, `"isDefaultGateway":true`, `"isGateway":false`}, {`"mtu":1400`, `"mtu":9000`}, {`"hairpinMode":true`, `"promiscMode":true`},
-			{`"vlan":7`, `"vlanTrunk":[{"minID":5,"maxID":8}]`, `"vlan":9,"preserveDefaultVlan":true`}, {`"macspoofchk":true`}, {`"portIsolation":true`}, {`"forceAddress":true`},
+			{`"bridge":"brx"`},
+			{`"isGateway":true`, `"isDefaultGateway":true`, `"isGateway":false`},
+			{`"mtu":1400`, `"mtu":9000`},
+			{`"hairpinMode":true`, `"promiscMode":true`},
+			{`"vlan":7`, `"vlanTrunk":[{"minID":5,"maxID":8}]`, `"vlan":9,"preserveDefaultVlan":true`},
+			{`"macspoofchk":true`},
+			{`"portIsolation":true`},
+			{`"forceAddress":true`},
 		} {
 			parts = maybe(parts, options...)
 		}

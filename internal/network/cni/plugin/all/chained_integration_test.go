@@ -75,8 +75,10 @@ func moreCases(add func(name, conf string, more ...func(*attachment)), capabilit
 func portCases(add func(name, conf string, more ...func(*attachment)), capability func(name string, value any) func(*attachment)) {
 	type ports []map[string]any
 	some := ports{
-		{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, {"hostPort": 5353, "containerPort": 53, "protocol": "udp"},
-		{"hostPort": 8443, "containerPort": 443, "protocol": "tcp", "hostIP": "127.0.0.1"}, {"hostPort": 8444, "containerPort": 443, "protocol": "tcp", "hostIP": "::1"},
+		{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+		{"hostPort": 5353, "containerPort": 53, "protocol": "udp"},
+		{"hostPort": 8443, "containerPort": 443, "protocol": "tcp", "hostIP": "127.0.0.1"},
+		{"hostPort": 8444, "containerPort": 443, "protocol": "tcp", "hostIP": "::1"},
 		{"hostPort": 9000, "containerPort": 9000, "protocol": "sctp", "hostIP": "0.0.0.0"},
 	}
 	var many ports
