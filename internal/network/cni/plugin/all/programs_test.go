@@ -21,6 +21,7 @@ import (
 type noIPAM struct{ version.PluginDecoder }
 
 func (noIPAM) FindInPath(name string, _ []string) (string, error) { return "/nonesuch/" + name, nil }
+
 func (noIPAM) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
 	return nil, nil
 }
