@@ -115,7 +115,8 @@ func (l *lab) verbs() string {
 
 func (l *lab) pod(ports ...network.Port) *network.Attachment {
 	l.t.Helper()
-	id := fmt.Sprintf("%011x%053x", l.next.Add(1), 0)
+	// With the process: another one's network that starts kills the plugins of its own sandboxes, which it finds by their id.
+	id := fmt.Sprintf("%011x%053x", l.next.Add(1), os.Getpid())
 	return &network.Attachment{
 		SandboxID: id, NetNS: l.netns("pod-" + id[:11]),
 		Name: "pod", Namespace: "default", UID: "uid-1", Ports: ports,
