@@ -23,11 +23,9 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 	"github.com/berthrun/berth/internal/network/policy"
 	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
@@ -35,12 +33,6 @@ import (
 
 // DefaultName is the name of the tables of a node with one network.
 const DefaultName = "berth-policy"
-
-// The priorities of the base chains: egress is decided first, and both before NAT and IPVS (100).
-const (
-	egressPriority  = 90
-	ingressPriority = 91
-)
 
 // Table is the tables of one network. It is for one goroutine.
 type Table struct {
@@ -109,12 +101,12 @@ func (t *Table) Apply(m *policy.Model) error {
 	for _, family := range families() {
 		next[family] = contentsOf(m, family == nftables.TableFamilyIPv4)
 		change := transaction{conn: conn, table: t.in(family)}
-		before, whole := t.applied[family], t.applied == nil
-		if whole {
+		before := t.applied[family]
+		if t.applied == nil {
 			change.replaceTable()
 			before = &contents{}
 		}
-		if err := change.queue(before, next[family], whole); err != nil {
+		if err := change.queue(before, next[family]); err != nil {
 			return fmt.Errorf("cannot write the nftables tables %s: %w", t.name, err)
 		}
 	}
@@ -146,7 +138,7 @@ func (t *Table) Probe() error {
 		m.Isolated[policy.Ingress] = map[netip.Addr][]string{first: {"probe"}}
 		change := transaction{conn: conn, table: table}
 		change.replaceTable()
-		if err := change.queue(&contents{}, contentsOf(m, family == nftables.TableFamilyIPv4), true); err != nil {
+		if err := change.queue(&contents{}, contentsOf(m, family == nftables.TableFamilyIPv4)); err != nil {
 			return err
 		}
 		conn.DelTable(table)
@@ -224,8 +216,8 @@ func (t *Table) intactIn(conn *nftables.Conn, family nftables.TableFamily) (bool
 		return false, nil
 	}
 	rules := map[string]int{}
-	for _, b := range baseChains() {
-		rules[b.name()] = len(b.rules(family == nftables.TableFamilyIPv4))
+	for name, b := range t.applied[family].bases {
+		rules[name] = len(b.rules)
 	}
 	for name, chain := range t.applied[family].chains {
 		rules[name] = len(chain)
@@ -289,7 +281,7 @@ func (x transaction) replaceTable() {
 
 // queue queues the steps from one content to another: what is new, then what changes, then what
 // nothing uses any more.
-func (x transaction) queue(before, after *contents, whole bool) error {
+func (x transaction) queue(before, after *contents) error {
 	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
 		if before.sets[name] != nil {
 			continue
@@ -319,8 +311,10 @@ func (x transaction) queue(before, after *contents, whole bool) error {
 			return err
 		}
 	}
-	if whole {
-		x.addBaseChains()
+	for _, name := range slices.Sorted(maps.Keys(after.bases)) {
+		if _, there := before.bases[name]; !there {
+			x.addBase(name, after.bases[name])
+		}
 	}
 	return x.cleanUp(before, after)
 }
@@ -373,49 +367,10 @@ func inParts(all []nftables.SetElement, do func([]nftables.SetElement) error) er
 	return nil
 }
 
-// baseChain is a chain of a hook. A connection has to pass those of both directions.
-type baseChain struct {
-	direction policy.Direction
-	way       way
-	priority  nftables.ChainPriority
-}
-
-func baseChains() []baseChain {
-	var all []baseChain
-	for _, w := range ways() {
-		all = append(all, baseChain{policy.Egress, w, egressPriority}, baseChain{policy.Ingress, w, ingressPriority})
-	}
-	return all
-}
-
-func (b baseChain) name() string { return b.way.name(b.direction.String()) }
-
-func (b baseChain) hook() *nftables.ChainHook {
-	if b.way.reply {
-		return nftables.ChainHookForward
-	}
-	return nftables.ChainHookPostrouting
-}
-
-func (b baseChain) rules(v4 bool) [][]expr.Any {
-	dispatch := nftexpr.DispatchAddr(b.way.isolated(b.direction), v4, b.name())
-	rules := [][]expr.Any{
-		join(nftexpr.MatchErrors(v4), nftexpr.Accept()),
-		join(nftexpr.MatchReply(b.way.reply), dispatch),
-	}
-	if !b.way.reply {
-		// Neighbour discovery has no connection either, but is not invalid.
-		rules = append(rules, join(nftexpr.MatchInvalid(), dispatch))
-	}
-	return rules
-}
-
-func (x transaction) addBaseChains() {
-	for _, b := range baseChains() {
-		chain := x.conn.AddChain(&nftables.Chain{Name: b.name(), Table: x.table, Type: nftables.ChainTypeFilter, Hooknum: b.hook(), Priority: &b.priority})
-		for _, rule := range b.rules(x.table.Family == nftables.TableFamilyIPv4) {
-			x.conn.AddRule(&nftables.Rule{Table: x.table, Chain: chain, Exprs: rule})
-		}
+func (x transaction) addBase(name string, b base) {
+	chain := x.conn.AddChain(&nftables.Chain{Name: name, Table: x.table, Type: nftables.ChainTypeFilter, Hooknum: b.hook, Priority: &b.priority})
+	for _, rule := range b.rules {
+		x.conn.AddRule(&nftables.Rule{Table: x.table, Chain: chain, Exprs: rule})
 	}
 }
 
@@ -423,6 +378,11 @@ func (x transaction) addBaseChains() {
 // that they jump to, and these before the sets that they use.
 func (x transaction) cleanUp(before, after *contents) error {
 	var gone []*nftables.Chain
+	for name := range before.bases {
+		if _, stays := after.bases[name]; !stays {
+			gone = append(gone, &nftables.Chain{Name: name, Table: x.table})
+		}
+	}
 	for name := range before.chains {
 		if _, stays := after.chains[name]; !stays {
 			gone = append(gone, &nftables.Chain{Name: name, Table: x.table})
