@@ -1,16 +1,18 @@
-// Package ruleset holds a model of policies in two tables of nftables, one for each family. Each pod, peer and port is an
-// element of a set or map. A change is one transaction of the kernel: a packet meets the rules from
-// before it or from after it.
+// Package ruleset holds a model of policies in two tables of nftables, one for each family. Each pod, peer
+// and port is an element of a set or map. A change is one transaction of the kernel: a packet meets the
+// rules from before it or from after it.
 //
 // The tables have no rule for established connections. Each packet is compared with the rules by
-// client, server and port of its connection: a packet that answers by other rules, in which the sides
-// are exchanged. So a connection that a change forbids is cut with the next packet, in both
+// client, server and port of its connection. Answers have rules of their own: there the source of a packet
+// is the server, and its destination the client. So a connection that a change forbids is cut with the next packet, in both
 // directions, and nothing of it is remembered.
 //
 // Packets of the first direction are compared in the hook postrouting, before their source changes.
 // There packets for services already have the address of a pod, also those that IPVS sends. Packets of
 // answers are compared in the hook forward, where they still have the address of the pod, and already
 // that of the client. Packets between two pods of one bridge get there by the kernel's br_netfilter.
+//
+// Isolation is by addresses of pods. base.go drops the packets that reach a pod without one of them.
 package ruleset
 
 import (
@@ -149,6 +151,22 @@ func (t *Table) Probe() error {
 	return nil
 }
 
+// ProbeFrames returns an error of kind errs.Unsupported if the kernel has no tables of family bridge. The
+// built-in network cannot check the sources of pods' packets then. It leaves nothing behind.
+func (t *Table) ProbeFrames() error {
+	conn, err := t.open()
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: t.name + "-probe", Family: nftables.TableFamilyBridge}
+	conn.AddTable(table)
+	conn.DelTable(table)
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("the kernel has no nftables of family bridge (nf_tables_bridge): a pod that may open raw sockets can send with the address of another pod, and has its rights: %w: %w", errs.Unsupported, explain(err))
+	}
+	return nil
+}
+
 // explain says what a kernel lacks.
 func explain(err error) error {
 	if errors.Is(err, os.ErrPermission) {
@@ -159,7 +177,7 @@ func explain(err error) error {
 
 // Intact reports whether the kernel still has what Apply has written. Another program may have
 // removed it (nft flush ruleset). If not, the next Apply replaces the tables. It compares only when
-// some rule of the host has changed.
+// some rule of the host has changed. After an error nothing is known, and the next call compares again.
 func (t *Table) Intact() (bool, error) {
 	if t.applied == nil {
 		return false, nil
@@ -176,9 +194,13 @@ func (t *Table) Intact() (bool, error) {
 		return false, err
 	}
 	for _, family := range families() {
-		if whole, err := t.intactIn(conn, family); !whole || err != nil {
-			t.applied = nil
+		whole, err := t.intactIn(conn, family)
+		if err != nil {
 			return false, err
+		}
+		if !whole {
+			t.applied = nil
+			return false, nil
 		}
 	}
 	t.seen = now
@@ -224,8 +246,11 @@ func (t *Table) intactIn(conn *nftables.Conn, family nftables.TableFamily) (bool
 	}
 	for name, want := range rules {
 		have, err := conn.GetRules(table, &nftables.Chain{Name: name, Table: table})
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return false, fmt.Errorf("cannot list the rules of the nftables chain %s %s: %w", t.name, name, err)
+		}
 		if err != nil || len(have) != want {
-			return false, nil // a chain that is gone
+			return false, nil
 		}
 	}
 	for name, s := range t.applied[family].sets {
@@ -234,8 +259,11 @@ func (t *Table) intactIn(conn *nftables.Conn, family nftables.TableFamily) (bool
 			return false, err
 		}
 		have, err := conn.GetSetElements(described)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return false, fmt.Errorf("cannot list the nftables set %s %s: %w", t.name, name, err)
+		}
 		if err != nil || len(have) != s.size() {
-			return false, nil // a set that is gone
+			return false, nil
 		}
 	}
 	return true, nil
