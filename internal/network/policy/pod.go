@@ -76,7 +76,8 @@ func protocolOf(p *corev1.Protocol) Protocol {
 	return 0
 }
 
-// contested are the addresses that more than one pod reports: one of the reports is old, and nothing says which.
+// contested are the addresses that more than one pod reports: one of the reports is old, and nothing says
+// which.
 func contested(pods []Pod) map[netip.Addr]bool {
 	reports := map[netip.Addr]int{} // address -> the pod that reports it
 	shared := map[netip.Addr]bool{}

@@ -84,8 +84,8 @@ func MatchPorts(side Side, proto byte, first, last uint16) []expr.Any {
 	return append(match, load, &expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: low}, &expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: high})
 }
 
-// MatchUntracked matches packets that conntrack does not follow: those of neighbour discovery and MLD, whatever
-// address they have, and those that a rule (notrack) excepts.
+// MatchUntracked matches packets that conntrack does not follow: those of neighbour discovery and MLD,
+// whatever address they have, and those that a rule (notrack) excepts.
 func MatchUntracked() []expr.Any { return matchConntrack(expr.CtKeySTATE, expr.CtStateBitUNTRACKED) }
 
 // MatchNeighbourDiscovery matches messages of neighbour discovery as RFC 4861 demands them: no router has
@@ -94,8 +94,8 @@ func MatchNeighbourDiscovery() []expr.Any {
 	return join(matchICMPv6Types(133, 136), matchHopLimit(255))
 }
 
-// MatchMulticastListeners returns the matches of messages of multicast listener discovery (MLD, versions 1 and 2) to
-// groups, as RFC 2710 and RFC 3810 demand them.
+// MatchMulticastListeners returns the matches of messages of multicast listener discovery (MLD, versions 1
+// and 2) to groups, as RFC 2710 and RFC 3810 demand them.
 func MatchMulticastListeners() [][]expr.Any {
 	var all [][]expr.Any
 	for _, types := range [][2]byte{{130, 132}, {143, 143}} {

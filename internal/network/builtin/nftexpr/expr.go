@@ -55,8 +55,8 @@ func MatchPrefix(side Side, p netip.Prefix, in bool) []expr.Any {
 	return append(matchFamily(p.Addr().Is4()), MatchAddrPrefix(side, p, in)...)
 }
 
-// MatchAddrPrefix is MatchPrefix for a table of the prefix's family: nft cannot print a rule there that names the
-// family.
+// MatchAddrPrefix is MatchPrefix for a table of the prefix's family: nft cannot print a rule there that names
+// the family.
 func MatchAddrPrefix(side Side, p netip.Prefix, in bool) []expr.Any {
 	op := expr.CmpOpNeq
 	if in {

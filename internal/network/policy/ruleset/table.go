@@ -4,8 +4,8 @@
 //
 // The tables have no rule for established connections. Each packet is compared with the rules by
 // client, server and port of its connection. Answers have rules of their own: there the source of a packet
-// is the server, and its destination the client. So a connection that a change forbids is cut with the next packet, in both
-// directions, and nothing of it is remembered.
+// is the server, and its destination the client. So a connection that a change forbids is cut with the next
+// packet, in both directions, and nothing of it is remembered.
 //
 // Packets of the first direction are compared in the hook postrouting, before their source changes.
 // There packets for services already have the address of a pod, also those that IPVS sends. Packets of
