@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/policy/controller"
 	"github.com/berthrun/berth/internal/network/policy/ruleset"
+	"github.com/berthrun/berth/internal/network/rulesetwatch"
 )
 
 // netPolicy has the flags of `berth net policy`.
@@ -41,7 +43,7 @@ func newNetPolicy() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.check {
-				return f.probe()
+				return f.probe(func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", errs.Message(err)) })
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -57,24 +59,41 @@ func newNetPolicy() *cobra.Command {
 	return cmd
 }
 
-// probe returns an error if the host cannot enforce policies.
-func (f netPolicy) probe() error {
-	if err := ruleset.FilterBridged(); err != nil {
+// probe returns an error if the host cannot enforce policies, and warns of what weakens them. It changes
+// nothing.
+func (f netPolicy) probe(warn func(error)) error {
+	if err := ruleset.CanFilterBridged(); err != nil {
 		return fmt.Errorf("cannot enforce network policies: %w", err)
 	}
-	if err := ruleset.New(f.table, nil).Probe(); err != nil {
+	rules := ruleset.New(f.table, nil)
+	if err := rules.Probe(); err != nil {
 		return fmt.Errorf("cannot enforce network policies: %w", err)
+	}
+	if err := rules.ProbeFrames(); err != nil {
+		warn(err)
 	}
 	return nil
 }
 
+// nodeName is the name of this node in its cluster. By default that of the host, as the kubelet writes it.
+func (f netPolicy) nodeName() (string, error) {
+	if name := cmp.Or(f.node, os.Getenv("NODE_NAME")); name != "" {
+		return name, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("cannot read the name of this host; want --node-name: %w", err)
+	}
+	return asNodeName(host), nil
+}
+
+// asNodeName is the name that the kubelet gives its node by the name of the host.
+func asNodeName(host string) string { return strings.ToLower(strings.TrimSpace(host)) }
+
 func (f netPolicy) run(ctx context.Context, log *slog.Logger) error {
-	node := cmp.Or(f.node, os.Getenv("NODE_NAME"))
-	if node == "" {
-		var err error
-		if node, err = os.Hostname(); err != nil {
-			return fmt.Errorf("cannot read the name of this host; want --node-name: %w", err)
-		}
+	node, err := f.nodeName()
+	if err != nil {
+		return err
 	}
 	config, err := f.accountConfig()
 	if err != nil {
@@ -84,7 +103,8 @@ func (f netPolicy) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := f.probe(); err != nil {
+	err = f.probe(func(err error) { log.Warn("network policies are weaker on this node", "error", err) })
+	if err != nil {
 		return err
 	}
 	all := func(client cache.Getter, resource string) cache.ListerWatcher {
@@ -92,9 +112,22 @@ func (f netPolicy) run(ctx context.Context, log *slog.Logger) error {
 	}
 	rules := ruleset.New(f.table, nil)
 	defer rules.Close()
+	changes := make(chan struct{}, 1)
+	watch, err := rulesetwatch.Open(func(context.Context) bool {
+		select {
+		case changes <- struct{}{}:
+		default:
+		}
+		return true
+	}, 0)
+	if err != nil {
+		log.Warn("removed rules are noticed within seconds only", "error", err)
+	} else {
+		defer watch.Close()
+	}
 	return controller.Run(ctx, controller.Config{
 		Node: node, Pods: all(core, "pods"), Namespaces: all(core, "namespaces"), Policies: all(networking, "networkpolicies"),
-		Rules: rules, Log: log,
+		Rules: rules, FilterBridged: ruleset.FilterBridged, Changes: changes, Log: log,
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
-	"github.com/berthrun/berth/internal/network/builtin/ruleset"
+	"github.com/berthrun/berth/internal/network/rulesetwatch"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -302,7 +302,7 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 // removed them: "nft flush ruleset" and a reload of firewalld remove those of all programs. It runs
 // on a thread of the host.
 func (n *Network) watchRuleset() (err error) {
-	n.watch, err = ruleset.Open(func(ctx context.Context) (complete bool) {
+	n.watch, err = rulesetwatch.Open(func(ctx context.Context) (complete bool) {
 		if err := n.host.do(func() error { return n.repair(ctx, false) }); err != nil && n.awaiting() == nil && ctx.Err() == nil {
 			n.log.Warn("cannot repair the built-in network after a change of the host's nftables ruleset", "error", err)
 			return false

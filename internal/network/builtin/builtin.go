@@ -30,8 +30,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
-	"github.com/berthrun/berth/internal/network/builtin/ruleset"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/network/rulesetwatch"
 	"github.com/berthrun/berth/internal/store"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -113,7 +113,7 @@ type Network struct {
 	table   *table
 	fire    *hostfirewall.Firewall
 	reaper  *reaper
-	watch   *ruleset.Watch
+	watch   *rulesetwatch.Watch
 	calls   network.SandboxCalls
 	ports   hostport.Index
 

@@ -32,11 +32,8 @@ func Compile(node string, c Cluster) (*Model, []error) {
 	for d := range m.Isolated {
 		m.Isolated[d] = map[netip.Addr][]string{}
 	}
-	pods := owned(c.Pods)
-	compiler := compiler{pods: pods, namespaces: c.Namespaces, byNamespace: map[string][]Pod{}}
-	for _, p := range pods {
-		compiler.byNamespace[p.Namespace] = append(compiler.byNamespace[p.Namespace], p)
-	}
+	compiler := newCompiler(c)
+	byPod := [2]map[netip.Addr]map[string][]string{{}, {}} // address -> pod -> its grants
 	policies := slices.Clone(c.Policies)
 	slices.SortFunc(policies, func(a, b *networkingv1.NetworkPolicy) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -54,21 +51,40 @@ func Compile(node string, c Cluster) (*Model, []error) {
 			}
 			for _, p := range selected {
 				for _, addr := range p.Addrs {
-					names := m.Isolated[d][addr]
+					if byPod[d][addr] == nil {
+						byPod[d][addr] = map[string][]string{}
+					}
+					names := byPod[d][addr][p.key()]
 					if len(grant.Rules) > 0 {
 						names = append(names, grant.Name)
 					}
-					m.Isolated[d][addr] = names
+					byPod[d][addr][p.key()] = names
 				}
 			}
 		}
 	}
-	for _, isolated := range m.Isolated {
-		for _, names := range isolated {
-			slices.Sort(names)
+	for d := range byPod {
+		for addr, pods := range byPod[d] {
+			m.Isolated[d][addr] = inAll(pods)
 		}
 	}
 	return m, compiler.faults
+}
+
+// inAll returns the grants that all pods of an address have, sorted. An address has several pods while reports
+// of pods are old: each of them may be the one that runs.
+func inAll(pods map[string][]string) []string {
+	var common []string
+	first := true
+	for _, names := range pods {
+		if first {
+			common, first = slices.Clone(names), false
+			continue
+		}
+		common = slices.DeleteFunc(common, func(name string) bool { return !slices.Contains(names, name) })
+	}
+	slices.Sort(common)
+	return common
 }
 
 // directions are those in which a policy isolates. The API server fills the field; without it, the
@@ -90,12 +106,33 @@ func directions(p *networkingv1.NetworkPolicy) []Direction {
 }
 
 type compiler struct {
+	// local has the pods by namespace, with all addresses that they report.
+	local map[string][]Pod
+	// pods, and byNamespace, have those addresses only that no other pod reports: nobody gets a right by an
+	// address that may be another pod's.
 	pods        []Pod
 	byNamespace map[string][]Pod
-	namespaces  map[string]map[string]string
+	// contested are the other addresses.
+	contested  map[netip.Addr]bool
+	namespaces map[string]map[string]string
 	// policy is the one that is compiled.
 	policy *networkingv1.NetworkPolicy
 	faults []error
+}
+
+func newCompiler(c Cluster) *compiler {
+	shared := contested(c.Pods)
+	made := &compiler{
+		local: map[string][]Pod{}, contested: shared, pods: without(shared, c.Pods),
+		byNamespace: map[string][]Pod{}, namespaces: c.Namespaces,
+	}
+	for _, p := range c.Pods {
+		made.local[p.Namespace] = append(made.local[p.Namespace], p)
+	}
+	for _, p := range made.pods {
+		made.byNamespace[p.Namespace] = append(made.byNamespace[p.Namespace], p)
+	}
+	return made
 }
 
 func (c *compiler) fault(field string, err error) {
@@ -117,7 +154,7 @@ func (c *compiler) selector(field string, s *metav1.LabelSelector) (labels.Selec
 func (c *compiler) selected(node string) []Pod {
 	selector, ok := c.selector("spec.podSelector", &c.policy.Spec.PodSelector)
 	var all []Pod
-	for _, p := range c.byNamespace[c.policy.Namespace] {
+	for _, p := range c.local[c.policy.Namespace] {
 		if p.Node == node && (!ok || selector.Matches(labels.Set(p.Labels))) {
 			all = append(all, p)
 		}
@@ -290,7 +327,7 @@ func (c *compiler) port(r *Rule, d Direction, field string, port networkingv1.Ne
 					continue
 				}
 				for _, addr := range p.Addrs {
-					if d == Ingress || r.hasPeer(addr) {
+					if !c.contested[addr] && (d == Ingress || r.hasPeer(addr)) {
 						r.addNamed(proto, have.Number, addr)
 					}
 				}

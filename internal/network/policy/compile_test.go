@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -240,15 +239,14 @@ func TestUnknownNamespaceIsNoPeer(t *testing.T) {
 	}
 }
 
-// TestReusedAddress: an address belongs to the pod that began last, and has nothing of the earlier
-// pod's rights, nor of its isolation.
+// TestReusedAddress: an address that two pods report has the rights of neither.
 func TestReusedAddress(t *testing.T) {
 	c := examples(parse(t, "spec: {podSelector: {matchLabels: {role: db}}, ingress: [{from: [{podSelector: {matchLabels: {role: frontend}}}]}]}"))
 	e := expectation{from: frontend, to: db, proto: 6, port: 1}
 	if m, _ := Compile("n1", c); !m.Allows(e.conn()) {
 		t.Fatal("the frontend is refused")
 	}
-	heir := Pod{Namespace: "alice", Name: "heir", UID: "heir", Node: "n1", Addrs: []netip.Addr{netip.MustParseAddr(frontend)}, Began: time.Unix(1, 0)}
+	heir := Pod{Namespace: "alice", Name: "heir", UID: "heir", Node: "n1", Addrs: []netip.Addr{netip.MustParseAddr(frontend)}}
 	c.Pods = append(c.Pods, heir)
 	if m, _ := Compile("n1", c); m.Allows(e.conn()) {
 		t.Error("the pod that has the address now has the rights of the earlier one")
@@ -256,6 +254,43 @@ func TestReusedAddress(t *testing.T) {
 	slices.Reverse(c.Pods)
 	if m, _ := Compile("n1", c); m.Allows(e.conn()) {
 		t.Error("the order of pods decides")
+	}
+}
+
+// TestContestedAddressIsIsolated: an address that two pods report is isolated if one of them is, whichever
+// came first, and only what both allow passes.
+func TestContestedAddressIsIsolated(t *testing.T) {
+	const text = `
+spec: {podSelector: {matchLabels: {role: db}}, ingress: [{ports: [{port: 1}]}]}
+---
+spec: {podSelector: {}, ingress: [{ports: [{port: 2}, {port: sql}]}]}`
+	c := examples(parse(t, text))
+	stale := Pod{Namespace: "alice", Name: "stale", UID: "stale", Node: "n1", Addrs: []netip.Addr{netip.MustParseAddr(db)}}
+	sibling := stale
+	sibling.Namespace, sibling.Ports = "default", []PodPort{{"sql", 6, 99}}
+	abroad := stale
+	abroad.Node = "n2"
+	for name, c2 := range map[string]struct {
+		more Pod
+		want map[uint16]bool
+	}{
+		"an open pod":                    {stale, map[uint16]bool{1: true, 2: true, 3: false, 6379: false}},
+		"a pod with other policies":      {sibling, map[uint16]bool{1: false, 2: true, 99: false, 6379: false}},
+		"an open pod of another machine": {abroad, map[uint16]bool{1: true, 2: true, 3: false}},
+	} {
+		for _, more := range [][]Pod{append(slices.Clone(c.Pods), c2.more), append([]Pod{c2.more}, c.Pods...)} {
+			both := c
+			both.Pods = more
+			m, faults := Compile("n1", both)
+			if len(faults) > 0 {
+				t.Fatal(faults)
+			}
+			for port, allowed := range c2.want {
+				if e := (expectation{from: outside, to: db, proto: 6, port: port}); m.Allows(e.conn()) != allowed {
+					t.Errorf("%s: port %d: allowed %v", name, port, !allowed)
+				}
+			}
+		}
 	}
 }
 

@@ -33,23 +33,30 @@ type ExplainedRule struct {
 }
 
 // Explain explains the policies of each pod that has addresses, sorted by name, and returns the faults
-// of Compile.
+// of Compile for all nodes, each once.
 func Explain(c Cluster) ([]Explanation, []error) {
 	names := map[netip.Addr]string{}
-	pods := owned(c.Pods)
-	for _, p := range pods {
+	for _, p := range without(contested(c.Pods), c.Pods) {
 		for _, addr := range p.Addrs {
 			names[addr] = p.Namespace + "/" + p.Name
 		}
 	}
 	models := map[string]*Model{}
 	var faults []error
+	known := map[string]bool{}
 	var all []Explanation
-	for _, p := range pods {
+	for _, p := range c.Pods {
 		m := models[p.Node]
 		if m == nil {
-			m, faults = Compile(p.Node, c)
+			var found []error
+			m, found = Compile(p.Node, c)
 			models[p.Node] = m
+			for _, fault := range found {
+				if !known[fault.Error()] {
+					known[fault.Error()] = true
+					faults = append(faults, fault)
+				}
+			}
 		}
 		e := Explanation{Pod: p.Namespace + "/" + p.Name, Node: p.Node}
 		for _, addr := range p.Addrs {
@@ -69,7 +76,7 @@ func (m *Model) explain(d Direction, p Pod, c Cluster, names map[netip.Addr]stri
 		return nil
 	}
 	all := []Allowance{}
-	one := compiler{byNamespace: map[string][]Pod{p.Namespace: {p}}}
+	one := compiler{local: map[string][]Pod{p.Namespace: {p}}}
 	for _, policy := range c.Policies {
 		one.policy = policy
 		if policy.Namespace != p.Namespace || !slices.Contains(directions(policy), d) || len(one.selected(p.Node)) == 0 {

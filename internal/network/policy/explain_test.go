@@ -38,3 +38,18 @@ spec: {podSelector: {}, policyTypes: [Ingress]}`
 		t.Errorf("%+v", open)
 	}
 }
+
+// TestExplainReportsFaultsOfAllNodes: each fault once, wherever the pods are that its policy selects.
+func TestExplainReportsFaultsOfAllNodes(t *testing.T) {
+	const text = `
+spec: {podSelector: {}, ingress: [{from: [{}]}]}
+---
+spec: {podSelector: {matchLabels: {role: db}}, egress: [{to: [{}]}], policyTypes: [Egress]}`
+	c := examples(parse(t, text))
+	for range 2 {
+		if _, faults := Explain(c); len(faults) != 2 {
+			t.Errorf("%q", faults)
+		}
+		slices.Reverse(c.Pods)
+	}
+}

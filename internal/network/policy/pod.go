@@ -2,7 +2,6 @@ package policy
 
 import (
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -14,9 +13,10 @@ type Pod struct {
 	Labels                     map[string]string
 	Addrs                      []netip.Addr
 	Ports                      []PodPort
-	// Began is when the kubelet accepted the pod: of two pods with one address, the later one has it.
-	Began time.Time
 }
+
+// key names the pod among those that are there now.
+func (p Pod) key() string { return p.Namespace + "/" + p.Name + "/" + p.UID }
 
 // PodPort is a port that a container declares by name.
 type PodPort struct {
@@ -32,10 +32,7 @@ func PodOf(p *corev1.Pod) (pod Pod, ok bool) {
 	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return Pod{}, false
 	}
-	pod = Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Labels: p.Labels, Began: p.CreationTimestamp.Time}
-	if p.Status.StartTime != nil {
-		pod.Began = p.Status.StartTime.Time
-	}
+	pod = Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Labels: p.Labels}
 	for _, ip := range p.Status.PodIPs {
 		if addr, err := netip.ParseAddr(ip.IP); err == nil {
 			pod.Addrs = append(pod.Addrs, addr.Unmap())
@@ -79,35 +76,35 @@ func protocolOf(p *corev1.Protocol) Protocol {
 	return 0
 }
 
-// owned returns the pods with the addresses that are theirs alone. An address that two pods report
-// belongs to the one that began last: the report of the other one is old.
-func owned(pods []Pod) []Pod {
-	owners := map[netip.Addr]int{}
+// contested are the addresses that more than one pod reports: one of the reports is old, and nothing says
+// which.
+func contested(pods []Pod) map[netip.Addr]bool {
+	reports := map[netip.Addr]int{} // address -> the pod that reports it
+	shared := map[netip.Addr]bool{}
 	for i, p := range pods {
 		for _, a := range p.Addrs {
-			if j, taken := owners[a]; !taken || laterThan(p, pods[j]) {
-				owners[a] = i
+			if j, reported := reports[a]; reported && j != i {
+				shared[a] = true
 			}
+			reports[a] = i
 		}
 	}
+	return shared
+}
+
+// without returns the pods without some addresses, and no pod that has none then.
+func without(addrs map[netip.Addr]bool, pods []Pod) []Pod {
 	all := make([]Pod, 0, len(pods))
-	for i, p := range pods {
-		var mine []netip.Addr
+	for _, p := range pods {
+		var own []netip.Addr
 		for _, a := range p.Addrs {
-			if owners[a] == i {
-				mine = append(mine, a)
+			if !addrs[a] {
+				own = append(own, a)
 			}
 		}
-		if p.Addrs = mine; len(mine) > 0 {
+		if p.Addrs = own; len(own) > 0 {
 			all = append(all, p)
 		}
 	}
 	return all
-}
-
-func laterThan(a, b Pod) bool {
-	if c := a.Began.Compare(b.Began); c != 0 {
-		return c > 0
-	}
-	return a.UID > b.UID
 }

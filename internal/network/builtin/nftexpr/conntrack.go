@@ -1,6 +1,8 @@
 package nftexpr
 
 import (
+	"net/netip"
+
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -80,4 +82,78 @@ func MatchPorts(side Side, proto byte, first, last uint16) []expr.Any {
 		return append(match, load, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: low})
 	}
 	return append(match, load, &expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: low}, &expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: high})
+}
+
+// MatchUntracked matches packets that conntrack does not follow: those of neighbour discovery and MLD,
+// whatever address they have, and those that a rule (notrack) excepts.
+func MatchUntracked() []expr.Any { return matchConntrack(expr.CtKeySTATE, expr.CtStateBitUNTRACKED) }
+
+// MatchNeighbourDiscovery matches messages of neighbour discovery as RFC 4861 demands them: no router has
+// forwarded them. Redirects (type 137) are not among them.
+func MatchNeighbourDiscovery() []expr.Any {
+	return join(matchICMPv6Types(133, 136), matchHopLimit(255))
+}
+
+// MatchMulticastListeners returns the matches of messages of multicast listener discovery (MLD, versions 1
+// and 2) to groups, as RFC 2710 and RFC 3810 demand them.
+func MatchMulticastListeners() [][]expr.Any {
+	var all [][]expr.Any
+	for _, types := range [][2]byte{{130, 132}, {143, 143}} {
+		all = append(all, join(matchICMPv6Types(types[0], types[1]), matchHopLimit(1), MatchMulticast(false)))
+	}
+	return all
+}
+
+// matchICMPv6Types matches ICMPv6 messages with a type of a range, behind extension headers too.
+func matchICMPv6Types(first, last byte) []expr.Any {
+	return append(matchProto(unix.IPPROTO_ICMPV6),
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: []byte{first}},
+		&expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: []byte{last}},
+	)
+}
+
+func matchHopLimit(limit byte) []expr.Any {
+	const hopLimit = 7 // its offset in a header of IPv6
+	return []expr.Any{
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: hopLimit, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{limit}},
+	}
+}
+
+// MatchMulticast matches packets to a group.
+func MatchMulticast(v4 bool) []expr.Any {
+	prefix := netip.MustParsePrefix("ff00::/8")
+	if v4 {
+		prefix = netip.MustParsePrefix("224.0.0.0/4")
+	}
+	return MatchAddrPrefix(Destination, prefix, true)
+}
+
+// MatchBroadcast matches packets of IPv4 to a broadcast address, also to that of a subnet of this host.
+func MatchBroadcast() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: reg, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_BROADCAST)},
+	}
+}
+
+// MatchFramesToMany matches packets in a frame to all or to a group of stations.
+func MatchFramesToMany() [][]expr.Any {
+	var all [][]expr.Any
+	for _, kind := range []byte{unix.PACKET_BROADCAST, unix.PACKET_MULTICAST} {
+		all = append(all, []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{kind}},
+		})
+	}
+	return all
+}
+
+func join(parts ...[]expr.Any) []expr.Any {
+	var all []expr.Any
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
 }

@@ -52,16 +52,22 @@ func loadAddr(side Side, v4 bool, register uint32) expr.Any {
 
 // MatchPrefix matches packets whose address on a side is in a prefix, or is not.
 func MatchPrefix(side Side, p netip.Prefix, in bool) []expr.Any {
+	return append(matchFamily(p.Addr().Is4()), MatchAddrPrefix(side, p, in)...)
+}
+
+// MatchAddrPrefix is MatchPrefix for a table of the prefix's family: nft cannot print a rule there that names
+// the family.
+func MatchAddrPrefix(side Side, p netip.Prefix, in bool) []expr.Any {
 	op := expr.CmpOpNeq
 	if in {
 		op = expr.CmpOpEq
 	}
 	v4, bits := p.Addr().Is4(), p.Addr().BitLen()
-	return append(matchFamily(v4),
+	return []expr.Any{
 		loadAddr(side, v4, reg),
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(bits / 8), Mask: net.CIDRMask(p.Bits(), bits), Xor: make([]byte, bits/8)},
 		&expr.Cmp{Op: op, Register: reg, Data: p.Masked().Addr().AsSlice()},
-	)
+	}
 }
 
 // MatchLink matches packets that come in or go out by a link, or do not.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,13 +35,23 @@ type Config struct {
 	// Pods, Namespaces and Policies are those of the whole cluster.
 	Pods, Namespaces, Policies cache.ListerWatcher
 	Rules                      Rules
-	Log                        *slog.Logger
+	// FilterBridged makes the kernel show packets between pods of one bridge to the rules. It runs with each
+	// check, and reports whether the kernel did not do so before.
+	FilterBridged func() (changed bool, err error)
+	// Changes receives when some program has changed rules of the host; nil if nothing reports that. Then the
+	// checks find it.
+	Changes <-chan struct{}
+	Log     *slog.Logger
 	// CheckEvery is the time between two checks of the rules in the kernel; 0 is 5 seconds.
 	CheckEvery time.Duration
 }
 
-// retryAfter is the pause after rules could not be written.
-const retryAfter = time.Second
+const (
+	// retryAfter is the pause after rules could not be written.
+	retryAfter = time.Second
+	// pause is the least time between two runs: changes of a rollout come in a row.
+	pause = 100 * time.Millisecond
+)
 
 type controller struct {
 	Config
@@ -51,6 +62,8 @@ type controller struct {
 	reported map[string]bool
 	// last is what was logged of the model.
 	last counts
+	// alone is whether it was logged that no pod is on the node.
+	alone bool
 }
 
 type counts struct{ ingress, egress, grants int }
@@ -91,8 +104,12 @@ func (c *controller) watch(what string, from cache.ListerWatcher, of runtime.Obj
 		ObjectType:    of,
 		Transform:     trim,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { c.notify() },
-			UpdateFunc: func(_, _ any) { c.notify() },
+			AddFunc: func(any) { c.notify() },
+			UpdateFunc: func(old, now any) {
+				if differs(old, now) {
+					c.notify()
+				}
+			},
 			DeleteFunc: func(any) { c.notify() },
 		},
 	})
@@ -110,31 +127,62 @@ func (c *controller) notify() {
 func (c *controller) serve(ctx context.Context) {
 	check := time.NewTicker(c.CheckEvery)
 	defer check.Stop()
+	c.checkHost()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-check.C:
-			intact, err := c.Rules.Intact()
-			if err != nil {
-				c.Log.Error("cannot check the rules of network policies", "error", err)
+			c.checkHost()
+			if c.intact() {
 				continue
 			}
-			if intact {
+		case <-c.Changes:
+			if c.intact() {
 				continue
 			}
-			c.Log.Warn("the rules of network policies were missing or changed; writing them again")
 		case <-c.changed:
 		}
+		wait := pause
 		if err := c.apply(); err != nil {
 			c.Log.Error("cannot enforce the network policies; the last rules stay, and it will be tried again", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryAfter):
-				c.notify()
-			}
+			wait = retryAfter
+			c.notify()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
 		}
 	}
+}
+
+// intact reports whether the rules are in the kernel, as far as that can be read.
+func (c *controller) intact() bool {
+	intact, err := c.Rules.Intact()
+	if err != nil {
+		c.Log.Error("cannot check the rules of network policies; will be tried again", "error", err)
+		return true
+	}
+	if !intact {
+		c.Log.Warn("the rules of network policies were missing or changed; writing them again")
+	}
+	return intact
+}
+
+// checkHost checks what the rules depend on.
+func (c *controller) checkHost() {
+	changed, err := c.FilterBridged()
+	if err != nil {
+		c.Log.Error("network policies have no effect between pods of this node", "error", err)
+	}
+	if changed {
+		c.Log.Warn("the kernel did not show packets between pods of this node to the rules; it does so now (bridge-nf-call-iptables, bridge-nf-call-ip6tables)")
+	}
+	alone := !slices.ContainsFunc(c.pods.List(), func(o any) bool { return o.(*corev1.Pod).Spec.NodeName == c.Node })
+	if alone && !c.alone {
+		c.Log.Warn("no pod of the cluster is on this node, so nothing is isolated; if that is wrong, set --node-name to the node's name", "node", c.Node)
+	}
+	c.alone = alone
 }
 
 // apply compiles what is known now, and writes it.
@@ -194,7 +242,7 @@ func trimPod(object any) (any, error) {
 			NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
 			Containers: trimContainers(p.Spec.Containers), InitContainers: trimContainers(p.Spec.InitContainers),
 		},
-		Status: corev1.PodStatus{Phase: p.Status.Phase, PodIPs: p.Status.PodIPs, StartTime: p.Status.StartTime},
+		Status: corev1.PodStatus{Phase: p.Status.Phase, PodIPs: p.Status.PodIPs},
 	}
 	return trimmed, nil
 }
@@ -213,7 +261,6 @@ func trimContainers(all []corev1.Container) []corev1.Container {
 func identity(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels,
-		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +78,11 @@ type world struct {
 	pods, namespaces, policies *source
 	rules                      *rules
 	log                        lockedBuffer
+	node                       string
+	checkEvery                 time.Duration
+	changes                    chan struct{}
+	// filter is what FilterBridged does.
+	filter func() (changed bool, err error)
 }
 
 type lockedBuffer struct {
@@ -111,6 +117,10 @@ func newWorld() *world {
 		namespaces: list(&corev1.NamespaceList{Items: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}),
 		policies:   list(&networkingv1.NetworkPolicyList{}),
 		rules:      &rules{applied: make(chan *policy.Model, 100)},
+		node:       "n1",
+		checkEvery: 10 * time.Millisecond,
+		changes:    make(chan struct{}),
+		filter:     func() (bool, error) { return false, nil },
 	}
 }
 
@@ -121,8 +131,9 @@ func (w *world) run(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		done <- Run(ctx, Config{
-			Node: "n1", Pods: w.pods, Namespaces: w.namespaces, Policies: w.policies, Rules: w.rules,
-			Log: slog.New(slog.NewTextHandler(&w.log, nil)), CheckEvery: 10 * time.Millisecond,
+			Node: w.node, Pods: w.pods, Namespaces: w.namespaces, Policies: w.policies, Rules: w.rules,
+			Log: slog.New(slog.NewTextHandler(&w.log, nil)), CheckEvery: w.checkEvery,
+			Changes: w.changes, FilterBridged: w.filter,
 		})
 	}()
 	t.Cleanup(func() {
@@ -195,16 +206,110 @@ func TestFollowsTheCluster(t *testing.T) {
 // TestNothingIsWrittenBeforeAllIsKnown: the rules of an earlier run stay until pods, namespaces and
 // policies are known, and what fails is logged.
 func TestNothingIsWrittenBeforeAllIsKnown(t *testing.T) {
+	for what, late := range map[string]func(*world) *source{
+		"pods":             func(w *world) *source { return w.pods },
+		"namespaces":       func(w *world) *source { return w.namespaces },
+		"network policies": func(w *world) *source { return w.policies },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld()
+			policies := denyAll()
+			policies.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}}}}
+			w.policies.list = &networkingv1.NetworkPolicyList{Items: []networkingv1.NetworkPolicy{*policies}}
+			late(w).failures = 1
+			w.run(t)
+			first := <-w.rules.applied
+			grants, isolated := first.Isolated[policy.Ingress][netip.MustParseAddr("10.0.0.1")]
+			if !isolated || len(grants) != 1 || len(first.Grants[grants[0]].Rules[0].Pods) != 1 {
+				t.Errorf("the first rules: %+v", first)
+			}
+			if text := w.log.String(); !strings.Contains(text, "cannot list the "+what+" of the cluster") || !strings.Contains(text, "no answer") {
+				t.Errorf("logged:\n%s", text)
+			}
+		})
+	}
+}
+
+// TestChangesOfTheHostAreCheckedAtOnce: rules that another program has removed are back without a wait for the
+// next check.
+func TestChangesOfTheHostAreCheckedAtOnce(t *testing.T) {
 	w := newWorld()
 	w.policies.list = &networkingv1.NetworkPolicyList{Items: []networkingv1.NetworkPolicy{*denyAll()}}
-	w.namespaces.failures = 1
+	w.checkEvery = time.Hour
 	w.run(t)
-	first := <-w.rules.applied
-	if _, isolated := first.Isolated[policy.Ingress][netip.MustParseAddr("10.0.0.1")]; !isolated {
-		t.Error("the first rules isolate nothing")
+	w.await(t, "10.0.0.1")
+	w.rules.mu.Lock()
+	w.rules.intact = false
+	w.rules.mu.Unlock()
+	w.changes <- struct{}{}
+	w.await(t, "10.0.0.1")
+}
+
+// awaitLogged waits for a line of the log.
+func (w *world) awaitLogged(t *testing.T, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(w.log.String(), text); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not logged:\n%s", text, w.log.String())
+		}
 	}
-	if text := w.log.String(); !strings.Contains(text, "cannot list the namespaces of the cluster") || !strings.Contains(text, "no answer") {
+}
+
+// TestHostIsChecked: what the rules depend on is checked again and again.
+func TestHostIsChecked(t *testing.T) {
+	w := newWorld()
+	w.node = "n2"
+	var runs atomic.Int32
+	w.filter = func() (bool, error) {
+		switch runs.Add(1) {
+		case 2:
+			return true, nil
+		case 4:
+			return false, errors.New("read-only")
+		}
+		return false, nil
+	}
+	w.run(t)
+	w.awaitLogged(t, "did not show packets between pods of this node to the rules; it does so now")
+	w.awaitLogged(t, "read-only")
+	if text := w.log.String(); strings.Count(text, "no pod of the cluster is on this node") != 1 {
 		t.Errorf("logged:\n%s", text)
+	}
+}
+
+// TestDiffers: only changes of what policies know cause work.
+func TestDiffers(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		"nothing":    {func(*corev1.Pod) {}, false},
+		"condition":  {func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady}} }, false},
+		"version":    {func(p *corev1.Pod) { p.ResourceVersion = "7" }, false},
+		"labels":     {func(p *corev1.Pod) { p.Labels = nil }, true},
+		"addresses":  {func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"}) }, true},
+		"no address": {func(p *corev1.Pod) { p.Status.PodIPs = nil }, true},
+		"end":        {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, true},
+		"node":       {func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, true},
+		"ports": {func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80}}}}
+		}, true},
+	} {
+		now := pod("db", "10.0.0.1")
+		c.change(now)
+		if got := differs(pod("db", "10.0.0.1"), now); got != c.want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	labelled := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}
+	if differs(labelled, labelled.DeepCopy()) || !differs(labelled, &corev1.Namespace{}) {
+		t.Error("namespaces")
+	}
+	changed := denyAll()
+	changed.Spec.PolicyTypes = nil
+	if differs(denyAll(), denyAll()) || !differs(denyAll(), changed) {
+		t.Error("policies")
 	}
 }
 

@@ -30,10 +30,11 @@ type set struct {
 	elements map[string]string
 }
 
-// contents is the table of one family without its base chains. A chain, and a set of ranges, never change under
-// one name: what differs has another name. Sets of addresses change by element.
+// contents is the table of one family. A chain, and a set of ranges, never change under one name: what
+// differs has another name. Sets of addresses change by element.
 type contents struct {
 	v4     bool
+	bases  map[string]base
 	sets   map[string]*set
 	chains map[string][][]expr.Any
 }
@@ -78,7 +79,7 @@ func (w way) peer(d policy.Direction) nftexpr.Side {
 
 // contentsOf translates a model for one family.
 func contentsOf(m *policy.Model, v4 bool) *contents {
-	c := &contents{v4: v4, sets: map[string]*set{}, chains: map[string][][]expr.Any{}}
+	c := &contents{v4: v4, bases: basesFor(m, v4), sets: map[string]*set{}, chains: map[string][][]expr.Any{}}
 	self := c.set(selfSet, pairs)
 	for _, g := range m.Grants {
 		for _, w := range ways() {

@@ -1,16 +1,18 @@
-// Package ruleset holds a model of policies in two tables of nftables, one for each family. Each pod, peer and port is an
-// element of a set or map. A change is one transaction of the kernel: a packet meets the rules from
-// before it or from after it.
+// Package ruleset holds a model of policies in two tables of nftables, one for each family. Each pod, peer
+// and port is an element of a set or map. A change is one transaction of the kernel: a packet meets the
+// rules from before it or from after it.
 //
 // The tables have no rule for established connections. Each packet is compared with the rules by
-// client, server and port of its connection: a packet that answers by other rules, in which the sides
-// are exchanged. So a connection that a change forbids is cut with the next packet, in both
-// directions, and nothing of it is remembered.
+// client, server and port of its connection. Answers have rules of their own: there the source of a packet
+// is the server, and its destination the client. So a connection that a change forbids is cut with the next
+// packet, in both directions, and nothing of it is remembered.
 //
 // Packets of the first direction are compared in the hook postrouting, before their source changes.
 // There packets for services already have the address of a pod, also those that IPVS sends. Packets of
 // answers are compared in the hook forward, where they still have the address of the pod, and already
 // that of the client. Packets between two pods of one bridge get there by the kernel's br_netfilter.
+//
+// Isolation is by addresses of pods. base.go drops the packets that reach a pod without one of them.
 package ruleset
 
 import (
@@ -23,11 +25,9 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 	"github.com/berthrun/berth/internal/network/policy"
 	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
@@ -35,12 +35,6 @@ import (
 
 // DefaultName is the name of the tables of a node with one network.
 const DefaultName = "berth-policy"
-
-// The priorities of the base chains: egress is decided first, and both before NAT and IPVS (100).
-const (
-	egressPriority  = 90
-	ingressPriority = 91
-)
 
 // Table is the tables of one network. It is for one goroutine.
 type Table struct {
@@ -109,12 +103,12 @@ func (t *Table) Apply(m *policy.Model) error {
 	for _, family := range families() {
 		next[family] = contentsOf(m, family == nftables.TableFamilyIPv4)
 		change := transaction{conn: conn, table: t.in(family)}
-		before, whole := t.applied[family], t.applied == nil
-		if whole {
+		before := t.applied[family]
+		if t.applied == nil {
 			change.replaceTable()
 			before = &contents{}
 		}
-		if err := change.queue(before, next[family], whole); err != nil {
+		if err := change.queue(before, next[family]); err != nil {
 			return fmt.Errorf("cannot write the nftables tables %s: %w", t.name, err)
 		}
 	}
@@ -146,13 +140,29 @@ func (t *Table) Probe() error {
 		m.Isolated[policy.Ingress] = map[netip.Addr][]string{first: {"probe"}}
 		change := transaction{conn: conn, table: table}
 		change.replaceTable()
-		if err := change.queue(&contents{}, contentsOf(m, family == nftables.TableFamilyIPv4), true); err != nil {
+		if err := change.queue(&contents{}, contentsOf(m, family == nftables.TableFamilyIPv4)); err != nil {
 			return err
 		}
 		conn.DelTable(table)
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("the kernel does not take the nftables rules of network policies: %w: %w", errs.Unsupported, explain(err))
+	}
+	return nil
+}
+
+// ProbeFrames returns an error of kind errs.Unsupported if the kernel has no tables of family bridge. The
+// built-in network cannot check the sources of pods' packets then. It leaves nothing behind.
+func (t *Table) ProbeFrames() error {
+	conn, err := t.open()
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: t.name + "-probe", Family: nftables.TableFamilyBridge}
+	conn.AddTable(table)
+	conn.DelTable(table)
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("the kernel has no nftables of family bridge (nf_tables_bridge): a pod that may open raw sockets can send with the address of another pod, and has its rights: %w: %w", errs.Unsupported, explain(err))
 	}
 	return nil
 }
@@ -167,7 +177,7 @@ func explain(err error) error {
 
 // Intact reports whether the kernel still has what Apply has written. Another program may have
 // removed it (nft flush ruleset). If not, the next Apply replaces the tables. It compares only when
-// some rule of the host has changed.
+// some rule of the host has changed. After an error nothing is known, and the next call compares again.
 func (t *Table) Intact() (bool, error) {
 	if t.applied == nil {
 		return false, nil
@@ -184,9 +194,13 @@ func (t *Table) Intact() (bool, error) {
 		return false, err
 	}
 	for _, family := range families() {
-		if whole, err := t.intactIn(conn, family); !whole || err != nil {
-			t.applied = nil
+		whole, err := t.intactIn(conn, family)
+		if err != nil {
 			return false, err
+		}
+		if !whole {
+			t.applied = nil
+			return false, nil
 		}
 	}
 	t.seen = now
@@ -224,16 +238,19 @@ func (t *Table) intactIn(conn *nftables.Conn, family nftables.TableFamily) (bool
 		return false, nil
 	}
 	rules := map[string]int{}
-	for _, b := range baseChains() {
-		rules[b.name()] = len(b.rules(family == nftables.TableFamilyIPv4))
+	for name, b := range t.applied[family].bases {
+		rules[name] = len(b.rules)
 	}
 	for name, chain := range t.applied[family].chains {
 		rules[name] = len(chain)
 	}
 	for name, want := range rules {
 		have, err := conn.GetRules(table, &nftables.Chain{Name: name, Table: table})
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return false, fmt.Errorf("cannot list the rules of the nftables chain %s %s: %w", t.name, name, err)
+		}
 		if err != nil || len(have) != want {
-			return false, nil // a chain that is gone
+			return false, nil
 		}
 	}
 	for name, s := range t.applied[family].sets {
@@ -242,8 +259,11 @@ func (t *Table) intactIn(conn *nftables.Conn, family nftables.TableFamily) (bool
 			return false, err
 		}
 		have, err := conn.GetSetElements(described)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return false, fmt.Errorf("cannot list the nftables set %s %s: %w", t.name, name, err)
+		}
 		if err != nil || len(have) != s.size() {
-			return false, nil // a set that is gone
+			return false, nil
 		}
 	}
 	return true, nil
@@ -289,7 +309,7 @@ func (x transaction) replaceTable() {
 
 // queue queues the steps from one content to another: what is new, then what changes, then what
 // nothing uses any more.
-func (x transaction) queue(before, after *contents, whole bool) error {
+func (x transaction) queue(before, after *contents) error {
 	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
 		if before.sets[name] != nil {
 			continue
@@ -319,8 +339,10 @@ func (x transaction) queue(before, after *contents, whole bool) error {
 			return err
 		}
 	}
-	if whole {
-		x.addBaseChains()
+	for _, name := range slices.Sorted(maps.Keys(after.bases)) {
+		if _, there := before.bases[name]; !there {
+			x.addBase(name, after.bases[name])
+		}
 	}
 	return x.cleanUp(before, after)
 }
@@ -373,49 +395,10 @@ func inParts(all []nftables.SetElement, do func([]nftables.SetElement) error) er
 	return nil
 }
 
-// baseChain is a chain of a hook. A connection has to pass those of both directions.
-type baseChain struct {
-	direction policy.Direction
-	way       way
-	priority  nftables.ChainPriority
-}
-
-func baseChains() []baseChain {
-	var all []baseChain
-	for _, w := range ways() {
-		all = append(all, baseChain{policy.Egress, w, egressPriority}, baseChain{policy.Ingress, w, ingressPriority})
-	}
-	return all
-}
-
-func (b baseChain) name() string { return b.way.name(b.direction.String()) }
-
-func (b baseChain) hook() *nftables.ChainHook {
-	if b.way.reply {
-		return nftables.ChainHookForward
-	}
-	return nftables.ChainHookPostrouting
-}
-
-func (b baseChain) rules(v4 bool) [][]expr.Any {
-	dispatch := nftexpr.DispatchAddr(b.way.isolated(b.direction), v4, b.name())
-	rules := [][]expr.Any{
-		join(nftexpr.MatchErrors(v4), nftexpr.Accept()),
-		join(nftexpr.MatchReply(b.way.reply), dispatch),
-	}
-	if !b.way.reply {
-		// Neighbour discovery has no connection either, but is not invalid.
-		rules = append(rules, join(nftexpr.MatchInvalid(), dispatch))
-	}
-	return rules
-}
-
-func (x transaction) addBaseChains() {
-	for _, b := range baseChains() {
-		chain := x.conn.AddChain(&nftables.Chain{Name: b.name(), Table: x.table, Type: nftables.ChainTypeFilter, Hooknum: b.hook(), Priority: &b.priority})
-		for _, rule := range b.rules(x.table.Family == nftables.TableFamilyIPv4) {
-			x.conn.AddRule(&nftables.Rule{Table: x.table, Chain: chain, Exprs: rule})
-		}
+func (x transaction) addBase(name string, b base) {
+	chain := x.conn.AddChain(&nftables.Chain{Name: name, Table: x.table, Type: nftables.ChainTypeFilter, Hooknum: b.hook, Priority: &b.priority})
+	for _, rule := range b.rules {
+		x.conn.AddRule(&nftables.Rule{Table: x.table, Chain: chain, Exprs: rule})
 	}
 }
 
@@ -423,6 +406,11 @@ func (x transaction) addBaseChains() {
 // that they jump to, and these before the sets that they use.
 func (x transaction) cleanUp(before, after *contents) error {
 	var gone []*nftables.Chain
+	for name := range before.bases {
+		if _, stays := after.bases[name]; !stays {
+			gone = append(gone, &nftables.Chain{Name: name, Table: x.table})
+		}
+	}
 	for name := range before.chains {
 		if _, stays := after.chains[name]; !stays {
 			gone = append(gone, &nftables.Chain{Name: name, Table: x.table})

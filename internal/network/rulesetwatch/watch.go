@@ -1,5 +1,5 @@
-// Package ruleset follows the host's nftables ruleset.
-package ruleset
+// Package rulesetwatch follows the host's nftables ruleset.
+package rulesetwatch
 
 import (
 	"context"
