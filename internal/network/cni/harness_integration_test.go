@@ -26,12 +26,17 @@ type lab struct {
 	dir  string
 	host string
 	next atomic.Int64
+	// number is the lab's own in this process.
+	number int64
 }
+
+// labs counts the labs of this process.
+var labs atomic.Int64
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
 	require.Root(t)
-	l := &lab{t: t, dir: t.TempDir()}
+	l := &lab{t: t, dir: t.TempDir(), number: labs.Add(1)}
 	l.host = l.netns("host")
 	for _, dir := range []string{"conf", "bin"} {
 		if err := os.Mkdir(filepath.Join(l.dir, dir), 0o755); err != nil {
@@ -115,8 +120,9 @@ func (l *lab) verbs() string {
 
 func (l *lab) pod(ports ...network.Port) *network.Attachment {
 	l.t.Helper()
-	// With the process: another one's network that starts kills the plugins of its own sandboxes, which it finds by their id.
-	id := fmt.Sprintf("%011x%053x", l.next.Add(1), os.Getpid())
+	// Unique among processes and labs: a network that starts kills the plugins that an earlier process
+	// has left for its sandboxes, and finds them by the ids.
+	id := fmt.Sprintf("%011x%032x%021x", l.next.Add(1), os.Getpid(), l.number)
 	return &network.Attachment{
 		SandboxID: id, NetNS: l.netns("pod-" + id[:11]),
 		Name: "pod", Namespace: "default", UID: "uid-1", Ports: ports,
