@@ -3,7 +3,6 @@
 package ruleset_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -39,7 +38,7 @@ func (l *lab) broadcaster(netns string) net.PacketConn {
 			}
 			return err
 		}}
-		conn, err = config.ListenPacket(context.Background(), "udp4", ":0")
+		conn, err = config.ListenPacket(l.t.Context(), "udp4", ":0")
 		return err
 	})
 	if err != nil {
