@@ -234,8 +234,12 @@ func (w *world) look(netns string, n *names) string {
 			lines = append(lines, line)
 		}
 	}
-	return strings.Join(lines, "\n")
+	return emptyNAT.ReplaceAllString(strings.Join(lines, "\n")+"\n", "")
 }
+
+// emptyNAT is a table without rules as nft and iptables-save list it. The reference's DEL makes one where the rules of
+// masquerade are nftables' alone: it tries to remove those of iptables from it. It changes no packet.
+var emptyNAT = regexp.MustCompile(`table ip6? nat \{\n\}\n|\*nat\n(:[A-Z]+ ACCEPT \[0:0\]\n)+COMMIT\n`)
 
 // embedded is the configuration in a file of libcni's cache.
 var embedded = regexp.MustCompile(`"config":"([A-Za-z0-9+/=]*)"`)
