@@ -71,7 +71,9 @@ type exitListener struct {
 	end    context.CancelFunc
 	// began is when the subscription was asked for. Earlier events are replayed ones.
 	began time.Time
-	to    chan engine.Exit
+	// live is true once an event was not a replayed one.
+	live bool
+	to   chan engine.Exit
 	// ends has those that the Docker Engine sends no event of, and those that were held back.
 	ends    chan end
 	pending sync.WaitGroup
@@ -158,7 +160,9 @@ func (l *exitListener) event(message *events.Message) {
 	if !ok || obj.removing.Load() {
 		return
 	}
-	if message.TimeNano < l.began.UnixNano() {
+	// Only the first events are replayed. A clock that is set back makes no other one of them.
+	l.live = l.live || message.TimeNano >= l.began.UnixNano()
+	if !l.live {
 		l.replayedEvent(id, obj, message)
 		return
 	}
@@ -181,10 +185,13 @@ func (l *exitListener) event(message *events.Message) {
 // replayedEvent delivers the end of a container that the list had as running. Other events are in
 // the list already. The end may be that of an attempt to start a container that runs now.
 func (l *exitListener) replayedEvent(id string, obj object, message *events.Message) {
-	if message.Action != events.ActionDie || obj.starting.UnderWay() || obj.died.Load() {
+	if message.Action != events.ActionDie {
 		return
 	}
 	die := endings.DieOf(message)
+	if obj.starting.Hold(die) || obj.died.Load() {
+		return
+	}
 	l.pending.Go(func() {
 		got, err := l.engine.client.ContainerInspect(l.ctx, obj.engineID, client.ContainerInspectOptions{})
 		switch state := got.Container.State; {

@@ -65,7 +65,12 @@ func (c *Container) signalByRuntime(ctx context.Context, sig syscall.Signal, all
 
 // killProcesses kills all processes of the container. Nil when there are none.
 func (c *Container) killProcesses(ctx context.Context) error {
-	_, err := c.signalByRuntime(ctx, syscall.SIGKILL, true)
+	var err error
+	select {
+	case <-c.exited: // a runtime that has ended, or hangs, does not keep the container
+	default:
+		_, err = c.signalByRuntime(ctx, syscall.SIGKILL, true)
+	}
 	return errors.Join(errs.IgnoreNotFound(err), c.snapshot().Cgroups.Kill(ctx))
 }
 

@@ -88,7 +88,7 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 		exit.ID = c.id
 	}
 	exit.OOMKilled = c.oomKilled(&rec)
-	if rec = c.snapshot(); rec.Stage != record.Running || neverExecuted(runtime, rec.Init) {
+	if rec = c.snapshot(); rec.Stage != record.Running || !exit.OOMKilled && exit.Code != killedCode && neverExecuted(runtime, rec.Init) {
 		exit.StartFailed = true
 		if exit.Message == "" {
 			exit.Message = "the init ended before the program was executed; the container's log may have the error"
@@ -111,6 +111,9 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 	close(c.exited)
 	c.set.opts.Clients.Exited(exit)
 }
+
+// killedCode is the code of a process that SIGKILL has ended. It says more than that the program never ran.
+const killedCode = 128 + int32(syscall.SIGKILL)
 
 // neverExecuted reports whether an init ended before it executed the program, although its start succeeded: the
 // kernel did not take the program. Runtimes have their inits exit with different codes then, runc 1.1 with 1.

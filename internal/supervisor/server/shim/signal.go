@@ -32,6 +32,13 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 	if err != nil {
 		return true, err
 	}
+	if found, err := r.all.readPod(st.Pod); err != nil || !found.lives() {
+		return true, fmt.Errorf("shim of container %s: %w", s.ContainerID, errs.NotFound)
+	}
+	if s.ExecID == "" && r.all.files(s.ContainerID).deleted() { // ended before its start
+		r.all.ends.notify(s.ContainerID)
+		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
+	}
 	ctx, stop := context.WithTimeout(ctx, signalTimeout)
 	defer stop()
 	client, err := r.all.client(ctx, st.Pod)
