@@ -19,7 +19,7 @@ var manifest string
 func Manifest(endpoint string) (string, error) {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		return "", fmt.Errorf("the endpoint of the API %q is no host and port: %w: %w", endpoint, errs.Invalid, err)
+		return "", fmt.Errorf("the endpoint of the API %q is not of the form HOST:PORT: %w: %w", endpoint, errs.Invalid, err)
 	}
 	return strings.NewReplacer("API_HOST", host, "API_PORT", port).Replace(manifest), nil
 }

@@ -255,7 +255,7 @@ func faultOf(file string, err error) error {
 }
 
 // placeOf returns the offset in bytes of the first fault of JSON or of a type, and the name of
-// the field whose type is wrong; -1 when there is no such fault. Pure.
+// the field if its type is wrong. The offset is -1 if the content has no such fault. Pure.
 func placeOf(data []byte, isList bool) (offset int, field string) {
 	var err error
 	if isList {

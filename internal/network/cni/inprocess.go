@@ -85,7 +85,7 @@ func (e *executor) wayOf(path, verb string, config []byte) (way, error) {
 	if err != nil && !absent {
 		return way{}, fmt.Errorf("cannot look at the CNI plugin %s: %w", path, err)
 	}
-	why := "there is no program " + path
+	why := "the program " + path + " is missing"
 	if !absent {
 		version := e.own.buildOf(path, info)
 		if !isCovered(version) {
@@ -102,7 +102,7 @@ func (e *executor) wayOf(path, verb string, config []byte) (way, error) {
 	case cannot == "":
 		return way{plugin: p, why: why}, nil
 	case absent:
-		return way{}, fmt.Errorf("the CNI plugin %s in berth %s, and there is no program %s that may do it; "+
+		return way{}, fmt.Errorf("berth's own CNI plugin %s %s, and the program %s is missing; "+
 			"change the configuration or install the program: %w", name, cannot, path, errs.Unsupported)
 	default:
 		return way{why: "berth's own " + cannot}, nil

@@ -38,7 +38,7 @@ func TestPluginsInProcess(t *testing.T) {
 		t.Fatalf("%+v, %v", networks, err)
 	}
 	for _, p := range networks[0].Plugins {
-		if p.Fault != nil || !p.InProcess || !strings.Contains(p.Why, "there is no program") || len(p.Versions) == 0 || p.Path != "" {
+		if p.Fault != nil || !p.InProcess || !strings.Contains(p.Why, "is missing") || len(p.Versions) == 0 || p.Path != "" {
 			t.Errorf("%+v does not run in process", p)
 		}
 	}

@@ -38,13 +38,13 @@ func TestWay(t *testing.T) {
 		why          string
 		fault        bool
 	}{
-		{name: "no program", path: "/nonesuch/bridge", config: known, inProcess: true, why: "there is no program /nonesuch/bridge"},
+		{name: "no program", path: "/nonesuch/bridge", config: known, inProcess: true, why: "the program /nonesuch/bridge is missing"},
 		{name: "another program", path: program, config: known, why: "of an unknown build"},
 		{name: "turned off", off: true, path: "/nonesuch/bridge", config: known, why: "network.inprocess is false"},
 		{name: "not one of ours", path: "/nonesuch/calico", config: known, why: "berth has no such plugin"},
 		{name: "unknown option", path: "/nonesuch/bridge", config: unknown, fault: true, why: `does not know the option "shape"`},
 		{name: "unknown option of IPAM", path: "/nonesuch/host-local", config: `{"shape":1,"ipam":{"colour":1}}`, fault: true, why: `"ipam.colour"`},
-		{name: "options of the plugin that delegates", path: "/nonesuch/host-local", config: `{"shape":1,"ipam":{"type":"host-local"}}`, inProcess: true, why: "there is no program"},
+		{name: "options of the plugin that delegates", path: "/nonesuch/host-local", config: `{"shape":1,"ipam":{"type":"host-local"}}`, inProcess: true, why: "is missing"},
 		{name: "another backend", path: "/nonesuch/firewall", config: `{"backend":"firewalld"}`, fault: true, why: `no backend "firewalld"`},
 	} {
 		e := newExecutor(&Config{ProgramsOnly: c.off})

@@ -4,21 +4,17 @@ package cni_test
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/networktest"
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestFiveHundredPods attaches 500 pods, 20 at a time, to the plugin bridge with a range of 509
-// addresses, and detaches them in the same way. It does so twice. No two pods have one address, and
-// nothing is left.
+// TestFiveHundredPods: 500 pods, 20 at a time, on the plugin bridge with a range of 509 addresses. Nothing
+// is left.
 func TestFiveHundredPods(t *testing.T) {
 	l := newLab(t)
 	require.Binary(t, real("bridge"))
@@ -29,39 +25,7 @@ func TestFiveHundredPods(t *testing.T) {
 	for i := range pods {
 		pods[i] = l.pod()
 	}
-	atATime := func(do func(*network.Attachment) error) {
-		t.Helper()
-		var g errgroup.Group
-		g.SetLimit(20)
-		for _, pod := range pods {
-			g.Go(func() error { return do(pod) })
-		}
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
-	}
-	for range 2 {
-		var mu sync.Mutex
-		holders := map[netip.Addr]string{}
-		atATime(func(pod *network.Attachment) error {
-			result, err := n.Attach(t.Context(), pod)
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, ip := range result.IPs {
-				if other, taken := holders[ip]; taken {
-					t.Errorf("%s is given to %s and %s", ip, other, pod.SandboxID)
-				}
-				holders[ip] = pod.SandboxID
-			}
-			return nil
-		})
-		if len(holders) != len(pods) {
-			t.Errorf("%d addresses for %d pods", len(holders), len(pods))
-		}
-		atATime(func(pod *network.Attachment) error { return n.Detach(t.Context(), pod) })
+	networktest.Many(t, n, pods, 1, func() {
 		entries, err := os.ReadDir(l.path("store/many"))
 		if err != nil {
 			t.Error(err)
@@ -71,7 +35,7 @@ func TestFiveHundredPods(t *testing.T) {
 				t.Errorf("address %s is left in the store", e.Name())
 			}
 		}
-	}
+	})
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}

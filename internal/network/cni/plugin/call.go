@@ -94,6 +94,22 @@ func Previous(conf *types.NetConf) (*types100.Result, error) {
 	return types100.NewResultFromResult(conf.PrevResult)
 }
 
+// ChainedPrevious is Previous for the plugins that read the result together with their configuration.
+// Texts of errors are theirs.
+func ChainedPrevious(conf *types.NetConf) (*types100.Result, error) {
+	if conf.RawPrevResult == nil {
+		return nil, nil
+	}
+	if err := version.ParsePrevResult(conf); err != nil {
+		return nil, fmt.Errorf("could not parse prevResult: %w", err)
+	}
+	result, err := types100.NewResultFromResult(conf.PrevResult)
+	if err != nil {
+		return nil, fmt.Errorf("could not convert result to current version: %w", err)
+	}
+	return result, nil
+}
+
 // delegate finds another plugin and returns its path with the variables that it gets.
 func (c *Call) delegate(verb, plugin string) (string, invoke.CNIArgs, error) {
 	path, err := c.env.Exec.FindInPath(plugin, filepath.SplitList(c.Path))

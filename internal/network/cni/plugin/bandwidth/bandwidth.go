@@ -79,15 +79,9 @@ func load(c *plugin.Call) (*conf, error) {
 			return nil, errors.New("burst cannot be more than 4GB")
 		}
 	}
-	if n.RawPrevResult == nil {
-		return n, nil
-	}
-	if err := version.ParsePrevResult(&n.NetConf); err != nil {
-		return nil, fmt.Errorf("could not parse prevResult: %w", err)
-	}
 	var err error
-	if n.previous, err = types100.NewResultFromResult(n.PrevResult); err != nil {
-		return nil, fmt.Errorf("could not convert result to current version: %w", err)
+	if n.previous, err = plugin.ChainedPrevious(&n.NetConf); err != nil {
+		return nil, err
 	}
 	return n, nil
 }

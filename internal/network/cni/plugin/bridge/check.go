@@ -8,10 +8,10 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ip"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
+	"github.com/berthrun/berth/internal/network/cni/plugin/podlink"
 )
 
 // found is a link that exists as the result of ADD has it.
@@ -23,19 +23,11 @@ func check(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	pod, err := ns.GetNS(c.NetNS)
+	pod, previous, err := podlink.BeginCheck(ctx, c, &n.NetConf, n.IPAM.Type)
 	if err != nil {
-		return fmt.Errorf("failed to open netns %q: %w", c.NetNS, err)
+		return err
 	}
 	defer pod.Close()
-	c.Stage("CHECK of the IPAM plugin " + n.IPAM.Type)
-	if err := c.Delegate(ctx, "CHECK", n.IPAM.Type); err != nil {
-		return err
-	}
-	previous, err := plugin.Previous(&n.NetConf)
-	if err != nil {
-		return err
-	}
 	if previous == nil {
 		return errors.New("Required prevResult missing")
 	}

@@ -99,15 +99,9 @@ func load(c *plugin.Call) (*conf, error) {
 	if n.AdminChain == "" {
 		n.AdminChain = defaultAdmin
 	}
-	if n.RawPrevResult == nil {
-		return n, nil
-	}
-	if err := version.ParsePrevResult(&n.NetConf); err != nil {
-		return nil, fmt.Errorf("could not parse prevResult: %w", err)
-	}
 	var err error
-	if n.previous, err = types100.NewResultFromResult(n.PrevResult); err != nil {
-		return nil, fmt.Errorf("could not convert result to current version: %w", err)
+	if n.previous, err = plugin.ChainedPrevious(&n.NetConf); err != nil {
+		return nil, err
 	}
 	return n, nil
 }

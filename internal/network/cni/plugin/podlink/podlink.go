@@ -131,6 +131,22 @@ func Release(ctx context.Context, c *plugin.Call, ipam string) {
 	_ = c.Delegate(ctx, "DEL", ipam) // the DEL that follows a failed ADD repeats it
 }
 
+// BeginCheck is what each CHECK begins with: the pod's namespace, which the caller closes, CHECK of the
+// IPAM plugin, and the result of ADD, nil for none.
+func BeginCheck(ctx context.Context, c *plugin.Call, conf *types.NetConf, ipam string) (pod ns.NetNS, previous *types100.Result, err error) {
+	if pod, err = ns.GetNS(c.NetNS); err != nil {
+		return nil, nil, fmt.Errorf("failed to open netns %q: %w", c.NetNS, err)
+	}
+	c.Stage("CHECK of the IPAM plugin " + ipam)
+	if err = c.Delegate(ctx, "CHECK", ipam); err == nil {
+		previous, err = plugin.Previous(conf)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, pod.Close())
+	}
+	return pod, previous, nil
+}
+
 // OwnDNS replaces the DNS settings of a result if the configuration has some.
 func OwnDNS(result *types100.Result, own types.DNS) {
 	if own.Nameservers != nil || own.Search != nil || own.Options != nil || own.Domain != "" {

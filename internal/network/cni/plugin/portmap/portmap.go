@@ -86,14 +86,9 @@ func load(c *plugin.Call) (*conf, error) {
 	if err := json.Unmarshal(c.Config, n); err != nil {
 		return nil, fmt.Errorf("failed to parse network configuration: %w", err)
 	}
-	if n.RawPrevResult != nil {
-		if err := version.ParsePrevResult(&n.NetConf); err != nil {
-			return nil, fmt.Errorf("could not parse prevResult: %w", err)
-		}
-		var err error
-		if n.previous, err = types100.NewResultFromResult(n.PrevResult); err != nil {
-			return nil, fmt.Errorf("could not convert result to current version: %w", err)
-		}
+	var err error
+	if n.previous, err = plugin.ChainedPrevious(&n.NetConf); err != nil {
+		return nil, err
 	}
 	if n.SNAT != nil {
 		n.snat = *n.SNAT

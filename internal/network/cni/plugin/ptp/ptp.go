@@ -173,19 +173,11 @@ func check(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	pod, err := ns.GetNS(c.NetNS)
+	pod, previous, err := podlink.BeginCheck(ctx, c, &n.NetConf, n.IPAM.Type)
 	if err != nil {
-		return fmt.Errorf("failed to open netns %q: %w", c.NetNS, err)
+		return err
 	}
 	defer pod.Close()
-	c.Stage("CHECK of the IPAM plugin " + n.IPAM.Type)
-	if err := c.Delegate(ctx, "CHECK", n.IPAM.Type); err != nil {
-		return err
-	}
-	previous, err := plugin.Previous(&n.NetConf)
-	if err != nil {
-		return err
-	}
 	if previous == nil {
 		return errors.New("ptp: Required prevResult missing")
 	}
