@@ -126,7 +126,7 @@ func ReasonOf(exit *engine.Exit) (reason, message string) {
 // recordSandboxExit handles the end of a sandbox's own process, which takes the
 // containers that share its PID namespace with it.
 func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
-	died := false
+	recorded, died := false, false
 	rec, err := r.records.Sandboxes.Update(id, func(sb *record.Sandbox) error {
 		why := fmt.Sprintf("its own process ended with code %d", exit.Code)
 		if exit.Message != "" {
@@ -135,25 +135,26 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 		switch sb.State {
 		case record.SandboxReady:
 			sb.State, sb.Message = record.SandboxStopping, why
-			died = true
+			recorded, died = true, true
 			return nil
 		case record.SandboxCreating:
 			sb.Message = why // the job that makes it fails
+			recorded = true
 			return nil
 		case record.SandboxStopping, record.SandboxStopped, record.SandboxRemoving:
 		}
 		return record.ErrUnchanged // its stop was requested
 	})
-	if !died {
-		return
-	}
-	if err != nil {
+	if recorded && err != nil {
 		r.log.Error("cannot record the end of a sandbox; retrying", "sandbox", id, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return
 	}
 	r.retries.Done(id)
+	if !died {
+		return
+	}
 	r.log.Error("sandbox is no longer ready",
 		"sandbox", id, "pod", rec.Name(), "reason", rec.Message)
 	r.sandboxEnded(rec)

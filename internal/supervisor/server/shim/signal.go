@@ -32,7 +32,11 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 	if err != nil {
 		return true, err
 	}
-	if found, err := r.all.readPod(st.Pod); err != nil || !found.lives() {
+	killsSandbox := st.Pod == s.ContainerID && s.ExecID == "" && s.Signal == syscall.SIGKILL && s.Pidfd != nil
+	if found, err := r.all.readPod(st.Pod); err == nil && !found.lives() {
+		if killsSandbox { // it may outlive its shim
+			return true, killSandbox(s.Pidfd)
+		}
 		return true, fmt.Errorf("shim of container %s: %w", s.ContainerID, errs.NotFound)
 	}
 	if s.ExecID == "" && r.all.files(s.ContainerID).deleted() { // ended before its start
@@ -55,7 +59,7 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
 	}
 	err = r.handler.fault(ctx, stageSignal, err)
-	if st.Pod != s.ContainerID || s.ExecID != "" || s.Signal != syscall.SIGKILL || s.Pidfd == nil {
+	if !killsSandbox {
 		return true, err
 	}
 	r.all.log.Warn("a shim does not kill a sandbox; killing its process", "pod", st.Pod, "handler", r.handler.Name, "error", err)
