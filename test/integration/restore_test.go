@@ -117,6 +117,7 @@ func TestRestore(t *testing.T) {
 		}
 	}
 	t.Run("what the request does not give", func(t *testing.T) { restoreLess(t, b, location) })
+	t.Run("confined", func(t *testing.T) { restoreConfined(t, b) })
 	t.Run("hostile archives", func(t *testing.T) { restoreHostile(t, b, location) })
 	t.Run("archives that ask for more", func(t *testing.T) { restoreAsking(t, b, location) })
 	t.Run("killed", func(t *testing.T) { killRestores(t, f, config, criu, location) })
@@ -159,6 +160,57 @@ func restoreLess(t *testing.T, b *harness.Berth, location string) {
 	checkRefusal(t, err, codes.InvalidArgument, []string{"checkpoint/", "the request"})
 	if differences := b.AwaitGround(before, 30*time.Second); differences != "" {
 		t.Error(differences)
+	}
+}
+
+// confined are a filter, a limit, no capabilities, and no new privileges.
+func confined(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
+	config = hidden(config)
+	security := config.Linux.SecurityContext
+	security.Capabilities, security.NoNewPrivs = &runtimeapi.Capability{DropCapabilities: []string{"ALL"}}, true
+	security.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	config.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20}
+	return config
+}
+
+// restoreConfined: processes are restored with the filter and the limits of the request, also where the
+// container had no filter.
+func restoreConfined(t *testing.T, b *harness.Berth) {
+	const script = "sleep 1000 & i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
+	for _, filtered := range []bool{true, false} {
+		sandbox, location := b.Sandbox("confined"), filepath.Join(t.TempDir(), "archive.tar")
+		pod, log := b.RunSandbox(sandbox), filepath.Join(sandbox.LogDirectory, "c", "0.log")
+		config := confined(b.Container("c", script))
+		if !filtered {
+			config.Linux.SecurityContext.Seccomp = nil
+		}
+		id := b.Create(pod, config, sandbox)
+		b.StartContainer(id)
+		b.Await("some numbers", func() bool { lines, _ := harness.LogLines(log); return len(lines) > 3 })
+		if _, err := b.Runtime.CheckpointContainer(b.Ctx(), &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: location, Timeout: 60}); err != nil {
+			t.Fatal(err)
+		}
+		b.RemovePod(pod)
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+		pod = b.RunSandbox(sandbox)
+		config = confined(b.Container("c", "exit 99"))
+		config.Image = &runtimeapi.ImageSpec{Image: location}
+		id = b.Create(pod, config, sandbox)
+		b.StartContainer(id)
+		b.Await("the count goes on", func() bool { lines, _ := harness.LogLines(log); return len(lines) > 3 })
+		if n := count(t, log); n < 4 {
+			t.Errorf("it counts from the beginning: %d", n)
+		}
+		status := strings.Fields(b.ExecOut(id, "grep -hE 'Seccomp:|NoNewPrivs|Cap(Eff|Bnd)' /proc/1/status"))
+		if got := strings.Join(status, " "); got != "CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1 Seccomp: 2" {
+			t.Errorf("filtered before: %v; the init has %s", filtered, got)
+		}
+		b.RemovePod(pod)
+		if err := os.Remove(log); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
