@@ -1,0 +1,242 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// textOf returns the metrics as they are scraped.
+func textOf(t *testing.T, m *Metrics) string {
+	t.Helper()
+	text, err := m.Text(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// has requires that the metrics have this line.
+func has(t *testing.T, text, line string) {
+	t.Helper()
+	if !strings.Contains("\n"+text, "\n"+line+"\n") {
+		name, _, _ := strings.Cut(line, "{")
+		var near []string
+		for have := range strings.Lines(text) {
+			if strings.HasPrefix(have, strings.Fields(name)[0]) {
+				near = append(near, have)
+			}
+		}
+		t.Errorf("no line %q; there are:\n%s", line, strings.Join(near, ""))
+	}
+}
+
+// whole returns metrics in which everything has happened and every source has figures.
+func whole() *Metrics {
+	m := New("1.2.3", "abc")
+	m.RequestBegan("/runtime.v1.RuntimeService/RunPodSandbox")
+	m.RequestEnded("/runtime.v1.RuntimeService/RunPodSandbox", "OK", 20*time.Millisecond)
+	m.RequestBegan("/runtime.v1.RuntimeService/RunPodSandbox")
+	m.RequestEnded("/runtime.v1.RuntimeService/RunPodSandbox", "Unavailable", 2*time.Second)
+	for _, method := range []string{
+		"ListPodSandbox", "StreamPodSandboxes", "StopPodSandbox", "RemovePodSandbox", "ListContainers", "StreamContainers",
+		"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "CheckpointContainer",
+	} {
+		m.RequestBegan("/runtime.v1.RuntimeService/" + method)
+		m.RequestEnded("/runtime.v1.RuntimeService/"+method, "OK", time.Millisecond)
+	}
+	m.RequestBegan("/runtime.v1.ImageService/PullImage")
+	for _, stage := range []string{"create sandbox", "attach network", "detach network"} {
+		m.StageEnded("run sandbox", stage, 10*time.Millisecond)
+	}
+	m.StageSlow("run sandbox", "attach network")
+	m.JobEnded("run sandbox", "ok", 30*time.Millisecond)
+	m.JobResumed("remove")
+	m.ContainerExited("OOMKilled")
+	m.LeakFound("sandbox")
+	m.LeakRepaired("sandbox")
+	m.PluginCalled("bridge", "ADD", time.Millisecond, nil)
+	m.PluginCalled("bridge", "DEL", time.Millisecond, errors.New("no"))
+	m.PullBegan()
+	m.PullBegan()
+	m.PullEnded(1000, time.Second, nil)
+	m.PullBegan()
+	m.PullEnded(10, time.Second, fmt.Errorf("registry: %w", errs.Unavailable))
+	m.AddSource(Source{Name: "all", Read: func(_ context.Context, set Set) error {
+		for i, f := range scrapedFamilies() {
+			set(f.Name, float64(i+1), slices.Repeat([]string{"x"}, len(f.Labels))...)
+		}
+		return nil
+	}})
+	return m
+}
+
+// TestEveryMetricIsServed: each metric that the docs list has values once things have happened, with the
+// type that they say.
+func TestEveryMetricIsServed(t *testing.T) {
+	text := textOf(t, whole())
+	for _, f := range Families() {
+		has(t, text, "# TYPE "+f.Name+" "+string(f.Type))
+		has(t, text, "# HELP "+f.Name+" "+f.Help)
+		if !regexp.MustCompile(`(?m)^` + f.Name + `(_count)?(\{[^\n]*\})? `).MatchString(text) {
+			t.Errorf("%s has no value", f.Name)
+		}
+	}
+	for _, line := range []string{
+		`berth_operations_total{api="runtime",code="OK",method="RunPodSandbox"} 1`,
+		`berth_operations_total{api="runtime",code="Unavailable",method="RunPodSandbox"} 1`,
+		`berth_operation_duration_seconds_bucket{api="runtime",method="RunPodSandbox",le="0.025"} 1`,
+		`berth_operation_duration_seconds_count{api="runtime",method="RunPodSandbox"} 2`,
+		`berth_operations_in_flight{api="image",method="PullImage"} 1`,
+		`berth_jobs_total{kind="run sandbox",result="ok"} 1`,
+		`berth_job_stage_duration_seconds_count{kind="run sandbox",stage="attach network"} 1`,
+		`berth_cni_operation_errors_total{operation="ADD",plugin="bridge"} 0`,
+		`berth_cni_operation_errors_total{operation="DEL",plugin="bridge"} 1`,
+		`berth_image_pulls_total{result="ok"} 1`,
+		`berth_image_pulls_total{result="unavailable"} 1`,
+		`berth_image_pull_bytes_total 1010`,
+		`berth_image_pulls_in_flight 1`,
+		`berth_leaks_found_total{kind="address"} 0`,
+		`berth_metrics_source_up{source="all"} 1`,
+	} {
+		has(t, text, line)
+	}
+	for _, prefix := range []string{"go_goroutines ", "process_resident_memory_bytes ", `berth_build_info{commit="abc"`} {
+		if !strings.Contains(text, "\n"+prefix) {
+			t.Errorf("no %s", prefix)
+		}
+	}
+}
+
+// TestNamesAreConventional: names end with their units, and no label has the name of an object, or one that
+// Prometheus sets itself.
+func TestNamesAreConventional(t *testing.T) {
+	forbidden := []string{"pod", "container", "image", "namespace", "name", "id", "uid", "job", "instance", "service", "endpoint"}
+	seen := map[string]bool{}
+	for _, f := range Families() {
+		if seen[f.Name] {
+			t.Errorf("%s is there twice", f.Name)
+		}
+		seen[f.Name] = true
+		if !regexp.MustCompile(`^berth_[a-z][a-z_]*[a-z]$`).MatchString(f.Name) {
+			t.Errorf("%s: want lower case and underscores after berth_", f.Name)
+		}
+		if (f.Type == Counter) != strings.HasSuffix(f.Name, "_total") {
+			t.Errorf("%s is a %s: counters, and no others, end with _total", f.Name, f.Type)
+		}
+		if f.Type == Histogram && !strings.HasSuffix(f.Name, "_seconds") {
+			t.Errorf("%s: the unit is missing", f.Name)
+		}
+		if !strings.HasSuffix(f.Help, ".") || strings.Contains(f.Help, "|") {
+			t.Errorf("%s: help %q: want a sentence that fits into a table", f.Name, f.Help)
+		}
+		for _, label := range f.Labels {
+			if slices.Contains(forbidden, label) {
+				t.Errorf("%s has the label %s", f.Name, label)
+			}
+		}
+	}
+}
+
+// TestLabelsAreBounded: values that others choose do not make more and more series.
+func TestLabelsAreBounded(t *testing.T) {
+	m := New("1", "2")
+	for i := range 1000 {
+		m.PluginCalled("plugin"+strconv.Itoa(i), "ADD", time.Millisecond, nil)
+		m.ContainerExited("reason" + strconv.Itoa(i))
+		m.StageEnded("stop", "stage"+strconv.Itoa(i), time.Millisecond)
+	}
+	text := textOf(t, m)
+	for _, prefix := range []string{"berth_cni_operations_total{", "berth_container_exits_total{", "berth_job_stage_duration_seconds_count{"} {
+		if n := strings.Count(text, "\n"+prefix); n != maxValuesOfOneLabel+1 {
+			t.Errorf("%d series of %s", n, prefix)
+		}
+	}
+	has(t, text, `berth_cni_operations_total{operation="ADD",plugin="other"} 900`)
+}
+
+// TestCountingAllocatesNothing: what a start reports costs it no memory.
+func TestCountingAllocatesNothing(t *testing.T) {
+	m := New("1", "2")
+	for name, count := range map[string]func(){
+		"request": func() {
+			m.RequestBegan("/runtime.v1.RuntimeService/RunPodSandbox")
+			m.RequestEnded("/runtime.v1.RuntimeService/RunPodSandbox", "OK", time.Millisecond)
+		},
+		"stage":  func() { m.StageEnded("run sandbox", "attach network", time.Millisecond) },
+		"job":    func() { m.JobEnded("run sandbox", "ok", time.Millisecond) },
+		"plugin": func() { m.PluginCalled("bridge", "ADD", time.Millisecond, nil) },
+	} {
+		if n := testing.AllocsPerRun(100, count); n > 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+// TestSourceThatFails: the others are served, and what is missing can be seen.
+func TestSourceThatFails(t *testing.T) {
+	m := New("1", "2")
+	m.AddSource(Source{Name: "bad", Read: func(_ context.Context, set Set) error {
+		set(Images, 3)
+		return errs.Unavailable
+	}})
+	m.AddSource(Source{Name: "good", Read: func(_ context.Context, set Set) error {
+		set(Pods, 2, "ready")
+		return nil
+	}})
+	text := textOf(t, m)
+	has(t, text, `berth_metrics_source_up{source="bad"} 0`)
+	has(t, text, `berth_metrics_source_up{source="good"} 1`)
+	has(t, text, `berth_images 3`)
+	has(t, text, `berth_pods{state="ready"} 2`)
+}
+
+// TestPeers: the metrics of other runtimes appear by the key alone, and have the values of ours.
+func TestPeers(t *testing.T) {
+	m := whole()
+	plain := textOf(t, m)
+	m.SetPeers(PeerNames())
+	text := textOf(t, m)
+	names := map[string]bool{}
+	for _, f := range peerFamilies() {
+		if strings.Contains(plain, f.name) {
+			t.Errorf("%s is there without the key", f.name)
+		}
+		if !strings.Contains(text, "# TYPE "+f.name+" ") {
+			t.Errorf("%s (%s) is not there", f.name, f.peer)
+		}
+		if names[f.name] {
+			t.Errorf("%s is there twice", f.name)
+		}
+		names[f.name] = true
+	}
+	for _, line := range []string{
+		`containerd_cri_sandbox_create_network_seconds_count 1`,
+		`containerd_cri_container_start_seconds_count{runtime="berth"} 1`,
+		`containerd_cri_network_plugin_operations_total_total{operation_type="set_up_pod"} 1`,
+		`containerd_cri_network_plugin_operations_errors_total_total{operation_type="tear_down_pod"} 1`,
+		`containerd_cri_sandboxed_image_pulls_total{status="failure"} 1`,
+		`grpc_server_handled_total{grpc_code="Unavailable",grpc_method="RunPodSandbox",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 1`,
+		`container_runtime_crio_operations_total{operation="RunPodSandbox"} 2`,
+		`container_runtime_crio_operations_errors_total{operation="RunPodSandbox"} 1`,
+		`container_runtime_crio_operations_latency_seconds_total_count{operation="RunPodSandbox"} 2`,
+		`container_runtime_crio_operations_latency_seconds_total_sum{operation="RunPodSandbox"} 2.02`,
+		`container_runtime_crio_image_pulls_success_total 1`,
+		`container_runtime_crio_image_pulls_failure_total{error="UNAVAILABLE"} 1`,
+		`container_runtime_crio_containers_oom_total 1`,
+	} {
+		has(t, text, line)
+	}
+	m.SetPeers([]string{CRIO})
+	if text := textOf(t, m); strings.Contains(text, "containerd_") || !strings.Contains(text, "crio_") {
+		t.Error("one peer is not that one")
+	}
+}
