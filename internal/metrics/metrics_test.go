@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -213,10 +216,10 @@ func TestPeers(t *testing.T) {
 		if !strings.Contains(text, "# TYPE "+f.name+" ") {
 			t.Errorf("%s (%s) is not there", f.name, f.peer)
 		}
-		if names[f.name] {
-			t.Errorf("%s is there twice", f.name)
+		if names[f.name+" "+f.from] {
+			t.Errorf("%s is made from %s twice", f.name, f.from)
 		}
-		names[f.name] = true
+		names[f.name+" "+f.from] = true
 	}
 	for _, line := range []string{
 		`containerd_cri_sandbox_create_network_seconds_count 1`,
@@ -229,6 +232,8 @@ func TestPeers(t *testing.T) {
 		`container_runtime_crio_operations_errors_total{operation="RunPodSandbox"} 1`,
 		`container_runtime_crio_operations_latency_seconds_total_count{operation="RunPodSandbox"} 2`,
 		`container_runtime_crio_operations_latency_seconds_total_sum{operation="RunPodSandbox"} 2.02`,
+		`container_runtime_crio_operations_latency_seconds_total{operation="RunPodSandbox",quantile="0.5"} 0.025`,
+		`container_runtime_crio_operations_latency_seconds_total{operation="network_setup_pod",quantile="0.5"} 0.0075`,
 		`container_runtime_crio_image_pulls_success_total 1`,
 		`container_runtime_crio_image_pulls_failure_total{error="UNAVAILABLE"} 1`,
 		`container_runtime_crio_containers_oom_total 1`,
@@ -238,5 +243,79 @@ func TestPeers(t *testing.T) {
 	m.SetPeers([]string{CRIO})
 	if text := textOf(t, m); strings.Contains(text, "containerd_") || !strings.Contains(text, "crio_") {
 		t.Error("one peer is not that one")
+	}
+}
+
+// TestPublicDashboardsHaveData: the series and labels that dashboards made for other runtimes query.
+func TestPublicDashboardsHaveData(t *testing.T) {
+	m := whole()
+	m.SetPeers(PeerNames())
+	series := seriesOf(textOf(t, m))
+	for dashboard, queries := range map[string]map[string][]string{
+		"cri-o/cri-o, contrib/metrics-exporter": {
+			"container_runtime_crio_operations_total": {"operation"}, "container_runtime_crio_operations_errors_total": {"operation"},
+			"container_runtime_crio_operations_latency_seconds_total_count": {"operation"},
+		},
+		"OpenShift, performance of control planes and workers": {
+			"container_runtime_crio_operations_total": {"operation"}, "container_runtime_crio_operations_errors_total": {"operation"},
+			"container_runtime_crio_operations_latency_seconds_total": {"operation", "quantile"},
+		},
+		"Talos, runtime": {
+			"containerd_cri_container_create_seconds_bucket": {"le"}, "containerd_cri_container_start_seconds_bucket": {"le"},
+			"containerd_cri_container_stop_seconds_bucket": {"le"}, "containerd_cri_container_remove_seconds_count": {"runtime"},
+		},
+		"containerd, calls and pulls": {
+			"grpc_server_handled_total":                              {"grpc_method", "grpc_code", "grpc_service"},
+			"containerd_cri_sandboxed_image_pulls_total":             {"status"},
+			"containerd_cri_sandboxed_in_progress_image_pulls_total": nil,
+			"containerd_cri_network_plugin_operations_total_total":   {"operation_type"},
+			"containerd_build_info_total":                            {"version", "revision"},
+			"process_resident_memory_bytes":                          nil,
+		},
+	} {
+		for name, labels := range queries {
+			have, ok := series[name]
+			if !ok {
+				t.Errorf("%s: %s has no data", dashboard, name)
+			}
+			for _, label := range labels {
+				if !slices.Contains(have, label) {
+					t.Errorf("%s: %s has no label %s, it has %v", dashboard, name, label, have)
+				}
+			}
+		}
+	}
+}
+
+// TestEstimate: quantiles are where the values of a histogram are.
+func TestEstimate(t *testing.T) {
+	histogram := func(counts ...uint64) *dto.Histogram {
+		h := &dto.Histogram{}
+		for i, count := range counts {
+			bound := float64(i + 1)
+			h.Bucket = append(h.Bucket, &dto.Bucket{UpperBound: &bound, CumulativeCount: &count})
+			h.SampleCount = &count
+		}
+		return h
+	}
+	above := histogram(1, 1)
+	all := uint64(10)
+	above.SampleCount = &all
+	for name, c := range map[string]struct {
+		h    *dto.Histogram
+		q    float64
+		want float64
+	}{
+		"the middle of one bucket": {histogram(10), 0.5, 0.5},
+		"the second bucket":        {histogram(5, 10), 0.9, 1.8},
+		"an empty bucket before":   {histogram(0, 0, 4), 0.5, 2.5},
+		"above the highest bound":  {above, 0.99, 2},
+	} {
+		if got := estimate(c.h, c.q); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	if got := estimate(histogram(0), 0.5); !math.IsNaN(got) {
+		t.Errorf("without values: %v", got)
 	}
 }

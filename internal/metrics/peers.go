@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -32,8 +33,8 @@ type peerFamily struct {
 	label func(name, value string) string
 	// add are labels of theirs with one value.
 	add map[string]string
-	// as is the type of the metric, "" for ours. A Counter or summary may be made from a histogram:
-	// a summary has its count and sum.
+	// as is the type of the metric. A counter made from a histogram has its count. A summary made from one has
+	// its count, its sum and quantiles that are estimated from its buckets.
 	as dto.MetricType
 }
 
@@ -102,6 +103,7 @@ func peerFamilies() []peerFamily {
 		{peer: CRIO, name: "container_runtime_crio_operations_total", from: operationsTotal, keep: operation, as: counter},
 		{peer: CRIO, name: "container_runtime_crio_operations_errors_total", from: operationsTotal, where: map[string][]string{"code": notOK()}, keep: operation, as: counter},
 		{peer: CRIO, name: "container_runtime_crio_operations_latency_seconds_total", from: operationSeconds, keep: operation, as: summary},
+		{peer: CRIO, name: "container_runtime_crio_operations_latency_seconds_total", from: jobStageSeconds, where: map[string][]string{"stage": {"attach network"}}, keep: map[string]string{"stage": "operation"}, label: crioStages, as: summary},
 		{peer: CRIO, name: "container_runtime_crio_image_pulls_success_total", from: pullsTotal, where: map[string][]string{"result": {"ok"}}, as: counter},
 		{peer: CRIO, name: "container_runtime_crio_image_pulls_failure_total", from: pullsTotal, keep: map[string]string{"result": "error"}, label: crioPullError, as: counter},
 		{peer: CRIO, name: "container_runtime_crio_image_pulls_bytes_total", from: pullBytesTotal, add: map[string]string{"mediatype": "", "size": ""}, as: counter},
@@ -146,6 +148,11 @@ func crioPullError(_, result string) string {
 	return strings.ToUpper(result)
 }
 
+// crioStages are CRI-O's words for what it measures beside calls.
+func crioStages(_, stage string) string {
+	return map[string]string{"attach network": "network_setup_pod"}[stage]
+}
+
 // grpcLabels are the names that servers of gRPC use in Go.
 func grpcLabels(label, value string) string {
 	if label != "grpc_service" {
@@ -176,7 +183,13 @@ func (p *peers) Gather() ([]*dto.MetricFamily, error) {
 	}
 	for _, peer := range peerFamilies() {
 		if from := byName[peer.from]; from != nil && slices.Contains(*wanted, peer.peer) {
-			if derived := peer.derive(from); len(derived.Metric) > 0 {
+			derived := peer.derive(from)
+			switch have := byName[peer.name]; {
+			case len(derived.Metric) == 0:
+			case have != nil: // other values of one metric
+				have.Metric = append(have.Metric, derived.Metric...)
+			default:
+				byName[peer.name] = derived
 				all = append(all, derived)
 			}
 		}
@@ -203,6 +216,11 @@ func (f *peerFamily) derive(from *dto.MetricFamily) *dto.MetricFamily {
 			derived.Metric = append(derived.Metric, sum)
 		}
 		f.addTo(sum, m)
+	}
+	if f.as == dto.MetricType_SUMMARY {
+		for _, sum := range derived.Metric {
+			sum.Summary, sum.Histogram = summaryOf(sum.Histogram), nil
+		}
 	}
 	slices.SortFunc(derived.Metric, func(a, b *dto.Metric) int { return cmp.Compare(keyOf(a.Label), keyOf(b.Label)) })
 	return derived
@@ -253,10 +271,7 @@ func (f *peerFamily) addTo(sum, m *dto.Metric) {
 	case dto.MetricType_GAUGE:
 		total := sum.GetGauge().GetValue() + value
 		sum.Gauge = &dto.Gauge{Value: &total}
-	case dto.MetricType_SUMMARY:
-		count, seconds := sum.GetSummary().GetSampleCount()+m.GetHistogram().GetSampleCount(), sum.GetSummary().GetSampleSum()+m.GetHistogram().GetSampleSum()
-		sum.Summary = &dto.Summary{SampleCount: &count, SampleSum: &seconds}
-	case dto.MetricType_HISTOGRAM:
+	case dto.MetricType_HISTOGRAM, dto.MetricType_SUMMARY: // derive makes the summary from the sum
 		sum.Histogram = addHistograms(sum.Histogram, m.Histogram)
 	default:
 		total := sum.GetCounter().GetValue() + value + float64(m.GetHistogram().GetSampleCount())
@@ -276,4 +291,35 @@ func addHistograms(a, b *dto.Histogram) *dto.Histogram {
 		sum.Bucket = append(sum.Bucket, &dto.Bucket{UpperBound: bucket.UpperBound, CumulativeCount: &total})
 	}
 	return sum
+}
+
+// summaryOf returns a summary with the quantiles that CRI-O has.
+func summaryOf(h *dto.Histogram) *dto.Summary {
+	s := &dto.Summary{SampleCount: h.SampleCount, SampleSum: h.SampleSum}
+	for _, quantile := range []float64{0.5, 0.9, 0.99} {
+		value := estimate(h, quantile)
+		s.Quantile = append(s.Quantile, &dto.Quantile{Quantile: &quantile, Value: &value})
+	}
+	return s
+}
+
+// estimate returns a quantile of a histogram, as if its values were spread evenly over each bucket, NaN when it
+// has none. What is above the highest bound counts as that bound.
+func estimate(h *dto.Histogram, quantile float64) float64 {
+	rank := quantile * float64(h.GetSampleCount())
+	if rank == 0 {
+		return math.NaN()
+	}
+	lowest, below := 0.0, uint64(0)
+	for _, bucket := range h.GetBucket() {
+		bound, count := bucket.GetUpperBound(), bucket.GetCumulativeCount()
+		if math.IsInf(bound, 1) {
+			break
+		}
+		if float64(count) >= rank {
+			return lowest + (bound-lowest)*(rank-float64(below))/float64(count-below)
+		}
+		lowest, below = bound, count
+	}
+	return lowest
 }

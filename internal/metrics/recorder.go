@@ -101,6 +101,9 @@ func newRecorder(registry *prometheus.Registry) *Recorder {
 		r.leaksFound.WithLabelValues(kind)
 		r.leaksRepaired.WithLabelValues(kind)
 	}
+	for _, reason := range []string{"Completed", "Error", "OOMKilled", "StartError"} {
+		r.exits.WithLabelValues(r.reasonNames.of(reason))
+	}
 	r.pulls.WithLabelValues("ok")
 	return r
 }

@@ -24,7 +24,10 @@ func Reference() string {
 		"`" + supervisorPrefix + "_process_*`, the same about the supervisor (engine native).\n\n" +
 		"## Names of other runtimes\n\n" +
 		"`metrics.peers` names the runtimes whose metrics berth shows as well, made from its own. Dashboards and\n" +
-		"alerts made for these runtimes then have data. `runtime` is always `berth`. A summary of CRI-O has no quantiles.\n\n" +
+		"alerts made for these runtimes then have data. `runtime` is always `berth`, and the\n" +
+		"quantiles of CRI-O's summary are estimated from a histogram, since the start of the daemon.\n\n" +
+		"What berth does not count is not there: containerd's throughput of pulls, CRI-O's metrics of single\n" +
+		"layers and of containers by their names, and the durations of calls of the Docker Engine.\n\n" +
 		"| peer | metric | from |\n|---|---|---|\n")
 	for _, f := range peerFamilies() {
 		fmt.Fprintf(&b, "| %s | `%s` | `%s` |\n", f.peer, f.name, f.from)
