@@ -2,13 +2,18 @@ package metrics
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/berthrun/berth/internal/require"
 )
 
 // expressions returns the queries of the dashboard and of the alert rules, by where they are.
@@ -115,6 +120,32 @@ func TestExamplesNameWhatIsThere(t *testing.T) {
 		}
 		if !used[f.Name] && !used[f.Name+"_bucket"] && !used[f.Name+"_sum"] && f.Name != PoolSize && f.Name != PoolReady && f.Name != ImagesBytes && f.Name != LogWrittenLines && f.Name != SupervisorUp {
 			t.Errorf("neither the dashboard nor an alert uses %s", f.Name)
+		}
+	}
+}
+
+// TestExamplesAreValid: Prometheus' own checker accepts the alert rules and every query of the dashboard.
+func TestExamplesAreValid(t *testing.T) {
+	promtool := require.Binary(t, "promtool")
+	type rule struct {
+		Record, Expr string
+	}
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*")
+	var rules []rule
+	for _, expr := range expressions(t) {
+		rules = append(rules, rule{fmt.Sprintf("query:%d", len(rules)), variables.Replace(expr)})
+	}
+	data, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries := filepath.Join(t.TempDir(), "queries.yaml")
+	if err := os.WriteFile(queries, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"../../examples/metrics/alerts.yaml", queries} {
+		if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", file).CombinedOutput(); err != nil { //nolint:gosec // a test's own files
+			t.Errorf("promtool: %v\n%s", err, out)
 		}
 	}
 }
