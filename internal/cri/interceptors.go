@@ -176,7 +176,7 @@ func (i interceptors) logRequest(ctx context.Context, method string, began time.
 // reads reports whether the method changes nothing.
 func reads(method string) bool {
 	switch method {
-	case "Get", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents":
+	case "Get", "GetMetrics", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents":
 		return true
 	}
 	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Stream") ||

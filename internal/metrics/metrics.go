@@ -34,7 +34,6 @@ func New(version, commit string) *Metrics {
 	m.build.WithLabelValues(version, commit, runtime.Version()).Set(1)
 	m.registry.MustRegister(
 		m.sources, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{Namespace: supervisorPrefix, PidFn: m.sources.supervisorPid}),
 	)
 	m.peers = &peers{own: m.registry}
 	m.handler = promhttp.HandlerFor(m.peers, promhttp.HandlerOpts{

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -200,6 +202,59 @@ func TestSourceThatFails(t *testing.T) {
 	has(t, text, `berth_metrics_source_up{source="good"} 1`)
 	has(t, text, `berth_images 3`)
 	has(t, text, `berth_pods{state="ready"} 2`)
+}
+
+// TestSourceThatHangs: a scrape does not wait for it for long, and reads it again once it has returned.
+func TestSourceThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, release, reads := New("1", "2"), make(chan struct{}), 0
+		m.AddSource(Source{Name: "hung", Read: func(_ context.Context, set Set) error {
+			reads++
+			set(Images, 3)
+			<-release
+			return nil
+		}})
+		m.AddSource(Source{Name: "good", Read: func(_ context.Context, set Set) error {
+			set(Pods, 2, "ready")
+			return nil
+		}})
+		for range 2 {
+			text := textOf(t, m)
+			has(t, text, `berth_metrics_source_up{source="hung"} 0`)
+			has(t, text, `berth_pods{state="ready"} 2`)
+		}
+		if reads != 1 {
+			t.Errorf("the source is read %d times at once", reads)
+		}
+		close(release)
+		synctest.Wait()
+		text := textOf(t, m)
+		has(t, text, `berth_metrics_source_up{source="hung"} 1`)
+		has(t, text, `berth_images 3`)
+	})
+}
+
+// TestSourceThatPanics: a fault of one source is not one of the daemon.
+func TestSourceThatPanics(t *testing.T) {
+	m := New("1", "2")
+	m.AddSource(Source{Name: "bad", Read: func(context.Context, Set) error { panic("oh no") }})
+	has(t, textOf(t, m), `berth_metrics_source_up{source="bad"} 0`)
+}
+
+// TestSupervisorsProcess: the figures of the process that a source names are in the same scrape, and in none once it is gone.
+func TestSupervisorsProcess(t *testing.T) {
+	m, pid := New("1", "2"), os.Getpid()
+	m.AddSource(Source{Name: "engine", Read: func(context.Context, Set) error {
+		m.SetSupervisorPid(pid)
+		return nil
+	}})
+	if text := textOf(t, m); !strings.Contains(text, "\nberth_supervisor_process_resident_memory_bytes ") {
+		t.Error("the first scrape has no process")
+	}
+	pid = 0
+	if text := textOf(t, m); strings.Contains(text, "berth_supervisor_process_") {
+		t.Error("there is a process without a pid")
+	}
 }
 
 // TestPeers: the metrics of other runtimes appear by the key alone, and have the values of ours.
