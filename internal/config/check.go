@@ -121,6 +121,9 @@ func (c *Checkpoint) check(report func(key, format string, args ...any)) {
 	if !filepath.IsAbs(c.CRIU) {
 		report("checkpoint.criu", "%q: want an absolute path", c.CRIU)
 	}
+	if !filepath.IsAbs(c.Runtime) {
+		report("checkpoint.runtime", "%q: want an absolute path", c.Runtime)
+	}
 }
 
 func (r *Runtime) check(report func(key, format string, args ...any)) {

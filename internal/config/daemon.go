@@ -200,8 +200,9 @@ type Stats struct {
 
 // Checkpoint has the settings of archives of running containers.
 type Checkpoint struct {
-	Enabled bool   `toml:"enabled" help:"CheckpointContainer writes a running container into an archive. Who may read the archive may read the container's memory, with its secrets." reload:"yes" engine:"native"`
+	Enabled bool   `toml:"enabled" help:"CheckpointContainer writes a running container into an archive, and CreateContainer continues one. Who may read the archive may read the container's memory, with its secrets." reload:"yes" engine:"native"`
 	CRIU    string `toml:"criu" help:"Absolute path of the program CRIU. Linux 6.13 and later need CRIU 4.1 or later. berth info shows whether it works." reload:"yes" engine:"native"`
+	Runtime string `toml:"runtime" help:"Absolute path of the runc that restores containers of pods without a handler of kind oci." reload:"yes" engine:"native"`
 }
 
 // Metrics are for Prometheus.
@@ -273,7 +274,7 @@ func DefaultDaemon() *Daemon {
 		},
 		Stream:     Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
 		Jobs:       Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
-		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu"},
+		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu", Runtime: "/usr/sbin/runc"},
 		Metrics:    Metrics{Peers: []string{}},
 		Stats: Stats{
 			Period:     Duration(5 * time.Second),

@@ -133,7 +133,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Server serves CRI calls. It returns Unimplemented for calls that it does not have.
+// Server serves CRI calls. It returns Unimplemented for calls of a newer API.
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer

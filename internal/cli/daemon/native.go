@@ -214,8 +214,11 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,
 		Checkpoints:          cfg.Checkpoint.Enabled,
 		CRIU:                 cfg.Checkpoint.CRIU,
-		Defaults:             defaults.Container,
-		Sysctls:              defaults.Sysctls,
+		Restorer: handler.Handler{
+			Name: "checkpoint.runtime", Kind: handler.OCI, Path: cfg.Checkpoint.Runtime, Root: filepath.Join(cfg.State, restorerDir),
+		},
+		Defaults: defaults.Container,
+		Sysctls:  defaults.Sysctls,
 	}
 	if rules.MaxLogLine == 0 {
 		rules.MaxLogLine = maxLogLine

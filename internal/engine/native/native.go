@@ -117,6 +117,8 @@ type Rules struct {
 	// Checkpoints allows to write containers into archives, with the program CRIU, an absolute path.
 	Checkpoints bool
 	CRIU        string
+	// Restorer is the runc that restores the containers of pods that berth itself runs. Its name is that of the key.
+	Restorer handler.Handler
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults
 	Sysctls  map[string]string

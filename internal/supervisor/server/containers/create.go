@@ -55,6 +55,7 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	}
 	plan, err := runtime.Plan(spec, &ociruntime.PlanRequest{
 		ID: req.ID, Bundle: req.Bundle, Systemd: req.SystemdCgroup, NoOwnInit: req.NoOwnInit, Timeout: timeout(req.StartTimeout),
+		Restore: restoreOf(req.Restore),
 	})
 	if err != nil {
 		return nil, err
@@ -82,6 +83,14 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 		return nil, err
 	}
 	return c, nil
+}
+
+// restoreOf returns what a runtime needs to know of a restore, nil for none.
+func restoreOf(r *supervisor.Restore) *ociruntime.Restore {
+	if r == nil {
+		return nil
+	}
+	return &ociruntime.Restore{Images: r.Images, Work: r.Work, CRIU: r.CRIU}
 }
 
 // timeout is the bound of a create, of a start, or of the beginning of an exec.
