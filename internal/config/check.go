@@ -68,6 +68,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.checkHandlers(report)
 	d.NRI.check(report)
 	checkRange("network.max_conf_num", d.Network.MaxConfNum, 0, 64, report)
+	checkRange("network.max_plugin_processes", d.Network.MaxProcesses, 0, 65536, report)
 	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
 	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)

@@ -253,6 +253,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		Serially:       cfg.Network.Serially,
 		Preference:     cni.Preference(cfg.Network.IPPreference),
 		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
+		MaxProcesses:   cfg.Network.MaxProcesses,
 		ProgramsOnly:   !cfg.Network.InProcess,
 	})
 }
