@@ -60,6 +60,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	} else if path != "" && d.Network.Mode != "cni" {
 		report("network.conf_template", "%q: is not used, as network.mode is %s", path, d.Network.Mode)
 	}
+	if path := d.Network.RoutesFile; path != "" && !filepath.IsAbs(path) {
+		report("network.routes_file", "%q: want an absolute path", path)
+	}
 	d.checkSubnets(report)
 	d.Stream.check(report)
 	d.Runtime.check(report)

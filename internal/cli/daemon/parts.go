@@ -290,6 +290,7 @@ func openBuiltin(ctx context.Context, cfg *config.Daemon, taken func(netip.Addr)
 		RootDir:    filepath.Join(cfg.Root, networkDir, "builtin"),
 		Bridge:     bridge,
 		Subnets:    subnets,
+		RoutesFile: cfg.Network.RoutesFile,
 		MTU:        cfg.Network.MTU,
 		CNIConfDir: cfg.Network.ConfDir,
 		Log:        log,
