@@ -62,6 +62,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	} else if path != "" && d.Network.Mode != "cni" {
 		report("network.conf_template", "%q: is not used, as network.mode is %s", path, d.Network.Mode)
 	}
+	if path := d.Network.RoutesFile; path != "" && !filepath.IsAbs(path) {
+		report("network.routes_file", "%q: want an absolute path", path)
+	}
 	d.checkSubnets(report)
 	d.Stream.check(report)
 	d.Metrics.check(report)
@@ -74,6 +77,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.checkHandlers(report)
 	d.NRI.check(report)
 	checkRange("network.max_conf_num", d.Network.MaxConfNum, 0, 64, report)
+	checkRange("network.max_plugin_processes", d.Network.MaxProcesses, 0, 65536, report)
 	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
 	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)

@@ -262,6 +262,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		Serially:       cfg.Network.Serially,
 		Preference:     cni.Preference(cfg.Network.IPPreference),
 		StatusGrace:    time.Duration(cfg.Network.StatusGrace),
+		MaxProcesses:   cfg.Network.MaxProcesses,
 		ProgramsOnly:   !cfg.Network.InProcess,
 	})
 }
@@ -298,6 +299,7 @@ func openBuiltin(ctx context.Context, cfg *config.Daemon, taken func(netip.Addr)
 		RootDir:    filepath.Join(cfg.Root, networkDir, "builtin"),
 		Bridge:     bridge,
 		Subnets:    subnets,
+		RoutesFile: cfg.Network.RoutesFile,
 		MTU:        cfg.Network.MTU,
 		CNIConfDir: cfg.Network.ConfDir,
 		Log:        log,

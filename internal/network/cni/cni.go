@@ -66,6 +66,8 @@ type Config struct {
 	AnyHostPorts bool
 	// ProgramsOnly runs all plugins as programs, and none in process.
 	ProgramsOnly bool
+	// MaxProcesses is how many processes of one plugin's program run for pods at once; 0 means any number.
+	MaxProcesses int
 	// HostNetNS is the path of the network namespace that plugins are started in,
 	// "" for the process's own.
 	HostNetNS string
