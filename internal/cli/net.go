@@ -18,9 +18,9 @@ import (
 func newNet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "net",
-		Short: "Show and check the networks of CNI plugins; enforce network policies",
+		Short: "Show and check the networks of CNI plugins; enforce network policies; change routes to other nodes",
 	}
-	cmd.AddCommand(newNetList(), newNetCheck(), newNetPolicy())
+	cmd.AddCommand(newNetList(), newNetCheck(), newNetPolicy(), newNetRoute())
 	return cmd
 }
 

@@ -77,7 +77,7 @@ func TestNodesComeAndGo(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for node, want := range map[string]string{"dev-web2": "10.244", "dev-control-plane": "via 10.89.0"} {
-		if routes := f.Files[node+":/etc/berth/cluster/routes"]; !strings.Contains(routes, want) {
+		if routes := f.Files[node+":routes"]; !strings.Contains(routes, want) {
 			t.Errorf("routes of %s: %q", node, routes)
 		}
 	}
@@ -302,7 +302,7 @@ func TestChangesOfContainerd(t *testing.T) {
 		t.Errorf("mirrors: %q", got)
 	}
 	for _, line := range f.Ran {
-		if strings.Contains(line, "berth-routes") || strings.Contains(line, "/etc/berth") {
+		if strings.Contains(line, "net route") || strings.Contains(line, "/etc/berth") {
 			t.Errorf("a node of containerd was told: %s", line)
 		}
 	}

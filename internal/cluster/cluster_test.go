@@ -44,7 +44,7 @@ func TestCreateAndDelete(t *testing.T) {
 	}
 	var started []string
 	for _, line := range f.Ran {
-		if node, command, _ := strings.Cut(line, ": "); strings.HasSuffix(command, "systemctl start berth-routes.service berth.service") {
+		if node, command, _ := strings.Cut(line, ": "); strings.HasSuffix(command, "systemctl start berth-services.service berth.service") {
 			started = append(started, node)
 		}
 	}
@@ -422,7 +422,7 @@ func TestStartWithAStaleNode(t *testing.T) {
 	if err := c.Start(t.Context(), "dev", time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Files) != 2 || f.Files["dev-worker:/etc/berth/cluster/routes"] != "" {
+	if len(f.Files) != 2 || f.Files["dev-worker:routes"] != "" {
 		t.Errorf("files %v", f.Files)
 	}
 	if !slices.ContainsFunc(*steps, func(s string) bool { return strings.Contains(s, "kubectl delete node dev-worker") }) {

@@ -65,7 +65,7 @@ func TestNodesOfKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range f.Ran {
-		if strings.Contains(line, "berth image") || strings.Contains(line, "berth-routes") {
+		if strings.Contains(line, "berth image") || strings.Contains(line, "net route") {
 			t.Errorf("a node of containerd was told: %s", line)
 		}
 	}

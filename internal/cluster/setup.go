@@ -86,7 +86,7 @@ func (m *builder) setUpNode(ctx context.Context, described config.Node) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	// One command, since each is a run of the engine's tool.
-	return m.runScript(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service", files...)
+	return m.runScript(ctx, name, "systemctl start "+innode.ServicesUnit+" berth.service", files...)
 }
 
 // runScript writes files into a node and runs a shell script in it. Its error has the last log
@@ -171,7 +171,7 @@ func (m *builder) nodeFiles(described config.Node) ([]provider.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, provider.File{Path: innode.ServicesFile, Content: []byte(script)}, provider.File{Path: innode.RoutesFile})
+		files = append(files, provider.File{Path: innode.ServicesFile, Content: []byte(script)})
 	}
 	return files, nil
 }

@@ -31,6 +31,7 @@ type Daemon struct {
 	Jobs       Jobs       `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
 	Stats      Stats      `toml:"stats" help:"Figures of pods and containers."`
 	Checkpoint Checkpoint `toml:"checkpoint" help:"Archives of running containers, by CRIU. Off by default. docs/checkpoint.md is the guide."`
+	Metrics    Metrics    `toml:"metrics" help:"Metrics for Prometheus. docs/metrics.md has their names. berth metrics prints them in any case."`
 	Debug      Debug      `toml:"debug" help:"Helps to find faults. Off by default."`
 
 	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`
@@ -60,11 +61,13 @@ type Network struct {
 	StatusGrace  Duration `toml:"status_grace_period" help:"How long the node stays ready when the CNI plugins, which could serve before, report in STATUS that they cannot, or are not installed any more (mode cni). 0: it is not ready at once."`
 	HostPorts    string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
 	InProcess    bool     `toml:"inprocess" help:"Experimental. berth runs its own CNI plugins (see running.md) in its process (mode cni). It does so for a plugin whose program is missing in bin_dirs, and for one whose program is a release of the reference plugins that berth's were compared with. false: all plugins are programs."`
+	MaxProcesses int      `toml:"max_plugin_processes" help:"How many processes of one CNI plugin program may run for pods at once (mode cni). A call beyond them waits, until its deadline. So a program that hangs holds up neither other programs nor the host. 0: any number."`
 	Bridge       string   `toml:"bridge" help:"Name of the bridge (modes builtin and kubenet). Empty: from the instance, or cbr0 (kubenet)."`
 	Hairpin      string   `toml:"hairpin" help:"How a pod reaches itself through a service or a host port where the host filters bridged traffic (modes builtin and kubenet). auto is hairpin-veth: the ports of the bridge are in hairpin mode. promiscuous-bridge: the bridge is promiscuous as well, and the host drops the copies that it would send to pods. none: a pod does not reach itself. It applies to running pods, too. In mode cni the plugins decide; promiscuous-bridge is a warning there." oneof:"auto none hairpin-veth promiscuous-bridge"`
 	Subnets      []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
 	Await        bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
 	Cluster      []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
+	RoutesFile   string   `toml:"routes_file" help:"File with the routes to the pods of other nodes (modes builtin and kubenet), one a line: SUBNET via GATEWAY [dev LINK]. berth follows it; berth net route changes it. See running.md. Empty: none."`
 	MTU          int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
 	NetNSDir     string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
@@ -204,6 +207,15 @@ type Checkpoint struct {
 	Runtime string `toml:"runtime" help:"Absolute path of the runc that restores containers of pods without a handler of kind oci." reload:"yes" engine:"native"`
 }
 
+// Metrics are for Prometheus.
+type Metrics struct {
+	Listen   string   `toml:"listen" help:"Address at which the path /metrics is served: HOST:PORT, or unix:///PATH for a socket of root. A host that is not a loopback address needs TLS. Empty: none." reload:"yes"`
+	TLSCert  string   `toml:"tls_cert_file" help:"PEM file of the server's certificate and its chain. It is read again when it changes. Empty: plain HTTP." reload:"yes"`
+	TLSKey   string   `toml:"tls_key_file" help:"PEM file of the certificate's key." reload:"yes"`
+	ClientCA string   `toml:"client_ca_file" help:"PEM file of authorities. Clients must have a certificate of one of them. Empty: every client that reaches the address is served." reload:"yes"`
+	Peers    []string `toml:"peers" help:"Other runtimes whose metrics are shown as well, made from berth's, so that their dashboards and alerts work. dockershim has those of engine docker." oneof:"containerd crio dockershim" reload:"yes"`
+}
+
 // Debug helps to find faults.
 type Debug struct {
 	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise they show [hidden]. Every user of the CRI socket can see them." reload:"yes"`
@@ -228,10 +240,12 @@ func DefaultDaemon() *Daemon {
 			Mode:         "cni",
 			HostPorts:    "refuse",
 			MaxConfNum:   1,
+			MaxProcesses: 32,
 			IPPreference: "ipv4",
 			StatusGrace:  Duration(10 * time.Second),
 			Hairpin:      "auto",
 			ConfDir:      "/etc/cni/net.d",
+			RoutesFile:   "/etc/berth/routes",
 			BinDirs:      []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
 			Subnets:      []string{},
 			Cluster:      []string{},
@@ -265,6 +279,7 @@ func DefaultDaemon() *Daemon {
 		Stream:     Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
 		Jobs:       Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
 		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu", Runtime: "/usr/sbin/runc"},
+		Metrics:    Metrics{Peers: []string{}},
 		Stats: Stats{
 			Period:     Duration(5 * time.Second),
 			PodMetrics: []string{"cpu", "memory", "process", "pressure", "disk", "spec", "hugetlb", "network"},

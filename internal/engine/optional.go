@@ -6,6 +6,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/figures"
 )
 
 // Meter is an optional interface of an Engine: it reads all figures of the host, for
@@ -134,6 +136,17 @@ type CheckpointSpec struct {
 	CreatedAt                    time.Time
 	// Resources are the container's limits since they were updated, nil before.
 	Resources *runtimeapi.LinuxContainerResources
+}
+
+// Supervised is an optional interface of an Engine whose containers have a supervisor.
+type Supervised interface {
+	// SupervisorFigures reads what the supervisor counts. Unavailable when it does not answer.
+	SupervisorFigures(ctx context.Context) (*figures.Supervisor, error)
+}
+
+// Pooled is an optional interface of an Engine that keeps objects ready for use.
+type Pooled interface {
+	Pools() []figures.Pool
 }
 
 // Restorer is an optional interface of an Engine: it creates containers that continue the processes of a checkpoint.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/figures"
 )
 
 // ProtocolVersion is in the first message of each connection. Peers one version apart work
@@ -200,6 +202,12 @@ type Info struct {
 	// Container.StarterReason.
 	Starters       map[string]int `json:"starters,omitempty"`
 	StarterReasons map[string]int `json:"starterReasons,omitempty"`
+	// Starts counts the creates of containers since the start of this supervisor by what created them,
+	// StartReasons those that berth's own init could not do, by the reason. Both have few keys.
+	Starts       map[string]uint64 `json:"starts,omitempty"`
+	StartReasons map[string]uint64 `json:"startReasons,omitempty"`
+	// Logs counts what containers have written to their logs, nil from an older supervisor.
+	Logs *figures.Logs `json:"logs,omitempty"`
 	// Descriptors in use, and the limit.
 	Descriptors     int `json:"descriptors"`
 	DescriptorLimit int `json:"descriptorLimit"`

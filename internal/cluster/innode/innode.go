@@ -31,11 +31,10 @@ const (
 	Dir = "/etc/berth/cluster"
 	// KubeadmFile is kubeadm's configuration of the node.
 	KubeadmFile = Dir + "/kubeadm.yaml"
-	// ServicesFile and RoutesFile are scripts: one handles packets for services that kube-proxy has
-	// no rules for, the other sets routes to the other nodes' pods. RoutesUnit runs both.
+	// ServicesFile is a script that handles packets for services that kube-proxy has no rules for.
+	// ServicesUnit runs it.
 	ServicesFile = Dir + "/services"
-	RoutesFile   = Dir + "/routes"
-	RoutesUnit   = "berth-routes.service"
+	ServicesUnit = "berth-services.service"
 	// addressesFile has the addresses that the node's files contain. During a rewrite, halfFile has
 	// all addresses that they may contain.
 	addressesFile = Dir + "/addresses"

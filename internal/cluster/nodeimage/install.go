@@ -15,11 +15,11 @@ var embedded embed.FS
 // drops are embedded files and their paths in the image.
 func drops() map[string]string {
 	return map[string]string{
-		"kubelet.conf":         "etc/systemd/system/kubelet.service.d/20-node.conf",
-		"berth.conf":           "etc/systemd/system/berth.service.d/20-node.conf",
-		"berth-routes.service": "etc/systemd/system/berth-routes.service",
-		"journald.conf":        "etc/systemd/journald.conf.d/20-node.conf",
-		"system.conf":          "etc/systemd/system.conf.d/20-node.conf",
+		"kubelet.conf":           "etc/systemd/system/kubelet.service.d/20-node.conf",
+		"berth.conf":             "etc/systemd/system/berth.service.d/20-node.conf",
+		"berth-services.service": "etc/systemd/system/berth-services.service",
+		"journald.conf":          "etc/systemd/journald.conf.d/20-node.conf",
+		"system.conf":            "etc/systemd/system.conf.d/20-node.conf",
 	}
 }
 
@@ -43,7 +43,7 @@ func (b *builder) install(ctx context.Context) error {
 	all = append(all,
 		b.versionFiles(),
 		b.tools(),
-		os.Symlink("/etc/systemd/system/berth-routes.service", filepath.Join(b.root, "etc/systemd/system/multi-user.target.wants/berth-routes.service")),
+		os.Symlink("/etc/systemd/system/berth-services.service", filepath.Join(b.root, "etc/systemd/system/multi-user.target.wants/berth-services.service")),
 		os.MkdirAll(filepath.Join(b.root, "etc/kubernetes/manifests"), 0o755),
 		os.MkdirAll(filepath.Join(b.root, "etc/berth/cluster"), 0o755),
 	)

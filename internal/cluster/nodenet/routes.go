@@ -5,19 +5,20 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
-	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// routeProtocol is the protocol number of berth's routes and rules in a node's tables.
-const routeProtocol = 177
+// ruleProtocol is the protocol number of these rules in a node's tables.
+const ruleProtocol = 177
 
 // podBridge is the bridge of the pods in a node.
 const podBridge = "berth0"
@@ -26,8 +27,8 @@ const podBridge = "berth0"
 // but on a busy machine they may have lost their lease and start again.
 const connectTime = 5 * time.Minute
 
-// Connect writes the routes to all other nodes' pods into each running node, where a unit applies
-// them now and whenever the node starts. Call it again when nodes are added or removed, or when
+// Connect writes the routes to all other nodes' pods into the routes file of each running node, which
+// berth follows there. Call it again when nodes are added or removed, or when
 // their addresses change.
 func Connect(ctx context.Context, p provider.Provider, warn func(string), client *kubeapi.Client, containers []provider.Node) error {
 	waiting, cancel := context.WithTimeout(ctx, connectTime)
@@ -47,8 +48,9 @@ func Connect(ctx context.Context, p provider.Provider, warn func(string), client
 			continue // it gets its routes at its start
 		}
 		group.Go(func() error {
-			file := provider.File{Path: innode.RoutesFile, Content: []byte(routes(n.Name, nodes))}
-			return p.Exec(ctx, n.Name, provider.Command{Files: []provider.File{file}, Args: []string{"systemctl", "restart", innode.RoutesUnit}})
+			return p.Exec(ctx, n.Name, provider.Command{
+				Args: []string{nodeimage.EntryProgram, "net", "route", "set", "-"}, Stdin: strings.NewReader(routes(n.Name, nodes)),
+			})
 		})
 	}
 	return group.Wait()
@@ -62,10 +64,9 @@ func family(a netip.Addr) string {
 	return "-6"
 }
 
-// routes returns a script that sets the routes of one node to all others' pods, and removes all
-// other routes of ours.
+// routes returns the text of the routes file of one node.
 func routes(node string, all []kubeapi.Node) string {
-	text := fmt.Sprintf("ip -4 route flush proto %d\nip -6 route flush proto %[1]d || :\n", routeProtocol)
+	text := "# Written by `berth cluster`: the pods of the other nodes.\n"
 	for _, n := range all {
 		if n.Name == node {
 			continue
@@ -77,7 +78,7 @@ func routes(node string, all []kubeapi.Node) string {
 			}
 			for _, a := range n.Addresses {
 				if via, err := netip.ParseAddr(a); err == nil && via.Is4() == to.Addr().Is4() {
-					text += fmt.Sprintf("ip %s route replace %s via %s proto %d\n", family(via), to, via, routeProtocol)
+					text += fmt.Sprintf("%s via %s\n", to, via)
 					break
 				}
 			}
@@ -94,9 +95,9 @@ func Services(net config.Networking) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("ip -4 rule flush protocol %d\nip -6 rule flush protocol %[1]d || :\n", routeProtocol)
+	text := fmt.Sprintf("ip -4 rule flush protocol %d\nip -6 rule flush protocol %[1]d || :\n", ruleProtocol)
 	for _, s := range subnets {
-		text += fmt.Sprintf("ip %s rule add iif %s to %s type unreachable protocol %d\n", family(s.Addr()), podBridge, s.Masked(), routeProtocol)
+		text += fmt.Sprintf("ip %s rule add iif %s to %s type unreachable protocol %d\n", family(s.Addr()), podBridge, s.Masked(), ruleProtocol)
 	}
 	return text, nil
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/network/noderoutes"
 	"github.com/berthrun/berth/internal/network/rulesetwatch"
 	"github.com/berthrun/berth/internal/store"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -54,8 +55,9 @@ type Config struct {
 	// SetPodCIDR sets one, which is kept for later starts.
 	AwaitPodCIDR bool
 	// Cluster are the subnets of pods of other nodes, which pods reach with their own address.
-	// Others manage the routes to them.
 	Cluster []netip.Prefix
+	// RoutesFile has the routes to the pods of other nodes, "" for none: package noderoutes follows it.
+	RoutesFile string
 	// Taken reports whether an address of the subnets belongs to a pod that is not on this network,
 	// nil for none: pods of a former runtime keep theirs.
 	Taken func(netip.Addr) bool
@@ -114,6 +116,7 @@ type Network struct {
 	fire    *hostfirewall.Firewall
 	reaper  *reaper
 	watch   *rulesetwatch.Watch
+	routes  *noderoutes.Follower
 	calls   network.SandboxCalls
 	ports   hostport.Index
 
@@ -156,6 +159,15 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 	if err := n.adoptLinks(); err != nil {
 		return nil, err
 	}
+	// Before the choice of subnets, which avoids those that the host has routes to.
+	if err := n.followRoutes(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.routes.Close())
+		}
+	}()
 	if err := n.settleSubnets(); err != nil {
 		return nil, err
 	}
@@ -195,6 +207,20 @@ func (n *Network) open(ctx context.Context) error {
 		return nil
 	}
 	return n.build(ctx)
+}
+
+// followRoutes makes the routes to the pods of other nodes.
+func (n *Network) followRoutes() (err error) {
+	n.routes, err = noderoutes.Follow(noderoutes.Config{
+		File: n.cfg.RoutesFile, StateDir: n.cfg.StateDir, Quarantine: filepath.Join(n.cfg.RootDir, "quarantine"),
+		Handle: n.host.handle, Log: n.log,
+		Subnets: func() []netip.Prefix {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.subnets
+		},
+	})
+	return err
 }
 
 // awaiting is the reason why nothing can be attached before SetPodCIDR was called.
@@ -244,6 +270,7 @@ func (n *Network) load() error {
 
 // Ready repairs what is missing, and returns what cannot be repaired.
 func (n *Network) Ready(ctx context.Context) error {
+	n.routes.Check() // Info has what is missing: pods of this node reach each other without
 	if err := n.host.do(func() error { return n.repair(ctx, true) }); err != nil {
 		return fmt.Errorf("the built-in network is not ready: %w", err)
 	}
@@ -263,6 +290,7 @@ func (n *Network) Info() map[string]string {
 		"mtu":         strconv.Itoa(n.host.mtu()),
 		"attachments": strconv.Itoa(len(n.records.IDs())),
 	}
+	n.routes.AddTo(info)
 	if n.table.frames != nil {
 		info["frameTable"] = "bridge " + n.table.name
 	}
@@ -282,7 +310,7 @@ func (n *Network) Info() map[string]string {
 // the network has made on the host.
 func (n *Network) Close() error {
 	n.reaper.stop()
-	errList := []error{n.watch.Close()}
+	errList := []error{n.watch.Close(), n.routes.Close()}
 	ctx := context.Background()
 	_, err := n.finishReleases(ctx)
 	errList = append(errList, err)
@@ -292,11 +320,11 @@ func (n *Network) Close() error {
 	return errors.Join(append(errList, n.table.close(), n.host.close())...)
 }
 
-// removeAll removes bridge, table and the rules in the host's firewall.
+// removeAll removes bridge, table, the rules in the host's firewall and the routes to other nodes.
 func (n *Network) removeAll(context.Context) error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
-	return errors.Join(n.fire.Remove(), n.table.remove(), n.host.removeBridge(n.cfg.Bridge))
+	return errors.Join(n.fire.Remove(), n.table.remove(), n.host.removeBridge(n.cfg.Bridge), n.routes.Remove())
 }
 
 func joinPrefixes(prefixes []netip.Prefix) string {

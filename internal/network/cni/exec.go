@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,10 +34,20 @@ type executor struct {
 	version.PluginDecoder
 	hostNetNS string
 	own       inProcess
+	turns     turns
+	observer  Observer
 }
 
 func newExecutor(cfg *Config) *executor {
-	return &executor{hostNetNS: cfg.HostNetNS, own: inProcess{off: cfg.ProgramsOnly}}
+	if cfg.Observer == nil {
+		cfg.Observer = unobserved{}
+	}
+	return &executor{
+		hostNetNS: cfg.HostNetNS,
+		own:       inProcess{off: cfg.ProgramsOnly},
+		turns:     turns{limit: cfg.MaxProcesses, programs: map[string]*program{}},
+		observer:  cfg.Observer,
+	}
 }
 
 var _ invoke.Exec = (*executor)(nil)
@@ -54,8 +65,10 @@ func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
 }
 
 // ExecPlugin runs a plugin and returns what it printed.
-func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	how, err := e.wayOf(path, variable(environ, "CNI_COMMAND"), stdin)
+func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (stdout []byte, err error) {
+	verb, began := variable(environ, "CNI_COMMAND"), time.Now()
+	defer func() { e.observer.PluginCalled(filepath.Base(path), verb, time.Since(began), err) }()
+	how, err := e.wayOf(path, verb, stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +79,11 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 }
 
 func (e *executor) execProgram(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	end, err := e.turns.take(ctx, path, environ)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	for {
 		stdout, stderr, err := e.run(ctx, path, stdin, environ)
 		switch {
@@ -107,6 +125,75 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 		err = run()
 	}
 	return out.Bytes(), errOut.Bytes(), err
+}
+
+// turns bounds how many processes of each program run at once. A program that hangs has its own and those behind it wait,
+// and no other program does.
+type turns struct {
+	limit int // 0: there is none
+
+	mu       sync.Mutex
+	programs map[string]*program // by path
+}
+
+// program is what is known of the processes of one program.
+type program struct {
+	turns chan struct{}      // one entry for each process
+	calls map[*turn]struct{} // guarded by turns.mu
+}
+
+// turn is one call of a program.
+type turn struct {
+	what  string
+	since time.Time
+}
+
+// take waits for a turn of the program at path. STATUS and VERSION need none: they are for no pod, and there is one of
+// them at a time.
+func (t *turns) take(ctx context.Context, path string, environ []string) (end func(), err error) {
+	verb := variable(environ, "CNI_COMMAND")
+	if t.limit == 0 || verb == "STATUS" || verb == "VERSION" {
+		return func() {}, nil
+	}
+	t.mu.Lock()
+	p := t.programs[path]
+	if p == nil {
+		p = &program{turns: make(chan struct{}, t.limit), calls: map[*turn]struct{}{}}
+		t.programs[path] = p
+	}
+	t.mu.Unlock()
+	select {
+	case p.turns <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the program %s was not started: all %d of its processes that may run at once (network.max_plugin_processes) are busy, %s: %w",
+			path, t.limit, t.oldest(p), ctx.Err())
+	}
+	own := &turn{what: verb + " of sandbox " + variable(environ, "CNI_CONTAINERID"), since: time.Now()}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.calls[own] = struct{}{}
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(p.calls, own)
+		<-p.turns
+	}, nil
+}
+
+// oldest describes the call of a program that has run for the longest, for people.
+func (t *turns) oldest(p *program) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var first *turn
+	for c := range p.calls {
+		if first == nil || c.since.Before(first.since) {
+			first = c
+		}
+	}
+	if first == nil {
+		return "and some have just ended"
+	}
+	return fmt.Sprintf("the oldest for %s with %s", time.Since(first.since).Round(time.Millisecond), first.what)
 }
 
 // endPlugins kills the processes that plugins of an earlier daemon have left: the kernel ends a plugin

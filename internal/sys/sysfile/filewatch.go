@@ -12,7 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// FileWatch reports which of many files was written to, with one descriptor.
+// FileWatch reports which of many files was written to, and in which of many directories something changed, with
+// one descriptor.
 type FileWatch struct {
 	file *os.File
 
@@ -34,13 +35,29 @@ func NewFileWatch() (*FileWatch, error) {
 
 // Add watches path; key is what Next returns. The watch ends by itself when the
 // file is removed.
-func (w *FileWatch) Add(path, key string) error {
+func (w *FileWatch) Add(path, key string) error { return w.add(path, key, unix.IN_MODIFY) }
+
+// dirEvents are those of names that come and go, of files whose writer has closed them, and of the directory itself.
+const dirEvents = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_CLOSE_WRITE |
+	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+
+// AddDir watches the directory at path in place of another one that key has: its names, the files in it when a writer
+// closes them, and whether the directory itself is removed or renamed. The watch ends when the directory is removed.
+// Errors: fs.ErrNotExist, and unix.ENOTDIR where path is no directory.
+func (w *FileWatch) AddDir(path, key string) error { return w.add(path, key, dirEvents) }
+
+func (w *FileWatch) add(path, key string, events uint32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return sysfd.With(w.file, func(fd int) error {
-		id, err := unix.InotifyAddWatch(fd, path, unix.IN_MODIFY)
+		id, err := unix.InotifyAddWatch(fd, path, events)
 		if err != nil {
 			return fmt.Errorf("cannot watch %s: %w", path, sysfd.Exhausted(err))
+		}
+		if former, ok := w.ids[key]; ok && former != int32(id) {
+			delete(w.keys, former)
+			// It fails only when the directory, and with it the watch, is gone.
+			_, _ = unix.InotifyRmWatch(fd, uint32(former))
 		}
 		w.keys[int32(id)], w.ids[key] = key, int32(id)
 		return nil
@@ -64,7 +81,7 @@ func (w *FileWatch) Remove(key string) {
 	})
 }
 
-// Next waits until a file was written to. One caller at a time.
+// Next waits until a file was written to, or something changed in a directory. One caller at a time.
 func (w *FileWatch) Next(ctx context.Context) (key string, err error) {
 	buf := make([]byte, 64*unix.SizeofInotifyEvent)
 	for {

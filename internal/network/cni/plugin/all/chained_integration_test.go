@@ -30,7 +30,7 @@ func moreCases(add func(name, conf string, more ...func(*attachment)), capabilit
 	tuning := func(parts ...string) string { return with("tuning", append(parts, `"dataDir":"%DIR%/tuning"`)...) }
 	for _, option := range []string{
 		`"sysctl":{"net.core.somaxconn":"500","net.ipv4.conf.IFNAME.arp_filter":"1"}`, `"sysctl":{"kernel.pid_max":"1"}`, `"sysctl":{"net.nonesuch":"1"}`,
-		`"sysctl":{"net.ipv4.conf.all.log_martians":"1","net.ipv4.conf.all.log_martians":"0"}`, `"sysctl":{"net/../kernel/pid_max":"1"}`, `"sysctl":7`,
+		`"sysctl":{"net.ipv4.conf.all.log_martians":"1","net.ipv4.conf.all.log_martians":"0"}`, `"sysctl":{"net/../kernel/pid_max":"1"}`, `"sysctl":7`, `"sysctl":{"net.core.somaxconn":7}`, `"sysctl":["net.core.somaxconn"]`, `"sysctl":null`,
 		`"mac":"02:11:00:00:00:05"`, `"mac":"x"`, `"promisc":true`, `"mtu":1300`, `"mtu":-5`, `"allmulti":true`, `"allmulti":false`, `"txQLen":77`, `"txQLen":0`,
 		`"mac":"02:11:00:00:00:06","promisc":true,"mtu":1290,"allmulti":true,"txQLen":5`,
 		`"args":{"cni":{"mac":"02:11:00:00:00:07","promisc":true,"mtu":1288,"allmulti":true,"txQLen":6}}`,

@@ -159,3 +159,22 @@ func TestBusyTableFailsDEL(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusalsAreTheReferences: an ADD that is refused has the error of the reference's plugin, and leaves no more
+// behind.
+func TestRefusalsAreTheReferences(t *testing.T) {
+	store := t.TempDir()
+	for _, c := range []struct{ plugin, options, want string }{
+		{"host-local", `"ipam":{"type":"host-local","dataDir":"` + store + `","subnet":"10.61.0.0/24","resolvConf":"/nonesuch"}`, "open /nonesuch: no such file or directory"},
+		{"tuning", `"sysctl":7,` + previous, "json: cannot unmarshal number into Go struct field"},
+		{"tuning", `"sysctl":{"net.core.somaxconn":7},` + previous, "json: cannot unmarshal number into Go struct field"},
+		{"tuning", `"sysctl":{"net.a":"1","net.a":"2"},` + previous, "duplicated sysctl keys are not allowed"},
+	} {
+		if err := runVerb(t, c.plugin, "ADD", `{"cniVersion":"1.0.0","name":"net",`+c.options+`}`); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s %s: %v, want %s", c.plugin, c.options, err, c.want)
+		}
+	}
+	if left, err := os.ReadDir(store); err != nil || len(left) > 0 {
+		t.Errorf("left in the store: %v, %v", left, err)
+	}
+}

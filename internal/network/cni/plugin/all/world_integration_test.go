@@ -209,7 +209,7 @@ echo "== qdiscs"; q=$(tc qdisc); echo "$q"
 case $q in *ingress*) for l in $(ip -o link | sed 's/^[0-9]*: \([^:@]*\).*/\1/'); do tc filter show dev $l parent ffff: 2>/dev/null; done;; esac
 echo "== sysctls"; grep -r . /proc/sys/net/ipv4/conf /proc/sys/net/ipv6/conf /proc/sys/net/ipv4/ip_forward /proc/sys/net/core/somaxconn 2>/dev/null | grep -v stable_secret | sort
 [ $1 = pod ] && exit
-echo "== firewall"; nft list ruleset 2>/dev/null; iptables-save; ip6tables-save
+echo "== firewall"; nft --stateless list ruleset 2>/dev/null; iptables-save; ip6tables-save
 `
 
 // look describes a network namespace.
@@ -231,11 +231,31 @@ func (w *world) look(netns string, n *names) string {
 			lines = append(lines, n.items(line)...)
 		case strings.HasPrefix(line, "#"), strings.HasPrefix(line, "Error: Peer netns reference"): // of tc, now and then
 		default:
-			lines = append(lines, line)
+			lines = append(lines, counted.ReplaceAllString(line, "[0:0]"))
 		}
 	}
-	return emptyNAT.ReplaceAllString(strings.Join(lines, "\n")+"\n", "")
+	return emptyNAT.ReplaceAllString(strings.Join(sortTables(lines), "\n")+"\n", "")
 }
+
+// sortTables sorts the tables of nftables by their names: the reference's firewall makes those of the two families in
+// a random order.
+func sortTables(lines []string) []string {
+	begin := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "table ") })
+	if begin < 0 {
+		return lines
+	}
+	end, tables := begin, []string(nil)
+	for end < len(lines) && strings.HasPrefix(lines[end], "table ") {
+		length := max(1, slices.Index(lines[end:], "}")+1)
+		tables = append(tables, strings.Join(lines[end:end+length], "\n"))
+		end += length
+	}
+	slices.Sort(tables)
+	return slices.Concat(lines[:begin], tables, lines[end:])
+}
+
+// counted are the packets and bytes that a chain has seen, as iptables-save lists them. Hosts send some by themselves.
+var counted = regexp.MustCompile(`\[[0-9]+:[0-9]+\]`)
 
 // emptyNAT is a table without rules as nft and iptables-save list it. The reference's DEL makes one where the rules of
 // masquerade are nftables' alone: it tries to remove those of iptables from it. It changes no packet.
@@ -319,6 +339,12 @@ func (n *names) learn(netns string) {
 // goType is what an error of encoding/json says of a plugin's own types.
 var goType = regexp.MustCompile(`Go struct field \S+ of type \S+`)
 
+// formerMAC is a link's address in a rule of macspoofchk that tuning has changed since.
+var formerMAC = regexp.MustCompile(`ether saddr [0-9a-f]{2}(:[0-9a-f]{2}){5}`)
+
+// waits is the limit for the lock of iptables, in an error: berth's plugins have one, and the reference's wait for ever.
+var waits = regexp.MustCompile(` --wait [0-9]+\b`)
+
 var volatile = regexp.MustCompile(`pod[0-9]+-gone|veth[0-9a-f]{8}`)
 
 // plain returns a text without what differs from world to world.
@@ -327,7 +353,13 @@ func (n *names) plain(text string) string {
 	for _, p := range n.pair {
 		text = strings.ReplaceAll(text, p[0], p[1])
 	}
-	text = volatile.ReplaceAllString(text, "VOLATILE")
+	text = formerMAC.ReplaceAllStringFunc(text, func(rule string) string {
+		if strings.HasPrefix(rule, "ether saddr 02:11:") { // set by a case
+			return rule
+		}
+		return "ether saddr FORMER"
+	})
+	text = volatile.ReplaceAllString(waits.ReplaceAllString(text, " --wait"), "VOLATILE")
 	return goType.ReplaceAllString(text, "Go struct field")
 }
 

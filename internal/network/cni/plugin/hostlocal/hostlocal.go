@@ -39,40 +39,50 @@ func options() plugin.Options {
 
 // use runs fn with the configuration and the store of its network.
 func use(c *plugin.Call, fn func(*allocator.IPAMConfig, *disk.Store) error) error {
-	c.Stage("read the configuration")
-	conf, _, err := allocator.LoadIPAMConfig(c.Config, c.Args)
+	conf, err := read(c)
 	if err != nil {
 		return err
 	}
+	return useStore(c, conf, func(store *disk.Store) error { return fn(conf, store) })
+}
+
+func read(c *plugin.Call) (*allocator.IPAMConfig, error) {
+	c.Stage("read the configuration")
+	conf, _, err := allocator.LoadIPAMConfig(c.Config, c.Args)
+	return conf, err
+}
+
+// useStore runs fn with the store of the network, and makes the store if there is none.
+func useStore(c *plugin.Call, conf *allocator.IPAMConfig, fn func(*disk.Store) error) error {
 	c.Stage("open the store")
 	store, err := disk.New(conf.Name, conf.DataDir)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	return fn(conf, store)
+	return fn(store)
 }
 
 func add(_ context.Context, c *plugin.Call) (types.Result, error) {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
-	err := use(c, func(conf *allocator.IPAMConfig, store *disk.Store) error {
-		if conf.ResolvConf != "" {
-			var err error
-			if result.DNS, err = readResolvConf(conf.ResolvConf); err != nil {
-				return err
-			}
+	conf, err := read(c)
+	if err != nil {
+		return nil, err
+	}
+	if conf.ResolvConf != "" {
+		if result.DNS, err = readResolvConf(conf.ResolvConf); err != nil {
+			return nil, err
 		}
+	}
+	err = useStore(c, conf, func(store *disk.Store) (err error) {
 		c.Stage("reserve addresses")
-		var err error
-		if result.IPs, err = reserve(c, conf, store); err != nil {
-			return err
-		}
-		result.Routes = conf.Routes
-		return nil
+		result.IPs, err = reserve(c, conf, store)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	result.Routes = conf.Routes
 	return result, nil
 }
 

@@ -152,14 +152,17 @@ func loadChained(c *plugin.Call) (*conf, *types100.Result, error) {
 	return n, previous, nil
 }
 
-// keysOnce is an object of JSON that has no key twice.
+// keysOnce is an object of JSON with strings that has no key twice.
 type keysOnce struct{}
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (*keysOnce) UnmarshalJSON(data []byte) error {
+	if !bytes.HasPrefix(data, []byte("{")) {
+		return json.Unmarshal(data, &map[string]string{}) // its error says what is there instead
+	}
 	decode := json.NewDecoder(bytes.NewReader(data))
-	if begin, err := decode.Token(); err != nil || begin != json.Delim('{') {
-		return err // load reports another type
+	if _, err := decode.Token(); err != nil {
+		return err
 	}
 	seen := map[json.Token]bool{}
 	for decode.More() {
@@ -171,7 +174,7 @@ func (*keysOnce) UnmarshalJSON(data []byte) error {
 			return errors.New("duplicated sysctl keys are not allowed")
 		}
 		seen[key] = true
-		var value json.RawMessage
+		var value string
 		if err := decode.Decode(&value); err != nil {
 			return err
 		}
