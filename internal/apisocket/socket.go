@@ -4,6 +4,7 @@
 package apisocket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type Options struct {
 	// OwnDir says that the directory belongs to the daemon alone. Then Listen lets GID pass
 	// through it. Listen makes a missing directory with mode 0700.
 	OwnDir bool
+	// Mode of the socket; 0 means 0660.
+	Mode os.FileMode
 }
 
 // Listener is a listening unix socket. Close removes the socket.
@@ -72,7 +75,7 @@ func Listen(ctx context.Context, opts Options) (l *Listener, err error) {
 	if err := os.Chown(opts.Path, -1, opts.GID); err != nil {
 		return nil, fmt.Errorf("cannot give socket %s to its group: %w", opts.Path, err)
 	}
-	if err := os.Chmod(opts.Path, 0o660); err != nil {
+	if err := os.Chmod(opts.Path, cmp.Or(opts.Mode, 0o660)); err != nil {
 		return nil, fmt.Errorf("cannot set the mode of socket %s: %w", opts.Path, err)
 	}
 	file, err := os.Lstat(opts.Path)

@@ -32,6 +32,12 @@ func (c *Client) ListJobs(ctx context.Context) ([]Job, error) {
 	return jobsFromProto(resp.GetJobs()), err
 }
 
+// Metrics returns the daemon's metrics in Prometheus' text format.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	resp, err := c.api.GetMetrics(ctx, &berthpb.GetMetricsRequest{})
+	return resp.GetText(), err
+}
+
 // ListLayers returns all images with their layers, sorted by id.
 func (c *Client) ListLayers(ctx context.Context) ([]LayeredImage, error) {
 	resp, err := c.api.ListLayers(ctx, &berthpb.ListLayersRequest{})

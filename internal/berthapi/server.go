@@ -20,6 +20,8 @@ type Server struct {
 	Jobs func() []Job
 	// Plugins is nil for a network that has no CNI plugins.
 	Plugins Plugins
+	// Metrics returns the daemon's metrics in Prometheus' text format, nil for none.
+	Metrics func(ctx context.Context) ([]byte, error)
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -33,7 +35,7 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, plugins: s.Plugins})
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, plugins: s.Plugins, metrics: s.Metrics})
 	refuseV1(to)
 }
 
@@ -44,6 +46,19 @@ type handlers struct {
 	images  Images
 	jobs    func() []Job
 	plugins Plugins
+	metrics func(ctx context.Context) ([]byte, error)
+}
+
+// GetMetrics implements berthpb.BerthServer.
+func (h *handlers) GetMetrics(ctx context.Context, _ *berthpb.GetMetricsRequest) (*berthpb.GetMetricsResponse, error) {
+	if h.metrics == nil {
+		return nil, fmt.Errorf("this daemon has no metrics: %w", errs.Unsupported)
+	}
+	text, err := h.metrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &berthpb.GetMetricsResponse{Text: text}, nil
 }
 
 // ListJobs implements berthpb.BerthServer.

@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
@@ -100,9 +101,11 @@ func serveFakes(t *testing.T) (socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := cri.NewGRPCServer(log)
+	server := cri.NewGRPCServer(log, nil)
 	api.Register(server)
-	own := &berthapi.Server{Images: images, Jobs: func() []berthapi.Job { return nil }}
+	own := &berthapi.Server{
+		Images: images, Jobs: func() []berthapi.Job { return nil }, Metrics: metrics.New("1.2.3", "abc").Text,
+	}
 	own.Register(server)
 	// The path of a unix socket must be short. The path of a test's directory may be too long.
 	dir, err := os.MkdirTemp("", "berth-cli-")

@@ -124,6 +124,18 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[nri]\nrequired_plugins = ['guard']":                                                           "nri.default_validator: ",
 		"[stats]\npod_metrics = ['cpu', 'weather']":                                                     "stats.pod_metrics: \"weather\": want one of cpu, ",
 		"[stats]\nperiod = '1ms'":                                                                       "stats.period: ",
+		"[metrics]\nlisten = '9717'":                                                                    "metrics.listen: \"9717\": want HOST:PORT, such as 127.0.0.1:9717",
+		"[metrics]\nlisten = '127.0.0.1:0'":                                                             "metrics.listen: \"127.0.0.1:0\": want a port from 1",
+		"[metrics]\nlisten = 'node1:9717'":                                                              "metrics.listen: \"node1:9717\": want an IP address of this host or localhost",
+		"[metrics]\nlisten = ':9717'":                                                                   "metrics.listen: \":9717\": is not a loopback address, and metrics without TLS are for loopback only; set metrics.tls_cert_file",
+		"[metrics]\nlisten = '192.0.2.1:9717'\ntls_cert_file = '/c'":                                    "metrics.listen: \"192.0.2.1:9717\": is not a loopback address",
+		"[metrics]\nlisten = '127.0.0.1:9717'\ntls_key_file = '/k'":                                     "metrics.tls_key_file: \"/k\": is of no use without metrics.tls_cert_file",
+		"[metrics]\nlisten = '127.0.0.1:9717'\nclient_ca_file = '/k'":                                   "metrics.client_ca_file: \"/k\": is of no use without metrics.tls_cert_file",
+		"[metrics]\nlisten = '127.0.0.1:9717'\ntls_cert_file = 'c'\ntls_key_file = '/k'":                "metrics.tls_cert_file: \"c\": want an absolute path",
+		"[metrics]\nclient_ca_file = '/k'":                                                              "metrics.client_ca_file: \"/k\": is not used, as metrics.listen is \"\"",
+		"[metrics]\nlisten = 'unix://run/m.sock'":                                                       "metrics.listen: \"unix://run/m.sock\": want unix:///ABSOLUTE/PATH",
+		"[metrics]\nlisten = 'unix:///run/berth/berth.sock'":                                            "metrics.listen: \"unix:///run/berth/berth.sock\": is another socket of the daemon",
+		"[metrics]\npeers = ['docker']":                                                                 "metrics.peers: \"docker\": want one of containerd, crio, dockershim",
 		"[stream]\ntls = 'self-signed'\ntls_cipher_suites = ['RC4']":                                    "stream.tls_cipher_suites: ",
 		"[stream]\ntls_cipher_suites = ['" + suite + "']":                                               "stream.tls_cipher_suites: ",
 		"[stream]\ntls = 'self-signed'\ntls_min_version = '1.3'\ntls_cipher_suites = ['" + suite + "']": "stream.tls_cipher_suites: ",
@@ -269,5 +281,22 @@ func TestEndpointOfTheFlag(t *testing.T) {
 	_, err := LoadDaemon("", map[string]string{"docker.endpoint": "/var/run/docker.sock"})
 	if err == nil || !strings.Contains(err.Error(), "want unix:///var/run/docker.sock") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAddressesOfMetrics: loopback addresses and sockets need no TLS; other addresses have it.
+func TestAddressesOfMetrics(t *testing.T) {
+	for _, text := range []string{
+		"", "listen = '127.0.0.1:9717'", "listen = 'localhost:9717'", "listen = '[::1]:9717'", "listen = 'unix:///run/berth/metrics.sock'",
+		"listen = ':9717'\ntls_cert_file = '/c'\ntls_key_file = '/k'\nclient_ca_file = '/a'",
+		"listen = '[2001:db8::1]:9717'\ntls_cert_file = '/c'\ntls_key_file = '/k'",
+	} {
+		file := filepath.Join(t.TempDir(), "berth.toml")
+		if err := os.WriteFile(file, []byte("[metrics]\n"+text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadDaemon(file, nil); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }

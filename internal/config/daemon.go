@@ -31,6 +31,7 @@ type Daemon struct {
 	Jobs       Jobs       `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
 	Stats      Stats      `toml:"stats" help:"Figures of pods and containers."`
 	Checkpoint Checkpoint `toml:"checkpoint" help:"Archives of running containers, by CRIU. Off by default. docs/checkpoint.md is the guide."`
+	Metrics    Metrics    `toml:"metrics" help:"Metrics for Prometheus. docs/metrics.md has their names. berth metrics prints them in any case."`
 	Debug      Debug      `toml:"debug" help:"Helps to find faults. Off by default."`
 
 	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`
@@ -201,8 +202,18 @@ type Stats struct {
 
 // Checkpoint has the settings of archives of running containers.
 type Checkpoint struct {
-	Enabled bool   `toml:"enabled" help:"CheckpointContainer writes a running container into an archive. Who may read the archive may read the container's memory, with its secrets." reload:"yes" engine:"native"`
+	Enabled bool   `toml:"enabled" help:"CheckpointContainer writes a running container into an archive, and CreateContainer continues one. Who may read the archive may read the container's memory, with its secrets." reload:"yes" engine:"native"`
 	CRIU    string `toml:"criu" help:"Absolute path of the program CRIU. Linux 6.13 and later need CRIU 4.1 or later. berth info shows whether it works." reload:"yes" engine:"native"`
+	Runtime string `toml:"runtime" help:"Absolute path of the runc that restores containers of pods without a handler of kind oci." reload:"yes" engine:"native"`
+}
+
+// Metrics are for Prometheus.
+type Metrics struct {
+	Listen   string   `toml:"listen" help:"Address at which the path /metrics is served: HOST:PORT, or unix:///PATH for a socket of root. A host that is not a loopback address needs TLS. Empty: none." reload:"yes"`
+	TLSCert  string   `toml:"tls_cert_file" help:"PEM file of the server's certificate and its chain. It is read again when it changes. Empty: plain HTTP." reload:"yes"`
+	TLSKey   string   `toml:"tls_key_file" help:"PEM file of the certificate's key." reload:"yes"`
+	ClientCA string   `toml:"client_ca_file" help:"PEM file of authorities. Clients must have a certificate of one of them. Empty: every client that reaches the address is served." reload:"yes"`
+	Peers    []string `toml:"peers" help:"Other runtimes whose metrics are shown as well, made from berth's, so that their dashboards and alerts work. dockershim has those of engine docker." oneof:"containerd crio dockershim" reload:"yes"`
 }
 
 // Debug helps to find faults.
@@ -268,7 +279,8 @@ func DefaultDaemon() *Daemon {
 		},
 		Stream:     Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
 		Jobs:       Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
-		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu"},
+		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu", Runtime: "/usr/sbin/runc"},
+		Metrics:    Metrics{Peers: []string{}},
 		Stats: Stats{
 			Period:     Duration(5 * time.Second),
 			PodMetrics: []string{"cpu", "memory", "process", "pressure", "disk", "spec", "hugetlb", "network"},

@@ -78,18 +78,29 @@ func (i interceptors) text(message string) string {
 	return strings.ToValidUTF8(fmt.Sprintf("%s... (%d bytes more) ...%s", head, len(message)-2*half, tail), "?")
 }
 
+// Observer counts requests. It must not block.
+type Observer interface {
+	// RequestBegan is called before a request is served, RequestEnded with the code of its answer, as package
+	// codes prints it. fullMethod is "/SERVICE/METHOD", of a method that a service has.
+	RequestBegan(fullMethod string)
+	RequestEnded(fullMethod, code string, took time.Duration)
+}
+
 // interceptors wrap every request.
 type interceptors struct {
 	log   *slog.Logger
 	scrub *scrub.Scrubber
+	// observer may be nil.
+	observer Observer
 }
 
 // unary wraps every request that has one answer. It does not handle deadlines: a request that
 // waits for a job returns before its caller's deadline and names the job's stage.
 func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	began := time.Now()
+	began := i.begin(info.FullMethod)
 	resp, err := i.recovered(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
 	err = i.toStatus(err)
+	i.end(info.FullMethod, began, err)
 	i.logRequest(ctx, info.FullMethod, began, err, req, resp)
 	if err != nil {
 		return nil, err
@@ -99,11 +110,27 @@ func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServer
 
 // stream wraps every request that has many messages.
 func (i interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	began := time.Now()
+	began := i.begin(info.FullMethod)
 	_, err := i.recovered(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
 	err = i.toStatus(err)
+	i.end(info.FullMethod, began, err)
 	i.logRequest(ss.Context(), info.FullMethod, began, err)
 	return err
+}
+
+// begin reports a request to the observer.
+func (i interceptors) begin(method string) time.Time {
+	if i.observer != nil {
+		i.observer.RequestBegan(method)
+	}
+	return time.Now()
+}
+
+// end reports the end of a request to the observer. err has a status, or is nil.
+func (i interceptors) end(method string, began time.Time, err error) {
+	if i.observer != nil {
+		i.observer.RequestEnded(method, status.Code(err).String(), time.Since(began))
+	}
 }
 
 // recovered turns a panic into an error. It writes the stack to the log; the client does not get it.
@@ -149,7 +176,7 @@ func (i interceptors) logRequest(ctx context.Context, method string, began time.
 // reads reports whether the method changes nothing.
 func reads(method string) bool {
 	switch method {
-	case "Get", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents":
+	case "Get", "GetMetrics", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents":
 		return true
 	}
 	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Stream") ||

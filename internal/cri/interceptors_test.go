@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -101,6 +103,44 @@ func TestPanicBecomesInternalAndIsLogged(t *testing.T) {
 	}
 	if text := log.String(); !strings.Contains(text, "oh no") || !strings.Contains(text, "interceptors_test.go") {
 		t.Errorf("the log lacks the panic or its stack: %s", text)
+	}
+}
+
+// noted is an observer that notes what it sees.
+type noted struct{ seen []string }
+
+func (n *noted) RequestBegan(method string) { n.seen = append(n.seen, method+" began") }
+
+func (n *noted) RequestEnded(method, code string, _ time.Duration) {
+	n.seen = append(n.seen, method+" "+code)
+}
+
+// withContext is a stream that has a context and no more.
+type withContext struct {
+	grpc.ServerStream
+	t *testing.T
+}
+
+func (w withContext) Context() context.Context { return w.t.Context() }
+
+// TestRequestsAreObserved: the observer sees each request with the code that its client gets, also that of a panic.
+func TestRequestsAreObserved(t *testing.T) {
+	seen := &noted{}
+	i := interceptors{log: slog.New(slog.DiscardHandler), scrub: scrub.New(), observer: seen}
+	for _, handler := range []grpc.UnaryHandler{
+		func(context.Context, any) (any, error) { return nil, nil },
+		func(context.Context, any) (any, error) { return nil, fmt.Errorf("no registry: %w", errs.Unavailable) },
+		func(context.Context, any) (any, error) { panic("oh no") },
+	} {
+		_, _ = i.unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, handler)
+	}
+	err := i.stream(nil, withContext{t: t}, &grpc.StreamServerInfo{FullMethod: "/s/stream"}, func(any, grpc.ServerStream) error { return errs.Exhausted })
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%v", err)
+	}
+	want := []string{"/s/m began", "/s/m OK", "/s/m began", "/s/m Unavailable", "/s/m began", "/s/m Internal", "/s/stream began", "/s/stream ResourceExhausted"}
+	if diff := cmp.Diff(want, seen.seen); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // StopPodSandbox implements runtimeapi.RuntimeServiceServer.
@@ -73,4 +75,16 @@ func checkSandboxID(req interface{ GetPodSandboxId() string }) error {
 		return invalid("pod_sandbox_id: PodSandboxId should not be empty")
 	}
 	return nil
+}
+
+// CheckpointPod implements runtimeapi.RuntimeServiceServer. berth checkpoints one container at a time: Unsupported.
+func (s *Server) CheckpointPod(_ context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	return nil, fmt.Errorf("cannot checkpoint sandbox %q: CheckpointPod writes all containers of a pod at one moment, and berth writes one container (CheckpointContainer): %w",
+		req.GetPodSandboxId(), errs.Unsupported)
+}
+
+// RestorePod implements runtimeapi.RuntimeServiceServer. The checkpoints that it restores are those of CheckpointPod:
+// Unsupported.
+func (s *Server) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	return nil, fmt.Errorf("cannot restore sandbox: RestorePod reads what CheckpointPod writes, which berth does not serve; CreateContainer restores a container: %w", errs.Unsupported)
 }

@@ -133,7 +133,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Server serves CRI calls. It returns Unimplemented for calls that it does not have.
+// Server serves CRI calls. It returns Unimplemented for calls of a newer API.
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -169,9 +169,9 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // request is logged once, a panic becomes an Internal error, and errors of berth's
 // kinds become codes, without credentials. The interceptors recover the panics of
 // handlers; errs.Guard turns those of jobs and of other goroutines into errors.
-// Handlers may call apisocket.PeerPid.
-func NewGRPCServer(log *slog.Logger) *grpc.Server {
-	i := interceptors{log: log, scrub: scrub.New()}
+// Handlers may call apisocket.PeerPid. observer may be nil.
+func NewGRPCServer(log *slog.Logger, observer Observer) *grpc.Server {
+	i := interceptors{log: log, scrub: scrub.New(), observer: observer}
 	return grpc.NewServer(
 		grpc.Creds(apisocket.Credentials()),
 		grpc.MaxRecvMsgSize(maxRecvBytes),

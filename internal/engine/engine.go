@@ -22,8 +22,8 @@ import (
 
 // Engine is a runtime backend. All methods are safe for concurrent use. Callers make one
 // call at a time for one id, except Exec, Attach, Signal, Stats and ReopenLog, which they may
-// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader, Checkpointer
-// and CallCounter are optional.
+// call at any time. LogReopener, Meter, Placeholders, Inspector, SpecReader, Checkpointer,
+// Restorer and CallCounter are optional.
 //
 // Errors carry a kind of package errs.
 type Engine interface {
@@ -151,6 +151,9 @@ type ContainerSpec struct {
 	// for none, and TargetPID its init.
 	TargetID  string
 	TargetPID int
+	// Restored is the directory of ReadCheckpoint when the container continues the processes of a checkpoint, ""
+	// when it runs the program of the request. See Restorer.
+	Restored string
 	// Adjust, if not nil, is called once with the container's OCI spec, after CDI devices were
 	// added, and changes it. An engine without OCI specs does not call it.
 	Adjust func(ctx context.Context, spec *specs.Spec, names *Names) error
@@ -298,6 +301,9 @@ type CheckpointInfo struct {
 	Path    string `json:"path,omitempty"`
 	Version string `json:"version,omitempty"`
 	Fault   string `json:"fault,omitempty"`
+	// Runtime is the OCI runtime that restores containers of pods without a handler of their own, nil when
+	// checkpoints are off.
+	Runtime *HandlerInfo `json:"runtime,omitempty"`
 }
 
 // Info describes a backend.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/figures"
 )
 
 // Meter is an optional interface of an Engine: it reads all figures of the host, for
@@ -134,6 +136,41 @@ type CheckpointSpec struct {
 	CreatedAt                    time.Time
 	// Resources are the container's limits since they were updated, nil before.
 	Resources *runtimeapi.LinuxContainerResources
+}
+
+// Supervised is an optional interface of an Engine whose containers have a supervisor.
+type Supervised interface {
+	// SupervisorFigures reads what the supervisor counts. Unavailable when it does not answer.
+	SupervisorFigures(ctx context.Context) (*figures.Supervisor, error)
+}
+
+// Pooled is an optional interface of an Engine that keeps objects ready for use.
+type Pooled interface {
+	Pools() []figures.Pool
+}
+
+// Restorer is an optional interface of an Engine: it creates containers that continue the processes of a checkpoint.
+// Nobody trusts an archive: the request alone says what the processes may do.
+type Restorer interface {
+	// CheckRestore returns an error of kind Unsupported when containers of a sandbox are not restored.
+	CheckRestore(sb *Sandbox) error
+	// ReadCheckpoint reads an archive into a directory that it makes, and returns the references of the image on
+	// which the container's root filesystem is based: ids, and names with a digest, the best one first. Kind Invalid when
+	// the archive is at fault; the error names the entry. Create with ContainerSpec.Restored uses the directory. Remove
+	// removes what is mounted; the directory is the caller's to remove.
+	ReadCheckpoint(ctx context.Context, spec *RestoreSpec) (base []string, err error)
+}
+
+// RestoreSpec says where an archive is: in a file or in an image.
+type RestoreSpec struct {
+	// Sandbox and SandboxSpec are those of the container.
+	Sandbox     *Sandbox
+	SandboxSpec *SandboxSpec
+	// Location is the absolute path of a file. ImageID is the store's id of an image with the content of an archive.
+	// One of them is "".
+	Location, ImageID string
+	// Dir is where the parts of the archive are until the container is created. It is on disk.
+	Dir string
 }
 
 // CallCounter is an optional interface of an Engine that calls another program for its work.

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"os"
 
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -35,6 +36,14 @@ type Rootfs interface {
 	// CanMap returns nil if Prepare can map root filesystems into user namespaces, and else
 	// an error of kind Unsupported. userns is the path of one to try.
 	CanMap(userns string) error
+}
+
+// Changer is an optional interface of a Rootfs: it applies changes that nobody trusts.
+type Changer interface {
+	// Change unpacks a tar archive over a root filesystem that is mounted at a path, in a confined process. Names stay
+	// below the path, and links lead nowhere else. work is a directory of the caller for the helper. Kinds: Invalid
+	// for a bad archive, Exhausted for a full disk.
+	Change(ctx context.Context, rootfs string, changes *os.File, work string) error
 }
 
 // RootfsSpec is the root filesystem to prepare.

@@ -69,6 +69,14 @@ type Progress struct {
 	Done, Total int64
 }
 
+// PullObserver counts pulls. It must not block.
+type PullObserver interface {
+	// PullBegan is called for each pull, and not for a caller that joins one; PullEnded at its end, with how many
+	// bytes of layers it has fetched.
+	PullBegan()
+	PullEnded(bytes int64, took time.Duration, err error)
+}
+
 // Usage of one file system.
 type Usage struct {
 	// Mountpoint is a directory on it, by which the kubelet finds the file system.

@@ -2,8 +2,10 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -81,21 +83,76 @@ func checkpointAnnotations() []string {
 	}
 }
 
-// refuseCheckpoint refuses an image that has a checkpoint in it: other runtimes would restore it, and what its processes may
-// do is in its files, and not in the request.
-func refuseCheckpoint(img *image.Image) error {
-	for _, name := range checkpointAnnotations() {
-		if _, has := img.Annotations[name]; has {
-			return fmt.Errorf("config.image.image: the image has a checkpoint in it (annotation %s), and checkpoints are not restored: %w", name, errs.Unsupported)
-		}
-	}
-	return nil
+// hasCheckpoint reports whether an image has a checkpoint in it.
+func hasCheckpoint(img *image.Image) bool {
+	return slices.ContainsFunc(checkpointAnnotations(), func(name string) bool { _, has := img.Annotations[name]; return has })
 }
 
-// refuseArchive refuses a path of the host in the place of an image, by which other runtimes restore an archive.
-func refuseArchive(name string) error {
-	if filepath.IsAbs(name) {
-		return fmt.Errorf("config.image.image: %q is a path, and checkpoints are not restored: %w", name, errs.Unsupported)
+// restoreOf returns where the archive is whose processes a container continues, nil for one that runs a program: a file
+// in the place of an image, or an image with a checkpoint in it; img is nil for a file. Kind Unsupported when
+// such containers are not restored.
+func (c *Containers) restoreOf(rec *record.Container, img *image.Image) (*engine.RestoreSpec, error) {
+	name := rec.Config.Get().GetImage().GetImage()
+	if img != nil && !hasCheckpoint(img) {
+		return nil, nil //nolint:nilnil // most images have none
 	}
-	return nil
+	refuse := func(err error) error {
+		if img != nil {
+			return fmt.Errorf("config.image.image: the image has a checkpoint in it: %w", err)
+		}
+		return fmt.Errorf("config.image.image: %q is the path of a checkpoint: %w", name, err)
+	}
+	sb, err := c.records.ReadySandbox(rec.SandboxID)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create container: %w", err)
+	}
+	restorer, can := c.engine.(engine.Restorer)
+	if !can {
+		return nil, refuse(fmt.Errorf("its engine restores no checkpoints: %w", errs.Unsupported))
+	}
+	if err := restorer.CheckRestore(sb.Engine); err != nil {
+		return nil, refuse(err)
+	}
+	spec := &engine.RestoreSpec{Sandbox: sb.Engine, SandboxSpec: c.records.SandboxSpec(sb), Dir: filepath.Join(c.records.ContainerDir(rec.ID), "restored")}
+	if img != nil {
+		spec.ImageID = img.ID
+	} else {
+		spec.Location = name
+	}
+	return spec, nil
+}
+
+// readCheckpoint reads an archive, and returns the image on which the container's root filesystem is based. It is that of
+// the record from then on. The archive cannot choose what is not on the node.
+func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record.Container, restore *engine.RestoreSpec) (*image.Image, error) {
+	j.Stage("read checkpoint", "the archive")
+	base, err := call.Get(ctx, c.calls, rec.ID, "read the checkpoint of container "+rec.ID, func(ctx context.Context) ([]string, error) {
+		return c.engine.(engine.Restorer).ReadCheckpoint(ctx, restore)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot restore the checkpoint: %w", err)
+	}
+	var img *image.Image
+	for _, ref := range base {
+		img, err = call.Get(ctx, c.calls, rec.ID, "find base image", func(ctx context.Context) (*image.Image, error) {
+			return c.images.Get(ctx, ref)
+		})
+		if err == nil {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, errs.NotFound):
+		return nil, fmt.Errorf("cannot restore the checkpoint: its base image %s is not on this node; pull it first: %w", base[0], errs.NotFound)
+	case err != nil:
+		return nil, fmt.Errorf("cannot restore the checkpoint: base image: %w", err)
+	case hasCheckpoint(img):
+		return nil, fmt.Errorf("cannot restore the checkpoint: its base image %s has a checkpoint in it: %w", base[0], errs.Invalid)
+	}
+	rec.Image = record.SnapshotOf(img)
+	_, err = c.records.Containers.Update(rec.ID, func(r *record.Container) error {
+		r.Image = rec.Image
+		return nil
+	})
+	return img, err
 }

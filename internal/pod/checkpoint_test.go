@@ -9,17 +9,17 @@ import (
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
-// TestCheckpointImagesAreRefused: what other runtimes restore is not run.
-func TestCheckpointImagesAreRefused(t *testing.T) {
+// TestCheckpointsNeedAnEngineThatRestores: an image with a checkpoint is not run as an image, and a path is not looked up as one.
+func TestCheckpointsNeedAnEngineThatRestores(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
 	config := b.ContainerConfig("main", b.Programs.Sleep)
 	config.Image = &runtimeapi.ImageSpec{Image: "/var/lib/kubelet/checkpoints/checkpoint.tar"}
 	_, err := b.s.CreateContainer(t.Context(), sandbox, config)
-	assertKind(t, err, errs.Unsupported, "config.image.image", "checkpoints are not restored")
+	assertKind(t, err, errs.Unsupported, "config.image.image", "/var/lib/kubelet/checkpoints/checkpoint.tar", "its engine restores no checkpoints")
 	b.Images.(*podtest.Images).Image.Annotations = map[string]string{"io.kubernetes.cri-o.annotations.checkpoint.name": "main"}
 	_, err = b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
-	assertKind(t, err, errs.Unsupported, "config.image.image", "annotation io.kubernetes.cri-o.annotations.checkpoint.name")
+	assertKind(t, err, errs.Unsupported, "config.image.image", "the image has a checkpoint in it")
 	b.clear()
 }
 

@@ -33,9 +33,6 @@ func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, conf
 	if err != nil {
 		return "", fmt.Errorf("cannot create container: %w", err)
 	}
-	if err := refuseArchive(config.GetImage().GetImage()); err != nil {
-		return "", err
-	}
 	if err := c.engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
@@ -63,20 +60,10 @@ func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record
 	if id, err = c.containerOfName(ctx, j, &rec); id != "" || err != nil {
 		return id, err
 	}
-	j.Stage("find image", "the image store")
-	img, err := call.Get(ctx, c.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
-		return c.findImage(ctx, rec.Config.Get().GetImage())
-	})
-	if errors.Is(err, errs.Invalid) {
-		err = fmt.Errorf("config.image.image: %w", err)
-	}
+	img, restore, err := c.findContent(ctx, j, &rec)
 	if err != nil {
 		return "", err
 	}
-	if err = refuseCheckpoint(img); err != nil {
-		return "", err
-	}
-	rec.Image = record.SnapshotOf(img)
 	if err = c.findVolumeImages(ctx, &rec); err != nil {
 		return "", err
 	}
@@ -89,23 +76,50 @@ func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record
 			err = c.abandonContainer(ctx, j, rec.ID, err)
 		}
 	}()
-	if err = errs.Guard("creation of container "+rec.ID, func() error { return c.makeContainer(ctx, j, &rec, img) }); err != nil {
+	if err = errs.Guard("creation of container "+rec.ID, func() error { return c.makeContainer(ctx, j, &rec, img, restore) }); err != nil {
 		return "", err
 	}
 	return rec.ID, nil
 }
 
-// makeContainer does the steps after the record. The caller undoes them.
-func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.Container, img *image.Image) error {
+// findContent finds the image of a container, or the checkpoint that it continues: a path of the host stands for a file.
+func (c *Containers) findContent(ctx context.Context, j *job.Job, rec *record.Container) (img *image.Image, restore *engine.RestoreSpec, err error) {
+	if !filepath.IsAbs(rec.Config.Get().GetImage().GetImage()) {
+		j.Stage("find image", "the image store")
+		img, err = call.Get(ctx, c.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
+			return c.findImage(ctx, rec.Config.Get().GetImage())
+		})
+		if errors.Is(err, errs.Invalid) {
+			err = fmt.Errorf("config.image.image: %w", err)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		rec.Image = record.SnapshotOf(img)
+	}
+	restore, err = c.restoreOf(rec, img)
+	return img, restore, err
+}
+
+// makeContainer does the steps after the record. The caller undoes them. img is nil when a file is restored.
+func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.Container, img *image.Image, restore *engine.RestoreSpec) error {
 	// Check again after the record is written: either a stop of the sandbox came first and
 	// this check sees it, or the stop finds the record and this job.
 	sb, err := c.records.ReadySandbox(rec.SandboxID)
 	if err != nil {
 		return fmt.Errorf("cannot create container: %w", err)
 	}
+	if restore != nil {
+		if img, err = c.readCheckpoint(ctx, j, rec, restore); err != nil {
+			return err
+		}
+	}
 	spec, err := c.containerSpec(rec, sb, img)
 	if err != nil {
 		return err
+	}
+	if restore != nil {
+		spec.Restored = restore.Dir
 	}
 	spec.Stage = j.Stage
 	adjustment := c.plugins.Adjustment(rec, sb)

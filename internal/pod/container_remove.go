@@ -96,6 +96,11 @@ func (c *Containers) teardownContainer(ctx context.Context, j *job.Job, id strin
 			return err
 		}
 	}
+	if err := c.call(removing, id, "remove the files of a checkpoint", func(context.Context, string) error {
+		return os.RemoveAll(c.records.ContainerDir(id))
+	}); err != nil {
+		return err
+	}
 	j.Stage("delete record", "the state directory")
 	if err := c.plugins.RemoveContainer(ctx, rec, func() error { return c.records.Containers.Delete(id) }); err != nil {
 		return err

@@ -21,6 +21,11 @@ const (
 	kindRemove     job.Kind = "remove"
 )
 
+// JobKinds returns all kinds of jobs.
+func (s *Service) JobKinds() []job.Kind {
+	return []job.Kind{kindRun, kindCreate, kindStart, kindUpdate, kindCheckpoint, kindStop, kindRemove}
+}
+
 // Jobs returns every job that runs, the oldest first.
 func (s *Service) Jobs() []job.Info { return s.jobs.List() }
 

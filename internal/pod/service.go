@@ -62,6 +62,18 @@ type Options struct {
 	Limits Limits
 	// ShowSecrets shows the values of environments in verbose statuses.
 	ShowSecrets bool
+	// Observer counts what happens, nil for none.
+	Observer Observer
+}
+
+// Observer counts what happens to pods. It must not block.
+type Observer interface {
+	job.Observer
+	recovery.Observer
+	// JobResumed is called with the kind of a job that the recovery has started.
+	JobResumed(job string)
+	// ContainerExited is called with the reason of each exit that is recorded.
+	ContainerExited(reason string)
 }
 
 // Records are what a start reads of pods, before it knows their engine and network.
@@ -145,6 +157,8 @@ type Service struct {
 	retries *retry.Timers
 	exits   *exits.Recorder
 	plugins *plugins.Plugins
+	// observer may be nil.
+	observer Observer
 
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -165,11 +179,14 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 		opts.Log = slog.Default()
 	}
 	s := &Service{
-		engine: opts.Engine, network: opts.Network, log: opts.Log,
+		engine: opts.Engine, network: opts.Network, log: opts.Log, observer: opts.Observer,
 		retries: retry.New(opts.Limits.RetryMin, opts.Limits.RetryMax),
 	}
 	s.SetJobLimits(opts.Limits.Stage, opts.Limits.Total)
 	s.jobs = job.NewTable(s.jobLimits, resolveConflict, s.logFailure, s.logStage, s.logSlowStage)
+	if opts.Observer != nil {
+		s.jobs.Observe(opts.Observer)
+	}
 	resume, err := s.join(opts)
 	if err != nil {
 		return nil, err
@@ -207,7 +224,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 		engine:  opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
 		limits: opts.Limits, bootID: opts.BootID, log: opts.Log,
 	}
-	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded, ContainerEnded: s.plugins.ContainerEnded})
+	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded, ContainerEnded: s.containerEnded})
 	s.Containers = &Containers{worker: w, images: opts.Images, exits: s.exits, graces: newGracePeriods()}
 	s.Sandboxes = &Sandboxes{worker: w, containers: s.Containers, network: attachments}
 	s.Sessions = &Sessions{engine: opts.Engine, records: records}
@@ -218,9 +235,17 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	s.CAdvisor = view.NewCAdvisor(opts.Engine, records)
 	return &recovery.Options{
 		Engine: opts.Engine, Images: opts.Images, Records: records, Tombstones: tombstones, Attachments: attachments, Exits: s.exits,
-		Jobs: detached{s.Sandboxes, s.Containers}, Calls: calls, StateDir: opts.StateDir, BootID: opts.BootID, Disk: opts.Disk,
+		Jobs: resumed{detached{s.Sandboxes, s.Containers}, opts.Observer}, Observer: opts.Observer, Calls: calls, StateDir: opts.StateDir, BootID: opts.BootID, Disk: opts.Disk,
 		Log: opts.Log, Step: opts.Limits.Step, Settle: opts.Limits.Settle, Background: &s.background,
 	}, nil
+}
+
+// containerEnded reports an exit that is recorded.
+func (s *Service) containerEnded(rec *record.Container) {
+	s.plugins.ContainerEnded(rec)
+	if s.observer != nil {
+		s.observer.ContainerExited(rec.Reason)
+	}
 }
 
 // sandboxEnded stops a sandbox whose own process has ended.

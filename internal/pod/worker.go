@@ -70,6 +70,42 @@ func (d detached) RemoveContainer(ctx context.Context, rec *record.Container) {
 	d.containers.startDetached(ctx, d.containers.removeContainerRequest(rec))
 }
 
+// resumed counts the jobs that the recovery starts. The observer may be nil.
+type resumed struct {
+	detached
+	observer Observer
+}
+
+func (r resumed) count(kind job.Kind) {
+	if r.observer != nil {
+		r.observer.JobResumed(string(kind))
+	}
+}
+
+// StopSandbox implements recovery.Jobs.
+func (r resumed) StopSandbox(ctx context.Context, rec *record.Sandbox) {
+	r.count(kindStop)
+	r.detached.StopSandbox(ctx, rec)
+}
+
+// RemoveSandbox implements recovery.Jobs.
+func (r resumed) RemoveSandbox(ctx context.Context, rec *record.Sandbox) {
+	r.count(kindRemove)
+	r.detached.RemoveSandbox(ctx, rec)
+}
+
+// StopContainer implements recovery.Jobs.
+func (r resumed) StopContainer(ctx context.Context, rec *record.Container, left time.Duration) {
+	r.count(kindStop)
+	r.detached.StopContainer(ctx, rec, left)
+}
+
+// RemoveContainer implements recovery.Jobs.
+func (r resumed) RemoveContainer(ctx context.Context, rec *record.Container) {
+	r.count(kindRemove)
+	r.detached.RemoveContainer(ctx, rec)
+}
+
 // newID returns 64 lower-case hex digits.
 func newID() string {
 	var b [32]byte

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/figures"
 )
 
 // ProtocolVersion is in the first message of each connection. Peers one version apart work
@@ -52,6 +54,20 @@ type CreateRequest struct {
 	// Handler is the OCI runtime that creates the container and starts processes in it, nil for the
 	// supervisor itself.
 	Handler *Handler `json:"handler,omitempty"`
+	// Restore continues the processes of a checkpoint in the place of the spec's program; nil for none. Only handlers
+	// of ProtocolCommand can. The processes are stopped until Start. A supervisor that does not know this field starts the
+	// program: the caller checks that the processes are stopped.
+	Restore *Restore `json:"restore,omitempty"`
+}
+
+// Restore is what a container continues.
+type Restore struct {
+	// Images is a directory with the image files of CRIU, all of which the caller has written. The supervisor adds those
+	// of the cgroups and of the seccomp filter. Work is a directory for CRIU's log, restore.log. CRIU is the path of
+	// the program. All are absolute.
+	Images string `json:"images"`
+	Work   string `json:"work"`
+	CRIU   string `json:"criu"`
 }
 
 // Handler is an OCI runtime that is a program, or a shim of containerd.
@@ -186,6 +202,12 @@ type Info struct {
 	// Container.StarterReason.
 	Starters       map[string]int `json:"starters,omitempty"`
 	StarterReasons map[string]int `json:"starterReasons,omitempty"`
+	// Starts counts the creates of containers since the start of this supervisor by what created them,
+	// StartReasons those that berth's own init could not do, by the reason. Both have few keys.
+	Starts       map[string]uint64 `json:"starts,omitempty"`
+	StartReasons map[string]uint64 `json:"startReasons,omitempty"`
+	// Logs counts what containers have written to their logs, nil from an older supervisor.
+	Logs *figures.Logs `json:"logs,omitempty"`
 	// Descriptors in use, and the limit.
 	Descriptors     int `json:"descriptors"`
 	DescriptorLimit int `json:"descriptorLimit"`

@@ -34,17 +34,7 @@ func newDockerEngine(peerDir string) *dockerEngine {
 func (e *dockerEngine) endpoint() string { return "unix://" + filepath.Join(e.dir, "docker.sock") }
 
 // link makes the engine's directory of programs from those in the directory bin.
-func (e *dockerEngine) link(bin string) error {
-	if err := os.MkdirAll(e.bin, 0o755); err != nil {
-		return err
-	}
-	for _, name := range enginePrograms() {
-		if err := os.Link(filepath.Join(bin, name), filepath.Join(e.bin, name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (e *dockerEngine) link(bin string) error { return linkPrograms(bin, e.bin, enginePrograms()...) }
 
 // start starts the engine and returns when it answers.
 func (e *dockerEngine) start(ctx context.Context) error {
@@ -107,13 +97,17 @@ func (e *dockerEngine) owns(exe string) bool { return strings.HasPrefix(exe, e.b
 
 // newBerthOverDocker is a berth that runs containers through a Docker Engine.
 func newBerthOverDocker(o options) (*peer, error) {
-	p := newBerth(o, "docker", o.berth)
+	p, err := newBerth(o, "docker", o.berth)
+	if err != nil {
+		return nil, err
+	}
 	p.engine = newDockerEngine(filepath.Dir(p.socket))
 	p.argv = append(p.argv, "--engine", "docker", "--docker-endpoint", p.engine.endpoint())
 	p.config += ", engine docker"
 	p.volatile = append(p.volatile, p.engine.volatile())
 	p.pause = true
-	p.owns = func(exe string) bool { return exe == filepath.Join(o.berth, "berth") || p.engine.owns(exe) }
+	berth := p.owns
+	p.owns = func(exe string) bool { return berth(exe) || p.engine.owns(exe) }
 	return p, p.engine.link(o.bin)
 }
 

@@ -81,8 +81,8 @@ func newPeers(o options, r *registry) (peers []*peer, err error) {
 		name string
 		make func() (*peer, error)
 	}{
-		{"berth", func() (*peer, error) { return newBerth(o, "berth", o.berth), nil }},
-		{"before", func() (*peer, error) { return newBerth(o, "before", o.before), nil }},
+		{"berth", func() (*peer, error) { return newBerth(o, "berth", o.berth) }},
+		{"before", func() (*peer, error) { return newBerth(o, "before", o.before) }},
 		{"docker", func() (*peer, error) { return newBerthOverDocker(o) }},
 		{"cri-dockerd", func() (*peer, error) { return newCRIDockerd(o, r) }},
 		{"crio", func() (*peer, error) { return newCRIO(o, r), nil }},

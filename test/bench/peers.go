@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -46,9 +47,14 @@ type peer struct {
 	images  runtimeapi.ImageServiceClient
 }
 
-// newBerth is a berth whose programs are in the directory programs.
-func newBerth(o options, name, programs string) *peer {
+// newBerth is a berth with links to the programs in a directory, so that the memory of its processes
+// counts for one peer.
+func newBerth(o options, name, programs string) (*peer, error) {
 	dir := filepath.Join(o.work, name)
+	bin := filepath.Join(dir, "bin")
+	if err := linkPrograms(programs, bin, "berth", "berth-supervisor"); err != nil {
+		return nil, err
+	}
 	return &peer{
 		name:     name,
 		beside:   "berth", // for a second berth
@@ -57,14 +63,34 @@ func newBerth(o options, name, programs string) *peer {
 		logs:     filepath.Join(dir, "logs"),
 		volatile: []string{filepath.Join(dir, "state")},
 		argv: []string{
-			filepath.Join(programs, "berth"), "serve", "--network", "builtin", "--listen", "unix://" + filepath.Join(dir, "berth.sock"),
+			filepath.Join(bin, "berth"), "serve", "--network", "builtin", "--listen", "unix://" + filepath.Join(dir, "berth.sock"),
 			"--root", filepath.Join(dir, "root"), "--state", filepath.Join(dir, "state"),
 		},
 		config: "berth serve --network builtin, else defaults",
-		owns: func(exe string) bool {
-			return strings.HasPrefix(exe, programs+"/berth") || strings.Contains(exe, "memfd:") || strings.HasPrefix(exe, dir)
-		},
+		owns:   func(exe string) bool { return strings.HasPrefix(exe, bin+"/") },
+	}, nil
+}
+
+// linkPrograms makes a directory with hard links to programs in another one, or copies of them where
+// that is another file system. /proc/PID/exe has the path of the link.
+func linkPrograms(from, to string, names ...string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
 	}
+	for _, name := range names {
+		program := filepath.Join(to, name)
+		err := os.Link(filepath.Join(from, name), program)
+		if errors.Is(err, unix.EXDEV) {
+			var data []byte
+			if data, err = os.ReadFile(filepath.Join(from, name)); err == nil {
+				err = os.WriteFile(program, data, 0o755) //nolint:gosec // a program
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const containerdConfig = `version = 3

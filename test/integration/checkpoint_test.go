@@ -24,8 +24,9 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// counting writes a number that it has in memory into its log and a file, and has removed a file of its image.
-const counting = "rm -r /bin/true; echo new > /new; i=0; while :; do i=$((i+1)); echo $i > /count; echo $i; sleep 0.05; done"
+// counting writes a number that it has in memory into two files and its log, and has removed a file of its image. One of the
+// files is whole when its processes are stopped.
+const counting = "rm -r /bin/true; echo new > /new; i=0; while :; do i=$((i+1)); echo $i > /count; echo $i > /again; echo $i; sleep 0.05; done"
 
 // TestCheckpoint: a container that counts in its memory is written into an archive and goes on counting. What is in the
 // archive goes on counting, too, when runc restores it.
@@ -189,6 +190,24 @@ func unpackTar(t *testing.T, path string) string {
 	}
 }
 
+// lastCount is the last number that counting has written into a file.
+func lastCount(t *testing.T, changes string) (last int) {
+	t.Helper()
+	for _, name := range []string{"count", "again"} {
+		data, err := os.ReadFile(filepath.Join(changes, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil {
+			last = max(last, n)
+		}
+	}
+	if last == 0 {
+		t.Fatal("no number in the files of the archive")
+	}
+	return last
+}
+
 // restoreElsewhere restores an archive by runc, in a copy of the root filesystem with the changes of the archive.
 func restoreElsewhere(t *testing.T, b *harness.Berth, runc, location string) {
 	t.Helper()
@@ -209,14 +228,7 @@ func restoreElsewhere(t *testing.T, b *harness.Berth, runc, location string) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	written, err := os.ReadFile(filepath.Join(changes, "count"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	last, err := strconv.Atoi(strings.TrimSpace(string(written)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	last := lastCount(t, changes)
 	spec.Root.Path, spec.Hooks, spec.Linux.CgroupsPath, spec.Version = copied, nil, "/berth-test-restored-"+filepath.Base(b.Dir), "1.0.2"
 	if data, err = json.Marshal(spec); err == nil {
 		err = os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600)
@@ -255,8 +267,8 @@ func restoreElsewhere(t *testing.T, b *harness.Berth, runc, location string) {
 	}
 }
 
-// TestCheckpointIsRefused: requests that cannot be honoured are refused with the reason, and make nothing. An image or a path that
-// other runtimes restore is never run.
+// TestCheckpointIsRefused: requests that cannot be honoured are refused with the reason, and make nothing. A path
+// in the place of an image is an archive, and is not restored without CRIU.
 func TestCheckpointIsRefused(t *testing.T) {
 	f := newFields(t, harness.Options{Config: "[checkpoint]\nenabled = true\ncriu = '/no/such/criu'\n"}, nil)
 	b := f.Berth
@@ -290,8 +302,10 @@ func TestCheckpointIsRefused(t *testing.T) {
 	config := b.Container("restored", "exit 0")
 	config.Image.Image = filepath.Join(dir, "c.tar")
 	_, err := b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod.Sandbox, Config: config, SandboxConfig: pod.Config})
-	checkRefusal(t, err, codes.Unimplemented, []string{"config.image.image", "checkpoints are not restored"})
+	checkRefusal(t, err, codes.Unimplemented, []string{"restore the checkpoint", "/no/such/criu", "checkpoint.criu"})
 	f.reload(t, "[checkpoint]\nenabled = false\n", "checkpoint")
 	_, err = b.Runtime.CheckpointContainer(b.Ctx(), &runtimeapi.CheckpointContainerRequest{ContainerId: pod.Container, Location: filepath.Join(dir, "c.tar")})
 	checkRefusal(t, err, codes.Unimplemented, []string{"checkpoint.enabled"})
+	_, err = b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod.Sandbox, Config: config, SandboxConfig: pod.Config})
+	checkRefusal(t, err, codes.Unimplemented, []string{"config.image.image", "checkpoint.enabled"})
 }

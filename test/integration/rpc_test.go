@@ -215,7 +215,7 @@ func checkpointPod(t *testing.T, b *harness.Berth) {
 	_, err := b.Runtime.CheckpointPod(b.Ctx(), &runtimeapi.CheckpointPodRequest{
 		PodSandboxId: pod.Sandbox, ContainerIds: []string{pod.Container}, OutputPath: t.TempDir(),
 	})
-	checkRefusal(t, err, codes.Unimplemented, []string{"CheckpointPod"})
+	checkRefusal(t, err, codes.Unimplemented, []string{pod.Sandbox, "CheckpointPod", "CheckpointContainer"})
 	_, err = b.Runtime.RestorePod(b.Ctx(), &runtimeapi.RestorePodRequest{CheckpointPath: t.TempDir(), Config: b.Sandbox("restored")})
-	checkRefusal(t, err, codes.Unimplemented, []string{"RestorePod"})
+	checkRefusal(t, err, codes.Unimplemented, []string{"RestorePod", "CreateContainer"})
 }

@@ -28,6 +28,87 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type GetMetricsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMetricsRequest) Reset() {
+	*x = GetMetricsRequest{}
+	mi := &file_berth_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMetricsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMetricsRequest) ProtoMessage() {}
+
+func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
+func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{0}
+}
+
+type GetMetricsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Text is in the exposition format 0.0.4 of Prometheus, in UTF-8.
+	Text          []byte `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMetricsResponse) Reset() {
+	*x = GetMetricsResponse{}
+	mi := &file_berth_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMetricsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMetricsResponse) ProtoMessage() {}
+
+func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
+func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetMetricsResponse) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
 type ListJobsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -36,7 +117,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +129,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +142,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{0}
+	return file_berth_proto_rawDescGZIP(), []int{2}
 }
 
 type ListJobsResponse struct {
@@ -73,7 +154,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -85,7 +166,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -98,7 +179,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{1}
+	return file_berth_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -134,7 +215,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -146,7 +227,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -159,7 +240,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{2}
+	return file_berth_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Job) GetKey() string {
@@ -242,7 +323,7 @@ type PullImageRequest struct {
 
 func (x *PullImageRequest) Reset() {
 	*x = PullImageRequest{}
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -254,7 +335,7 @@ func (x *PullImageRequest) String() string {
 func (*PullImageRequest) ProtoMessage() {}
 
 func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -267,7 +348,7 @@ func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullImageRequest.ProtoReflect.Descriptor instead.
 func (*PullImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{3}
+	return file_berth_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PullImageRequest) GetRef() string {
@@ -297,7 +378,7 @@ type Auth struct {
 
 func (x *Auth) Reset() {
 	*x = Auth{}
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +390,7 @@ func (x *Auth) String() string {
 func (*Auth) ProtoMessage() {}
 
 func (x *Auth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +403,7 @@ func (x *Auth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Auth.ProtoReflect.Descriptor instead.
 func (*Auth) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{4}
+	return file_berth_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Auth) GetUsername() string {
@@ -368,7 +449,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +461,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +474,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{5}
+	return file_berth_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ImportImageRequest) GetPart() isImportImageRequest_Part {
@@ -449,7 +530,7 @@ type ImportOptions struct {
 
 func (x *ImportOptions) Reset() {
 	*x = ImportOptions{}
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +542,7 @@ func (x *ImportOptions) String() string {
 func (*ImportOptions) ProtoMessage() {}
 
 func (x *ImportOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +555,7 @@ func (x *ImportOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportOptions.ProtoReflect.Descriptor instead.
 func (*ImportOptions) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{6}
+	return file_berth_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ImportOptions) GetName() string {
@@ -505,7 +586,7 @@ type ImportFileRequest struct {
 
 func (x *ImportFileRequest) Reset() {
 	*x = ImportFileRequest{}
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +598,7 @@ func (x *ImportFileRequest) String() string {
 func (*ImportFileRequest) ProtoMessage() {}
 
 func (x *ImportFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +611,7 @@ func (x *ImportFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportFileRequest.ProtoReflect.Descriptor instead.
 func (*ImportFileRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{7}
+	return file_berth_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ImportFileRequest) GetOptions() *ImportOptions {
@@ -572,7 +653,7 @@ type ImageUpdate struct {
 
 func (x *ImageUpdate) Reset() {
 	*x = ImageUpdate{}
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +665,7 @@ func (x *ImageUpdate) String() string {
 func (*ImageUpdate) ProtoMessage() {}
 
 func (x *ImageUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +678,7 @@ func (x *ImageUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUpdate.ProtoReflect.Descriptor instead.
 func (*ImageUpdate) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{8}
+	return file_berth_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ImageUpdate) GetProgress() *Progress {
@@ -627,7 +708,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +720,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +733,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{9}
+	return file_berth_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Progress) GetStage() string {
@@ -688,7 +769,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +781,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +794,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{10}
+	return file_berth_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Image) GetId() string {
@@ -747,7 +828,7 @@ type ExportImageRequest struct {
 
 func (x *ExportImageRequest) Reset() {
 	*x = ExportImageRequest{}
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +840,7 @@ func (x *ExportImageRequest) String() string {
 func (*ExportImageRequest) ProtoMessage() {}
 
 func (x *ExportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +853,7 @@ func (x *ExportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImageRequest.ProtoReflect.Descriptor instead.
 func (*ExportImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{11}
+	return file_berth_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExportImageRequest) GetRefs() []string {
@@ -792,7 +873,7 @@ type ExportImageResponse struct {
 
 func (x *ExportImageResponse) Reset() {
 	*x = ExportImageResponse{}
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +885,7 @@ func (x *ExportImageResponse) String() string {
 func (*ExportImageResponse) ProtoMessage() {}
 
 func (x *ExportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +898,7 @@ func (x *ExportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImageResponse.ProtoReflect.Descriptor instead.
 func (*ExportImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{12}
+	return file_berth_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExportImageResponse) GetChunk() []byte {
@@ -835,7 +916,7 @@ type ListLayersRequest struct {
 
 func (x *ListLayersRequest) Reset() {
 	*x = ListLayersRequest{}
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +928,7 @@ func (x *ListLayersRequest) String() string {
 func (*ListLayersRequest) ProtoMessage() {}
 
 func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +941,7 @@ func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersRequest.ProtoReflect.Descriptor instead.
 func (*ListLayersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{13}
+	return file_berth_proto_rawDescGZIP(), []int{15}
 }
 
 type ListLayersResponse struct {
@@ -872,7 +953,7 @@ type ListLayersResponse struct {
 
 func (x *ListLayersResponse) Reset() {
 	*x = ListLayersResponse{}
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +965,7 @@ func (x *ListLayersResponse) String() string {
 func (*ListLayersResponse) ProtoMessage() {}
 
 func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +978,7 @@ func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersResponse.ProtoReflect.Descriptor instead.
 func (*ListLayersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{14}
+	return file_berth_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListLayersResponse) GetImages() []*LayeredImage {
@@ -918,7 +999,7 @@ type LayeredImage struct {
 
 func (x *LayeredImage) Reset() {
 	*x = LayeredImage{}
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1011,7 @@ func (x *LayeredImage) String() string {
 func (*LayeredImage) ProtoMessage() {}
 
 func (x *LayeredImage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1024,7 @@ func (x *LayeredImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayeredImage.ProtoReflect.Descriptor instead.
 func (*LayeredImage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{15}
+	return file_berth_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LayeredImage) GetId() string {
@@ -982,7 +1063,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -994,7 +1075,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1007,7 +1088,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{16}
+	return file_berth_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Layer) GetDiffId() string {
@@ -1049,7 +1130,7 @@ type TagImageRequest struct {
 
 func (x *TagImageRequest) Reset() {
 	*x = TagImageRequest{}
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1142,7 @@ func (x *TagImageRequest) String() string {
 func (*TagImageRequest) ProtoMessage() {}
 
 func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1155,7 @@ func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageRequest.ProtoReflect.Descriptor instead.
 func (*TagImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{17}
+	return file_berth_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TagImageRequest) GetImage() string {
@@ -1099,7 +1180,7 @@ type TagImageResponse struct {
 
 func (x *TagImageResponse) Reset() {
 	*x = TagImageResponse{}
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1192,7 @@ func (x *TagImageResponse) String() string {
 func (*TagImageResponse) ProtoMessage() {}
 
 func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1205,7 @@ func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageResponse.ProtoReflect.Descriptor instead.
 func (*TagImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{18}
+	return file_berth_proto_rawDescGZIP(), []int{20}
 }
 
 type ListNetworksRequest struct {
@@ -1135,7 +1216,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1228,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1241,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{19}
+	return file_berth_proto_rawDescGZIP(), []int{21}
 }
 
 type ListNetworksResponse struct {
@@ -1174,7 +1255,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1267,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1280,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{20}
+	return file_berth_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -1232,7 +1313,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1325,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1338,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{21}
+	return file_berth_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Network) GetName() string {
@@ -1314,7 +1395,7 @@ type NetworkPlugin struct {
 
 func (x *NetworkPlugin) Reset() {
 	*x = NetworkPlugin{}
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1407,7 @@ func (x *NetworkPlugin) String() string {
 func (*NetworkPlugin) ProtoMessage() {}
 
 func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1420,7 @@ func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
 func (*NetworkPlugin) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{22}
+	return file_berth_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NetworkPlugin) GetType() string {
@@ -1401,7 +1482,7 @@ type CheckNetworksRequest struct {
 
 func (x *CheckNetworksRequest) Reset() {
 	*x = CheckNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1494,7 @@ func (x *CheckNetworksRequest) String() string {
 func (*CheckNetworksRequest) ProtoMessage() {}
 
 func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1507,7 @@ func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
 func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{23}
+	return file_berth_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CheckNetworksRequest) GetSandboxes() []string {
@@ -1445,7 +1526,7 @@ type CheckNetworksResponse struct {
 
 func (x *CheckNetworksResponse) Reset() {
 	*x = CheckNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1538,7 @@ func (x *CheckNetworksResponse) String() string {
 func (*CheckNetworksResponse) ProtoMessage() {}
 
 func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1551,7 @@ func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
 func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{24}
+	return file_berth_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
@@ -1498,7 +1579,7 @@ type NetworkCheck struct {
 
 func (x *NetworkCheck) Reset() {
 	*x = NetworkCheck{}
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1591,7 @@ func (x *NetworkCheck) String() string {
 func (*NetworkCheck) ProtoMessage() {}
 
 func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1604,7 @@ func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
 func (*NetworkCheck) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{25}
+	return file_berth_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NetworkCheck) GetSandboxId() string {
@@ -1579,7 +1660,10 @@ var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
 	"\n" +
-	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x11\n" +
+	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x13\n" +
+	"\x11GetMetricsRequest\"(\n" +
+	"\x12GetMetricsResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\fR\x04text\"\x11\n" +
 	"\x0fListJobsRequest\"5\n" +
 	"\x10ListJobsResponse\x12!\n" +
 	"\x04jobs\x18\x01 \x03(\v2\r.berth.v2.JobR\x04jobs\"\x9f\x02\n" +
@@ -1679,7 +1763,7 @@ const file_berth_proto_rawDesc = "" +
 	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x1c\n" +
 	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
 	"\askipped\x18\x06 \x01(\tR\askipped\x12\x14\n" +
-	"\x05fault\x18\a \x01(\tR\x05fault2\x93\x05\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault2\xdc\x05\n" +
 	"\x05Berth\x12A\n" +
 	"\bListJobs\x12\x19.berth.v2.ListJobsRequest\x1a\x1a.berth.v2.ListJobsResponse\x12@\n" +
 	"\tPullImage\x12\x1a.berth.v2.PullImageRequest\x1a\x15.berth.v2.ImageUpdate0\x01\x12F\n" +
@@ -1691,7 +1775,9 @@ const file_berth_proto_rawDesc = "" +
 	"ListLayers\x12\x1b.berth.v2.ListLayersRequest\x1a\x1c.berth.v2.ListLayersResponse\x12A\n" +
 	"\bTagImage\x12\x19.berth.v2.TagImageRequest\x1a\x1a.berth.v2.TagImageResponse\x12M\n" +
 	"\fListNetworks\x12\x1d.berth.v2.ListNetworksRequest\x1a\x1e.berth.v2.ListNetworksResponse\x12P\n" +
-	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
+	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponse\x12G\n" +
+	"\n" +
+	"GetMetrics\x12\x1b.berth.v2.GetMetricsRequest\x1a\x1c.berth.v2.GetMetricsResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
 
 var (
 	file_berth_proto_rawDescOnce sync.Once
@@ -1705,70 +1791,74 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_berth_proto_goTypes = []any{
-	(*ListJobsRequest)(nil),       // 0: berth.v2.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 1: berth.v2.ListJobsResponse
-	(*Job)(nil),                   // 2: berth.v2.Job
-	(*PullImageRequest)(nil),      // 3: berth.v2.PullImageRequest
-	(*Auth)(nil),                  // 4: berth.v2.Auth
-	(*ImportImageRequest)(nil),    // 5: berth.v2.ImportImageRequest
-	(*ImportOptions)(nil),         // 6: berth.v2.ImportOptions
-	(*ImportFileRequest)(nil),     // 7: berth.v2.ImportFileRequest
-	(*ImageUpdate)(nil),           // 8: berth.v2.ImageUpdate
-	(*Progress)(nil),              // 9: berth.v2.Progress
-	(*Image)(nil),                 // 10: berth.v2.Image
-	(*ExportImageRequest)(nil),    // 11: berth.v2.ExportImageRequest
-	(*ExportImageResponse)(nil),   // 12: berth.v2.ExportImageResponse
-	(*ListLayersRequest)(nil),     // 13: berth.v2.ListLayersRequest
-	(*ListLayersResponse)(nil),    // 14: berth.v2.ListLayersResponse
-	(*LayeredImage)(nil),          // 15: berth.v2.LayeredImage
-	(*Layer)(nil),                 // 16: berth.v2.Layer
-	(*TagImageRequest)(nil),       // 17: berth.v2.TagImageRequest
-	(*TagImageResponse)(nil),      // 18: berth.v2.TagImageResponse
-	(*ListNetworksRequest)(nil),   // 19: berth.v2.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 20: berth.v2.ListNetworksResponse
-	(*Network)(nil),               // 21: berth.v2.Network
-	(*NetworkPlugin)(nil),         // 22: berth.v2.NetworkPlugin
-	(*CheckNetworksRequest)(nil),  // 23: berth.v2.CheckNetworksRequest
-	(*CheckNetworksResponse)(nil), // 24: berth.v2.CheckNetworksResponse
-	(*NetworkCheck)(nil),          // 25: berth.v2.NetworkCheck
-	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
+	(*GetMetricsRequest)(nil),     // 0: berth.v2.GetMetricsRequest
+	(*GetMetricsResponse)(nil),    // 1: berth.v2.GetMetricsResponse
+	(*ListJobsRequest)(nil),       // 2: berth.v2.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 3: berth.v2.ListJobsResponse
+	(*Job)(nil),                   // 4: berth.v2.Job
+	(*PullImageRequest)(nil),      // 5: berth.v2.PullImageRequest
+	(*Auth)(nil),                  // 6: berth.v2.Auth
+	(*ImportImageRequest)(nil),    // 7: berth.v2.ImportImageRequest
+	(*ImportOptions)(nil),         // 8: berth.v2.ImportOptions
+	(*ImportFileRequest)(nil),     // 9: berth.v2.ImportFileRequest
+	(*ImageUpdate)(nil),           // 10: berth.v2.ImageUpdate
+	(*Progress)(nil),              // 11: berth.v2.Progress
+	(*Image)(nil),                 // 12: berth.v2.Image
+	(*ExportImageRequest)(nil),    // 13: berth.v2.ExportImageRequest
+	(*ExportImageResponse)(nil),   // 14: berth.v2.ExportImageResponse
+	(*ListLayersRequest)(nil),     // 15: berth.v2.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 16: berth.v2.ListLayersResponse
+	(*LayeredImage)(nil),          // 17: berth.v2.LayeredImage
+	(*Layer)(nil),                 // 18: berth.v2.Layer
+	(*TagImageRequest)(nil),       // 19: berth.v2.TagImageRequest
+	(*TagImageResponse)(nil),      // 20: berth.v2.TagImageResponse
+	(*ListNetworksRequest)(nil),   // 21: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 22: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 23: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 24: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 25: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 26: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 27: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
 }
 var file_berth_proto_depIdxs = []int32{
-	2,  // 0: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	26, // 1: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	26, // 2: berth.v2.Job.age:type_name -> google.protobuf.Duration
-	4,  // 3: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
-	6,  // 4: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
-	6,  // 5: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
-	9,  // 6: berth.v2.ImageUpdate.progress:type_name -> berth.v2.Progress
-	10, // 7: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
-	15, // 8: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
-	16, // 9: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
-	21, // 10: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	22, // 11: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	25, // 12: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	0,  // 13: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	3,  // 14: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	5,  // 15: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	7,  // 16: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	11, // 17: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	13, // 18: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	17, // 19: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	19, // 20: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	23, // 21: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	1,  // 22: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	8,  // 23: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	8,  // 24: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	8,  // 25: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	12, // 26: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	14, // 27: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	18, // 28: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	20, // 29: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	24, // 30: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	22, // [22:31] is the sub-list for method output_type
-	13, // [13:22] is the sub-list for method input_type
+	4,  // 0: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
+	28, // 1: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	28, // 2: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	6,  // 3: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
+	8,  // 4: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
+	8,  // 5: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
+	11, // 6: berth.v2.ImageUpdate.progress:type_name -> berth.v2.Progress
+	12, // 7: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
+	17, // 8: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
+	18, // 9: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
+	23, // 10: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	24, // 11: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	27, // 12: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	2,  // 13: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	5,  // 14: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	7,  // 15: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	9,  // 16: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	13, // 17: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	15, // 18: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	19, // 19: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	21, // 20: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	25, // 21: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	0,  // 22: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	3,  // 23: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	10, // 24: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	10, // 25: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	10, // 26: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	14, // 27: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	16, // 28: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	20, // 29: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	22, // 30: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	26, // 31: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	1,  // 32: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	23, // [23:33] is the sub-list for method output_type
+	13, // [13:23] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
 	13, // [13:13] is the sub-list for extension extendee
 	0,  // [0:13] is the sub-list for field type_name
@@ -1779,7 +1869,7 @@ func file_berth_proto_init() {
 	if File_berth_proto != nil {
 		return
 	}
-	file_berth_proto_msgTypes[5].OneofWrappers = []any{
+	file_berth_proto_msgTypes[7].OneofWrappers = []any{
 		(*ImportImageRequest_Options)(nil),
 		(*ImportImageRequest_Chunk)(nil),
 	}
@@ -1789,7 +1879,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

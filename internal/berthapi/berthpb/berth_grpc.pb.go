@@ -34,6 +34,7 @@ const (
 	Berth_TagImage_FullMethodName      = "/berth.v2.Berth/TagImage"
 	Berth_ListNetworks_FullMethodName  = "/berth.v2.Berth/ListNetworks"
 	Berth_CheckNetworks_FullMethodName = "/berth.v2.Berth/CheckNetworks"
+	Berth_GetMetrics_FullMethodName    = "/berth.v2.Berth/GetMetrics"
 )
 
 // BerthClient is the client API for Berth service.
@@ -60,6 +61,8 @@ type BerthClient interface {
 	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
 	// It changes nothing.
 	CheckNetworks(ctx context.Context, in *CheckNetworksRequest, opts ...grpc.CallOption) (*CheckNetworksResponse, error)
+	// GetMetrics returns the daemon's metrics in the text format of Prometheus.
+	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error)
 }
 
 type berthClient struct {
@@ -190,6 +193,16 @@ func (c *berthClient) CheckNetworks(ctx context.Context, in *CheckNetworksReques
 	return out, nil
 }
 
+func (c *berthClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetMetricsResponse)
+	err := c.cc.Invoke(ctx, Berth_GetMetrics_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BerthServer is the server API for Berth service.
 // All implementations must embed UnimplementedBerthServer
 // for forward compatibility.
@@ -214,6 +227,8 @@ type BerthServer interface {
 	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
 	// It changes nothing.
 	CheckNetworks(context.Context, *CheckNetworksRequest) (*CheckNetworksResponse, error)
+	// GetMetrics returns the daemon's metrics in the text format of Prometheus.
+	GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error)
 	mustEmbedUnimplementedBerthServer()
 }
 
@@ -250,6 +265,9 @@ func (UnimplementedBerthServer) ListNetworks(context.Context, *ListNetworksReque
 }
 func (UnimplementedBerthServer) CheckNetworks(context.Context, *CheckNetworksRequest) (*CheckNetworksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckNetworks not implemented")
+}
+func (UnimplementedBerthServer) GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMetrics not implemented")
 }
 func (UnimplementedBerthServer) mustEmbedUnimplementedBerthServer() {}
 func (UnimplementedBerthServer) testEmbeddedByValue()               {}
@@ -402,6 +420,24 @@ func _Berth_CheckNetworks_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Berth_GetMetrics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMetricsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).GetMetrics(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_GetMetrics_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).GetMetrics(ctx, req.(*GetMetricsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Berth_ServiceDesc is the grpc.ServiceDesc for Berth service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -428,6 +464,10 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CheckNetworks",
 			Handler:    _Berth_CheckNetworks_Handler,
+		},
+		{
+			MethodName: "GetMetrics",
+			Handler:    _Berth_GetMetrics_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -29,12 +29,12 @@ type imageStore interface {
 }
 
 // openBackend opens the engine that the configuration names.
-func openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*backend, error) {
+func openBackend(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, log *slog.Logger) (*backend, error) {
 	switch cfg.Engine {
 	case "native":
-		return openNative(ctx, cfg, log)
+		return openNative(ctx, cfg, pulls, log)
 	case "docker":
-		return openDocker(ctx, cfg, log)
+		return openDocker(ctx, cfg, pulls, log)
 	default:
 		return nil, fmt.Errorf("engine = %q: there is no such engine: %w", cfg.Engine, errs.Invalid)
 	}

@@ -59,7 +59,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	if err != nil {
 		return err
 	}
-	server := cri.NewGRPCServer(log.Logger)
+	server := cri.NewGRPCServer(log.Logger, parts.metrics)
 	parts.register(server)
 
 	stopCadvisor, err := serveCadvisor(ctx, cfg, parts.pods, log.Logger)
@@ -70,6 +70,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	failed := make(chan error, 2)
 	go func() { failed <- server.Serve(listener) }()
 	go func() { failed <- parts.streams.Serve() }()
+	parts.serveMetrics(ctx, cfg, log.Logger)
 	notifyReady(log.Logger)
 	log.Info("berth is ready", "socket", cfg.SocketPath(), "streaming", parts.streams.Address())
 	background, end := context.WithCancel(ctx)

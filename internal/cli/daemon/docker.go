@@ -13,12 +13,13 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/seccomp"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/dockerstore"
 	"github.com/berthrun/berth/internal/undo"
 )
 
 // openDocker creates the engine and the image store that use a Docker Engine.
-func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *backend, err error) {
+func openDocker(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, log *slog.Logger) (made *backend, err error) {
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
 	client, err := api.New(api.Options{Endpoint: cfg.Docker.Endpoint, Timeout: time.Duration(cfg.Docker.Timeout), Log: log})
@@ -49,7 +50,7 @@ func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	u.Push("close the engine", func(context.Context) error { return engine.Close() })
 	store, err := dockerstore.New(dockerstore.Options{
 		Client: client, Dir: filepath.Join(cfg.Root, dockerDir), Log: log,
-		PullRules: dockerPullRules(cfg), Pinned: []string{pause.Reference},
+		PullRules: dockerPullRules(cfg), Pinned: []string{pause.Reference}, Observer: pulls,
 	})
 	if err != nil {
 		return nil, err

@@ -66,12 +66,12 @@ func retire(ctx context.Context, cfg *config.Daemon, former string, p *parts, lo
 	old := *cfg
 	old.Engine, old.Runtime.CgroupDriver = former, "auto"
 	old.Docker.Adopt = "off" // what it has adopted is stopped, and nothing else
-	backend, err := openBackend(ctx, &old, log)
+	backend, err := openBackend(ctx, &old, nil, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, backend.close()) }()
-	with := &parts{network: p.network, backend: backend}
+	with := &parts{network: p.network, backend: backend, metrics: p.metrics}
 	pods, err := openPods(ctx, &old, with, log)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/helper"
 	"github.com/berthrun/berth/internal/image/local"
 	"github.com/berthrun/berth/internal/supervisor"
@@ -28,10 +29,10 @@ import (
 
 // openNative opens the image store, finds or starts the supervisor, and creates the engine that
 // uses both.
-func openNative(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *backend, err error) {
+func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, log *slog.Logger) (made *backend, err error) {
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
-	images, err := openImages(ctx, cfg, log)
+	images, err := openImages(ctx, cfg, pulls, log)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the image store: %w", err)
 	}
@@ -62,7 +63,7 @@ func openNative(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	}, nil
 }
 
-func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*local.Images, error) {
+func openImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, log *slog.Logger) (*local.Images, error) {
 	root := filepath.Join(cfg.Root, imagesDir)
 	if cfg.Runtime.SELinux != "off" {
 		err := selinux.LabelStore(ctx, root, func(files int64) {
@@ -79,6 +80,7 @@ func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*loc
 		UnpackHelper: helper.Own(),
 		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
 		UserAgent:    "berth/" + version.Version,
+		Observer:     pulls,
 		Log:          log,
 
 		PreloadedDirs: cfg.Image.PreloadedDirs,
@@ -212,8 +214,11 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,
 		Checkpoints:          cfg.Checkpoint.Enabled,
 		CRIU:                 cfg.Checkpoint.CRIU,
-		Defaults:             defaults.Container,
-		Sysctls:              defaults.Sysctls,
+		Restorer: handler.Handler{
+			Name: "checkpoint.runtime", Kind: handler.OCI, Path: cfg.Checkpoint.Runtime, Root: filepath.Join(cfg.State, restorerDir),
+		},
+		Defaults: defaults.Container,
+		Sysctls:  defaults.Sysctls,
 	}
 	if rules.MaxLogLine == 0 {
 		rules.MaxLogLine = maxLogLine

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin"
 	"github.com/berthrun/berth/internal/network/cni"
@@ -27,6 +28,7 @@ import (
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/sys/sysproc"
+	"github.com/berthrun/berth/internal/tlsfiles"
 	"github.com/berthrun/berth/internal/undo"
 	"github.com/berthrun/berth/internal/version"
 	"golang.org/x/sync/errgroup"
@@ -46,11 +48,15 @@ type parts struct {
 	streams *streaming.Server
 	cri     *cri.Server
 	own     *berthapi.Server
+
+	metrics       *metrics.Metrics
+	metricsServer *metrics.Server
 }
 
 // build creates the parts. On error it closes those that it created.
 func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *parts, err error) {
-	p := &parts{} // not the result, which an error sets to nil before the undo runs
+	counted := metrics.New(version.Version, version.Commit)
+	p := &parts{metrics: counted, metricsServer: metrics.NewServer(counted.Handler(), log)} // not the result, which an error sets to nil before the undo runs
 	p.config.Store(cfg)
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
@@ -91,7 +97,8 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if err != nil {
 		return nil, err
 	}
-	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs}
+	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs, Metrics: p.metrics.Text}
+	p.addSources()
 	if plugged, ok := p.network.(network.Plugged); ok {
 		p.own.Plugins = plugged
 	}
@@ -123,7 +130,7 @@ func (p *parts) openAfterRetirement(ctx context.Context, cfg *config.Daemon, for
 }
 
 func (p *parts) openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
-	opened, err := openNetwork(ctx, cfg, p.config.Load, log)
+	opened, err := openNetwork(ctx, cfg, p.config.Load, p.metrics, log)
 	if err != nil {
 		return fmt.Errorf("cannot set up the network: %w", err)
 	}
@@ -132,7 +139,7 @@ func (p *parts) openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.L
 }
 
 func (p *parts) openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
-	opened, err := openBackend(ctx, cfg, log)
+	opened, err := openBackend(ctx, cfg, p.metrics, log)
 	if err != nil {
 		return err
 	}
@@ -179,6 +186,7 @@ func (p *parts) healthy(ctx context.Context, within time.Duration) error {
 func (p *parts) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
+	p.metricsServer.Close()
 	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.closeOpened())
 }
 
@@ -188,7 +196,7 @@ func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Lo
 		Address: net.JoinHostPort(cfg.Stream.Address, strconv.Itoa(cfg.Stream.Port)),
 	}
 	if cfg.Stream.TLS != "off" {
-		opts.TLS = &streaming.TLS{
+		opts.TLS = &tlsfiles.Files{
 			CertFile: cfg.Stream.TLSCert, KeyFile: cfg.Stream.TLSKey, ClientCAFile: cfg.Stream.TLSClientCA,
 			MinVersion: tls.VersionTLS12,
 		}
@@ -211,20 +219,20 @@ const formerNetworkDir = "former"
 const kubenetBridge = "cbr0"
 
 // openNetwork opens the network. current returns the configuration in force, which a reload replaces.
-func openNetwork(ctx context.Context, cfg *config.Daemon, current func() *config.Daemon, log *slog.Logger) (network.Network, error) {
+func openNetwork(ctx context.Context, cfg *config.Daemon, current func() *config.Daemon, observer cni.Observer, log *slog.Logger) (network.Network, error) {
 	if cfg.Network.Mode == "cni" {
 		if cfg.Network.Hairpin == string(builtin.PromiscuousBridge) {
 			log.Warn("network.hairpin = \"promiscuous-bridge\" needs a bridge of berth's own (network.mode builtin or kubenet); "+
 				"it is taken for hairpin-veth, which the CNI configuration decides", "mode", cfg.Network.Mode)
 		}
-		return openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, log)
+		return openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, observer, log)
 	}
 	// What an earlier start has adopted is detached whatever the configuration says now.
 	_, err := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
 	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
 		return openBuiltin(ctx, cfg, nil, log)
 	}
-	adopted, err := openCNI(ctx, cfg, formerNetworkDir, nil, log)
+	adopted, err := openCNI(ctx, cfg, formerNetworkDir, nil, observer, log)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +245,7 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, current func() *config
 
 // openCNI opens the network of CNI plugins whose records are in a directory below that of the
 // network. confDirOf is that of cni.Config.
-func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func(handler string) string, log *slog.Logger) (*cni.Network, error) {
+func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func(handler string) string, observer cni.Observer, log *slog.Logger) (*cni.Network, error) {
 	return cni.New(ctx, cni.Config{
 		ConfDir:   cfg.Network.ConfDir,
 		Template:  cfg.Network.ConfTemplate,
@@ -245,6 +253,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		BinDirs:   cfg.Network.BinDirs,
 		RootDir:   filepath.Join(cfg.Root, networkDir, dir),
 		Log:       log,
+		Observer:  observer,
 
 		FormerCacheDir: cfg.Docker.FormerCNICache,
 		Retired:        dir == formerNetworkDir,
@@ -338,6 +347,7 @@ func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logge
 		Log:         log,
 		Limits:      pod.Limits{Stage: time.Duration(cfg.Jobs.StageTimeout), Total: time.Duration(cfg.Jobs.TotalTimeout)},
 		ShowSecrets: cfg.Debug.ShowSecrets,
+		Observer:    p.metrics,
 	})
 }
 

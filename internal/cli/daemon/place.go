@@ -55,6 +55,8 @@ const (
 	supervisorDir = "supervisor"
 	// handlersDir has the state that the programs of runtime handlers keep.
 	handlersDir = "handlers"
+	// restorerDir has the state that the OCI runtime for restored containers keeps.
+	restorerDir = "restorer"
 )
 
 // preparePlace makes root and state. A reboot must clear state together with the processes that it

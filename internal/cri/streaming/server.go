@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/tlsfiles"
 )
 
 // Defaults of Options.
@@ -50,7 +51,7 @@ type Options struct {
 	// CreationTimeout bounds the time that a SPDY client takes to open its streams.
 	CreationTimeout time.Duration
 	// TLS configures TLS; nil for plain HTTP.
-	TLS *TLS
+	TLS *tlsfiles.Files
 }
 
 // Server issues URLs and serves them. All methods are safe for concurrent use.
@@ -92,11 +93,11 @@ func Listen(ctx context.Context, opts Options) (*Server, error) {
 	}
 	s.SetIdleTimeout(opts.IdleTimeout)
 	if opts.TLS != nil {
-		certs, err := newCertificates(*opts.TLS, s.base.Hostname(), opts.Log)
+		certs, err := tlsfiles.New(*opts.TLS, "the streaming server", s.base.Hostname(), opts.Log)
 		if err != nil {
 			return nil, errors.Join(err, listener.Close())
 		}
-		s.listener, s.base.Scheme = certs.listen(s.listener), "https"
+		s.listener, s.base.Scheme = certs.Listen(s.listener), "https"
 	}
 	// The sessions outlive this call, so they do not have its deadline. Close ends them.
 	sessions, end := context.WithCancel(context.WithoutCancel(ctx))

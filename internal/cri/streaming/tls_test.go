@@ -30,10 +30,11 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/tlsfiles"
 )
 
 // renew writes a new self-signed certificate for name, and returns it.
-func (f TLS) renew(t *testing.T, name string) (chain, key []byte) {
+func renew(t *testing.T, f tlsfiles.Files, name string) (chain, key []byte) {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKey(name, []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -47,9 +48,9 @@ func (f TLS) renew(t *testing.T, name string) (chain, key []byte) {
 	return chain, key
 }
 
-func tlsFiles(t *testing.T) TLS {
+func tlsFiles(t *testing.T) tlsfiles.Files {
 	dir := t.TempDir()
-	return TLS{CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key")}
+	return tlsfiles.Files{CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key")}
 }
 
 // shown returns the name in the certificate that a server presents.
@@ -74,7 +75,7 @@ func shown(t *testing.T, s *Server, config *tls.Config) (string, error) {
 
 func TestSessionsOverTLS(t *testing.T) {
 	files := tlsFiles(t)
-	chain, _ := files.renew(t, "one")
+	chain, _ := renew(t, files, "one")
 	s := serveWith(t, Options{TLS: &files, Runtime: &fake{exec: func(_ context.Context, spec *engine.ExecSpec) (int32, error) {
 		_, err := fmt.Fprint(spec.Stdout, "secret")
 		return 4, err
@@ -117,7 +118,7 @@ func TestSessionsOverTLS(t *testing.T) {
 // The context of a session ends when its client disconnects, under TLS too.
 func TestClientGoneOverTLS(t *testing.T) {
 	files := tlsFiles(t)
-	chain, _ := files.renew(t, "one")
+	chain, _ := renew(t, files, "one")
 	began, ended := make(chan struct{}), make(chan struct{})
 	s := serveWith(t, Options{TLS: &files, Runtime: &fake{exec: func(ctx context.Context, _ *engine.ExecSpec) (int32, error) {
 		close(began)
@@ -141,7 +142,7 @@ func TestClientGoneOverTLS(t *testing.T) {
 
 func TestCertificatesAreReadAgain(t *testing.T) {
 	files := tlsFiles(t)
-	files.renew(t, "one")
+	renew(t, files, "one")
 	s := serveWith(t, Options{TLS: &files})
 	for _, step := range []struct {
 		name   string
@@ -149,10 +150,10 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		want   string
 	}{
 		{"at first", func() {}, "one@"},
-		{"renewed", func() { files.renew(t, "two-is-longer") }, "two-is-longer@"},
+		{"renewed", func() { renew(t, files, "two-is-longer") }, "two-is-longer@"},
 		{"half written", func() { os.WriteFile(files.CertFile, []byte("-----BEGIN"), 0o600) }, "two-is-longer@"},
 		{"removed", func() { os.Remove(files.CertFile) }, "two-is-longer@"},
-		{"there again", func() { files.renew(t, "three") }, "three@"},
+		{"there again", func() { renew(t, files, "three") }, "three@"},
 	} {
 		step.change()
 		if name, err := shown(t, s, &tls.Config{}); err != nil || !strings.HasPrefix(name, step.want) {
@@ -163,7 +164,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 
 func TestOldVersionsOfTLSAreRefused(t *testing.T) {
 	files := tlsFiles(t)
-	files.renew(t, "one")
+	renew(t, files, "one")
 	files.MinVersion = tls.VersionTLS13
 	s := serveWith(t, Options{TLS: &files})
 	if _, err := shown(t, s, &tls.Config{MaxVersion: tls.VersionTLS12}); err == nil {
@@ -176,7 +177,7 @@ func TestOldVersionsOfTLSAreRefused(t *testing.T) {
 
 func TestClientsNeedACertificateOfTheAuthority(t *testing.T) {
 	files := tlsFiles(t)
-	files.renew(t, "one")
+	renew(t, files, "one")
 	files.ClientCAFile = filepath.Join(t.TempDir(), "ca")
 	known := clientCertificate(t)
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate[0]})
@@ -214,7 +215,7 @@ func clientCertificate(t *testing.T) tls.Certificate {
 }
 
 func TestSelfSigned(t *testing.T) {
-	s := serveWith(t, Options{TLS: &TLS{}})
+	s := serveWith(t, Options{TLS: &tlsfiles.Files{}})
 	if name, err := shown(t, s, &tls.Config{}); err != nil || !strings.HasPrefix(name, "127.0.0.1@") {
 		t.Errorf("%q, %v", name, err)
 	}
@@ -222,10 +223,10 @@ func TestSelfSigned(t *testing.T) {
 
 func TestBadCertificatesAreInvalid(t *testing.T) {
 	good := tlsFiles(t)
-	good.renew(t, "one")
+	renew(t, good, "one")
 	other := tlsFiles(t)
-	other.renew(t, "two")
-	for name, files := range map[string]TLS{
+	renew(t, other, "two")
+	for name, files := range map[string]tlsfiles.Files{
 		"missing":         {CertFile: "/no/such", KeyFile: "/no/such"},
 		"of another key":  {CertFile: good.CertFile, KeyFile: other.KeyFile},
 		"bad authorities": {CertFile: good.CertFile, KeyFile: good.KeyFile, ClientCAFile: good.KeyFile},
@@ -241,7 +242,7 @@ func TestBadCertificatesAreInvalid(t *testing.T) {
 // suites.
 func TestOtherCipherSuitesAreRefused(t *testing.T) {
 	files := tlsFiles(t)
-	files.renew(t, "one")
+	renew(t, files, "one")
 	files.CipherSuites = []uint16{tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384}
 	s := serveWith(t, Options{TLS: &files})
 	for _, c := range []struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -11,6 +12,9 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/faultfield"
 	"github.com/berthrun/berth/internal/engine/native/checkpoint"
+	"github.com/berthrun/berth/internal/engine/native/checkpoint/restoring"
+	"github.com/berthrun/berth/internal/engine/native/handler"
+	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -97,6 +101,83 @@ func (e *Engine) Checkpoint(ctx context.Context, spec *engine.CheckpointSpec) er
 			Runtime: running.Starter, CreatedAt: spec.CreatedAt,
 		},
 	})
+}
+
+// CheckRestore implements engine.Restorer.
+func (e *Engine) CheckRestore(requested *engine.Sandbox) error {
+	sb, err := sandboxOf(requested)
+	if err != nil {
+		return err
+	}
+	switch rules := e.rules(); {
+	case !rules.Checkpoints:
+		return fmt.Errorf("checkpoints are off (checkpoint.enabled of the configuration): %w", errs.Unsupported)
+	case rules.restorer(sb).Program().Protocol != supervisor.ProtocolCommand:
+		return fmt.Errorf("handler %q of the pod is a shim, and only runc restores checkpoints: %w", sb.Handler.Name, errs.Unsupported)
+	}
+	return nil
+}
+
+// restorer is the OCI runtime that restores containers of a sandbox: that of its handler, or the one of the configuration.
+func (r *Rules) restorer(sb *sandbox) *handler.Handler {
+	if sb.Handler.Program() != nil {
+		return sb.Handler
+	}
+	return &r.Restorer
+}
+
+// checkRestorer asks CRIU and the OCI runtime whether they work. Kind Unsupported when one does not.
+func (e *Engine) checkRestorer(ctx context.Context, sb *sandbox) error {
+	if _, err := e.criu.Load().Now(ctx); err != nil {
+		return err
+	}
+	h := e.rules().restorer(sb)
+	facts := e.programs.Now(h)
+	switch err := h.Check(); {
+	case err != nil:
+		return fmt.Errorf("%v: %w", err, errs.Unsupported) //nolint:errorlint // that it is missing is no passing fault here
+	case facts.Broken:
+		return fmt.Errorf("unable to get OCI runtime: %s: %w", facts.Fault, errs.Unsupported)
+	case !strings.HasPrefix(facts.Version, "runc "):
+		return fmt.Errorf("handler %q: only runc restores checkpoints, and %s is %q: %w", h.Name, h.Path, facts.Version, errs.Unsupported)
+	}
+	return nil
+}
+
+// ReadCheckpoint implements engine.Restorer.
+func (e *Engine) ReadCheckpoint(ctx context.Context, spec *engine.RestoreSpec) (base []string, err error) {
+	sb, err := sandboxOf(spec.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.checkRestorer(ctx, sb); err != nil {
+		return nil, err
+	}
+	from := ""
+	if spec.ImageID != "" {
+		// It is mounted until the sandbox is stopped.
+		dirs, err := volume.Images{Rootfs: e.cfg.Rootfs}.Mount(ctx, volume.Sandbox{
+			ID: spec.SandboxSpec.ID, Dir: e.sandboxPaths(spec.SandboxSpec.ID).volumes, MountLabel: sb.MountLabel,
+		}, []*runtimeapi.Mount{{Image: &runtimeapi.ImageSpec{Image: spec.ImageID}}}, map[int]string{0: spec.ImageID})
+		if err != nil {
+			return nil, err
+		}
+		from = dirs[0]
+	}
+	return restoring.Files(spec.Dir).Read(ctx, spec.Location, from)
+}
+
+// checkRestored checks the processes that the supervisor has restored, and which are stopped. createErr is its error.
+// The caller removes the container after an error.
+func (e *Engine) checkRestored(c *creation, made *supervisor.Container, createErr error) error {
+	files := restoring.Files(c.Restored)
+	if createErr != nil {
+		return files.Cause(createErr)
+	}
+	if err := restoring.Check(made.Pid, c.oci, made.CgroupPaths); err != nil {
+		return err
+	}
+	return files.Remove()
 }
 
 // runningContainer returns what the supervisor says of a running container. Kind State when it does not run.

@@ -48,6 +48,9 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 	}
 	container := &engine.Container{User: userOf(c.in.User)}
 	made, err := e.cfg.Supervisor.Create(ctx, &c.request)
+	if c.Restored != "" {
+		err = e.checkRestored(c, made, err)
+	}
 	var fault *supervisor.ProgramError
 	switch {
 	case errors.As(err, &fault):

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -14,14 +15,17 @@ import (
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/ioclass"
+	"github.com/berthrun/berth/internal/engine/native/checkpoint/restoring"
 	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
 	"github.com/berthrun/berth/internal/engine/probe"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/supervisor"
 )
 
 // feature is one part of a container: Create prepares it, Remove removes it.
@@ -45,6 +49,7 @@ func features() []feature {
 		{"labels", (*Engine).prepareLabels, nil},
 		{"mounted images", (*Engine).mountImages, nil},
 		{"root filesystem", (*Engine).prepareRootfs, (*Engine).removeRootfs},
+		{"changes of a checkpoint", (*Engine).changeRootfs, nil},
 		{"user", (*Engine).prepareUser, nil},
 		{"mount sources", (*Engine).prepareSources, nil},
 		{"devices", (*Engine).prepareDevices, nil},
@@ -57,6 +62,7 @@ func features() []feature {
 		{"OCI hooks", (*Engine).prepareHooks, nil},
 		// Last before the spec is final: plugins see, and may change, all of it.
 		{"adjustment by NRI plugins", (*Engine).adjustSpec, nil},
+		{"processes of a checkpoint", (*Engine).fitCheckpoint, nil},
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},
@@ -315,3 +321,38 @@ func (e *Engine) prepareSharedFiles(_ context.Context, c *creation) error {
 func (e *Engine) prepareVolumeLabels(ctx context.Context, c *creation) error {
 	return e.relabelVolumes(ctx, c.containerSpec, c.in.Sources, c.labels)
 }
+
+// changeRootfs applies the changes of a checkpoint to the root filesystem, before anything is looked up in it.
+func (e *Engine) changeRootfs(ctx context.Context, c *creation) error {
+	if c.Restored == "" {
+		return nil
+	}
+	changer, can := e.cfg.Rootfs.(image.Changer)
+	switch {
+	case !can || isPrivileged(c.Config) || request.StorageOf(c.Config) != "" || c.Sandbox.UserNS != "":
+		return fmt.Errorf("a checkpoint is not restored into a privileged container, one that keeps its root filesystem, or one in a user namespace: %w", errs.Unsupported)
+	}
+	return restoring.Files(c.Restored).Change(ctx, c.in.Rootfs, changer)
+}
+
+// fitCheckpoint writes the images for CRIU by the spec, which is final, and lets the supervisor restore them.
+func (e *Engine) fitCheckpoint(_ context.Context, c *creation) error {
+	if c.Restored == "" {
+		return nil
+	}
+	if c.oci.Hooks != nil {
+		return fmt.Errorf("a checkpoint is not restored with OCI hooks: %w", errs.Unsupported)
+	}
+	files := restoring.Files(c.Restored)
+	if err := files.Fit(c.oci); err != nil {
+		return err
+	}
+	rules := e.rules()
+	c.request.Restore = &supervisor.Restore{Images: files.Images(), Work: files.Work(), CRIU: rules.CRIU}
+	c.request.StartTimeout = restoreTimeout
+	c.request.Handler = rules.restorer(c.Sandbox).Program()
+	return nil
+}
+
+// restoreTimeout bounds the work of CRIU, which reads the whole memory of the processes.
+const restoreTimeout = 5 * time.Minute

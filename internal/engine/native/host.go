@@ -143,7 +143,13 @@ func (e *Engine) checkpointInfo() *engine.CheckpointInfo {
 		return &engine.CheckpointInfo{}
 	}
 	facts := e.criu.Load().Last()
-	return &engine.CheckpointInfo{Enabled: true, Path: rules.CRIU, Version: facts.Version, Fault: facts.Fault}
+	restorer := e.programs.Last(&rules.Restorer)
+	return &engine.CheckpointInfo{
+		Enabled: true, Path: rules.CRIU, Version: facts.Version, Fault: facts.Fault,
+		Runtime: &engine.HandlerInfo{
+			Name: rules.Restorer.Name, Kind: string(rules.Restorer.Kind), Path: rules.Restorer.Path, Version: restorer.Version, Fault: restorer.Fault,
+		},
+	}
 }
 
 // withoutHandlers returns a request without the handlers that its images name and that exist: images are the

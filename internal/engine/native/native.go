@@ -34,6 +34,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/supervisor"
@@ -116,6 +117,8 @@ type Rules struct {
 	// Checkpoints allows to write containers into archives, with the program CRIU, an absolute path.
 	Checkpoints bool
 	CRIU        string
+	// Restorer is the runc that restores the containers of pods that berth itself runs. Its name is that of the key.
+	Restorer handler.Handler
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults
 	Sysctls  map[string]string
@@ -304,6 +307,25 @@ func (c *Config) complete() error {
 		c.Log = slog.Default()
 	}
 	return nil
+}
+
+// Pools implements engine.Pooled.
+func (e *Engine) Pools() []figures.Pool { return []figures.Pool{e.netns.Figures()} }
+
+// SupervisorFigures implements engine.Supervised.
+func (e *Engine) SupervisorFigures(ctx context.Context) (*figures.Supervisor, error) {
+	info, err := e.cfg.Supervisor.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	counted := &figures.Supervisor{
+		Pid: info.Pid, KeeperPid: info.KeeperPid, Descriptors: info.Descriptors, DescriptorLimit: info.DescriptorLimit,
+		Starts: info.Starts, StartReasons: info.StartReasons,
+	}
+	if info.Logs != nil {
+		counted.Logs = *info.Logs
+	}
+	return counted, nil
 }
 
 // Info describes the engine and the host.

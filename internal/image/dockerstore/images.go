@@ -48,6 +48,8 @@ type Options struct {
 	Pinned []string
 	// Dir is a directory on disk, with room for an archive. It belongs to this store alone.
 	Dir string
+	// Observer counts pulls, nil for nothing.
+	Observer image.PullObserver
 	// Log is slog's default when nil.
 	Log *slog.Logger
 }
@@ -87,6 +89,7 @@ func New(opts Options) (*Images, error) {
 		client: opts.Client, dir: opts.Dir, log: cmp.Or(opts.Log, slog.Default()),
 		platform: platforms.Default(), background: background.NewGroup(), details: map[string]details{},
 	}
+	s.pulls.Observer = opts.Observer
 	database.ForwardLibraryLog(s.log) // imports stage content with containerd's libraries
 	s.usage.ready = make(chan struct{})
 	s.SetPullRules(opts.PullRules)

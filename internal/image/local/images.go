@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
@@ -47,7 +48,9 @@ type Config struct {
 	CgroupParent string
 	// UserAgent is sent to registries; "berth" if empty.
 	UserAgent string
-	Log       *slog.Logger
+	// Observer counts pulls, nil for nothing.
+	Observer image.PullObserver
+	Log      *slog.Logger
 }
 
 const (
@@ -83,6 +86,9 @@ type Images struct {
 
 // SetPullRules makes other rules hold for pulls that begin from now on.
 func (s *Images) SetPullRules(rules PullRules) { s.store.SetPullRules(rules) }
+
+// Pools returns what is kept ready for root filesystems.
+func (s *Images) Pools() []figures.Pool { return []figures.Pool{s.rootfs.PoolFigures()} }
 
 // Faults returns messages about lost images, until the quarantine is removed.
 func (s *Images) Faults() []string { return s.repair.Faults() }

@@ -132,7 +132,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 func (s *Images) makeParts() {
 	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, Background: s.background, Log: s.log})
 	s.store = store.New(store.Config{
-		DB: s.db, Layers: s.layers, Background: s.background, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Log: s.log,
+		DB: s.db, Layers: s.layers, Background: s.background, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Log: s.log,
 	})
 	s.rootfs = rootfs.New(rootfs.Config{
 		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(),

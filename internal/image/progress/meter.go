@@ -34,6 +34,8 @@ type Meter struct {
 	reported time.Time
 	// unpacked counts bytes of layers that are unpacked while others are fetched.
 	unpacked int64
+	// fetched counts the bytes of the stage Fetching.
+	fetched int64
 	// active transfers, and when the last byte of any came.
 	active int
 	last   time.Time
@@ -62,6 +64,9 @@ func (m *Meter) Add(n int64) {
 	defer m.mu.Unlock()
 	m.last = time.Now()
 	m.progress.Done += n
+	if m.progress.Stage == Fetching {
+		m.fetched += n
+	}
 	if m.last.Sub(m.reported) >= reportInterval {
 		m.send()
 	}
@@ -74,9 +79,19 @@ func (m *Meter) Set(p image.Progress) {
 	m.last = time.Now()
 	begins := p.Stage != m.progress.Stage
 	m.progress = p
+	if p.Stage == Fetching {
+		m.fetched = max(m.fetched, p.Done)
+	}
 	if begins || m.last.Sub(m.reported) >= reportInterval {
 		m.send()
 	}
+}
+
+// Fetched returns how many bytes of layers have come so far.
+func (m *Meter) Fetched() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fetched
 }
 
 // Unpack counts n more bytes of layers as unpacked. They show in the stage

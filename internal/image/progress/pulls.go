@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/distribution/reference"
 
@@ -14,14 +15,26 @@ import (
 
 // Pulls are the running pulls of a store. Callers that want the same image with the same
 // credentials share one. The zero value is ready.
-type Pulls struct{ flights keyed.Flights[Feed, string] }
+type Pulls struct {
+	// Observer counts the pulls, nil for nothing. Set it before the first one.
+	Observer image.PullObserver
+
+	flights keyed.Flights[Feed, string]
+}
 
 // Do joins the pull of named with auth, or starts it, which calls pull. It returns the id that
 // pull returns. report, which may be nil, gets the progress. A caller leaves when its ctx ends.
 // The context of pull ends when the last caller has left, which waits until pull has returned.
 func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
 	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (string, error) {
-		return pull(ctx, NewMeter(feed.Report))
+		meter, began := NewMeter(feed.Report), time.Now()
+		if p.Observer == nil {
+			return pull(ctx, meter)
+		}
+		p.Observer.PullBegan()
+		id, err := pull(ctx, meter)
+		p.Observer.PullEnded(meter.Fetched(), time.Since(began), err)
+		return id, err
 	})
 	if err != nil {
 		return "", err

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
@@ -18,7 +20,14 @@ const poolSize = 16
 // dirPool keeps directories with upper and work in them ready for use. Its mode
 // bits do not depend on the umask.
 type dirPool struct {
-	ready chan string
+	ready        chan string
+	hits, misses atomic.Uint64
+}
+
+// PoolFigures counts the directories that are kept ready.
+func (m *Manager) PoolFigures() figures.Pool {
+	p := &m.pool
+	return figures.Pool{Name: "root_filesystems", Size: poolSize, Ready: len(p.ready), Hits: p.hits.Load(), Misses: p.misses.Load()}
 }
 
 // StartPool begins to keep directories ready, until the background group closes. Call it once,
@@ -49,10 +58,12 @@ func (p *dirPool) take(m *Manager) (string, error) {
 	select {
 	case dir := <-p.ready:
 		if dir != "" {
+			p.hits.Add(1)
 			return dir, nil
 		}
 	default:
 	}
+	p.misses.Add(1)
 	return p.make(m)
 }
 

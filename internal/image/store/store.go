@@ -60,7 +60,9 @@ type Config struct {
 	PullRules PullRules
 	// UserAgent is sent to registries.
 	UserAgent string
-	Log       *slog.Logger
+	// Observer counts pulls, nil for nothing.
+	Observer image.PullObserver
+	Log      *slog.Logger
 }
 
 // Store is the images of one root directory. It implements image.Store and image.Catalog.
@@ -95,6 +97,7 @@ func New(cfg Config) *Store {
 		db: cfg.DB, layers: cfg.Layers, background: cfg.Background, userAgent: cfg.UserAgent, log: cfg.Log,
 		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(),
 	}
+	s.pulls.Observer = cfg.Observer
 	s.SetPullRules(cfg.PullRules)
 	return s
 }

@@ -71,8 +71,27 @@ type Config struct {
 	// HostNetNS is the path of the network namespace that plugins are started in,
 	// "" for the process's own.
 	HostNetNS string
-	Log       *slog.Logger
+	// Observer counts calls of plugins and what they hold without a record, nil for nothing.
+	Observer Observer
+	Log      *slog.Logger
 }
+
+// Observer counts what plugins do. It must not block.
+type Observer interface {
+	// PluginCalled is called at the end of each call with the type of the plugin and the verb of CNI.
+	PluginCalled(plugin, verb string, took time.Duration, err error)
+	// LeakFound is called with the kind of something that a plugin holds and no record has, "attachment" or "address",
+	// LeakRepaired when the plugin has released it.
+	LeakFound(kind string)
+	LeakRepaired(kind string)
+}
+
+// unobserved counts nothing.
+type unobserved struct{}
+
+func (unobserved) PluginCalled(string, string, time.Duration, error) {}
+func (unobserved) LeakFound(string)                                  {}
+func (unobserved) LeakRepaired(string)                               {}
 
 // Preference is which of a pod's addresses is the first: Kubernetes takes that for the pod's
 // own, and the others for additional ones.

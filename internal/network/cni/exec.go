@@ -35,10 +35,19 @@ type executor struct {
 	hostNetNS string
 	own       inProcess
 	turns     turns
+	observer  Observer
 }
 
 func newExecutor(cfg *Config) *executor {
-	return &executor{hostNetNS: cfg.HostNetNS, own: inProcess{off: cfg.ProgramsOnly}, turns: turns{limit: cfg.MaxProcesses, programs: map[string]*program{}}}
+	if cfg.Observer == nil {
+		cfg.Observer = unobserved{}
+	}
+	return &executor{
+		hostNetNS: cfg.HostNetNS,
+		own:       inProcess{off: cfg.ProgramsOnly},
+		turns:     turns{limit: cfg.MaxProcesses, programs: map[string]*program{}},
+		observer:  cfg.Observer,
+	}
 }
 
 var _ invoke.Exec = (*executor)(nil)
@@ -56,8 +65,10 @@ func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
 }
 
 // ExecPlugin runs a plugin and returns what it printed.
-func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	how, err := e.wayOf(path, variable(environ, "CNI_COMMAND"), stdin)
+func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (stdout []byte, err error) {
+	verb, began := variable(environ, "CNI_COMMAND"), time.Now()
+	defer func() { e.observer.PluginCalled(filepath.Base(path), verb, time.Since(began), err) }()
+	how, err := e.wayOf(path, verb, stdin)
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,12 @@ const (
 	gcTimeout = 10 * time.Second
 )
 
+// The kinds of what plugins hold without a record, for the Observer.
+const (
+	attachmentLeak = "attachment"
+	addressLeak    = "address"
+)
+
 // upkeep is the work in the background that follows the first GC: CHECK of what an earlier
 // process attached, and the periodic collection of what plugins hold without a record.
 type upkeep struct {
@@ -172,6 +178,7 @@ func (n *Network) delCached(ctx context.Context) error {
 		if _, err := n.records.Get(a.ContainerID); !errors.Is(err, errs.NotFound) || n.upkeep.keeps(a.ContainerID) {
 			continue
 		}
+		n.cfg.Observer.LeakFound(attachmentLeak)
 		list, err := libcni.NetworkConfFromBytes(a.Config)
 		if err == nil {
 			n.log.Warn("CNI DEL of an attachment that is in the cache of results and has no record", "sandbox", a.ContainerID, "network", a.Network)
@@ -181,7 +188,9 @@ func (n *Network) delCached(ctx context.Context) error {
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("CNI DEL of sandbox %s, which has no record, from network %q: %w", a.ContainerID, a.Network, err))
+			continue
 		}
+		n.cfg.Observer.LeakRepaired(attachmentLeak)
 	}
 	return errors.Join(faults...)
 }
@@ -214,10 +223,13 @@ func (n *Network) gcInUse(ctx context.Context) error {
 		}
 		for _, e := range stale {
 			n.log.Warn("releasing an address of a sandbox that has no record", "sandbox", e.ContainerID, "network", c.list.Name, "address", e.Address)
+			n.cfg.Observer.LeakFound(addressLeak)
 			err := n.lib.DelNetworkList(ctx, c.list, &libcni.RuntimeConf{ContainerID: e.ContainerID, IfName: e.Interface, CapabilityArgs: map[string]any{}})
 			if err != nil {
 				faults = append(faults, fmt.Errorf("CNI DEL of sandbox %s, which has no record, from network %q: %w", e.ContainerID, c.list.Name, err))
+				continue
 			}
+			n.cfg.Observer.LeakRepaired(addressLeak)
 		}
 		if err := n.lib.GCNetworkList(ctx, c.list, &libcni.GCArgs{ValidAttachments: valid}); err != nil {
 			faults = append(faults, fmt.Errorf("CNI GC of network %q: %w", c.list.Name, withKind(ctx, err)))

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -183,10 +184,15 @@ func TestGCDetachesFromTheCache(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(l.path("root", "attachments")), os.Remove(l.path("conf", "10-fake.conflist"))); err != nil {
 		t.Fatal(err)
 	}
-	n = l.open(l.config())
+	config, seen := l.config(), &tally{}
+	config.Observer = seen
+	n = l.open(config)
 	defer n.Close()
 	if err := n.GC(t.Context(), nil); err != nil {
 		t.Fatal(err)
+	}
+	if got := seen.text(); got != "found attachment, fake DEL ok, repaired attachment" {
+		t.Errorf("the observer saw %q", got)
 	}
 	if got := l.verbs(); got != "ADD DEL" {
 		t.Errorf("the plugin saw %q, want a DEL of what the cache has", got)
@@ -317,5 +323,57 @@ func TestVersions(t *testing.T) {
 	}
 	if absent.Fault == nil || absent.Path != "" {
 		t.Errorf("%+v", absent)
+	}
+}
+
+// tally is an observer that notes what it sees, but for versions.
+type tally struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (t *tally) add(words ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.seen = append(t.seen, strings.Join(words, " "))
+}
+
+func (t *tally) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.seen, ", ")
+}
+
+func (t *tally) LeakFound(kind string)    { t.add("found", kind) }
+func (t *tally) LeakRepaired(kind string) { t.add("repaired", kind) }
+
+func (t *tally) PluginCalled(plugin, verb string, _ time.Duration, err error) {
+	switch {
+	case verb == "VERSION":
+	case err != nil:
+		t.add(plugin, verb, "failed")
+	default:
+		t.add(plugin, verb, "ok")
+	}
+}
+
+// TestCallsAreCounted: each call of a plugin counts with its verb, those that fail as failures.
+func TestCallsAreCounted(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND != ADD ] || exit 1`)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	config, seen := l.config(), &tally{}
+	config.Observer = seen
+	n := l.open(config)
+	defer n.Close()
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err == nil {
+		t.Fatal("the pod is attached")
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	if got := seen.text(); got != "fake ADD failed, fake DEL ok" {
+		t.Errorf("the observer saw %q", got)
 	}
 }

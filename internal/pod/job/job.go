@@ -56,7 +56,9 @@ type Job struct {
 	limits  Limits
 	reached func(Info)
 	slow    func(Info)
-	mu      sync.Mutex // guards what follows
+	// observer may be nil.
+	observer Observer
+	mu       sync.Mutex // guards what follows
 	// watchdog ends the job when a stage lasts too long.
 	watchdog *time.Timer
 	// reminder reports a stage that lasts long.
@@ -69,6 +71,9 @@ type stage struct {
 	since          time.Time
 	slow           atomic.Bool
 }
+
+// StageWait is the name of the stage in which a job waits for the one before it of the same key.
+const StageWait = "wait for the job before"
 
 // Ended is the last stage of every job that the table reports.
 const Ended = "ended"
@@ -83,13 +88,20 @@ func (j *Job) Stage(name, waitsFor string) {
 // it is slow from then on only.
 func (j *Job) StageUntil(name, waitsFor string, then time.Time) {
 	at := &stage{name: name, waitsFor: waitsFor, since: time.Now()}
-	j.stage.Store(at)
+	j.leaveStage(j.stage.Swap(at), at.since)
 	j.reached(j.Info())
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.remind(at, max(then.Sub(at.since), 0)+SlowStage)
 	if j.watchdog != nil && j.limits.Stage > 0 {
 		j.watchdog.Reset(j.limits.Stage)
+	}
+}
+
+// leaveStage reports a stage that ended at a time; nil is the one before the first.
+func (j *Job) leaveStage(before *stage, at time.Time) {
+	if j.observer != nil && before != nil {
+		j.observer.StageEnded(string(j.Kind), before.name, at.Sub(before.since))
 	}
 }
 
@@ -205,6 +217,23 @@ type Limits struct {
 	Total time.Duration
 }
 
+// Observer counts jobs and measures their stages. It must not block. job is a Kind.
+type Observer interface {
+	// StageEnded is called with each stage that a job has left.
+	StageEnded(job, stage string, took time.Duration)
+	// StageSlow is called each time that a job is reported for the time in its stage; see SlowStage.
+	StageSlow(job, stage string)
+	// JobEnded is called at the end of a job with one of the results below.
+	JobEnded(job, result string, took time.Duration)
+}
+
+// The results of jobs. A cancelled one has failed because another request or the end of the daemon cancelled it.
+const (
+	ResultOK        = "ok"
+	ResultFailed    = "failed"
+	ResultCancelled = "cancelled"
+)
+
 // ErrShutdown is the cause with which Table.Close cancels jobs. Work that sees it
 // leaves everything as it is, for the next start.
 var ErrShutdown = fmt.Errorf("berth is shutting down: %w", errs.Unavailable)
@@ -226,6 +255,9 @@ func (j *Job) remind(at *stage, after time.Duration) {
 		defer j.mu.Unlock()
 		if j.stage.Load() == at && !j.over {
 			at.slow.Store(true)
+			if j.observer != nil {
+				j.observer.StageSlow(string(j.Kind), at.name)
+			}
 			j.slow(j.Info())
 			j.remind(at, time.Since(at.since))
 		}

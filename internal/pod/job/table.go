@@ -37,6 +37,8 @@ type Table struct {
 	reached func(Info)
 	// slow is called when a job stays in a stage for long.
 	slow func(Info)
+	// observer may be nil.
+	observer Observer
 
 	mu     sync.Mutex
 	closed bool
@@ -58,6 +60,9 @@ func NewTable(
 		newest: map[string]*Job{}, running: map[*Job]struct{}{},
 	}
 }
+
+// Observe has the observer count the jobs. Call it before the first one.
+func (t *Table) Observe(observer Observer) { t.observer = observer }
 
 // Do joins the job of the request's key or starts one, and waits for it: see Job.Wait.
 // Values of ctx reach the job, its end does not.
@@ -99,6 +104,7 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 	j := &Job{
 		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want,
 		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.reached, slow: t.slow,
+		observer: t.observer,
 	}
 	j.waiters.Store(waiters)
 	j.Stage("begin", "nothing")
@@ -113,7 +119,7 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 	if before != nil {
 		// Also when cancelled: a later job of this key relies on j having waited.
 		// What is waited for is bounded by its own limits.
-		j.Stage("wait for the job before", string(before.Kind))
+		j.Stage(StageWait, string(before.Kind))
 		<-before.done
 	}
 	disarm := j.watch()
@@ -132,6 +138,7 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 	}
 	disarm()
 	j.end()
+	t.count(j)
 
 	t.mu.Lock()
 	delete(t.running, j)
@@ -147,6 +154,22 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 	if j.err != nil && info.Waiters == 0 {
 		t.failed(info, j.err)
 	}
+}
+
+// count reports the end of a job.
+func (t *Table) count(j *Job) {
+	if t.observer == nil {
+		return
+	}
+	result, now := ResultOK, time.Now()
+	switch {
+	case j.err != nil && j.Cancelled():
+		result = ResultCancelled
+	case j.err != nil:
+		result = ResultFailed
+	}
+	j.leaveStage(j.stage.Load(), now)
+	t.observer.JobEnded(string(j.Kind), result, now.Sub(j.started))
 }
 
 // Find returns the newest job of a key, or nil.

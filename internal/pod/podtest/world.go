@@ -39,6 +39,8 @@ type Parts struct {
 	NRI func() *nri.Host
 	// Limits of the Services; zero fields take short times that suit tests.
 	Limits pod.Limits
+	// Observer is that of the Services; may be nil.
+	Observer pod.Observer
 }
 
 // Fake returns parts that are all in memory.
@@ -106,7 +108,7 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	s, err := pod.New(w.t.Context(), pod.Options{
 		NRI:    plugins,
 		Engine: &EngineOf{w.Engine, script}, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
-		StateDir: w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits,
+		StateDir: w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits, Observer: w.Observer,
 		Log: slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -24,7 +24,9 @@ func (r *recovery) clean(ctx context.Context, actual []engine.Actual) {
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, r.Step)
 			defer cancel()
+			removed := r.leak(attachmentKind)
 			err := errs.Guard("detachment of sandbox "+id, func() error { return r.Attachments.Detach(ctx, id) })
+			removed(err)
 			if err != nil {
 				r.Log.Error("cannot detach a sandbox of an earlier run", "sandbox", id, "error", err)
 			}
@@ -46,13 +48,16 @@ func (r *recovery) removeOrphans(ctx context.Context, actual []engine.Actual, ki
 			ctx, cancel := context.WithTimeout(ctx, r.Step)
 			defer cancel()
 			r.Log.Warn("removing an orphan, which has no record", "kind", a.Kind, "id", a.ID, "state", a.State)
+			removed := r.leak(string(a.Kind))
 			remove := r.Engine.Remove
 			if kind == engine.KindSandbox {
 				remove = r.Engine.RemoveSandbox
 			}
-			if err := call.Run(ctx, r.Calls, a.ID, "remove what has no record", func(ctx context.Context) error {
+			err := call.Run(ctx, r.Calls, a.ID, "remove what has no record", func(ctx context.Context) error {
 				return remove(ctx, a.ID)
-			}); err != nil {
+			})
+			removed(err)
+			if err != nil {
 				r.Log.Error("cannot remove an orphan, which has no record", "kind", a.Kind, "id", a.ID, "error", err)
 			}
 			return nil

@@ -59,11 +59,36 @@ type Options struct {
 	StateDir, BootID string
 	Disk             store.Disk
 	Log              *slog.Logger
+	// Observer counts what has no record, nil for nothing.
+	Observer Observer
 	// Step bounds the removal of one object that has no record. Settle is how long to wait
 	// for the exit of a container that is found dead.
 	Step, Settle time.Duration
 	// Background has the goroutines that continue after Run.
 	Background *sync.WaitGroup
+}
+
+// Observer counts objects that no record owns: of kind "sandbox", "container" or "attachment".
+type Observer interface {
+	LeakFound(kind string)
+	// LeakRepaired is called when such an object is removed.
+	LeakRepaired(kind string)
+}
+
+// attachmentKind is the kind of an attachment without a sandbox, for the Observer.
+const attachmentKind = "attachment"
+
+// leak counts an object that no record owns. The returned function counts its removal, unless that has failed.
+func (r *recovery) leak(kind string) (removed func(error)) {
+	if r.Observer == nil {
+		return func(error) {}
+	}
+	r.Observer.LeakFound(kind)
+	return func(err error) {
+		if err == nil {
+			r.Observer.LeakRepaired(kind)
+		}
+	}
 }
 
 // recovery compares the records with the engine's objects.

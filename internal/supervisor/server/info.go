@@ -27,6 +27,9 @@ func (ss *session) info(context.Context, *wire.Request) (*wire.Reply, error) {
 		Warnings:        s.containers.Warnings(),
 	}
 	info.Starters, info.StarterReasons = s.containers.Starters()
+	info.Starts, info.StartReasons = s.containers.Starts()
+	logs := s.containers.LogFigures()
+	info.Logs = &logs
 	if s.opts.Keeper != nil && !s.keeperLost() {
 		info.KeeperPid = os.Getppid()
 	}

@@ -173,7 +173,7 @@ func (d *dump) run(ctx context.Context, args []string, stopped func() error) err
 			case failure != nil:
 				return failure
 			case e.err != nil:
-				return fmt.Errorf("CRIU cannot write its processes: %s: %w", cmp.Or(d.cause(), reason(e.out), e.err.Error()), errs.Unsupported)
+				return fmt.Errorf("CRIU cannot write its processes: %s: %w", cmp.Or(d.cause(), Reason(e.out), e.err.Error()), errs.Unsupported)
 			case !done:
 				return errors.New("CRIU has ended without its script")
 			}
@@ -212,5 +212,5 @@ func (d *dump) cause() string {
 	defer f.Close()
 	var log bytes.Buffer
 	_, _ = io.Copy(&log, io.LimitReader(f, maxLog)) // what came before an error is searched
-	return reason(log.Bytes())
+	return Reason(log.Bytes())
 }

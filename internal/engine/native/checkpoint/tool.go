@@ -157,7 +157,7 @@ func (t *Tool) answer(question string) ([]byte, error) {
 		return nil, fmt.Errorf("no answer in %v", askTimeout)
 	}
 	if err != nil {
-		return nil, errors.New(cmp.Or(reason(out), err.Error()))
+		return nil, errors.New(cmp.Or(Reason(out), err.Error()))
 	}
 	return out, nil
 }
@@ -199,9 +199,9 @@ const (
 	maxReason  = 300
 )
 
-// reason returns the first errors in a log of CRIU, "" when there are none. A limit that CRIU cannot raise for itself is
+// Reason returns the first errors in a log of CRIU, "" when there are none. A limit that CRIU cannot raise for itself is
 // in each log of a host without CAP_SYS_RESOURCE, and is not the cause.
-func reason(log []byte) string {
+func Reason(log []byte) string {
 	var found []string
 	for line := range bytes.Lines(log) {
 		_, text, is := bytes.Cut(line, []byte("Error ("))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -18,6 +19,15 @@ type Pool struct {
 	ready   []*os.File
 	filling bool
 	closed  bool
+
+	hits, misses uint64
+}
+
+// Figures counts the namespaces that are kept ready.
+func (p *Pool) Figures() figures.Pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return figures.Pool{Name: "network_namespaces", Size: p.size, Ready: len(p.ready), Hits: p.hits, Misses: p.misses}
 }
 
 // New returns a pool that keeps size namespaces ready; the first ones are made in
@@ -55,8 +65,10 @@ func (p *Pool) take() *os.File {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.ready) == 0 {
+		p.misses++
 		return nil
 	}
+	p.hits++
 	ns := p.ready[len(p.ready)-1]
 	p.ready = p.ready[:len(p.ready)-1]
 	return ns

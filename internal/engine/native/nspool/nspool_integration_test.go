@@ -51,6 +51,9 @@ func TestNoNamespaceIsUsedTwice(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if f := pool.Figures(); f.Size != 3 || f.Hits+f.Misses != 20 {
+		t.Errorf("%+v, want a size of 3, and 20 namespaces taken", f)
+	}
 	if err := pool.Close(); err != nil {
 		t.Error(err)
 	}

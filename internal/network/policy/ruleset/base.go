@@ -42,7 +42,7 @@ func basesFor(m *policy.Model, v4 bool) map[string]base {
 		}
 		for d, priority := range map[policy.Direction]nftables.ChainPriority{policy.Egress: egressPriority, policy.Ingress: ingressPriority} {
 			name := w.name(d.String())
-			all[name] = base{hook, priority, w.rules(d, v4, name)}
+			all[name] = base{hook, priority, w.rules(d, v4)}
 		}
 	}
 	// Both families count: pods of a cluster without IPv6 have link-local addresses all the same.
@@ -56,9 +56,11 @@ func basesFor(m *policy.Model, v4 bool) map[string]base {
 	return all
 }
 
-// rules are those of the packets that go this way: verdicts is the map with the chains of the isolated pods.
-func (w way) rules(d policy.Direction, v4 bool, verdicts string) [][]expr.Any {
-	dispatch := nftexpr.DispatchAddr(w.isolated(d), v4, verdicts)
+// rules are those of the packets that go this way: packets of isolated pods jump to the chain that
+// decides on them.
+func (w way) rules(d policy.Direction, v4 bool) [][]expr.Any {
+	isolated := w.isolatedName(d)
+	dispatch := join(nftexpr.MatchAddrInSet(w.isolated(d), v4, isolated), nftexpr.Jump(isolated))
 	rules := [][]expr.Any{
 		join(nftexpr.MatchErrors(v4), nftexpr.Accept()),
 		join(nftexpr.MatchReply(w.reply), dispatch),

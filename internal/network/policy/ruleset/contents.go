@@ -69,6 +69,10 @@ func (w way) isolated(d policy.Direction) nftexpr.Side {
 	return w.server
 }
 
+// isolatedName is the name of the set of the isolated pods' addresses, and of the chain that decides on
+// their packets.
+func (w way) isolatedName(d policy.Direction) string { return w.name(d.String()) + "/isolated" }
+
 // peer is the other side.
 func (w way) peer(d policy.Direction) nftexpr.Side {
 	if d == policy.Egress {
@@ -90,12 +94,20 @@ func contentsOf(m *policy.Model, v4 bool) *contents {
 		d := policy.Direction(i)
 		for _, w := range ways() {
 			dispatch := c.set(w.name(d.String()), verdicts)
+			known := c.set(w.isolatedName(d), addrs)
 			for addr, grants := range isolated {
 				if addr.Is4() == v4 {
 					key := nftexpr.KeyAddr(addr)
 					dispatch.elements[key] = c.class(d, w, grants)
+					known.elements[key] = ""
 					self.elements[key+key] = ""
 				}
+			}
+			// A chain of a class is empty for packets from before the transaction that adds it, and
+			// returns.
+			c.chains[w.isolatedName(d)] = [][]expr.Any{
+				nftexpr.DispatchAddr(w.isolated(d), v4, w.name(d.String())),
+				nftexpr.Drop(),
 			}
 		}
 	}

@@ -341,6 +341,30 @@ func TestNothingOpensBetween(t *testing.T) {
 	}
 }
 
+// TestReplacementCutOff: a process that ends while it replaces the tables leaves those that it enforces
+// meanwhile. The next process removes them.
+func TestReplacementCutOff(t *testing.T) {
+	l := newLab(t, 2)
+	m := model(l.stations[0], map[policy.Direction][]policy.Rule{policy.Ingress: {{AnyPeer: true, AnyPort: true}}})
+	handovers := func() int {
+		return strings.Count(l.run(l.node, "nft", "list", "tables"), "berth-policy-handover")
+	}
+	for _, end := range []func() error{func() error { return l.table.Apply(m) }, l.table.Remove} {
+		for _, family := range []string{"ip", "ip6"} {
+			l.run(l.node, "nft", "add table "+family+" berth-policy-handover; add chain "+family+" berth-policy-handover ingress { type filter hook postrouting priority 91; policy drop; }")
+		}
+		if n := handovers(); n != 2 {
+			t.Fatalf("%d tables of a replacement, want 2", n)
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if n := handovers(); n != 0 {
+			t.Errorf("%d tables of a replacement are left", n)
+		}
+	}
+}
+
 // TestTableOfOthers: a table that another program has changed or removed is noticed, and written
 // again; other tables stay.
 func TestTableOfOthers(t *testing.T) {

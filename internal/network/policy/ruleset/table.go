@@ -1,6 +1,10 @@
 // Package ruleset holds a model of policies in two tables of nftables, one for each family. Each pod, peer
-// and port is an element of a set or map. A change is one transaction of the kernel: a packet meets the
-// rules from before it or from after it.
+// and port is an element of a set or map. A change is one transaction of the kernel.
+//
+// A transaction is not one moment for a packet: each chain of a hook, and each lookup in a set, sees the
+// rules from before it or from after it. So an isolated pod's address stays in its set, that set sends
+// the packet to a chain that stays too, and what this chain cannot place is dropped. Chains of hooks are
+// replaced only while other tables enforce the same.
 //
 // The tables have no rule for established connections. Each packet is compared with the rules by
 // client, server and port of its connection. Answers have rules of their own: there the source of a packet
@@ -93,7 +97,7 @@ func largeBuffers[C interface {
 }
 
 // Apply makes the kernel enforce a model. The first call replaces the tables of an earlier process.
-// When it fails, the kernel enforces what it did before, and the next call replaces the tables.
+// When it fails, the kernel enforces at least what it did before, and the next call replaces the tables.
 func (t *Table) Apply(m *policy.Model) error {
 	conn, err := t.open()
 	if err != nil {
@@ -102,22 +106,66 @@ func (t *Table) Apply(m *policy.Model) error {
 	next := map[nftables.TableFamily]*contents{}
 	for _, family := range families() {
 		next[family] = contentsOf(m, family == nftables.TableFamilyIPv4)
-		change := transaction{conn: conn, table: t.in(family)}
-		before := t.applied[family]
-		if t.applied == nil {
-			change.replaceTable()
-			before = &contents{}
-		}
-		if err := change.queue(before, next[family]); err != nil {
-			return fmt.Errorf("cannot write the nftables tables %s: %w", t.name, err)
-		}
 	}
+	before := t.applied
 	t.applied = nil
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("cannot write the nftables tables %s: %w", t.name, explain(err))
+	if before == nil {
+		err = t.replace(conn, next)
+	} else {
+		err = write(conn, t.name, before, next)
+	}
+	if err != nil {
+		return err
 	}
 	// The next check compares: another program may have changed something right after the transaction.
 	t.applied, t.seen = next, 0
+	return nil
+}
+
+// replace replaces tables whose contents are unknown. While a transaction removes a chain of a hook and
+// adds another, a packet may pass both without a rule: through the new one before the transaction, and
+// through the old one after it. So a second pair of tables enforces the same rules meanwhile.
+func (t *Table) replace(conn *nftables.Conn, next map[nftables.TableFamily]*contents) error {
+	handover := t.name + handoverPart
+	if err := write(conn, handover, nil, next); err != nil {
+		return err
+	}
+	err := write(conn, t.name, nil, next)
+	return errors.Join(err, remove(conn, handover))
+}
+
+// handoverPart ends the names of the tables that enforce a model while others are replaced.
+const handoverPart = "-handover"
+
+// write changes the tables of a name in one transaction; it replaces them if before is nil.
+func write(conn *nftables.Conn, name string, before, next map[nftables.TableFamily]*contents) error {
+	for _, family := range families() {
+		change := transaction{conn: conn, table: &nftables.Table{Name: name, Family: family}}
+		was := before[family]
+		if before == nil {
+			change.replaceTable()
+			was = &contents{}
+		}
+		if err := change.queue(was, next[family]); err != nil {
+			return fmt.Errorf("cannot write the nftables tables %s: %w", name, err)
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("cannot write the nftables tables %s: %w", name, explain(err))
+	}
+	return nil
+}
+
+// remove removes the tables of a name.
+func remove(conn *nftables.Conn, name string) error {
+	for _, family := range families() {
+		table := &nftables.Table{Name: name, Family: family}
+		conn.AddTable(table) // so that there is one to delete
+		conn.DelTable(table)
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("cannot remove the nftables tables %s: %w", name, explain(err))
+	}
 	return nil
 }
 
@@ -284,15 +332,8 @@ func (t *Table) Remove() error {
 	if err != nil {
 		return err
 	}
-	for _, family := range families() {
-		conn.AddTable(t.in(family)) // so that there is one to delete
-		conn.DelTable(t.in(family))
-	}
 	t.applied = nil
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("cannot remove the nftables tables %s: %w", t.name, explain(err))
-	}
-	return nil
+	return errors.Join(remove(conn, t.name), remove(conn, t.name+handoverPart))
 }
 
 // transaction queues one change of one table.

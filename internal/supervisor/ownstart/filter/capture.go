@@ -123,7 +123,8 @@ type notification struct {
 	args       [6]uint64
 }
 
-// awaitLoad waits for the load, and returns what would have been loaded.
+// awaitLoad waits for the load, and returns what would have been loaded. A signal may interrupt the load
+// before its notification is received (ENOENT); the kernel begins the call again, with another one.
 func awaitLoad(listener int) (flags uint64, program []byte, err error) {
 	var n notification
 	for {
@@ -131,7 +132,7 @@ func awaitLoad(listener int) (flags uint64, program []byte, err error) {
 		if errno == 0 {
 			break
 		}
-		if errno != unix.EINTR {
+		if errno != unix.EINTR && errno != unix.ENOENT {
 			return 0, nil, fmt.Errorf("cannot wait for the load of the profile: %w", errno)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"testing"
 	"unsafe"
 
@@ -24,6 +25,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/codec"
 )
 
 func TestMain(m *testing.M) {
@@ -115,6 +117,50 @@ func loaded(t *testing.T, profile *configs.Seccomp) []byte {
 		}
 		if err := unix.PtraceSyscall(tid, 0); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestCaptureAmongSignals: signals interrupt the system call that loads the profile, as Go's own do
+// when a thread runs for long. The kernel begins the call again.
+func TestCaptureAmongSignals(t *testing.T) {
+	require.Root(t)
+	encoded, err := json.Marshal(runtimeDefault(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 30 {
+		var out, complaints bytes.Buffer
+		cmd := exec.Command("/proc/self/exe", Role)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(encoded), &out, &complaints
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		if err := interrupt(cmd.Process.Pid, ended); err != nil {
+			t.Fatalf("round %d: %v: %s", round, err, complaints.Bytes())
+		}
+		r := codec.NewReader(out.Bytes())
+		if refused, _, program := r.String(), r.Uint(), r.Bytes(); refused != "" || len(program) == 0 || r.Err() != nil {
+			t.Fatalf("round %d: a filter of %d bytes, refused: %q, %v", round, len(program), refused, r.Err())
+		}
+	}
+}
+
+// interrupt sends signals to every thread of a process until it has ended, and returns how it has.
+func interrupt(pid int, ended <-chan error) error {
+	for {
+		select {
+		case err := <-ended:
+			return err
+		default:
+		}
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none when it has ended
+		for _, thread := range threads {
+			if tid, err := strconv.Atoi(thread.Name()); err == nil {
+				_ = unix.Tgkill(pid, tid, unix.SIGURG) // the thread may have ended
+			}
 		}
 	}
 }

@@ -55,6 +55,7 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	}
 	plan, err := runtime.Plan(spec, &ociruntime.PlanRequest{
 		ID: req.ID, Bundle: req.Bundle, Systemd: req.SystemdCgroup, NoOwnInit: req.NoOwnInit, Timeout: timeout(req.StartTimeout),
+		Restore: restoreOf(req.Restore),
 	})
 	if err != nil {
 		return nil, err
@@ -82,6 +83,14 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 		return nil, err
 	}
 	return c, nil
+}
+
+// restoreOf returns what a runtime needs to know of a restore, nil for none.
+func restoreOf(r *supervisor.Restore) *ociruntime.Restore {
+	if r == nil {
+		return nil
+	}
+	return &ociruntime.Restore{Images: r.Images, Work: r.Work, CRIU: r.CRIU}
 }
 
 // timeout is the bound of a create, of a start, or of the beginning of an exec.
@@ -130,7 +139,7 @@ func (c *Container) create(ctx context.Context, runtime runtime, plan *ociruntim
 			return err
 		}
 	}
-	c.set.logStarter(plan)
+	c.set.countStart(plan)
 	return c.recordCreated(ctx, pid, plan)
 }
 
@@ -183,20 +192,32 @@ func (c *Container) recordCreated(ctx context.Context, pid int, plan *ociruntime
 // maxReasons bounds the reasons that are logged: some have names in them.
 const maxReasons = 100
 
-// logStarter logs, once for each reason, that libcontainer has created a container.
-func (s *Set) logStarter(plan *ociruntime.Plan) {
-	if plan.Reason == "" {
-		return
-	}
+// otherReasons stands for the reasons beyond maxReasons.
+const otherReasons = "other"
+
+// countStart counts a create, and logs once for each reason that libcontainer has done it.
+func (s *Set) countStart(plan *ociruntime.Plan) {
 	s.mu.Lock()
-	known := s.reasons[plan.Reason] || len(s.reasons) >= maxReasons
-	if !known {
-		s.reasons[plan.Reason] = true
+	s.starts[plan.Starter]++
+	reason, known := plan.Reason, true
+	if reason != "" {
+		if _, known = s.reasons[reason]; !known && len(s.reasons) >= maxReasons {
+			reason, known = otherReasons, true
+		}
+		s.reasons[reason]++
 	}
 	s.mu.Unlock()
 	if !known {
 		s.log.Info("libcontainer creates a container", "container", plan.ID, "reason", plan.Reason)
 	}
+}
+
+// Starts counts the creates by what did them, and those that berth's own init could not do by the reason,
+// since the start of this process.
+func (s *Set) Starts() (starters, reasons map[string]uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.starts), maps.Clone(s.reasons)
 }
 
 // identify returns the names of a process that outlive this one.

@@ -52,6 +52,9 @@ type runtime interface {
 	Began(ctx context.Context, id, exec string) (pid int, began bool, err error)
 }
 
+// errNoRestore is the error of a restore by a runtime that is not a program with runc's command line.
+var errNoRestore = fmt.Errorf("only OCI runtimes that are programs restore checkpoints: %w", errs.Unsupported)
+
 // runtimeOf returns the runtime of the containers of a handler, nil for the supervisor's own.
 func (s *Set) runtimeOf(handler *supervisor.Handler) (runtime, error) {
 	if handler == nil {
@@ -115,6 +118,9 @@ type ownRuntime struct {
 func (o ownRuntime) Prints() bool { return false }
 
 func (o ownRuntime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
+	if request.Restore != nil {
+		return nil, errNoRestore
+	}
 	plan, err := o.Runtime.Plan(spec, request)
 	if err == nil {
 		plan.Hooks = hooks.KeptOf(spec)
@@ -164,6 +170,13 @@ func (p programRuntime) Resume(ctx context.Context, s *ociruntime.Starting, _ *o
 
 // shimRuntime is the shim of a handler.
 type shimRuntime struct{ *shim.Runtime }
+
+func (s shimRuntime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
+	if request.Restore != nil {
+		return nil, errNoRestore
+	}
+	return s.Runtime.Plan(spec, request)
+}
 
 func (shimRuntime) Local() bool { return false }
 

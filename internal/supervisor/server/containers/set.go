@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/keep"
 	"github.com/berthrun/berth/internal/supervisor/server/adopted"
@@ -104,8 +105,9 @@ type Set struct {
 	containers map[string]*Container
 	// warnings are what adoption could not do.
 	warnings []string
-	// reasons are those of logStarter that were logged.
-	reasons map[string]bool
+	// starts counts the creates of this process by what did them, reasons those of libcontainer by their
+	// reason; see countStart.
+	starts, reasons map[string]uint64
 
 	// offered is closed when a client has offered what it held.
 	offered     chan struct{}
@@ -124,7 +126,8 @@ func New(opts Options) (*Set, error) {
 		held:       heldfiles.New(opts.Keeper, opts.Logger),
 		adopted:    adopted.New(filepath.Join(opts.StateDir, adopted.DirName), opts.Logger),
 		containers: make(map[string]*Container),
-		reasons:    make(map[string]bool),
+		starts:     make(map[string]uint64),
+		reasons:    make(map[string]uint64),
 		offered:    make(chan struct{}),
 	}
 	var err error
@@ -200,6 +203,9 @@ func (s *Set) Starters() (starters, reasons map[string]int) {
 	}
 	return starters, reasons
 }
+
+// LogFigures counts what containers have written to their logs, since the start of this process.
+func (s *Set) LogFigures() figures.Logs { return s.loop.Figures() }
 
 // Warnings returns the failures of adoption, and the abilities that the host denies containers, one
 // sentence each.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/berthrun/berth/internal/crilog"
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
@@ -26,6 +27,8 @@ type Loop struct {
 	mu      sync.Mutex
 	last    uint64
 	watched map[uint64]watch
+	// retired is what pumps that are closed have done.
+	retired figures.Logs
 }
 
 // watch is one pipe of one pump.
@@ -107,4 +110,38 @@ func (l *Loop) unregister(p *Pump) {
 			_ = l.poller.Remove(s.pipe)
 		}
 	}
+}
+
+// retire keeps what a pump has done. Nothing changes it any more.
+func (l *Loop) retire(p *Pump) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	addStats(&l.retired, p.Stats())
+}
+
+// addStats adds what a pump counts up.
+func addStats(to *figures.Logs, stats Stats) {
+	to.ReadBytes += uint64(stats.Read[crilog.Stdout] + stats.Read[crilog.Stderr]) //nolint:gosec // counts
+	to.WrittenBytes += uint64(stats.Written)                                      //nolint:gosec // as above
+	to.WrittenLines += uint64(stats.Lines)                                        //nolint:gosec // as above
+	to.DiscardedBytes += uint64(stats.Discarded)                                  //nolint:gosec // as above
+}
+
+// Figures adds up all pumps of this process, those that are closed included.
+func (l *Loop) Figures() figures.Logs {
+	l.mu.Lock()
+	sum, open := l.retired, map[*Pump]bool{}
+	for _, w := range l.watched {
+		open[w.pump] = true
+	}
+	l.mu.Unlock() // LogError takes the locks of pumps, which register takes first
+	for p := range open {
+		stats := p.Stats()
+		addStats(&sum, stats)
+		sum.PendingBytes += uint64(max(stats.Pending, 0)) //nolint:gosec // not negative
+		if p.LogError() != nil {
+			sum.Faults++
+		}
+	}
+	return sum
 }

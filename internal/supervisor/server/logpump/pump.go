@@ -108,6 +108,8 @@ type Pump struct {
 
 	read  [crilog.Streams]atomic.Int64
 	lines atomic.Int64
+	// pending is what the last turn has left in the stages.
+	pending [crilog.Streams]atomic.Int64
 }
 
 // Open makes the pump of a new container, or recovers the one whose record is in

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
@@ -206,6 +207,27 @@ func TestLinesReachTheLog(t *testing.T) {
 	want := Stats{Read: [2]int64{14, 21}, Written: 5*int64(crilog.Overhead) + 3 + 3 + 5 + 10 + 10, Lines: 5}
 	if diff := cmp.Diff(want, p.Stats()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestFigures: the loop adds up its pumps, and keeps what those that are closed have done. An unfinished line waits.
+func TestFigures(t *testing.T) {
+	b := newBench(t)
+	p := b.open()
+	b.write(b.stdout, "one\nunfin")
+	b.expect("0.log", "stdout F one")
+	waitFor(t, func() bool { return b.loop.Figures().PendingBytes == 5 })
+	want := figures.Logs{ReadBytes: 9, WrittenBytes: uint64(crilog.Overhead) + 3, WrittenLines: 1, PendingBytes: 5}
+	waitFor(t, func() bool { return b.loop.Figures() == want })
+	b.drain(p)
+	want = figures.Logs{ReadBytes: 9, WrittenBytes: 2*uint64(crilog.Overhead) + 3 + 5, WrittenLines: 2}
+	p.Close()
+	waitFor(t, func() bool { return b.loop.Figures() == want })
+	if err := os.Remove(b.path("0.log")); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.loop.Figures(); got != want {
+		t.Errorf("%+v after the end of the pump, want %+v", got, want)
 	}
 }
 

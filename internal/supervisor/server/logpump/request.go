@@ -137,6 +137,8 @@ type Stats struct {
 	Discarded int64
 	// Reopened is how often the log was changed by Reopen.
 	Reopened int64
+	// Pending is how many bytes were read and are not in the log.
+	Pending int64
 }
 
 // Stats returns the counts.
@@ -147,5 +149,6 @@ func (p *Pump) Stats() Stats {
 		Lines:     p.lines.Load(),
 		Discarded: p.journal.discarded.Load(),
 		Reopened:  p.journal.reopened.Load(),
+		Pending:   p.pending[0].Load() + p.pending[1].Load(),
 	}
 }

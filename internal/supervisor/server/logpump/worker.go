@@ -71,6 +71,7 @@ func (p *Pump) release() {
 	}
 	p.reopens, p.drains = nil, nil
 	p.loop.unregister(p)
+	p.loop.retire(p)
 	for i := range p.streams {
 		p.closeRing(&p.streams[i])
 		p.streams[i].close()
@@ -400,6 +401,9 @@ func (p *Pump) endTurn(err error) (nap time.Duration) {
 		return 0
 	}
 	p.lost = p.journal.lost
+	for i := range p.streams {
+		p.pending[i].Store(p.streams[i].size - p.streams[i].consumed)
+	}
 	if err == nil {
 		if p.fault != nil {
 			p.cfg.Log.Info("the log can be written again")

@@ -43,16 +43,23 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 		return 0, nil, fmt.Errorf("cannot make the directory of handler %q: %w", r.program.Name, err)
 	}
 	f := r.all.files(p.ID)
-	if err := f.make(&state{Program: r.program, Systemd: p.Systemd, Cgroups: p.Cgroups}, p.Spec); err != nil {
+	if err := f.make(&state{Program: r.program, Systemd: p.Systemd, Cgroups: p.Cgroups, Restored: p.Restore != nil}, p.Spec); err != nil {
 		return 0, nil, err
 	}
-	args := []string{"create", "--bundle", f.bundle(), "--pid-file", filepath.Join(f.dir, pidName)}
+	args, env := []string{"create"}, environment()
+	if p.Restore != nil {
+		var err error
+		if args, env, err = r.prepareRestore(ctx, f, p); err != nil {
+			return 0, nil, err
+		}
+	}
+	args = append(args, "--bundle", f.bundle(), "--pid-file", filepath.Join(f.dir, pidName))
 	if io.Console != nil {
 		args = append(args, "--console-socket", launch.ConsolePlace)
 	}
 	begun, err := r.launch(ctx, &launching{
 		stage: stageCreate, dir: f.dir, lock: filepath.Join(f.dir, lockName), pidFile: filepath.Join(f.dir, pidName), io: io, oomScoreAdj: p.Spec.Process.OOMScoreAdj,
-		log: f.log(stageCreate), args: r.arguments(p.Systemd, f.log(stageCreate), append(args, p.ID)...),
+		env: env, log: f.log(stageCreate), args: r.arguments(p.Systemd, f.log(stageCreate), append(args, p.ID)...),
 	})
 	if err != nil {
 		return 0, nil, ociruntime.Classify(err, p.Spec.Root.Path)

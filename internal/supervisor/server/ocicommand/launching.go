@@ -29,6 +29,8 @@ type launching struct {
 	// stderr returns what the program has written to it, for errors; nil when the container gets it.
 	stderr      func() []byte
 	oomScoreAdj *int
+	// env is the environment of the program, nil for that of all programs.
+	env []string
 }
 
 const (
@@ -40,12 +42,16 @@ const (
 
 // launch runs the program. Its errors have handler, program and stage.
 func (r *Runtime) launch(ctx context.Context, l *launching) (*launch.Begun, error) {
+	env := l.env
+	if env == nil {
+		env = environment()
+	}
 	begun, err := launch.Start(ctx, &launch.Command{
 		Order: launch.Order{
 			Args: l.args, Dir: l.dir, PidFile: l.pidFile, Lock: l.lock, Persist: l.persist, OOMScoreAdj: l.oomScoreAdj,
 		},
 		Stdin: l.io.Stdin, Stdout: l.io.Stdout, Stderr: l.io.Stderr, Console: l.io.Console, Pidfd: l.pidfd,
-		Env: environment(),
+		Env: env,
 	})
 	var failure *launch.Failure
 	switch {

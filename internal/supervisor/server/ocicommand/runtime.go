@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -87,6 +88,8 @@ type state struct {
 	Program Program      `json:"program"`
 	Systemd bool         `json:"systemd,omitempty"`
 	Cgroups cgroup.Paths `json:"cgroups"`
+	// Restored is true for a container that continues a checkpoint: its processes are stopped until it is started.
+	Restored bool `json:"restored,omitempty"`
 }
 
 // specVersion is that of the bundles' specs. No program reads the fields of a spec by its version, and crun
@@ -97,6 +100,13 @@ const specVersion = "1.0.2"
 func (f files) make(s *state, fitted *specs.Spec) error {
 	spec := *fitted
 	spec.Version = specVersion
+	if s.Restored {
+		spec.Annotations = maps.Clone(spec.Annotations)
+		if spec.Annotations == nil {
+			spec.Annotations = map[string]string{}
+		}
+		spec.Annotations[criuConfig] = f.criuConfig()
+	}
 	if err := os.Mkdir(f.dir, 0o700); errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("directory %s of the container: %w", f.dir, errs.Exists)
 	} else if err != nil {

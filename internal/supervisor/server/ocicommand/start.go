@@ -45,6 +45,9 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	if err != nil {
 		return err
 	}
+	if st.Restored {
+		return goOn(ctx, st.Cgroups)
+	}
 	pid, err := sysproc.PidfdPid(s.Pidfd)
 	if err != nil {
 		return fmt.Errorf("its init has ended: %w", errs.State)
@@ -70,6 +73,9 @@ func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	st, err := r.all.files(s.ID).read()
 	if err != nil {
 		return err
+	}
+	if st.Restored {
+		return goOn(ctx, st.Cgroups)
 	}
 	status, err := r.status(ctx, s.ID, st)
 	if err != nil {

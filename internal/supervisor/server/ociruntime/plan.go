@@ -32,6 +32,8 @@ type Plan struct {
 	// Hooks are what the caller runs once the container is created, nil when the runtime runs them, or there
 	// are none.
 	Hooks *hooks.Kept
+	// Restore is what the container continues, nil for the program of the spec.
+	Restore *Restore
 
 	// payload is what the starter has computed for create.
 	payload any
@@ -47,6 +49,14 @@ type PlanRequest struct {
 	// Timeout bounds each hook: hooks run outside of the container's cgroup, where Create cannot
 	// kill them.
 	Timeout time.Duration
+	// Restore is what the container continues, nil for the program of the spec.
+	Restore *Restore
+}
+
+// Restore are the processes of a checkpoint that a container continues in the place of a program.
+type Restore struct {
+	// Images is a directory with the image files of CRIU, Work one for its log, CRIU the path of the program.
+	Images, Work, CRIU string
 }
 
 // Plan checks the spec and computes what Create will do. It changes spec where the host does not
@@ -57,7 +67,7 @@ func (r *Runtime) Plan(spec *specs.Spec, request *PlanRequest) (*Plan, error) {
 	}
 	r.host.Fit(spec)
 	boundHooks(spec.Hooks, int((request.Timeout+time.Second-1)/time.Second))
-	p := &Plan{ID: request.ID, Terminal: spec.Process.Terminal, Spec: spec, Systemd: request.Systemd}
+	p := &Plan{ID: request.ID, Terminal: spec.Process.Terminal, Spec: spec, Systemd: request.Systemd, Restore: request.Restore}
 	if err := r.starter.plan(p, spec, request); err != nil {
 		return nil, err
 	}

@@ -24,10 +24,13 @@ import (
 
 	_ "github.com/opencontainers/cgroups/devices" // without it no device rule is applied
 	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/filter"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -46,6 +49,7 @@ type Runtime struct {
 	host    *Host
 	starter starter
 	states  *execstate.Cache
+	filters *filter.Cache
 }
 
 // New returns a Runtime on root, which it creates when needed. With own, berth's own init starts the
@@ -58,10 +62,10 @@ func New(root string, host *Host, own bool, isInit func(pid int) bool) (*Runtime
 	}
 	logrus.SetLevel(logrus.ErrorLevel)
 	lib := &libcontainerStarter{root: root, zombies: &zombieReaper{isInit: isInit}}
-	r := &Runtime{root: root, host: host, starter: lib, states: execstate.New(root)}
+	r := &Runtime{root: root, host: host, starter: lib, states: execstate.New(root), filters: &filter.Cache{}}
 	if own {
 		program := sync.OnceValues(func() (*fork.Program, error) { return openProgram(root) })
-		refusal, filters := ownRefusal(host), &filter.Cache{}
+		refusal, filters := ownRefusal(host), r.filters
 		r.starter = &execStarter{
 			starter: &ownStarter{libcontainerStarter: lib, refusal: refusal, filters: filters, program: program},
 			own:     newOwnExecutor(refusal, filters, lib.zombies.reapSoon, program),
@@ -216,3 +220,15 @@ func load(root, id string) (*libcontainer.Container, error) {
 }
 
 func (r *Runtime) dir(id string) string { return filepath.Join(r.root, id) }
+
+// Filter returns what the kernel loads of a seccomp profile, nil for none.
+func (r *Runtime) Filter(ctx context.Context, profile *specs.LinuxSeccomp) (*finish.Filter, error) {
+	if profile == nil {
+		return nil, nil //nolint:nilnil // no filter is no failure
+	}
+	config, err := specconv.SetupSeccomp(profile)
+	if err != nil {
+		return nil, Classify(err, "")
+	}
+	return r.filters.Get(ctx, config)
+}

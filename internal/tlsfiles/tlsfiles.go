@@ -1,4 +1,6 @@
-package streaming
+// Package tlsfiles has the certificates of berth's HTTP servers. They are files, which are read again
+// when they change, so that a renewal needs no reload.
+package tlsfiles
 
 import (
 	"crypto/tls"
@@ -15,8 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TLS is the server's certificate, and which clients it accepts.
-type TLS struct {
+// Files are a server's certificate, and which clients it accepts.
+type Files struct {
 	// CertFile and KeyFile are PEM files; both empty for a certificate that the
 	// server makes itself, which no client trusts.
 	CertFile, KeyFile string
@@ -34,11 +36,12 @@ type TLS struct {
 // runs.
 const selfSigned = 10 * 365 * 24 * time.Hour
 
-// certificates are the server's certificates. They are read again when the files change, so a
-// renewal needs no reload.
-type certificates struct {
-	files TLS
-	log   *slog.Logger
+// Certificates are those of one server.
+type Certificates struct {
+	files Files
+	// server is what logs and errors call the server.
+	server string
+	log    *slog.Logger
 
 	mu sync.Mutex
 	// stamp identifies the files that config was made from, and tried those that were read
@@ -47,23 +50,23 @@ type certificates struct {
 	config       *tls.Config
 }
 
-// newCertificates reads the files, or makes a certificate for the host. An error is
-// of kind Invalid.
-func newCertificates(files TLS, host string, log *slog.Logger) (*certificates, error) {
+// New reads the files, or makes a certificate for the host. server is what logs and errors call the
+// server: "the streaming server". An error is of kind Invalid.
+func New(files Files, server, host string, log *slog.Logger) (*Certificates, error) {
 	if files.MinVersion == 0 {
 		files.MinVersion = tls.VersionTLS12
 	}
-	c := &certificates{files: files, log: log}
+	c := &Certificates{files: files, server: server, log: log}
 	if files.CertFile == "" {
 		chain, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{
 			Host: host, AlternateDNS: []string{"localhost"}, MaxAge: selfSigned,
 		})
 		if err != nil {
-			return nil, fmt.Errorf("cannot make a certificate for streaming: %w", err)
+			return nil, fmt.Errorf("cannot make a certificate for %s: %w", server, err)
 		}
 		pair, err := tls.X509KeyPair(chain, key)
 		if err != nil {
-			return nil, fmt.Errorf("cannot make a certificate for streaming: %w", err)
+			return nil, fmt.Errorf("cannot make a certificate for %s: %w", server, err)
 		}
 		c.config = c.base(pair)
 	}
@@ -73,8 +76,8 @@ func newCertificates(files TLS, host string, log *slog.Logger) (*certificates, e
 	return c, nil
 }
 
-// listen makes a listener that speaks TLS on one that does not.
-func (c *certificates) listen(plain net.Listener) net.Listener {
+// Listen makes a listener that speaks TLS on one that does not.
+func (c *Certificates) Listen(plain net.Listener) net.Listener {
 	return tls.NewListener(plain, &tls.Config{
 		MinVersion:         c.files.MinVersion,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil },
@@ -83,19 +86,17 @@ func (c *certificates) listen(plain net.Listener) net.Listener {
 
 // current returns the configuration for the next client. Files that cannot be used, perhaps in
 // the middle of a renewal, do not change it.
-func (c *certificates) current() *tls.Config {
+func (c *Certificates) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.refresh(); err != nil {
-		c.log.Warn("cannot read the certificates of the streaming server again; keeping the old "+
-			"ones",
-			"error", err)
+		c.log.Warn("cannot read the certificates of "+c.server+" again; keeping the old ones", "error", err)
 	}
 	return c.config
 }
 
 // refresh reads files that have changed since they were read. It logs a fault once.
-func (c *certificates) refresh() error {
+func (c *Certificates) refresh() error {
 	stamp, err := c.stampOf()
 	if err != nil {
 		stamp = err.Error()
@@ -112,14 +113,14 @@ func (c *certificates) refresh() error {
 		return err
 	}
 	if c.stamp != "" {
-		c.log.Info("read the certificates of the streaming server again")
+		c.log.Info("read the certificates of " + c.server + " again")
 	}
 	c.stamp, c.config = stamp, fresh
 	return nil
 }
 
 // stampOf changes when a file does.
-func (c *certificates) stampOf() (string, error) {
+func (c *Certificates) stampOf() (string, error) {
 	stamp := "files"
 	for _, file := range []string{c.files.CertFile, c.files.KeyFile, c.files.ClientCAFile} {
 		if file == "" {
@@ -134,7 +135,7 @@ func (c *certificates) stampOf() (string, error) {
 	return stamp, nil
 }
 
-func (c *certificates) read() (*tls.Config, error) {
+func (c *Certificates) read() (*tls.Config, error) {
 	fresh := c.config
 	if c.files.CertFile != "" {
 		pair, err := tls.LoadX509KeyPair(c.files.CertFile, c.files.KeyFile)
@@ -159,7 +160,7 @@ func (c *certificates) read() (*tls.Config, error) {
 }
 
 // base is HTTP/1.1 only: a connection of HTTP/2 cannot be upgraded.
-func (c *certificates) base(pair tls.Certificate) *tls.Config {
+func (c *Certificates) base(pair tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion:   c.files.MinVersion,
 		CipherSuites: c.files.CipherSuites,

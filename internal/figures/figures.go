@@ -1,0 +1,39 @@
+// Package figures has what parts count of their own work, as plain data. The parts know nothing of
+// those who show it.
+package figures
+
+// Pool is what is kept ready for use.
+type Pool struct {
+	// Name says what is in the pool, in lower case: "network_namespaces".
+	Name string
+	// Size is how many objects the pool keeps ready, Ready how many are ready now.
+	Size, Ready int
+	// Hits counts objects that were ready when they were needed, Misses those that had to be made then.
+	Hits, Misses uint64
+}
+
+// Supervisor is what the supervisor counts. What it counts up begins at its start.
+type Supervisor struct {
+	// Pid and KeeperPid are processes; 0 for a keeper that is not there.
+	Pid, KeeperPid int
+	// Descriptors are in use, of DescriptorLimit.
+	Descriptors, DescriptorLimit int
+	// Starts counts the creates of containers by what created them, StartReasons those that
+	// berth's own init could not do, by the reason.
+	Starts, StartReasons map[string]uint64
+	Logs                 Logs
+}
+
+// Logs is what containers write to their logs. What it counts up includes removed containers.
+type Logs struct {
+	// ReadBytes is what containers have written.
+	ReadBytes uint64 `json:"readBytes"`
+	// WrittenBytes is what has reached log files, with the head of each line, in WrittenLines.
+	WrittenBytes uint64 `json:"writtenBytes"`
+	WrittenLines uint64 `json:"writtenLines"`
+	// DiscardedBytes had no file to go to, because it was deleted.
+	DiscardedBytes uint64 `json:"discardedBytes"`
+	// PendingBytes are read and not yet in a file. Faults are logs that cannot be written now.
+	PendingBytes uint64 `json:"pendingBytes"`
+	Faults       uint64 `json:"faults"`
+}

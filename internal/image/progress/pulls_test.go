@@ -1,0 +1,69 @@
+package progress
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distribution/reference"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+)
+
+// counted is an observer of pulls.
+type counted struct {
+	began, ended int
+	bytes        int64
+	took         time.Duration
+	err          error
+}
+
+func (c *counted) PullBegan() { c.began++ }
+
+func (c *counted) PullEnded(bytes int64, took time.Duration, err error) {
+	c.ended, c.bytes, c.took, c.err = c.ended+1, c.bytes+bytes, c.took+took, err
+}
+
+// TestPullsAreCounted: callers that share a pull count once, with the bytes of layers alone.
+func TestPullsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := &counted{}
+		pulls := Pulls{Observer: seen}
+		named, err := reference.ParseNormalizedNamed("example.org/app:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pull := func(_ context.Context, m *Meter) (string, error) {
+			m.Stage(Resolving, 0)
+			m.Touch()
+			m.Stage(Fetching, 100)
+			m.Add(40)
+			time.Sleep(time.Second)
+			m.Add(60)
+			m.Unpack(500)
+			m.Stage(Unpacking, 500)
+			return "id", nil
+		}
+		results := make(chan error)
+		for range 2 {
+			go func() {
+				_, err := pulls.Do(t.Context(), named, image.Auth{}, nil, pull)
+				results <- err
+			}()
+		}
+		for range 2 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		if *seen != (counted{1, 1, 100, time.Second, nil}) {
+			t.Errorf("%+v, want one pull of 100 bytes in a second", *seen)
+		}
+		_, err = pulls.Do(t.Context(), named, image.Auth{}, nil, func(context.Context, *Meter) (string, error) { return "", errs.Unavailable })
+		if err == nil || seen.began != 2 || seen.ended != 2 || seen.err == nil {
+			t.Errorf("%v; %+v, want a failure that counts", err, *seen)
+		}
+	})
+}
