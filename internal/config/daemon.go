@@ -60,7 +60,7 @@ type Network struct {
 	IPPreference string   `toml:"ip_pref" help:"Which address of a pod is the first, and so its own; the others are additional (mode cni). ipv4 or ipv6: those of that family; cni: the order in which the plugins return them. Another value is a warning, and means ipv4."`
 	StatusGrace  Duration `toml:"status_grace_period" help:"How long the node stays ready when the CNI plugins, which could serve before, report in STATUS that they cannot, or are not installed any more (mode cni). 0: it is not ready at once."`
 	HostPorts    string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
-	InProcess    bool     `toml:"inprocess" help:"Experimental. berth runs its own CNI plugins (see running.md) in its process (mode cni). It does so for a plugin whose program is missing in bin_dirs, and for one whose program is a release of the reference plugins that berth's were compared with. false: all plugins are programs."`
+	InProcess    bool     `toml:"inprocess" help:"berth runs its own CNI plugins (see running.md) in its process (mode cni). It does so for a plugin whose program is missing in bin_dirs, and for one whose program is a release of the reference plugins that berth's were compared with. false: all plugins are programs."`
 	MaxProcesses int      `toml:"max_plugin_processes" help:"How many processes of one CNI plugin program may run for pods at once (mode cni). A call beyond them waits, until its deadline. So a program that hangs holds up neither other programs nor the host. 0: any number."`
 	Bridge       string   `toml:"bridge" help:"Name of the bridge (modes builtin and kubenet). Empty: from the instance, or cbr0 (kubenet)."`
 	Hairpin      string   `toml:"hairpin" help:"How a pod reaches itself through a service or a host port where the host filters bridged traffic (modes builtin and kubenet). auto is hairpin-veth: the ports of the bridge are in hairpin mode. promiscuous-bridge: the bridge is promiscuous as well, and the host drops the copies that it would send to pods. none: a pod does not reach itself. It applies to running pods, too. In mode cni the plugins decide; promiscuous-bridge is a warning there." oneof:"auto none hairpin-veth promiscuous-bridge"`
@@ -240,6 +240,7 @@ func DefaultDaemon() *Daemon {
 			Mode:         "cni",
 			HostPorts:    "refuse",
 			MaxConfNum:   1,
+			InProcess:    true,
 			MaxProcesses: 32,
 			IPPreference: "ipv4",
 			StatusGrace:  Duration(10 * time.Second),

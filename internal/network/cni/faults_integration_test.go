@@ -216,6 +216,7 @@ func (l *lab) repeat(what string, try func(context.Context) error) {
 		if err == nil {
 			return
 		}
+		l.t.Logf("%s, once more after: %v", what, err)
 	}
 	l.t.Errorf("cannot %s: %v", what, err)
 }
