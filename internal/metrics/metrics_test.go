@@ -218,10 +218,15 @@ func TestSourceThatHangs(t *testing.T) {
 			set(Pods, 2, "ready")
 			return nil
 		}})
+		var scrapes []bool
 		for range 2 {
 			text := textOf(t, m)
 			has(t, text, `berth_metrics_source_up{source="hung"} 0`)
 			has(t, text, `berth_pods{state="ready"} 2`)
+			scrapes = append(scrapes, strings.Contains(text, "\nberth_images 3\n"))
+		}
+		if !slices.Equal(scrapes, []bool{true, false}) {
+			t.Errorf("%v: want what was set before the source hung in the first scrape alone", scrapes)
 		}
 		if reads != 1 {
 			t.Errorf("the source is read %d times at once", reads)
@@ -231,6 +236,39 @@ func TestSourceThatHangs(t *testing.T) {
 		text := textOf(t, m)
 		has(t, text, `berth_metrics_source_up{source="hung"} 1`)
 		has(t, text, `berth_images 3`)
+	})
+}
+
+// TestScrapesAtTheSameTime: each has the figures of every source, which is read once for all of them.
+func TestScrapesAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, release, reads := New("1", "2"), make(chan struct{}), 0
+		m.AddSource(Source{Name: "slow", Read: func(_ context.Context, set Set) error {
+			reads++
+			<-release
+			set(Images, 3)
+			return nil
+		}})
+		texts := make(chan []byte)
+		for range 3 {
+			go func() {
+				text, err := m.Text(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				texts <- text
+			}()
+		}
+		synctest.Wait()
+		close(release)
+		for range 3 {
+			text := string(<-texts)
+			has(t, text, `berth_metrics_source_up{source="slow"} 1`)
+			has(t, text, `berth_images 3`)
+		}
+		if reads != 1 {
+			t.Errorf("the source is read %d times", reads)
+		}
 	})
 }
 

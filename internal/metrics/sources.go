@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -85,9 +86,16 @@ func (s *sources) Collect(to chan<- prometheus.Metric) {
 // watched is a source.
 type watched struct {
 	Source
-	// busy is true while it is read, failed when the last reading has failed.
-	busy, failed atomic.Bool
+	// failed is true when the last reading has failed.
+	failed atomic.Bool
+
+	mu sync.Mutex
+	// now is the reading under way, nil for none.
+	now *reading
 }
+
+// errLate is the fault of a source that did not return in time, for example because a file system hangs.
+var errLate = fmt.Errorf("no answer within %d seconds", secondsOfOneSource)
 
 // report logs a failure of a source once.
 func (w *watched) report(err error) {
@@ -98,6 +106,9 @@ func (w *watched) report(err error) {
 
 // reading is what one reading of a source has set so far.
 type reading struct {
+	// done is closed when the source has returned, late at the latest when it has not returned in time.
+	done, late <-chan struct{}
+
 	mu      sync.Mutex
 	metrics []prometheus.Metric
 	err     error
@@ -105,9 +116,10 @@ type reading struct {
 
 func (s *sources) collect(source *watched, to chan<- prometheus.Metric) {
 	began := time.Now()
-	r := &reading{err: context.DeadlineExceeded}
-	if source.busy.CompareAndSwap(false, true) {
-		s.read(source, r)
+	r := s.join(source)
+	select {
+	case <-r.done:
+	case <-r.late:
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,26 +135,45 @@ func (s *sources) collect(source *watched, to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(s.seconds, prometheus.GaugeValue, time.Since(began).Seconds(), source.Name)
 }
 
-// read reads a source. One that does not return in time, for example because a file system hangs, is left alone,
-// and not read again before it has returned.
-func (s *sources) read(source *watched, r *reading) {
+// join returns the reading of a source that is under way, or begins one: scrapes at the same time share it. A
+// source that did not return in time is left alone, and not read again before it has returned.
+func (s *sources) join(source *watched) *reading {
+	source.mu.Lock()
+	defer source.mu.Unlock()
+	if source.now == nil {
+		source.now = s.begin(source)
+		return source.now
+	}
+	select {
+	case <-source.now.late:
+		return &reading{late: source.now.late, err: errLate} // what it had set is old
+	default:
+		return source.now
+	}
+}
+
+// begin reads a source. source.mu is held.
+func (s *sources) begin(source *watched) *reading {
 	ctx, cancel := context.WithTimeout(context.Background(), secondsOfOneSource*time.Second)
 	done := make(chan struct{})
+	r := &reading{done: done, late: ctx.Done(), err: errLate}
 	go func() {
 		defer cancel()
 		defer close(done)
-		defer source.busy.Store(false)
-		err := errs.Guard("reading of metrics of "+source.Name, func() error {
+		r.end(errs.Guard("reading of metrics of "+source.Name, func() error {
 			return source.Read(ctx, func(name string, value float64, labels ...string) { r.add(s.metric(name, value, labels)) })
-		})
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.err = err
+		}))
+		source.mu.Lock()
+		defer source.mu.Unlock()
+		source.now = nil
 	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	return r
+}
+
+func (r *reading) end(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
 }
 
 func (r *reading) add(metric prometheus.Metric) {
