@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"runtime"
 
@@ -38,7 +37,7 @@ func New(version, commit string) *Metrics {
 		m.sources, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	m.peers = &peers{own: m.registry}
-	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelError)}
+	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError} // it would log clients that leave; peers logs faults of berth
 	m.text = promhttp.HandlerFor(m.peers, opts)
 	opts.MaxRequestsInFlight = scrapesAtOnce
 	m.handler = promhttp.HandlerFor(m.peers, opts)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"regexp"
@@ -277,6 +278,26 @@ func TestScrapesAtTheSameTime(t *testing.T) {
 			t.Errorf("the source is read %d times", reads)
 		}
 	})
+}
+
+// TestValuesThatAreLeftOut: a value with too few labels is logged, once, and the others are served.
+func TestValuesThatAreLeftOut(t *testing.T) {
+	var log strings.Builder
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	m := New("1", "2")
+	m.AddSource(Source{Name: "bad", Read: func(_ context.Context, set Set) error {
+		set(Pods, 2)
+		set(Images, 3)
+		return nil
+	}})
+	for range 2 {
+		has(t, textOf(t, m), `berth_images 3`)
+	}
+	if n := strings.Count(log.String(), "berth_pods"); n != 1 {
+		t.Errorf("berth_pods is logged %d times:\n%s", n, log.String())
+	}
 }
 
 // TestSourceThatPanics: a fault of one source is not one of the daemon.
