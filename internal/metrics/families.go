@@ -100,7 +100,7 @@ func eventFamilies() []Family {
 		{cniTotal, Counter, []string{"plugin", "operation"}, "Calls of CNI plugins (ADD, DEL, CHECK, GC, STATUS, VERSION), those of IPAM plugins in berth's process included."},
 		{cniErrorsTotal, Counter, []string{"plugin", "operation"}, "Calls of CNI plugins that failed."},
 		{cniSeconds, Histogram, []string{"plugin", "operation"}, "Duration of calls of CNI plugins."},
-		{pullsTotal, Counter, []string{"result"}, "Pulls of images that have ended: ok, or the kind of the error. Callers that share a pull count once."},
+		{pullsTotal, Counter, []string{"result"}, "Pulls of images that have ended: ok, cancelled (all clients have left), or the kind of the error. Callers that share a pull count once."},
 		{pullSeconds, Histogram, nil, "Duration of pulls, unpacking included."},
 		{pullBytesTotal, Counter, nil, "Bytes of layers that pulls have fetched, compressed. Layers that were there are not in it."},
 		{pullsInFlight, Gauge, nil, "Pulls under way."},

@@ -23,16 +23,18 @@ func (g *grown[V]) get(key string, create func(key string) V) V {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := map[string]V{}
+	var have map[string]V
 	if now := g.now.Load(); now != nil {
-		next = maps.Clone(*now)
+		have = *now
 	}
-	if _, ok := next[key]; !ok && len(next) >= maxValuesOfOneLabel {
+	if _, ok := have[key]; !ok && len(have) >= maxValuesOfOneLabel {
 		key = otherValue
 	}
-	if value, ok := next[key]; ok {
+	if value, ok := have[key]; ok {
 		return value
 	}
+	next := make(map[string]V, len(have)+1)
+	maps.Copy(next, have)
 	value := create(key)
 	next[key] = value
 	g.now.Store(&next)

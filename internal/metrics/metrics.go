@@ -24,7 +24,8 @@ type Metrics struct {
 	registry *prometheus.Registry
 	sources  *sources
 	peers    *peers
-	handler  http.Handler
+	// handler is for the network, text for berth's own socket.
+	handler, text http.Handler
 }
 
 // New makes the metrics of a daemon of this version.
@@ -36,9 +37,10 @@ func New(version, commit string) *Metrics {
 		m.sources, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	m.peers = &peers{own: m.registry}
-	m.handler = promhttp.HandlerFor(m.peers, promhttp.HandlerOpts{
-		MaxRequestsInFlight: scrapesAtOnce, ErrorHandling: promhttp.ContinueOnError,
-	})
+	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError} // it would log clients that leave; peers logs faults of berth
+	m.text = promhttp.HandlerFor(m.peers, opts)
+	opts.MaxRequestsInFlight = scrapesAtOnce
+	m.handler = promhttp.HandlerFor(m.peers, opts)
 	return m
 }
 
@@ -51,17 +53,17 @@ func (m *Metrics) SetPeers(names []string) { m.peers.set(names) }
 // AddSource has a scrape call a source. It may be called at any time.
 func (m *Metrics) AddSource(source Source) { m.sources.add(source) }
 
-// Handler serves the metrics in the formats of Prometheus.
+// Handler serves the metrics in the formats of Prometheus, to a few clients at a time.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
-// Text returns the metrics in Prometheus' text format.
+// Text returns the metrics in Prometheus' text format. It does not wait for the clients of Handler.
 func (m *Metrics) Text(ctx context.Context) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody)
 	if err != nil {
 		return nil, err
 	}
 	var answer answer
-	m.handler.ServeHTTP(&answer, req)
+	m.text.ServeHTTP(&answer, req)
 	if answer.status >= http.StatusBadRequest {
 		return nil, fmt.Errorf("cannot collect metrics: %s", bytes.TrimSpace(answer.body.Bytes()))
 	}

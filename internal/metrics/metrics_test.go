@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"regexp"
@@ -75,6 +76,8 @@ func whole() *Metrics {
 	m.PullEnded(1000, time.Second, nil)
 	m.PullBegan()
 	m.PullEnded(10, time.Second, fmt.Errorf("registry: %w", errs.Unavailable))
+	m.PullBegan()
+	m.PullEnded(0, time.Second, fmt.Errorf("the client has left: %w", context.Canceled))
 	m.AddSource(Source{Name: "all", Read: func(_ context.Context, set Set) error {
 		for i, f := range scrapedFamilies() {
 			set(f.Name, float64(i+1), slices.Repeat([]string{"x"}, len(f.Labels))...)
@@ -107,6 +110,7 @@ func TestEveryMetricIsServed(t *testing.T) {
 		`berth_cni_operation_errors_total{operation="DEL",plugin="bridge"} 1`,
 		`berth_image_pulls_total{result="ok"} 1`,
 		`berth_image_pulls_total{result="unavailable"} 1`,
+		`berth_image_pulls_total{result="cancelled"} 1`,
 		`berth_image_pull_bytes_total 1010`,
 		`berth_image_pulls_in_flight 1`,
 		`berth_leaks_found_total{kind="address"} 0`,
@@ -170,15 +174,19 @@ func TestLabelsAreBounded(t *testing.T) {
 
 // TestCountingAllocatesNothing: what a start reports costs it no memory.
 func TestCountingAllocatesNothing(t *testing.T) {
-	m := New("1", "2")
+	m, many := New("1", "2"), New("1", "2")
+	for i := range maxValuesOfOneLabel {
+		many.PluginCalled("plugin"+strconv.Itoa(i), "ADD", time.Millisecond, nil)
+	}
 	for name, count := range map[string]func(){
 		"request": func() {
 			m.RequestBegan("/runtime.v1.RuntimeService/RunPodSandbox")
 			m.RequestEnded("/runtime.v1.RuntimeService/RunPodSandbox", "OK", time.Millisecond)
 		},
-		"stage":  func() { m.StageEnded("run sandbox", "attach network", time.Millisecond) },
-		"job":    func() { m.JobEnded("run sandbox", "ok", time.Millisecond) },
-		"plugin": func() { m.PluginCalled("bridge", "ADD", time.Millisecond, nil) },
+		"stage":                   func() { m.StageEnded("run sandbox", "attach network", time.Millisecond) },
+		"job":                     func() { m.JobEnded("run sandbox", "ok", time.Millisecond) },
+		"plugin":                  func() { m.PluginCalled("bridge", "ADD", time.Millisecond, nil) },
+		"plugin, one of too many": func() { many.PluginCalled("bridge", "ADD", time.Millisecond, nil) },
 	} {
 		if n := testing.AllocsPerRun(100, count); n > 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -272,6 +280,26 @@ func TestScrapesAtTheSameTime(t *testing.T) {
 	})
 }
 
+// TestValuesThatAreLeftOut: a value with too few labels is logged, once, and the others are served.
+func TestValuesThatAreLeftOut(t *testing.T) {
+	var log strings.Builder
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	m := New("1", "2")
+	m.AddSource(Source{Name: "bad", Read: func(_ context.Context, set Set) error {
+		set(Pods, 2)
+		set(Images, 3)
+		return nil
+	}})
+	for range 2 {
+		has(t, textOf(t, m), `berth_images 3`)
+	}
+	if n := strings.Count(log.String(), "berth_pods"); n != 1 {
+		t.Errorf("berth_pods is logged %d times:\n%s", n, log.String())
+	}
+}
+
 // TestSourceThatPanics: a fault of one source is not one of the daemon.
 func TestSourceThatPanics(t *testing.T) {
 	m := New("1", "2")
@@ -319,7 +347,7 @@ func TestPeers(t *testing.T) {
 		`containerd_cri_container_start_seconds_count{runtime="berth"} 1`,
 		`containerd_cri_network_plugin_operations_total_total{operation_type="set_up_pod"} 1`,
 		`containerd_cri_network_plugin_operations_errors_total_total{operation_type="tear_down_pod"} 1`,
-		`containerd_cri_sandboxed_image_pulls_total{status="failure"} 1`,
+		`containerd_cri_sandboxed_image_pulls_total{status="failure"} 2`,
 		`grpc_server_handled_total{grpc_code="Unavailable",grpc_method="RunPodSandbox",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 1`,
 		`container_runtime_crio_operations_total{operation="RunPodSandbox"} 2`,
 		`container_runtime_crio_operations_errors_total{operation="RunPodSandbox"} 1`,

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -166,6 +167,8 @@ func grpcLabels(label, value string) string {
 type peers struct {
 	own   prometheus.Gatherer
 	names atomic.Pointer[[]string]
+	// failed is true when the last scrape has left out values.
+	failed atomic.Bool
 }
 
 func (p *peers) set(names []string) { p.names.Store(&names) }
@@ -173,6 +176,9 @@ func (p *peers) set(names []string) { p.names.Store(&names) }
 // Gather implements prometheus.Gatherer.
 func (p *peers) Gather() ([]*dto.MetricFamily, error) {
 	all, err := p.own.Gather()
+	if failed := err != nil; p.failed.Swap(failed) != failed && failed {
+		slog.Error("metrics: a fault in berth leaves values out", "error", err)
+	}
 	wanted := p.names.Load()
 	if wanted == nil || len(*wanted) == 0 {
 		return all, err

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"context"
+	"errors"
 	"path"
 	"strings"
 	"time"
@@ -206,13 +208,16 @@ func (r *Recorder) PullEnded(bytes int64, took time.Duration, err error) {
 	r.pullBytes.Add(float64(max(bytes, 0)))
 }
 
-// pullResult is the kind of an error, in the form of a label.
+// pullResult is the kind of an error, in the form of a label. The clients of a pull that is cancelled have left it.
 func pullResult(err error) string {
 	if err == nil {
 		return "ok"
 	}
 	kind := errs.Kind(err)
-	if kind == nil {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return "cancelled"
+	case kind == nil:
 		return "internal"
 	}
 	return strings.ReplaceAll(kind.Error(), " ", "_")

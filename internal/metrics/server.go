@@ -27,8 +27,12 @@ type Settings struct {
 // socketScheme begins the address of a unix socket.
 const socketScheme = "unix://"
 
-// headerTimeout bounds the wait for a request, and for the next one of a connection.
-const headerTimeout = 30 * time.Second
+// headerTimeout bounds the wait for a request, and for the next one of a connection. answerTimeout bounds an
+// answer: the sources have secondsOfOneSource of it, the client the rest to read it.
+const (
+	headerTimeout = 30 * time.Second
+	answerTimeout = 15 * time.Second
+)
 
 // Server serves metrics over HTTP at the path /metrics.
 type Server struct {
@@ -36,10 +40,14 @@ type Server struct {
 	log     *slog.Logger
 
 	mu       sync.Mutex
+	closed   bool
 	settings Settings
 	address  string
-	http     *http.Server
-	served   chan struct{}
+	// certificates are nil without TLS.
+	certificates *tlsfiles.Certificates
+	// http is nil while nothing is served. served is closed when it has ended.
+	http   *http.Server
+	served chan struct{}
 }
 
 // NewServer makes a server that does not listen yet.
@@ -49,38 +57,76 @@ func NewServer(handler http.Handler, log *slog.Logger) *Server {
 	return &Server{handler: mux, log: log}
 }
 
-// Apply serves with other settings from now on. When the error is not nil, the server continues with the
-// former ones if they have another address, and serves nothing otherwise.
+// Apply serves with other settings from now on. When it returns an error, the server continues with the former ones.
 func (s *Server) Apply(ctx context.Context, settings Settings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if reflect.DeepEqual(settings, s.settings) && (s.http != nil || settings.Listen == "") {
+	if s.closed || reflect.DeepEqual(settings, s.settings) && s.serves() {
 		return nil
-	}
-	if settings.Listen == "" || settings.Listen == s.settings.Listen {
-		s.stop()
 	}
 	if settings.Listen == "" {
+		s.stop()
 		return nil
 	}
-	listener, err := listen(ctx, settings, s.log)
+	certificates, err := certificatesOf(settings, s.log)
+	if err == nil {
+		err = s.move(ctx, settings, certificates)
+	}
 	if err != nil {
 		return fmt.Errorf("cannot serve metrics on %s (metrics.listen): %w", settings.Listen, err)
 	}
-	s.stop()
-	s.start(listener, settings)
 	return nil
 }
 
+// serves reports whether the server listens and has not ended by itself. s.mu is held.
+func (s *Server) serves() bool {
+	if s.http == nil {
+		return false
+	}
+	select {
+	case <-s.served:
+		return false
+	default:
+		return true
+	}
+}
+
+// move listens at another address, or with other certificates. The former server ends first if it has the same port,
+// which both cannot have, and serves again if the new one cannot. s.mu is held.
+func (s *Server) move(ctx context.Context, settings Settings, certificates *tlsfiles.Certificates) error {
+	former, formerCertificates := s.settings, s.certificates
+	if !s.serves() || port(settings.Listen) == port(former.Listen) {
+		s.stop()
+	}
+	listener, err := listen(ctx, settings.Listen)
+	if err == nil {
+		s.stop()
+		s.start(listener, settings, certificates)
+		return nil
+	}
+	if s.http == nil && former.Listen != "" {
+		if listener, again := listen(ctx, former.Listen); again == nil {
+			s.start(listener, former, formerCertificates)
+		}
+	}
+	return err
+}
+
+// port is the part of an address that two servers cannot share, whatever their hosts: the port, or the path.
+func port(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
+
 // start serves on a listener. s.mu is held.
-func (s *Server) start(listener net.Listener, settings Settings) {
+func (s *Server) start(listener net.Listener, settings Settings, certificates *tlsfiles.Certificates) {
 	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * headerTimeout,
+		Handler: s.handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: 2 * headerTimeout,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan struct{})
-	s.http, s.served, s.settings, s.address = server, served, settings, listener.Addr().String()
-	s.log.Info("serving metrics", "address", s.address, "tls", settings.TLS.CertFile != "")
+	s.http, s.served, s.settings, s.certificates, s.address = server, served, settings, certificates, listener.Addr().String()
+	s.log.Info("serving metrics", "address", s.address, "tls", certificates != nil)
+	if certificates != nil {
+		listener = certificates.Listen(listener)
+	}
 	go func() {
 		defer close(served)
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -98,7 +144,7 @@ func (s *Server) stop() {
 		s.log.Debug("cannot close the server of metrics", "error", err)
 	}
 	<-s.served
-	s.http, s.served, s.settings, s.address = nil, nil, Settings{}, ""
+	s.http, s.served, s.settings, s.certificates, s.address = nil, nil, Settings{}, nil, ""
 }
 
 // Address is where the server listens, "" for nowhere: with the port where the settings have port 0.
@@ -108,31 +154,29 @@ func (s *Server) Address() string {
 	return s.address
 }
 
-// Close ends the server.
+// Close ends the server. Apply does nothing afterwards.
 func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closed = true
 	s.stop()
 }
 
-func listen(ctx context.Context, settings Settings, log *slog.Logger) (net.Listener, error) {
-	if path, ok := strings.CutPrefix(settings.Listen, socketScheme); ok {
+// certificatesOf reads the certificates of a server, nil without TLS.
+func certificatesOf(settings Settings, log *slog.Logger) (*tlsfiles.Certificates, error) {
+	if settings.TLS.CertFile == "" {
+		return nil, nil
+	}
+	host, _, err := net.SplitHostPort(settings.Listen)
+	if err != nil {
+		return nil, err
+	}
+	return tlsfiles.New(settings.TLS, "the server of metrics", host, log)
+}
+
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, socketScheme); ok {
 		return apisocket.Listen(ctx, apisocket.Options{Path: path, Mode: 0o600})
 	}
-	var certificates *tlsfiles.Certificates
-	if settings.TLS.CertFile != "" {
-		host, _, err := net.SplitHostPort(settings.Listen)
-		if err != nil {
-			return nil, err
-		}
-		if certificates, err = tlsfiles.New(settings.TLS, "the server of metrics", host, log); err != nil {
-			return nil, err
-		}
-	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", settings.Listen)
-	if err != nil || certificates == nil {
-		return listener, err
-	}
-	return certificates.Listen(listener), nil
+	return new(net.ListenConfig).Listen(ctx, "tcp", address)
 }

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -91,17 +92,21 @@ func TestServerOnSocket(t *testing.T) {
 	}
 }
 
-// TestServerAfterFaults: a fault names the key and the cause. An address that is taken leaves the server where it is.
+// TestServerAfterFaults: a fault names the key and the cause, and leaves the server as it is, also when the new settings have
+// its address or its port.
 func TestServerAfterFaults(t *testing.T) {
-	s := serving(t, Settings{Listen: "127.0.0.1:0"})
+	s := serving(t, Settings{Listen: freeAddress(t)})
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
+	absent := tlsfiles.Files{CertFile: "/nonesuch.pem", KeyFile: "/nonesuch.key"}
 	for name, settings := range map[string]Settings{
-		"taken":          {Listen: other.Addr().String()},
-		"no certificate": {Listen: "127.0.0.2:0", TLS: tlsfiles.Files{CertFile: "/nonesuch.pem", KeyFile: "/nonesuch.key"}},
+		"taken":                               {Listen: other.Addr().String()},
+		"no certificate":                      {Listen: "127.0.0.2:0", TLS: absent},
+		"no certificate for the same address": {Listen: s.Address(), TLS: absent},
+		"another host's address":              {Listen: "203.0.113.1:" + port(s.Address())},
 	} {
 		err := s.Apply(t.Context(), settings)
 		if err == nil || !strings.Contains(err.Error(), "metrics.listen") || !strings.Contains(err.Error(), settings.Listen) {
@@ -111,6 +116,81 @@ func TestServerAfterFaults(t *testing.T) {
 			t.Errorf("%s: %d, %v: the former address is not served", name, status, err)
 		}
 	}
+}
+
+// freeAddress is a loopback address whose port nobody has.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestServerWithTheSamePort: a server of one address begins to serve all addresses, and goes back.
+func TestServerWithTheSamePort(t *testing.T) {
+	one := freeAddress(t)
+	all := "0.0.0.0:" + port(one)
+	s := serving(t, Settings{Listen: one})
+	for _, listen := range []string{all, one} {
+		if err := s.Apply(t.Context(), Settings{Listen: listen}); err != nil {
+			t.Fatal(err)
+		}
+		if loopback := strings.HasPrefix(s.Address(), "127.0.0.1:"); loopback != (listen == one) {
+			t.Errorf("it listens on %s, want %s", s.Address(), listen)
+		}
+		if status, _, err := get(t, &http.Transport{}, "http://"+one+"/metrics"); err != nil || status != http.StatusOK {
+			t.Errorf("%s: %d, %v", listen, status, err)
+		}
+	}
+}
+
+// TestServerAfterClose: a reload that comes late opens nothing.
+func TestServerAfterClose(t *testing.T) {
+	s := serving(t, Settings{Listen: "127.0.0.1:0"})
+	s.Close()
+	if err := s.Apply(t.Context(), Settings{Listen: "127.0.0.1:0"}); err != nil || s.Address() != "" {
+		t.Errorf("%v; it listens on %q", err, s.Address())
+	}
+}
+
+// TestTextBesideSlowClients: clients that do not read their answers do not keep the metrics from berth's own socket.
+func TestTextBesideSlowClients(t *testing.T) {
+	m := New("1", "2")
+	busy, release := make(chan struct{}), make(chan struct{})
+	var answers sync.WaitGroup
+	for range scrapesAtOnce {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers.Go(func() { m.Handler().ServeHTTP(&unread{busy: busy, release: release}, req) })
+	}
+	for range scrapesAtOnce {
+		<-busy
+	}
+	if _, err := m.Text(t.Context()); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	answers.Wait()
+}
+
+// unread is an answer that its client does not read before it is released.
+type unread struct {
+	answer
+	busy, release chan struct{}
+	once          sync.Once
+}
+
+func (u *unread) Write(p []byte) (int, error) {
+	u.once.Do(func() {
+		u.busy <- struct{}{}
+		<-u.release
+	})
+	return len(p), nil
 }
 
 // TestServerAsksForCertificates: with a client CA, clients without a certificate of it get nothing.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -193,14 +192,8 @@ func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string
 	if err == nil {
 		return cause
 	}
-	rec, updateErr := c.records.Containers.Update(id, func(r *record.Container) error {
-		r.Removing = true
-		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be created (%v) and is being removed (%v)", cause, err))
-		return nil
-	})
-	if updateErr == nil {
-		c.plugins.ContainerEnded(rec)
-	}
+	why := fmt.Sprintf("it could not be created (%v) and is being removed (%v)", cause, err)
+	updateErr := c.recordStartError(id, why, func(r *record.Container) { r.Removing = true })
 	c.retryContainer(ctx, id)
 	return errors.Join(cause, err, errs.IgnoreNotFound(updateErr))
 }

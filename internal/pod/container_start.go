@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"time"
 
-	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/pod/call"
 	"github.com/berthrun/berth/internal/pod/job"
@@ -89,13 +87,7 @@ func (c *Containers) failStart(ctx context.Context, j *job.Job, id string, cause
 	ctx = context.WithoutCancel(ctx)
 	j.Stage("kill what was started", "the engine")
 	killErr := c.signal(ctx, id, syscall.SIGKILL, true)
-	rec, err := c.records.Containers.Update(id, func(r *record.Container) error {
-		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, cause.Error())
-		return nil
-	})
-	if err == nil {
-		c.plugins.ContainerEnded(rec)
-	}
+	err := c.recordStartError(id, cause.Error(), nil)
 	c.exits.Notify(id)
 	c.tombstones.Touch(id)
 	return errors.Join(cause, killErr, err)

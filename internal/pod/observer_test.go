@@ -3,6 +3,7 @@ package pod_test
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,6 +77,45 @@ func TestJobsAreCounted(t *testing.T) {
 		"job: create container: ok": 1, "job: create container: failed": 1, "stage: create container: create container": 1,
 		"job: start container: ok": 1, "stage: start container: start container": 1, "exit: Error": 1, "slow: run sandbox: attach network": 0,
 	})
+	b.clear()
+}
+
+// TestFailedStartsAreCounted: a container that cannot be started counts as an exit, once.
+func TestFailedStartsAreCounted(t *testing.T) {
+	b := newBed(t, nil)
+	seen := observe(b)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	for _, program := range [][]string{b.Programs.Missing, {"absent"}} { // known at the start, and at the create
+		id := b.mustCreate(sandbox, program[0], program)
+		if err := b.s.StartContainer(t.Context(), id); err == nil {
+			t.Fatalf("%q has started", program)
+		}
+		b.assertExit(id, 128, "StartError")
+	}
+	seen.wantCounts(t, map[string]int{"exit: StartError": 2, "exit: Error": 0, "job: start container: failed": 2})
+	b.clear()
+}
+
+// TestAFailedStartWithoutAnExitIsCounted: the engine reports no exit of a container that it has neither started nor killed.
+func TestAFailedStartWithoutAnExitIsCounted(t *testing.T) {
+	b := newBed(t, nil)
+	seen := observe(b)
+	b.script.Kill()
+	b.CloseDaemon(b.s)
+	var failed, kept atomic.Bool
+	b.script = podtest.NewScript(func(_ int, name string) error {
+		if name == "before engine.Start" && !failed.Swap(true) || name == "before engine.Signal" && !kept.Swap(true) {
+			return podtest.ErrInjected
+		}
+		return nil
+	})
+	b.s = b.Daemon(b.script)
+	id := b.mustCreate(b.mustRun(b.SandboxConfig("web")), "main", b.Programs.Sleep)
+	if err := b.s.StartContainer(t.Context(), id); err == nil {
+		t.Fatal("it has started")
+	}
+	b.assertExit(id, 128, "StartError")
+	seen.wantCounts(t, map[string]int{"exit: StartError": 1, "exit: Error": 0})
 	b.clear()
 }
 

@@ -220,8 +220,8 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	})
 	s.plugins = plugins.New(plugins.Options{Host: opts.NRI, Engine: opts.Engine, Records: records, Log: opts.Log})
 	w := &worker{
-		plugins: s.plugins,
-		engine:  opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
+		plugins: s.plugins, ended: s.containerEnded,
+		engine: opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
 		limits: opts.Limits, bootID: opts.BootID, log: opts.Log,
 	}
 	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded, ContainerEnded: s.containerEnded})
@@ -243,9 +243,14 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 // containerEnded reports an exit that is recorded.
 func (s *Service) containerEnded(rec *record.Container) {
 	s.plugins.ContainerEnded(rec)
-	if s.observer != nil {
-		s.observer.ContainerExited(rec.Reason)
+	if s.observer == nil {
+		return
 	}
+	reason := rec.Reason
+	if rec.StartError() != "" { // it never ran: a failed start has killed it
+		reason = engine.ReasonStartError
+	}
+	s.observer.ContainerExited(reason)
 }
 
 // sandboxEnded stops a sandbox whose own process has ended.

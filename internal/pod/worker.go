@@ -26,14 +26,33 @@ type worker struct {
 	calls   *keyed.Calls
 	retries *retry.Timers
 	plugins *plugins.Plugins
-	limits  Limits
-	bootID  string
-	log     *slog.Logger
+	// ended reports a container whose exit this process has recorded.
+	ended  func(*record.Container)
+	limits Limits
+	bootID string
+	log    *slog.Logger
 }
 
 // call is call.Run for methods of the engine that take an id.
 func (w *worker) call(ctx context.Context, id, what string, fn func(context.Context, string) error) error {
 	return call.Run(ctx, w.calls, id, what, func(ctx context.Context) error { return fn(ctx, id) })
+}
+
+// recordStartError records that a container cannot be started. change, which may be nil, changes its record as well.
+func (w *worker) recordStartError(id, message string, change func(*record.Container)) error {
+	first := false
+	rec, err := w.records.Containers.Update(id, func(r *record.Container) error {
+		first = r.State != record.ContainerExited
+		if change != nil {
+			change(r)
+		}
+		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, message)
+		return nil
+	})
+	if err == nil && first { // otherwise the engine has reported the exit of what was started
+		w.ended(rec)
+	}
+	return err
 }
 
 // startDetached starts a job without waiters.

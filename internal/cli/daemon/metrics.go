@@ -6,6 +6,7 @@ import (
 
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/metrics"
@@ -21,9 +22,14 @@ func (p *parts) serveMetrics(ctx context.Context, cfg *config.Daemon, log *slog.
 		Listen: cfg.Metrics.Listen,
 		TLS:    tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA},
 	})
-	if err != nil {
-		log.Error("the metrics are not served; mend the cause and reload the configuration", "error", err)
+	if err == nil {
+		return
 	}
+	if address := p.metricsServer.Address(); address != "" {
+		log.Error("the metrics are served as before; mend the cause and reload the configuration", "address", address, "error", errs.Message(err))
+		return
+	}
+	log.Error("the metrics are not served; mend the cause and reload the configuration", "error", errs.Message(err))
 }
 
 // addSources has the metrics read the figures of the parts.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/distribution/reference"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/keyed"
 )
@@ -26,13 +27,16 @@ type Pulls struct {
 // pull returns. report, which may be nil, gets the progress. A caller leaves when its ctx ends.
 // The context of pull ends when the last caller has left, which waits until pull has returned.
 func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
-	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (string, error) {
+	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (id string, err error) {
 		meter, began := NewMeter(feed.Report), time.Now()
 		if p.Observer == nil {
 			return pull(ctx, meter)
 		}
 		p.Observer.PullBegan()
-		id, err := pull(ctx, meter)
+		err = errs.Guard("pull of "+named.String(), func() error { // its end counts even if it panics
+			id, err = pull(ctx, meter)
+			return err
+		})
 		p.Observer.PullEnded(meter.Fetched(), time.Since(began), err)
 		return id, err
 	})

@@ -65,5 +65,9 @@ func TestPullsAreCounted(t *testing.T) {
 		if err == nil || seen.began != 2 || seen.ended != 2 || seen.err == nil {
 			t.Errorf("%v; %+v, want a failure that counts", err, *seen)
 		}
+		_, err = pulls.Do(t.Context(), named, image.Auth{}, nil, func(context.Context, *Meter) (string, error) { panic("oh no") })
+		if err == nil || seen.began != 3 || seen.ended != 3 {
+			t.Errorf("%v; %+v, want an end of the pull that panics", err, *seen)
+		}
 	})
 }

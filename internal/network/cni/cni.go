@@ -80,8 +80,8 @@ type Config struct {
 type Observer interface {
 	// PluginCalled is called at the end of each call with the type of the plugin and the verb of CNI.
 	PluginCalled(plugin, verb string, took time.Duration, err error)
-	// LeakFound is called with the kind of something that a plugin holds and no record has, "attachment" or "address",
-	// LeakRepaired when the plugin has released it.
+	// LeakFound is called once with the kind of something that a plugin holds and no record has, "attachment" or
+	// "address", LeakRepaired when the plugin has released it.
 	LeakFound(kind string)
 	LeakRepaired(kind string)
 }

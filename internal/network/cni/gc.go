@@ -43,11 +43,14 @@ type upkeep struct {
 	// unrecorded are the sandboxes that exist and have no record of an attachment: it was damaged, or
 	// they were attached by another runtime. What they hold stays.
 	unrecorded map[string]bool
-	ended      bool
-	end        context.CancelFunc
-	checks     string // faults of CHECK
-	fault      string // of the last collection
-	foreign    string // addresses of others
+	// leaks are the kinds of what plugins hold without a record and a collection could not release, by what
+	// it is; see leak.
+	leaks   map[string]string
+	ended   bool
+	end     context.CancelFunc
+	checks  string // faults of CHECK
+	fault   string // of the last collection
+	foreign string // addresses of others
 }
 
 // keep notes which of the sandboxes that exist have no record.
@@ -153,6 +156,9 @@ func (n *Network) collect(ctx context.Context) (done bool) {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return
 		}
+		if err == nil {
+			n.noLeaks()
+		}
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -178,7 +184,7 @@ func (n *Network) delCached(ctx context.Context) error {
 		if _, err := n.records.Get(a.ContainerID); !errors.Is(err, errs.NotFound) || n.upkeep.keeps(a.ContainerID) {
 			continue
 		}
-		n.cfg.Observer.LeakFound(attachmentLeak)
+		released := n.leak(attachmentLeak, a.ContainerID, a.Network, a.IfName)
 		list, err := libcni.NetworkConfFromBytes(a.Config)
 		if err == nil {
 			n.log.Warn("CNI DEL of an attachment that is in the cache of results and has no record", "sandbox", a.ContainerID, "network", a.Network)
@@ -190,9 +196,42 @@ func (n *Network) delCached(ctx context.Context) error {
 			faults = append(faults, fmt.Errorf("CNI DEL of sandbox %s, which has no record, from network %q: %w", a.ContainerID, a.Network, err))
 			continue
 		}
-		n.cfg.Observer.LeakRepaired(attachmentLeak)
+		released()
 	}
 	return errors.Join(faults...)
+}
+
+// leak reports something that a plugin holds without a record, once, however often a collection fails to release it. of
+// are the names that identify it. The returned function reports its release.
+func (n *Network) leak(kind string, of ...string) (released func()) {
+	key := strings.Join(append(of, kind), "\x00")
+	u := &n.upkeep
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.leaks[key] == "" {
+		n.cfg.Observer.LeakFound(kind)
+	}
+	if u.leaks == nil {
+		u.leaks = map[string]string{}
+	}
+	u.leaks[key] = kind
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.leaks, key)
+		n.cfg.Observer.LeakRepaired(kind)
+	}
+}
+
+// noLeaks reports the release of what a complete collection has not found any more, for example because a plugin's own
+// GC has released it.
+func (n *Network) noLeaks() {
+	n.upkeep.mu.Lock()
+	defer n.upkeep.mu.Unlock()
+	for _, kind := range n.upkeep.leaks {
+		n.cfg.Observer.LeakRepaired(kind)
+	}
+	clear(n.upkeep.leaks)
 }
 
 // gcInUse releases what the plugins of the configurations in use hold for sandboxes of this
@@ -223,13 +262,13 @@ func (n *Network) gcInUse(ctx context.Context) error {
 		}
 		for _, e := range stale {
 			n.log.Warn("releasing an address of a sandbox that has no record", "sandbox", e.ContainerID, "network", c.list.Name, "address", e.Address)
-			n.cfg.Observer.LeakFound(addressLeak)
+			released := n.leak(addressLeak, e.ContainerID, c.list.Name, e.Interface, fmt.Sprint(e.Address))
 			err := n.lib.DelNetworkList(ctx, c.list, &libcni.RuntimeConf{ContainerID: e.ContainerID, IfName: e.Interface, CapabilityArgs: map[string]any{}})
 			if err != nil {
 				faults = append(faults, fmt.Errorf("CNI DEL of sandbox %s, which has no record, from network %q: %w", e.ContainerID, c.list.Name, err))
 				continue
 			}
-			n.cfg.Observer.LeakRepaired(addressLeak)
+			released()
 		}
 		if err := n.lib.GCNetworkList(ctx, c.list, &libcni.GCArgs{ValidAttachments: valid}); err != nil {
 			faults = append(faults, fmt.Errorf("CNI GC of network %q: %w", c.list.Name, withKind(ctx, err)))

@@ -202,6 +202,55 @@ func TestGCDetachesFromTheCache(t *testing.T) {
 	}
 }
 
+// TestALeakIsCountedOnce: however often its release fails, and also when it ends without berth.
+func TestALeakIsCountedOnce(t *testing.T) {
+	for name, end := range map[string]struct {
+		do   func(l *lab) error
+		want string
+	}{
+		"released": {
+			func(l *lab) error { return os.Remove(l.path("stuck")) },
+			"found attachment, fake DEL failed, fake DEL failed, fake DEL ok, repaired attachment",
+		},
+		"gone": {
+			func(l *lab) error { return os.RemoveAll(l.path("root", "cache", "results")) },
+			"found attachment, fake DEL failed, fake DEL failed, repaired attachment",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.plugin("fake", `if [ $CNI_COMMAND = DEL ]; then [ ! -e `+l.path("stuck")+` ]; exit; fi; [ $CNI_COMMAND != ADD ] || `+okResult)
+			l.write("conf/10-fake.conflist", fakeConf, 0o644)
+			n := l.open(l.config())
+			if _, err := n.Attach(t.Context(), l.pod()); err != nil {
+				t.Fatal(err)
+			}
+			n.Close()
+			if err := errors.Join(os.RemoveAll(l.path("root", "attachments")), os.Remove(l.path("conf", "10-fake.conflist"))); err != nil {
+				t.Fatal(err)
+			}
+			l.write("stuck", "", 0o644)
+			config, seen := l.config(), &tally{}
+			config.Observer = seen
+			n = l.open(config)
+			defer n.Close()
+			for i := range 4 {
+				if i == 2 {
+					if err := end.do(l); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := n.GC(t.Context(), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := seen.text(); got != end.want {
+				t.Errorf("the observer saw %q, want %q", got, end.want)
+			}
+		})
+	}
+}
+
 // TestGCKeepsAPodWithoutARecord: the record of an attachment is damaged or gone, and the pod runs. What it
 // holds stays until it is detached.
 func TestGCKeepsAPodWithoutARecord(t *testing.T) {

@@ -3,6 +3,7 @@ package logpump
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/berthrun/berth/internal/crilog"
@@ -27,7 +28,8 @@ type Loop struct {
 	mu      sync.Mutex
 	last    uint64
 	watched map[uint64]watch
-	// retired is what pumps that are closed have done.
+	// open are the pumps that are registered, retired is what those have done that no longer are.
+	open    map[*Pump]struct{}
 	retired figures.Logs
 }
 
@@ -50,6 +52,7 @@ func NewLoop() (*Loop, error) {
 		largeSlots: make(slots, largeSlots),
 		ringSlots:  make(slots, ringSlots),
 		watched:    map[uint64]watch{},
+		open:       map[*Pump]struct{}{},
 		locate:     func(dir, path string) place { return directory{dir, path} },
 	}, nil
 }
@@ -88,6 +91,7 @@ func (l *Loop) Close() error { return l.poller.Close() }
 func (l *Loop) register(p *Pump) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.open[p] = struct{}{}
 	for i := range p.streams {
 		if p.streams[i].pipe != nil {
 			l.last++
@@ -97,9 +101,14 @@ func (l *Loop) register(p *Pump) {
 	}
 }
 
-// unregister undoes register, and ends the watch of the pipes.
+// unregister undoes register, and ends the watch of the pipes. What the pump has done stays in the figures, in the
+// same moment, because they never go back. Nothing changes it any more.
 func (l *Loop) unregister(p *Pump) {
 	l.mu.Lock()
+	if _, open := l.open[p]; open {
+		delete(l.open, p)
+		addStats(&l.retired, p.Stats())
+	}
 	for i := range p.streams {
 		delete(l.watched, p.streams[i].token)
 	}
@@ -110,13 +119,6 @@ func (l *Loop) unregister(p *Pump) {
 			_ = l.poller.Remove(s.pipe)
 		}
 	}
-}
-
-// retire keeps what a pump has done. Nothing changes it any more.
-func (l *Loop) retire(p *Pump) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	addStats(&l.retired, p.Stats())
 }
 
 // addStats adds what a pump counts up.
@@ -130,10 +132,7 @@ func addStats(to *figures.Logs, stats Stats) {
 // Figures adds up all pumps of this process, those that are closed included.
 func (l *Loop) Figures() figures.Logs {
 	l.mu.Lock()
-	sum, open := l.retired, map[*Pump]bool{}
-	for _, w := range l.watched {
-		open[w.pump] = true
-	}
+	sum, open := l.retired, maps.Clone(l.open)
 	l.mu.Unlock() // LogError takes the locks of pumps, which register takes first
 	for p := range open {
 		stats := p.Stats()

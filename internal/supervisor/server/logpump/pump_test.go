@@ -231,6 +231,40 @@ func TestFigures(t *testing.T) {
 	}
 }
 
+// TestFiguresNeverGoBack: what a pump has done is in the figures before, while and after it is closed.
+func TestFiguresNeverGoBack(t *testing.T) {
+	b := newBench(t)
+	closed := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for last := b.loop.Figures(); ; {
+			got := b.loop.Figures()
+			if got.ReadBytes < last.ReadBytes || got.WrittenBytes < last.WrittenBytes || got.WrittenLines < last.WrittenLines {
+				t.Errorf("%+v after %+v", got, last)
+				return
+			}
+			last = got
+			select {
+			case <-closed:
+				return
+			default:
+			}
+		}
+	})
+	const pumps = 200
+	for range pumps {
+		b.write(b.stdout, "one\n")
+		p := b.open()
+		b.drain(p)
+		p.Close()
+	}
+	close(closed)
+	watch.Wait()
+	if got := b.loop.Figures(); got.ReadBytes != 4*pumps || got.WrittenLines != pumps {
+		t.Errorf("%+v, want 4 bytes and a line of each of %d pumps", got, pumps)
+	}
+}
+
 func TestSuccessorContinues(t *testing.T) {
 	b := newBench(t)
 	p := b.open()

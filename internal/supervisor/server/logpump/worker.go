@@ -71,7 +71,6 @@ func (p *Pump) release() {
 	}
 	p.reopens, p.drains = nil, nil
 	p.loop.unregister(p)
-	p.loop.retire(p)
 	for i := range p.streams {
 		p.closeRing(&p.streams[i])
 		p.streams[i].close()
