@@ -68,6 +68,8 @@ type fitting struct {
 	pipes map[uint32]bool
 	stdio [3]string
 	alive int
+	// left is how much more may be decoded and kept.
+	left size
 }
 
 // mapping is a file in memory, and the flags with which it is open.
@@ -93,7 +95,7 @@ func Fit(from, to string, r *Request) (*Fitted, error) {
 		Request: r, from: from, to: to, names: map[string]bool{},
 		cores: map[uint32]*criucore.CoreEntry{}, ids: map[uint32]*criucore.TaskKobjIdsEntry{}, files: map[uint32]file{},
 		shared: map[uint64]bool{}, pages: map[uint32]bool{}, fdinfos: map[uint32]bool{}, pipes: map[uint32]bool{},
-		mapped: map[mapping]bool{},
+		mapped: map[mapping]bool{}, left: size{parts: maxKeptParts, bytes: maxKeptBytes},
 	}
 	f.allowed = rightsOf(r.Spec)
 	if err := f.list(); err != nil {
@@ -164,6 +166,15 @@ func (f *fitting) open(name, kind string) (*image, error) {
 		return nil, err
 	}
 	return newImage(prefix+name, kind, data)
+}
+
+// openKept is open for a file whose messages are kept until all files are written.
+func (f *fitting) openKept(name, kind string) (*image, error) {
+	in, err := f.open(name, kind)
+	if err == nil {
+		in.left = &f.left
+	}
+	return in, err
 }
 
 // move moves a file with content that is not decoded.

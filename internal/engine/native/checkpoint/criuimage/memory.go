@@ -89,6 +89,9 @@ func (f *fitting) fitArea(name string, a *vma.VmaEntry, last uint64) error {
 	if a.GetStatus()&^areaKinds != 0 || a.GetFlags()&^mapFlags != 0 || a.GetProt()&^(unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC) != 0 {
 		return unsupported(name, "%s has status %#x, flags %#x, protection %#x", place, a.GetStatus(), a.GetFlags(), a.GetProt())
 	}
+	if err := fitKind(name, place, a); err != nil {
+		return err
+	}
 	if a.GetFdflags()&^openFlags != 0 {
 		return bad(name, "%s has a file that is open with the flags %#x", place, a.GetFdflags())
 	}
@@ -102,6 +105,27 @@ func (f *fitting) fitArea(name string, a *vma.VmaEntry, last uint64) error {
 	case a.GetStatus()&areaAnonShared != 0:
 		f.shared[a.GetShmid()] = true
 	}
+	return nil
+}
+
+// fitKind sets the descriptor and the flags of an area by its kind alone. CRIU opens a file by the kind, and maps by the flags:
+// an area that has both in two ways would map a descriptor of CRIU itself.
+func fitKind(name, place string, a *vma.VmaEntry) error {
+	kinds, flags := 0, uint32(unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	for kind, its := range map[uint32]uint32{
+		areaFilePrivate: unix.MAP_PRIVATE, areaFileShared: unix.MAP_SHARED,
+		areaAnonPrivate: unix.MAP_PRIVATE | unix.MAP_ANONYMOUS, areaAnonShared: unix.MAP_SHARED | unix.MAP_ANONYMOUS,
+	} {
+		if a.GetStatus()&kind != 0 {
+			kinds++
+			flags = its
+		}
+	}
+	if kinds > 1 {
+		return bad(name, "%s has status %#x: it is of %d kinds", place, a.GetStatus(), kinds)
+	}
+	a.Fd = proto.Int64(-1)
+	a.Flags = proto.Uint32(a.GetFlags()&^(unix.MAP_SHARED|unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) | flags)
 	return nil
 }
 
@@ -121,7 +145,7 @@ func (f *fitting) fitMapped(name, place string, a *vma.VmaEntry, opened file) er
 	if f.mapped[how] {
 		return nil
 	}
-	if _, err := f.checkAccess(opened.path, a.GetFdflags()); err != nil {
+	if _, _, err := f.checkAccess(opened.path, a.GetFdflags()); err != nil {
 		return bad(name, "%s: file %s: %v", place, opened.path, err)
 	}
 	f.mapped[how] = true

@@ -47,7 +47,7 @@ func (f *fitting) readMounts() error {
 	if len(images) != 1 {
 		return bad(prefix+"mountpoints", "there are %d mount namespaces, not one", len(images))
 	}
-	in, err := f.open(images[0], "MNTS")
+	in, err := f.openKept(images[0], "MNTS")
 	if err != nil {
 		return err
 	}
