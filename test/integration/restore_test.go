@@ -121,6 +121,7 @@ func TestRestore(t *testing.T) {
 	t.Run("confined", func(t *testing.T) { restoreConfined(t, b) })
 	t.Run("hostile archives", func(t *testing.T) { restoreHostile(t, b, location) })
 	t.Run("archives that ask for more", func(t *testing.T) { restoreAsking(t, b, location) })
+	t.Run("what the host does not give", func(t *testing.T) { restoreOnHost(t, b, location) })
 	t.Run("killed", func(t *testing.T) { killRestores(t, f, config, criu, location) })
 	t.Run("without runc", func(t *testing.T) { restoreWithoutRunc(t, f, config, location) })
 }
