@@ -2,7 +2,9 @@ package criuimage
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -294,7 +296,7 @@ func TestTheRequestDecides(t *testing.T) {
 	// A private area of no file, which CRIU would map from its own descriptor 5.
 	p.mm.Vmas[1].Fd, p.mm.Vmas[1].Flags = proto.Int64(5), proto.Uint32(unix.MAP_SHARED)
 	p.core.ThreadCore.PdeathSig = proto.Uint32(uint32(unix.SIGCONT))
-	fitted, err := Fit(p.write(t), to, r)
+	fitted, err := Fit(t.Context(), p.write(t), to, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -465,7 +467,7 @@ func TestHostileImages(t *testing.T) {
 			if c.request != nil {
 				c.request(r)
 			}
-			_, err := Fit(p.write(t), t.TempDir(), r)
+			_, err := Fit(t.Context(), p.write(t), t.TempDir(), r)
 			if err == nil || !strings.Contains(err.Error(), c.words) {
 				t.Fatalf("%v, want %q", err, c.words)
 			}
@@ -473,6 +475,30 @@ func TestHostileImages(t *testing.T) {
 				t.Errorf("kind %v of %v", kind, err)
 			}
 		})
+	}
+}
+
+// TestPagesInAreas: pages may be in several areas that follow one another.
+func TestPagesInAreas(t *testing.T) {
+	area := func(start, end uint64) *vma.VmaEntry { return &vma.VmaEntry{Start: &start, End: &end} }
+	areas := []*vma.VmaEntry{area(10, 20), area(20, 30), area(40, 50)}
+	for pages, want := range map[[2]uint64]bool{
+		{10, 20}: true, {12, 30}: true, {25, 30}: true, {40, 50}: true,
+		{5, 12}: false, {25, 31}: false, {25, 45}: false, {30, 41}: false, {45, 51}: false, {50, 60}: false,
+	} {
+		if got := inside(areas, pages[0], pages[1]); got != want {
+			t.Errorf("pages %d in the areas: %v", pages, got)
+		}
+	}
+}
+
+// TestEndOfTheContext: a request that has ended stops the decoding.
+func TestEndOfTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := errors.New("the request has ended")
+	cancel(ended)
+	if _, err := Fit(ctx, whole().write(t), t.TempDir(), request(t)); !errors.Is(err, ended) {
+		t.Errorf("%v, want %v", err, ended)
 	}
 }
 
@@ -485,6 +511,6 @@ func FuzzFit(f *testing.F) {
 		}
 		p := whole()
 		p.raw[name] = string(data)
-		_, _ = Fit(p.write(t), t.TempDir(), request(t))
+		_, _ = Fit(t.Context(), p.write(t), t.TempDir(), request(t))
 	})
 }

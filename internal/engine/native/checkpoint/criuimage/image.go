@@ -2,6 +2,7 @@ package criuimage
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -43,6 +44,7 @@ type image struct {
 	name string
 	rest []byte
 	read int
+	ctx  context.Context //nolint:containedctx // the life of one Fit
 	// left is how much more may be decoded, nil for messages that are not kept.
 	left *size
 }
@@ -66,7 +68,7 @@ func newImage(name, kind string, data []byte) (*image, error) {
 	if !bytes.HasPrefix(data, begin) {
 		return nil, bad(name, "it is not an image of the kind %s", kind)
 	}
-	return &image{name: name, rest: data[len(begin):]}, nil
+	return &image{name: name, rest: data[len(begin):], ctx: context.Background()}, nil
 }
 
 // more reports whether there is another message.
@@ -76,6 +78,9 @@ func (i *image) more() bool { return len(i.rest) > 0 }
 func (i *image) next(m proto.Message) error {
 	if i.read++; i.read > maxMessages {
 		return bad(i.name, "it has more than %d messages", maxMessages)
+	}
+	if i.ctx.Err() != nil {
+		return context.Cause(i.ctx)
 	}
 	if len(i.rest) < lengthSize {
 		return bad(i.name, "it ends in a message")

@@ -1,9 +1,11 @@
 package criuimage
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sort"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
@@ -69,6 +71,9 @@ func (f *fitting) fitMemory(pid uint32) error {
 	}
 	var last uint64
 	for _, a := range m.GetVmas() {
+		if f.ctx.Err() != nil {
+			return context.Cause(f.ctx)
+		}
 		if err := f.fitArea(in.name, a, last); err != nil {
 			return err
 		}
@@ -152,15 +157,17 @@ func (f *fitting) fitMapped(name, place string, a *vma.VmaEntry, opened file) er
 	return nil
 }
 
-// inside reports whether pages are in the areas.
+// inside reports whether pages are in the areas, which are in the order of their addresses.
 func inside(areas []*vma.VmaEntry, start, end uint64) bool {
-	for _, a := range areas {
-		if start >= a.GetStart() && start < a.GetEnd() {
-			if end <= a.GetEnd() {
-				return true
-			}
-			start = a.GetEnd() // the next area may begin there
+	first := sort.Search(len(areas), func(i int) bool { return areas[i].GetEnd() > start })
+	for _, a := range areas[first:] {
+		switch {
+		case start < a.GetStart():
+			return false
+		case end <= a.GetEnd():
+			return true
 		}
+		start = a.GetEnd() // the next area may begin there
 	}
 	return false
 }

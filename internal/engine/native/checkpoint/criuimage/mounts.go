@@ -26,7 +26,7 @@ const (
 	// outside is the parent of the root: no mount of the container.
 	outside = 1
 	// maxMounts bounds the mounts of an archive.
-	maxMounts = 10000
+	maxMounts = 1000
 )
 
 // readMounts refuses an archive with a mount that the request does not have, and numbers those of the request. Nothing
