@@ -243,6 +243,8 @@ func restoreAsking(t *testing.T, b *harness.Berth, location string) {
 		editJSON(t, filepath.Join(dir, "config.dump"), func(config map[string]any) {
 			config["rootfsImageName"], config["runtime"], config["privileged"] = "docker.io/library/busybox:stolen", "/bin/sh", true
 		})
+		// The OCI runtime, which is its parent, ends before the container is started.
+		editInit(func(c *criucore.CoreEntry) { c.ThreadCore.PdeathSig = proto.Uint32(uint32(unix.SIGCONT)) })(t, dir)
 		written("bind.mounts", `[{"destination":"/host","source":"/"}]`)(t, dir)
 	}}
 	const shows = "grep Cap /proc/1/status; ls -a / /dev; cut -d' ' -f5,6,9 /proc/1/mountinfo"
@@ -273,6 +275,35 @@ func restoreAsking(t *testing.T, b *harness.Berth, location string) {
 	}
 	if _, err := os.Lstat("/etc/berth-test-hostile"); err == nil {
 		t.Error("a hook of the archive ran")
+	}
+}
+
+// restoreOnHost: a volume keeps the flags with which the host has mounted it, and a device that the request does not have is
+// not opened.
+func restoreOnHost(t *testing.T, b *harness.Berth, location string) {
+	source := t.TempDir()
+	if err := unix.Mount("berth-test", source, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(source, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount("", source, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+		t.Fatal(err)
+	}
+	pod := b.RunPod("on-host", "sleep 1000")
+	defer b.RemovePod(pod.Sandbox)
+	config := hidden(b.Container("restored", "exit 99"))
+	config.Image, config.Mounts = &runtimeapi.ImageSpec{Image: location}, []*runtimeapi.Mount{{ContainerPath: "/vol", HostPath: source}}
+	id := b.Create(pod.Sandbox, config, pod.Config)
+	b.StartContainer(id)
+	said := b.ExecOut(id, "touch /vol/x || echo not written; mknod /kmsg c 1 11 && head -c1 /kmsg >/dev/null || echo not opened; grep ' /vol ' /proc/self/mountinfo")
+	for _, words := range []string{"not written", "not opened", "ro,nosuid,nodev"} {
+		if !strings.Contains(said, words) {
+			t.Errorf("no %q in %s", words, said)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/test/harness"
 )
 
@@ -120,6 +121,7 @@ func TestRestore(t *testing.T) {
 	t.Run("confined", func(t *testing.T) { restoreConfined(t, b) })
 	t.Run("hostile archives", func(t *testing.T) { restoreHostile(t, b, location) })
 	t.Run("archives that ask for more", func(t *testing.T) { restoreAsking(t, b, location) })
+	t.Run("what the host does not give", func(t *testing.T) { restoreOnHost(t, b, location) })
 	t.Run("killed", func(t *testing.T) { killRestores(t, f, config, criu, location) })
 	t.Run("without runc", func(t *testing.T) { restoreWithoutRunc(t, f, config, location) })
 }
@@ -218,7 +220,8 @@ func restoreConfined(t *testing.T, b *harness.Berth) {
 func killRestores(t *testing.T, f *fields, config, criu, location string) {
 	b, dir := f.Berth, t.TempDir()
 	began, waits := filepath.Join(dir, "began"), filepath.Join(dir, "criu")
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != swrk ] || { touch %s; sleep 600; }\nexec %s \"$@\"\n", began, criu)
+	// CRIU mounts cgroups where it works. So does this one, and what it mounts ends with it.
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != swrk ] || { mkdir %[1]s.mount; mount -t tmpfs berth-test %[1]s.mount; touch %[1]s; sleep 600; }\nexec %[2]s \"$@\"\n", began, criu)
 	if err := os.WriteFile(waits, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -230,8 +233,10 @@ func killRestores(t *testing.T, f *fields, config, criu, location string) {
 	request.Image = &runtimeapi.ImageSpec{Image: location}
 	for name, kill := range map[string]func(){"daemon": func() { b.KillDaemon(); b.StartDaemon() }, "supervisor": func() { killSupervisor(b) }} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.RemoveAll(began); err != nil {
-				t.Fatal(err)
+			for _, path := range []string{began, began + ".mount"} {
+				if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
 			}
 			b.StillGround()
 			before, done := groundOfKilled(b), make(chan error, 1)
@@ -240,6 +245,11 @@ func killRestores(t *testing.T, f *fields, config, criu, location string) {
 				done <- err
 			}()
 			b.Await("CRIU", func() bool { _, err := os.Stat(began); return err == nil || len(done) > 0 })
+			ground := b.Ground()
+			maps.DeleteFunc(ground, func(what string, _ int) bool { return !strings.HasPrefix(what, "mount ") || !strings.Contains(what, "criu-root") })
+			if mounted, err := sysmount.IsMountPoint(began + ".mount"); len(ground) > 0 || err != nil || mounted {
+				t.Errorf("the host has mounts of a restore: %v, %v, %v", ground, mounted, err)
+			}
 			kill()
 			if err := <-done; err == nil {
 				t.Error("the container was created")

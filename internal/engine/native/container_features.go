@@ -336,7 +336,7 @@ func (e *Engine) changeRootfs(ctx context.Context, c *creation) error {
 }
 
 // fitCheckpoint writes the images for CRIU by the spec, which is final, and lets the supervisor restore them.
-func (e *Engine) fitCheckpoint(_ context.Context, c *creation) error {
+func (e *Engine) fitCheckpoint(ctx context.Context, c *creation) error {
 	if c.Restored == "" {
 		return nil
 	}
@@ -344,7 +344,13 @@ func (e *Engine) fitCheckpoint(_ context.Context, c *creation) error {
 		return fmt.Errorf("a checkpoint is not restored with OCI hooks: %w", errs.Unsupported)
 	}
 	files := restoring.Files(c.Restored)
-	if err := files.Fit(c.oci); err != nil {
+	// One at a time: an archive decides how much memory this takes.
+	if err := e.fits.Acquire(ctx, 1); err != nil {
+		return context.Cause(ctx)
+	}
+	err := files.Fit(ctx, c.oci)
+	e.fits.Release(1)
+	if err != nil {
 		return err
 	}
 	rules := e.rules()

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
@@ -172,6 +174,8 @@ type Engine struct {
 	programs handler.Prober
 	// criu is what Rules.CRIU names, nil before the first rules with checkpoints.
 	criu        atomic.Pointer[checkpoint.Tool]
+	// fits is for the image files of an archive, which are decoded.
+	fits        *semaphore.Weighted
 	log         *slog.Logger
 	tree        *cgroup.Tree
 	host        ocispec.Host
@@ -212,6 +216,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 		selinux:  selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
 		relabel:  selinux.NewRelabeller(selinux.Attribute),
 		warmer:   tree.NewWarmer(),
+		fits:     semaphore.NewWeighted(1),
 		userns:   userns.NewMaker(cfg.PodInit, cfg.Rootfs.CanMap),
 		podCgroups: podcgroup.New(podcgroup.Config{
 			Instance: cfg.Instance, Driver: cfg.CgroupDriver, Prefix: cfg.CgroupPrefix, DefaultParent: cfg.DefaultParent,

@@ -59,7 +59,7 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	}
 	begun, err := r.launch(ctx, &launching{
 		stage: stageCreate, dir: f.dir, lock: filepath.Join(f.dir, lockName), pidFile: filepath.Join(f.dir, pidName), io: io, oomScoreAdj: p.Spec.Process.OOMScoreAdj,
-		env: env, log: f.log(stageCreate), args: r.arguments(p.Systemd, f.log(stageCreate), append(args, p.ID)...),
+		env: env, ownMounts: p.Restore != nil, log: f.log(stageCreate), args: r.arguments(p.Systemd, f.log(stageCreate), append(args, p.ID)...),
 	})
 	if err != nil {
 		return 0, nil, ociruntime.Classify(err, p.Spec.Root.Path)

@@ -29,6 +29,10 @@ const (
 
 // prepareRestore writes what CRIU needs, and returns the arguments and the environment of the program. The images that
 // depend on the supervisor are written here: the filters of the spec's seccomp profile, and the container's cgroups.
+//
+// The program runs in a mount namespace of its own. runc mounts the root filesystem below its own state, and volumes on it;
+// CRIU mounts cgroups below its work directory. When one of them was killed, these mounts would stay on the host, and the
+// removal of those directories would remove what is mounted there.
 func (r *Runtime) prepareRestore(ctx context.Context, f files, p *ociruntime.Plan) (args, env []string, err error) {
 	filter, err := r.all.base.Filter(ctx, p.Spec.Linux.Seccomp)
 	if err != nil {

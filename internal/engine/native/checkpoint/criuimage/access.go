@@ -16,12 +16,13 @@ import (
 // errNotTheirs is why a file is not opened: CRIU would open it with all rights.
 var errNotTheirs = errors.New("the user of the request may not open it")
 
-// checkAccess reports whether a path of the root filesystem is a directory, and refuses what is neither that nor a
-// regular file, what is behind a symbolic link, and what the user of the request could not open.
-func (f *fitting) checkAccess(at string, flags uint32) (directory bool, err error) {
+// checkAccess reports whether a path of the root filesystem is a directory, and whether the user of the request may read that
+// directory. It refuses what is neither a directory nor a regular file, what is behind a symbolic link, and what that user
+// could not open. A working directory need not be readable.
+func (f *fitting) checkAccess(at string, flags uint32) (directory, readable bool, err error) {
 	current, err := os.OpenFile(f.Rootfs, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	defer func() { current.Close() }()
 	var parts []string
@@ -30,20 +31,20 @@ func (f *fitting) checkAccess(at string, flags uint32) (directory bool, err erro
 	}
 	st := &unix.Stat_t{}
 	if err := unix.Fstat(int(current.Fd()), st); err != nil {
-		return false, err
+		return false, false, err
 	}
 	for _, part := range parts {
 		if !f.allowed.may(st, unix.X_OK) {
-			return false, errNotTheirs
+			return false, false, errNotTheirs
 		}
 		next, err := sysfile.OpenEntry(current, part)
 		if err != nil {
-			return false, err
+			return false, false, err
 		}
 		current.Close()
 		current = next
 		if err := unix.Fstat(int(current.Fd()), st); err != nil {
-			return false, err
+			return false, false, err
 		}
 	}
 	need := map[uint32]uint32{unix.O_RDONLY: unix.R_OK, unix.O_WRONLY: unix.W_OK, unix.O_RDWR: unix.R_OK | unix.W_OK}[flags&unix.O_ACCMODE]
@@ -51,14 +52,14 @@ func (f *fitting) checkAccess(at string, flags uint32) (directory bool, err erro
 	case kind == unix.S_IFDIR:
 		need = unix.X_OK
 	case kind != unix.S_IFREG:
-		return false, fmt.Errorf("it is neither a regular file nor a directory (mode %#o)", st.Mode)
+		return false, false, fmt.Errorf("it is neither a regular file nor a directory (mode %#o)", st.Mode)
 	case flags&unix.O_PATH != 0:
 		need = 0
 	}
 	if !f.allowed.may(st, need) {
-		return false, errNotTheirs
+		return false, false, errNotTheirs
 	}
-	return st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR, f.allowed.may(st, unix.R_OK), nil
 }
 
 // may reports whether the user of the request may access a file, by its mode.

@@ -7,6 +7,7 @@
 package criuimage
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,6 +48,7 @@ type Fitted struct {
 // fitting is the state of one Fit.
 type fitting struct {
 	*Request
+	ctx      context.Context //nolint:containedctx // the life of one Fit
 	from, to string
 	allowed  rights
 	// names are the files of the archive that have not been read yet.
@@ -68,6 +70,8 @@ type fitting struct {
 	pipes map[uint32]bool
 	stdio [3]string
 	alive int
+	// left is how much more may be decoded and kept.
+	left size
 }
 
 // mapping is a file in memory, and the flags with which it is open.
@@ -87,13 +91,14 @@ var known = regexp.MustCompile(`^((inventory|pstree|files|pipes-data|timens-0)\.
 
 // Fit reads the image files in the directory from, which has regular files only, and writes those for CRIU into the
 // directory to, which is empty. It moves files with memory. Kind Invalid for what is no image, or exceeds the request,
-// Unsupported for what berth does not restore; the error names the entry of the archive.
-func Fit(from, to string, r *Request) (*Fitted, error) {
+// Unsupported for what berth does not restore; the error names the entry of the archive. It takes some hundred megabytes of
+// memory at most.
+func Fit(ctx context.Context, from, to string, r *Request) (*Fitted, error) {
 	f := &fitting{
-		Request: r, from: from, to: to, names: map[string]bool{},
+		Request: r, ctx: ctx, from: from, to: to, names: map[string]bool{},
 		cores: map[uint32]*criucore.CoreEntry{}, ids: map[uint32]*criucore.TaskKobjIdsEntry{}, files: map[uint32]file{},
 		shared: map[uint64]bool{}, pages: map[uint32]bool{}, fdinfos: map[uint32]bool{}, pipes: map[uint32]bool{},
-		mapped: map[mapping]bool{},
+		mapped: map[mapping]bool{}, left: size{parts: maxKeptParts, bytes: maxKeptBytes},
 	}
 	f.allowed = rightsOf(r.Spec)
 	if err := f.list(); err != nil {
@@ -163,7 +168,20 @@ func (f *fitting) open(name, kind string) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newImage(prefix+name, kind, data)
+	in, err := newImage(prefix+name, kind, data)
+	if err == nil {
+		in.ctx = f.ctx
+	}
+	return in, err
+}
+
+// openKept is open for a file whose messages are kept until all files are written.
+func (f *fitting) openKept(name, kind string) (*image, error) {
+	in, err := f.open(name, kind)
+	if err == nil {
+		in.left = &f.left
+	}
+	return in, err
 }
 
 // move moves a file with content that is not decoded.

@@ -1,6 +1,10 @@
 package criuimage
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -24,6 +28,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	corex86 "github.com/checkpoint-restore/go-criu/v8/crit/images/core-x86"
@@ -217,6 +222,9 @@ func request(t *testing.T) *Request {
 	if err := os.Symlink("/proc/sysrq-trigger", filepath.Join(root, "link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Mkdir(filepath.Join(root, "closed"), 0o711); err != nil {
+		t.Fatal(err)
+	}
 	if err := unix.Mkfifo(filepath.Join(root, "fifo"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -240,6 +248,31 @@ func request(t *testing.T) *Request {
 	}
 }
 
+// encoded is an image of one message.
+func encoded(m proto.Message, kind string) string {
+	w := newWritten(kind)
+	if err := w.add(m); err != nil {
+		panic(err)
+	}
+	return string(w.data)
+}
+
+// bomb is an image of one message with many empty parts of a field.
+func bomb(kind string, field protowire.Number, parts int) string {
+	part := protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), nil)
+	return bombOf(kind, bytes.Repeat(part, parts))
+}
+
+// bombOfNumbers is an image of one message with numbers that have a byte each.
+func bombOfNumbers(kind string, numbers int) string {
+	return bombOf(kind, protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), make([]byte, numbers)))
+}
+
+func bombOf(kind string, message []byte) string {
+	data := binary.LittleEndian.AppendUint32(newWritten(kind).data, uint32(len(message)))
+	return string(append(data, message...))
+}
+
 // read decodes the only message of a file that Fit has written.
 func read(t *testing.T, dir, name, kind string, m proto.Message) {
 	t.Helper()
@@ -260,7 +293,10 @@ func read(t *testing.T, dir, name, kind string, m proto.Message) {
 // archive says.
 func TestTheRequestDecides(t *testing.T) {
 	p, r, to := whole(), request(t), t.TempDir()
-	fitted, err := Fit(p.write(t), to, r)
+	// A private area of no file, which CRIU would map from its own descriptor 5.
+	p.mm.Vmas[1].Fd, p.mm.Vmas[1].Flags = proto.Int64(5), proto.Uint32(unix.MAP_SHARED)
+	p.core.ThreadCore.PdeathSig = proto.Uint32(uint32(unix.SIGCONT))
+	fitted, err := Fit(t.Context(), p.write(t), to, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,6 +311,14 @@ func TestTheRequestDecides(t *testing.T) {
 	}
 	if thread.GetSeccompMode() != criucore.SeccompMode_filter || thread.GetCreds().LsmProfile != nil || thread.GetCgSet() != cgroupSet {
 		t.Errorf("the thread %v", thread)
+	}
+	memory := &mm.MmEntry{}
+	read(t, to, "mm-1.img", "MM", memory)
+	if anon := memory.GetVmas()[1]; anon.GetFd() != -1 || anon.GetFlags() != unix.MAP_PRIVATE|unix.MAP_ANONYMOUS {
+		t.Errorf("CRIU maps descriptor %d with the flags %#x", anon.GetFd(), anon.GetFlags())
+	}
+	if thread.GetPdeathSig() != 0 {
+		t.Error("the init gets a signal when the OCI runtime ends")
 	}
 	ids, inv := &criucore.TaskKobjIdsEntry{}, &inventory.InventoryEntry{}
 	read(t, to, "ids-1.img", "IDS", ids)
@@ -351,6 +395,12 @@ func TestHostileImages(t *testing.T) {
 				ItId: z(), ClockId: proto.Uint32(unix.CLOCK_BOOTTIME_ALARM), SiSigno: z(), ItSigevNotify: z(), SivalPtr: l(), Overrun: z(), Isec: l(), Insec: l(), Vsec: l(), Vnsec: l(),
 			}}
 		}, nil, "a timer of clock 9"},
+		"SIGCONT at the end of a parent": {func(p *parts) {
+			child := proto.Clone(p.core).(*criucore.CoreEntry)
+			child.ThreadCore.PdeathSig = proto.Uint32(uint32(unix.SIGCONT))
+			p.tree = append(p.tree, &pstree.PstreeEntry{Pid: proto.Uint32(2), Ppid: proto.Uint32(1), Pgid: proto.Uint32(1), Sid: proto.Uint32(1), Threads: []uint32{2}})
+			p.raw["core-2.img"], p.raw["ids-2.img"] = encoded(child, "CORE"), encoded(p.ids, "IDS")
+		}, nil, "checkpoint/core-2.img: a signal SIGCONT"},
 		"a stopped process":          {func(p *parts) { p.core.Tc.TaskState = proto.Uint32(3) }, nil, "state 3"},
 		"a session outside":          {func(p *parts) { p.tree[0].Sid = proto.Uint32(4711) }, nil, "checkpoint/pstree.img: process 1 belongs to session 4711"},
 		"a parent outside":           {func(p *parts) { p.tree[0].Ppid = proto.Uint32(4711) }, nil, "checkpoint/pstree.img: process 1 has the parent 4711"},
@@ -382,6 +432,15 @@ func TestHostileImages(t *testing.T) {
 		"memory of no file":                           {func(p *parts) { p.mm.Vmas[0].Shmid = proto.Uint64(4711) }, nil, "checkpoint/mm-1.img: area 0x400000 is of file 4711"},
 		"a file of root that a user writes in memory": {func(p *parts) { mapShared(p, unix.PROT_READ, proto.Uint32(unix.O_RDWR)) }, ofUser, "checkpoint/mm-1.img: area 0x700000: file /open: the user of the request may not open it"},
 		"the same without flags":                      {func(p *parts) { mapShared(p, unix.PROT_WRITE, nil) }, ofUser, "checkpoint/mm-1.img: area 0x700000: file /open: the user of the request may not open it"},
+		"memory of two kinds": {func(p *parts) { p.mm.Vmas[1].Status = proto.Uint32(areaRegular | areaAnonPrivate | areaAnonShared) }, nil, "checkpoint/mm-1.img: area 0x500000 has status 0x301"},
+		"a directory that a user may not read": {func(p *parts) {
+			user(p)
+			p.files = append(p.files, regular(9, "/closed", 10))
+			p.fds = append(p.fds, descriptor(7, 9, fdinfo.FdTypes_REG))
+		}, ofUser, "checkpoint/fdinfo-2.img: descriptor 7 is of directory /closed"},
+		"a message of many parts":      {func(p *parts) { p.raw["mm-1.img"] = bomb("MM", 14, maxParts+1) }, nil, "checkpoint/mm-1.img: message 1 has"},
+		"many messages that are kept":  {func(p *parts) { p.raw["core-1.img"] = bomb("CORE", 3, maxParts+1) }, nil, "checkpoint/core-1.img: message 1 has"},
+		"numbers that fill the memory": {func(p *parts) { p.raw["pstree.img"] = bombOfNumbers("PSTREE", maxMessage+1) }, nil, "checkpoint/pstree.img: message 1 has"},
 		"memory over other memory":                    {func(p *parts) { p.mm.Vmas[1].Start = proto.Uint64(0x400000) }, nil, "checkpoint/mm-1.img: area 0x400000 ends"},
 		"memory of a socket":                          {func(p *parts) { p.mm.Vmas[1].Status = proto.Uint32(1 << 11) }, nil, "checkpoint/mm-1.img: area 0x500000 has status"},
 		"locked memory":                               {func(p *parts) { p.mm.Vmas[1].Flags = proto.Uint32(unix.MAP_LOCKED | 34) }, nil, "checkpoint/mm-1.img: area 0x500000"},
@@ -408,7 +467,7 @@ func TestHostileImages(t *testing.T) {
 			if c.request != nil {
 				c.request(r)
 			}
-			_, err := Fit(p.write(t), t.TempDir(), r)
+			_, err := Fit(t.Context(), p.write(t), t.TempDir(), r)
 			if err == nil || !strings.Contains(err.Error(), c.words) {
 				t.Fatalf("%v, want %q", err, c.words)
 			}
@@ -416,6 +475,30 @@ func TestHostileImages(t *testing.T) {
 				t.Errorf("kind %v of %v", kind, err)
 			}
 		})
+	}
+}
+
+// TestPagesInAreas: pages may be in several areas that follow one another.
+func TestPagesInAreas(t *testing.T) {
+	area := func(start, end uint64) *vma.VmaEntry { return &vma.VmaEntry{Start: &start, End: &end} }
+	areas := []*vma.VmaEntry{area(10, 20), area(20, 30), area(40, 50)}
+	for pages, want := range map[[2]uint64]bool{
+		{10, 20}: true, {12, 30}: true, {25, 30}: true, {40, 50}: true,
+		{5, 12}: false, {25, 31}: false, {25, 45}: false, {30, 41}: false, {45, 51}: false, {50, 60}: false,
+	} {
+		if got := inside(areas, pages[0], pages[1]); got != want {
+			t.Errorf("pages %d in the areas: %v", pages, got)
+		}
+	}
+}
+
+// TestEndOfTheContext: a request that has ended stops the decoding.
+func TestEndOfTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := errors.New("the request has ended")
+	cancel(ended)
+	if _, err := Fit(ctx, whole().write(t), t.TempDir(), request(t)); !errors.Is(err, ended) {
+		t.Errorf("%v, want %v", err, ended)
 	}
 }
 
@@ -428,6 +511,6 @@ func FuzzFit(f *testing.F) {
 		}
 		p := whole()
 		p.raw[name] = string(data)
-		_, _ = Fit(p.write(t), t.TempDir(), request(t))
+		_, _ = Fit(t.Context(), p.write(t), t.TempDir(), request(t))
 	})
 }

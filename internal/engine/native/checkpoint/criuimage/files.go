@@ -31,8 +31,8 @@ type file struct {
 	pipe uint32
 	// path of a regular file or a directory.
 	path string
-	// directory, executable say what is at the path.
-	directory bool
+	// directory says what is at the path, and unreadable that the user of the request may enter a directory and not read it.
+	directory, unreadable bool
 }
 
 // readFiles reads all open files, and writes them.
@@ -71,7 +71,7 @@ func (f *fitting) fitFile(name string, e *fdinfo.FileEntry) (kept *fdinfo.FileEn
 	switch e.GetType() {
 	case fdinfo.FdTypes_REG:
 		kept.Reg, owner, flags, own = e.GetReg(), e.GetReg().GetFown(), e.GetReg().GetFlags(), e.GetReg().GetId()
-		if opened.path, opened.directory, err = f.fitRegular(name, kept.Reg); err != nil {
+		if err = f.fitRegular(name, kept.Reg, &opened); err != nil {
 			return nil, opened, err
 		}
 	case fdinfo.FdTypes_PIPE:
@@ -104,30 +104,34 @@ func (f *fitting) fitFile(name string, e *fdinfo.FileEntry) (kept *fdinfo.FileEn
 }
 
 // fitRegular checks a file with a path. It is in the root filesystem, or is a device that each container has.
-func (f *fitting) fitRegular(name string, e *regfile.RegFileEntry) (at string, directory bool, err error) {
-	at = e.GetName()
+func (f *fitting) fitRegular(name string, e *regfile.RegFileEntry, opened *file) error {
+	at := e.GetName()
+	opened.path = at
 	if !path.IsAbs(at) || path.Clean(at) != at || len(at) >= unix.PathMax || strings.ContainsRune(at, 0) {
-		return "", false, bad(name, "file %d has the path %.200q", e.GetId(), at)
+		return bad(name, "file %d has the path %.200q", e.GetId(), at)
 	}
 	m, number, archived := f.mountOf(at)
 	if e.MntId == nil || uint32(e.GetMntId()) != archived { //nolint:gosec // compared only
-		return "", false, bad(name, "file %s is not on the mount that its path is on", at)
+		return bad(name, "file %s is not on the mount that its path is on", at)
 	}
 	e.MntId = proto.Int32(int32(number)) //nolint:gosec // short
 	if e.GetExt() || len(e.GetBuildId()) > 1024 {
-		return "", false, unsupported(name, "file %s is outside of the archive", at)
+		return unsupported(name, "file %s is outside of the archive", at)
 	}
 	if m.At != "/" {
 		if isDevice(at) || at == "/dev" {
-			return at, at == "/dev", nil
+			opened.directory = at == "/dev"
+			return nil
 		}
-		return "", false, unsupported(name, "file %s is on the mount %s: only files of the root filesystem are restored, and %s",
+		return unsupported(name, "file %s is on the mount %s: only files of the root filesystem are restored, and %s",
 			at, m.At, strings.Join(devices(), ", "))
 	}
-	if directory, err = f.checkAccess(at, e.GetFlags()); err != nil {
-		return "", false, bad(name, "file %s: %v", at, err)
+	directory, readable, err := f.checkAccess(at, e.GetFlags())
+	if err != nil {
+		return bad(name, "file %s: %v", at, err)
 	}
-	return at, directory, nil
+	opened.directory, opened.unreadable = directory, directory && !readable && e.GetFlags()&unix.O_PATH == 0
+	return nil
 }
 
 // devices are those that each container has.
@@ -185,6 +189,9 @@ func (f *fitting) fitDescriptors(pid uint32) error {
 		opened, there := f.files[e.GetId()]
 		if !there || opened.kind != e.GetType() || e.GetFd() > maxDescriptor || taken[e.GetFd()] || e.GetFlags()&^unix.FD_CLOEXEC != 0 {
 			return bad(in.name, "descriptor %d is of file %d, which is not in %s, or is there twice", e.GetFd(), e.GetId(), filesName)
+		}
+		if opened.unreadable {
+			return bad(in.name, "descriptor %d is of directory %s: %v", e.GetFd(), opened.path, errNotTheirs)
 		}
 		taken[e.GetFd()] = true
 		e.XattrSecuritySelinux = nil

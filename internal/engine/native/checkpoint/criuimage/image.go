@@ -2,12 +2,15 @@ package criuimage
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
 
 	"github.com/checkpoint-restore/go-criu/v8/magic"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -22,7 +25,18 @@ const (
 	maxImage = 64 << 20
 	// maxMessages bounds the messages of a file.
 	maxMessages = 1 << 20
+	// maxMessage and maxParts bound one message: two bytes can be a part that takes 200 bytes in the memory of this process.
+	maxMessage = 32 << 20
+	maxParts   = 1 << 19
+	// maxKeptParts and maxKeptBytes bound the messages that are in memory at a time: a process has some 100 parts.
+	maxKeptParts = 1 << 20
+	maxKeptBytes = 64 << 20
+	// packed is how many bytes of packed numbers count as a part.
+	packed = 32
 )
+
+// size is how large messages are.
+type size struct{ parts, bytes int }
 
 // image is a file of CRIU that is decoded.
 type image struct {
@@ -30,6 +44,9 @@ type image struct {
 	name string
 	rest []byte
 	read int
+	ctx  context.Context //nolint:containedctx // the life of one Fit
+	// left is how much more may be decoded, nil for messages that are not kept.
+	left *size
 }
 
 // bad is the error of a file that is no image of CRIU, or exceeds the request.
@@ -51,7 +68,7 @@ func newImage(name, kind string, data []byte) (*image, error) {
 	if !bytes.HasPrefix(data, begin) {
 		return nil, bad(name, "it is not an image of the kind %s", kind)
 	}
-	return &image{name: name, rest: data[len(begin):]}, nil
+	return &image{name: name, rest: data[len(begin):], ctx: context.Background()}, nil
 }
 
 // more reports whether there is another message.
@@ -62,18 +79,72 @@ func (i *image) next(m proto.Message) error {
 	if i.read++; i.read > maxMessages {
 		return bad(i.name, "it has more than %d messages", maxMessages)
 	}
+	if i.ctx.Err() != nil {
+		return context.Cause(i.ctx)
+	}
 	if len(i.rest) < lengthSize {
 		return bad(i.name, "it ends in a message")
 	}
-	size := binary.LittleEndian.Uint32(i.rest)
-	data, err := i.take(lengthSize, int64(size))
+	data, err := i.take(lengthSize, int64(binary.LittleEndian.Uint32(i.rest)))
 	if err != nil {
+		return err
+	}
+	if err := i.weigh(data, m.ProtoReflect().Descriptor()); err != nil {
 		return err
 	}
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, m); err != nil {
 		return bad(i.name, "message %d: %v", i.read, err)
 	}
 	return nil
+}
+
+// weigh refuses a message that would take too much memory.
+func (i *image) weigh(data []byte, kind protoreflect.MessageDescriptor) error {
+	parts := partsOf(data, kind, maxDepth)
+	if len(data) > maxMessage || parts > maxParts {
+		return bad(i.name, "message %d has %d bytes in %d parts, more than %d in %d", i.read, len(data), parts, maxMessage, maxParts)
+	}
+	if i.left == nil {
+		return nil
+	}
+	i.left.parts -= parts
+	i.left.bytes -= len(data)
+	if i.left.parts < 0 || i.left.bytes < 0 {
+		return bad(i.name, "the images of all processes have more than %d bytes in %d parts", maxKeptBytes, maxKeptParts)
+	}
+	return nil
+}
+
+// maxDepth is how deep messages of CRIU are in one another, at least.
+const maxDepth = 8
+
+// partsOf counts what a message of a kind has in it: other messages, and texts. What is damaged counts until there: it is
+// not decoded.
+func partsOf(data []byte, kind protoreflect.MessageDescriptor, depth int) (parts int) {
+	for len(data) > 0 && parts <= maxParts {
+		number, wire, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return parts
+		}
+		data = data[n:]
+		if n = protowire.ConsumeFieldValue(number, wire, data); n < 0 {
+			return parts
+		}
+		field := kind.Fields().ByNumber(number)
+		if wire == protowire.BytesType && field != nil {
+			value, _ := protowire.ConsumeBytes(data)
+			switch inner := field.Message(); {
+			case inner == nil:
+				parts += 1 + len(value)/packed
+			case depth > 0:
+				parts += 1 + partsOf(value, inner, depth-1)
+			default:
+				parts += 1 + len(value)
+			}
+		}
+		data = data[n:]
+	}
+	return parts
 }
 
 // take returns size bytes, after skip bytes.

@@ -1,9 +1,11 @@
 package criuimage
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sort"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
@@ -69,6 +71,9 @@ func (f *fitting) fitMemory(pid uint32) error {
 	}
 	var last uint64
 	for _, a := range m.GetVmas() {
+		if f.ctx.Err() != nil {
+			return context.Cause(f.ctx)
+		}
 		if err := f.fitArea(in.name, a, last); err != nil {
 			return err
 		}
@@ -89,6 +94,9 @@ func (f *fitting) fitArea(name string, a *vma.VmaEntry, last uint64) error {
 	if a.GetStatus()&^areaKinds != 0 || a.GetFlags()&^mapFlags != 0 || a.GetProt()&^(unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC) != 0 {
 		return unsupported(name, "%s has status %#x, flags %#x, protection %#x", place, a.GetStatus(), a.GetFlags(), a.GetProt())
 	}
+	if err := fitKind(name, place, a); err != nil {
+		return err
+	}
 	if a.GetFdflags()&^openFlags != 0 {
 		return bad(name, "%s has a file that is open with the flags %#x", place, a.GetFdflags())
 	}
@@ -102,6 +110,27 @@ func (f *fitting) fitArea(name string, a *vma.VmaEntry, last uint64) error {
 	case a.GetStatus()&areaAnonShared != 0:
 		f.shared[a.GetShmid()] = true
 	}
+	return nil
+}
+
+// fitKind sets the descriptor and the flags of an area by its kind alone. CRIU opens a file by the kind, and maps by the flags:
+// an area that has both in two ways would map a descriptor of CRIU itself.
+func fitKind(name, place string, a *vma.VmaEntry) error {
+	kinds, flags := 0, uint32(unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	for kind, its := range map[uint32]uint32{
+		areaFilePrivate: unix.MAP_PRIVATE, areaFileShared: unix.MAP_SHARED,
+		areaAnonPrivate: unix.MAP_PRIVATE | unix.MAP_ANONYMOUS, areaAnonShared: unix.MAP_SHARED | unix.MAP_ANONYMOUS,
+	} {
+		if a.GetStatus()&kind != 0 {
+			kinds++
+			flags = its
+		}
+	}
+	if kinds > 1 {
+		return bad(name, "%s has status %#x: it is of %d kinds", place, a.GetStatus(), kinds)
+	}
+	a.Fd = proto.Int64(-1)
+	a.Flags = proto.Uint32(a.GetFlags()&^(unix.MAP_SHARED|unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) | flags)
 	return nil
 }
 
@@ -121,22 +150,24 @@ func (f *fitting) fitMapped(name, place string, a *vma.VmaEntry, opened file) er
 	if f.mapped[how] {
 		return nil
 	}
-	if _, err := f.checkAccess(opened.path, a.GetFdflags()); err != nil {
+	if _, _, err := f.checkAccess(opened.path, a.GetFdflags()); err != nil {
 		return bad(name, "%s: file %s: %v", place, opened.path, err)
 	}
 	f.mapped[how] = true
 	return nil
 }
 
-// inside reports whether pages are in the areas.
+// inside reports whether pages are in the areas, which are in the order of their addresses.
 func inside(areas []*vma.VmaEntry, start, end uint64) bool {
-	for _, a := range areas {
-		if start >= a.GetStart() && start < a.GetEnd() {
-			if end <= a.GetEnd() {
-				return true
-			}
-			start = a.GetEnd() // the next area may begin there
+	first := sort.Search(len(areas), func(i int) bool { return areas[i].GetEnd() > start })
+	for _, a := range areas[first:] {
+		switch {
+		case start < a.GetStart():
+			return false
+		case end <= a.GetEnd():
+			return true
 		}
+		start = a.GetEnd() // the next area may begin there
 	}
 	return false
 }

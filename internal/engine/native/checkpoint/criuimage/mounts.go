@@ -26,7 +26,7 @@ const (
 	// outside is the parent of the root: no mount of the container.
 	outside = 1
 	// maxMounts bounds the mounts of an archive.
-	maxMounts = 10000
+	maxMounts = 1000
 )
 
 // readMounts refuses an archive with a mount that the request does not have, and numbers those of the request. Nothing
@@ -47,7 +47,7 @@ func (f *fitting) readMounts() error {
 	if len(images) != 1 {
 		return bad(prefix+"mountpoints", "there are %d mount namespaces, not one", len(images))
 	}
-	in, err := f.open(images[0], "MNTS")
+	in, err := f.openKept(images[0], "MNTS")
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ const (
 // belong to a session or a group of a process that is not in the archive.
 func (f *fitting) readTree() error {
 	const name = "pstree.img"
-	in, err := f.open(name, "PSTREE")
+	in, err := f.openKept(name, "PSTREE")
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (f *fitting) readThreads(p *pstree.PstreeEntry) error {
 			return err
 		}
 	}
-	in, err := f.open(fmt.Sprintf("ids-%d.img", pid), "IDS")
+	in, err := f.openKept(fmt.Sprintf("ids-%d.img", pid), "IDS")
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func machine() criucore.CoreEntryMarch {
 }
 
 func (f *fitting) readCore(id uint32) (*criucore.CoreEntry, error) {
-	in, err := f.open(filepath.Base(coreName(id)), "CORE")
+	in, err := f.openKept(filepath.Base(coreName(id)), "CORE")
 	if err != nil {
 		return nil, err
 	}
@@ -170,6 +170,9 @@ func (f *fitting) fitTasks() error {
 			threads = []uint32{p.GetPid()}
 		}
 		for _, tid := range threads {
+			if t := f.cores[tid].GetThreadCore(); t != nil && p == f.tree[0] {
+				t.PdeathSig = nil // its parent is the OCI runtime, which ends while the processes are stopped
+			}
 			if err := f.fitCore(coreName(tid), f.cores[tid], tid == p.GetPid()); err != nil {
 				return err
 			}
@@ -215,6 +218,9 @@ func (f *fitting) fitCore(name string, c *criucore.CoreEntry, first bool) error 
 	}
 	if err := checkSignals(name, t.GetSignalsP().GetSignals()); err != nil {
 		return err
+	}
+	if t.GetPdeathSig() == uint32(unix.SIGCONT) {
+		return unsupported(name, "a signal SIGCONT at the end of its parent")
 	}
 	if len(t.GetComm()) > maxCommand {
 		return bad(name, "its name has %d bytes", len(t.GetComm()))

@@ -32,16 +32,9 @@ func (c *Contents) Delete(ctx context.Context, rootfs string) error {
 	if c.deleted == "" {
 		return nil
 	}
-	data, err := os.ReadFile(c.deleted)
+	names, err := readNames(c.deleted)
 	if err != nil {
 		return err
-	}
-	var names []string
-	if err := json.Unmarshal(data, &names); err != nil {
-		return bad(deletedName, "%v", err)
-	}
-	if len(names) > maxChanges {
-		return bad(deletedName, "it has more than %d names", maxChanges)
 	}
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
@@ -64,6 +57,35 @@ func (c *Contents) Delete(ctx context.Context, rootfs string) error {
 		}
 	}
 	return nil
+}
+
+// readNames reads a list in JSON, one name after the other: three bytes can be a name that takes many more in memory.
+func readNames(path string) (names []string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	decoder := json.NewDecoder(f)
+	switch begin, err := decoder.Token(); {
+	case err == nil && begin == nil: // null
+		return nil, nil
+	case err != nil || begin != json.Delim('['):
+		return nil, errors.Join(bad(deletedName, "it is not a list of names"), err)
+	}
+	for decoder.More() {
+		var name string
+		if err := decoder.Decode(&name); err != nil {
+			return nil, bad(deletedName, "%v", err)
+		}
+		if names = append(names, name); len(names) > maxChanges {
+			return nil, bad(deletedName, "it has more than %d names", maxChanges)
+		}
+	}
+	if _, err := decoder.Token(); err != nil {
+		return nil, bad(deletedName, "%v", err)
+	}
+	return names, nil
 }
 
 // Changes returns an archive of what is new in the root filesystem, for an unpacker of layers, and how many bytes its

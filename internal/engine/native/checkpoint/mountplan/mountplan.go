@@ -15,6 +15,7 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -48,7 +49,7 @@ type Mount struct {
 	Type, Source string
 	// Data are the options of the file system.
 	Data []string
-	// The flags of the mount. Atime is noatime, relatime or strictatime, "" for relatime.
+	// The flags of the mount, of Kind Bind with those of the mount that the source is on. Atime is noatime, relatime or strictatime, "" for relatime.
 	ReadOnly, NoSuid, NoDev, NoExec bool
 	Atime                           string
 }
@@ -123,6 +124,9 @@ func (p *plan) add(m *specs.Mount, hasCgroupNS bool) error {
 			return unsupported("a bind mount with the option " + planned.Data[0])
 		}
 		planned.Kind, planned.Type, planned.Source = Bind, "", m.Source
+		if err := planned.inherit(slices.Contains(m.Options, "rbind")); err != nil {
+			return err
+		}
 		p.mounts = append(p.mounts, planned)
 		return nil
 	}
@@ -141,6 +145,42 @@ func (p *plan) add(m *specs.Mount, hasCgroupNS bool) error {
 		return unsupported("a file system of type " + m.Type)
 	}
 	p.mounts = append(p.mounts, planned)
+	return nil
+}
+
+// inherit adds the flags of the mount that the source is on: CRIU sets those of the plan, and would clear what the host
+// has. It refuses a source with mounts below it that are asked for: CRIU binds one mount. A source that is missing has
+// neither; the OCI runtime reports it.
+func (m *Mount) inherit(all bool) error {
+	source, err := filepath.EvalSymlinks(m.Source)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(source, &st)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the flags of its source %s: %w", m.Source, err)
+	}
+	has := func(flag int64) bool { return int64(st.Flags)&flag != 0 } //nolint:unconvert // 32 bits on some architectures
+	m.ReadOnly, m.NoSuid = m.ReadOnly || has(unix.ST_RDONLY), m.NoSuid || has(unix.ST_NOSUID)
+	m.NoDev, m.NoExec = m.NoDev || has(unix.ST_NODEV), m.NoExec || has(unix.ST_NOEXEC)
+	if m.Atime == "" && has(unix.ST_NOATIME) {
+		m.Atime = "noatime"
+	}
+	if !all {
+		return nil
+	}
+	below, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
+		return !strings.HasPrefix(info.Mountpoint, strings.TrimSuffix(source, "/")+"/") || info.Mountpoint == "/", false
+	})
+	if err != nil {
+		return fmt.Errorf("cannot find the mounts below its source: %w", err)
+	}
+	if len(below) > 0 {
+		return unsupported("a volume with a mount below it (" + below[0].Mountpoint + ")")
+	}
 	return nil
 }
 

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
 )
 
 // rootfs is a root filesystem with links, one of which leads out of it on the host.
@@ -95,6 +97,42 @@ func TestMountsOfARequest(t *testing.T) {
 	if len(got) != 0 {
 		t.Errorf("more: %+v", got)
 	}
+}
+
+// TestFlagsOfTheHost: a volume that the host has mounted read-only is so for the container, and one with a mount below it is
+// refused.
+func TestFlagsOfTheHost(t *testing.T) {
+	require.Root(t)
+	source := t.TempDir()
+	if err := unix.Mount("berth-test", source, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(source, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	below := filepath.Join(source, "below")
+	if err := os.Mkdir(below, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", source, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""); err != nil {
+		t.Fatal(err)
+	}
+	spec := specOf(rootfs(t), specs.Mount{Destination: "/data", Type: "bind", Source: below, Options: []string{"rbind", "rw"}})
+	want := Mount{Kind: Bind, At: "/data", Source: below, ReadOnly: true, NoSuid: true, NoDev: true, NoExec: true, Atime: "noatime"}
+	if got := planOf(t, spec)["/data"]; !equal(&got, &want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if err := unix.Mount("berth-test", below, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	spec.Mounts[0].Source = source
+	if _, err := Of(spec, spec.Root.Path); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "mount /data: a volume with a mount below it ("+below+")") {
+		t.Errorf("a mount below a volume: %v", err)
+	}
+	spec.Mounts[0].Options = []string{"bind"}
+	planOf(t, spec)
 }
 
 // equal compares mounts without their options.

@@ -97,7 +97,7 @@ func (f Files) Change(ctx context.Context, rootfs string, changer image.Changer)
 }
 
 // Fit writes the images for CRIU. spec is the whole OCI spec of the request.
-func (f Files) Fit(spec *specs.Spec) error {
+func (f Files) Fit(ctx context.Context, spec *specs.Spec) error {
 	if err := criuimage.CheckSpec(spec); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (f Files) Fit(spec *specs.Spec) error {
 			return fmt.Errorf("cannot make a directory of a restore: %w", errs.OfDisk(err))
 		}
 	}
-	fitted, err := criuimage.Fit(c.Images, f.Images(), &criuimage.Request{Spec: spec, Rootfs: spec.Root.Path, Limits: limits})
+	fitted, err := criuimage.Fit(ctx, c.Images, f.Images(), &criuimage.Request{Spec: spec, Rootfs: spec.Root.Path, Limits: limits})
 	if err != nil {
 		return err
 	}

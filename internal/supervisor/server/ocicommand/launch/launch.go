@@ -22,8 +22,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysns"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -55,6 +58,9 @@ type Order struct {
 	Persist bool `json:"persist,omitempty"`
 	// Daemon is true for a program that leaves processes and does not name them: Result.Left has them.
 	Daemon bool `json:"daemon,omitempty"`
+	// OwnMounts gives the program a mount namespace of its own: what it mounts ends with it, also when it is killed,
+	// and no one else sees it. Mounts and unmounts of the host still reach it.
+	OwnMounts bool `json:"ownMounts,omitempty"`
 	// OOMScoreAdj is that of the program and its children, until they change it; nil for the supervisor's.
 	OOMScoreAdj *int `json:"oomScoreAdj,omitempty"`
 	// PidfdFD is a descriptor: a socket to which the launcher sends a pidfd of the process.
@@ -191,7 +197,11 @@ func (l *launcher) launch(ctx context.Context) Result {
 	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // see above
 	cmd.Dir = l.order.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := cmd.Start(); err != nil {
+	run := cmd.Start
+	if l.order.OwnMounts {
+		run = func() error { return startApart(cmd) }
+	}
+	if err := run(); err != nil {
 		return failed(err)
 	}
 	done := make(chan error, 1)
@@ -229,6 +239,23 @@ func (l *launcher) launch(ctx context.Context) Result {
 		return failed(err)
 	}
 	return Result{Done: true, Pid: pid}
+}
+
+// startApart starts a program in a mount namespace of its own, that of a thread which ends at once.
+func startApart(cmd *exec.Cmd) error {
+	done := make(chan error, 1)
+	sysns.GoOnThread(func() { // and is not unlocked: the thread ends
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+				return fmt.Errorf("cannot make a mount namespace for %s: %w", cmd.Path, err)
+			}
+			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+				return fmt.Errorf("cannot make the mounts of %s its own: %w", cmd.Path, err)
+			}
+			return cmd.Start()
+		}()
+	})
+	return <-done
 }
 
 func failed(err error) Result { return Result{Error: err.Error()} }

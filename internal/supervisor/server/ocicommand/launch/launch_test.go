@@ -7,11 +7,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -85,5 +91,55 @@ func TestEndOfTheSupervisor(t *testing.T) {
 				t.Errorf("the process has ended: %v, %v", ended, err)
 			}
 		})
+	}
+}
+
+// TestOwnMounts: what a program mounts is not on the host, and what the host mounts later reaches the program.
+func TestOwnMounts(t *testing.T) {
+	require.Root(t)
+	shared, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("berth-test", shared, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(shared, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount("", shared, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	own, host := filepath.Join(shared, "own"), filepath.Join(shared, "host")
+	for _, dir := range []string{own, host} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	begun, err := Start(t.Context(), &Command{Env: os.Environ(), Order: Order{
+		Args: []string{"/bin/sh", "-c", "mount -t tmpfs berth-test " + own + " && { sleep 1000 & echo $! > pid; }"},
+		Dir:  dir, PidFile: filepath.Join(dir, "pid"), OwnMounts: true,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer begun.Abandon()
+	if is, err := sysmount.IsMountPoint(own); err != nil || is {
+		t.Errorf("the host has the mount of the program: %v, %v", is, err)
+	}
+	if err := unix.Mount("berth-test", host, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := mountinfo.PidMountInfo(begun.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []string{own, host} {
+		if !slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == place }) {
+			t.Errorf("the program does not have the mount %s", place)
+		}
 	}
 }
