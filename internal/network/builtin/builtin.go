@@ -217,6 +217,9 @@ func (n *Network) followRoutes() (err error) {
 		Subnets: func() []netip.Prefix {
 			n.mu.Lock()
 			defer n.mu.Unlock()
+			if len(n.subnets) == 0 {
+				return n.cfg.Subnets // they are not settled yet
+			}
 			return n.subnets
 		},
 	})

@@ -20,11 +20,31 @@ import (
 
 // Read reads the routes of a file, none if there is no file. Faults of lines are kind Invalid; there are routes, too.
 func Read(file string) ([]Line, error) {
-	text, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot read the routes to other nodes: %w", err)
+	text, err := read(file)
+	if err != nil {
+		return nil, err
 	}
 	return Parse(file, text)
+}
+
+// read returns the text of a file, none if there is no file. The error is kind Invalid if it is no regular file: reading a
+// pipe would wait for ever.
+func read(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("cannot read the routes to other nodes: %s is not a regular file (%s); replace it by one: %w", file, info.Mode().Type(), errs.Invalid)
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(file)
+	}
+	if err := errs.IgnoreNotExist(err); err != nil {
+		return nil, fmt.Errorf("cannot read the routes to other nodes: %w", err)
+	}
+	return text, nil
 }
 
 // Set writes a file with the routes of text, which is checked under the name from. The error is kind Invalid for faults of text.
@@ -100,9 +120,11 @@ func change(ctx context.Context, file string, fn func(text []byte) ([]byte, erro
 	// A link stays a link.
 	if target, err := filepath.EvalSymlinks(file); err == nil {
 		file = target
+	} else if to, linkErr := os.Readlink(file); linkErr == nil {
+		return fmt.Errorf("cannot write the routes to other nodes: %s is a link to %s, which leads to no file; make that file or remove the link: %w", file, to, errors.Join(err, errs.State))
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
+		return fmt.Errorf("cannot make the directory of the routes to other nodes: %w", err)
 	}
 	unlock, err := lock(ctx, filepath.Dir(file))
 	if err != nil {
@@ -113,9 +135,9 @@ func change(ctx context.Context, file string, fn func(text []byte) ([]byte, erro
 	if info, err := os.Stat(file); err == nil {
 		mode = info.Mode().Perm()
 	}
-	text, err := os.ReadFile(file)
-	if err := errs.IgnoreNotExist(err); err != nil {
-		return fmt.Errorf("cannot read the routes to other nodes: %w", err)
+	text, err := read(file)
+	if err != nil {
+		return err
 	}
 	next, err := fn(text)
 	if err != nil {

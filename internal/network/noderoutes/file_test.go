@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -155,5 +156,33 @@ func TestEditsAtOnce(t *testing.T) {
 	}
 	if to, err := os.Readlink(link); to != "to/routes" {
 		t.Error(to, err)
+	}
+}
+
+// TestWhatIsNoFile: a directory, a pipe or a link to nothing is reported at once, and stays.
+func TestWhatIsNoFile(t *testing.T) {
+	dir := t.TempDir()
+	paths := map[string]string{"directory": "not a regular file (d", "pipe": "not a regular file (p", "link": "is a link to nonesuch"}
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "directory"), 0o700), unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600),
+		os.Symlink("nonesuch", filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range paths {
+		file := filepath.Join(dir, name)
+		before, err := os.Lstat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(file); name != "link" && !errors.Is(err, errs.Invalid) { // a link to nothing is no file
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, text := range []string{"", "10.1.0.0/24 via 192.0.2.1\n"} {
+			if err := Set(t.Context(), file, "new", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+				t.Errorf("%s: %v, want %q", name, err, want)
+			}
+		}
+		if after, err := os.Lstat(file); err != nil || !os.SameFile(before, after) {
+			t.Errorf("%s: %v, %v", name, after, err)
+		}
 	}
 }

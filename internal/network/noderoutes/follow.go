@@ -25,7 +25,7 @@ import (
 const (
 	// settle is how long a follower waits after a change: a program that writes the file in place changes it twice.
 	settle = 100 * time.Millisecond
-	// again is between two tries of routes that the kernel cannot have yet.
+	// again is between two comparisons while routes are missing, or while berth cannot watch the file.
 	again = 5 * time.Second
 )
 
@@ -49,16 +49,25 @@ type Config struct {
 type Follower struct {
 	cfg    Config
 	record *store.Dir[made]
-	watch  *sysfile.FileWatch
+	watch  *sysfile.FileWatch // nil while there is none
 	end    context.CancelFunc
 	done   chan struct{}
 
-	mu    sync.Mutex // of one comparison at a time, and of what follows
-	read  fs.FileInfo
-	bad   error  // faults of the file, nil for none
-	lines []Line // of the last file without faults
-	valid bool   // there are lines
-	fault string // of the last comparison, for people
+	mu      sync.Mutex  // of one comparison at a time, and of what follows
+	current bool        // the file has been read, and needs no reading until it changes
+	read    fs.FileInfo // of the file then, nil if there was none
+	bad     error       // faults of the file, nil for none
+	lines   []Line      // of the last file without faults
+	valid   bool        // there are lines
+
+	// seenMu is not mu: Info waits for no comparison, which calls Subnets.
+	seenMu sync.Mutex
+	seen   seen
+}
+
+// seen is what the last comparison has found.
+type seen struct {
+	fault string // for people
 	count int    // routes of the file that are in force
 }
 
@@ -89,8 +98,7 @@ func Follow(cfg Config) (*Follower, error) {
 		return f, nil
 	}
 	if f.watch, err = sysfile.NewFileWatch(); err != nil {
-		end()
-		return nil, err
+		f.noWatch(err) // the host's limit of watches is no reason to start no pod
 	}
 	f.place()
 	complete := f.Check()
@@ -115,17 +123,18 @@ func (f *Follower) Close() error {
 func (f *Follower) run(ctx context.Context, complete bool) {
 	for {
 		wait, cancel := ctx, context.CancelFunc(func() {})
-		if !complete {
+		if !complete || f.watch == nil {
 			wait, cancel = context.WithTimeout(ctx, again)
 		}
-		_, err := f.watch.Next(wait)
+		err := f.changed(wait)
+		ended := wait.Err() != nil
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && wait.Err() == nil {
-			f.cfg.Log.Error("cannot watch the file of routes to other nodes; berth reads it at each request for the runtime's status", "file", f.cfg.File, "error", err)
-			return
+		if err != nil && !ended {
+			f.noWatch(errors.Join(err, f.watch.Close()))
+			f.watch = nil
 		}
 		select {
 		case <-ctx.Done():
@@ -137,9 +146,26 @@ func (f *Follower) run(ctx context.Context, complete bool) {
 	}
 }
 
+// changed waits for a change of the file. Without a watch it waits for the end of ctx.
+func (f *Follower) changed(ctx context.Context) error {
+	if f.watch == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	_, err := f.watch.Next(ctx)
+	return err
+}
+
+func (f *Follower) noWatch(err error) {
+	f.cfg.Log.Warn("cannot watch the file of routes to other nodes; berth reads it every "+again.String(), "file", f.cfg.File, "error", err)
+}
+
 // place watches the directories that decide what the file is: its own or the nearest one that exists, and that of the
 // file that it is a link to.
 func (f *Follower) place() {
+	if f.watch == nil {
+		return
+	}
 	const own, target = "own", "target"
 	for {
 		dir := nearest(filepath.Dir(f.cfg.File))
@@ -173,27 +199,32 @@ func (f *Follower) Check() (complete bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.load()
-	err := f.bad
+	complete = f.current
+	var found outcome
+	var missing error
 	if f.valid {
-		missing := f.apply()
-		complete = missing == nil
-		err = errors.Join(f.bad, missing)
+		found, missing = f.apply()
+		complete = complete && missing == nil && found.borrowed == 0
 	}
-	f.report(err)
-	return complete || !f.valid
+	f.report(errors.Join(f.bad, missing), found.count)
+	return complete
 }
 
-// load reads the file if it has changed.
+// load reads the file if it has changed, or could not be read.
 func (f *Follower) load() {
 	if f.cfg.File == "" {
+		f.current = true
 		return
 	}
 	info, err := os.Stat(f.cfg.File)
-	if err == nil && f.read != nil && sameFile(f.read, info) || errors.Is(err, fs.ErrNotExist) && f.read == nil && f.valid {
+	absent := errors.Is(err, fs.ErrNotExist)
+	if f.current && (absent && f.read == nil || err == nil && f.read != nil && sameFile(f.read, info)) {
 		return
 	}
 	lines, err := Read(f.cfg.File)
 	f.read, f.bad = info, err
+	// Faults stay until the file changes. Other errors may pass.
+	f.current = err == nil || errors.Is(err, errs.Invalid)
 	if err == nil {
 		f.lines, f.valid = lines, true
 	}
@@ -204,30 +235,38 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// report logs a fault once.
-func (f *Follower) report(err error) {
+// report keeps what a comparison has found, and logs a fault once.
+func (f *Follower) report(err error, count int) {
 	fault := ""
 	if err != nil {
 		fault = errs.Message(err)
 	}
-	if fault != "" && fault != f.fault {
+	f.seenMu.Lock()
+	before := f.seen.fault
+	f.seen = seen{fault: fault, count: count}
+	f.seenMu.Unlock()
+	if fault != "" && fault != before {
 		f.cfg.Log.Warn("the routes to other nodes are not as their file has them; berth keeps trying", "file", f.cfg.File, "error", fault)
 	}
-	f.fault = fault
+}
+
+// outcome is what a comparison has found in the kernel.
+type outcome struct {
+	count    int // routes of the file that are in force
+	borrowed int // those of them that another berth has made: it may remove them at its end
 }
 
 // apply compares the kernel's routes with those of the file. The error has each route that is missing.
-func (f *Follower) apply() error {
+func (f *Follower) apply() (found outcome, err error) {
 	recorded := f.recorded()
 	if len(f.lines) == 0 && len(recorded) == 0 {
-		f.count = 0
-		return nil
+		return found, nil
 	}
 	k, err := readKernel(f.cfg.Handle)
 	if err != nil {
-		return err
+		return found, err
 	}
-	wanted, faults := f.wanted(k)
+	wanted, faults := f.wanted(k, recorded, &found)
 	keep := slices.Clone(recorded)
 	for _, l := range wanted {
 		if !slices.Contains(keep, l.To) {
@@ -235,7 +274,7 @@ func (f *Follower) apply() error {
 		}
 	}
 	if err := f.write(recorded, keep); err != nil {
-		return err
+		return found, err
 	}
 	// Those to remove first: a gateway may be behind one of them.
 	keep = slices.DeleteFunc(keep, func(to netip.Prefix) bool {
@@ -244,24 +283,24 @@ func (f *Follower) apply() error {
 		}
 		err := k.remove(to)
 		if err == nil && slices.Contains(recorded, to) {
-			f.cfg.Log.Info("removed a route to another node, which its file no longer has", "subnet", to)
+			f.cfg.Log.Info("removed a route to another node", "subnet", to)
 		}
 		faults = append(faults, err)
 		return err == nil
 	})
-	f.count = 0
 	for _, l := range wanted {
 		if err := f.force(k, l); err != nil {
 			faults = append(faults, fmt.Errorf("%s:%d: %w", f.cfg.File, l.Number, err))
 			continue
 		}
-		f.count++
+		found.count++
 	}
-	return errors.Join(append(faults, f.write(f.recorded(), keep))...)
+	return found, errors.Join(append(faults, f.write(f.recorded(), keep))...)
 }
 
-// wanted returns the lines that are to be berth's routes in the kernel. It leaves out the node's own: nodes of a cluster may share one file.
-func (f *Follower) wanted(k *kernel) (wanted []Line, faults []error) {
+// wanted returns the lines that are to be this berth's routes in the kernel. It leaves out the node's own, since nodes of a
+// cluster may share one file, and those whose routes others have made, which it counts.
+func (f *Follower) wanted(k *kernel, recorded []netip.Prefix, found *outcome) (wanted []Line, faults []error) {
 	own := f.cfg.Subnets()
 	for _, l := range f.lines {
 		if k.own[l.Via] || slices.Contains(own, l.To) {
@@ -271,9 +310,14 @@ func (f *Follower) wanted(k *kernel) (wanted []Line, faults []error) {
 			faults = append(faults, fmt.Errorf("%s:%d: %s is a part of this node's own pod subnet %s: %w", f.cfg.File, l.Number, l.To, own[i], errs.Invalid))
 			continue
 		}
-		if by, foreign := k.foreign(l.To); foreign {
+		if by, foreign := k.foreign(l.To, slices.Contains(recorded, l.To)); foreign {
 			if same, _ := k.has(l.Route); !same {
-				faults = append(faults, fmt.Errorf("%s:%d: the host has a route to %s that berth has not made (protocol %s), and which stays; remove it or the line: %w", f.cfg.File, l.Number, l.To, by, errs.Exists))
+				faults = append(faults, fmt.Errorf("%s:%d: the host has a route to %s that this berth has not made (%s), and which stays; remove it or the line: %w", f.cfg.File, l.Number, l.To, by, errs.Exists))
+				continue
+			}
+			found.count++
+			if by == otherBerth {
+				found.borrowed++
 			}
 			continue
 		}
@@ -320,15 +364,15 @@ func (f *Follower) write(before, subnets []netip.Prefix) error {
 	return nil
 }
 
-// AddTo adds what there is to report, for people.
+// AddTo adds what there is to report, for people. It waits for no comparison.
 func (f *Follower) AddTo(info map[string]string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.seenMu.Lock()
+	defer f.seenMu.Unlock()
 	if f.cfg.File != "" {
-		info["routesFile"], info["routes"] = f.cfg.File, strconv.Itoa(f.count)
+		info["routesFile"], info["routes"] = f.cfg.File, strconv.Itoa(f.seen.count)
 	}
-	if f.fault != "" {
-		info["routesFault"] = f.fault
+	if f.seen.fault != "" {
+		info["routesFault"] = f.seen.fault
 	}
 }
 

@@ -98,12 +98,21 @@ func (l *lab) replace(file, text string) {
 	}
 }
 
-func (l *lab) follow(file string, subnets ...netip.Prefix) *Follower {
-	l.t.Helper()
-	f, err := Follow(Config{
+func (l *lab) config(file string, subnets ...netip.Prefix) Config {
+	return Config{
 		File: file, StateDir: l.path("state"), Quarantine: l.path("quarantine"), Handle: l.handle,
 		Subnets: func() []netip.Prefix { return subnets }, Log: slog.New(slog.NewTextHandler(&l.log, nil)),
-	})
+	}
+}
+
+func (l *lab) follow(file string, subnets ...netip.Prefix) *Follower {
+	l.t.Helper()
+	return l.start(l.config(file, subnets...))
+}
+
+func (l *lab) start(cfg Config) *Follower {
+	l.t.Helper()
+	f, err := Follow(cfg)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -145,7 +154,7 @@ const (
 func TestFollowsTheFile(t *testing.T) {
 	l := newLab(t)
 	file := l.path("etc/berth/routes")
-	l.ip("route add 10.9.0.0/24 via 192.0.2.19 proto 177") // another berth's
+	l.ip("route add 10.9.0.0/24 via 192.0.2.19 proto 177") // another berth's, with another file
 	l.ip("route add 10.8.0.0/24 via 192.0.2.18")           // an operator's
 	const foreign8, foreign9 = " 10.8.0.0/24 via 192.0.2.18 dev up0 ;", " 10.9.0.0/24 via 192.0.2.19 dev up0 proto 177 ;"
 	foreign := strings.TrimSpace(foreign8 + foreign9)
@@ -241,7 +250,7 @@ func TestFaultsChangeNoRoute(t *testing.T) {
 		"10.6.0.0/24 via 192.0.2.1\n"+ // so is this
 		"10.7.1.0/24 via 192.0.2.11\n10.8.0.0/24 via 192.0.2.11\n10.5.0.0/24 via 203.0.113.1\n10.4.0.0/24 via 192.0.2.4 dev gone0\n10.2.0.0/24 via 192.0.2.12\n")
 	fault(file+":3: 10.7.1.0/24 is a part of this node's own pod subnet 10.7.0.0/16",
-		file+":4: the host has a route to 10.8.0.0/24 that berth has not made (protocol static)",
+		file+":4: the host has a route to 10.8.0.0/24 that this berth has not made (protocol static)",
 		file+":5: no link of this host leads to the gateway 203.0.113.1",
 		file+":6: there is no link gone0")
 	l.want(route2 + " " + foreign)

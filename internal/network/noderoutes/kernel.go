@@ -15,18 +15,21 @@ import (
 // protocol is the number of berth's routes in the kernel's tables.
 const protocol = 177
 
+// otherBerth describes a route of this protocol without a record.
+const otherBerth = "another berth's, of protocol 177"
+
 // kernel is the main table of a network namespace.
 type kernel struct {
 	handle *netlink.Handle
-	// routes are those with the metric that the kernel gives by default, by subnet.
-	routes map[netip.Prefix]netlink.Route
+	// routes are those with the metric that the kernel gives by default, by subnet. The first of a subnet is in force.
+	routes map[netip.Prefix][]netlink.Route
 	// own are the addresses of the host.
 	own map[netip.Addr]bool
 }
 
 // readKernel reads the routes and the addresses of the handle's namespace.
 func readKernel(handle *netlink.Handle) (*kernel, error) {
-	k := &kernel{handle: handle, routes: map[netip.Prefix]netlink.Route{}, own: map[netip.Addr]bool{}}
+	k := &kernel{handle: handle, routes: map[netip.Prefix][]netlink.Route{}, own: map[netip.Addr]bool{}}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := whole(func() ([]netlink.Route, error) {
 			return handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
@@ -36,7 +39,7 @@ func readKernel(handle *netlink.Handle) (*kernel, error) {
 		}
 		for _, r := range routes {
 			if to, ok := prefixOf(r.Dst); ok && r.Priority == defaultMetric(to) {
-				k.routes[to] = r
+				k.routes[to] = append(k.routes[to], r)
 			}
 		}
 	}
@@ -65,7 +68,7 @@ func Compare(handle *netlink.Handle, lines []Line) ([]string, error) {
 		if !there && err == nil && l.Link != "" {
 			_, err = k.link(l.Link)
 		}
-		by, foreign := k.foreign(l.To)
+		by, foreign := k.foreign(l.To, true)
 		switch {
 		case there:
 			states = append(states, "yes")
@@ -74,7 +77,7 @@ func Compare(handle *netlink.Handle, lines []Line) ([]string, error) {
 		case err != nil:
 			states = append(states, "no: "+errs.Message(err))
 		case foreign:
-			states = append(states, "no: another route to the subnet is there, of protocol "+by)
+			states = append(states, "no: another route to the subnet is there ("+by+")")
 		default:
 			states = append(states, "no")
 		}
@@ -112,8 +115,12 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 
 // has reports whether the kernel has a route, whoever made it.
 func (k *kernel) has(r Route) (bool, error) {
-	there, found := k.routes[r.To]
-	if !found || len(there.MultiPath) > 0 || there.Type != unix.RTN_UNICAST {
+	all := k.routes[r.To]
+	if len(all) == 0 {
+		return false, nil
+	}
+	there := all[0]
+	if len(there.MultiPath) > 0 || there.Type != unix.RTN_UNICAST {
 		return false, nil
 	}
 	if via, _ := netip.AddrFromSlice(there.Gw); via.Unmap() != r.Via {
@@ -138,10 +145,18 @@ func (k *kernel) link(name string) (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// foreign returns the protocol of a route to a subnet that berth has not made, and whether there is one.
-func (k *kernel) foreign(to netip.Prefix) (string, bool) {
-	there, found := k.routes[to]
-	return there.Protocol.String(), found && there.Protocol != protocol
+// foreign describes a route to a subnet that is not this berth's, and reports whether there is one. A route of
+// berth's protocol is this berth's if it has a record.
+func (k *kernel) foreign(to netip.Prefix, recorded bool) (by string, found bool) {
+	for _, r := range k.routes[to] {
+		switch {
+		case r.Protocol != protocol:
+			return "protocol " + r.Protocol.String(), true
+		case !recorded:
+			return otherBerth, true
+		}
+	}
+	return "", false
 }
 
 // set makes a route, or replaces berth's own to the same subnet. Foreign routes stay, and are an error of kind Exists.
@@ -157,7 +172,7 @@ func (k *kernel) set(r Route) error {
 		route.LinkIndex = index
 	}
 	change := k.handle.RouteAdd
-	if _, found := k.routes[r.To]; found {
+	if len(k.routes[r.To]) > 0 {
 		change = k.handle.RouteReplace
 	}
 	err := change(route)
@@ -174,12 +189,13 @@ func (k *kernel) set(r Route) error {
 
 // remove removes berth's own route to a subnet. Nil when there is none.
 func (k *kernel) remove(to netip.Prefix) error {
-	there, found := k.routes[to]
-	if !found || there.Protocol != protocol {
-		return nil
-	}
-	if err := k.handle.RouteDel(&there); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("cannot remove the route to %s: %w", to, err)
+	for _, there := range k.routes[to] {
+		if there.Protocol != protocol {
+			continue
+		}
+		if err := k.handle.RouteDel(&there); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("cannot remove the route to %s: %w", to, err)
+		}
 	}
 	return nil
 }
