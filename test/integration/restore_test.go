@@ -246,7 +246,9 @@ func killRestores(t *testing.T, f *fields, config, criu, location string) {
 			}()
 			b.Await("CRIU", func() bool { _, err := os.Stat(began); return err == nil || len(done) > 0 })
 			ground := b.Ground()
-			maps.DeleteFunc(ground, func(what string, _ int) bool { return !strings.HasPrefix(what, "mount ") || !strings.Contains(what, "criu-root") })
+			maps.DeleteFunc(ground, func(what string, _ int) bool {
+				return !strings.HasPrefix(what, "mount ") || !strings.Contains(what, "criu-root")
+			})
 			if mounted, err := sysmount.IsMountPoint(began + ".mount"); len(ground) > 0 || err != nil || mounted {
 				t.Errorf("the host has mounts of a restore: %v, %v, %v", ground, mounted, err)
 			}

@@ -173,7 +173,7 @@ type Engine struct {
 	inForce  atomic.Pointer[Rules]
 	programs handler.Prober
 	// criu is what Rules.CRIU names, nil before the first rules with checkpoints.
-	criu        atomic.Pointer[checkpoint.Tool]
+	criu atomic.Pointer[checkpoint.Tool]
 	// fits is for the image files of an archive, which are decoded.
 	fits        *semaphore.Weighted
 	log         *slog.Logger

@@ -46,8 +46,9 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	if err := f.make(&state{Program: r.program, Systemd: p.Systemd, Cgroups: p.Cgroups, Restored: p.Restore != nil}, p.Spec); err != nil {
 		return 0, nil, err
 	}
-	args, env := []string{"create"}, environment()
+	args, env, apart := []string{"create"}, environment(), ""
 	if p.Restore != nil {
+		apart = "_ses." + p.ID // as runc names it, which gives one to a container that it does not restore
 		var err error
 		if args, env, err = r.prepareRestore(ctx, f, p); err != nil {
 			return 0, nil, err
@@ -59,7 +60,7 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	}
 	begun, err := r.launch(ctx, &launching{
 		stage: stageCreate, dir: f.dir, lock: filepath.Join(f.dir, lockName), pidFile: filepath.Join(f.dir, pidName), io: io, oomScoreAdj: p.Spec.Process.OOMScoreAdj,
-		env: env, ownMounts: p.Restore != nil, log: f.log(stageCreate), args: r.arguments(p.Systemd, f.log(stageCreate), append(args, p.ID)...),
+		env: env, apart: apart, log: f.log(stageCreate), args: r.arguments(p.Systemd, f.log(stageCreate), append(args, p.ID)...),
 	})
 	if err != nil {
 		return 0, nil, ociruntime.Classify(err, p.Spec.Root.Path)

@@ -31,8 +31,8 @@ type launching struct {
 	oomScoreAdj *int
 	// env is the environment of the program, nil for that of all programs.
 	env []string
-	// ownMounts gives the program a mount namespace of its own.
-	ownMounts bool
+	// apart gives the program a mount namespace, and a session keyring of this name, of its own; "" for neither.
+	apart string
 }
 
 const (
@@ -51,7 +51,7 @@ func (r *Runtime) launch(ctx context.Context, l *launching) (*launch.Begun, erro
 	begun, err := launch.Start(ctx, &launch.Command{
 		Order: launch.Order{
 			Args: l.args, Dir: l.dir, PidFile: l.pidFile, Lock: l.lock, Persist: l.persist, OOMScoreAdj: l.oomScoreAdj,
-			OwnMounts: l.ownMounts,
+			Apart: l.apart,
 		},
 		Stdin: l.io.Stdin, Stdout: l.io.Stdout, Stderr: l.io.Stderr, Console: l.io.Console, Pidfd: l.pidfd,
 		Env: env,

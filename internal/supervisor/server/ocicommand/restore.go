@@ -32,7 +32,8 @@ const (
 //
 // The program runs in a mount namespace of its own. runc mounts the root filesystem below its own state, and volumes on it;
 // CRIU mounts cgroups below its work directory. When one of them was killed, these mounts would stay on the host, and the
-// removal of those directories would remove what is mounted there.
+// removal of those directories would remove what is mounted there. runc makes no session keyring for a container that it
+// restores: the processes would have the supervisor's, with its keys.
 func (r *Runtime) prepareRestore(ctx context.Context, f files, p *ociruntime.Plan) (args, env []string, err error) {
 	filter, err := r.all.base.Filter(ctx, p.Spec.Linux.Seccomp)
 	if err != nil {

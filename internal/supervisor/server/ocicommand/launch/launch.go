@@ -58,9 +58,10 @@ type Order struct {
 	Persist bool `json:"persist,omitempty"`
 	// Daemon is true for a program that leaves processes and does not name them: Result.Left has them.
 	Daemon bool `json:"daemon,omitempty"`
-	// OwnMounts gives the program a mount namespace of its own: what it mounts ends with it, also when it is killed,
-	// and no one else sees it. Mounts and unmounts of the host still reach it.
-	OwnMounts bool `json:"ownMounts,omitempty"`
+	// Apart gives the program a mount namespace of its own: what it mounts ends with it, also when it is killed,
+	// and no one else sees it. Mounts and unmounts of the host still reach it. Apart is the name of its session keyring,
+	// which the processes that it leaves keep; "" for neither.
+	Apart string `json:"apart,omitempty"`
 	// OOMScoreAdj is that of the program and its children, until they change it; nil for the supervisor's.
 	OOMScoreAdj *int `json:"oomScoreAdj,omitempty"`
 	// PidfdFD is a descriptor: a socket to which the launcher sends a pidfd of the process.
@@ -198,8 +199,8 @@ func (l *launcher) launch(ctx context.Context) Result {
 	cmd.Dir = l.order.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	run := cmd.Start
-	if l.order.OwnMounts {
-		run = func() error { return startApart(cmd) }
+	if l.order.Apart != "" {
+		run = func() error { return startApart(cmd, l.order.Apart) }
 	}
 	if err := run(); err != nil {
 		return failed(err)
@@ -241,8 +242,8 @@ func (l *launcher) launch(ctx context.Context) Result {
 	return Result{Done: true, Pid: pid}
 }
 
-// startApart starts a program in a mount namespace of its own, that of a thread which ends at once.
-func startApart(cmd *exec.Cmd) error {
+// startApart starts a program with a mount namespace and a session keyring of its own, those of a thread which ends at once.
+func startApart(cmd *exec.Cmd, keyring string) error {
 	done := make(chan error, 1)
 	sysns.GoOnThread(func() { // and is not unlocked: the thread ends
 		done <- func() error {
@@ -251,6 +252,10 @@ func startApart(cmd *exec.Cmd) error {
 			}
 			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 				return fmt.Errorf("cannot make the mounts of %s its own: %w", cmd.Path, err)
+			}
+			// A kernel without keyrings has no keys of the supervisor's session.
+			if _, err := unix.KeyctlJoinSessionKeyring(keyring); err != nil && !errors.Is(err, unix.ENOSYS) {
+				return fmt.Errorf("cannot make a session keyring for %s: %w", cmd.Path, err)
 			}
 			return cmd.Start()
 		}()

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -94,8 +96,9 @@ func TestEndOfTheSupervisor(t *testing.T) {
 	}
 }
 
-// TestOwnMounts: what a program mounts is not on the host, and what the host mounts later reaches the program.
-func TestOwnMounts(t *testing.T) {
+// TestApart: what a program mounts is not on the host, and what the host mounts later reaches the program. It has a session
+// keyring of its own.
+func TestApart(t *testing.T) {
 	require.Root(t)
 	shared, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -118,22 +121,31 @@ func TestOwnMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dir := t.TempDir()
+	dir, keyring := t.TempDir(), "_ses."+filepath.Base(shared)+strconv.Itoa(os.Getpid())
 	begun, err := Start(t.Context(), &Command{Env: os.Environ(), Order: Order{
-		Args: []string{"/bin/sh", "-c", "mount -t tmpfs berth-test " + own + " && { sleep 1000 & echo $! > pid; }"},
-		Dir:  dir, PidFile: filepath.Join(dir, "pid"), OwnMounts: true,
+		Args: []string{"/bin/sh", "-c", "mount -t tmpfs berth-test " + own + " && cat /proc/keys > keys && { sleep 1000 & echo $! > pid; }"},
+		Dir:  dir, PidFile: filepath.Join(dir, "pid"), Apart: keyring,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer begun.Abandon()
+	// The kernel shows a keyring to those that have it.
+	if keys, err := os.ReadFile(filepath.Join(dir, "keys")); err != nil || !strings.Contains(string(keys), " "+keyring+": ") {
+		t.Errorf("the program has no keyring %s of its own: %q, %v", keyring, keys, err)
+	}
 	if is, err := sysmount.IsMountPoint(own); err != nil || is {
 		t.Errorf("the host has the mount of the program: %v, %v", is, err)
 	}
 	if err := unix.Mount("berth-test", host, "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	mounts, err := mountinfo.PidMountInfo(begun.Pid)
+	table, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", begun.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	mounts, err := mountinfo.GetMountsFromReader(table, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
