@@ -19,6 +19,8 @@ func newNet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "net",
 		Short: "Show and check the networks of CNI plugins; enforce network policies; change routes to other nodes",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newNetList(), newNetCheck(), newNetPolicy(), newNetRoute())
 	return cmd

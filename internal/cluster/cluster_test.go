@@ -408,6 +408,26 @@ func TestStopAndStart(t *testing.T) {
 	}
 }
 
+// TestStartWithAnOlderBerth: a node whose berth has no `berth net route` is named, with what to do.
+func TestStartWithAnOlderBerth(t *testing.T) {
+	f := clustertest.New(t)
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range f.Ran {
+		// Without a flag that is unknown to it an older berth prints its help, and succeeds.
+		if strings.Contains(line, "net route set") && !strings.Contains(line, " --config ") {
+			t.Error(line)
+		}
+	}
+	f.FailOn = "dev-worker: /usr/local/bin/berth net route set"
+	err := c.Start(t.Context(), "dev", time.Minute)
+	if err == nil || !strings.Contains(err.Error(), "into dev-worker (if its image has an older berth, create the cluster again)") {
+		t.Error(err)
+	}
+}
+
 // TestStartWithAStaleNode: a container that was removed by hand leaves its node in the API. start
 // does not wait for it.
 func TestStartWithAStaleNode(t *testing.T) {

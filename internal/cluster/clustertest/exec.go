@@ -137,7 +137,7 @@ func (f *Fake) changeCluster(name, line string, c provider.Command) (out string,
 		f.Balanced = string(text)
 	case strings.Contains(line, "in-node forget-member"):
 		f.Etcd = slices.DeleteFunc(f.Etcd, func(m string) bool { return m == c.Args[4] })
-	case strings.HasSuffix(line, "net route set -"):
+	case strings.Contains(line, "net route set "):
 		text, err := io.ReadAll(c.Stdin)
 		if err != nil {
 			return "", true, err

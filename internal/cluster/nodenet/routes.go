@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
@@ -48,12 +49,20 @@ func Connect(ctx context.Context, p provider.Provider, warn func(string), client
 			continue // it gets its routes at its start
 		}
 		group.Go(func() error {
-			return p.Exec(ctx, n.Name, provider.Command{
-				Args: []string{nodeimage.EntryProgram, "net", "route", "set", "-"}, Stdin: strings.NewReader(routes(n.Name, nodes)),
-			})
+			err := p.Exec(ctx, n.Name, provider.Command{Args: setCommand(), Stdin: strings.NewReader(routes(n.Name, nodes))})
+			if err != nil {
+				return fmt.Errorf("cannot write the routes to the pods of other nodes into %s (if its image has an older berth, create the cluster again): %w", n.Name, err)
+			}
+			return nil
 		})
 	}
 	return group.Wait()
+}
+
+// setCommand replaces a node's routes by those of its input. An older berth, which has no such command, would print its help
+// and succeed; it fails because it does not know the flag.
+func setCommand() []string {
+	return []string{nodeimage.EntryProgram, "net", "route", "set", "--config", noderuntime.DaemonFile, "-"}
 }
 
 // family is the flag of ip for an address.

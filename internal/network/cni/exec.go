@@ -148,8 +148,8 @@ type turn struct {
 	since time.Time
 }
 
-// take waits for a turn of the program at path. STATUS and VERSION need none: they are for no pod, and there is one of
-// them at a time.
+// take waits for a turn of the program at path; those that wait get turns in the order of their calls. STATUS and VERSION
+// need none: they are for no pod, and there is one of them at a time.
 func (t *turns) take(ctx context.Context, path string, environ []string) (end func(), err error) {
 	verb := variable(environ, "CNI_COMMAND")
 	if t.limit == 0 || verb == "STATUS" || verb == "VERSION" {
@@ -163,12 +163,19 @@ func (t *turns) take(ctx context.Context, path string, environ []string) (end fu
 	}
 	t.mu.Unlock()
 	select {
-	case p.turns <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("the program %s was not started: all %d of its processes that may run at once (network.max_plugin_processes) are busy, %s: %w",
-			path, t.limit, t.oldest(p), ctx.Err())
+	case p.turns <- struct{}{}: // also after the deadline, whose error is then the call's own
+	default:
+		select {
+		case p.turns <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the program %s was not started: all %d of its processes that may run at once (network.max_plugin_processes) are busy, %s: %w",
+				path, t.limit, t.oldest(p), ctx.Err())
+		}
 	}
-	own := &turn{what: verb + " of sandbox " + variable(environ, "CNI_CONTAINERID"), since: time.Now()}
+	own := &turn{what: verb, since: time.Now()}
+	if sandbox := variable(environ, "CNI_CONTAINERID"); sandbox != "" { // GC has none
+		own.what += " of sandbox " + sandbox
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.calls[own] = struct{}{}

@@ -77,3 +77,25 @@ func TestProcessesOfOneProgram(t *testing.T) {
 		t.Errorf("after the end of those that hung: %v", err)
 	}
 }
+
+// TestCallAfterItsDeadline: a call whose deadline has passed does not report that all processes are busy while none is.
+func TestCallAfterItsDeadline(t *testing.T) {
+	e := newExecutor(&Config{ProgramsOnly: true, MaxProcesses: 1})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 64 { // select chooses at random
+		_, err := e.ExecPlugin(ended, "/nonesuch", nil, []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=pod"})
+		if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "busy") {
+			t.Fatal(err)
+		}
+	}
+	// A collection is for no sandbox.
+	end, err := e.turns.take(t.Context(), "/nonesuch", []string{"CNI_COMMAND=GC"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	if _, err := e.turns.take(ended, "/nonesuch", []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=pod"}); !strings.HasSuffix(err.Error(), "with GC: context canceled") {
+		t.Error(err)
+	}
+}

@@ -35,7 +35,11 @@ func read(file string) ([]byte, error) {
 		return nil, nil
 	}
 	if err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("cannot read the routes to other nodes: %s is not a regular file (%s); replace it by one: %w", file, info.Mode().Type(), errs.Invalid)
+		is := "not a regular file"
+		if info.IsDir() {
+			is = "a directory"
+		}
+		return nil, fmt.Errorf("cannot read the routes to other nodes: %s is %s; replace it by a file: %w", file, is, errs.Invalid)
 	}
 	var text []byte
 	if err == nil {
@@ -121,7 +125,7 @@ func change(ctx context.Context, file string, fn func(text []byte) ([]byte, erro
 	if target, err := filepath.EvalSymlinks(file); err == nil {
 		file = target
 	} else if to, linkErr := os.Readlink(file); linkErr == nil {
-		return fmt.Errorf("cannot write the routes to other nodes: %s is a link to %s, which leads to no file; make that file or remove the link: %w", file, to, errors.Join(err, errs.State))
+		return fmt.Errorf("cannot write the routes to other nodes: %s is a link to %s, which leads to no file; make that file or remove the link: %w: %w", file, to, err, errs.State)
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("cannot make the directory of the routes to other nodes: %w", err)

@@ -162,7 +162,7 @@ func TestEditsAtOnce(t *testing.T) {
 // TestWhatIsNoFile: a directory, a pipe or a link to nothing is reported at once, and stays.
 func TestWhatIsNoFile(t *testing.T) {
 	dir := t.TempDir()
-	paths := map[string]string{"directory": "not a regular file (d", "pipe": "not a regular file (p", "link": "is a link to nonesuch"}
+	paths := map[string]string{"directory": "directory is a directory", "pipe": "pipe is not a regular file", "link": "is a link to nonesuch"}
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "directory"), 0o700), unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600),
 		os.Symlink("nonesuch", filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)

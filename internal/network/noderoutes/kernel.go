@@ -79,7 +79,7 @@ func Compare(handle *netlink.Handle, lines []Line) ([]string, error) {
 		case foreign:
 			states = append(states, "no: another route to the subnet is there ("+by+")")
 		default:
-			states = append(states, "no")
+			states = append(states, "no: routesFault of berth info has the reason")
 		}
 	}
 	return states, nil
