@@ -20,9 +20,7 @@ func TestFlushedRuleset(t *testing.T) {
 	l.attach(n, web)
 	l.serve(web.NetNS, 80, "web")
 	l.wantAnswer(other, "tcp", "192.0.2.1", 8080, "web", "")
-	ruleset := func() string { // berth adds its sets in any order
-		return strings.Join(slices.Sorted(strings.Lines(l.run(l.host, "nft", "list", "ruleset"))), "")
-	}
+	ruleset := l.ruleset
 	want := ruleset()
 	for _, change := range []string{
 		"flush ruleset",
@@ -37,6 +35,46 @@ func TestFlushedRuleset(t *testing.T) {
 	l.run(l.host, "nft", "flush", "chain", "inet", "berth", "postrouting")
 	l.attach(n, l.pod(network.Port{Protocol: "udp", HostPort: 53, ContainerPort: 53}))
 	l.eventually("the chain postrouting is repaired", func() bool { return strings.Contains(ruleset(), "masquerade") }, ruleset)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ruleset returns the rules of the host. berth adds its sets in any order, so the lines are sorted.
+func (l *lab) ruleset() string {
+	return strings.Join(slices.Sorted(strings.Lines(l.run(l.host, "nft", "list", "ruleset"))), "")
+}
+
+// TestFlushedWhileRepaired: another program changes the rules at the moment in which berth repairs
+// them, or compares them.
+func TestFlushedWhileRepaired(t *testing.T) {
+	l := newLab(t)
+	n := l.open(l.config())
+	l.attach(n, l.pod())
+	want := l.ruleset()
+	const rounds = 20
+	for round := range rounds {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range 5 {
+				l.run(l.host, "nft", "flush", "table", "bridge", "berth")
+			}
+		}()
+		for running := true; running; {
+			select {
+			case <-done:
+				running = false
+			default:
+			}
+			if err := n.Ready(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := l.ruleset(); got != want {
+			t.Fatalf("round %d: not repaired:\n%s", round, got)
+		}
+	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}

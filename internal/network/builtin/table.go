@@ -116,10 +116,12 @@ func (t *table) rebuild(subnets []netip.Prefix, elements []element) error {
 	if err := t.addElements(elements); err != nil {
 		return err
 	}
+	t.see()
 	if err := t.conn.Flush(); err != nil {
+		t.seen = 0
 		return fmt.Errorf("cannot make nftables table %s: %w", t.name, err)
 	}
-	t.see()
+	t.seeOwn()
 	return nil
 }
 
@@ -187,11 +189,14 @@ func bySet(elements []element) map[string][]nftables.SetElement {
 func (t *table) check() (changed, intact bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now, err := t.gen.NftablesGeneration(); err == nil && now == t.seen {
+	before := t.seen
+	if t.see(); t.seen != 0 && t.seen == before {
 		return false, true, nil
 	}
-	intact, err = t.intact()
-	t.see()
+	// What changes from here on has a later generation.
+	if intact, err = t.intact(); !intact {
+		t.seen = 0 // the repair may fail
+	}
 	return true, intact, err
 }
 
