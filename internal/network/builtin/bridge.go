@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
 	"github.com/berthrun/berth/internal/network/rulesetwatch"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -125,7 +126,7 @@ func keepRouterAdvertisements(bridge string) error {
 // gateways gives the bridge the first address of each subnet and removes those of former
 // subnets.
 func (h *host) gateways(link netlink.Link, subnets []netip.Prefix) error {
-	have, err := whole(func() ([]netlink.Addr, error) { return h.handle.AddrList(link, netlink.FAMILY_ALL) })
+	have, err := sysnet.WholeList(func() ([]netlink.Addr, error) { return h.handle.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("cannot list the addresses of %s: %w", link.Attrs().Name, err)
 	}

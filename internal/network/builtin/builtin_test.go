@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -192,25 +191,6 @@ func TestPoolClaims(t *testing.T) {
 		if addr, err := p.take(); err != nil || addr.String() != want {
 			t.Errorf("%v, %v; want %s", addr, err, want)
 		}
-	}
-}
-
-// TestListsAreReadCompletely: a list is read again until the kernel reports no change during the
-// read.
-func TestListsAreReadCompletely(t *testing.T) {
-	reads := 0
-	all, err := whole(func() ([]int, error) {
-		if reads++; reads < 3 {
-			return []int{1}, netlink.ErrDumpInterrupted
-		}
-		return []int{1, 2}, nil
-	})
-	if err != nil || len(all) != 2 || reads != 3 {
-		t.Errorf("%v, %v after %d reads", all, err, reads)
-	}
-	reads = 0
-	if _, err := whole(func() ([]int, error) { reads++; return nil, netlink.ErrDumpInterrupted }); !errors.Is(err, netlink.ErrDumpInterrupted) || reads < 3 {
-		t.Errorf("always: %v after %d reads", err, reads)
 	}
 }
 

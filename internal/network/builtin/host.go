@@ -121,21 +121,9 @@ func (h *host) hasIPv6() bool {
 	return err == nil && has
 }
 
-// whole returns a complete list of the kernel. A list that changes while it is read may be
-// incomplete. The kernel reports that, and whole reads the list again.
-func whole[T any](list func() ([]T, error)) (all []T, err error) {
-	const tries = 20
-	for range tries {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
-}
-
 // ports lists the ports of the bridge with an index, by name.
 func (h *host) ports(bridge int) (map[string]linkmsg.Port, error) {
-	list, err := whole(func() ([]linkmsg.Port, error) {
+	list, err := sysnet.WholeList(func() ([]linkmsg.Port, error) {
 		var all []linkmsg.Port
 		complete, err := h.rtnl.Dump(linkmsg.Ports(bridge), func(message []byte) {
 			if p, ok := linkmsg.ReadPort(message); ok && p.Bridge == bridge {
@@ -162,7 +150,7 @@ func (h *host) ports(bridge int) (map[string]linkmsg.Port, error) {
 func (h *host) takenPrefixes(own string) ([]netip.Prefix, error) {
 	var taken []netip.Prefix
 	ownIndex := h.index(own)
-	addrs, err := whole(func() ([]netlink.Addr, error) { return h.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := sysnet.WholeList(func() ([]netlink.Addr, error) { return h.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the host's addresses: %w", err)
 	}
@@ -172,7 +160,7 @@ func (h *host) takenPrefixes(own string) ([]netip.Prefix, error) {
 		}
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := whole(func() ([]netlink.Route, error) {
+		routes, err := sysnet.WholeList(func() ([]netlink.Route, error) {
 			return h.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {
@@ -191,7 +179,7 @@ func (h *host) takenPrefixes(own string) ([]netip.Prefix, error) {
 
 // localAddrs is the set of the host's own addresses.
 func (h *host) localAddrs() (map[netip.Addr]bool, error) {
-	addrs, err := whole(func() ([]netlink.Addr, error) { return h.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := sysnet.WholeList(func() ([]netlink.Addr, error) { return h.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the host's addresses: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 )
 
 // protocol is the number of berth's routes in the kernel's tables.
@@ -31,7 +32,7 @@ type kernel struct {
 func readKernel(handle *netlink.Handle) (*kernel, error) {
 	k := &kernel{handle: handle, routes: map[netip.Prefix][]netlink.Route{}, own: map[netip.Addr]bool{}}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := whole(func() ([]netlink.Route, error) {
+		routes, err := sysnet.WholeList(func() ([]netlink.Route, error) {
 			return handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {
@@ -43,7 +44,7 @@ func readKernel(handle *netlink.Handle) (*kernel, error) {
 			}
 		}
 	}
-	addrs, err := whole(func() ([]netlink.Addr, error) { return handle.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := sysnet.WholeList(func() ([]netlink.Addr, error) { return handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the host's addresses: %w", err)
 	}
@@ -83,17 +84,6 @@ func Compare(handle *netlink.Handle, lines []Line) ([]string, error) {
 		}
 	}
 	return states, nil
-}
-
-// whole returns a complete list: one that changes while it is read may be incomplete, which the kernel reports.
-func whole[T any](list func() ([]T, error)) (all []T, err error) {
-	const tries = 20
-	for range tries {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
 }
 
 // defaultMetric is the metric of a route that was made without one.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,4 +34,23 @@ func FuzzNetlinkMessages(f *testing.F) {
 			}
 		})
 	})
+}
+
+// TestListsAreReadCompletely: a list is read again until the kernel reports no change during the
+// read.
+func TestListsAreReadCompletely(t *testing.T) {
+	reads := 0
+	all, err := WholeList(func() ([]int, error) {
+		if reads++; reads < 3 {
+			return []int{1}, nl.ErrDumpInterrupted
+		}
+		return []int{1, 2}, nil
+	})
+	if err != nil || len(all) != 2 || reads != 3 {
+		t.Errorf("%v, %v after %d reads", all, err, reads)
+	}
+	reads = 0
+	if _, err := WholeList(func() ([]int, error) { reads++; return nil, nl.ErrDumpInterrupted }); !errors.Is(err, nl.ErrDumpInterrupted) || reads < 3 {
+		t.Errorf("always: %v after %d reads", err, reads)
+	}
 }
