@@ -37,7 +37,7 @@ func (c *Container) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32
 		Env: []string{mark},
 	})
 	if err != nil {
-		return 0, execFault(err)
+		return 0, c.fault(ctx, err)
 	}
 	x := &execution{
 		in: c, id: made.ID, mark: mark,
@@ -48,7 +48,7 @@ func (c *Container) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32
 		if ctx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline) { // the engine may have got the request
 			x.killAll()
 		}
-		return 0, execFault(err)
+		return 0, c.fault(ctx, err)
 	}
 	return x.run(ctx, spec, conn.HijackedResponse)
 }
@@ -56,10 +56,20 @@ func (c *Container) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32
 // errEnding is the error of a command whose container ends meanwhile.
 func errEnding() error { return fmt.Errorf("it is ending: %w", errs.State) }
 
-// execFault gives the error of a command that cannot be executed its kind.
-func execFault(err error) error {
-	if errors.Is(err, errs.Exists) { // a conflict
+// fault gives the error of a command that cannot be executed its kind. An engine answers with a conflict
+// when the container does not run, and with any error when it ends at this moment: Docker 20.10 with
+// status 500 and no more.
+func (c *Container) fault(ctx context.Context, err error) error {
+	if errors.Is(err, errs.Exists) || (!errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.Deadline) && c.ending(ctx)) {
 		return errEnding()
 	}
 	return err
+}
+
+// ending reports whether the container's process has ended. The engine notices that a moment later than
+// its runtime does, which executes no command in the container any more.
+func (c *Container) ending(ctx context.Context) bool {
+	got, err := c.Client.ContainerInspect(ctx, c.EngineID, client.ContainerInspectOptions{})
+	state := got.Container.State
+	return err == nil && state != nil && (!state.Running || hasEnded(state.Pid))
 }

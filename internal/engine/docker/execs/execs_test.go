@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/docker/fakeengine"
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -134,6 +135,33 @@ func TestNotExecuted(t *testing.T) {
 			x := &execution{in: &Container{Client: client, EngineID: "c"}, output: &beginning{}}
 			if err := x.notExecuted(t.Context()); !errors.Is(err, c.kind) {
 				t.Errorf("%v, want %v", err, c.kind)
+			}
+		})
+	}
+}
+
+// TestStartThatFails: Docker 20.10 answers to the start of a command in a container that ends at this
+// moment with status 500 and no more. The command is not at fault then, and berth is not.
+func TestStartThatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		pid   int
+		ended bool
+	}{"it runs": {os.Getpid(), false}, "it ends": {4194305, true}} { // more than pid_max can be
+		t.Run(name, func(t *testing.T) {
+			fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
+				"POST /containers/c/exec": fakeengine.JSON(map[string]string{"Id": "x"}),
+				"POST /exec/x/start":      fakeengine.Fail(http.StatusInternalServerError, "cannot exec in a stopped container"),
+				"GET /containers/c/json":  fakeengine.Text(fmt.Sprintf(`{"Id": "c", "State": {"Running": true, "Pid": %d}}`, c.pid)),
+			}})
+			client, err := api.New(api.Options{Endpoint: fake.Endpoint})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			in := &Container{Client: client, EngineID: "c"}
+			_, err = in.Exec(t.Context(), &engine.ExecSpec{Command: []string{"true"}})
+			if err == nil || errors.Is(err, errs.State) != c.ended {
+				t.Errorf("%v", err)
 			}
 		})
 	}

@@ -100,15 +100,13 @@ func (x *execution) awaitEnd(ctx context.Context) error {
 // notExecuted is the error of a command that was never executed. The engine's runtime has written
 // why in the place of the command's output.
 func (x *execution) notExecuted(ctx context.Context) error {
-	got, err := x.in.Client.ContainerInspect(ctx, x.in.EngineID, client.ContainerInspectOptions{})
-	if state := got.Container.State; err == nil && state != nil && (!state.Running || hasEnded(state.Pid)) {
+	if x.in.ending(ctx) {
 		return errEnding()
 	}
 	return fmt.Errorf("%s: %w", strings.TrimSpace(x.output.kept.String()), errs.Invalid)
 }
 
-// hasEnded reports whether a process has ended. The engine notices the end of a container's process a
-// moment later than its runtime does, which executes no command in the container any more.
+// hasEnded reports whether a process has ended.
 func hasEnded(pid int) bool {
 	proc, err := sysproc.ReadProc(pid)
 	return errors.Is(err, errs.NotFound) || err == nil && (proc.Zombie() || proc.Exiting)
