@@ -162,7 +162,7 @@ spec:
       args:
         - |
           cat /shared/color; cat /etc/settings/greeting.txt; echo; cat /keys/token; echo; cat /one/file; echo
-          echo x > /etc/settings/new 2>/dev/null && echo configmap-writable
+          { echo x > /etc/settings/new; } 2>/dev/null && echo configmap-writable
           echo x > /ram/file && echo ram-writable
           dd if=/dev/zero of=/ram/big bs=1M count=2 2>/dev/null || echo ram-limited
           ls /host
