@@ -8,7 +8,7 @@ import (
 // Limits of what is read from the engine and not yet delivered to a slow client, in bytes. While
 // the program runs, the engine holds back the program. Once it has ended, the engine waits for two
 // seconds and then drops what was not read, which is at most what its own buffers hold: about a
-// megabyte.
+// megabyte. So what is read beyond the last limit is of a child that writes on.
 const (
 	heldWhileRunning = 256 << 10
 	heldAfterEnd     = 4 << 20

@@ -43,9 +43,9 @@ type Streams struct {
 // lateMax bounds how long output is read after the end of a program whose child writes on.
 const lateMax = 5 * time.Second
 
-// errFull is the end of an output that a child of an ended program fills faster than the client
-// reads it.
-var errFull = fmt.Errorf("the program has ended, a child of it writes faster than the client reads, and the rest of the output was dropped: %w", errs.Exhausted)
+// errFull ends the reading of an output that a child of an ended program fills faster than the client
+// reads it. What the program itself has written is in what is held: see heldAfterEnd.
+var errFull = errors.New("a child of the program writes on")
 
 // errBehind is the end of the output of a client that was dropped.
 var errBehind = fmt.Errorf("client fell behind the container and was dropped: it has not read megabytes of output: %w", errs.Exhausted)
@@ -118,6 +118,9 @@ func receive(conn client.HijackedResponse, held *buffer, s Streams) {
 		if n > 0 {
 			if _, writeErr := held.Write(chunk[:n]); writeErr != nil {
 				conn.Close() // nothing more is read
+				if errors.Is(writeErr, errFull) {
+					writeErr = io.EOF
+				}
 				held.finish(writeErr)
 				return
 			}
