@@ -103,7 +103,7 @@ func TestExamplesNameWhatIsThere(t *testing.T) {
 		for _, use := range found {
 			labels, ok := series[use[1]]
 			if !ok {
-				t.Errorf("%s: there is no metric %s", where, use[1])
+				t.Errorf("%s: metric %s does not exist", where, use[1])
 			}
 			used[use[1]] = true
 			for _, label := range matcher.FindAllStringSubmatch(use[2], -1) {

@@ -2,16 +2,11 @@ package metrics
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -19,11 +14,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/util/cert"
 
 	"github.com/berthrun/berth/internal/tlsfiles"
+	"github.com/berthrun/berth/internal/tlsfiles/tlstest"
 )
 
 // serving returns a server with these settings.
@@ -207,7 +202,7 @@ func TestServerAsksForCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, other := clientCertificate(t), clientCertificate(t)
+	known, other := tlstest.ClientCertificate(t), tlstest.ClientCertificate(t)
 	clientCert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate[0]})
 	files := tlsfiles.Files{CertFile: file("crt", serverCert), KeyFile: file("key", serverKey), ClientCAFile: file("ca", clientCert)}
 	s := serving(t, Settings{Listen: "127.0.0.1:0", TLS: files})
@@ -233,22 +228,4 @@ func TestServerAsksForCertificates(t *testing.T) {
 	if status, _, err := get(t, &http.Transport{}, "http://"+s.Address()+"/metrics"); err == nil && status == http.StatusOK {
 		t.Error("it serves without TLS")
 	}
-}
-
-// clientCertificate returns a self-signed certificate for a client.
-func clientCertificate(t *testing.T) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "client"}, NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }

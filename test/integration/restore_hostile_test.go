@@ -161,7 +161,7 @@ func hostileArchives(t *testing.T) map[string]hostile {
 		"a file that is there twice":   {added: []tar.Header{{Typeflag: tar.TypeReg, Name: "checkpoint/core-1.img"}}, code: codes.InvalidArgument, words: []string{"checkpoint/core-1.img", "twice"}},
 		"a part of an archive":         {end: 20000, code: codes.InvalidArgument, words: []string{"archive"}},
 		"a program of another machine": {edit: editInit(func(c *criucore.CoreEntry) { c.Mtype, c.ThreadInfo = other.Enum(), nil }), code: codes.Unimplemented, words: []string{"checkpoint/core-1.img", "architecture " + other.String()}},
-		"an image that is no image":    {edit: written("checkpoint/core-1.img", "nonsense"), code: codes.InvalidArgument, words: []string{"checkpoint/core-1.img", "not an image"}},
+		"a file that is not an image":  {edit: written("checkpoint/core-1.img", "nonsense"), code: codes.InvalidArgument, words: []string{"checkpoint/core-1.img", "not an image"}},
 		"an image of no process":       {edit: written("checkpoint/core-4711.img", "nonsense"), code: codes.InvalidArgument, words: []string{"checkpoint/core-4711.img", "belongs to no process"}},
 		// CRI-O CVE-2024-8676: mounts of an archive were made.
 		"a mount of the host": {edit: replaced("checkpoint/mountpoints-*.img", "/etc/hostname", "/host-of-node"), code: codes.InvalidArgument, words: []string{"/host-of-node", "the request does not have it"}},

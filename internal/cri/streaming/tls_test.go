@@ -3,17 +3,11 @@ package streaming
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -21,7 +15,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
@@ -31,6 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/tlsfiles"
+	"github.com/berthrun/berth/internal/tlsfiles/tlstest"
 )
 
 // renew writes a new self-signed certificate for name, and returns it.
@@ -179,7 +173,7 @@ func TestClientsNeedACertificateOfTheAuthority(t *testing.T) {
 	files := tlsFiles(t)
 	renew(t, files, "one")
 	files.ClientCAFile = filepath.Join(t.TempDir(), "ca")
-	known := clientCertificate(t)
+	known := tlstest.ClientCertificate(t)
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate[0]})
 	if err := os.WriteFile(files.ClientCAFile, authority, 0o600); err != nil {
 		t.Fatal(err)
@@ -188,30 +182,12 @@ func TestClientsNeedACertificateOfTheAuthority(t *testing.T) {
 	if _, err := shown(t, s, &tls.Config{}); err == nil {
 		t.Error("a client without a certificate is let in")
 	}
-	if _, err := shown(t, s, &tls.Config{Certificates: []tls.Certificate{clientCertificate(t)}}); err == nil {
+	if _, err := shown(t, s, &tls.Config{Certificates: []tls.Certificate{tlstest.ClientCertificate(t)}}); err == nil {
 		t.Error("a client with a certificate of its own is let in")
 	}
 	if _, err := shown(t, s, &tls.Config{Certificates: []tls.Certificate{known}}); err != nil {
 		t.Errorf("a client with the right certificate: %v", err)
 	}
-}
-
-// clientCertificate returns a self-signed certificate for a client.
-func clientCertificate(t *testing.T) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "client"}, NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 func TestSelfSigned(t *testing.T) {

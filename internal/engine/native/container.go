@@ -135,7 +135,7 @@ func (e *Engine) checkRestorer(ctx context.Context, sb *sandbox) error {
 	facts := e.programs.Now(h)
 	switch err := h.Check(); {
 	case err != nil:
-		return fmt.Errorf("%v: %w", err, errs.Unsupported) //nolint:errorlint // that it is missing is no passing fault here
+		return fmt.Errorf("%v: %w", err, errs.Unsupported) //nolint:errorlint // the kind is Unsupported alone: another attempt fails, too
 	case facts.Broken:
 		return fmt.Errorf("unable to get OCI runtime: %s: %w", facts.Fault, errs.Unsupported)
 	case !strings.HasPrefix(facts.Version, "runc "):

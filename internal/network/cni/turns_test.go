@@ -74,7 +74,7 @@ func TestProcessesOfOneProgram(t *testing.T) {
 		}
 	}
 	if err := call(t.Context(), hangs, "ADD", "third"); err != nil {
-		t.Errorf("after the end of those that hung: %v", err)
+		t.Errorf("after the hung processes ended: %v", err)
 	}
 }
 

@@ -89,10 +89,10 @@ var dropped = regexp.MustCompile(`^(stats-dump|stats-restore|descriptors\.json|c
 var known = regexp.MustCompile(`^((inventory|pstree|files|pipes-data|timens-0)\.img|` +
 	`(core|ids|mm|fs|fdinfo|pagemap|pagemap-shmem|pages|mountpoints)-[0-9]{1,10}\.img)$`)
 
-// Fit reads the image files in the directory from, which has regular files only, and writes those for CRIU into the
-// directory to, which is empty. It moves files with memory. Kind Invalid for what is no image, or exceeds the request,
-// Unsupported for what berth does not restore; the error names the entry of the archive. It takes some hundred megabytes of
-// memory at most.
+// Fit reads the image files in the directory from, which has regular files only. It writes those for CRIU into the empty
+// directory to, and moves files with memory there. The error is of kind Invalid for a file that CRIU has not written, or
+// that exceeds the request, and Unsupported for what berth does not restore. It names the entry of the archive. Fit takes
+// some hundred megabytes of memory at most.
 func Fit(ctx context.Context, from, to string, r *Request) (*Fitted, error) {
 	f := &fitting{
 		Request: r, ctx: ctx, from: from, to: to, names: map[string]bool{},

@@ -451,7 +451,7 @@ func TestHostileImages(t *testing.T) {
 		"a program of another architecture": {func(p *parts) { p.core.Mtype, p.core.ThreadInfo = criucore.CoreEntry_AARCH64.Enum(), nil }, nil, "checkpoint/core-1.img: its program is for the architecture AARCH64, and this node is amd64"},
 		"a plugin":                          {func(p *parts) { p.inventory.PluginsEntry = &inventory.PluginsEntry{Plugins: []string{"amdgpu"}} }, nil, "checkpoint/inventory.img: plugins"},
 		"another version":                   {func(p *parts) { p.inventory.ImgVersion = proto.Uint32(1) }, nil, "checkpoint/inventory.img: images of version 1"},
-		"an image that is no image":         {func(p *parts) { p.raw["core-1.img"] = "nonsense" }, nil, "checkpoint/core-1.img: it is not an image"},
+		"a file that is not an image":       {func(p *parts) { p.raw["core-1.img"] = "nonsense" }, nil, "checkpoint/core-1.img: it is not an image"},
 		"an image that is cut":              {func(p *parts) { p.raw["core-1.img"] = string(newWritten("CORE").data) + "\xff\xff\xff\xff" }, nil, "checkpoint/core-1.img: it ends in a message"},
 		"an image that is missing":          {func(p *parts) { p.raw["mm-1.img"] = "" }, nil, "checkpoint/mm-1.img: it is missing"},
 		"an image that is a link":           {func(p *parts) { p.raw["core-1.img"] = "-> /etc/shadow" }, nil, "checkpoint/core-1.img: it is not a regular file"},

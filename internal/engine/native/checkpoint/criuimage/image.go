@@ -49,7 +49,7 @@ type image struct {
 	left *size
 }
 
-// bad is the error of a file that is no image of CRIU, or exceeds the request.
+// bad is the error of a file that CRIU has not written, or that exceeds the request.
 func bad(name, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %w", name, fmt.Sprintf(format, args...), errs.Invalid)
 }

@@ -231,7 +231,7 @@ func (in *intake) limit(name string) int64 {
 	return 0
 }
 
-// file takes an entry, if it is one of those that are restored.
+// file takes an entry that berth restores. It skips all others.
 func (in *intake) file(name string, size int64, content io.Reader) error {
 	limit := in.limit(name)
 	if limit == 0 && in.room > 0 {
