@@ -1,5 +1,5 @@
-// Package apisocket makes the unix socket that the daemon serves its APIs on. Only root and one
-// group can connect. It replaces the stale socket of a dead daemon, and leaves one that a process
+// Package apisocket makes the sockets that the daemon serves its APIs on. To the unix socket only root and
+// one group can connect. It replaces the stale socket of a dead daemon, and leaves one that a process
 // serves. It also reports which process is at the other end of a connection.
 package apisocket
 
