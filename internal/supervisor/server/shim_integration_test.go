@@ -410,23 +410,3 @@ func TestShimDeletionIsCutOff(t *testing.T) {
 	}
 	h.assertNoSleeper()
 }
-
-// TestSandboxShimDies: containers whose shim makes the sandbox end with it, all with a true code.
-func TestSandboxShimDies(t *testing.T) {
-	h := newHost(t).overShim(shimProgram(t))
-	h.handler.IsSandbox = true
-	h.keep()
-	for _, id := range []string{"pod", "one", "two"} {
-		h.run(id, "sleep 1000", inPod("pod"))
-	}
-	for _, pid := range h.shims() {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, id := range []string{"pod", "one", "two"} {
-		if e := h.wantExit(id, 137); !strings.Contains(e.Message, "has ended") {
-			t.Errorf("exit of %s: %+v", id, e)
-		}
-	}
-}
