@@ -56,7 +56,7 @@ func connect(t *testing.T, register func(grpc.ServiceRegistrar)) *criclient.Conn
 // nil.
 func connectBy(t *testing.T, wrap func(net.Listener) net.Listener, register func(grpc.ServiceRegistrar)) *criclient.Conn {
 	t.Helper()
-	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler), nil)
+	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler), nil, nil)
 	register(server)
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
