@@ -11,7 +11,7 @@ import (
 
 // TestListenTCPWaitsForAForkedChild: as TestListenWaitsForAForkedChild, for a port.
 func TestListenTCPWaitsForAForkedChild(t *testing.T) {
-	killed, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it returns at once
+	killed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@
 package terminal
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -154,7 +153,7 @@ func (x *Terminal) Await(what string, wanted func(s Screen) bool) Screen {
 			return shown
 		}
 		if late || x.ended {
-			x.t.Fatal(fmt.Sprintf("waited for %s; the terminal shows:\n%s", what, shown.String()))
+			x.t.Fatalf("waited for %s; the terminal shows:\n%s", what, shown.String())
 		}
 		x.changed.Wait()
 	}
