@@ -123,7 +123,7 @@ func TestTraces(t *testing.T) {
 		t.Errorf("the attributes of the job are %v", run.Attributes)
 	}
 	pull := only(t, spans, "pull image")
-	if names := children(spans, pull); !pull.Failed || len(names) == 0 || pull.Attributes["container.image.name"] != "127.0.0.1:1/absent:1" {
+	if names := children(spans, pull); !pull.Failed || b.Docker == nil && len(names) == 0 || pull.Attributes["container.image.name"] != "127.0.0.1:1/absent:1" {
 		t.Errorf("the pull is %+v, with stages %q", pull, names)
 	}
 	if t.Failed() {
@@ -134,7 +134,8 @@ func TestTraces(t *testing.T) {
 // wantStages requires that a call has one job with these stages.
 func wantStages(t *testing.T, spans []tracestest.Span, call, kind string, stages []string) {
 	t.Helper()
-	job, request := only(t, spans, kind), only(t, spans, "runtime.v1.RuntimeService/"+call)
+	jobs := slices.DeleteFunc(slices.Clone(spans), func(s tracestest.Span) bool { return s.Attributes["berth.key"] == "" }) // a stage may have its name
+	job, request := only(t, jobs, kind), only(t, spans, "runtime.v1.RuntimeService/"+call)
 	if job.Parent != request.ID || request.Parent != "b7ad6b7169203331" || request.Failed || job.Failed {
 		t.Errorf("%s is %+v, %s is %+v", call, request, kind, job)
 	}
@@ -170,7 +171,7 @@ func TestTracesAfterAKill(t *testing.T) {
 	const trace = "1af7651916cd43dd8448eb211c80319c"
 	dir := t.TempDir()
 	called, goOn := filepath.Join(dir, "called"), filepath.Join(dir, "go-on")
-	opts := fakeCNI(t, `if test "$CNI_COMMAND" = ADD && ! test -e `+goOn+`; then touch `+called+`; sleep 1000; fi; exit 0`)
+	opts := fakeCNI(t, `if test "$CNI_COMMAND" = ADD; then touch `+called+`; while ! test -e `+goOn+`; do sleep 0.05; done; fi; exit 0`)
 	opts.Config += "[traces]\nendpoint = 'http://" + traceReceiver + "'\n"
 	b := harness.Start(t, opts)
 	receiver := receiveTraces(b)
@@ -188,7 +189,7 @@ func TestTracesAfterAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.StartDaemon()
-	b.Await("the end of the removal", func() bool { return strings.TrimSpace(b.MustCLI("jobs", "-o", "json")) == "{\n  \"jobs\": null\n}" })
+	b.Await("the end of the removal", func() bool { return !strings.Contains(b.MustCLI("jobs", "-o", "json"), `"kind"`) })
 	b.StopDaemon()
 
 	spans := receiver.Spans()
