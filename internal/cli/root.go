@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berthrun/berth/internal/cli/clustercmd"
+	"github.com/berthrun/berth/internal/cli/commandtree"
 	"github.com/berthrun/berth/internal/cli/debugcmd"
 	"github.com/berthrun/berth/internal/cli/eventscmd"
 	"github.com/berthrun/berth/internal/cli/exitcode"
@@ -62,7 +63,7 @@ func Root() *cobra.Command {
 		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
 			"clients of it, or of any CRI socket, for people.",
 	}
-	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), top.New(), newNet(), newInfo(), newMetrics(), debugcmd.New(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
+	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), top.New(), newNet(), newInfo(), newMetrics(), debugcmd.New(), newUnpackLayer(), nodecmd.New(), clustercmd.New(), commandtree.New())
 	return root
 }
 
