@@ -14,8 +14,14 @@ import (
 // log is lost. Only Debian's systems can be had here: Fedora, Rocky, openSUSE and Alpine cannot.
 func TestPackages(t *testing.T) {
 	for _, c := range []struct{ release, manager string }{
-		{"debian-12", "deb"}, {"debian-12", "rpm"}, {"debian-12", "archive"},
-		{"debian-11", "deb"}, {"debian-13", "deb"}, {"ubuntu-22.04", "deb"}, {"ubuntu-24.04", "deb"}, {"ubuntu-25.10", "deb"},
+		{"debian-12", "deb"},
+		{"debian-12", "rpm"},
+		{"debian-12", "archive"},
+		{"debian-11", "deb"},
+		{"debian-13", "deb"},
+		{"ubuntu-22.04", "deb"},
+		{"ubuntu-24.04", "deb"},
+		{"ubuntu-25.10", "deb"},
 	} {
 		t.Run(c.release+" "+c.manager, func(t *testing.T) {
 			h := boot(t, c.release, c.manager)
