@@ -62,6 +62,7 @@ func draw(text string) (string, error) {
 		case kind == "->" || kind == "<-" || kind == "<>":
 			y = drawArrow(&body, kind, rest, y)
 		case kind == ".":
+			y += 6
 			fmt.Fprintf(&body, "<text class=\"note\" x=\"%d\" y=\"%d\">%s</text>\n", pictureWidth/2, y+13, html.EscapeString(rest))
 			y += noteLine + 6
 		case strings.HasPrefix(kind, "["):
@@ -112,12 +113,12 @@ func drawRow(body *strings.Builder, boxes [][]string, y int) int {
 			fmt.Fprintf(body, "<text class=\"%s\" x=\"%d\" y=\"%d\">%s</text>\n", class, x+width/2, y+25+n*noteLine, html.EscapeString(strings.TrimSpace(line)))
 		}
 	}
-	return y + height
+	return y + height + 6
 }
 
 // drawArrow draws an arrow in the middle with its label on the right.
 func drawArrow(body *strings.Builder, kind, label string, y int) int {
-	x, top, bottom := pictureWidth/2, y+4, y+arrowHeight-4
+	x, top, bottom := pictureWidth/2, y, y+arrowHeight-6
 	if utf8.RuneCountInString(label) > 45 {
 		x = pictureWidth / 4
 	}

@@ -13,17 +13,17 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, fault := range map[string]string{
-		"The daemon tells the kubelet.":                   "tells",
-		"It is `simply` a flag, \"just so\" as they say.": "",
-		"Just run it.":                           "Just",
-		"adjust and justify":                     "",
-		"An [a](docs/told.md) and ./just":        "",
-		"a kubernetes cluster":                   "kubernetes",
-		"kubernetes.io and Kubernetes":           "",
-		"Utilises":                               "Utilises",
-		"end ":                                   "white space",
-		strings.Repeat("word ", 30) + "end":      "columns",
-		"| " + strings.Repeat("word ", 30) + "|": "",
+		"The daemon tells the kubelet.":                     "tells",
+		"It is `simply` a flag, \"simply so\" as they say.": "",
+		"Simply run it.":                                    "Simply",
+		"adjust and justify":                                "",
+		"An [a](docs/told.md) and ./just":                   "",
+		"a kubernetes cluster":                              "kubernetes",
+		"kubernetes.io and Kubernetes":                      "",
+		"Utilises":                                          "Utilises",
+		"end ":                                              "white space",
+		strings.Repeat("word ", 30) + "end":                 "columns",
+		"| " + strings.Repeat("word ", 30) + "|":            "",
 		"- https://example.org/" + strings.Repeat("x", 100): "",
 	} {
 		page, err := markdown.Parse("docs/x.md", text)
