@@ -34,7 +34,7 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build docs style install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
 	@mkdir -p bin
@@ -77,6 +77,7 @@ lint: deps-build ## linters of .golangci.yaml
 
 unit: deps-build ## tests that need nothing, with the race detector
 	go test -tags "$(TEST_TAGS)" -race ./...
+	go -C tools test ./docsite
 
 FUZZTIME ?= 10m
 FUZZ     ?= Fuzz
@@ -130,12 +131,19 @@ generate: ## docs and code that are made from the code and from .proto files
 	go run ./cmd/berth cluster reference > docs/cluster-reference.md
 	go run ./cmd/berth cluster schema > docs/cluster.schema.json
 	go run ./test/coverage > docs/cri-coverage.md
+	go -C tools run ./docsite -root .. -pictures
+
+docs: ## the site of the docs in out/docs, offline; a link that leads nowhere is a failure
+	go -C tools run ./docsite -root .. -out ../out/docs
+
+style: ## words and lines of the docs: test/docs/style
+	go run ./test/docs/style
 
 vulncheck: ## known vulnerabilities that the code reaches; skipped where their database does not answer
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
-verify: generate vulncheck ## generated files are as committed, modules are tidy, code is formatted, no known vulnerability
-	git diff --exit-code -- docs/config.md docs/metrics.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
+verify: generate vulncheck docs style ## generated files are as committed, modules are tidy, code is formatted, the docs' links and words are right, no known vulnerability
+	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 

@@ -43,7 +43,9 @@ if [ ! -e $policy ]; then
   printf '#!/bin/sh\nexit 101\n' > $policy && chmod 755 $policy
   trap 'rm -f "$log" $policy' EXIT
 fi
-if ! { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; } > "$log" 2>&1; then
+# Another apt-get may run: that of a machine that has just started, for example.
+apt=(apt-get -q -o DPkg::Lock::Timeout=300)
+if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } > "$log" 2>&1; then
   tail -20 "$log" >&2
   echo "deps: apt-get failed; see above" >&2
   exit 1

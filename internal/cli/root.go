@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/jobscmd"
 	"github.com/berthrun/berth/internal/cli/nodecmd"
 	"github.com/berthrun/berth/internal/cli/podcmd"
+	"github.com/berthrun/berth/internal/cli/top"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -61,7 +62,8 @@ func Root() *cobra.Command {
 		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
 			"clients of it, or of any CRI socket, for people.",
 	}
-	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), newNet(), newInfo(), newMetrics(), debugcmd.New(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
+	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), top.New(), newNet(), newInfo(), newMetrics(), debugcmd.New(),
+		newUnpackLayer(), nodecmd.New(), clustercmd.New())
 	return root
 }
 

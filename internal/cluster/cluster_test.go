@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -425,6 +426,22 @@ func TestStartWithAnOlderBerth(t *testing.T) {
 	err := c.Start(t.Context(), "dev", time.Minute)
 	if err == nil || !strings.Contains(err.Error(), "into dev-worker (if its image has an older berth, create the cluster again)") {
 		t.Error(err)
+	}
+}
+
+// TestNodeImageOfAnOlderBerth: a node without the unit of a newer berth names the image as the cause.
+func TestNodeImageOfAnOlderBerth(t *testing.T) {
+	for code, want := range map[string]string{"0": "", "1": "berth cluster build-image"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\nexit "+code+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		script := exec.CommandContext(t.Context(), "sh", "-c", needServices+"true")
+		script.Env = []string{"PATH=" + dir + ":/usr/bin:/bin"}
+		out, err := script.CombinedOutput()
+		if (err != nil) != (want != "") || !strings.Contains(string(out), want) {
+			t.Errorf("systemctl exits with %s: %v, %q, want %q", code, err, out, want)
+		}
 	}
 }
 

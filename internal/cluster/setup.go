@@ -72,6 +72,10 @@ func (m *createRun) others() []config.Node {
 	return all
 }
 
+// needServices ends a script in a node whose image was built before its berth had the unit.
+const needServices = "systemctl cat " + innode.ServicesUnit + " >/dev/null 2>&1 || " +
+	"{ echo 'the node image has an older berth, without " + innode.ServicesUnit + "; build the image again with berth cluster build-image' >&2; exit 1; }; "
+
 // setUpNode configures the runtime of a node, and starts it.
 func (m *builder) setUpNode(ctx context.Context, described config.Node) error {
 	name := m.Cluster.ContainerName(described)
@@ -86,7 +90,7 @@ func (m *builder) setUpNode(ctx context.Context, described config.Node) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	// One command, since each is a run of the engine's tool.
-	return m.runScript(ctx, name, "systemctl start "+innode.ServicesUnit+" berth.service", files...)
+	return m.runScript(ctx, name, needServices+"systemctl start "+innode.ServicesUnit+" berth.service", files...)
 }
 
 // runScript writes files into a node and runs a shell script in it. Its error has the last log

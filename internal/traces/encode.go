@@ -60,7 +60,7 @@ func valueOf(v attribute.Value) message {
 	case attribute.FLOAT64:
 		m = protowire.AppendFixed64(protowire.AppendTag(m, 4, protowire.Fixed64Type), math.Float64bits(v.AsFloat64()))
 	default:
-		m = protowire.AppendString(protowire.AppendTag(m, 1, protowire.BytesType), v.Emit())
+		m = protowire.AppendString(protowire.AppendTag(m, 1, protowire.BytesType), v.String())
 	}
 	return m
 }

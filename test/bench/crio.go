@@ -15,7 +15,6 @@ version_file_persist = ""
 listen = "%[1]s/crio.sock"
 [crio.image]
 pause_image = "%[2]s"
-insecure_registries = ["127.0.0.1"]
 signature_policy = "%[1]s/policy.json"
 [crio.network]
 network_dir = "%[1]s/net.d"
@@ -40,10 +39,13 @@ func newCRIO(o options, r *registry) *peer {
 		logs:     filepath.Join(dir, "logs"),
 		volatile: []string{filepath.Join(dir, "run")},
 		config:   fmt.Sprintf(crioConfig, dir, r.image("pause:1"), o.bin) + fmt.Sprintf(cniNetwork, "crio0", dir, "10.204.0.0/16"),
-		files:    map[string]string{"policy.json": `{"default": [{"type": "insecureAcceptAnything"}]}`},
+		files: map[string]string{
+			"policy.json":     `{"default": [{"type": "insecureAcceptAnything"}]}`,
+			"registries.conf": fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", r.address),
+		},
 		argv: []string{
 			"env", "PATH=" + filepath.Dir(o.crio) + ":" + o.bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-			o.crio, "--config", filepath.Join(dir, "config.toml"), "--config-dir", "",
+			o.crio, "--config", filepath.Join(dir, "config.toml"), "--config-dir", "", "--registries-conf", filepath.Join(dir, "registries.conf"),
 		},
 		pause: true,
 		owns: func(exe string) bool {

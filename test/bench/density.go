@@ -78,6 +78,13 @@ func dense(ctx context.Context, t *table, p *peer, r *registry, count int) error
 	return inParallel(count, func(i int) error { return p.down(ctx, pods[i]) })
 }
 
+// A list is called mostLists times, or as often as listTime allows, and leastLists times at least.
+const (
+	leastLists = 11
+	mostLists  = 201
+	listTime   = 2 * time.Second
+)
+
 func listTimes(ctx context.Context, t *table, p *peer) error {
 	calls := []struct {
 		name string
@@ -101,7 +108,8 @@ func listTimes(ctx context.Context, t *table, p *peer) error {
 		}},
 	}
 	for _, c := range calls {
-		for range 11 {
+		first := time.Now()
+		for i := 0; i < leastLists || i < mostLists && time.Since(first) < listTime; i++ {
 			begin := time.Now()
 			err := c.call()
 			if status.Code(err) == codes.Unimplemented {

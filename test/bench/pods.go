@@ -59,7 +59,7 @@ func (p *peer) up(ctx context.Context, image, name string, command ...string) (p
 		SandboxConfig: sandbox,
 		Config: &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: "c"},
-			Image:    &runtimeapi.ImageSpec{Image: image},
+			Image:    &runtimeapi.ImageSpec{Image: image, UserSpecifiedImage: image},
 			Command:  command,
 			LogPath:  "c/0.log",
 			Linux: &runtimeapi.LinuxContainerConfig{

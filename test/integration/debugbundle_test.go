@@ -68,7 +68,9 @@ func unpacked(t *testing.T, file string) map[string]string {
 // manifestOf returns the sources that a bundle lacks, with the reasons.
 func manifestOf(t *testing.T, files map[string]string) map[string]string {
 	t.Helper()
-	var manifest struct{ Missing []struct{ Source, Why string } }
+	var manifest struct {
+		Missing []struct{ Source, Why string }
+	}
 	if err := json.Unmarshal([]byte(files["manifest.json"]), &manifest); err != nil {
 		t.Fatalf("%v in %q", err, files["manifest.json"])
 	}
@@ -207,10 +209,10 @@ func plantInPod(b *harness.Berth, secrets *planted) harness.Pod {
 	}
 	config := b.Sandbox("planted")
 	config.Annotations = map[string]string{
-		"example.org/api-token": secrets.next(),
+		"example.org/api-token":                            secrets.next(),
 		"kubectl.kubernetes.io/last-applied-configuration": `{"spec":{"containers":[{"env":[{"name":"A","value":"` + secrets.next() + `"}]}]}}`,
-		"example.org/settings": `{"registry":{"auth":"` + secrets.next() + `"}}`,
-		"example.org/database": "postgres://app:" + secrets.next() + "@db.example.org/app",
+		"example.org/settings":                             `{"registry":{"auth":"` + secrets.next() + `"}}`,
+		"example.org/database":                             "postgres://app:" + secrets.next() + "@db.example.org/app",
 	}
 	config.Labels["example.org/client-secret"] = secrets.next()
 	pod := harness.Pod{Config: config, Sandbox: b.RunSandbox(config)}

@@ -173,6 +173,7 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 		}
 		if entry.Kind == handler.Shim {
 			entry.Path, entry.IsSandbox = handler.ShimPath(h.Path), h.Sandbox == config.SandboxRuntime
+			entry.Options = handler.ShimOptions(entry.Path, h.Options)
 		}
 		if entry.Kind != handler.Builtin {
 			entry.Root = cmp.Or(h.Root, filepath.Join(cfg.State, handlersDir, name))

@@ -57,8 +57,8 @@ type Follower struct {
 	current bool        // the file has been read, and needs no reading until it changes
 	read    fs.FileInfo // of the file then, nil if there was none
 	bad     error       // faults of the file, nil for none
-	lines   []Line      // of the last file without faults
-	valid   bool        // there are lines
+	lines   []Line      // of the last file without faults; before there is one, those of the file that have none
+	valid   bool        // there was a file without faults: what it lacks is removed
 
 	// seenMu is not mu: Info waits for no comparison, which calls Subnets.
 	seenMu sync.Mutex
@@ -200,12 +200,8 @@ func (f *Follower) Check() (complete bool) {
 	defer f.mu.Unlock()
 	f.load()
 	complete = f.current
-	var found outcome
-	var missing error
-	if f.valid {
-		found, missing = f.apply()
-		complete = complete && missing == nil && found.borrowed == 0
-	}
+	found, missing := f.apply()
+	complete = complete && missing == nil && found.borrowed == 0
 	f.report(errors.Join(f.bad, missing), found.count)
 	return complete
 }
@@ -225,8 +221,8 @@ func (f *Follower) load() {
 	f.read, f.bad = info, err
 	// Faults stay until the file changes. Other errors may pass.
 	f.current = err == nil || errors.Is(err, errs.Invalid)
-	if err == nil {
-		f.lines, f.valid = lines, true
+	if err == nil || !f.valid {
+		f.lines, f.valid = lines, err == nil
 	}
 }
 
@@ -278,7 +274,7 @@ func (f *Follower) apply() (found outcome, err error) {
 	}
 	// Those to remove first: a gateway may be behind one of them.
 	keep = slices.DeleteFunc(keep, func(to netip.Prefix) bool {
-		if slices.ContainsFunc(wanted, func(l Line) bool { return l.To == to }) {
+		if !f.valid || slices.ContainsFunc(wanted, func(l Line) bool { return l.To == to }) {
 			return false
 		}
 		err := k.remove(to)

@@ -277,3 +277,25 @@ func TestFaultsChangeNoRoute(t *testing.T) {
 		t.Errorf("%q, %v", states, err)
 	}
 }
+
+// TestFaultsAtAStart: before there was a file without faults, such as after a reboot, the lines that have none are in
+// force, and no route is removed.
+func TestFaultsAtAStart(t *testing.T) {
+	l := newLab(t)
+	file := l.path("routes")
+	l.replace(file, "10.1.0.0/24 via 192.0.2.11\n")
+	l.close(l.follow(file))
+	l.replace(file, "10.3.0.0/24 via nowhere\n10.2.0.0/24 via 192.0.2.12\n")
+	f := l.follow(file)
+	l.want(route1 + " " + route2)
+	info := map[string]string{}
+	if f.AddTo(info); !strings.Contains(info["routesFault"], file+":1: ") || info["routes"] != "1" {
+		t.Errorf("info is %v, want the fault of line 1 and one route", info)
+	}
+	l.replace(file, "10.2.0.0/24 via 192.0.2.12\n")
+	l.want(route2)
+	l.replace(file, "10.1.0.0/24 via 192.0.2.11\nfault\n")
+	f.Check()
+	l.want(route2)
+	l.close(f)
+}

@@ -59,7 +59,7 @@ func ServeHTTP(t testing.TB, listener net.Listener) *Receiver {
 		server.Serve(listener) //nolint:errcheck // it ends with the test
 	}()
 	t.Cleanup(func() {
-		server.Close() //nolint:errcheck // it ends with the test
+		server.Close()
 		<-ended
 	})
 	return r

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/test/docs/markdown"
+)
+
+func TestCheck(t *testing.T) {
+	rules, err := readRules(words)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, fault := range map[string]string{
+		"The daemon tells the kubelet.":                   "tells",
+		"It is `simply` a flag, \"just so\" as they say.": "",
+		"Just run it.":                           "Just",
+		"adjust and justify":                     "",
+		"An [a](docs/told.md) and ./just":        "",
+		"a kubernetes cluster":                   "kubernetes",
+		"kubernetes.io and Kubernetes":           "",
+		"Utilises":                               "Utilises",
+		"end ":                                   "white space",
+		strings.Repeat("word ", 30) + "end":      "columns",
+		"| " + strings.Repeat("word ", 30) + "|": "",
+		"- https://example.org/" + strings.Repeat("x", 100): "",
+	} {
+		page, err := markdown.Parse("docs/x.md", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		faults := check(page, rules, nil)
+		if (len(faults) == 0) != (fault == "") || fault != "" && !strings.Contains(faults[0], fault) {
+			t.Errorf("%q: %q, want %q", text, faults, fault)
+		}
+	}
+}
+
+func TestWrap(t *testing.T) {
+	long := strings.Repeat("word ", 25) + "end"
+	text := "# " + long + "\n\n- " + long + "\n  more\n- short\n\n```sh\n" + long + "\n```\n\n| " + long + " |\n\nshort\nlines\n"
+	got := wrapPage(text)
+	if strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(text), " ") {
+		t.Errorf("words differ:\n%s", got)
+	}
+	for _, kept := range []string{"# " + long + "\n", "```sh\n" + long + "\n```", "| " + long + " |", "\nshort\nlines\n", "\n- short\n", "\n  word"} {
+		if !strings.Contains(got, kept) {
+			t.Errorf("%q is missing in\n%s", kept, got)
+		}
+	}
+	if page, err := markdown.Parse("docs/x.md", got); err != nil || len(check(page, nil, nil)) > 0 {
+		t.Errorf("still: %v %q", err, check(page, nil, nil))
+	}
+	if again := wrapPage(got); again != got {
+		t.Errorf("a second time:\n%s", again)
+	}
+}
