@@ -22,6 +22,8 @@ type Server struct {
 	Plugins Plugins
 	// Metrics returns the daemon's metrics in Prometheus' text format, nil for none.
 	Metrics func(ctx context.Context) ([]byte, error)
+	// Owned returns what the daemon has records of, nil for none.
+	Owned func() Owned
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -35,7 +37,7 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, plugins: s.Plugins, metrics: s.Metrics})
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, plugins: s.Plugins, metrics: s.Metrics, owned: s.Owned})
 	refuseV1(to)
 }
 
@@ -47,6 +49,7 @@ type handlers struct {
 	jobs    func() []Job
 	plugins Plugins
 	metrics func(ctx context.Context) ([]byte, error)
+	owned   func() Owned
 }
 
 // GetMetrics implements berthpb.BerthServer.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -28,6 +29,18 @@ func (s *Service) JobKinds() []job.Kind {
 
 // Jobs returns every job that runs, the oldest first.
 func (s *Service) Jobs() []job.Info { return s.jobs.List() }
+
+// RecordIDs are the ids of sandboxes, containers and attachments that have a record, and those of
+// running jobs, sorted.
+func (s *Service) RecordIDs() []string {
+	records := s.Sandboxes.records
+	ids := slices.Concat(records.Sandboxes.IDs(), records.Containers.IDs(), s.Sandboxes.network.IDs())
+	for _, j := range s.Jobs() {
+		ids = append(ids, j.ID)
+	}
+	slices.Sort(ids)
+	return slices.Compact(slices.DeleteFunc(ids, func(id string) bool { return id == "" }))
+}
 
 // resolveConflict is the rule for a request that finds a running job of its key:
 //

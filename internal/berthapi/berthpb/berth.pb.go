@@ -28,6 +28,114 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ListOwnedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOwnedRequest) Reset() {
+	*x = ListOwnedRequest{}
+	mi := &file_berth_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOwnedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOwnedRequest) ProtoMessage() {}
+
+func (x *ListOwnedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOwnedRequest.ProtoReflect.Descriptor instead.
+func (*ListOwnedRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{0}
+}
+
+type ListOwnedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The directories of the configuration.
+	Root  string `protobuf:"bytes,1,opt,name=root,proto3" json:"root,omitempty"`
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// The mode of the network: cni, builtin or kubenet.
+	NetworkMode string `protobuf:"bytes,3,opt,name=network_mode,json=networkMode,proto3" json:"network_mode,omitempty"`
+	// The ids of sandboxes, containers and attachments that have a record, and of running jobs;
+	// sorted.
+	Ids           []string `protobuf:"bytes,4,rep,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOwnedResponse) Reset() {
+	*x = ListOwnedResponse{}
+	mi := &file_berth_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOwnedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOwnedResponse) ProtoMessage() {}
+
+func (x *ListOwnedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOwnedResponse.ProtoReflect.Descriptor instead.
+func (*ListOwnedResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListOwnedResponse) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *ListOwnedResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ListOwnedResponse) GetNetworkMode() string {
+	if x != nil {
+		return x.NetworkMode
+	}
+	return ""
+}
+
+func (x *ListOwnedResponse) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 type GetMetricsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -36,7 +144,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +156,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +169,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{0}
+	return file_berth_proto_rawDescGZIP(), []int{2}
 }
 
 type GetMetricsResponse struct {
@@ -74,7 +182,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -86,7 +194,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -99,7 +207,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{1}
+	return file_berth_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetMetricsResponse) GetText() []byte {
@@ -117,7 +225,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -129,7 +237,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -142,7 +250,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{2}
+	return file_berth_proto_rawDescGZIP(), []int{4}
 }
 
 type ListJobsResponse struct {
@@ -154,7 +262,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -166,7 +274,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -179,7 +287,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{3}
+	return file_berth_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -215,7 +323,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +335,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +348,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{4}
+	return file_berth_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Job) GetKey() string {
@@ -323,7 +431,7 @@ type PullImageRequest struct {
 
 func (x *PullImageRequest) Reset() {
 	*x = PullImageRequest{}
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -335,7 +443,7 @@ func (x *PullImageRequest) String() string {
 func (*PullImageRequest) ProtoMessage() {}
 
 func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -348,7 +456,7 @@ func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullImageRequest.ProtoReflect.Descriptor instead.
 func (*PullImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{5}
+	return file_berth_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PullImageRequest) GetRef() string {
@@ -378,7 +486,7 @@ type Auth struct {
 
 func (x *Auth) Reset() {
 	*x = Auth{}
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +498,7 @@ func (x *Auth) String() string {
 func (*Auth) ProtoMessage() {}
 
 func (x *Auth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +511,7 @@ func (x *Auth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Auth.ProtoReflect.Descriptor instead.
 func (*Auth) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{6}
+	return file_berth_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Auth) GetUsername() string {
@@ -449,7 +557,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +569,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +582,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{7}
+	return file_berth_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ImportImageRequest) GetPart() isImportImageRequest_Part {
@@ -530,7 +638,7 @@ type ImportOptions struct {
 
 func (x *ImportOptions) Reset() {
 	*x = ImportOptions{}
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +650,7 @@ func (x *ImportOptions) String() string {
 func (*ImportOptions) ProtoMessage() {}
 
 func (x *ImportOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +663,7 @@ func (x *ImportOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportOptions.ProtoReflect.Descriptor instead.
 func (*ImportOptions) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{8}
+	return file_berth_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ImportOptions) GetName() string {
@@ -586,7 +694,7 @@ type ImportFileRequest struct {
 
 func (x *ImportFileRequest) Reset() {
 	*x = ImportFileRequest{}
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +706,7 @@ func (x *ImportFileRequest) String() string {
 func (*ImportFileRequest) ProtoMessage() {}
 
 func (x *ImportFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +719,7 @@ func (x *ImportFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportFileRequest.ProtoReflect.Descriptor instead.
 func (*ImportFileRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{9}
+	return file_berth_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ImportFileRequest) GetOptions() *ImportOptions {
@@ -653,7 +761,7 @@ type ImageUpdate struct {
 
 func (x *ImageUpdate) Reset() {
 	*x = ImageUpdate{}
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +773,7 @@ func (x *ImageUpdate) String() string {
 func (*ImageUpdate) ProtoMessage() {}
 
 func (x *ImageUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +786,7 @@ func (x *ImageUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUpdate.ProtoReflect.Descriptor instead.
 func (*ImageUpdate) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{10}
+	return file_berth_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ImageUpdate) GetProgress() *Progress {
@@ -708,7 +816,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +828,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +841,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{11}
+	return file_berth_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Progress) GetStage() string {
@@ -769,7 +877,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +889,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +902,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{12}
+	return file_berth_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Image) GetId() string {
@@ -828,7 +936,7 @@ type ExportImageRequest struct {
 
 func (x *ExportImageRequest) Reset() {
 	*x = ExportImageRequest{}
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +948,7 @@ func (x *ExportImageRequest) String() string {
 func (*ExportImageRequest) ProtoMessage() {}
 
 func (x *ExportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +961,7 @@ func (x *ExportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImageRequest.ProtoReflect.Descriptor instead.
 func (*ExportImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{13}
+	return file_berth_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExportImageRequest) GetRefs() []string {
@@ -873,7 +981,7 @@ type ExportImageResponse struct {
 
 func (x *ExportImageResponse) Reset() {
 	*x = ExportImageResponse{}
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +993,7 @@ func (x *ExportImageResponse) String() string {
 func (*ExportImageResponse) ProtoMessage() {}
 
 func (x *ExportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +1006,7 @@ func (x *ExportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImageResponse.ProtoReflect.Descriptor instead.
 func (*ExportImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{14}
+	return file_berth_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExportImageResponse) GetChunk() []byte {
@@ -916,7 +1024,7 @@ type ListLayersRequest struct {
 
 func (x *ListLayersRequest) Reset() {
 	*x = ListLayersRequest{}
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1036,7 @@ func (x *ListLayersRequest) String() string {
 func (*ListLayersRequest) ProtoMessage() {}
 
 func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1049,7 @@ func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersRequest.ProtoReflect.Descriptor instead.
 func (*ListLayersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{15}
+	return file_berth_proto_rawDescGZIP(), []int{17}
 }
 
 type ListLayersResponse struct {
@@ -953,7 +1061,7 @@ type ListLayersResponse struct {
 
 func (x *ListLayersResponse) Reset() {
 	*x = ListLayersResponse{}
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1073,7 @@ func (x *ListLayersResponse) String() string {
 func (*ListLayersResponse) ProtoMessage() {}
 
 func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1086,7 @@ func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersResponse.ProtoReflect.Descriptor instead.
 func (*ListLayersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{16}
+	return file_berth_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListLayersResponse) GetImages() []*LayeredImage {
@@ -999,7 +1107,7 @@ type LayeredImage struct {
 
 func (x *LayeredImage) Reset() {
 	*x = LayeredImage{}
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1119,7 @@ func (x *LayeredImage) String() string {
 func (*LayeredImage) ProtoMessage() {}
 
 func (x *LayeredImage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1132,7 @@ func (x *LayeredImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayeredImage.ProtoReflect.Descriptor instead.
 func (*LayeredImage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{17}
+	return file_berth_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LayeredImage) GetId() string {
@@ -1063,7 +1171,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1183,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1196,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{18}
+	return file_berth_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Layer) GetDiffId() string {
@@ -1130,7 +1238,7 @@ type TagImageRequest struct {
 
 func (x *TagImageRequest) Reset() {
 	*x = TagImageRequest{}
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1250,7 @@ func (x *TagImageRequest) String() string {
 func (*TagImageRequest) ProtoMessage() {}
 
 func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1263,7 @@ func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageRequest.ProtoReflect.Descriptor instead.
 func (*TagImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{19}
+	return file_berth_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TagImageRequest) GetImage() string {
@@ -1180,7 +1288,7 @@ type TagImageResponse struct {
 
 func (x *TagImageResponse) Reset() {
 	*x = TagImageResponse{}
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1300,7 @@ func (x *TagImageResponse) String() string {
 func (*TagImageResponse) ProtoMessage() {}
 
 func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1313,7 @@ func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageResponse.ProtoReflect.Descriptor instead.
 func (*TagImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{20}
+	return file_berth_proto_rawDescGZIP(), []int{22}
 }
 
 type ListNetworksRequest struct {
@@ -1216,7 +1324,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1336,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1349,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{21}
+	return file_berth_proto_rawDescGZIP(), []int{23}
 }
 
 type ListNetworksResponse struct {
@@ -1255,7 +1363,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1375,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1388,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{22}
+	return file_berth_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -1313,7 +1421,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1433,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1446,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{23}
+	return file_berth_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Network) GetName() string {
@@ -1395,7 +1503,7 @@ type NetworkPlugin struct {
 
 func (x *NetworkPlugin) Reset() {
 	*x = NetworkPlugin{}
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1515,7 @@ func (x *NetworkPlugin) String() string {
 func (*NetworkPlugin) ProtoMessage() {}
 
 func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1528,7 @@ func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
 func (*NetworkPlugin) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{24}
+	return file_berth_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NetworkPlugin) GetType() string {
@@ -1482,7 +1590,7 @@ type CheckNetworksRequest struct {
 
 func (x *CheckNetworksRequest) Reset() {
 	*x = CheckNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1602,7 @@ func (x *CheckNetworksRequest) String() string {
 func (*CheckNetworksRequest) ProtoMessage() {}
 
 func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1615,7 @@ func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
 func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{25}
+	return file_berth_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CheckNetworksRequest) GetSandboxes() []string {
@@ -1526,7 +1634,7 @@ type CheckNetworksResponse struct {
 
 func (x *CheckNetworksResponse) Reset() {
 	*x = CheckNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[26]
+	mi := &file_berth_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1646,7 @@ func (x *CheckNetworksResponse) String() string {
 func (*CheckNetworksResponse) ProtoMessage() {}
 
 func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[26]
+	mi := &file_berth_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1659,7 @@ func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
 func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{26}
+	return file_berth_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
@@ -1579,7 +1687,7 @@ type NetworkCheck struct {
 
 func (x *NetworkCheck) Reset() {
 	*x = NetworkCheck{}
-	mi := &file_berth_proto_msgTypes[27]
+	mi := &file_berth_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1699,7 @@ func (x *NetworkCheck) String() string {
 func (*NetworkCheck) ProtoMessage() {}
 
 func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[27]
+	mi := &file_berth_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1712,7 @@ func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
 func (*NetworkCheck) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{27}
+	return file_berth_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NetworkCheck) GetSandboxId() string {
@@ -1660,7 +1768,13 @@ var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
 	"\n" +
-	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x13\n" +
+	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x12\n" +
+	"\x10ListOwnedRequest\"r\n" +
+	"\x11ListOwnedResponse\x12\x12\n" +
+	"\x04root\x18\x01 \x01(\tR\x04root\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
+	"\fnetwork_mode\x18\x03 \x01(\tR\vnetworkMode\x12\x10\n" +
+	"\x03ids\x18\x04 \x03(\tR\x03ids\"\x13\n" +
 	"\x11GetMetricsRequest\"(\n" +
 	"\x12GetMetricsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\fR\x04text\"\x11\n" +
@@ -1763,7 +1877,7 @@ const file_berth_proto_rawDesc = "" +
 	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x1c\n" +
 	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
 	"\askipped\x18\x06 \x01(\tR\askipped\x12\x14\n" +
-	"\x05fault\x18\a \x01(\tR\x05fault2\xdc\x05\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault2\xa2\x06\n" +
 	"\x05Berth\x12A\n" +
 	"\bListJobs\x12\x19.berth.v2.ListJobsRequest\x1a\x1a.berth.v2.ListJobsResponse\x12@\n" +
 	"\tPullImage\x12\x1a.berth.v2.PullImageRequest\x1a\x15.berth.v2.ImageUpdate0\x01\x12F\n" +
@@ -1777,7 +1891,8 @@ const file_berth_proto_rawDesc = "" +
 	"\fListNetworks\x12\x1d.berth.v2.ListNetworksRequest\x1a\x1e.berth.v2.ListNetworksResponse\x12P\n" +
 	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponse\x12G\n" +
 	"\n" +
-	"GetMetrics\x12\x1b.berth.v2.GetMetricsRequest\x1a\x1c.berth.v2.GetMetricsResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
+	"GetMetrics\x12\x1b.berth.v2.GetMetricsRequest\x1a\x1c.berth.v2.GetMetricsResponse\x12D\n" +
+	"\tListOwned\x12\x1a.berth.v2.ListOwnedRequest\x1a\x1b.berth.v2.ListOwnedResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
 
 var (
 	file_berth_proto_rawDescOnce sync.Once
@@ -1791,74 +1906,78 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_berth_proto_goTypes = []any{
-	(*GetMetricsRequest)(nil),     // 0: berth.v2.GetMetricsRequest
-	(*GetMetricsResponse)(nil),    // 1: berth.v2.GetMetricsResponse
-	(*ListJobsRequest)(nil),       // 2: berth.v2.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 3: berth.v2.ListJobsResponse
-	(*Job)(nil),                   // 4: berth.v2.Job
-	(*PullImageRequest)(nil),      // 5: berth.v2.PullImageRequest
-	(*Auth)(nil),                  // 6: berth.v2.Auth
-	(*ImportImageRequest)(nil),    // 7: berth.v2.ImportImageRequest
-	(*ImportOptions)(nil),         // 8: berth.v2.ImportOptions
-	(*ImportFileRequest)(nil),     // 9: berth.v2.ImportFileRequest
-	(*ImageUpdate)(nil),           // 10: berth.v2.ImageUpdate
-	(*Progress)(nil),              // 11: berth.v2.Progress
-	(*Image)(nil),                 // 12: berth.v2.Image
-	(*ExportImageRequest)(nil),    // 13: berth.v2.ExportImageRequest
-	(*ExportImageResponse)(nil),   // 14: berth.v2.ExportImageResponse
-	(*ListLayersRequest)(nil),     // 15: berth.v2.ListLayersRequest
-	(*ListLayersResponse)(nil),    // 16: berth.v2.ListLayersResponse
-	(*LayeredImage)(nil),          // 17: berth.v2.LayeredImage
-	(*Layer)(nil),                 // 18: berth.v2.Layer
-	(*TagImageRequest)(nil),       // 19: berth.v2.TagImageRequest
-	(*TagImageResponse)(nil),      // 20: berth.v2.TagImageResponse
-	(*ListNetworksRequest)(nil),   // 21: berth.v2.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 22: berth.v2.ListNetworksResponse
-	(*Network)(nil),               // 23: berth.v2.Network
-	(*NetworkPlugin)(nil),         // 24: berth.v2.NetworkPlugin
-	(*CheckNetworksRequest)(nil),  // 25: berth.v2.CheckNetworksRequest
-	(*CheckNetworksResponse)(nil), // 26: berth.v2.CheckNetworksResponse
-	(*NetworkCheck)(nil),          // 27: berth.v2.NetworkCheck
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*ListOwnedRequest)(nil),      // 0: berth.v2.ListOwnedRequest
+	(*ListOwnedResponse)(nil),     // 1: berth.v2.ListOwnedResponse
+	(*GetMetricsRequest)(nil),     // 2: berth.v2.GetMetricsRequest
+	(*GetMetricsResponse)(nil),    // 3: berth.v2.GetMetricsResponse
+	(*ListJobsRequest)(nil),       // 4: berth.v2.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 5: berth.v2.ListJobsResponse
+	(*Job)(nil),                   // 6: berth.v2.Job
+	(*PullImageRequest)(nil),      // 7: berth.v2.PullImageRequest
+	(*Auth)(nil),                  // 8: berth.v2.Auth
+	(*ImportImageRequest)(nil),    // 9: berth.v2.ImportImageRequest
+	(*ImportOptions)(nil),         // 10: berth.v2.ImportOptions
+	(*ImportFileRequest)(nil),     // 11: berth.v2.ImportFileRequest
+	(*ImageUpdate)(nil),           // 12: berth.v2.ImageUpdate
+	(*Progress)(nil),              // 13: berth.v2.Progress
+	(*Image)(nil),                 // 14: berth.v2.Image
+	(*ExportImageRequest)(nil),    // 15: berth.v2.ExportImageRequest
+	(*ExportImageResponse)(nil),   // 16: berth.v2.ExportImageResponse
+	(*ListLayersRequest)(nil),     // 17: berth.v2.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 18: berth.v2.ListLayersResponse
+	(*LayeredImage)(nil),          // 19: berth.v2.LayeredImage
+	(*Layer)(nil),                 // 20: berth.v2.Layer
+	(*TagImageRequest)(nil),       // 21: berth.v2.TagImageRequest
+	(*TagImageResponse)(nil),      // 22: berth.v2.TagImageResponse
+	(*ListNetworksRequest)(nil),   // 23: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 24: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 25: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 26: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 27: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 28: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 29: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
 }
 var file_berth_proto_depIdxs = []int32{
-	4,  // 0: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	28, // 1: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	28, // 2: berth.v2.Job.age:type_name -> google.protobuf.Duration
-	6,  // 3: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
-	8,  // 4: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
-	8,  // 5: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
-	11, // 6: berth.v2.ImageUpdate.progress:type_name -> berth.v2.Progress
-	12, // 7: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
-	17, // 8: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
-	18, // 9: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
-	23, // 10: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	24, // 11: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	27, // 12: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	2,  // 13: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	5,  // 14: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	7,  // 15: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	9,  // 16: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	13, // 17: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	15, // 18: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	19, // 19: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	21, // 20: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	25, // 21: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	0,  // 22: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
-	3,  // 23: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	10, // 24: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	10, // 25: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	10, // 26: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	14, // 27: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	16, // 28: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	20, // 29: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	22, // 30: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	26, // 31: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	1,  // 32: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
-	23, // [23:33] is the sub-list for method output_type
-	13, // [13:23] is the sub-list for method input_type
+	6,  // 0: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
+	30, // 1: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	30, // 2: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	8,  // 3: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
+	10, // 4: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
+	10, // 5: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
+	13, // 6: berth.v2.ImageUpdate.progress:type_name -> berth.v2.Progress
+	14, // 7: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
+	19, // 8: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
+	20, // 9: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
+	25, // 10: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	26, // 11: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	29, // 12: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	4,  // 13: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	7,  // 14: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	9,  // 15: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	11, // 16: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	15, // 17: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	17, // 18: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	21, // 19: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	23, // 20: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	27, // 21: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	2,  // 22: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	0,  // 23: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
+	5,  // 24: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	12, // 25: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	12, // 26: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	12, // 27: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	16, // 28: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	18, // 29: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	22, // 30: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	24, // 31: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	28, // 32: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	3,  // 33: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	1,  // 34: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
+	24, // [24:35] is the sub-list for method output_type
+	13, // [13:24] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
 	13, // [13:13] is the sub-list for extension extendee
 	0,  // [0:13] is the sub-list for field type_name
@@ -1869,7 +1988,7 @@ func file_berth_proto_init() {
 	if File_berth_proto != nil {
 		return
 	}
-	file_berth_proto_msgTypes[7].OneofWrappers = []any{
+	file_berth_proto_msgTypes[9].OneofWrappers = []any{
 		(*ImportImageRequest_Options)(nil),
 		(*ImportImageRequest_Chunk)(nil),
 	}
@@ -1879,7 +1998,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

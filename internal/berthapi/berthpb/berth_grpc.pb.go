@@ -35,6 +35,7 @@ const (
 	Berth_ListNetworks_FullMethodName  = "/berth.v2.Berth/ListNetworks"
 	Berth_CheckNetworks_FullMethodName = "/berth.v2.Berth/CheckNetworks"
 	Berth_GetMetrics_FullMethodName    = "/berth.v2.Berth/GetMetrics"
+	Berth_ListOwned_FullMethodName     = "/berth.v2.Berth/ListOwned"
 )
 
 // BerthClient is the client API for Berth service.
@@ -63,6 +64,8 @@ type BerthClient interface {
 	CheckNetworks(ctx context.Context, in *CheckNetworksRequest, opts ...grpc.CallOption) (*CheckNetworksResponse, error)
 	// GetMetrics returns the daemon's metrics in the text format of Prometheus.
 	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error)
+	// ListOwned returns which berth the daemon is, and what it has records of.
+	ListOwned(ctx context.Context, in *ListOwnedRequest, opts ...grpc.CallOption) (*ListOwnedResponse, error)
 }
 
 type berthClient struct {
@@ -203,6 +206,16 @@ func (c *berthClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opt
 	return out, nil
 }
 
+func (c *berthClient) ListOwned(ctx context.Context, in *ListOwnedRequest, opts ...grpc.CallOption) (*ListOwnedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOwnedResponse)
+	err := c.cc.Invoke(ctx, Berth_ListOwned_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BerthServer is the server API for Berth service.
 // All implementations must embed UnimplementedBerthServer
 // for forward compatibility.
@@ -229,6 +242,8 @@ type BerthServer interface {
 	CheckNetworks(context.Context, *CheckNetworksRequest) (*CheckNetworksResponse, error)
 	// GetMetrics returns the daemon's metrics in the text format of Prometheus.
 	GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error)
+	// ListOwned returns which berth the daemon is, and what it has records of.
+	ListOwned(context.Context, *ListOwnedRequest) (*ListOwnedResponse, error)
 	mustEmbedUnimplementedBerthServer()
 }
 
@@ -268,6 +283,9 @@ func (UnimplementedBerthServer) CheckNetworks(context.Context, *CheckNetworksReq
 }
 func (UnimplementedBerthServer) GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMetrics not implemented")
+}
+func (UnimplementedBerthServer) ListOwned(context.Context, *ListOwnedRequest) (*ListOwnedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOwned not implemented")
 }
 func (UnimplementedBerthServer) mustEmbedUnimplementedBerthServer() {}
 func (UnimplementedBerthServer) testEmbeddedByValue()               {}
@@ -438,6 +456,24 @@ func _Berth_GetMetrics_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Berth_ListOwned_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOwnedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).ListOwned(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_ListOwned_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).ListOwned(ctx, req.(*ListOwnedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Berth_ServiceDesc is the grpc.ServiceDesc for Berth service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -468,6 +504,10 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetMetrics",
 			Handler:    _Berth_GetMetrics_Handler,
+		},
+		{
+			MethodName: "ListOwned",
+			Handler:    _Berth_ListOwned_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
