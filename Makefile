@@ -171,6 +171,7 @@ generate: ## docs and code that are made from the code and from .proto files
 	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto
 	go run ./cmd/berth config reference > docs/config.md
 	go run ./cmd/berth metrics reference > docs/metrics.md
+	go run ./cmd/berth doctor reference > docs/doctor.md
 	go run ./cmd/berth node reference > docs/node-reference.md
 	go run ./cmd/berth node schema > docs/node.schema.json
 	go run ./cmd/berth cluster reference > docs/cluster-reference.md
@@ -188,7 +189,7 @@ vulncheck: ## known vulnerabilities that the code reaches; skipped where their d
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
 verify: generate vulncheck docs style ## generated files are as committed, modules are tidy, code is formatted, the docs' links and words are right, no known vulnerability
-	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
+	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/doctor.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 

@@ -24,6 +24,8 @@ type Server struct {
 	Plugins Plugins
 	// Metrics returns the daemon's metrics in Prometheus' text format, nil for none.
 	Metrics func(ctx context.Context) ([]byte, error)
+	// Owned returns what the daemon has records of, nil for none.
+	Owned func() Owned
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -37,7 +39,7 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, control: s.Control, plugins: s.Plugins, metrics: s.Metrics})
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, control: s.Control, plugins: s.Plugins, metrics: s.Metrics, owned: s.Owned})
 	refuseV1(to)
 }
 
@@ -50,6 +52,7 @@ type handlers struct {
 	control JobControl
 	plugins Plugins
 	metrics func(ctx context.Context) ([]byte, error)
+	owned   func() Owned
 }
 
 // GetMetrics implements berthpb.BerthServer.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -46,6 +47,18 @@ func (s *Service) CancelJob(ctx context.Context, id string) (before job.Info, en
 		return fmt.Errorf("cannot cancel %q of %s, which is at stage %q and waits for %s: a stop or a removal goes to its end, so that nothing is left half removed: %w",
 			info.Kind, info.Key, info.Stage, info.WaitsFor, errs.State)
 	})
+}
+
+// RecordIDs are the ids of sandboxes, containers and attachments that have a record, and those of
+// running jobs, sorted.
+func (s *Service) RecordIDs() []string {
+	records := s.Sandboxes.records
+	ids := slices.Concat(records.Sandboxes.IDs(), records.Containers.IDs(), s.Sandboxes.network.IDs())
+	for _, j := range s.Jobs() {
+		ids = append(ids, j.ID)
+	}
+	slices.Sort(ids)
+	return slices.Compact(slices.DeleteFunc(ids, func(id string) bool { return id == "" }))
 }
 
 // resolveConflict is the rule for a request that finds a running job of its key:

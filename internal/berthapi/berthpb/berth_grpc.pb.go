@@ -38,6 +38,7 @@ const (
 	Berth_WatchJobs_FullMethodName     = "/berth.v2.Berth/WatchJobs"
 	Berth_CancelJob_FullMethodName     = "/berth.v2.Berth/CancelJob"
 	Berth_GetProfile_FullMethodName    = "/berth.v2.Berth/GetProfile"
+	Berth_ListOwned_FullMethodName     = "/berth.v2.Berth/ListOwned"
 )
 
 // BerthClient is the client API for Berth service.
@@ -75,6 +76,8 @@ type BerthClient interface {
 	// GetProfile returns a profile of the daemon, in the format of pprof or as text. Only root may
 	// call it.
 	GetProfile(ctx context.Context, in *GetProfileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetProfileResponse], error)
+	// ListOwned returns which berth the daemon is, and what it has records of.
+	ListOwned(ctx context.Context, in *ListOwnedRequest, opts ...grpc.CallOption) (*ListOwnedResponse, error)
 }
 
 type berthClient struct {
@@ -263,6 +266,16 @@ func (c *berthClient) GetProfile(ctx context.Context, in *GetProfileRequest, opt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Berth_GetProfileClient = grpc.ServerStreamingClient[GetProfileResponse]
 
+func (c *berthClient) ListOwned(ctx context.Context, in *ListOwnedRequest, opts ...grpc.CallOption) (*ListOwnedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOwnedResponse)
+	err := c.cc.Invoke(ctx, Berth_ListOwned_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BerthServer is the server API for Berth service.
 // All implementations must embed UnimplementedBerthServer
 // for forward compatibility.
@@ -298,6 +311,8 @@ type BerthServer interface {
 	// GetProfile returns a profile of the daemon, in the format of pprof or as text. Only root may
 	// call it.
 	GetProfile(*GetProfileRequest, grpc.ServerStreamingServer[GetProfileResponse]) error
+	// ListOwned returns which berth the daemon is, and what it has records of.
+	ListOwned(context.Context, *ListOwnedRequest) (*ListOwnedResponse, error)
 	mustEmbedUnimplementedBerthServer()
 }
 
@@ -346,6 +361,9 @@ func (UnimplementedBerthServer) CancelJob(context.Context, *CancelJobRequest) (*
 }
 func (UnimplementedBerthServer) GetProfile(*GetProfileRequest, grpc.ServerStreamingServer[GetProfileResponse]) error {
 	return status.Error(codes.Unimplemented, "method GetProfile not implemented")
+}
+func (UnimplementedBerthServer) ListOwned(context.Context, *ListOwnedRequest) (*ListOwnedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOwned not implemented")
 }
 func (UnimplementedBerthServer) mustEmbedUnimplementedBerthServer() {}
 func (UnimplementedBerthServer) testEmbeddedByValue()               {}
@@ -556,6 +574,24 @@ func _Berth_GetProfile_Handler(srv interface{}, stream grpc.ServerStream) error 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Berth_GetProfileServer = grpc.ServerStreamingServer[GetProfileResponse]
 
+func _Berth_ListOwned_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOwnedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).ListOwned(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_ListOwned_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).ListOwned(ctx, req.(*ListOwnedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Berth_ServiceDesc is the grpc.ServiceDesc for Berth service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -590,6 +626,10 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelJob",
 			Handler:    _Berth_CancelJob_Handler,
+		},
+		{
+			MethodName: "ListOwned",
+			Handler:    _Berth_ListOwned_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

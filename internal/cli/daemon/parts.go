@@ -102,7 +102,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if err != nil {
 		return nil, err
 	}
-	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(p.pods), Control: jobcalls.Control(p.pods), Metrics: p.metrics.Text}
+	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(p.pods), Control: jobcalls.Control(p.pods), Metrics: p.metrics.Text, Owned: p.owned}
 	p.addSources()
 	if plugged, ok := p.network.(network.Plugged); ok {
 		p.own.Plugins = plugged
