@@ -13,10 +13,10 @@ import (
 )
 
 //go:embed allowed.txt
-var allowedText string //nolint:gochecknoglobals // an embedded file
+var allowedText string
 
 // identifier is how the database names a vulnerability.
-var identifier = regexp.MustCompile(`^GO-\d{4}-\d{4,}$`) //nolint:gochecknoglobals // a pattern
+var identifier = regexp.MustCompile(`^GO-\d{4}-\d{4,}$`)
 
 // parseAllowed reads the list of allowed vulnerabilities: each with a reason of several words.
 func parseAllowed(text string) (map[string]string, error) {
