@@ -127,6 +127,7 @@ func bans() []ban {
 func floors() []string {
 	return []string{
 		"local",
+		"check",
 		"repair",
 		"preload",
 		"rootfs",
