@@ -171,3 +171,16 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 	r.unread = r.unread[n:]
 	return n, nil
 }
+
+// ExplainImage implements berthpb.BerthServer.
+func (h *handlers) ExplainImage(ctx context.Context, req *berthpb.ExplainImageRequest) (*berthpb.ExplainImageResponse, error) {
+	explainer, ok := h.images.(image.Explainer)
+	if !ok {
+		return nil, fmt.Errorf("cannot explain image %q: a Docker Engine pulls the images of this daemon: %w", req.GetRef(), errs.Unsupported)
+	}
+	explained, err := explainer.Explain(ctx, req.GetRef(), authFromProto(req.GetAuth()), req.GetTry())
+	if err != nil {
+		return nil, err
+	}
+	return explanationToProto(explained), nil
+}

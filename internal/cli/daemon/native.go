@@ -155,6 +155,7 @@ func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Clie
 func pullRules(cfg *config.Daemon) local.PullRules {
 	return local.PullRules{
 		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
+		CredentialFiles:        cfg.Image.CredentialFiles,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,

@@ -63,6 +63,8 @@ type Images struct {
 	image.Store
 	image.Catalog
 	image.Rootfs
+	image.Explainer
+	image.Auditor
 
 	cfg        Config
 	log        *slog.Logger

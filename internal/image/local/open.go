@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/image/layers"
@@ -53,7 +54,8 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 		return nil, err
 	}
 	s.whole = true
-	s.Store, s.Catalog, s.Rootfs = s.store, s.store, s.rootfs
+	s.Store, s.Catalog, s.Rootfs, s.Explainer = s.store, s.store, s.rootfs, s.store
+	s.Auditor = check.New(check.Config{DB: s.db, Store: s.store, Layers: s.layers, Rootfs: s.rootfs, Notes: s.Faults})
 	s.trash.Start()
 	s.rootfs.StartPool()
 	preloader := &preload.Preloader{DB: s.db, Layers: s.layers, Store: s.store, CanMount: s.rootfs.CanMount, Log: s.log}
