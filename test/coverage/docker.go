@@ -87,7 +87,7 @@ func withoutDocker() map[string]string {
 			"TestLeak", "TestSessionsLeaveNothing", "TestAStartReadsTheSameHoweverManyPodsRun", "TestARestartReadsLittleOfEachPod",
 		},
 		podInit:    {"TestPodInitIsNoWayToTheHost", "TestPodInitServesItsPod"},
-		ownStore:   {"TestPreloadedImages", "TestDaemonStartsWithADamagedImageStore", "TestDaemonServesBeforeItsBacklogIsRemoved"},
+		ownStore:   {"TestPreloadedImages", "TestDaemonStartsWithADamagedImageStore", "TestPodsAreListedBeforeTheImageStoreIsChecked", "TestDaemonServesBeforeItsBacklogIsRemoved"},
 		ownVolumes: {"TestImageDefinedVolumes"},
 		ownRuntime: {"TestPathsThatChangeWhileAContainerIsMade"},
 		labels: {
