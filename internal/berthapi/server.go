@@ -25,7 +25,7 @@ type Server struct {
 	// Metrics returns the daemon's metrics in Prometheus' text format, nil for none.
 	Metrics func(ctx context.Context) ([]byte, error)
 	// Owned returns what the daemon has records of, nil for none.
-	Owned func() Owned
+	Owned func() (Owned, error)
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -52,7 +52,7 @@ type handlers struct {
 	control JobControl
 	plugins Plugins
 	metrics func(ctx context.Context) ([]byte, error)
-	owned   func() Owned
+	owned   func() (Owned, error)
 }
 
 // GetMetrics implements berthpb.BerthServer.
