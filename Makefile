@@ -11,7 +11,7 @@ UNITDIR ?= /usr/lib/systemd/system
 
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
 DATE    := $(shell git show -s --format=%cs HEAD 2>/dev/null || echo unknown)
-VERSION := 0.1.0-dev
+VERSION := $(shell ./build/version.sh)
 PKG     := github.com/berthrun/berth
 LDFLAGS := -s -w -X $(PKG)/internal/version.Version=$(VERSION) -X $(PKG)/internal/version.Commit=$(COMMIT) -X $(PKG)/internal/version.Date=$(DATE)
 
@@ -34,16 +34,20 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build docs style install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build binaries docs style packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
 
-build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
-	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CHILD)/berth-init ./cmd/berth-init
-	CGO_ENABLED=1 go build -trimpath -tags "netgo osusergo" -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CHILD)/berth-enter ./cmd/berth-init
-	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS) berth_init" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o bin/berth-supervisor ./cmd/berth-supervisor
+build: deps-build binaries ## bin/berth, bin/berth-supervisor and the demo image
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
 	./bin/hello image bin/hello-image.tar
+
+# GOARCH and CC in the environment choose another architecture.
+BIN = bin
+binaries:
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o $(BIN)/berth ./cmd/berth
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CHILD)/berth-init ./cmd/berth-init
+	CGO_ENABLED=1 go build -trimpath -tags "netgo osusergo" -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CHILD)/berth-enter ./cmd/berth-init
+	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS) berth_init" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o $(BIN)/berth-supervisor ./cmd/berth-supervisor
 
 install: build ## binaries, units and, if absent, /etc/berth/berth.toml and /etc/crictl.yaml below DESTDIR
 	install -D -m 0755 bin/berth $(DESTDIR)$(PREFIX)/bin/berth
@@ -56,8 +60,11 @@ install: build ## binaries, units and, if absent, /etc/berth/berth.toml and /etc
 # For programs such as Multus that execute CNI plugins. berth itself needs none of these.
 CNI_DIR = /opt/cni/bin
 CNI_PLUGINS = bandwidth bridge firewall host-local loopback portmap ptp tuning
-install-cni: ## berth's CNI plugins as programs below DESTDIR, in CNI_DIR; plugins that are there stay
-	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o bin/berth-cni ./cmd/berth-cni
+.PHONY: berth-cni
+berth-cni:
+	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o $(BIN)/berth-cni ./cmd/berth-cni
+
+install-cni: berth-cni ## berth's CNI plugins as programs below DESTDIR, in CNI_DIR; plugins that are there stay
 	install -D -m 0755 bin/berth-cni $(DESTDIR)$(CNI_DIR)/berth-cni
 	for plugin in $(CNI_PLUGINS); do test -e $(DESTDIR)$(CNI_DIR)/$$plugin || ln -s berth-cni $(DESTDIR)$(CNI_DIR)/$$plugin || exit; done
 
@@ -68,6 +75,44 @@ install-kind install-crictl: ## a link to an installed berth, which then is kind
 	@test -e $(DESTDIR)$(PREFIX)/bin/berth || { echo "there is no $(DESTDIR)$(PREFIX)/bin/berth: run make install first" >&2; exit 1; }
 	@test ! -e $(DESTDIR)$(PREFIX)/bin/$(LINK) || test "$$(readlink $(DESTDIR)$(PREFIX)/bin/$(LINK))" = berth || { echo "$(DESTDIR)$(PREFIX)/bin/$(LINK) is another program: remove it first" >&2; exit 1; }
 	ln -sfn berth $(DESTDIR)$(PREFIX)/bin/$(LINK)
+
+# Packages. The date of the commit is that of every file, so a second build has the same bytes.
+PACKAGES       = out/packages
+PACKAGE_ARCHES = amd64 arm64
+packages packages-verify packages-test upgrade-matrix: export SOURCE_DATE_EPOCH := $(shell git show -s --format=%ct HEAD 2>/dev/null || echo 1)
+packages packages-verify packages-test upgrade-matrix: export VERSION := $(VERSION)
+packages packages-verify packages-test upgrade-matrix: export CNI_PLUGINS := $(CNI_PLUGINS)
+
+packages: deps-build $(if $(filter-out $(shell go env GOHOSTARCH),$(PACKAGE_ARCHES)),deps-packages) ## .deb, .rpm, .apk, an archive, SBOM and checksums in out/packages; SIGN_COMMAND and SIGN_PACKAGE_COMMAND sign
+	./build/packages/build.sh out/packages-bin $(PACKAGES) $$(./build/packages/arches.sh $(PACKAGE_ARCHES))
+
+packages-verify: packages ## builds the packages of HEAD again in another directory, without a cache, and compares the bytes
+	./build/packages/verify.sh $(PACKAGES)
+
+# The steps of .github/workflows/release.yml.
+.PHONY: release-test release-packages
+release-test: test
+	BERTH_REQUIRE=vulndb $(MAKE) vulncheck
+
+release-packages: packages-verify
+	go -C tools/packages vet ./... && go -C tools/packages test ./...
+	./build/packages/notes.sh > out/release-notes.md
+
+release-dry-run: ## the steps of the release workflow on this machine, without the database of vulnerabilities and without publishing
+	$(MAKE) test
+	$(MAKE) release-packages
+	cat out/release-notes.md
+	ls -l $(PACKAGES)
+
+upgrade-matrix: build deps-test ## the last three releases of build/releases.txt, down and up under load; prints a table; hours
+	BERTH_BIN=$(CURDIR)/bin TEST_TAGS="$(TEST_TAGS)" ./build/upgrade-matrix.sh
+
+packages-test: build deps-test packages ## installs, upgrades, downgrades and removes the packages on systemd machines, with pods
+	for release in debian-11 debian-12 debian-13 ubuntu-22.04 ubuntu-24.04 ubuntu-25.10; do ./test/systemd/image.sh $$release; done
+	./test/systemd/debs.sh out/systemd-rpm dnf zypper rpm createrepo-c
+	./build/packages/last.sh out/packages-last
+	go -C tools/packages vet ./... && go -C tools/packages test ./...
+	BERTH_BIN=$(CURDIR)/bin BERTH_PACKAGES=$(CURDIR)/$(PACKAGES) BERTH_PACKAGES_BEFORE=$(CURDIR)/out/packages-last go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 2h -v ./test/packages
 
 fmt: ## write the code as gofumpt has it
 	go tool -modfile=tools/go.mod golangci-lint fmt
@@ -126,6 +171,7 @@ generate: ## docs and code that are made from the code and from .proto files
 	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto
 	go run ./cmd/berth config reference > docs/config.md
 	go run ./cmd/berth metrics reference > docs/metrics.md
+	go run ./cmd/berth doctor reference > docs/doctor.md
 	go run ./cmd/berth node reference > docs/node-reference.md
 	go run ./cmd/berth node schema > docs/node.schema.json
 	go run ./cmd/berth cluster reference > docs/cluster-reference.md
@@ -143,7 +189,7 @@ vulncheck: ## known vulnerabilities that the code reaches; skipped where their d
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
 verify: generate vulncheck docs style ## generated files are as committed, modules are tidy, code is formatted, the docs' links and words are right, no known vulnerability
-	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
+	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/doctor.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 
@@ -155,6 +201,6 @@ test: verify lint unit integration ## what CI runs
 clean:
 	rm -rf bin out
 
-.PHONY: deps-build deps-test deps-e2e deps-demo deps-vm
-deps-build deps-test deps-e2e deps-demo deps-vm: deps-%:
+.PHONY: deps-build deps-test deps-e2e deps-demo deps-vm deps-packages
+deps-build deps-test deps-e2e deps-demo deps-vm deps-packages: deps-%:
 	@./build/deps.sh $*

@@ -8,6 +8,7 @@ declare -A packages=(
   [demo]="curl iproute2 procps"
   [test]="busybox-static debootstrap runc nftables iptables iproute2 containernetworking-plugins docker-registry containerd fuse3 jq curl procps util-linux conntrack haproxy docker.io"
   [e2e]="podman netavark aardvark-dns"
+  [packages]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64"
   [vm]="qemu-system-x86 debootstrap cpio e2fsprogs busybox-static kmod"
 )
 
@@ -19,9 +20,22 @@ if ! command -v go >/dev/null; then
   exit 1
 fi
 
+# Those who can build for their own architecture only do so, and say it (build/packages/arches.sh).
+if [ "$group" = packages ]; then
+  [ "$(dpkg --print-architecture 2>/dev/null)" = amd64 ] && [ "$(id -u)" = 0 ] || exit 0
+fi
+
+# A package without an architecture is one of this machine's; dpkg-query would list all others, too.
+native=$(dpkg --print-architecture 2>/dev/null || :)
+installed() {
+  local name=$1
+  case $name in *:*) ;; *) name+=:$native ;; esac
+  # What is the same for all architectures is known without one.
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null || dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
 missing=()
 for package in $wanted; do
-  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  installed "$package" || missing+=("$package")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
@@ -43,8 +57,20 @@ if [ ! -e $policy ]; then
   printf '#!/bin/sh\nexit 101\n' > $policy && chmod 755 $policy
   trap 'rm -f "$log" $policy' EXIT
 fi
-if ! { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; } > "$log" 2>&1; then
+# A package of another architecture needs dpkg to know it.
+added=''
+for package in "${missing[@]}"; do
+  case $package in *:*) dpkg --print-foreign-architectures | grep -qx "${package##*:}" || { dpkg --add-architecture "${package##*:}" && added=${package##*:}; } ;; esac
+done
+# Another apt-get may run: that of a machine that has just started, for example.
+apt=(apt-get -q -o DPkg::Lock::Timeout=300)
+if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } > "$log" 2>&1; then
   tail -20 "$log" >&2
+  [ -z "$added" ] || dpkg --remove-architecture "$added"
+  if [ "$group" = packages ]; then
+    echo "deps: apt-get has no cross compiler or no libseccomp of arm64; see above" >&2
+    exit 0
+  fi
   echo "deps: apt-get failed; see above" >&2
   exit 1
 fi

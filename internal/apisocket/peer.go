@@ -28,10 +28,21 @@ func PeerPid(ctx context.Context) int {
 	return 0
 }
 
-// process is at the other end of a connection.
+// FromRoot reports whether a process of root made the connection of a request, as the kernel recorded it.
+func FromRoot(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	process, ok := p.AuthInfo.(process)
+	return ok && process.known && process.uid == 0
+}
+
+// process is at the other end of a connection. known says that pid and uid are the kernel's.
 type process struct {
 	credentials.AuthInfo
-	pid int
+	pid, uid int
+	known    bool
 }
 
 type peerCredentials struct {
@@ -46,9 +57,10 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 	}
 	peer := process{AuthInfo: info}
 	if unixConn, ok := conn.(*net.UnixConn); ok {
-		if peer.pid, _, err = sysfd.PeerPid(unixConn); err != nil {
+		if peer.pid, peer.uid, err = sysfd.PeerPid(unixConn); err != nil {
 			return nil, nil, err
 		}
+		peer.known = true
 	}
 	return secured, peer, nil
 }

@@ -1,5 +1,5 @@
-// Package apisocket makes the unix socket that the daemon serves its APIs on. Only root and one
-// group can connect. It replaces the stale socket of a dead daemon, and leaves one that a process
+// Package apisocket makes the sockets that the daemon serves its APIs on. To the unix socket only root and
+// one group can connect. It replaces the stale socket of a dead daemon, and leaves one that a process
 // serves. It also reports which process is at the other end of a connection.
 package apisocket
 
@@ -21,6 +21,13 @@ import (
 
 // dialTimeout is how long a process on an existing socket has to accept.
 const dialTimeout = 2 * time.Second
+
+const (
+	// lingerTimeout is how long the socket of a daemon that was killed may be served by a child of it.
+	lingerTimeout = 5 * time.Second
+	// lingerPoll is between two looks: the kernel reports the end of a socket to nobody.
+	lingerPoll = 10 * time.Millisecond
+)
 
 // Options are where a socket is and who may use it.
 type Options struct {
@@ -124,20 +131,40 @@ func removeStale(ctx context.Context, path string) error {
 	if info.Mode().Type() != os.ModeSocket {
 		return fmt.Errorf("cannot listen on %s: it exists and is no socket: %w", path, errs.Exists)
 	}
-	dialer := net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, "unix", path)
-	switch {
-	case err == nil:
-		conn.Close()
-		return fmt.Errorf("cannot listen on %s: a process serves it already: %w", path, errs.Exists)
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		// The queue may be full: a process serves the socket, slowly.
-		return fmt.Errorf("cannot listen on %s: cannot find out whether a process serves it: %w", path, err)
+	if err := awaitUnserved(ctx, path); err != nil {
+		return err
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("cannot remove stale socket: %w", err)
 	}
 	return nil
+}
+
+// awaitUnserved returns when no process serves a socket. A daemon that was killed while it started a program leaves a
+// child that has the socket until it executes the program, so awaitUnserved waits up to lingerTimeout, or until ctx
+// ends. Kind Exists if a process still serves the socket then.
+func awaitUnserved(ctx context.Context, path string) error {
+	deadline := time.Now().Add(lingerTimeout)
+	for {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		conn, err := dialer.DialContext(context.WithoutCancel(ctx), "unix", path)
+		switch {
+		case errors.Is(err, syscall.ECONNREFUSED):
+			return nil
+		case err != nil:
+			// The queue may be full: a process serves the socket, slowly.
+			return fmt.Errorf("cannot listen on %s: cannot find out whether a process serves it: %w", path, err)
+		}
+		conn.Close()
+		if time.Now().After(deadline) {
+			return fmt.Errorf("cannot listen on %s: a process serves it already: %w", path, errs.Exists)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("cannot listen on %s: a process serves it already: %w", path, errs.Exists)
+		case <-time.After(lingerPoll):
+		}
+	}
 }
 
 // bind listens with a socket that is closed to all others from its first moment:

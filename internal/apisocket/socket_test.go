@@ -1,12 +1,14 @@
 package apisocket
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -59,13 +61,38 @@ func TestListenRefusesASocketInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	_, err = Listen(t.Context(), Options{Path: path, GID: os.Getgid()})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = Listen(ctx, Options{Path: path, GID: os.Getgid()})
 	if !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "a process serves it") {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the other's socket is gone: %v", err)
 	}
+}
+
+// TestListenWaitsForAForkedChild: a daemon that is killed between fork and exec leaves a child that has its socket for
+// a moment.
+func TestListenWaitsForAForkedChild(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.SetUnlinkOnClose(false)
+	go func() {
+		// The first dial shows that Listen has found the socket served.
+		if conn, err := killed.Accept(); err == nil {
+			conn.Close()
+		}
+		killed.Close()
+	}()
+	l, err := Listen(t.Context(), Options{Path: path, GID: os.Getgid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
 }
 
 func TestListenRefusesToReplaceAFile(t *testing.T) {

@@ -1,8 +1,8 @@
 // Package berthapi serves and calls berth's own gRPC service, beside CRI on the same socket,
 // for what CRI has no call for: it imports an archive that the client has, exports images as
-// one, pulls with progress, lists the layers of images and names images, and lists running
-// jobs. berthpb/berth.proto describes the service; berthpb has the code generated from it. The
-// types here are what commands use and print.
+// one, pulls with progress, lists the layers of images and names images, lists, follows and
+// cancels jobs, and profiles the daemon. berthpb/berth.proto describes the service; berthpb has
+// the code generated from it. The types here are what commands use and print.
 //
 // The daemon opens no path that a client names. ImportFile names a file descriptor of the
 // client. The daemon duplicates it from the process that made the connection, as the kernel

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -56,7 +57,7 @@ func connect(t *testing.T, register func(grpc.ServiceRegistrar)) *criclient.Conn
 // nil.
 func connectBy(t *testing.T, wrap func(net.Listener) net.Listener, register func(grpc.ServiceRegistrar)) *criclient.Conn {
 	t.Helper()
-	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler), nil)
+	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler), nil, nil)
 	register(server)
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -97,6 +98,19 @@ func TestListJobsOfAnyBytes(t *testing.T) {
 	jobs, err := connect(t, api.Register).Berth.ListJobs(t.Context())
 	if err != nil || len(jobs) != 1 || jobs[0].WaitsFor != "/data\uFFFD" {
 		t.Errorf("got %v, %v", jobs, err)
+	}
+}
+
+func TestListOwned(t *testing.T) {
+	want := berthapi.Owned{Root: "/r", State: "/s", NetworkMode: "builtin", IDs: []string{"a", "b"}}
+	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { return nil }, Owned: func() berthapi.Owned { return want }}
+	owned, err := connect(t, api.Register).Berth.ListOwned(t.Context())
+	if err != nil || !reflect.DeepEqual(*owned, want) {
+		t.Errorf("%+v, %v", owned, err)
+	}
+	api.Owned = nil
+	if _, err := connect(t, api.Register).Berth.ListOwned(t.Context()); !errors.Is(err, errs.Unsupported) {
+		t.Errorf("a daemon without: %v, want kind Unsupported", err)
 	}
 }
 

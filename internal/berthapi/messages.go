@@ -12,14 +12,17 @@ import (
 func jobsToProto(jobs []Job) []*berthpb.Job {
 	all := make([]*berthpb.Job, 0, len(jobs))
 	for i := range jobs {
-		j := &jobs[i]
-		all = append(all, &berthpb.Job{
-			Key: validText(j.Key), Kind: j.Kind, Id: j.ID,
-			Stage: validText(j.Stage), WaitsFor: validText(j.WaitsFor), StageAge: durationpb.New(j.StageAge), Slow: j.Slow,
-			Age: durationpb.New(j.Age), Waiters: int64(j.Waiters), Cancelled: j.Cancelled,
-		})
+		all = append(all, jobToProto(&jobs[i]))
 	}
 	return all
+}
+
+func jobToProto(j *Job) *berthpb.Job {
+	return &berthpb.Job{
+		Key: validText(j.Key), Kind: j.Kind, Id: j.ID,
+		Stage: validText(j.Stage), WaitsFor: validText(j.WaitsFor), StageAge: durationpb.New(j.StageAge), Slow: j.Slow,
+		Age: durationpb.New(j.Age), Waiters: int64(j.Waiters), Cancelled: j.Cancelled,
+	}
 }
 
 // validText returns text as a string of protobuf can hold it. A job may wait for a path of an image,
@@ -29,13 +32,17 @@ func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") 
 func jobsFromProto(jobs []*berthpb.Job) []Job {
 	var all []Job
 	for _, j := range jobs {
-		all = append(all, Job{
-			Key: j.GetKey(), Kind: j.GetKind(), ID: j.GetId(),
-			Stage: j.GetStage(), WaitsFor: j.GetWaitsFor(), StageAge: j.GetStageAge().AsDuration(), Slow: j.GetSlow(),
-			Age: j.GetAge().AsDuration(), Waiters: int(j.GetWaiters()), Cancelled: j.GetCancelled(),
-		})
+		all = append(all, jobFromProto(j))
 	}
 	return all
+}
+
+func jobFromProto(j *berthpb.Job) Job {
+	return Job{
+		Key: j.GetKey(), Kind: j.GetKind(), ID: j.GetId(),
+		Stage: j.GetStage(), WaitsFor: j.GetWaitsFor(), StageAge: j.GetStageAge().AsDuration(), Slow: j.GetSlow(),
+		Age: j.GetAge().AsDuration(), Waiters: int(j.GetWaiters()), Cancelled: j.GetCancelled(),
+	}
 }
 
 func pullToProto(req *PullRequest) *berthpb.PullImageRequest {

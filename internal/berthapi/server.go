@@ -18,10 +18,14 @@ type Server struct {
 	Images Images
 	// Jobs returns the running jobs, the oldest first.
 	Jobs func() []Job
+	// Control follows and cancels jobs; without its functions these calls are refused.
+	Control JobControl
 	// Plugins is nil for a network that has no CNI plugins.
 	Plugins Plugins
 	// Metrics returns the daemon's metrics in Prometheus' text format, nil for none.
 	Metrics func(ctx context.Context) ([]byte, error)
+	// Owned returns what the daemon has records of, nil for none.
+	Owned func() Owned
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -35,7 +39,7 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, plugins: s.Plugins, metrics: s.Metrics})
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, control: s.Control, plugins: s.Plugins, metrics: s.Metrics, owned: s.Owned})
 	refuseV1(to)
 }
 
@@ -45,8 +49,10 @@ type handlers struct {
 
 	images  Images
 	jobs    func() []Job
+	control JobControl
 	plugins Plugins
 	metrics func(ctx context.Context) ([]byte, error)
+	owned   func() Owned
 }
 
 // GetMetrics implements berthpb.BerthServer.
@@ -123,24 +129,21 @@ func (h *handlers) importArchive(ctx context.Context, archive io.Reader, opts *b
 // ExportImage implements berthpb.BerthServer.
 func (h *handlers) ExportImage(req *berthpb.ExportImageRequest, stream grpc.ServerStreamingServer[berthpb.ExportImageResponse]) error {
 	// The exporter writes many small pieces.
-	archive := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
+	archive := bufio.NewWriterSize(chunkWriter(func(chunk []byte) error { return stream.Send(&berthpb.ExportImageResponse{Chunk: chunk}) }), chunkSize)
 	if err := h.images.Export(stream.Context(), req.GetRefs(), archive); err != nil {
 		return err
 	}
 	return archive.Flush()
 }
 
-// chunkWriter sends an archive in chunks.
-type chunkWriter struct {
-	stream grpc.ServerStreamingServer[berthpb.ExportImageResponse]
-}
+// chunkWriter sends what is written to it in chunks.
+type chunkWriter func(chunk []byte) error
 
 // Write implements io.Writer.
-func (w chunkWriter) Write(p []byte) (int, error) {
+func (send chunkWriter) Write(p []byte) (int, error) {
 	for sent := 0; sent < len(p); sent += chunkSize {
-		chunk := &berthpb.ExportImageResponse{Chunk: p[sent:min(sent+chunkSize, len(p))]}
-		if err := w.stream.Send(chunk); err != nil {
-			return sent, fmt.Errorf("cannot send the archive: %w", err)
+		if err := send(p[sent:min(sent+chunkSize, len(p))]); err != nil {
+			return sent, fmt.Errorf("cannot send the answer: %w", err)
 		}
 	}
 	return len(p), nil

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/daemon"
+	"github.com/berthrun/berth/internal/cli/doctorcmd"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine/basespec"
 	"github.com/berthrun/berth/internal/engine/ioclass"
@@ -58,7 +59,7 @@ func newConfig() *cobra.Command {
 }
 
 // unitConfigFile is the configuration that berth.service names.
-const unitConfigFile = "/etc/berth/berth.toml"
+const unitConfigFile = doctorcmd.ConfigFile
 
 // checkConfig reports the faults of a configuration file as an error, and prints what else the daemon
 // would warn of.
@@ -133,6 +134,14 @@ func (d *daemonFlags) register(cmd *cobra.Command) {
 			cmd.Flags().String(field.Flag, field.String(), field.Help)
 		}
 	}
+}
+
+// given reports whether a flag is set.
+func (d *daemonFlags) given(cmd *cobra.Command) bool {
+	return d.file != "" || slices.ContainsFunc(config.Fields(config.DefaultDaemon()), func(field config.Field) bool {
+		flag := cmd.Flags().Lookup(field.Flag)
+		return flag != nil && flag.Changed
+	})
 }
 
 // load reads the configuration; only flags that are set override the file.

@@ -14,8 +14,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berthrun/berth/internal/cli/clustercmd"
+	"github.com/berthrun/berth/internal/cli/commandtree"
+	"github.com/berthrun/berth/internal/cli/debugcmd"
+	"github.com/berthrun/berth/internal/cli/eventscmd"
 	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/jobscmd"
 	"github.com/berthrun/berth/internal/cli/nodecmd"
+	"github.com/berthrun/berth/internal/cli/podcmd"
+	"github.com/berthrun/berth/internal/cli/top"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -57,7 +63,8 @@ func Root() *cobra.Command {
 		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
 			"clients of it, or of any CRI socket, for people.",
 	}
-	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), newImage(), newJobs(), newNet(), newInfo(), newMetrics(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
+	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), top.New(), newNet(), newInfo(), newDoctor(), newMetrics(), debugcmd.New(),
+		newUnpackLayer(), nodecmd.New(), clustercmd.New(), commandtree.New())
 	return root
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/image"
@@ -101,10 +102,10 @@ func serveFakes(t *testing.T) (socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := cri.NewGRPCServer(log, nil)
+	server := cri.NewGRPCServer(log, nil, nil)
 	api.Register(server)
 	own := &berthapi.Server{
-		Images: images, Jobs: func() []berthapi.Job { return nil }, Metrics: metrics.New("1.2.3", "abc").Text,
+		Images: images, Jobs: jobcalls.List(service), Control: jobcalls.Control(service), Metrics: metrics.New("1.2.3", "abc").Text,
 	}
 	own.Register(server)
 	// The path of a unix socket must be short. The path of a test's directory may be too long.

@@ -68,6 +68,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.checkSubnets(report)
 	d.Stream.check(report)
 	d.Metrics.check(report)
+	d.Traces.check(report)
 	if path, ok := strings.CutPrefix(d.Metrics.Listen, "unix://"); ok && (path == d.SocketPath() || path == d.CadvisorSocket) {
 		report("metrics.listen", "%q: is another socket of the daemon; choose another path, such as unix://%s/metrics.sock", d.Metrics.Listen, d.State)
 	}

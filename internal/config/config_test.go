@@ -300,3 +300,33 @@ func TestAddressesOfMetrics(t *testing.T) {
 		}
 	}
 }
+
+// TestEndpointsOfTraces: what can be a receiver, and what cannot.
+func TestEndpointsOfTraces(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "",
+		"endpoint = 'http://127.0.0.1:4317'": "",
+		"endpoint = 'https://otel.example.org:4317'\ntls_ca_file = '/ca'\ntls_cert_file = '/c'\ntls_key_file = '/k'": "",
+		"endpoint = 'http://[::1]:4318/otlp'\nprotocol = 'http'":                                                     "",
+		"endpoint = '127.0.0.1:4317'":                               "traces.endpoint: \"127.0.0.1:4317\": want http://HOST:PORT",
+		"endpoint = 'http://127.0.0.1'":                             "traces.endpoint: \"http://127.0.0.1\": want http://HOST:PORT",
+		"endpoint = 'http://127.0.0.1:4317/x'":                      "has a path, which gRPC does not know",
+		"endpoint = 'http://joe:hunter2@127.0.0.1:4317'":            "traces.endpoint: \"http://[hidden]@127.0.0.1:4317\": want no user",
+		"endpoint = 'http://127.0.0.1:4317'\ntls_ca_file = '/ca'":   "traces.tls_ca_file: \"/ca\": is not used",
+		"endpoint = 'https://127.0.0.1:4317'\ntls_ca_file = 'ca'":   "traces.tls_ca_file: \"ca\": want an absolute path",
+		"endpoint = 'https://127.0.0.1:4317'\ntls_cert_file = '/c'": "traces.tls_cert_file: \"/c\": is of no use without traces.tls_key_file",
+		"tls_key_file = '/k'":                                       "traces.tls_key_file: \"/k\": is not used",
+		"protocol = 'udp'":                                          "traces.protocol: \"udp\": want one of grpc, http",
+		"sampling_rate_per_million = 1000001":                       "traces.sampling_rate_per_million: 1000001: want 0 to 1000000",
+	} {
+		_, err := LoadDaemon(write(t, "[traces]\n"+text+"\n"), nil)
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		case err != nil && strings.Contains(err.Error(), "hunter2"):
+			t.Errorf("%q: the fault shows the password", text)
+		}
+	}
+}

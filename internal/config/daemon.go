@@ -32,6 +32,7 @@ type Daemon struct {
 	Stats      Stats      `toml:"stats" help:"Figures of pods and containers."`
 	Checkpoint Checkpoint `toml:"checkpoint" help:"Archives of running containers, by CRIU. Off by default. docs/checkpoint.md is the guide."`
 	Metrics    Metrics    `toml:"metrics" help:"Metrics for Prometheus. docs/metrics.md has their names. berth metrics prints them in any case."`
+	Traces     Traces     `toml:"traces" help:"Traces of requests, jobs and pulls, as spans of OpenTelemetry. Off by default. docs/traces.md is the guide."`
 	Debug      Debug      `toml:"debug" help:"Helps to find faults. Off by default."`
 
 	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`
@@ -216,6 +217,16 @@ type Metrics struct {
 	Peers    []string `toml:"peers" help:"Other runtimes whose metrics are shown as well, made from berth's, so that their dashboards and alerts work. dockershim has those of engine docker." oneof:"containerd crio dockershim" reload:"yes"`
 }
 
+// Traces are for a receiver of OpenTelemetry's protocol, OTLP.
+type Traces struct {
+	Endpoint     string `toml:"endpoint" help:"Receiver of the spans: http://HOST:PORT, or https://HOST:PORT for TLS. With protocol http the address may have a path, to which v1/traces is added. Empty: no traces." reload:"yes"`
+	Protocol     string `toml:"protocol" help:"How the receiver is called: OTLP over gRPC (usually port 4317), or over HTTP with protobuf (usually port 4318)." oneof:"grpc http" reload:"yes"`
+	SamplingRate int    `toml:"sampling_rate_per_million" help:"How many of a million traces are kept, of those that begin here. The trace of a client, such as a kubelet, goes on as the client has decided." reload:"yes"`
+	CA           string `toml:"tls_ca_file" help:"PEM file of the authorities that verify the receiver. Empty: those of the system." reload:"yes"`
+	TLSCert      string `toml:"tls_cert_file" help:"PEM file of the certificate that the daemon shows to the receiver. It is read for each connection. Empty: none." reload:"yes"`
+	TLSKey       string `toml:"tls_key_file" help:"PEM file of the certificate's key." reload:"yes"`
+}
+
 // Debug helps to find faults.
 type Debug struct {
 	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise they show [hidden]. Every user of the CRI socket can see them." reload:"yes"`
@@ -281,6 +292,7 @@ func DefaultDaemon() *Daemon {
 		Jobs:       Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
 		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu", Runtime: "/usr/sbin/runc"},
 		Metrics:    Metrics{Peers: []string{}},
+		Traces:     Traces{Protocol: "grpc", SamplingRate: maxSamplingRate},
 		Stats: Stats{
 			Period:     Duration(5 * time.Second),
 			PodMetrics: []string{"cpu", "memory", "process", "pressure", "disk", "spec", "hugetlb", "network"},

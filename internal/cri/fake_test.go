@@ -151,7 +151,7 @@ func client(t *testing.T, p pods, images image.Store, log *slog.Logger) *grpc.Cl
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	server := NewGRPCServer(log, nil)
+	server := NewGRPCServer(log, nil, nil)
 	s.Register(server)
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

@@ -86,22 +86,35 @@ type Observer interface {
 	RequestEnded(fullMethod, code string, took time.Duration)
 }
 
+// Tracer follows requests in traces. It must not block.
+type Tracer interface {
+	// RequestBegan is called before a request is served; reads says that it changes nothing. It returns the context
+	// of the request, and what to call at its end: with the code and the text of its answer, and the ids and names
+	// of what it is about. The function is nil for a request that is not traced.
+	RequestBegan(ctx context.Context, fullMethod string, reads bool) (context.Context, func(code, message string, about []slog.Attr))
+}
+
 // interceptors wrap every request.
 type interceptors struct {
 	log   *slog.Logger
 	scrub *scrub.Scrubber
-	// observer may be nil.
+	// observer and tracer may be nil.
 	observer Observer
+	tracer   Tracer
 }
 
 // unary wraps every request that has one answer. It does not handle deadlines: a request that
 // waits for a job returns before its caller's deadline and names the job's stage.
 func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	began := i.begin(info.FullMethod)
+	ctx, traced := i.trace(ctx, info.FullMethod)
 	resp, err := i.recovered(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
 	err = i.toStatus(err)
 	i.end(info.FullMethod, began, err)
 	i.logRequest(ctx, info.FullMethod, began, err, req, resp)
+	if traced != nil {
+		traced(status.Code(err).String(), status.Convert(err).Message(), append(i.identify(req), i.identify(resp)...))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -111,11 +124,35 @@ func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServer
 // stream wraps every request that has many messages.
 func (i interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	began := i.begin(info.FullMethod)
+	ctx, traced := i.trace(ss.Context(), info.FullMethod)
+	if traced != nil {
+		ss = &tracedStream{ss, ctx}
+	}
 	_, err := i.recovered(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
 	err = i.toStatus(err)
 	i.end(info.FullMethod, began, err)
 	i.logRequest(ss.Context(), info.FullMethod, began, err)
+	if traced != nil {
+		traced(status.Code(err).String(), status.Convert(err).Message(), nil)
+	}
 	return err
+}
+
+// tracedStream has the context of a traced request.
+type tracedStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // it replaces that of the stream
+}
+
+// Context implements grpc.ServerStream.
+func (s *tracedStream) Context() context.Context { return s.ctx }
+
+// trace begins the trace of a request.
+func (i interceptors) trace(ctx context.Context, method string) (context.Context, func(code, message string, about []slog.Attr)) {
+	if i.tracer == nil {
+		return ctx, nil
+	}
+	return i.tracer.RequestBegan(ctx, method, reads(path.Base(method)))
 }
 
 // begin reports a request to the observer.
@@ -176,7 +213,7 @@ func (i interceptors) logRequest(ctx context.Context, method string, began time.
 // reads reports whether the method changes nothing.
 func reads(method string) bool {
 	switch method {
-	case "Get", "GetMetrics", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents":
+	case "Get", "GetMetrics", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents", "WatchJobs":
 		return true
 	}
 	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Stream") ||

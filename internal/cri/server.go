@@ -169,9 +169,9 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // request is logged once, a panic becomes an Internal error, and errors of berth's
 // kinds become codes, without credentials. The interceptors recover the panics of
 // handlers; errs.Guard turns those of jobs and of other goroutines into errors.
-// Handlers may call apisocket.PeerPid. observer may be nil.
-func NewGRPCServer(log *slog.Logger, observer Observer) *grpc.Server {
-	i := interceptors{log: log, scrub: scrub.New(), observer: observer}
+// Handlers may call apisocket.PeerPid. observer and tracer may be nil.
+func NewGRPCServer(log *slog.Logger, observer Observer, tracer Tracer) *grpc.Server {
+	i := interceptors{log: log, scrub: scrub.New(), observer: observer, tracer: tracer}
 	return grpc.NewServer(
 		grpc.Creds(apisocket.Credentials()),
 		grpc.MaxRecvMsgSize(maxRecvBytes),

@@ -77,6 +77,14 @@ type PullObserver interface {
 	PullEnded(bytes int64, took time.Duration, err error)
 }
 
+// PullTracer follows pulls in traces. It is an optional interface of a PullObserver. It must not block.
+type PullTracer interface {
+	// PullTraced is called for each pull, and not for a caller that joins one, with the context of the caller. It
+	// returns the context of the pull, and two functions, which are nil for a pull that is not traced: what to call
+	// with the name of each stage of Progress, and at the end.
+	PullTraced(ctx context.Context, ref string) (_ context.Context, stage func(string), ended func(bytes int64, err error))
+}
+
 // Usage of one file system.
 type Usage struct {
 	// Mountpoint is a directory on it, by which the kubelet finds the file system.

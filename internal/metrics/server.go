@@ -178,5 +178,5 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, socketScheme); ok {
 		return apisocket.Listen(ctx, apisocket.Options{Path: path, Mode: 0o600})
 	}
-	return new(net.ListenConfig).Listen(ctx, "tcp", address)
+	return apisocket.ListenTCP(ctx, address)
 }

@@ -91,7 +91,7 @@ func New(cfg Config) (*Host, error) {
 		adaptation.WithSocketPath(cfg.Socket),
 		adaptation.WithDefaultValidator(&cfg.Validator),
 		adaptation.WithMetrics(h.table),
-		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(bounded)}, []ttrpc.ServerOpt{
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(h.table.call)}, []ttrpc.ServerOpt{
 			ttrpc.WithServerHandshaker(h.table), ttrpc.WithUnaryServerInterceptor(h.table.intercept),
 		}),
 	}

@@ -60,6 +60,8 @@ type table struct {
 	count  int
 	// failures are the newest failed calls.
 	failures []failure
+	// refused is what call keeps for RecordPluginInvocation.
+	refused *refusal
 	// fault is that of the first adjustment without a meaning since resetFault.
 	fault error
 }
@@ -124,6 +126,9 @@ func (t *table) faultOfAdjustment() error {
 func (t *table) RecordPluginInvocation(name, event string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if kept := t.takeRefusal(event); err == nil {
+		err = kept
+	}
 	e := t.entry(name)
 	e.Calls++
 	if event == "Synchronize" && err == nil && !e.Connected {

@@ -182,6 +182,7 @@ func (c *Containers) containerOfName(ctx context.Context, j *job.Job, rec *recor
 // abandonContainer is abandonSandbox for containers. A container that cannot be
 // torn down is shown as one that failed to start.
 func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string, cause error) error {
+	j.StageFailed(cause)
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
 		return fmt.Errorf("%w: %w", job.ErrShutdown, cause)
 	}

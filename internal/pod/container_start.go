@@ -78,6 +78,7 @@ func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) 
 
 // failStart kills the processes of the container and records the failure.
 func (c *Containers) failStart(ctx context.Context, j *job.Job, id string, cause error) error {
+	j.StageFailed(cause)
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
 		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // recovery finds out what became of it
 	}

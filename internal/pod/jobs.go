@@ -3,7 +3,9 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -28,6 +30,36 @@ func (s *Service) JobKinds() []job.Kind {
 
 // Jobs returns every job that runs, the oldest first.
 func (s *Service) Jobs() []job.Info { return s.jobs.List() }
+
+// WatchJobs follows all jobs, beginning with those that run. The caller calls Cancel.
+func (s *Service) WatchJobs() (*job.Watch, error) { return s.jobs.Watch() }
+
+// CloseJobWatches ends all that WatchJobs has returned.
+func (s *Service) CloseJobWatches() { s.jobs.CloseWatches() }
+
+// CancelJob cancels a job for an operator; see job.Table.Cancel. A job that makes something undoes it, as when a stop
+// replaces it. A stop or a removal is refused with kind State.
+func (s *Service) CancelJob(ctx context.Context, id string) (before job.Info, end job.Update, err error) {
+	return s.jobs.Cancel(ctx, id, fmt.Errorf("an operator has cancelled the job: %w", errs.Unavailable), func(info job.Info) error {
+		if info.Kind != kindStop && info.Kind != kindRemove {
+			return nil
+		}
+		return fmt.Errorf("cannot cancel %q of %s, which is at stage %q and waits for %s: a stop or a removal goes to its end, so that nothing is left half removed: %w",
+			info.Kind, info.Key, info.Stage, info.WaitsFor, errs.State)
+	})
+}
+
+// RecordIDs are the ids of sandboxes, containers and attachments that have a record, and those of
+// running jobs, sorted.
+func (s *Service) RecordIDs() []string {
+	records := s.Sandboxes.records
+	ids := slices.Concat(records.Sandboxes.IDs(), records.Containers.IDs(), s.Sandboxes.network.IDs())
+	for _, j := range s.Jobs() {
+		ids = append(ids, j.ID)
+	}
+	slices.Sort(ids)
+	return slices.Compact(slices.DeleteFunc(ids, func(id string) bool { return id == "" }))
+}
 
 // resolveConflict is the rule for a request that finds a running job of its key:
 //

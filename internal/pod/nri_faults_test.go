@@ -53,7 +53,59 @@ func TestNRINonsense(t *testing.T) {
 	}
 }
 
-// TestNRIRefusal: a plugin's error fails the requests that peers let it fail, and no other.
+// TestNRIConflict: two plugins that change the same field fail the request. The error has the event, both plugins and the field. The
+// container goes, or has its former limits.
+func TestNRIConflict(t *testing.T) {
+	adjusts := map[string]func(a *api.ContainerAdjustment, plugin string){
+		"env": func(a *api.ContainerAdjustment, plugin string) { a.AddEnv("A", plugin) },
+		"mount": func(a *api.ContainerAdjustment, _ string) {
+			a.AddMount(&api.Mount{Destination: "/data", Type: "bind", Source: "/etc"})
+		},
+		"annotation": func(a *api.ContainerAdjustment, plugin string) { a.AddAnnotation("example.org/a", plugin) },
+		"device": func(a *api.ContainerAdjustment, _ string) {
+			a.AddDevice(&api.LinuxDevice{Path: "/dev/toy", Type: "c", Major: 1, Minor: 5})
+		},
+		"shares":  func(a *api.ContainerAdjustment, _ string) { a.SetLinuxCPUShares(333) },
+		"rlimit":  func(a *api.ContainerAdjustment, _ string) { a.AddRlimit("RLIMIT_NOFILE", 2, 1) },
+		"cgroups": func(a *api.ContainerAdjustment, plugin string) { a.SetLinuxCgroupsPath("/" + plugin) },
+	}
+	b := newNRIBed(t)
+	plugins := []*nritest.Plugin{{Name: "10-one"}, {Name: "20-two"}}
+	for _, p := range plugins {
+		p.OnCreate = func(_ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+			a := &api.ContainerAdjustment{}
+			if adjust := adjusts[c.GetName()]; adjust != nil {
+				adjust(a, p.Name)
+			}
+			return a, nil, nil
+		}
+		p.OnUpdate = func(c *api.Container, _ *api.LinuxResources) []*api.ContainerUpdate {
+			u := &api.ContainerUpdate{}
+			u.SetContainerId(c.GetId())
+			u.SetLinuxCPUShares(444)
+			return []*api.ContainerUpdate{u}
+		}
+		p.Connect(t, b.socket)
+	}
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	for name := range adjusts {
+		_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig(name, b.Programs.Sleep))
+		assertKind(t, err, errs.State, "refused CreateContainer", `"10-one"`, `"20-two"`, "both tried to set")
+		if !plugins[0].Saw("RemoveContainer "+name) || !plugins[1].Saw("RemoveContainer "+name) {
+			t.Errorf("%s: the failed container was not reported as removed", name)
+		}
+	}
+	id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	err := b.s.UpdateContainer(t.Context(), id, &runtimeapi.LinuxContainerResources{CpuShares: 555})
+	assertKind(t, err, errs.State, "refused UpdateContainer", `"10-one"`, `"20-two"`, "both tried to set")
+	if shares := b.fake().Limits(id).GetCpuShares(); shares == 444 || shares == 555 {
+		t.Errorf("a refused update has set %d CPU shares", shares)
+	}
+	b.clear()
+}
+
+// TestNRIRefusal: a plugin's error fails the requests that peers let it fail, and no other. Those that it does not fail
+// are events for the other plugins, too.
 func TestNRIRefusal(t *testing.T) {
 	for event, fails := range map[string]bool{
 		"RunPodSandbox": true, "UpdatePodSandbox": true, "PostUpdatePodSandbox": false, "StopPodSandbox": false, "RemovePodSandbox": false,
@@ -69,7 +121,12 @@ func TestNRIRefusal(t *testing.T) {
 				return nil
 			}}
 			p.Connect(t, b.socket)
+			healthy := &nritest.Plugin{Name: "20-healthy"}
+			healthy.Connect(t, b.socket)
 			err := b.life()
+			if !fails && !slices.ContainsFunc(healthy.Events(), func(e string) bool { return strings.HasPrefix(e, event+" ") }) {
+				t.Errorf("the other plugin did not get the event: %v", healthy.Events())
+			}
 			if fails != (err != nil) {
 				t.Errorf("the pod's life: %v, want an error: %v", err, fails)
 			}

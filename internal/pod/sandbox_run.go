@@ -145,6 +145,7 @@ func (s *Sandboxes) sandboxOfName(ctx context.Context, j *job.Job, rec *record.S
 // job's error. A sandbox that cannot be torn down now is shown as NOTREADY, and its
 // teardown is retried.
 func (s *Sandboxes) abandonSandbox(ctx context.Context, j *job.Job, id string, cause error) error {
+	j.StageFailed(cause)
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
 		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // the next start finds the record and tears down
 	}

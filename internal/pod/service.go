@@ -64,6 +64,8 @@ type Options struct {
 	ShowSecrets bool
 	// Observer counts what happens, nil for none.
 	Observer Observer
+	// Tracer follows jobs in traces, nil for none.
+	Tracer job.Tracer
 }
 
 // Observer counts what happens to pods. It must not block.
@@ -187,6 +189,9 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 	if opts.Observer != nil {
 		s.jobs.Observe(opts.Observer)
 	}
+	if opts.Tracer != nil {
+		s.jobs.Trace(opts.Tracer)
+	}
 	resume, err := s.join(opts)
 	if err != nil {
 		return nil, err
@@ -235,7 +240,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	s.CAdvisor = view.NewCAdvisor(opts.Engine, records)
 	return &recovery.Options{
 		Engine: opts.Engine, Images: opts.Images, Records: records, Tombstones: tombstones, Attachments: attachments, Exits: s.exits,
-		Jobs: resumed{detached{s.Sandboxes, s.Containers}, opts.Observer}, Observer: opts.Observer, Calls: calls, StateDir: opts.StateDir, BootID: opts.BootID, Disk: opts.Disk,
+		Jobs: resumed{detached{s.Sandboxes, s.Containers, true}, opts.Observer}, Observer: opts.Observer, Calls: calls, StateDir: opts.StateDir, BootID: opts.BootID, Disk: opts.Disk,
 		Log: opts.Log, Step: opts.Limits.Step, Settle: opts.Limits.Settle, Background: &s.background,
 	}, nil
 }
@@ -255,7 +260,7 @@ func (s *Service) containerEnded(rec *record.Container) {
 
 // sandboxEnded stops a sandbox whose own process has ended.
 func (s *Service) sandboxEnded(rec *record.Sandbox) {
-	detached{s.Sandboxes, s.Containers}.StopSandbox(context.Background(), rec)
+	detached{s.Sandboxes, s.Containers, false}.StopSandbox(context.Background(), rec)
 }
 
 // Close ends jobs and background work and leaves every pod as it is; what was

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -344,4 +345,25 @@ func TestPortForwardWithoutNamespace(t *testing.T) {
 		t.Error("it hangs")
 	}
 	b.clear()
+}
+
+// TestRecordIDs: everything that a pod has a record of is listed until the record is gone.
+func TestRecordIDs(t *testing.T) {
+	b := newBed(t, nil)
+	if ids := b.s.RecordIDs(); len(ids) > 0 {
+		t.Errorf("without a pod: %q", ids)
+	}
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	container := b.mustCreate(sandbox, "c", nil)
+	want := []string{sandbox, container}
+	slices.Sort(want)
+	if ids := b.s.RecordIDs(); !slices.Equal(ids, want) {
+		t.Errorf("%q, want %q", ids, want)
+	}
+	if err := b.s.RemoveSandbox(t.Context(), sandbox); err != nil {
+		t.Fatal(err)
+	}
+	if ids := b.s.RecordIDs(); len(ids) > 0 {
+		t.Errorf("after the removal: %q", ids)
+	}
 }

@@ -141,7 +141,9 @@ func (s *Sandboxes) teardown(ctx context.Context, j *job.Job, id string, to reco
 		j.Stage(stage, waitsFor)
 		ctx, cancel := context.WithTimeout(ctx, s.limits.Step)
 		defer cancel()
-		failed = append(failed, undo(ctx))
+		err := undo(ctx)
+		j.StageFailed(err)
+		failed = append(failed, err)
 	}
 	step("end containers", "the jobs of its containers", func(ctx context.Context) error {
 		return s.endContainers(ctx, id, to)

@@ -67,26 +67,33 @@ func (w *worker) startDetached(ctx context.Context, req *job.Request) {
 type detached struct {
 	sandboxes  *Sandboxes
 	containers *Containers
+	// resumed says that the recovery starts them.
+	resumed bool
+}
+
+func (d detached) start(ctx context.Context, req *job.Request) {
+	req.Resumed = d.resumed
+	d.sandboxes.startDetached(ctx, req)
 }
 
 // StopSandbox implements recovery.Jobs.
 func (d detached) StopSandbox(ctx context.Context, rec *record.Sandbox) {
-	d.sandboxes.startDetached(ctx, d.sandboxes.stopSandboxRequest(rec))
+	d.start(ctx, d.sandboxes.stopSandboxRequest(rec))
 }
 
 // RemoveSandbox implements recovery.Jobs.
 func (d detached) RemoveSandbox(ctx context.Context, rec *record.Sandbox) {
-	d.sandboxes.startDetached(ctx, d.sandboxes.removeSandboxRequest(rec))
+	d.start(ctx, d.sandboxes.removeSandboxRequest(rec))
 }
 
 // StopContainer implements recovery.Jobs.
 func (d detached) StopContainer(ctx context.Context, rec *record.Container, left time.Duration) {
-	d.containers.startDetached(ctx, d.containers.stopContainerRequest(rec, left))
+	d.start(ctx, d.containers.stopContainerRequest(rec, left))
 }
 
 // RemoveContainer implements recovery.Jobs.
 func (d detached) RemoveContainer(ctx context.Context, rec *record.Container) {
-	d.containers.startDetached(ctx, d.containers.removeContainerRequest(rec))
+	d.start(ctx, d.containers.removeContainerRequest(rec))
 }
 
 // resumed counts the jobs that the recovery starts. The observer may be nil.

@@ -85,6 +85,7 @@ func withoutDocker() map[string]string {
 		supervisors: {
 			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory", "TestProbesOfAHundredContainers",
 			"TestLeak", "TestSessionsLeaveNothing", "TestAStartReadsTheSameHoweverManyPodsRun", "TestARestartReadsLittleOfEachPod",
+			"TestDoctorRepairsLeaks", "TestDoctorWhileBerthIsDown", "TestDoctorWhilePodsComeAndGo", "TestDoctorWhilePodsComeAndGoLong",
 		},
 		podInit:    {"TestPodInitIsNoWayToTheHost", "TestPodInitServesItsPod"},
 		ownStore:   {"TestPreloadedImages", "TestDaemonStartsWithADamagedImageStore", "TestDaemonServesBeforeItsBacklogIsRemoved"},

@@ -66,7 +66,7 @@ func mayDiffer(attack string) string {
 		return looks
 	case strings.HasPrefix(attack, "/dev/null of the image is a") && strings.Contains(attack, "link"):
 		return "berth's init makes no device behind a link"
-	case attack == "program links to /proc/self/exe":
+	case strings.HasPrefix(attack, "program ") && strings.HasSuffix(attack, "/exe"):
 		return ownPrograms
 	case attack == "terminal, /dev/ptmx is a link to itself":
 		return "libcontainer waits until the time is over"

@@ -53,7 +53,7 @@ func TestNodeOfPackagedContainerd(t *testing.T) {
 		{"sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1", "net.ipv4.ip_forward is 0"},
 	} {
 		m.Run("sh", "-c", c.spoil)
-		if out, err := m.Try("/opt/berth", "node", "doctor"); exitCode(err) != 1 || !strings.Contains(out, c.want) {
+		if out, err := m.Try("/opt/berth", "node", "doctor"); exitCode(err) != 1 || !strings.Contains(strings.Join(strings.Fields(out), " "), c.want) {
 			t.Errorf("after %s doctor ends with %v and does not say %q:\n%s", c.spoil, err, c.want, out)
 		}
 		m.Run("sh", "-c", c.repair)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -53,7 +54,8 @@ func TestNRIExamplePlugins(t *testing.T) {
 	file("cdi/toy.json", `{"cdiVersion":"0.6.0","kind":"example.org/toy","devices":[{"name":"one","containerEdits":{"env":["TOY=one"],"deviceNodes":[{"path":"/dev/toy","hostPath":"/dev/null"}]}}]}`, 0o644)
 
 	b := harness.Start(t, harness.Options{
-		Config:  fmt.Sprintf("[nri]\nplugin_dir = '%[1]s/plugins'\nplugin_config_dir = '%[1]s/conf'\n[runtime]\ncdi_spec_dirs = ['%[1]s/cdi']\n", dir),
+		Config: fmt.Sprintf("[nri]\nplugin_dir = '%[1]s/plugins'\nplugin_config_dir = '%[1]s/conf'\nplugin_request_timeout = %[2]q\n[runtime]\ncdi_spec_dirs = ['%[1]s/cdi']\n",
+			dir, require.Patience(10*time.Second)),
 		CDIDirs: []string{filepath.Join(dir, "cdi")},
 	})
 	b.NeedsPart(t, harness.Plugins)

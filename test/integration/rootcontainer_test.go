@@ -86,7 +86,9 @@ func checkRootContainers(b *harness.Berth, pods map[runtimeapi.NamespaceMode]har
 	b.Await("a sandbox whose root container has ended", func() bool {
 		return b.SandboxStatus(lost.Sandbox).State == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	})
-	b.AwaitExit(lost.Container)
+	if s := b.AwaitExit(lost.Container); s.Reason == "Unknown" {
+		b.T.Errorf("the exit of a container whose sandbox has ended: %v", s)
+	}
 	answer, err := b.Runtime.PodSandboxStatus(b.Ctx(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: lost.Sandbox, Verbose: true})
 	if err != nil || !strings.Contains(fmt.Sprint(answer.Info), "its own process ended with code") {
 		b.T.Errorf("the reason: %v %v", answer, err)

@@ -1,9 +1,11 @@
-// Command vulncheck looks for known vulnerabilities that the code reaches, with govulncheck. If the
-// database of vulnerabilities does not answer, it prints the reason and skips the check. It fails
+// Command vulncheck looks for known vulnerabilities that the code reaches, with govulncheck. Those of
+// allowed.txt are reported with their reason, and are no failure. If the database of vulnerabilities
+// does not answer, it prints the reason and skips the check. It fails
 // in this case if BERTH_REQUIRE declares the ability "vulndb". GOVULNDB names another database.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,15 +30,30 @@ func main() {
 	if db == "" {
 		db = "https://vuln.go.dev"
 	}
-	err := check(ctx, db, os.Stdout, func() error {
-		cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=tools/go.mod", "govulncheck", "-db", db}, os.Args[1:]...)...)
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		return cmd.Run()
-	})
+	err := check(ctx, db, os.Stdout, func() error { return scan(ctx, db, os.Args[1:], os.Stdout) })
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "vulncheck: %v\n", err)
 		os.Exit(1) //nolint:gocritic // stop has nothing left to do
 	}
+}
+
+// scan runs govulncheck and reports what it finds. Only what is not allowed is an error.
+func scan(ctx context.Context, db string, args []string, out io.Writer) error {
+	allow, err := parseAllowed(allowedText)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=tools/go.mod", "govulncheck", "-format", "json", "-db", db}, args...)...)
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("govulncheck: %w", err)
+	}
+	found, err := readFindings(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	return report(out, found, allow)
 }
 
 // check runs govulncheck if the database answers.

@@ -28,6 +28,438 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type WatchJobsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchJobsRequest) Reset() {
+	*x = WatchJobsRequest{}
+	mi := &file_berth_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchJobsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchJobsRequest) ProtoMessage() {}
+
+func (x *WatchJobsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchJobsRequest.ProtoReflect.Descriptor instead.
+func (*WatchJobsRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{0}
+}
+
+// JobUpdate is a job at one moment.
+type JobUpdate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   *Job                   `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// The job has ended. No update of it follows.
+	Ended bool `protobuf:"varint,2,opt,name=ended,proto3" json:"ended,omitempty"`
+	// ok, failed or cancelled; empty for a job that runs.
+	Result string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
+	// Why the job has failed.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobUpdate) Reset() {
+	*x = JobUpdate{}
+	mi := &file_berth_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobUpdate) ProtoMessage() {}
+
+func (x *JobUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobUpdate.ProtoReflect.Descriptor instead.
+func (*JobUpdate) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *JobUpdate) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *JobUpdate) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *JobUpdate) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *JobUpdate) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type CancelJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the sandbox or container, an unambiguous prefix of it, or the key of the job.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelJobRequest) Reset() {
+	*x = CancelJobRequest{}
+	mi := &file_berth_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelJobRequest) ProtoMessage() {}
+
+func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
+func (*CancelJobRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CancelJobRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type CancelJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job as it was.
+	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// ok, failed or cancelled: a job may end before it sees that it is cancelled.
+	Result string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	// Why it has ended, or what could not be undone.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelJobResponse) Reset() {
+	*x = CancelJobResponse{}
+	mi := &file_berth_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelJobResponse) ProtoMessage() {}
+
+func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
+func (*CancelJobResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CancelJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *CancelJobResponse) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *CancelJobResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type GetProfileRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// heap, allocs, goroutine, threadcreate, block or mutex (states); cpu or trace (of a time).
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How long a cpu or trace takes; 0 means 10 seconds.
+	Duration *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	// The profile as text for people. For states only.
+	Text          bool `protobuf:"varint,3,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetProfileRequest) Reset() {
+	*x = GetProfileRequest{}
+	mi := &file_berth_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetProfileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetProfileRequest) ProtoMessage() {}
+
+func (x *GetProfileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetProfileRequest.ProtoReflect.Descriptor instead.
+func (*GetProfileRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetProfileRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetProfileRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *GetProfileRequest) GetText() bool {
+	if x != nil {
+		return x.Text
+	}
+	return false
+}
+
+type GetProfileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A part of the profile.
+	Chunk         []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetProfileResponse) Reset() {
+	*x = GetProfileResponse{}
+	mi := &file_berth_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetProfileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetProfileResponse) ProtoMessage() {}
+
+func (x *GetProfileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetProfileResponse.ProtoReflect.Descriptor instead.
+func (*GetProfileResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetProfileResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+type ListOwnedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOwnedRequest) Reset() {
+	*x = ListOwnedRequest{}
+	mi := &file_berth_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOwnedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOwnedRequest) ProtoMessage() {}
+
+func (x *ListOwnedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOwnedRequest.ProtoReflect.Descriptor instead.
+func (*ListOwnedRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{6}
+}
+
+type ListOwnedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The directories of the configuration.
+	Root  string `protobuf:"bytes,1,opt,name=root,proto3" json:"root,omitempty"`
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// The mode of the network: cni, builtin or kubenet.
+	NetworkMode string `protobuf:"bytes,3,opt,name=network_mode,json=networkMode,proto3" json:"network_mode,omitempty"`
+	// The ids of sandboxes, containers and attachments that have a record, and of running jobs;
+	// sorted.
+	Ids           []string `protobuf:"bytes,4,rep,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOwnedResponse) Reset() {
+	*x = ListOwnedResponse{}
+	mi := &file_berth_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOwnedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOwnedResponse) ProtoMessage() {}
+
+func (x *ListOwnedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOwnedResponse.ProtoReflect.Descriptor instead.
+func (*ListOwnedResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListOwnedResponse) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *ListOwnedResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ListOwnedResponse) GetNetworkMode() string {
+	if x != nil {
+		return x.NetworkMode
+	}
+	return ""
+}
+
+func (x *ListOwnedResponse) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 type GetMetricsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -36,7 +468,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +480,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +493,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{0}
+	return file_berth_proto_rawDescGZIP(), []int{8}
 }
 
 type GetMetricsResponse struct {
@@ -74,7 +506,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -86,7 +518,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -99,7 +531,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{1}
+	return file_berth_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetMetricsResponse) GetText() []byte {
@@ -117,7 +549,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -129,7 +561,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -142,7 +574,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{2}
+	return file_berth_proto_rawDescGZIP(), []int{10}
 }
 
 type ListJobsResponse struct {
@@ -154,7 +586,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -166,7 +598,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -179,7 +611,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{3}
+	return file_berth_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -215,7 +647,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +659,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +672,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{4}
+	return file_berth_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Job) GetKey() string {
@@ -323,7 +755,7 @@ type PullImageRequest struct {
 
 func (x *PullImageRequest) Reset() {
 	*x = PullImageRequest{}
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -335,7 +767,7 @@ func (x *PullImageRequest) String() string {
 func (*PullImageRequest) ProtoMessage() {}
 
 func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -348,7 +780,7 @@ func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullImageRequest.ProtoReflect.Descriptor instead.
 func (*PullImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{5}
+	return file_berth_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PullImageRequest) GetRef() string {
@@ -378,7 +810,7 @@ type Auth struct {
 
 func (x *Auth) Reset() {
 	*x = Auth{}
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +822,7 @@ func (x *Auth) String() string {
 func (*Auth) ProtoMessage() {}
 
 func (x *Auth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +835,7 @@ func (x *Auth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Auth.ProtoReflect.Descriptor instead.
 func (*Auth) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{6}
+	return file_berth_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Auth) GetUsername() string {
@@ -449,7 +881,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +893,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +906,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{7}
+	return file_berth_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ImportImageRequest) GetPart() isImportImageRequest_Part {
@@ -530,7 +962,7 @@ type ImportOptions struct {
 
 func (x *ImportOptions) Reset() {
 	*x = ImportOptions{}
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +974,7 @@ func (x *ImportOptions) String() string {
 func (*ImportOptions) ProtoMessage() {}
 
 func (x *ImportOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +987,7 @@ func (x *ImportOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportOptions.ProtoReflect.Descriptor instead.
 func (*ImportOptions) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{8}
+	return file_berth_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ImportOptions) GetName() string {
@@ -586,7 +1018,7 @@ type ImportFileRequest struct {
 
 func (x *ImportFileRequest) Reset() {
 	*x = ImportFileRequest{}
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +1030,7 @@ func (x *ImportFileRequest) String() string {
 func (*ImportFileRequest) ProtoMessage() {}
 
 func (x *ImportFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +1043,7 @@ func (x *ImportFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportFileRequest.ProtoReflect.Descriptor instead.
 func (*ImportFileRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{9}
+	return file_berth_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ImportFileRequest) GetOptions() *ImportOptions {
@@ -653,7 +1085,7 @@ type ImageUpdate struct {
 
 func (x *ImageUpdate) Reset() {
 	*x = ImageUpdate{}
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +1097,7 @@ func (x *ImageUpdate) String() string {
 func (*ImageUpdate) ProtoMessage() {}
 
 func (x *ImageUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +1110,7 @@ func (x *ImageUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUpdate.ProtoReflect.Descriptor instead.
 func (*ImageUpdate) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{10}
+	return file_berth_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ImageUpdate) GetProgress() *Progress {
@@ -708,7 +1140,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +1152,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +1165,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{11}
+	return file_berth_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Progress) GetStage() string {
@@ -769,7 +1201,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +1213,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +1226,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{12}
+	return file_berth_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Image) GetId() string {
@@ -828,7 +1260,7 @@ type ExportImageRequest struct {
 
 func (x *ExportImageRequest) Reset() {
 	*x = ExportImageRequest{}
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +1272,7 @@ func (x *ExportImageRequest) String() string {
 func (*ExportImageRequest) ProtoMessage() {}
 
 func (x *ExportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +1285,7 @@ func (x *ExportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImageRequest.ProtoReflect.Descriptor instead.
 func (*ExportImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{13}
+	return file_berth_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExportImageRequest) GetRefs() []string {
@@ -873,7 +1305,7 @@ type ExportImageResponse struct {
 
 func (x *ExportImageResponse) Reset() {
 	*x = ExportImageResponse{}
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +1317,7 @@ func (x *ExportImageResponse) String() string {
 func (*ExportImageResponse) ProtoMessage() {}
 
 func (x *ExportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +1330,7 @@ func (x *ExportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImageResponse.ProtoReflect.Descriptor instead.
 func (*ExportImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{14}
+	return file_berth_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExportImageResponse) GetChunk() []byte {
@@ -916,7 +1348,7 @@ type ListLayersRequest struct {
 
 func (x *ListLayersRequest) Reset() {
 	*x = ListLayersRequest{}
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1360,7 @@ func (x *ListLayersRequest) String() string {
 func (*ListLayersRequest) ProtoMessage() {}
 
 func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1373,7 @@ func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersRequest.ProtoReflect.Descriptor instead.
 func (*ListLayersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{15}
+	return file_berth_proto_rawDescGZIP(), []int{23}
 }
 
 type ListLayersResponse struct {
@@ -953,7 +1385,7 @@ type ListLayersResponse struct {
 
 func (x *ListLayersResponse) Reset() {
 	*x = ListLayersResponse{}
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1397,7 @@ func (x *ListLayersResponse) String() string {
 func (*ListLayersResponse) ProtoMessage() {}
 
 func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1410,7 @@ func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersResponse.ProtoReflect.Descriptor instead.
 func (*ListLayersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{16}
+	return file_berth_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListLayersResponse) GetImages() []*LayeredImage {
@@ -999,7 +1431,7 @@ type LayeredImage struct {
 
 func (x *LayeredImage) Reset() {
 	*x = LayeredImage{}
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1443,7 @@ func (x *LayeredImage) String() string {
 func (*LayeredImage) ProtoMessage() {}
 
 func (x *LayeredImage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1456,7 @@ func (x *LayeredImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayeredImage.ProtoReflect.Descriptor instead.
 func (*LayeredImage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{17}
+	return file_berth_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LayeredImage) GetId() string {
@@ -1063,7 +1495,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1507,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1520,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{18}
+	return file_berth_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Layer) GetDiffId() string {
@@ -1130,7 +1562,7 @@ type TagImageRequest struct {
 
 func (x *TagImageRequest) Reset() {
 	*x = TagImageRequest{}
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1574,7 @@ func (x *TagImageRequest) String() string {
 func (*TagImageRequest) ProtoMessage() {}
 
 func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1587,7 @@ func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageRequest.ProtoReflect.Descriptor instead.
 func (*TagImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{19}
+	return file_berth_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TagImageRequest) GetImage() string {
@@ -1180,7 +1612,7 @@ type TagImageResponse struct {
 
 func (x *TagImageResponse) Reset() {
 	*x = TagImageResponse{}
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1624,7 @@ func (x *TagImageResponse) String() string {
 func (*TagImageResponse) ProtoMessage() {}
 
 func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1637,7 @@ func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageResponse.ProtoReflect.Descriptor instead.
 func (*TagImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{20}
+	return file_berth_proto_rawDescGZIP(), []int{28}
 }
 
 type ListNetworksRequest struct {
@@ -1216,7 +1648,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1660,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1673,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{21}
+	return file_berth_proto_rawDescGZIP(), []int{29}
 }
 
 type ListNetworksResponse struct {
@@ -1255,7 +1687,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1699,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1712,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{22}
+	return file_berth_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -1313,7 +1745,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1757,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1770,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{23}
+	return file_berth_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Network) GetName() string {
@@ -1395,7 +1827,7 @@ type NetworkPlugin struct {
 
 func (x *NetworkPlugin) Reset() {
 	*x = NetworkPlugin{}
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1839,7 @@ func (x *NetworkPlugin) String() string {
 func (*NetworkPlugin) ProtoMessage() {}
 
 func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1852,7 @@ func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
 func (*NetworkPlugin) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{24}
+	return file_berth_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NetworkPlugin) GetType() string {
@@ -1482,7 +1914,7 @@ type CheckNetworksRequest struct {
 
 func (x *CheckNetworksRequest) Reset() {
 	*x = CheckNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1926,7 @@ func (x *CheckNetworksRequest) String() string {
 func (*CheckNetworksRequest) ProtoMessage() {}
 
 func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1939,7 @@ func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
 func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{25}
+	return file_berth_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CheckNetworksRequest) GetSandboxes() []string {
@@ -1526,7 +1958,7 @@ type CheckNetworksResponse struct {
 
 func (x *CheckNetworksResponse) Reset() {
 	*x = CheckNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[26]
+	mi := &file_berth_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1970,7 @@ func (x *CheckNetworksResponse) String() string {
 func (*CheckNetworksResponse) ProtoMessage() {}
 
 func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[26]
+	mi := &file_berth_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1983,7 @@ func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
 func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{26}
+	return file_berth_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
@@ -1579,7 +2011,7 @@ type NetworkCheck struct {
 
 func (x *NetworkCheck) Reset() {
 	*x = NetworkCheck{}
-	mi := &file_berth_proto_msgTypes[27]
+	mi := &file_berth_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +2023,7 @@ func (x *NetworkCheck) String() string {
 func (*NetworkCheck) ProtoMessage() {}
 
 func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[27]
+	mi := &file_berth_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +2036,7 @@ func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
 func (*NetworkCheck) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{27}
+	return file_berth_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NetworkCheck) GetSandboxId() string {
@@ -1660,7 +2092,31 @@ var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
 	"\n" +
-	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x13\n" +
+	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x12\n" +
+	"\x10WatchJobsRequest\"p\n" +
+	"\tJobUpdate\x12\x1f\n" +
+	"\x03job\x18\x01 \x01(\v2\r.berth.v2.JobR\x03job\x12\x14\n" +
+	"\x05ended\x18\x02 \x01(\bR\x05ended\x12\x16\n" +
+	"\x06result\x18\x03 \x01(\tR\x06result\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\"\n" +
+	"\x10CancelJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"b\n" +
+	"\x11CancelJobResponse\x12\x1f\n" +
+	"\x03job\x18\x01 \x01(\v2\r.berth.v2.JobR\x03job\x12\x16\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"r\n" +
+	"\x11GetProfileRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\bR\x04text\"*\n" +
+	"\x12GetProfileResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"\x12\n" +
+	"\x10ListOwnedRequest\"r\n" +
+	"\x11ListOwnedResponse\x12\x12\n" +
+	"\x04root\x18\x01 \x01(\tR\x04root\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
+	"\fnetwork_mode\x18\x03 \x01(\tR\vnetworkMode\x12\x10\n" +
+	"\x03ids\x18\x04 \x03(\tR\x03ids\"\x13\n" +
 	"\x11GetMetricsRequest\"(\n" +
 	"\x12GetMetricsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\fR\x04text\"\x11\n" +
@@ -1763,7 +2219,7 @@ const file_berth_proto_rawDesc = "" +
 	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x1c\n" +
 	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
 	"\askipped\x18\x06 \x01(\tR\askipped\x12\x14\n" +
-	"\x05fault\x18\a \x01(\tR\x05fault2\xdc\x05\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault2\xf3\a\n" +
 	"\x05Berth\x12A\n" +
 	"\bListJobs\x12\x19.berth.v2.ListJobsRequest\x1a\x1a.berth.v2.ListJobsResponse\x12@\n" +
 	"\tPullImage\x12\x1a.berth.v2.PullImageRequest\x1a\x15.berth.v2.ImageUpdate0\x01\x12F\n" +
@@ -1777,7 +2233,12 @@ const file_berth_proto_rawDesc = "" +
 	"\fListNetworks\x12\x1d.berth.v2.ListNetworksRequest\x1a\x1e.berth.v2.ListNetworksResponse\x12P\n" +
 	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponse\x12G\n" +
 	"\n" +
-	"GetMetrics\x12\x1b.berth.v2.GetMetricsRequest\x1a\x1c.berth.v2.GetMetricsResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
+	"GetMetrics\x12\x1b.berth.v2.GetMetricsRequest\x1a\x1c.berth.v2.GetMetricsResponse\x12>\n" +
+	"\tWatchJobs\x12\x1a.berth.v2.WatchJobsRequest\x1a\x13.berth.v2.JobUpdate0\x01\x12D\n" +
+	"\tCancelJob\x12\x1a.berth.v2.CancelJobRequest\x1a\x1b.berth.v2.CancelJobResponse\x12I\n" +
+	"\n" +
+	"GetProfile\x12\x1b.berth.v2.GetProfileRequest\x1a\x1c.berth.v2.GetProfileResponse0\x01\x12D\n" +
+	"\tListOwned\x12\x1a.berth.v2.ListOwnedRequest\x1a\x1b.berth.v2.ListOwnedResponseB5Z3github.com/berthrun/berth/internal/berthapi/berthpbb\x06proto3"
 
 var (
 	file_berth_proto_rawDescOnce sync.Once
@@ -1791,77 +2252,96 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_berth_proto_goTypes = []any{
-	(*GetMetricsRequest)(nil),     // 0: berth.v2.GetMetricsRequest
-	(*GetMetricsResponse)(nil),    // 1: berth.v2.GetMetricsResponse
-	(*ListJobsRequest)(nil),       // 2: berth.v2.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 3: berth.v2.ListJobsResponse
-	(*Job)(nil),                   // 4: berth.v2.Job
-	(*PullImageRequest)(nil),      // 5: berth.v2.PullImageRequest
-	(*Auth)(nil),                  // 6: berth.v2.Auth
-	(*ImportImageRequest)(nil),    // 7: berth.v2.ImportImageRequest
-	(*ImportOptions)(nil),         // 8: berth.v2.ImportOptions
-	(*ImportFileRequest)(nil),     // 9: berth.v2.ImportFileRequest
-	(*ImageUpdate)(nil),           // 10: berth.v2.ImageUpdate
-	(*Progress)(nil),              // 11: berth.v2.Progress
-	(*Image)(nil),                 // 12: berth.v2.Image
-	(*ExportImageRequest)(nil),    // 13: berth.v2.ExportImageRequest
-	(*ExportImageResponse)(nil),   // 14: berth.v2.ExportImageResponse
-	(*ListLayersRequest)(nil),     // 15: berth.v2.ListLayersRequest
-	(*ListLayersResponse)(nil),    // 16: berth.v2.ListLayersResponse
-	(*LayeredImage)(nil),          // 17: berth.v2.LayeredImage
-	(*Layer)(nil),                 // 18: berth.v2.Layer
-	(*TagImageRequest)(nil),       // 19: berth.v2.TagImageRequest
-	(*TagImageResponse)(nil),      // 20: berth.v2.TagImageResponse
-	(*ListNetworksRequest)(nil),   // 21: berth.v2.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 22: berth.v2.ListNetworksResponse
-	(*Network)(nil),               // 23: berth.v2.Network
-	(*NetworkPlugin)(nil),         // 24: berth.v2.NetworkPlugin
-	(*CheckNetworksRequest)(nil),  // 25: berth.v2.CheckNetworksRequest
-	(*CheckNetworksResponse)(nil), // 26: berth.v2.CheckNetworksResponse
-	(*NetworkCheck)(nil),          // 27: berth.v2.NetworkCheck
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*WatchJobsRequest)(nil),      // 0: berth.v2.WatchJobsRequest
+	(*JobUpdate)(nil),             // 1: berth.v2.JobUpdate
+	(*CancelJobRequest)(nil),      // 2: berth.v2.CancelJobRequest
+	(*CancelJobResponse)(nil),     // 3: berth.v2.CancelJobResponse
+	(*GetProfileRequest)(nil),     // 4: berth.v2.GetProfileRequest
+	(*GetProfileResponse)(nil),    // 5: berth.v2.GetProfileResponse
+	(*ListOwnedRequest)(nil),      // 6: berth.v2.ListOwnedRequest
+	(*ListOwnedResponse)(nil),     // 7: berth.v2.ListOwnedResponse
+	(*GetMetricsRequest)(nil),     // 8: berth.v2.GetMetricsRequest
+	(*GetMetricsResponse)(nil),    // 9: berth.v2.GetMetricsResponse
+	(*ListJobsRequest)(nil),       // 10: berth.v2.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 11: berth.v2.ListJobsResponse
+	(*Job)(nil),                   // 12: berth.v2.Job
+	(*PullImageRequest)(nil),      // 13: berth.v2.PullImageRequest
+	(*Auth)(nil),                  // 14: berth.v2.Auth
+	(*ImportImageRequest)(nil),    // 15: berth.v2.ImportImageRequest
+	(*ImportOptions)(nil),         // 16: berth.v2.ImportOptions
+	(*ImportFileRequest)(nil),     // 17: berth.v2.ImportFileRequest
+	(*ImageUpdate)(nil),           // 18: berth.v2.ImageUpdate
+	(*Progress)(nil),              // 19: berth.v2.Progress
+	(*Image)(nil),                 // 20: berth.v2.Image
+	(*ExportImageRequest)(nil),    // 21: berth.v2.ExportImageRequest
+	(*ExportImageResponse)(nil),   // 22: berth.v2.ExportImageResponse
+	(*ListLayersRequest)(nil),     // 23: berth.v2.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 24: berth.v2.ListLayersResponse
+	(*LayeredImage)(nil),          // 25: berth.v2.LayeredImage
+	(*Layer)(nil),                 // 26: berth.v2.Layer
+	(*TagImageRequest)(nil),       // 27: berth.v2.TagImageRequest
+	(*TagImageResponse)(nil),      // 28: berth.v2.TagImageResponse
+	(*ListNetworksRequest)(nil),   // 29: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 30: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 31: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 32: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 33: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 34: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 35: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
 }
 var file_berth_proto_depIdxs = []int32{
-	4,  // 0: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	28, // 1: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	28, // 2: berth.v2.Job.age:type_name -> google.protobuf.Duration
-	6,  // 3: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
-	8,  // 4: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
-	8,  // 5: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
-	11, // 6: berth.v2.ImageUpdate.progress:type_name -> berth.v2.Progress
-	12, // 7: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
-	17, // 8: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
-	18, // 9: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
-	23, // 10: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	24, // 11: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	27, // 12: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	2,  // 13: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	5,  // 14: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	7,  // 15: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	9,  // 16: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	13, // 17: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	15, // 18: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	19, // 19: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	21, // 20: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	25, // 21: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	0,  // 22: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
-	3,  // 23: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	10, // 24: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	10, // 25: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	10, // 26: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	14, // 27: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	16, // 28: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	20, // 29: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	22, // 30: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	26, // 31: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	1,  // 32: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
-	23, // [23:33] is the sub-list for method output_type
-	13, // [13:23] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	12, // 0: berth.v2.JobUpdate.job:type_name -> berth.v2.Job
+	12, // 1: berth.v2.CancelJobResponse.job:type_name -> berth.v2.Job
+	36, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
+	12, // 3: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
+	36, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	36, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	14, // 6: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
+	16, // 7: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
+	16, // 8: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
+	19, // 9: berth.v2.ImageUpdate.progress:type_name -> berth.v2.Progress
+	20, // 10: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
+	25, // 11: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
+	26, // 12: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
+	31, // 13: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	32, // 14: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	35, // 15: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	10, // 16: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	13, // 17: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	15, // 18: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	17, // 19: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	21, // 20: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	23, // 21: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	27, // 22: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	29, // 23: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	33, // 24: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	8,  // 25: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	0,  // 26: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
+	2,  // 27: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
+	4,  // 28: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
+	6,  // 29: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
+	11, // 30: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	18, // 31: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	18, // 32: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	18, // 33: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	22, // 34: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	24, // 35: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	28, // 36: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	30, // 37: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	34, // 38: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	9,  // 39: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	1,  // 40: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
+	3,  // 41: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
+	5,  // 42: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
+	7,  // 43: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
+	30, // [30:44] is the sub-list for method output_type
+	16, // [16:30] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -1869,7 +2349,7 @@ func file_berth_proto_init() {
 	if File_berth_proto != nil {
 		return
 	}
-	file_berth_proto_msgTypes[7].OneofWrappers = []any{
+	file_berth_proto_msgTypes[15].OneofWrappers = []any{
 		(*ImportImageRequest_Options)(nil),
 		(*ImportImageRequest_Chunk)(nil),
 	}
@@ -1879,7 +2359,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

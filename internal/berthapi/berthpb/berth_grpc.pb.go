@@ -35,6 +35,10 @@ const (
 	Berth_ListNetworks_FullMethodName  = "/berth.v2.Berth/ListNetworks"
 	Berth_CheckNetworks_FullMethodName = "/berth.v2.Berth/CheckNetworks"
 	Berth_GetMetrics_FullMethodName    = "/berth.v2.Berth/GetMetrics"
+	Berth_WatchJobs_FullMethodName     = "/berth.v2.Berth/WatchJobs"
+	Berth_CancelJob_FullMethodName     = "/berth.v2.Berth/CancelJob"
+	Berth_GetProfile_FullMethodName    = "/berth.v2.Berth/GetProfile"
+	Berth_ListOwned_FullMethodName     = "/berth.v2.Berth/ListOwned"
 )
 
 // BerthClient is the client API for Berth service.
@@ -63,6 +67,17 @@ type BerthClient interface {
 	CheckNetworks(ctx context.Context, in *CheckNetworksRequest, opts ...grpc.CallOption) (*CheckNetworksResponse, error)
 	// GetMetrics returns the daemon's metrics in the text format of Prometheus.
 	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error)
+	// WatchJobs returns the running jobs, and then every change of a job: each stage that it reaches,
+	// and its end. It fails with RESOURCE_EXHAUSTED for a client that reads too slowly.
+	WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JobUpdate], error)
+	// CancelJob cancels a job and waits until it has undone its work. It fails with
+	// FAILED_PRECONDITION for a stop or a removal, which always go to their end.
+	CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error)
+	// GetProfile returns a profile of the daemon, in the format of pprof or as text. Only root may
+	// call it.
+	GetProfile(ctx context.Context, in *GetProfileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetProfileResponse], error)
+	// ListOwned returns which berth the daemon is, and what it has records of.
+	ListOwned(ctx context.Context, in *ListOwnedRequest, opts ...grpc.CallOption) (*ListOwnedResponse, error)
 }
 
 type berthClient struct {
@@ -203,6 +218,64 @@ func (c *berthClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opt
 	return out, nil
 }
 
+func (c *berthClient) WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JobUpdate], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Berth_ServiceDesc.Streams[4], Berth_WatchJobs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchJobsRequest, JobUpdate]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Berth_WatchJobsClient = grpc.ServerStreamingClient[JobUpdate]
+
+func (c *berthClient) CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CancelJobResponse)
+	err := c.cc.Invoke(ctx, Berth_CancelJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *berthClient) GetProfile(ctx context.Context, in *GetProfileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetProfileResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Berth_ServiceDesc.Streams[5], Berth_GetProfile_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetProfileRequest, GetProfileResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Berth_GetProfileClient = grpc.ServerStreamingClient[GetProfileResponse]
+
+func (c *berthClient) ListOwned(ctx context.Context, in *ListOwnedRequest, opts ...grpc.CallOption) (*ListOwnedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOwnedResponse)
+	err := c.cc.Invoke(ctx, Berth_ListOwned_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BerthServer is the server API for Berth service.
 // All implementations must embed UnimplementedBerthServer
 // for forward compatibility.
@@ -229,6 +302,17 @@ type BerthServer interface {
 	CheckNetworks(context.Context, *CheckNetworksRequest) (*CheckNetworksResponse, error)
 	// GetMetrics returns the daemon's metrics in the text format of Prometheus.
 	GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error)
+	// WatchJobs returns the running jobs, and then every change of a job: each stage that it reaches,
+	// and its end. It fails with RESOURCE_EXHAUSTED for a client that reads too slowly.
+	WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[JobUpdate]) error
+	// CancelJob cancels a job and waits until it has undone its work. It fails with
+	// FAILED_PRECONDITION for a stop or a removal, which always go to their end.
+	CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error)
+	// GetProfile returns a profile of the daemon, in the format of pprof or as text. Only root may
+	// call it.
+	GetProfile(*GetProfileRequest, grpc.ServerStreamingServer[GetProfileResponse]) error
+	// ListOwned returns which berth the daemon is, and what it has records of.
+	ListOwned(context.Context, *ListOwnedRequest) (*ListOwnedResponse, error)
 	mustEmbedUnimplementedBerthServer()
 }
 
@@ -268,6 +352,18 @@ func (UnimplementedBerthServer) CheckNetworks(context.Context, *CheckNetworksReq
 }
 func (UnimplementedBerthServer) GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMetrics not implemented")
+}
+func (UnimplementedBerthServer) WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[JobUpdate]) error {
+	return status.Error(codes.Unimplemented, "method WatchJobs not implemented")
+}
+func (UnimplementedBerthServer) CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelJob not implemented")
+}
+func (UnimplementedBerthServer) GetProfile(*GetProfileRequest, grpc.ServerStreamingServer[GetProfileResponse]) error {
+	return status.Error(codes.Unimplemented, "method GetProfile not implemented")
+}
+func (UnimplementedBerthServer) ListOwned(context.Context, *ListOwnedRequest) (*ListOwnedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOwned not implemented")
 }
 func (UnimplementedBerthServer) mustEmbedUnimplementedBerthServer() {}
 func (UnimplementedBerthServer) testEmbeddedByValue()               {}
@@ -438,6 +534,64 @@ func _Berth_GetMetrics_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Berth_WatchJobs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchJobsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(BerthServer).WatchJobs(m, &grpc.GenericServerStream[WatchJobsRequest, JobUpdate]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Berth_WatchJobsServer = grpc.ServerStreamingServer[JobUpdate]
+
+func _Berth_CancelJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).CancelJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_CancelJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).CancelJob(ctx, req.(*CancelJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Berth_GetProfile_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetProfileRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(BerthServer).GetProfile(m, &grpc.GenericServerStream[GetProfileRequest, GetProfileResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Berth_GetProfileServer = grpc.ServerStreamingServer[GetProfileResponse]
+
+func _Berth_ListOwned_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOwnedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).ListOwned(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_ListOwned_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).ListOwned(ctx, req.(*ListOwnedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Berth_ServiceDesc is the grpc.ServiceDesc for Berth service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -469,6 +623,14 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "GetMetrics",
 			Handler:    _Berth_GetMetrics_Handler,
 		},
+		{
+			MethodName: "CancelJob",
+			Handler:    _Berth_CancelJob_Handler,
+		},
+		{
+			MethodName: "ListOwned",
+			Handler:    _Berth_ListOwned_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -490,6 +652,16 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ExportImage",
 			Handler:       _Berth_ExportImage_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchJobs",
+			Handler:       _Berth_WatchJobs_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetProfile",
+			Handler:       _Berth_GetProfile_Handler,
 			ServerStreams: true,
 		},
 	},

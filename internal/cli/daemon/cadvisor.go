@@ -29,7 +29,7 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 		return nil, err
 	}
 	api := containerdapi.New(pods, version.Version, log)
-	server := cri.NewGRPCServer(log, nil)
+	server := cri.NewGRPCServer(log, nil, nil)
 	api.Register(server)
 	ctx, cancel := context.WithCancel(ctx)
 	served, watched := make(chan struct{}), make(chan struct{})

@@ -59,7 +59,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	if err != nil {
 		return err
 	}
-	server := cri.NewGRPCServer(log.Logger, parts.metrics)
+	server := cri.NewGRPCServer(log.Logger, parts.metrics, parts.tracer)
 	parts.register(server)
 
 	stopCadvisor, err := serveCadvisor(ctx, cfg, parts.pods, log.Logger)
@@ -88,6 +88,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	notifyStopping(log.Logger)
 	stop()                   // a second signal ends the process at once
 	parts.pods.CloseEvents() // its streams do not end by themselves
+	parts.pods.CloseJobWatches()
 	stopCadvisor()
 	stopServing(server)
 	return errors.Join(err, parts.close(ctx))

@@ -71,7 +71,7 @@ func retire(ctx context.Context, cfg *config.Daemon, former string, p *parts, lo
 		return err
 	}
 	defer func() { err = errors.Join(err, backend.close()) }()
-	with := &parts{network: p.network, backend: backend, metrics: p.metrics}
+	with := &parts{network: p.network, backend: backend, metrics: p.metrics, tracer: p.tracer}
 	pods, err := openPods(ctx, &old, with, log)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	}
 	u.Push("close the image store", func(context.Context) error { return images.Close() })
 
-	binary, err := supervisorBinary(cfg)
+	binary, err := SupervisorBinary(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +87,9 @@ func openImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	})
 }
 
-// supervisorBinary finds berth-supervisor: as configured, beside this program, or
-// in PATH.
-func supervisorBinary(cfg *config.Daemon) (string, error) {
+// SupervisorBinary finds berth-supervisor: as configured, beside this program, or
+// in PATH. Kind NotFound if it is nowhere.
+func SupervisorBinary(cfg *config.Daemon) (string, error) {
 	const name = "berth-supervisor"
 	if cfg.Runtime.Supervisor != "" {
 		return cfg.Runtime.Supervisor, nil
@@ -173,6 +173,7 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 		}
 		if entry.Kind == handler.Shim {
 			entry.Path, entry.IsSandbox = handler.ShimPath(h.Path), h.Sandbox == config.SandboxRuntime
+			entry.Options = handler.ShimOptions(entry.Path, h.Options)
 		}
 		if entry.Kind != handler.Builtin {
 			entry.Root = cmp.Or(h.Root, filepath.Join(cfg.State, handlersDir, name))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
@@ -29,6 +30,7 @@ import (
 	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/tlsfiles"
+	"github.com/berthrun/berth/internal/traces"
 	"github.com/berthrun/berth/internal/undo"
 	"github.com/berthrun/berth/internal/version"
 	"golang.org/x/sync/errgroup"
@@ -51,12 +53,13 @@ type parts struct {
 
 	metrics       *metrics.Metrics
 	metricsServer *metrics.Server
+	tracer        *traces.Tracer
 }
 
 // build creates the parts. On error it closes those that it created.
 func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *parts, err error) {
 	counted := metrics.New(version.Version, version.Commit)
-	p := &parts{metrics: counted, metricsServer: metrics.NewServer(counted.Handler(), log)} // not the result, which an error sets to nil before the undo runs
+	p := &parts{metrics: counted, metricsServer: metrics.NewServer(counted.Handler(), log), tracer: newTracer(cfg, log)} // not the result, which an error sets to nil before the undo runs
 	p.config.Store(cfg)
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
@@ -65,6 +68,8 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if err != nil {
 		return nil, err
 	}
+	p.sendTraces(cfg, log)
+	u.Push("send the last traces", func(ctx context.Context) error { p.tracer.Close(ctx); return nil })
 	u.Push("close what was opened", func(context.Context) error { return p.closeOpened() })
 	if former == "" || former == cfg.Engine {
 		err = p.openTogether(ctx, cfg, log)
@@ -97,7 +102,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if err != nil {
 		return nil, err
 	}
-	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs, Metrics: p.metrics.Text}
+	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(p.pods), Control: jobcalls.Control(p.pods), Metrics: p.metrics.Text, Owned: p.owned}
 	p.addSources()
 	if plugged, ok := p.network.(network.Plugged); ok {
 		p.own.Plugins = plugged
@@ -139,7 +144,7 @@ func (p *parts) openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.L
 }
 
 func (p *parts) openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
-	opened, err := openBackend(ctx, cfg, p.metrics, log)
+	opened, err := openBackend(ctx, cfg, pullsSeen{p.metrics, p.tracer}, log)
 	if err != nil {
 		return err
 	}
@@ -187,7 +192,9 @@ func (p *parts) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	p.metricsServer.Close()
-	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.closeOpened())
+	err := errors.Join(p.streams.Close(), p.pods.Close(ctx), p.closeOpened())
+	p.tracer.Close(ctx) // the spans of the jobs that have ended last
+	return err
 }
 
 func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*streaming.Server, error) {
@@ -348,18 +355,6 @@ func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logge
 		Limits:      pod.Limits{Stage: time.Duration(cfg.Jobs.StageTimeout), Total: time.Duration(cfg.Jobs.TotalTimeout)},
 		ShowSecrets: cfg.Debug.ShowSecrets,
 		Observer:    p.metrics,
+		Tracer:      p.tracer,
 	})
-}
-
-// jobs shows the pods' running jobs in the shape of berth's own service.
-func (p *parts) jobs() []berthapi.Job {
-	var all []berthapi.Job
-	for _, info := range p.pods.Jobs() {
-		all = append(all, berthapi.Job{
-			Key: info.Key, Kind: string(info.Kind), ID: info.ID,
-			Stage: info.Stage, WaitsFor: info.WaitsFor, StageAge: info.StageAge, Age: info.Age,
-			Waiters: info.Waiters, Cancelled: info.Cancelled, Slow: info.Slow,
-		})
-	}
-	return all
 }

@@ -33,6 +33,7 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
 		log.setLevel(merged.Log.Level)
 		p.apply(merged)
 		p.serveMetrics(ctx, merged, log.Logger)
+		p.sendTraces(merged, log.Logger)
 		log.Info("configuration reloaded", "changed", reloaded)
 		if len(refused) > 0 {
 			log.Warn("cannot reload keys that need a restart", "keys", refused)

@@ -16,8 +16,7 @@ type streamFlags struct {
 	interactive, term bool
 }
 
-func (f *streamFlags) register(c *commands, cmd *cobra.Command) {
-	c.containerFlag(cmd, &f.container)
+func (f *streamFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "connect stdin")
 	cmd.Flags().BoolVarP(&f.term, "tty", "t", false, "use this terminal")
 }
@@ -49,23 +48,29 @@ func (c *commands) newExec() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				resp, err := conn.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
-					ContainerId: container.Id, Cmd: args[1:],
-					Tty: flags.term, Stdin: flags.interactive, Stdout: true, Stderr: !flags.term,
-				})
-				if err != nil {
-					return err
-				}
-				code, err := stream.Run(ctx, resp.Url, flags.streams(cmd))
-				if err != nil {
-					return err
-				}
-				return exitcode.Of(code)
+				return flags.exec(ctx, cmd, conn, container.Id, args[1:])
 			})
 		},
 	}
-	flags.register(c, cmd)
+	c.containerFlag(cmd, &flags.container)
+	flags.register(cmd)
 	return cmd
+}
+
+// exec runs a command in a container, and exits with its exit code.
+func (f *streamFlags) exec(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, id string, command []string) error {
+	resp, err := conn.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: command,
+		Tty: f.term, Stdin: f.interactive, Stdout: true, Stderr: !f.term,
+	})
+	if err != nil {
+		return err
+	}
+	code, err := stream.Run(ctx, resp.Url, f.streams(cmd))
+	if err != nil {
+		return err
+	}
+	return exitcode.Of(code)
 }
 
 func (c *commands) newAttach() *cobra.Command {
@@ -93,7 +98,8 @@ func (c *commands) newAttach() *cobra.Command {
 			})
 		},
 	}
-	flags.register(c, cmd)
+	c.containerFlag(cmd, &flags.container)
+	flags.register(cmd)
 	return cmd
 }
 

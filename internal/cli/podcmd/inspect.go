@@ -77,13 +77,21 @@ func (i *inspected) value() (any, error) {
 	}
 	containers := []any{}
 	for _, c := range i.containers {
-		status, err := show.Message(c.Status)
+		value, err := containerValue(c)
 		if err != nil {
 			return nil, err
 		}
-		containers = append(containers, map[string]any{"status": status, "info": show.Info(c.Info)})
+		containers = append(containers, value)
 	}
 	return map[string]any{"status": status, "info": show.Info(i.pod.Info), "containers": containers}, nil
+}
+
+func containerValue(c *runtimeapi.ContainerStatusResponse) (any, error) {
+	status, err := show.Message(c.Status)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"status": status, "info": show.Info(c.Info)}, nil
 }
 
 func (i *inspected) print(w io.Writer, now time.Time) error {
@@ -105,23 +113,26 @@ func (i *inspected) print(w io.Writer, now time.Time) error {
 		return err
 	}
 	for _, container := range i.containers {
-		c := container.Status
-		rows := [][]string{
-			{"  ID:", c.Id},
-			{"  Image:", show.Or(c.GetImage().GetImage())},
-			{"  State:", containerState(c)},
-			{"  Started:", show.Ago(c.StartedAt, now)},
-			{"  Log:", show.Or(c.LogPath)},
-		}
-		if c.Message != "" {
-			rows = append(rows, []string{"  Message:", c.Message})
-		}
 		fmt.Fprintln(w)
-		if err := show.Table(w, []string{"Container:", fmt.Sprintf("%s (attempt %d)", c.Metadata.GetName(), c.Metadata.GetAttempt())}, rows); err != nil {
+		if err := printContainer(w, container.Status, now); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func printContainer(w io.Writer, c *runtimeapi.ContainerStatus, now time.Time) error {
+	rows := [][]string{
+		{"  ID:", c.Id},
+		{"  Image:", show.Or(c.GetImage().GetImage())},
+		{"  State:", containerState(c)},
+		{"  Started:", show.Ago(c.StartedAt, now)},
+		{"  Log:", show.Or(c.LogPath)},
+	}
+	if c.Message != "" {
+		rows = append(rows, []string{"  Message:", c.Message})
+	}
+	return show.Table(w, []string{"Container:", fmt.Sprintf("%s (attempt %d)", c.Metadata.GetName(), c.Metadata.GetAttempt())}, rows)
 }
 
 func containerState(c *runtimeapi.ContainerStatus) string {

@@ -33,19 +33,20 @@ func (c *commands) newLogs() *cobra.Command {
 		},
 	}
 	c.containerFlag(cmd, &flags.container)
-	cmd.Flags().BoolVarP(&flags.follow, "follow", "f", false, "follow the log until the container ends")
-	cmd.Flags().IntVar(&flags.tail, "tail", -1, "only the last lines (-1: all)")
-	cmd.Flags().StringVar(&flags.since, "since", "", "only lines since a time (RFC 3339) or a duration ago (5m)")
 	cmd.Flags().BoolVarP(&flags.previous, "previous", "p", false, "show the log from before the last restart")
-	cmd.Flags().BoolVar(&flags.timestamps, "timestamps", false, "show the time of each line")
+	flags.register(cmd)
 	return cmd
 }
 
+// register adds the flags that choose a part of a log.
+func (flags *logFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&flags.follow, "follow", "f", false, "follow the log until the container ends")
+	cmd.Flags().IntVar(&flags.tail, "tail", -1, "only the last lines (-1: all)")
+	cmd.Flags().StringVar(&flags.since, "since", "", "only lines since a time (RFC 3339) or a duration ago (5m)")
+	cmd.Flags().BoolVar(&flags.timestamps, "timestamps", false, "show the time of each line")
+}
+
 func logs(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name string, flags *logFlags) error {
-	since, err := podlog.ParseSince(flags.since, time.Now())
-	if err != nil {
-		return err
-	}
 	pod, err := findPod(ctx, conn, name)
 	if err != nil {
 		return err
@@ -58,6 +59,15 @@ func logs(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name st
 		if container, err = before(ctx, conn, pod, container); err != nil {
 			return err
 		}
+	}
+	return copyLog(ctx, cmd, conn, container, flags)
+}
+
+// copyLog prints the log of a container.
+func copyLog(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, container *runtimeapi.Container, flags *logFlags) error {
+	since, err := podlog.ParseSince(flags.since, time.Now())
+	if err != nil {
+		return err
 	}
 	status, err := conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: container.Id})
 	if err != nil {

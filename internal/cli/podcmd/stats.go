@@ -33,7 +33,9 @@ func (c *commands) newStats() *cobra.Command {
 					}
 					filter.Id = pod.Id
 				}
-				before, after, err := sample(ctx, conn, filter)
+				before, after, err := twice(ctx, func() (*runtimeapi.ListPodSandboxStatsResponse, error) {
+					return conn.Runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{Filter: filter})
+				})
 				if err != nil {
 					return err
 				}
@@ -47,18 +49,17 @@ func (c *commands) newStats() *cobra.Command {
 	return cmd
 }
 
-// sample reads the statistics twice: CRI reports totals, and users need a rate.
-func sample(ctx context.Context, conn *criclient.Conn, filter *runtimeapi.PodSandboxStatsFilter) (before, after *runtimeapi.ListPodSandboxStatsResponse, err error) {
-	request := &runtimeapi.ListPodSandboxStatsRequest{Filter: filter}
-	if before, err = conn.Runtime.ListPodSandboxStats(ctx, request); err != nil {
-		return nil, nil, err
+// twice reads statistics twice: CRI reports totals, and users need a rate.
+func twice[T any](ctx context.Context, read func() (T, error)) (before, after T, err error) {
+	if before, err = read(); err != nil {
+		return before, after, err
 	}
 	select {
 	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+		return before, after, ctx.Err()
 	case <-time.After(sampleTime):
 	}
-	after, err = conn.Runtime.ListPodSandboxStats(ctx, request)
+	after, err = read()
 	return before, after, err
 }
 

@@ -258,7 +258,7 @@ func (f *fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest) (*runti
 // listen serves the fake on a socket. The returned function ends that; its own result serves again.
 func (f *fakeRuntime) listen(t *testing.T, path string) (shut func() (again func())) {
 	t.Helper()
-	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler), nil)
+	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler), nil, nil)
 	runtimeapi.RegisterRuntimeServiceServer(server, f)
 	runtimeapi.RegisterImageServiceServer(server, f)
 	l, err := net.Listen("unix", path)

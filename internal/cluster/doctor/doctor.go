@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
 )
@@ -25,9 +27,12 @@ const timeout = 10 * time.Second
 // diagnosis is one run over all checks.
 type diagnosis struct {
 	*cluster.Clusters
-	name     string
-	check    string // that runs
-	findings []finding.Finding
+	name    string
+	options Options
+	// report is that of the check that runs.
+	report *doctor.Report
+	// listed is why the nodes could not be listed.
+	listed error
 	// nodes are the cluster's containers, sorted by name.
 	nodes []provider.Node
 	// made: kubeadm has created a cluster of them. first is a running control plane.
@@ -49,86 +54,101 @@ type Options struct {
 	Which error
 }
 
+// check makes a check of a step.
+func check(id, title, reads string, look func(d *diagnosis, ctx context.Context) error) doctor.Check[*diagnosis] {
+	return doctor.Check[*diagnosis]{
+		Info: doctor.Info{ID: id, Title: title, Reads: reads},
+		Look: func(ctx context.Context, d *diagnosis, r *doctor.Report) error {
+			d.report = r
+			return look(d, ctx)
+		},
+	}
+}
+
+// ofHost are the checks of a host, with or without a cluster.
+func ofHost() []doctor.Check[*diagnosis] {
+	return []doctor.Check[*diagnosis]{
+		check("cluster-engine", "engine", "version and state of the provider", (*diagnosis).engine),
+		check("cluster-host", "host", "limits, cgroups and modules of the host, for the number of nodes", (*diagnosis).host),
+		check("cluster-disk", "disk", "space and inodes where the provider keeps images and volumes", (*diagnosis).engineDisk),
+		check("cluster-registry", "registry", "the container of the registry", (*diagnosis).registry),
+		check("cluster", "cluster", "containers with the labels of the cluster", (*diagnosis).found),
+	}
+}
+
+// ofCluster are the checks of a cluster that exists.
+func ofCluster() []doctor.Check[*diagnosis] {
+	return []doctor.Check[*diagnosis]{
+		check("cluster-nodes", "nodes", "state and last log lines of each node's container", (*diagnosis).running),
+		check("cluster-ports", "ports", "ports of the host that stopped nodes need", (*diagnosis).ports),
+		check("cluster-units", "units", "systemd in each node: runtime, kubelet, failed units", (*diagnosis).units),
+		check("cluster-node-disk", "disk of nodes", "space and inodes of /var in each node", (*diagnosis).nodeDisks),
+		check("cluster-names", "names of nodes", "the address of the control plane's name, in each node", (*diagnosis).names),
+		check("cluster-control-plane", "control plane", "admin.conf, and /readyz of the API server in its node", (*diagnosis).controlPlane),
+		check("cluster-api", "API", "the API server, from this host", (*diagnosis).api),
+		check("cluster-kubeconfig", "kubeconfig", "context, server and authority of the kubeconfig", (*diagnosis).kubeconfig),
+		check("cluster-kubernetes-nodes", "Kubernetes nodes", "Node objects, and their condition Ready", (*diagnosis).ready),
+		check("cluster-dns", "DNS", "pods of CoreDNS, and a query in a node", (*diagnosis).dns),
+	}
+}
+
+// Checks describe all checks.
+func Checks() []doctor.Info { return slices.Concat(doctor.Infos(ofHost()), doctor.Infos(ofCluster())) }
+
 // Examine runs all checks. A check that cannot run becomes a warning, and does not stop the others.
 func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Finding {
-	d := &diagnosis{Clusters: c, name: o.Name}
-	var err error
+	d := &diagnosis{Clusters: c, name: o.Name, options: o}
 	if o.Which == nil {
-		d.nodes, err = inventory.Nodes(ctx, c.Provider, o.Name)
+		d.nodes, d.listed = inventory.Nodes(ctx, c.Provider, o.Name)
 	}
-	d.run(ctx, "engine", func(context.Context) error {
-		f := c.Provider.Facts()
-		d.add(finding.OK, strings.TrimSpace(c.Provider.Name()+" "+f.Version), "")
-		return nil
-	})
-	d.run(ctx, "host", d.host)
-	d.run(ctx, "disk", d.engineDisk)
-	d.run(ctx, "registry", d.registry)
-	if o.Which != nil {
-		d.run(ctx, "cluster", func(context.Context) error { return d.skip(oneLine(o.Which)) })
-		return d.findings
+	found := ofHost()
+	if o.Which == nil && d.listed == nil {
+		// The check of the cluster itself says something only of one that is not there.
+		found = found[:len(found)-1]
 	}
-	if err != nil {
-		d.run(ctx, "cluster", func(context.Context) error {
-			if !errors.Is(err, errs.NotFound) {
-				return err
-			}
-			if o.Wanted {
-				d.add(finding.Problem, err.Error(), "berth cluster list shows those that there are, berth cluster create makes one")
-			} else {
-				d.add(finding.OK, err.Error(), "")
-			}
-			return nil
-		})
-		return d.findings
+	all := doctor.Examine(ctx, d, found)
+	if o.Which == nil && d.listed == nil {
+		all = append(all, doctor.Examine(ctx, d, ofCluster())...)
 	}
-	for _, check := range []struct {
-		name string
-		look func(context.Context) error
-	}{
-		{"nodes", d.running},
-		{"ports", d.ports},
-		{"units", d.units},
-		{"disk of nodes", d.nodeDisks},
-		{"names of nodes", d.names},
-		{"control plane", d.controlPlane},
-		{"API", d.api},
-		{"kubeconfig", d.kubeconfig},
-		{"Kubernetes nodes", d.ready},
-		{"DNS", d.dns},
-	} {
-		d.run(ctx, check.name, check.look)
+	return doctor.Findings(all)
+}
+
+// engine reports which engine there is.
+func (d *diagnosis) engine(context.Context) error {
+	d.add(finding.OK, "", strings.TrimSpace(d.Provider.Name()+" "+d.Provider.Facts().Version), "")
+	return nil
+}
+
+// found reports why no cluster is examined.
+func (d *diagnosis) found(context.Context) error {
+	switch {
+	case d.options.Which != nil:
+		return d.skip(oneLine(d.options.Which))
+	case !errors.Is(d.listed, errs.NotFound):
+		return d.listed
+	case d.options.Wanted:
+		d.add(finding.Problem, d.name, d.listed.Error(), "berth cluster list shows those that there are, berth cluster create makes one")
+	default:
+		d.add(finding.OK, "", d.listed.Error(), "")
 	}
-	return d.findings
+	return nil
 }
 
 // NoEngine returns the findings if no container engine can be used.
 func NoEngine(err error) []finding.Finding {
 	return []finding.Finding{{
-		Check: "engine", Level: finding.Problem, Evidence: err.Error(),
+		ID: "cluster-engine", Check: "engine", Level: finding.Problem, Object: "engine", Evidence: err.Error(),
 		Fix: "install docker, podman or nerdctl, or start its daemon; --provider names one",
 	}}
 }
 
-// run runs one check.
-func (d *diagnosis) run(ctx context.Context, name string, look func(context.Context) error) {
-	d.check = name
-	before := len(d.findings)
-	if err := look(ctx); err != nil {
-		d.add(finding.Warning, "cannot be checked: "+oneLine(err), "")
-	}
-	if len(d.findings) == before {
-		d.add(finding.OK, "", "")
-	}
-}
-
-func (d *diagnosis) add(level finding.Level, evidence, fix string) {
-	d.findings = append(d.findings, finding.Finding{Check: d.check, Level: level, Evidence: evidence, Fix: fix})
+func (d *diagnosis) add(level finding.Level, object, evidence, fix string) {
+	d.report.Add(level, object, evidence, fix)
 }
 
 // skip says why a check could not run, if another finding reports the reason.
 func (d *diagnosis) skip(why string) error {
-	d.add(finding.Warning, "not checked: "+why, "")
+	d.report.Skip(why)
 	return nil
 }
 

@@ -20,7 +20,7 @@ func (d *diagnosis) host(ctx context.Context) error {
 		return err
 	}
 	for _, unmet := range d.Provider.Check(max(1, len(all))) {
-		d.add(unmet.Level, unmet.Evidence, unmet.Fix)
+		d.add(unmet.Level, "host", unmet.Evidence, unmet.Fix)
 	}
 	return nil
 }
@@ -61,10 +61,10 @@ func (d *diagnosis) engineDisk(context.Context) error {
 	}
 	fix := "remove unused images and containers: " + d.Provider.Name() + " system prune"
 	if level := full(uint64(free), size.Bytes, leastFree); level != finding.OK {
-		d.add(level, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
+		d.add(level, f.Root, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
 	}
 	if level := full(size.InodesFree, size.Inodes, 1000); level != finding.OK {
-		d.add(level, fmt.Sprintf("%s has room for %d of %d files left", f.Root, size.InodesFree, size.Inodes), fix)
+		d.add(level, f.Root, fmt.Sprintf("%s has room for %d of %d files left", f.Root, size.InodesFree, size.Inodes), fix)
 	}
 	return nil
 }
@@ -73,11 +73,11 @@ func (d *diagnosis) engineDisk(context.Context) error {
 func (d *diagnosis) registry(ctx context.Context) error {
 	s, err := d.Registry().Status(ctx)
 	if errors.Is(err, errs.NotFound) {
-		d.add(finding.OK, "there is none", "")
+		d.add(finding.OK, "", "there is none", "")
 		return nil
 	}
 	if err == nil && !s.Running {
-		d.add(finding.Warning, fmt.Sprintf("%s is %s, and nodes pull images of it", plan.RegistryName, s.State), "berth cluster registry start")
+		d.add(finding.Warning, plan.RegistryName, fmt.Sprintf("%s is %s, and nodes pull images of it", plan.RegistryName, s.State), "berth cluster registry start")
 	}
 	return err
 }

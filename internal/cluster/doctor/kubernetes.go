@@ -32,7 +32,7 @@ func (d *diagnosis) controlPlane(ctx context.Context) error {
 			d.made, d.first = true, n.Name
 			break
 		}
-		d.add(finding.Problem, n.Name+" has no /etc/kubernetes/admin.conf: kubeadm init has not come to its end", d.again())
+		d.add(finding.Problem, n.Name, n.Name+" has no /etc/kubernetes/admin.conf: kubeadm init has not come to its end", d.again())
 	}
 	if !d.made {
 		return d.skip("no control plane runs that has been set up")
@@ -44,13 +44,13 @@ func (d *diagnosis) controlPlane(ctx context.Context) error {
 	said = strings.ReplaceAll(said, `\n`, "\n") // an error has it so
 	d.answers = strings.Contains(said, "readyz check passed") || strings.Contains(said, "[+]ping ok")
 	if !d.answers {
-		d.add(finding.Problem, d.first+": the API server does not answer: "+last(said, 1),
+		d.add(finding.Problem, d.first, d.first+": the API server does not answer: "+last(said, 1),
 			fmt.Sprintf("etcd or the API server has ended, or is slow to start; berth cluster logs --name %s DIR has their logs below %s/pods", d.name, d.first))
 		return nil
 	}
 	for line := range strings.Lines(said) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "[-]") {
-			d.add(finding.Problem, fmt.Sprintf("%s: the API server says %s", d.first, strings.TrimPrefix(line, "[-]")), "berth cluster restart "+d.name+", if it stays so")
+			d.add(finding.Problem, d.first, fmt.Sprintf("%s: the API server says %s", d.first, strings.TrimPrefix(line, "[-]")), "berth cluster restart "+d.name+", if it stays so")
 		}
 	}
 	return nil
@@ -81,7 +81,7 @@ func (d *diagnosis) api(ctx context.Context) error {
 	if d.answers {
 		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port again; a proxy of this shell must exclude loopback (NO_PROXY)"
 	}
-	d.add(finding.Problem, fmt.Sprintf("no server answers this host at %s: %s", server, oneLine(err)), fix)
+	d.add(finding.Problem, server, fmt.Sprintf("no server answers this host at %s: %s", server, oneLine(err)), fix)
 	return nil
 }
 
@@ -104,11 +104,11 @@ func (d *diagnosis) kubeconfig(ctx context.Context) error {
 	files := strings.Join(d.Kubeconfig, ", ")
 	switch {
 	case found == nil:
-		d.add(finding.Warning, fmt.Sprintf("%s has no context %s", files, name), fix)
+		d.add(finding.Warning, name, fmt.Sprintf("%s has no context %s", files, name), fix)
 	case found.Server != is.Server:
-		d.add(finding.Problem, fmt.Sprintf("%s says that %s is at %s; it is at %s", files, name, found.Server, is.Server), fix)
+		d.add(finding.Problem, name, fmt.Sprintf("%s says that %s is at %s; it is at %s", files, name, found.Server, is.Server), fix)
 	case !bytes.Equal(found.CertificateAuthorityData, is.CertificateAuthorityData):
-		d.add(finding.Problem, fmt.Sprintf("%s has the certificate of another cluster for %s, one that had the name before", files, name), fix)
+		d.add(finding.Problem, name, fmt.Sprintf("%s has the certificate of another cluster for %s, one that had the name before", files, name), fix)
 	}
 	return nil
 }
@@ -120,15 +120,15 @@ func (d *diagnosis) ready(context.Context) error {
 	}
 	for _, n := range d.known {
 		if !n.Ready {
-			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor checks the node; journalctl -u kubelet in it shows more", d.Provider.Name(), n.Name))
+			d.add(finding.Problem, n.Name, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor checks the node; journalctl -u kubelet in it shows more", d.Provider.Name(), n.Name))
 		}
 		if !slices.ContainsFunc(d.nodes, func(c provider.Node) bool { return c.Name == n.Name }) {
-			d.add(finding.Problem, fmt.Sprintf("the cluster has a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
+			d.add(finding.Problem, n.Name, fmt.Sprintf("the cluster has a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
 		}
 	}
 	for _, n := range d.nodes {
 		if inventory.Role(n) != config.BalancerRole && !slices.ContainsFunc(d.known, func(k kubeapi.Node) bool { return k.Name == n.Name }) {
-			d.add(finding.Problem, n.Name+" has not joined the cluster", d.again())
+			d.add(finding.Problem, n.Name, n.Name+" has not joined the cluster", d.again())
 		}
 	}
 	return nil
@@ -168,14 +168,14 @@ func (d *diagnosis) dns(ctx context.Context) error {
 	text := strings.Join(answer, " ")
 	switch {
 	case server == "":
-		d.add(finding.Warning, "the cluster has no service kube-system/kube-dns: "+last(said, 1), "")
+		d.add(finding.Warning, "kube-dns", "the cluster has no service kube-system/kube-dns: "+last(said, 1), "")
 	case ready == 0:
-		d.add(finding.Problem, "no pod of CoreDNS is ready: "+strings.Join(pods, ", "), "kubectl -n kube-system describe pods -l k8s-app=kube-dns; without a network of pods (disableDefaultCNI) install one")
+		d.add(finding.Problem, "CoreDNS", "no pod of CoreDNS is ready: "+strings.Join(pods, ", "), "kubectl -n kube-system describe pods -l k8s-app=kube-dns; without a network of pods (disableDefaultCNI) install one")
 	case strings.HasPrefix(text, "address"):
 	case strings.Contains(text, "unknown command") || strings.Contains(text, "not found: "):
 		return d.skip("the node has no program to query it with")
 	default:
-		d.add(finding.Problem, fmt.Sprintf("%s: the DNS of the cluster at %s does not answer: %s", d.first, server, text),
+		d.add(finding.Problem, server, fmt.Sprintf("%s: the DNS of the cluster at %s does not answer: %s", d.first, server, text),
 			"CoreDNS is ready, so the way there is cut: kubectl -n kube-system get pods -l k8s-app=kube-proxy; nft list ruleset in the node")
 	}
 	return nil

@@ -32,10 +32,10 @@ func (d *diagnosis) running(ctx context.Context) error {
 		if err := d.Provider.Logs(ctx, n.Name, &log); err == nil && strings.TrimSpace(log.String()) != "" {
 			evidence += "; its log ends with: " + last(log.String(), 1)
 		}
-		d.add(finding.Problem, evidence, "berth cluster start "+d.name)
+		d.add(finding.Problem, n.Name, evidence, "berth cluster start "+d.name)
 	}
 	if planes == 0 {
-		d.add(finding.Problem, "no control plane is left of "+d.name, "berth cluster delete "+d.name+", and create")
+		d.add(finding.Problem, d.name, "no control plane is left of "+d.name, "berth cluster delete "+d.name+", and create")
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (d *diagnosis) ports(ctx context.Context) error {
 		}
 		for _, p := range n.Ports {
 			if taken(ctx, p) {
-				d.add(finding.Problem, fmt.Sprintf("%s/%s, which leads to %s, is in use by somebody else", net.JoinHostPort(p.Listen, strconv.Itoa(p.Host)), p.Protocol, n.Name),
+				d.add(finding.Problem, n.Name, fmt.Sprintf("%s/%s, which leads to %s, is in use by somebody else", net.JoinHostPort(p.Listen, strconv.Itoa(p.Host)), p.Protocol, n.Name),
 					fmt.Sprintf("find who it is and end it: ss -lnp 'sport = :%d'", p.Host))
 			}
 		}
@@ -122,7 +122,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 			if words = strings.TrimSpace(words); words != "" {
 				evidence += "; it said: " + words
 			}
-			d.add(level, evidence, fmt.Sprintf("%s exec %s journalctl -u %s shows more; systemctl restart %[3]s in it tries again", d.Provider.Name(), n.Name, unit))
+			d.add(level, n.Name, evidence, fmt.Sprintf("%s exec %s journalctl -u %s shows more; systemctl restart %[3]s in it tries again", d.Provider.Name(), n.Name, unit))
 		}
 		for line := range strings.Lines(said) {
 			words := strings.Fields(line)
@@ -131,10 +131,10 @@ func (d *diagnosis) units(ctx context.Context) error {
 			}
 			if words[2] == "inactive" && len(words) > 3 && words[3] == "no" {
 				// It waits for files that are written when the cluster is created.
-				d.add(finding.Problem, fmt.Sprintf("%s: %s has not been set up", n.Name, words[1]), d.again())
+				d.add(finding.Problem, n.Name, fmt.Sprintf("%s: %s has not been set up", n.Name, words[1]), d.again())
 				continue
 			}
-			d.add(finding.Problem, fmt.Sprintf("%s: %s is %s", n.Name, words[1], words[2]), fmt.Sprintf("%s exec %s systemctl start %s", d.Provider.Name(), n.Name, words[1]))
+			d.add(finding.Problem, n.Name, fmt.Sprintf("%s: %s is %s", n.Name, words[1], words[2]), fmt.Sprintf("%s exec %s systemctl start %s", d.Provider.Name(), n.Name, words[1]))
 		}
 	})
 }
@@ -164,10 +164,10 @@ func (d *diagnosis) nodeDisks(ctx context.Context) error {
 		}
 		const fix = "make room on the disk of the engine; all nodes share it"
 		if level := full(numbers[0]<<10, numbers[1]<<10, leastFree); level != finding.OK {
-			d.add(level, fmt.Sprintf("%s: /var has %d MiB of %d MiB left", n.Name, numbers[0]>>10, numbers[1]>>10), fix)
+			d.add(level, n.Name, fmt.Sprintf("%s: /var has %d MiB of %d MiB left", n.Name, numbers[0]>>10, numbers[1]>>10), fix)
 		}
 		if level := full(numbers[2], numbers[3], 1000); level != finding.OK {
-			d.add(level, fmt.Sprintf("%s: /var has room for %d of %d files left", n.Name, numbers[2], numbers[3]), fix)
+			d.add(level, n.Name, fmt.Sprintf("%s: /var has room for %d of %d files left", n.Name, numbers[2], numbers[3]), fix)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func (d *diagnosis) names(ctx context.Context) error {
 	return d.inEach(ctx, "timeout 5 getent hosts "+endpoint+" || echo none; grep ^nameserver /etc/resolv.conf", func(n provider.Node, said string) {
 		if strings.HasPrefix(said, "none") {
 			servers := strings.Join(strings.Fields(strings.ReplaceAll(strings.TrimPrefix(said, "none"), "nameserver", "")), ", ")
-			d.add(finding.Problem, fmt.Sprintf("%s finds no address of %s; its name servers are %s", n.Name, endpoint, servers),
+			d.add(finding.Problem, n.Name, fmt.Sprintf("%s finds no address of %s; its name servers are %s", n.Name, endpoint, servers),
 				"containers of a network find each other by the engine's DNS (aardvark-dns or dnsname for podman): install it, and create the network again")
 		}
 	})

@@ -116,8 +116,8 @@ func dialects() []dialect {
 		info: []string{"info", "--format", "json"}, readInfo: podmanInfo,
 		flags: []string{"--cgroupns=private"},
 		// podman's systemd mode mounts on /var/log/journal and /run; nodes should be the same on
-		// every engine.
-		guest: []string{"--systemd=false"},
+		// every engine. Its limit of 2048 processes and threads is enough for a few hundred pods.
+		guest: []string{"--systemd=false", "--pids-limit=-1"},
 		// podman applies no other policy when the host boots.
 		restart: "always", rebooted: "podman-restart.service",
 		// Otherwise it waits ten seconds for each node, whose disk is removed next.

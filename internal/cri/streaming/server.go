@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/tlsfiles"
 )
@@ -76,8 +77,7 @@ func Listen(ctx context.Context, opts Options) (*Server, error) {
 	if opts.CreationTimeout == 0 {
 		opts.CreationTimeout = DefaultCreationTimeout
 	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", opts.Address)
+	listener, err := apisocket.ListenTCP(ctx, opts.Address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for streaming on %s: %w", opts.Address, err)
 	}

@@ -33,11 +33,16 @@ func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, 
 			return pull(ctx, meter)
 		}
 		p.Observer.PullBegan()
+		ended := func(int64, error) {}
+		if tracer, ok := p.Observer.(image.PullTracer); ok {
+			ctx, ended = trace(ctx, tracer, named, meter, feed)
+		}
 		err = errs.Guard("pull of "+named.String(), func() error { // its end counts even if it panics
 			id, err = pull(ctx, meter)
 			return err
 		})
 		p.Observer.PullEnded(meter.Fetched(), time.Since(began), err)
+		ended(meter.Fetched(), err)
 		return id, err
 	})
 	if err != nil {
@@ -54,6 +59,24 @@ func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, 
 		}
 		return "", context.Cause(ctx)
 	}
+}
+
+// trace begins the trace of a pull, which gets each stage that the meter reports. It returns the context of the pull, and
+// what to call at its end.
+func trace(ctx context.Context, tracer image.PullTracer, named reference.Named, meter *Meter, feed *Feed) (context.Context, func(int64, error)) {
+	ctx, stage, ended := tracer.PullTraced(ctx, named.String())
+	if ended == nil {
+		return ctx, func(int64, error) {}
+	}
+	last := ""
+	meter.report = func(p image.Progress) { // the meter calls it under its lock
+		if p.Stage != last {
+			last = p.Stage
+			stage(last)
+		}
+		feed.Report(p)
+	}
+	return ctx, ended
 }
 
 // pullKey is the key of a pull, which differs by credentials and keeps none.

@@ -139,7 +139,7 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Bridge == "" {
-		cfg.Bridge = bridgeName(cfg.Instance)
+		cfg.Bridge = BridgeName(cfg.Instance)
 	}
 	if err := cfg.Hairpin.check(); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 
 // open makes what needs a thread in the host's namespace.
 func (n *Network) open(ctx context.Context) error {
-	t, err := openTable(tableName(n.cfg.Instance), n.cfg.Bridge)
+	t, err := openTable(TableName(n.cfg.Instance), n.cfg.Bridge)
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (n *Network) open(ctx context.Context) error {
 			n.log.Warn("cannot drop the copies of a promiscuous bridge", "error", n.notes["copies"])
 		}
 	}
-	n.fire = hostfirewall.New(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
+	n.fire = hostfirewall.New(n.cfg.Bridge, TableName(n.cfg.Instance), n.log)
 	if n.awaiting() != nil {
 		return nil
 	}
@@ -240,7 +240,7 @@ func (n *Network) awaiting() error {
 func (n *Network) load() error {
 	quarantine := filepath.Join(n.cfg.RootDir, "quarantine")
 	records, bad, err := store.Open(store.Options[record]{
-		Path: filepath.Join(n.cfg.StateDir, "attachments"), Quarantine: quarantine,
+		Path: filepath.Join(n.cfg.StateDir, attachmentsDir), Quarantine: quarantine,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot read the network's attachments: %w", err)
@@ -363,14 +363,16 @@ func instanceHash(instance string) string {
 	return hex.EncodeToString(sum[:5])
 }
 
-func bridgeName(instance string) string {
+// BridgeName is the name of an instance's bridge, unless Config.Bridge is set.
+func BridgeName(instance string) string {
 	if hash := instanceHash(instance); hash != "" {
 		return "br-" + hash
 	}
 	return "berth0"
 }
 
-func tableName(instance string) string {
+// TableName is the name of an instance's tables of nftables, of the families inet and bridge.
+func TableName(instance string) string {
 	if hash := instanceHash(instance); hash != "" {
 		return tablePrefix + "-" + hash
 	}

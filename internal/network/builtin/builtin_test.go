@@ -4,14 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/store"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 func prefixes(texts ...string) (all []netip.Prefix) {
@@ -122,10 +127,10 @@ func TestCheckSubnets(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	if bridgeName("") != "berth0" || bridgeName("default") != "berth0" || tableName("") != "berth" {
+	if BridgeName("") != "berth0" || BridgeName("default") != "berth0" || TableName("") != "berth" {
 		t.Error("the default instance has other names than documented")
 	}
-	if a, b := bridgeName("one"), bridgeName("two"); a == b || len(a) > 15 || !strings.HasPrefix(a, "br-") {
+	if a, b := BridgeName("one"), BridgeName("two"); a == b || len(a) > 15 || !strings.HasPrefix(a, "br-") {
 		t.Errorf("bridges %q and %q", a, b)
 	}
 	usual, odd := strings.Repeat("0123456789abcdef", 4), "pod-with-a-long-name-1"
@@ -213,5 +218,68 @@ func TestPoolLeavesTakenAddresses(t *testing.T) {
 	delete(former, netip.MustParseAddr("10.0.0.4"))
 	if got, err := p.take(); err != nil || got.Addr().String() != "10.0.0.4" {
 		t.Errorf("when its pod is gone: %v, %v", got, err)
+	}
+}
+
+// TestOwnerOfElement: each element of a record names the record's link or address.
+func TestOwnerOfElement(t *testing.T) {
+	rec := &record{Link: "veth0123456789a", Checked: true, Addrs: prefixes("10.0.0.2/24", "fd00::2/64"), Ports: []network.Port{
+		{Protocol: "tcp", HostPort: 80, ContainerPort: 8080}, {Protocol: "udp", HostPort: 53, ContainerPort: 53, HostIP: "127.0.0.1"},
+		{Protocol: "sctp", HostPort: 9, ContainerPort: 9, HostIP: "::1"},
+	}}
+	withFrames := &table{frames: &nftables.Table{}}
+	all := append(elementsOf(rec), withFrames.frameElements(rec)...)
+	if len(all) < 8 {
+		t.Fatalf("only %d elements", len(all))
+	}
+	for _, e := range all {
+		pod, link := OwnerOfElement(e.set, []byte(e.key), []byte(e.val))
+		if pod != rec.addr(true) && pod != rec.addr(false) && link != rec.Link {
+			t.Errorf("%s %x: %v, %q", e.set, e.key, pod, link)
+		}
+	}
+	for _, set := range []string{"other", mapAny4, setMACs} {
+		if pod, link := OwnerOfElement(set, []byte{1}, []byte{2}); pod.IsValid() || link != "" {
+			t.Errorf("%s: %v, %q", set, pod, link)
+		}
+	}
+}
+
+func TestSandboxOfLink(t *testing.T) {
+	if sandbox, ok := SandboxOfLink(aliasOf(&record{Sandbox: "abc", Addrs: prefixes("10.0.0.2/24")})); !ok || sandbox != "abc" {
+		t.Errorf("%q, %v", sandbox, ok)
+	}
+	for _, alias := range []string{"", "my link", aliasPrefix, aliasPrefix + "abc", aliasPrefix + "../x 10.0.0.2/24"} {
+		if sandbox, ok := SandboxOfLink(alias); ok {
+			t.Errorf("%q is of sandbox %q", alias, sandbox)
+		}
+	}
+}
+
+// TestReadAttached reads what a network has written, also while it writes.
+func TestReadAttached(t *testing.T) {
+	dir := t.TempDir()
+	if all, err := ReadAttached(dir); err != nil || len(all) != 0 {
+		t.Errorf("without a directory: %v, %v", all, err)
+	}
+	records, _, err := store.Open(store.Options[record]{Path: filepath.Join(dir, attachmentsDir), Quarantine: filepath.Join(dir, "quarantine")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := records.Create("abc", &record{Sandbox: "abc", Link: "vethabc", Addrs: prefixes("10.0.0.2/24", "fd00::2/64")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, attachmentsDir, sysfile.TempPrefix+"x.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := "[{abc vethabc [10.0.0.2 fd00::2]}]"
+	if all, err := ReadAttached(dir); err != nil || fmt.Sprint(all) != want {
+		t.Errorf("%v, %v, want %s", all, err, want)
+	}
+	if err := os.WriteFile(filepath.Join(dir, attachmentsDir, "y.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := ReadAttached(dir); err == nil {
+		t.Errorf("a damaged record: %v", all)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -108,6 +109,23 @@ func socketOf(set string, key []byte) (hostport.Socket, bool) {
 	}
 	s.Port = binary.BigEndian.Uint16(key[4:])
 	return s, s.Proto != ""
+}
+
+// OwnerOfElement returns whose an element of the instance's tables is: the pod's address of an entry
+// of a map of host ports, or the host's end of an entry of a set that checks frames. Both are zero
+// for anything else.
+func OwnerOfElement(set string, key, val []byte) (pod netip.Addr, link string) {
+	switch set {
+	case mapAny4, mapAny6, mapAddr4, mapAddr6:
+		if port := len(nftexpr.KeyPort(0)); len(val) > port {
+			pod, _ = netip.AddrFromSlice(val[:len(val)-port])
+		}
+	case setGuarded, setMACs, setAddrs4, setAddrs6:
+		if name := len(nftexpr.KeyLink("")); len(key) >= name {
+			link = strings.TrimRight(string(key[:name]), "\x00")
+		}
+	}
+	return pod, link
 }
 
 // elements are the map and set entries of all attachments.

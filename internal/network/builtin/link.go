@@ -69,6 +69,16 @@ func recordOf(link, alias, boot string) (*record, bool) {
 	return rec, true
 }
 
+// SandboxOfLink returns the sandbox of a host's end by its alias. ok is false for a link that is not
+// one.
+func SandboxOfLink(alias string) (sandbox string, ok bool) {
+	rec, ours := recordOf("", alias, "")
+	if !ours {
+		return "", false
+	}
+	return rec.Sandbox, true
+}
+
 // plug makes the pair of a record and configures both ends: one datagram on the
 // host's side, two on the pod's. The pod's end is made in its namespace under its final
 // name, because moving and renaming wait for an RCU grace period.

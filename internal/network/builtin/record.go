@@ -1,12 +1,22 @@
 package builtin
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
+
+// attachmentsDir is the directory of the records, below Config.StateDir.
+const attachmentsDir = "attachments"
 
 // record is one attachment, written before anything of it exists.
 //
@@ -85,6 +95,45 @@ func (r *record) addr(v4 bool) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// Attached is what an attachment has on the host.
+type Attached struct {
+	Sandbox, Link string
+	Addrs         []netip.Addr
+}
+
+// ReadAttached reads the records of attachments below a StateDir, of a berth that may run or not. It
+// changes nothing. A record that cannot be read is an error; none is no error.
+func ReadAttached(stateDir string) ([]Attached, error) {
+	dir := filepath.Join(stateDir, attachmentsDir)
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, errs.IgnoreNotExist(err)
+	}
+	var all []Attached
+	for _, file := range files {
+		if filepath.Ext(file.Name()) != ".json" || strings.HasPrefix(file.Name(), sysfile.TempPrefix) {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // released meanwhile
+		}
+		var read struct{ Record record }
+		if err == nil {
+			err = json.Unmarshal(data, &read)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the attachment %s: %w", file.Name(), err)
+		}
+		a := Attached{Sandbox: read.Record.Sandbox, Link: read.Record.Link}
+		for _, p := range read.Record.Addrs {
+			a.Addrs = append(a.Addrs, p.Addr())
+		}
+		all = append(all, a)
+	}
+	return all, nil
 }
 
 // subnetChoice is the record of the chosen subnets, for the next start.

@@ -88,6 +88,9 @@ func (p *Plugin) TryConnect(t testing.TB, socket string) error {
 // Disconnect breaks the connection, as the death of the plugin does.
 func (p *Plugin) Disconnect() { p.conn.Close() }
 
+// Babble writes bytes to the connection that are no message of NRI.
+func (p *Plugin) Babble() { _, _ = p.conn.Write([]byte("GET / HTTP/1.1\r\nHost: berth\r\n\r\n")) }
+
 // StopReading lets the plugin read nothing any more, as a SIGSTOP does. The connection stays open.
 func (p *Plugin) StopReading() { close(p.conn.stopped) }
 

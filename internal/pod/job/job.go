@@ -31,6 +31,8 @@ type Request struct {
 	Kind    Kind
 	// Want is the request's content, nil when the kind is enough.
 	Want proto.Message
+	// Resumed says that no request started the job: it finishes what a former daemon, or a reboot, has left.
+	Resumed bool
 	// Run does the work and returns the job's result. Its context ends when the
 	// job is cancelled, with the cause of it, and never with a request.
 	Run func(ctx context.Context, j *Job) (result string, err error)
@@ -56,8 +58,9 @@ type Job struct {
 	limits  Limits
 	reached func(Info)
 	slow    func(Info)
-	// observer may be nil.
+	// observer and trace may be nil.
 	observer Observer
+	trace    Trace
 	mu       sync.Mutex // guards what follows
 	// watchdog ends the job when a stage lasts too long.
 	watchdog *time.Timer
@@ -89,6 +92,9 @@ func (j *Job) Stage(name, waitsFor string) {
 func (j *Job) StageUntil(name, waitsFor string, then time.Time) {
 	at := &stage{name: name, waitsFor: waitsFor, since: time.Now()}
 	j.leaveStage(j.stage.Swap(at), at.since)
+	if j.trace != nil {
+		j.trace.StageBegan(name, waitsFor, at.since)
+	}
 	j.reached(j.Info())
 	j.mu.Lock()
 	defer j.mu.Unlock()

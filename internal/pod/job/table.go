@@ -37,8 +37,12 @@ type Table struct {
 	reached func(Info)
 	// slow is called when a job stays in a stage for long.
 	slow func(Info)
-	// observer may be nil.
+	// onStage is stageReached, made once and not for each job.
+	onStage func(Info)
+	// observer and tracer may be nil.
 	observer Observer
+	tracer   Tracer
+	watches  watches
 
 	mu     sync.Mutex
 	closed bool
@@ -55,10 +59,12 @@ type Table struct {
 func NewTable(
 	limits func(Kind) Limits, resolve func(*Job, *Request) Conflict, failed func(Info, error), reached, slow func(Info),
 ) *Table {
-	return &Table{
+	t := &Table{
 		limits: limits, resolve: resolve, failed: failed, reached: reached, slow: slow,
 		newest: map[string]*Job{}, running: map[*Job]struct{}{},
 	}
+	t.onStage = t.stageReached
+	return t
 }
 
 // Observe has the observer count the jobs. Call it before the first one.
@@ -94,6 +100,7 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 		conflict := t.resolve(before, req)
 		if conflict == Join && !before.Cancelled() {
 			before.waiters.Add(waiters)
+			before.traceJoin(ctx)
 			return before, nil
 		}
 		if conflict == Replace {
@@ -103,10 +110,11 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j := &Job{
 		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want,
-		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.reached, slow: t.slow,
+		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.onStage, slow: t.slow,
 		observer: t.observer,
 	}
 	j.waiters.Store(waiters)
+	ctx = t.traceNew(ctx, j, req)
 	j.Stage("begin", "nothing")
 	t.newest[req.Key] = j
 	t.running[j] = struct{}{}
@@ -138,7 +146,8 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 	}
 	disarm()
 	j.end()
-	t.count(j)
+	result := j.outcome()
+	t.count(j, result)
 
 	t.mu.Lock()
 	delete(t.running, j)
@@ -150,26 +159,40 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 	last := info
 	last.Stage, last.WaitsFor = Ended, ""
 	t.reached(last)
+	t.watches.publish(Update{Info: last, Ended: true, Result: result, Err: j.err})
 	close(j.done)
 	if j.err != nil && info.Waiters == 0 {
 		t.failed(info, j.err)
 	}
 }
 
-// count reports the end of a job.
-func (t *Table) count(j *Job) {
-	if t.observer == nil {
-		return
-	}
-	result, now := ResultOK, time.Now()
+// stageReached reports a stage of a job that runs.
+func (t *Table) stageReached(info Info) {
+	t.reached(info)
+	t.watches.publish(Update{Info: info})
+}
+
+// outcome is the result of a job that has ended.
+func (j *Job) outcome() string {
 	switch {
 	case j.err != nil && j.Cancelled():
-		result = ResultCancelled
+		return ResultCancelled
 	case j.err != nil:
-		result = ResultFailed
+		return ResultFailed
 	}
-	j.leaveStage(j.stage.Load(), now)
-	t.observer.JobEnded(string(j.Kind), result, now.Sub(j.started))
+	return ResultOK
+}
+
+// count reports the end of a job.
+func (t *Table) count(j *Job, result string) {
+	now := time.Now()
+	if t.observer != nil {
+		j.leaveStage(j.stage.Load(), now)
+		t.observer.JobEnded(string(j.Kind), result, now.Sub(j.started))
+	}
+	if j.trace != nil {
+		j.trace.Ended(result, j.err)
+	}
 }
 
 // Find returns the newest job of a key, or nil.
@@ -189,11 +212,16 @@ func (t *Table) Running() []*Job {
 // List returns all jobs, the oldest first.
 func (t *Table) List() []Info {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.list()
+}
+
+// list is List. t.mu is held.
+func (t *Table) list() []Info {
 	all := make([]Info, 0, len(t.running))
 	for j := range t.running {
 		all = append(all, j.Info())
 	}
-	t.mu.Unlock()
 	slices.SortFunc(all, func(a, b Info) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Key, b.Key)) })
 	return all
 }

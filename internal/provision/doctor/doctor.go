@@ -1,94 +1,168 @@
-// Package doctor explains what is wrong with a node: each check says what it saw, and what to do.
-// It only reads, needs no node file, and also checks nodes that berth did not set up.
+// Package doctor has the checks of a machine, as a node and for berth: each says what it saw, and
+// what to do. It only reads, needs no node file, and also checks nodes that berth did not set up.
 package doctor
 
 import (
 	"context"
 	"fmt"
+	"sync"
 
+	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/preflight"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// The doctor's findings have the type of every doctor.
-type (
-	Level   = finding.Level
-	Finding = finding.Finding
-)
+// Check is one of a machine.
+type Check = doctor.Check[*Machine]
 
-// The levels.
-const (
-	OK      = finding.OK
-	Warning = finding.Warning
-	Problem = finding.Problem
-)
+// Machine has the facts that checks share. Each is read once, when a check needs it first. Make it
+// with New. It is for one goroutine.
+type Machine struct {
+	Options
+	host provision.Host
 
-// check looks at one thing and adds what it finds.
-type check struct {
-	name string
-	look func(ctx context.Context, d *diagnosis) error
+	kubelet  func() (kubelet.Kubelet, error)
+	runtimes func() ([]answer, error)
 }
 
-// diagnosis is one run over all checks.
-type diagnosis struct {
-	host     provision.Host
-	name     string // of the running check
-	findings []Finding
-	// kubelet is what its configuration says; read once.
-	kubelet kubelet.Kubelet
-	// runtimes are those that answer, by socket.
-	runtimes []runtime
-}
-
-// Options adds optional checks.
+// Options say what there is beside the machine.
 type Options struct {
-	// Kubeadm makes the checks of kubeadm's preflight also where kubeadm is not installed.
-	Kubeadm bool
+	// Berth has the settings of berth on the machine.
+	Berth Berth
+	// Space returns the space of a file system, by a directory on it.
+	Space func(dir string) (Space, error)
 }
 
-// Examine runs all checks. A check that cannot run becomes a warning, and does not stop the others.
-func Examine(ctx context.Context, host provision.Host, opts Options) []Finding {
-	d := &diagnosis{host: host}
-	checks := []check{
-		{"services", services},
-		{"runtime", findRuntimes},
-		{"kubelet", readKubelet},
-		{"kubelet and runtime", kubeletFits},
-		{"network", network},
-		{"kernel", kernel},
-		{"watchers of files", watchers},
-		{"swap", swap},
-		{"name resolution", resolver},
-		{"disk", disk},
-	}
-	if opts.Kubeadm || preflight.Installed(host) {
-		checks = append(checks, check{"kubeadm", kubeadm})
-	}
-	for _, c := range checks {
-		d.name = c.name
-		before := len(d.findings)
-		if err := c.look(ctx, d); err != nil {
-			d.add(Warning, fmt.Sprintf("cannot be checked: %v", err), "")
-		}
-		if len(d.findings) == before {
-			d.add(OK, "", "")
-		}
-	}
-	return d.findings
+// Berth has the settings of `berth serve` that the checks compare a machine with.
+type Berth struct {
+	// File is the configuration; empty if there is none, and the defaults are in force. Fault is why
+	// it cannot be used, nil for no fault; then all else is the defaults.
+	File  string
+	Fault error
+	// Engine is native or docker. Socket is the path of the CRI socket.
+	Engine, Socket string
+	// Root and State are berth's directories.
+	Root, State string
+	// Network is cni, builtin or kubenet. ConfDir and BinDirs are those of CNI. InProcess are the types
+	// of the CNI plugins that berth runs in its process where their programs are missing.
+	Network            string
+	ConfDir            string
+	BinDirs, InProcess []string
+	// Subnets are those of pods, in modes builtin and kubenet, as CIDRs.
+	Subnets []string
+	// CgroupDriver is systemd, cgroupfs or auto.
+	CgroupDriver string
+	// SELinux and AppArmor are off, or another value. AppArmorProfile replaces berth's own profile.
+	SELinux, AppArmor, AppArmorProfile string
+	// SeccompProfile is the file of the profile runtime/default; empty for the built-in one.
+	SeccompProfile string
+	// RegistryDirs have a directory for each registry.
+	RegistryDirs []string
+	// Supervisor is the path of berth-supervisor; empty if it is not found.
+	Supervisor string
 }
 
-func (d *diagnosis) add(level Level, evidence, fix string) {
-	d.findings = append(d.findings, Finding{Check: d.name, Level: level, Evidence: evidence, Fix: fix})
+// Space is that of a file system, in bytes and in files.
+type Space struct {
+	Free, Size       uint64
+	FilesFree, Files uint64 // Files is 0 if the file system has no limit
 }
 
-// kubeadm finds what kubeadm init and join object to, each by kubeadm's own name.
-func kubeadm(ctx context.Context, d *diagnosis) error {
-	for _, o := range preflight.Look(ctx, d.host) {
+// SpaceOf asks the kernel.
+func SpaceOf(dir string) (Space, error) {
+	free, err := sysfile.DiskFree(dir)
+	if err != nil {
+		return Space{}, err
+	}
+	size, err := sysfile.SizeOf(dir)
+	return Space{Free: uint64(max(free, 0)), Size: size.Bytes, FilesFree: size.InodesFree, Files: size.Inodes}, err
+}
+
+// New returns the facts of a machine. ctx bounds what is asked later.
+func New(ctx context.Context, host provision.Host, opts Options) *Machine {
+	m := &Machine{Options: opts, host: host}
+	m.kubelet = sync.OnceValues(func() (kubelet.Kubelet, error) { return kubelet.Find(host) })
+	m.runtimes = sync.OnceValues(func() ([]answer, error) { return m.ask(ctx) })
+	return m
+}
+
+// WithKubeadm reports whether the checks of kubeadm are of use on the machine.
+func WithKubeadm(host provision.Host) bool { return preflight.Installed(host) }
+
+func check(id, title, reads string, look func(ctx context.Context, m *Machine, r *doctor.Report) error) Check {
+	return Check{Info: doctor.Info{ID: id, Title: title, Reads: reads}, Look: look}
+}
+
+// OfNode are the checks of a machine as a node, whatever its runtime is. kubeadm adds what kubeadm
+// itself would check.
+func OfNode(kubeadm bool) []Check {
+	checks := []Check{
+		check("services", "services", "the units of runtimes and of the kubelet in systemd", services),
+		check("runtime", "runtime", "CRI sockets: Version, Status", findRuntimes),
+		check("kubelet", "kubelet", "the kubelet's process, unit and configuration", checkKubelet),
+		check("kubelet-runtime", "kubelet and runtime", "`containerRuntimeEndpoint` and `cgroupDriver` of the kubelet; RuntimeConfig of CRI, `runtime.cgroup_driver` of berth.toml", kubeletFits),
+		check("kubelet-images", "kubelet and images", "`imageServiceEndpoint` of the kubelet", kubeletImages),
+		check("kubelet-pod-cidr", "kubelet and pod addresses", "`podCIDR` and `maxPods` of the kubelet; `network.subnets` of berth.toml", kubeletAddresses),
+		check("kubelet-max-pods", "kubelet and limits of the kernel", "`maxPods` and `podPidsLimit` of the kubelet; `kernel.pid_max`, `fs.inotify.max_user_instances`", kubeletPods),
+		check("kubelet-eviction", "kubelet and evictions", "`evictionHard` of the kubelet; the file systems of /var/lib/kubelet and of berth's root", kubeletEviction),
+		check("kubelet-seccomp", "kubelet and seccomp", "`seccompDefault` of the kubelet; /proc/sys/kernel/seccomp, `runtime.seccomp_profile` of berth.toml", kubeletSeccomp),
+		check("kubelet-userns", "kubelet and user namespaces", "/etc/subuid and /etc/subgid (user kubelet), `userNamespaces.idsPerPod` of the kubelet; `user.max_user_namespaces`", kubeletUserNamespaces),
+		check("kubelet-sysctls", "kubelet and sysctls", "`protectKernelDefaults` of the kubelet; the sysctls that it demands", kubeletSysctls),
+		check("network", "network", "the CNI configuration in use, and the programs of its plugins", network),
+		check("kernel", "kernel", "module overlay; `net.ipv4.ip_forward`, `net.bridge.bridge-nf-call-iptables`", kernel),
+		check("inotify", "watchers of files", "`fs.inotify.*`; inotify instances that root can still make", watchers),
+		check("swap", "swap", "/proc/swaps; `failSwapOn` of the kubelet", swap),
+		check("name-resolution", "name resolution", "`resolvConf` of the kubelet, /etc/resolv.conf", resolver),
+		check("disk", "disk", "space and inodes of the directories of runtimes, kubelet and logs", disk),
+	}
+	if kubeadm {
+		checks = append(checks, check("kubeadm", "kubeadm", "what the preflight checks of kubeadm init and join read", kubeadmObjects))
+	}
+	return checks
+}
+
+// OfHost are the checks of what berth needs of a machine, beside those of a node.
+func OfHost() []Check {
+	return []Check{
+		check("berth-config", "berth's configuration", "berth.toml, as `berth serve` reads it", berthConfig),
+		check("berth-programs", "berth's programs", "berth-supervisor: `runtime.supervisor`, beside berth, in PATH", berthPrograms),
+		check("sockets", "sockets", "the CRI socket: its path and mode", berthSocket),
+		check("records", "records", "the directories `quarantine` below berth's root", quarantine),
+		check("image-store", "image store", "the file system of berth's root: type, options", imageStore),
+		check("registries", "registries", "hosts.toml and the files that it names, in `image.registry_config_dirs`", registries),
+		check("cgroups", "cgroups", "mounts of cgroups; cgroup.controllers (v2), /proc/cgroups (v1)", cgroups),
+		check("security-modules", "AppArmor and SELinux", "the kernel's security modules, apparmor_parser; `runtime.apparmor`, `runtime.selinux`", securityModules),
+		check("modules", "kernel modules", "modules bridge, veth, nf_tables (built-in network) and br_netfilter (kubelet)", modules),
+		check("kernel-limits", "limits of the kernel", "`fs.mount-max`, `fs.nr_open`, `user.max_*_namespaces`, `net.ipv6.conf.all.forwarding`", kernelLimits),
+		check("other-runtimes", "other runtimes", "CRI sockets of other runtimes; the CNI configuration that they share with berth", otherRuntimes),
+	}
+}
+
+// kubeadmObjects finds what kubeadm init and join object to, each by kubeadm's own name.
+func kubeadmObjects(ctx context.Context, m *Machine, r *doctor.Report) error {
+	for _, o := range preflight.Look(ctx, m.host) {
 		f := o.Finding
-		f.Check, f.Evidence = "kubeadm "+f.Check, fmt.Sprintf("%s: %s", f.Evidence, o.Who)
-		d.findings = append(d.findings, f)
+		f.Object, f.Check, f.Evidence = f.Check, "kubeadm "+f.Check, fmt.Sprintf("%s: %s", f.Evidence, o.Who)
+		r.AddFinding(f)
 	}
 	return nil
 }
+
+// sysctl reads a number; ok is false if the kernel has no such key, or it is no number.
+func (m *Machine) sysctl(key string) (now int64, ok bool) {
+	text, err := m.host.Kernel().Sysctl(key)
+	if err != nil {
+		return 0, false
+	}
+	_, err = fmt.Sscan(text, &now)
+	return now, err == nil
+}
+
+// levels of findings, for short.
+const (
+	warning = finding.Warning
+	problem = finding.Problem
+)

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	frame "github.com/berthrun/berth/internal/doctor"
+	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/doctor"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
@@ -25,81 +27,121 @@ func write(t *testing.T, h *provisiontest.Host, path, content string) {
 	}
 }
 
-func TestExamine(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		spoil func(h *provisiontest.Host)
-		level doctor.Level
-		want  string // only in evidence
-		fix   string
-	}{
-		{"no runtime", func(*provisiontest.Host) {}, doctor.Problem, "no runtime answers", "berth node init"},
-		{"unit that should run", func(h *provisiontest.Host) {
-			write(t, h, "/etc/systemd/system/kubelet.service", "[Service]\n")
-			if err := h.Units().Enable(t.Context(), "kubelet.service"); err != nil {
-				t.Fatal(err)
-			}
-		}, doctor.Problem, "kubelet.service is enabled and does not run", "systemctl start kubelet.service"},
-		{"socket without runtime", func(h *provisiontest.Host) {
-			write(t, h, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
-		}, doctor.Problem, "the kubelet talks to /run/x.sock (/var/lib/kubelet/config.yaml), where no runtime answers", "containerRuntimeEndpoint"},
-		{"a kubelet elsewhere", func(h *provisiontest.Host) {
-			write(t, h, "/proc/12/cmdline", "/opt/kubelet\x00--config=/opt/k.yaml\x00")
-			write(t, h, "/opt/k.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
-		}, doctor.Problem, "the kubelet talks to /run/x.sock (/opt/k.yaml), where no runtime answers", "in /opt/k.yaml"},
-		{"a unit without its kubelet", func(h *provisiontest.Host) {
-			write(t, h, "/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet\n")
-			write(t, h, "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", "[Service]\nExecStart=\nExecStart=/opt/bin/kubelet $KUBELET_ARGS\n")
-			write(t, h, "/usr/bin/kubelet", "")
-		}, doctor.Problem, "kubelet.service starts /opt/bin/kubelet, which is not there", "kubelet.assets"},
-		{"socket elsewhere", func(h *provisiontest.Host) {
-			write(t, h, "/etc/berth/berth.toml", "listen = 'unix:///run/elsewhere.sock'\n")
-			write(t, h, "/run/elsewhere.sock", "")
-		}, doctor.Problem, "/run/elsewhere.sock exists, and the server there does not serve CRI", "See its log"},
-		{"plugin that is missing", func(h *provisiontest.Host) {
-			write(t, h, "/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"bridge"}]}`)
-		}, doctor.Problem, "wants the CNI plugin bridge", "containernetworking-plugins"},
-		{"forwarding", func(h *provisiontest.Host) { h.SetSysctlNow("net.ipv4.ip_forward", "0") }, doctor.Problem, "net.ipv4.ip_forward is 0", "sysctl -w"},
-		{"few watchers", func(h *provisiontest.Host) {
-			few := 3
-			h.Watchers = &few
-			write(t, h, "/proc/12/comm", "kubelet\n")
-			for _, fd := range []string{"5", "6"} {
-				write(t, h, "/proc/12/fd/0", "")
-				if err := h.Files().Link("anon_inode:inotify", "/proc/12/fd/"+fd, provision.Attr{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}, doctor.Problem, "root can watch files 3 more times: a containerd that starts without runs without CRI, and a kubelet does not start; most have kubelet (2)", "sysctl -w fs.inotify.max_user_instances="},
-		{"swap", func(h *provisiontest.Host) {
-			write(t, h, "/var/lib/kubelet/config.yaml", "{}")
-			if err := h.Kernel().SwapOn(t.Context(), "/swapfile"); err != nil {
-				t.Fatal(err)
-			}
-		}, doctor.Problem, "swap is on (/swapfile)", "failSwapOn"},
-		{"resolver", func(h *provisiontest.Host) {
-			write(t, h, "/var/lib/kubelet/config.yaml", "{}")
-			write(t, h, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
-		}, doctor.Warning, "CoreDNS", "resolvConf"},
-		{"what kubeadm would not like", func(h *provisiontest.Host) {
-			write(t, h, "/usr/bin/kubeadm", "")
-			write(t, h, "/etc/kubernetes/pki/ca.crt", "")
-		}, doctor.Warning, "/etc/kubernetes/pki/ca.crt is there: kubeadm join refuses", "kubeadm reset"},
+// berth has the settings of a berth that is installed with the defaults.
+func berth() doctor.Berth {
+	return doctor.Berth{
+		File: "/etc/berth/berth.toml", Engine: "native", Socket: "/run/berth/berth.sock", Root: "/var/lib/berth", State: "/run/berth",
+		Network: "cni", ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}, InProcess: []string{"bridge", "host-local", "portmap"},
+		CgroupDriver: "auto", SELinux: "auto", AppArmor: "auto", RegistryDirs: []string{"/etc/berth/certs.d"}, Supervisor: "/usr/bin/berth-supervisor",
+	}
+}
+
+// wellMachine is a machine on which no check finds a fault but that no runtime answers: no server can
+// listen on a socket of a fake.
+func wellMachine(t *testing.T) *provisiontest.Host {
+	h := provisiontest.New()
+	for file, content := range map[string]string{
+		"/etc/berth/berth.toml": "", "/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
+		"/proc/sys/kernel/seccomp/actions_avail": "kill_process allow\n",
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			h := provisiontest.New()
-			c.spoil(h)
-			h.StartProcess()
-			for _, f := range doctor.Examine(t.Context(), h, doctor.Options{}) {
-				if f.Level == c.level && strings.Contains(f.Evidence, c.want) && strings.Contains(f.Fix, c.fix) {
-					if ops := h.Ops(); len(ops) > 0 {
-						t.Errorf("doctor changes the machine: %v", ops)
-					}
-					return
-				}
+		write(t, h, file, content)
+	}
+	write(t, h, "/usr/bin/berth-supervisor", "")
+	if err := h.Files().SetAttr("/usr/bin/berth-supervisor", provision.Attr{Mode: 0o755}); err != nil {
+		t.Fatal(err)
+	}
+	h.AddMount(provision.Mount{Path: "/", Type: "ext4"})
+	h.AddMount(provision.Mount{Path: "/sys/fs/cgroup", Type: "cgroup2"})
+	for _, module := range []string{"overlay", "veth", "bridge", "nf_tables"} {
+		h.SetModule(module, provision.ModuleLoaded)
+	}
+	for key, value := range map[string]string{
+		"net.ipv4.ip_forward": "1", "net.bridge.bridge-nf-call-iptables": "1", "net.ipv6.conf.all.forwarding": "1",
+		"fs.inotify.max_user_instances": "8192", "fs.inotify.max_user_watches": "1048576", "kernel.pid_max": "4194304",
+		"user.max_user_namespaces": "65536", "fs.mount-max": "100000", "kernel.panic": "10", "vm.overcommit_memory": "1",
+	} {
+		h.SetSysctlNow(key, value)
+	}
+	return h
+}
+
+// examine runs all checks of a machine.
+func examine(t *testing.T, h *provisiontest.Host, berth doctor.Berth, space func(string) (doctor.Space, error)) []frame.Found {
+	t.Helper()
+	if space == nil {
+		space = func(string) (doctor.Space, error) {
+			return doctor.Space{Free: 9, Size: 10, FilesFree: 9, Files: 10}, nil
+		}
+	}
+	h.StartProcess()
+	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space})
+	found := frame.Examine(t.Context(), facts, append(doctor.OfNode(doctor.WithKubeadm(h)), doctor.OfHost()...))
+	if ops := h.Ops(); len(ops) > 0 {
+		t.Errorf("doctor changes the machine: %v", ops)
+	}
+	return found
+}
+
+// TestWell: a machine without a fault has no finding but that no runtime answers.
+func TestWell(t *testing.T) {
+	checks := map[string]bool{}
+	for _, f := range examine(t, wellMachine(t), berth(), nil) {
+		checks[f.ID] = true
+		if f.Level != finding.OK && f.ID != "runtime" {
+			t.Errorf("%+v", f.Finding)
+		}
+	}
+	if want := len(doctor.OfNode(false)) + len(doctor.OfHost()); len(checks) != want {
+		t.Errorf("%d checks have a finding, want %d", len(checks), want)
+	}
+}
+
+// TestIDs: the ids of checks are what scripts use.
+func TestIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for _, info := range append(frame.Infos(doctor.OfNode(true)), frame.Infos(doctor.OfHost())...) {
+		if seen[info.ID] || info.ID != strings.ToLower(info.ID) || strings.ContainsAny(info.ID, " _,") || info.Title == "" || info.Reads == "" {
+			t.Errorf("%+v", info)
+		}
+		seen[info.ID] = true
+	}
+}
+
+// TestInProcessPlugins: programs of CNI plugins that berth has in its process are needed only where
+// another runtime uses the configuration.
+func TestInProcessPlugins(t *testing.T) {
+	missing := func(h *provisiontest.Host, b doctor.Berth) string {
+		var all []string
+		for _, f := range examine(t, h, b, nil) {
+			if f.ID == "network" && f.Level == finding.Problem {
+				all = append(all, f.Object)
 			}
-			t.Errorf("no %s says %q: %+v", c.level, c.want, doctor.Examine(t.Context(), h, doctor.Options{}))
-		})
+		}
+		return strings.Join(all, " ")
+	}
+	h := wellMachine(t)
+	write(t, h, "/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"vrf"}]}`)
+	if got := missing(h, berth()); got != "vrf" {
+		t.Errorf("with berth alone %q, want vrf", got)
+	}
+	b := berth()
+	b.InProcess = nil
+	if got := missing(h, b); got != "bridge host-local vrf" {
+		t.Errorf("with network.inprocess = false %q", got)
+	}
+	b = berth()
+	b.Network = "builtin"
+	if got := missing(h, b); got != "" {
+		t.Errorf("with the built-in network %q", got)
+	}
+	b = berth()
+	b.File = ""
+	if got := missing(h, b); got != "bridge host-local vrf" {
+		t.Errorf("without a berth %q", got)
+	}
+	write(t, h, "/run/containerd/containerd.sock", "")
+	if got := missing(h, berth()); got != "bridge host-local vrf" {
+		t.Errorf("with containerd %q", got)
 	}
 }
 
@@ -110,12 +152,12 @@ func TestExamineKubelet(t *testing.T) {
 		"in PATH":     {"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=kubelet --x\n"},
 		"it runs":     {"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=/opt/bin/kubelet\n", "/proc/12/cmdline": "/opt/kubelet\x00"},
 	} {
-		h := provisiontest.New()
+		h := wellMachine(t)
 		for file, content := range files {
 			write(t, h, file, content)
 		}
-		for _, f := range doctor.Examine(t.Context(), h, doctor.Options{}) {
-			if f.Check == "kubelet" && f.Level != doctor.OK {
+		for _, f := range examine(t, h, berth(), nil) {
+			if f.Check == "kubelet" && f.Level != finding.OK {
 				t.Errorf("%s: %s", name, f.Evidence)
 			}
 		}
@@ -124,16 +166,15 @@ func TestExamineKubelet(t *testing.T) {
 
 // TestExamineDocker: a machine that runs docker without a kubelet needs no CRI.
 func TestExamineDocker(t *testing.T) {
-	const said = "runtime"
 	problem := func(h *provisiontest.Host) string {
-		for _, f := range doctor.Examine(t.Context(), h, doctor.Options{}) {
-			if f.Check == said && f.Level == doctor.Problem {
+		for _, f := range examine(t, h, berth(), nil) {
+			if f.Check == "runtime" && f.Level == finding.Problem {
 				return f.Evidence
 			}
 		}
 		return ""
 	}
-	h := provisiontest.New()
+	h := wellMachine(t)
 	write(t, h, "/run/containerd/containerd.sock", "")
 	write(t, h, "/usr/lib/systemd/system/docker.service", "[Service]\n")
 	if problem(h) == "" {

@@ -9,46 +9,71 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/cniconf"
-	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
+// cniDir is where other runtimes read their configuration, binDirs where they find plugins.
 const cniDir = "/etc/cni/net.d"
 
-// network checks that each configured CNI plugin exists.
-func network(_ context.Context, d *diagnosis) error {
-	config, err := cniconf.First(d.host.Files(), cniDir)
+func binDirs() []string { return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"} }
+
+// network checks that each configured CNI plugin exists. berth has some in its process.
+func network(_ context.Context, m *Machine, r *doctor.Report) error {
+	dir, bins := cniDir, binDirs()
+	var inProcess []string
+	if m.onlyBerth() {
+		if m.Berth.Network != "cni" {
+			r.Add(finding.OK, "", fmt.Sprintf("berth's network is %s: no CNI configuration is in use", m.Berth.Network), "")
+			return nil
+		}
+		dir, bins, inProcess = cmp.Or(m.Berth.ConfDir, dir), m.Berth.BinDirs, m.Berth.InProcess
+	}
+	config, err := cniconf.First(m.host.Files(), dir)
 	if errors.Is(err, errs.Invalid) {
-		d.add(Problem, err.Error(), "correct or remove it")
+		r.Add(problem, config.File, err.Error(), "correct or remove it")
 		return nil
 	}
-	for _, plugin := range config.Missing(d.host.Files(), []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}) {
-		d.add(Problem, fmt.Sprintf("%s wants the CNI plugin %s, which is not in /opt/cni/bin, /usr/lib/cni or /usr/libexec/cni", config.File, plugin),
+	for _, plugin := range config.Missing(m.host.Files(), bins) {
+		if slices.Contains(inProcess, plugin) {
+			continue
+		}
+		r.Add(problem, plugin, fmt.Sprintf("%s wants the CNI plugin %s, which is not in %s", config.File, plugin, oneOf(bins)),
 			"install it: the package containernetworking-plugins, or network.plugins of the node file")
 	}
 	return err
 }
 
+// oneOf joins names: "a, b or c".
+func oneOf(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
 // kernel checks what pods need of the kernel.
-func kernel(_ context.Context, d *diagnosis) error {
-	overlay, err := d.host.Kernel().Module("overlay")
+func kernel(_ context.Context, m *Machine, r *doctor.Report) error {
+	overlay, err := m.host.Kernel().Module("overlay")
 	if err != nil {
 		return err
 	}
 	if overlay == provision.ModuleAbsent {
-		d.add(Problem, "the kernel has no overlay file system", "install the modules of the running kernel, or boot the one that is installed")
+		r.Add(problem, "overlay", "the kernel has no overlay file system", "install the modules of the running kernel, or boot the one that is installed")
 	}
 	for _, want := range []struct {
 		key, value string
-		level      Level
+		level      finding.Level
 		why        string
 	}{
-		{"net.ipv4.ip_forward", "1", Problem, "pods reach nothing beyond the node"},
-		{"net.bridge.bridge-nf-call-iptables", "1", Warning, "Services may not work from pods on a bridge (kube-proxy with iptables)"},
+		{"net.ipv4.ip_forward", "1", problem, "pods reach nothing beyond the node"},
+		{"net.bridge.bridge-nf-call-iptables", "1", warning, "Services may not work from pods on a bridge (kube-proxy with iptables)"},
 	} {
-		now, err := d.host.Kernel().Sysctl(want.key)
+		now, err := m.host.Kernel().Sysctl(want.key)
 		if errors.Is(err, errs.NotFound) {
 			continue
 		}
@@ -56,37 +81,41 @@ func kernel(_ context.Context, d *diagnosis) error {
 			return err
 		}
 		if now != want.value {
-			d.add(want.level, fmt.Sprintf("%s is %s: %s", want.key, now, want.why), fmt.Sprintf("sysctl -w %s=%s, and a file in /etc/sysctl.d", want.key, want.value))
+			r.Add(want.level, want.key, fmt.Sprintf("%s is %s: %s", want.key, now, want.why), setSysctl(want.key, want.value))
 		}
 	}
 	return nil
 }
 
+// setSysctl is the advice to set a sysctl, now and at each boot.
+func setSysctl(key string, value any) string {
+	return fmt.Sprintf("sysctl -w %s=%v, and a file in /etc/sysctl.d", key, value)
+}
+
 // spareWatchers is how many inotify instances a runtime, a kubelet and a pod or two need.
 const spareWatchers = 16
 
+const inotifyLimit = "fs.inotify.max_user_instances"
+
 // watchers checks the inotify instances, which all containers of a host share.
-func watchers(_ context.Context, d *diagnosis) error {
-	const limit = "fs.inotify.max_user_instances"
-	for key, least := range map[string]int{limit: 512, "fs.inotify.max_user_watches": 65536} {
-		text, err := d.host.Kernel().Sysctl(key)
-		var now int
-		if err == nil {
-			_, err = fmt.Sscan(text, &now)
-		}
-		if err == nil && now < least {
-			d.add(Warning, fmt.Sprintf("%s is %d: \"too many open files\" in pods that watch files", key, now), fmt.Sprintf("sysctl -w %s=%d, and a file in /etc/sysctl.d", key, least))
+func watchers(_ context.Context, m *Machine, r *doctor.Report) error {
+	for _, want := range []struct {
+		key   string
+		least int64
+	}{{inotifyLimit, 512}, {"fs.inotify.max_user_watches", 65536}} {
+		if now, ok := m.sysctl(want.key); ok && now < want.least {
+			r.Add(warning, want.key, fmt.Sprintf("%s is %d: \"too many open files\" in pods that watch files", want.key, now), setSysctl(want.key, want.least))
 		}
 	}
-	spare, err := d.host.Kernel().Inotify(spareWatchers)
+	spare, err := m.host.Kernel().Inotify(spareWatchers)
 	if err != nil || spare == spareWatchers {
 		return err
 	}
 	evidence := fmt.Sprintf("root can watch files %d more times: a containerd that starts without runs without CRI, and a kubelet does not start", spare)
-	if who := topWatchers(d.host.Files()); who != "" {
+	if who := topWatchers(m.host.Files()); who != "" {
 		evidence += "; most have " + who
 	}
-	d.add(Problem, evidence, "sysctl -w "+limit+"=8192, and a file in /etc/sysctl.d")
+	r.Add(problem, inotifyLimit, evidence, setSysctl(inotifyLimit, 8192))
 	return nil
 }
 
@@ -120,33 +149,32 @@ func topWatchers(files provision.Files) string {
 }
 
 // swap is a fault unless the kubelet is configured to accept it.
-func swap(_ context.Context, d *diagnosis) error {
-	swaps, err := d.host.Kernel().Swaps()
+func swap(_ context.Context, m *Machine, r *doctor.Report) error {
+	swaps, err := m.host.Kernel().Swaps()
 	if err != nil {
 		return err
 	}
-	if len(swaps) > 0 && d.kubelet.There() && (d.kubelet.FailSwapOn == nil || *d.kubelet.FailSwapOn) {
-		d.add(Problem, "swap is on ("+strings.Join(swaps, ", ")+") and the kubelet does not start with it",
-			"kernel.swap: off in the node file; or failSwapOn: false in "+orDefault(d.kubelet.Config))
+	k, _ := m.kubelet() // the check of the kubelet reports its error
+	if len(swaps) > 0 && k.There() && (k.FailSwapOn == nil || *k.FailSwapOn) {
+		r.Add(problem, swaps[0], "swap is on ("+strings.Join(swaps, ", ")+") and the kubelet does not start with it",
+			"kernel.swap: off in the node file; or failSwapOn: false in "+orDefault(k.Config))
 	}
 	return nil
 }
 
 // resolver checks the file that pods get their name servers from.
-func resolver(_ context.Context, d *diagnosis) error {
-	file := d.kubelet.ResolvConf.Text
-	if file == "" {
-		file = "/etc/resolv.conf"
-	}
-	data, err := read(d.host, file)
+func resolver(_ context.Context, m *Machine, r *doctor.Report) error {
+	k, _ := m.kubelet() // the check of the kubelet reports its error
+	file := cmp.Or(k.ResolvConf.Text, "/etc/resolv.conf")
+	data, err := read(m.host, file)
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
 	for line := range strings.Lines(string(data)) {
 		words := strings.Fields(line)
-		if d.kubelet.There() && len(words) >= 2 && words[0] == "nameserver" && (strings.HasPrefix(words[1], "127.") || words[1] == "::1") {
-			d.add(Warning, fmt.Sprintf("pods would ask %s (%s), which is themselves; CoreDNS ends with \"Loop detected\"", words[1], file),
-				"resolvConf: /run/systemd/resolve/resolv.conf in "+orDefault(d.kubelet.Config))
+		if k.There() && len(words) >= 2 && words[0] == "nameserver" && (strings.HasPrefix(words[1], "127.") || words[1] == "::1") {
+			r.Add(warning, file, fmt.Sprintf("pods would ask %s (%s), which is themselves; CoreDNS ends with \"Loop detected\"", words[1], file),
+				"resolvConf: /run/systemd/resolve/resolv.conf in "+orDefault(k.Config))
 			return nil
 		}
 	}
@@ -157,24 +185,24 @@ func resolver(_ context.Context, d *diagnosis) error {
 const leastFree = 0.15
 
 // disk checks the free space.
-func disk(_ context.Context, d *diagnosis) error {
-	for _, dir := range []string{"/var/lib/kubelet", "/var/lib/berth", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/log", "/run"} {
-		if _, err := d.host.Files().Stat(dir); err != nil {
+func disk(_ context.Context, m *Machine, r *doctor.Report) error {
+	dirs := []string{"/var/lib/kubelet", "/var/lib/berth", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/log", "/run"}
+	if root := m.Berth.Root; root != "" && !slices.Contains(dirs, root) {
+		dirs = append(dirs, root)
+	}
+	for _, dir := range dirs {
+		if _, err := m.host.Files().Stat(dir); err != nil {
 			continue
 		}
-		free, err := sysfile.DiskFree(dir)
+		is, err := m.Space(dir)
 		if err != nil {
 			return err
 		}
-		size, err := sysfile.SizeOf(dir)
-		if err != nil {
-			return err
+		if is.Size > 0 && float64(is.Free) < leastFree*float64(is.Size) {
+			r.Add(warning, dir, fmt.Sprintf("%s has %d MiB of %d MiB left", dir, is.Free>>20, is.Size>>20), "the kubelet removes images and evicts pods; make room")
 		}
-		if size.Bytes > 0 && float64(free) < leastFree*float64(size.Bytes) {
-			d.add(Warning, fmt.Sprintf("%s has %d MiB of %d MiB left", dir, free>>20, size.Bytes>>20), "the kubelet removes images and evicts pods; make room")
-		}
-		if size.Inodes > 0 && float64(size.InodesFree) < leastFree*float64(size.Inodes) {
-			d.add(Warning, fmt.Sprintf("%s has room for %d of %d files left", dir, size.InodesFree, size.Inodes), "remove small files, images first: crictl rmi --prune")
+		if is.Files > 0 && float64(is.FilesFree) < leastFree*float64(is.Files) {
+			r.Add(warning, dir, fmt.Sprintf("%s has room for %d of %d files left", dir, is.FilesFree, is.Files), "remove small files, images first: crictl rmi --prune")
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
@@ -21,141 +22,198 @@ import (
 const callTimeout = 10 * time.Second
 
 // services reports units of a node that should run and do not.
-func services(ctx context.Context, d *diagnosis) error {
+func services(ctx context.Context, m *Machine, r *doctor.Report) error {
 	for _, name := range []string{
 		"berth-supervisor.service", "berth.service", "containerd.service", "crio.service", "docker.service",
 		"cri-docker.service", "kubelet.service", "berth-node.service",
 	} {
-		state, err := d.host.Units().State(ctx, name)
+		state, err := m.host.Units().State(ctx, name)
 		if err != nil {
 			return err
 		}
 		oneshot := name == "berth-node.service"
 		switch {
 		case state.Load == "masked" && state.Active != "active":
-			d.add(Warning, name+" is masked", "if it should run: systemctl unmask "+name)
+			r.Add(warning, name, name+" is masked", "if it should run: systemctl unmask "+name)
 		case state.Active == "failed", state.Active == "activating" && state.Sub == "auto-restart":
-			d.add(Problem, fmt.Sprintf("%s is %s (%s), result %s", name, state.Active, state.Sub, state.Result), "journalctl -u "+name+" says why")
+			r.Add(problem, name, fmt.Sprintf("%s is %s (%s), result %s", name, state.Active, state.Sub, state.Result), "journalctl -u "+name+" says why")
 		case state.Enabled == "enabled" && state.Active == "inactive" && !oneshot:
-			d.add(Problem, name+" is enabled and does not run", "systemctl start "+name)
+			r.Add(problem, name, name+" is enabled and does not run", "systemctl start "+name)
 		}
 		if state.NeedReload {
-			d.add(Warning, name+" has changed on disk since systemd read it", "systemctl daemon-reload && systemctl restart "+name)
+			r.Add(warning, name, name+" has changed on disk since systemd read it", "systemctl daemon-reload && systemctl restart "+name)
 		}
 	}
 	return nil
 }
 
-// runtime is a running runtime.
-type runtime struct {
+// answer is what the server at a socket says.
+type answer struct {
 	socket string
-	name   string
+	// err is why it does not serve CRI; then the rest is empty.
+	err error
+	// name is the runtime's with its version.
+	name string
 	// driver is the cgroup driver that it reports; empty if it cannot report one.
 	driver string
+	// unready are its conditions that are false.
+	unready []*runtimeapi.RuntimeCondition
 }
+
+// berth reports whether the runtime is berth.
+func (a answer) berth() bool { return strings.HasPrefix(a.name, "berth ") }
 
 // dockers reports whether the machine runs docker, and no kubelet that talks to its containerd: that
 // needs no CRI then. alone is true if there is no kubelet at all, and berth does not serve CRI over
 // docker.
-func dockers(ctx context.Context, d *diagnosis) (running, alone bool, err error) {
-	state, err := d.host.Units().State(ctx, "docker.service")
+func (m *Machine) dockers(ctx context.Context) (running, alone bool, err error) {
+	state, err := m.host.Units().State(ctx, "docker.service")
 	if err != nil || state.Active != "active" {
 		return false, false, err
 	}
-	k, err := kubelet.Find(d.host)
+	k, err := m.kubelet()
 	if err != nil {
 		return false, false, nil // the check of the kubelet reports it
 	}
 	running = !k.There() || k.Endpoint.Text != "" && path.Base(k.Endpoint.Text) != "containerd.sock"
-	return running, !k.There() && crisock.BerthsEngine(d.host.Files()) != "docker", nil
+	return running, !k.There() && crisock.BerthsEngine(m.host.Files()) != "docker", nil
 }
 
-// findRuntimes connects to all sockets that exist.
-func findRuntimes(ctx context.Context, d *diagnosis) error {
-	docker, alone, err := dockers(ctx, d)
+// ask connects to all sockets that exist.
+func (m *Machine) ask(ctx context.Context) ([]answer, error) {
+	docker, _, err := m.dockers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []answer
+	for _, socket := range m.sockets() {
+		if _, err := m.host.Files().Stat(socket); err != nil || docker && path.Base(socket) == "containerd.sock" {
+			continue
+		}
+		a, err := askOne(ctx, socket)
+		if crisock.Unserved(err) && path.Base(socket) == "containerd.sock" {
+			err = crisock.WhyUnserved(ctx, m.host, "containerd.service")
+		}
+		a.err = err
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// findRuntimes reports sockets without a runtime, runtimes that are not ready, and a machine without.
+func findRuntimes(ctx context.Context, m *Machine, r *doctor.Report) error {
+	_, alone, err := m.dockers(ctx)
 	if err != nil {
 		return err
 	}
-	for _, socket := range sockets(d.host.Files()) {
-		if _, err := d.host.Files().Stat(socket); err != nil || docker && path.Base(socket) == "containerd.sock" {
-			continue
-		}
-		r, err := d.ask(ctx, socket)
-		if crisock.Unserved(err) && path.Base(socket) == "containerd.sock" {
-			err = crisock.WhyUnserved(ctx, d.host, "containerd.service")
-		}
-		if err != nil {
-			d.add(Problem, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", socket, err),
+	all, err := m.runtimes()
+	if err != nil {
+		return err
+	}
+	serving := 0
+	for _, a := range all {
+		if a.err != nil {
+			r.Add(problem, a.socket, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", a.socket, a.err),
 				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? See its log")
 			continue
 		}
-		d.runtimes = append(d.runtimes, r)
+		serving++
+		for _, c := range a.unready {
+			fix := "see its log"
+			if c.GetType() == runtimeapi.NetworkReady {
+				fix = "install the cluster's network; it writes a file to /etc/cni/net.d (see the check network)"
+			}
+			r.Add(problem, a.socket, fmt.Sprintf("%s says: %s is false: %s: %s", a.name, c.GetType(), c.GetReason(), c.GetMessage()), fix)
+		}
 	}
-	if len(d.runtimes) == 0 && !alone {
-		d.add(Problem, "no runtime answers on a CRI socket", "install one: berth node init, then berth node apply")
+	if serving == 0 && !alone {
+		r.Add(problem, "CRI socket", "no runtime answers on a CRI socket", "install one: berth node init, then berth node apply")
 	}
 	return nil
 }
 
 // sockets lists the sockets of the runtimes' configurations, and the default sockets: a
 // configuration may be newer than the running process.
-func sockets(files provision.Files) []string {
+func (m *Machine) sockets() []string {
 	list := []string{"/run/berth/berth.sock", "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock"}
+	found := []string{m.Berth.Socket}
 	for _, name := range []string{"berth", "containerd", "crio"} {
-		socket := crisock.Configured(files, name)
+		found = append(found, crisock.Configured(m.host.Files(), name))
+	}
+	for _, socket := range found {
 		if strings.HasPrefix(socket, "/var/run/") {
 			socket = strings.TrimPrefix(socket, "/var")
 		}
-		if !slices.Contains(list, socket) {
+		if socket != "" && !slices.Contains(list, socket) {
 			list = append(list, socket)
 		}
 	}
 	return list
 }
 
-func (d *diagnosis) ask(ctx context.Context, socket string) (runtime, error) {
-	r := runtime{socket: socket}
+func askOne(ctx context.Context, socket string) (answer, error) {
+	a := answer{socket: socket}
 	conn, err := crisock.Dial(socket)
 	if err != nil {
-		return r, err
+		return a, err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
-		return r, err
+		return a, err
 	}
-	r.name = version.GetRuntimeName() + " " + version.GetRuntimeVersion()
 	status, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
-		return r, err
+		return a, err
 	}
+	a.name = version.GetRuntimeName() + " " + version.GetRuntimeVersion()
 	for _, c := range status.GetStatus().GetConditions() {
 		if !c.GetStatus() && (c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady) {
-			fix := "see its log"
-			if c.GetType() == runtimeapi.NetworkReady {
-				fix = "install the cluster's network; it writes a file to /etc/cni/net.d (see the check network)"
-			}
-			d.add(Problem, fmt.Sprintf("%s says: %s is false: %s: %s", r.name, c.GetType(), c.GetReason(), c.GetMessage()), fix)
+			a.unready = append(a.unready, c)
 		}
 	}
 	// Older runtimes lack the call, and do not report their driver.
 	if config, err := conn.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil && config.GetLinux() != nil {
-		r.driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
+		a.driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
 	}
-	return r, nil
+	return a, nil
 }
 
-func readKubelet(_ context.Context, d *diagnosis) error {
-	var err error
-	if d.kubelet, err = kubelet.Find(d.host); errors.Is(err, errs.Invalid) {
-		d.add(Problem, err.Error(), "correct it; the kubelet does not start with it")
+// served returns the runtimes that serve CRI, none if that cannot be found out.
+func (m *Machine) served() []answer {
+	all, err := m.runtimes()
+	if err != nil {
+		return nil // the check of the runtime reports it
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(a answer) bool { return a.err != nil })
+}
+
+// onlyBerth reports whether berth is the machine's only runtime: no other one serves CRI. While none
+// does, it is the one with a configuration.
+func (m *Machine) onlyBerth() bool {
+	if served := m.served(); len(served) > 0 {
+		return !slices.ContainsFunc(served, func(a answer) bool { return !a.berth() })
+	}
+	for _, socket := range m.sockets() {
+		if socket != m.Berth.Socket && provision.Exists(m.host.Files(), socket) {
+			return false
+		}
+	}
+	return m.Berth.File != ""
+}
+
+// checkKubelet reports a kubelet that cannot start.
+func checkKubelet(_ context.Context, m *Machine, r *doctor.Report) error {
+	k, err := m.kubelet()
+	if errors.Is(err, errs.Invalid) {
+		r.Add(problem, orDefault(k.Config), err.Error(), "correct it; the kubelet does not start with it")
 		return nil
 	}
-	if program := d.kubelet.Program; path.IsAbs(program) {
-		if _, missing := d.host.Files().Stat(program); errors.Is(missing, errs.NotFound) {
-			d.add(Problem, kubelet.Unit+" starts "+program+", which is not there",
+	if program := k.Program; path.IsAbs(program) {
+		if _, missing := m.host.Files().Stat(program); errors.Is(missing, errs.NotFound) {
+			r.Add(problem, program, kubelet.Unit+" starts "+program+", which is not there",
 				"install the kubelet: the package, or kubelet.assets of the node file; where it lies elsewhere, `berth node apply` writes the unit for it")
 		}
 	}
@@ -170,22 +228,33 @@ func orDefault(file string) string {
 	return file
 }
 
+// socketOf is the path of an endpoint, below /run.
+func socketOf(endpoint string) string {
+	return strings.TrimPrefix(path.Clean(strings.TrimPrefix(endpoint, "unix://")), "/var")
+}
+
 // kubeletFits compares the kubelet with the runtime that it talks to.
-func kubeletFits(_ context.Context, d *diagnosis) error {
-	endpoint, driver := d.kubelet.Endpoint, d.kubelet.Driver
-	if endpoint.Text == "" {
-		return nil
+func kubeletFits(_ context.Context, m *Machine, r *doctor.Report) error {
+	k, err := m.kubelet()
+	if err != nil || k.Endpoint.Text == "" {
+		return nil //nolint:nilerr // the check of the kubelet reports it
 	}
+	endpoint, driver := k.Endpoint, k.Driver
 	socket := path.Clean(strings.TrimPrefix(endpoint.Text, "unix://"))
-	i := slices.IndexFunc(d.runtimes, func(r runtime) bool { return r.socket == strings.TrimPrefix(socket, "/var") })
+	served := m.served()
+	i := slices.IndexFunc(served, func(a answer) bool { return a.socket == socketOf(endpoint.Text) })
+	const same = "make them the same, systemd on a machine with systemd, and restart both"
 	if i < 0 {
-		d.add(Problem, fmt.Sprintf("the kubelet talks to %s (%s), where no runtime answers", socket, endpoint.From),
-			"start that runtime, or set containerRuntimeEndpoint in "+orDefault(d.kubelet.Config)+" and restart the kubelet")
+		r.Add(problem, socket, fmt.Sprintf("the kubelet talks to %s (%s), where no runtime answers", socket, endpoint.From),
+			"start that runtime, or set containerRuntimeEndpoint in "+orDefault(k.Config)+" and restart the kubelet")
+		own := m.Berth.CgroupDriver
+		if socketOf(endpoint.Text) == m.Berth.Socket && own != "" && own != "auto" && driver.Text != "" && driver.Text != own {
+			r.Add(problem, "cgroup driver", fmt.Sprintf("the kubelet's cgroup driver is %s (%s), that of berth is %s (%s)", driver.Text, driver.From, own, m.Berth.File), same)
+		}
 		return nil
 	}
-	if r := d.runtimes[i]; r.driver != "" && driver.Text != "" && r.driver != driver.Text {
-		d.add(Problem, fmt.Sprintf("the kubelet's cgroup driver is %s (%s), that of %s is %s", driver.Text, driver.From, r.name, r.driver),
-			"make them the same, systemd on a machine with systemd, and restart both")
+	if a := served[i]; a.driver != "" && driver.Text != "" && a.driver != driver.Text {
+		r.Add(problem, "cgroup driver", fmt.Sprintf("the kubelet's cgroup driver is %s (%s), that of %s is %s", driver.Text, driver.From, a.name, a.driver), same)
 	}
 	return nil
 }

@@ -42,6 +42,20 @@ type Kubelet struct {
 	// Files are all that settings may be read from, in the order in which they are read: a
 	// later one wins.
 	Files []string
+	// Limits are further settings that a runtime and a machine must fit.
+	Limits Limits
+}
+
+// Limits are settings of a kubelet that a runtime and a machine must fit. An empty Text is the
+// kubelet's own default; numbers and switches are as the kubelet reads them.
+type Limits struct {
+	ImageEndpoint, PodCIDR, MaxPods, PodPIDs, SeccompDefault, ProtectKernel, IDsPerPod Value
+	// Eviction are the hard thresholds by signal, such as "imagefs.available": "15%"; nil if none is
+	// set. EvictionFrom is the file or process that says so.
+	Eviction     map[string]string
+	EvictionFrom string
+	// MergeEviction: signals that Eviction does not have keep their default, and are not off.
+	MergeEviction bool
 }
 
 // There reports whether the machine has a kubelet.
@@ -119,6 +133,8 @@ type fields struct {
 	Driver     string  `json:"cgroupDriver"`
 	FailSwapOn *bool   `json:"failSwapOn"`
 	ResolvConf *string `json:"resolvConf"`
+
+	limitFields
 }
 
 // readConfigs reads the configuration and its drop-ins.
@@ -156,6 +172,7 @@ func (k *Kubelet) readConfigs(files provision.Files, dropIns string) error {
 		if f.ResolvConf != nil {
 			k.ResolvConf = Value{*f.ResolvConf, file}
 		}
+		k.Limits.read(f.limitFields, file)
 	}
 	return nil
 }
@@ -164,11 +181,17 @@ func (k *Kubelet) readConfigs(files provision.Files, dropIns string) error {
 func (k *Kubelet) readOptions(files provision.Files, c command) {
 	for name, value := range map[string]*Value{
 		"container-runtime-endpoint": &k.Endpoint, "cgroup-driver": &k.Driver, "resolv-conf": &k.ResolvConf,
+		"image-service-endpoint": &k.Limits.ImageEndpoint, "pod-cidr": &k.Limits.PodCIDR, "max-pods": &k.Limits.MaxPods,
+		"pod-max-pids": &k.Limits.PodPIDs, "seccomp-default": &k.Limits.SeccompDefault,
+		"protect-kernel-defaults": &k.Limits.ProtectKernel,
 	} {
 		set(value, c.option(name), c.holder(files, "--"+name))
 	}
 	if on, err := strconv.ParseBool(c.option("fail-swap-on")); err == nil {
 		k.FailSwapOn = &on
+	}
+	if text := c.option("eviction-hard"); text != "" {
+		k.Limits.Eviction, k.Limits.EvictionFrom = evictionOption(text), c.holder(files, "--eviction-hard")
 	}
 }
 

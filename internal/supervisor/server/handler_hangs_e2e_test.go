@@ -57,7 +57,7 @@ func TestHandlerHangs(t *testing.T) {
 
 // TestShimHangs: a shim that does not answer one of its calls. Each call ends, the exit is true, and nothing is left.
 func TestShimHangs(t *testing.T) {
-	for _, fault := range []string{hangsStart, hangsWait, hangsDelete} {
+	for _, fault := range []string{hangsStart, hangsExec, hangsWait, hangsDelete} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t).overFaultyShim(fault).keep()
@@ -83,6 +83,14 @@ func TestShimHangs(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.waitLine("box", "ready")
+			if fault == hangsExec {
+				short, stop := context.WithTimeout(h.ctx(), 2*time.Second)
+				_, err := h.client.Exec(short, execRequest("box", "true"), supervisor.Streams{})
+				stop()
+				if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errs.Deadline) {
+					t.Errorf("exec: %v", err)
+				}
+			}
 			h.crash()
 			if err := h.client.Signal(h.ctx(), "box", syscall.SIGTERM, false); err != nil {
 				t.Error(err)
@@ -90,4 +98,30 @@ func TestShimHangs(t *testing.T) {
 			h.wantExit("box", 5)
 		})
 	}
+}
+
+// TestSandboxShimHangs: a shim that makes the sandbox, and does not answer signals. The error has handler and stage, and
+// berth kills the sandbox itself.
+func TestSandboxShimHangs(t *testing.T) {
+	h := newHost(t).overFaultyShim(hangsKill)
+	h.handler.IsSandbox = true
+	h.keep()
+	h.run("pod", "sleep 1000", inPod("pod"))
+	guest := h.run("box", "sleep 1000", inPod("pod"))
+	err := h.client.Signal(h.ctx(), "box", syscall.SIGTERM, false)
+	wantKind(t, err, errs.Deadline)
+	for _, text := range []string{`handler "test"`, "signal: it took too long"} {
+		if !strings.Contains(fmt.Sprint(err), text) {
+			t.Errorf("%v, want %q", err, text)
+		}
+	}
+	if err := h.client.Signal(h.ctx(), "pod", syscall.SIGKILL, false); err != nil {
+		t.Error(err)
+	}
+	h.wantExit("pod", 137)
+	// With a real sandbox, the guest has ended with it.
+	if err := syscall.Kill(guest, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	h.wantExit("box", 137)
 }

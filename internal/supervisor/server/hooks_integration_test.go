@@ -74,7 +74,7 @@ func TestHooks(t *testing.T) {
 			if over == "runc" {
 				h.over(require.Binary(t, "runc"))
 			}
-			h.serve()
+			h.keep() // what a program leaves becomes a child of the keeper
 			c := h.create("hooked", "cat /tmp/made; exit 7", func(s *specs.Spec, _ *supervisor.CreateRequest) {
 				s.Annotations = map[string]string{"example.com/a": "b"}
 				s.Hooks = &specs.Hooks{

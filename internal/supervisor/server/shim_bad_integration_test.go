@@ -140,17 +140,19 @@ func (b *badTasks) Shutdown(context.Context, *task.ShutdownRequest) (*emptypb.Em
 }
 
 // The faults of a real shim behind a fake one: it does not find its execs, answers a start with another pid, or
-// does not answer a start, a Wait or a deletion.
+// does not answer a start, an exec, a signal, a Wait or a deletion.
 const (
 	forgetful   = "forgetful"
 	otherStart  = "other-start"
 	hangsStart  = "hangs-start"
+	hangsExec   = "hangs-exec"
+	hangsKill   = "hangs-kill"
 	hangsWait   = "hangs-wait"
 	hangsDelete = "hangs-delete"
 )
 
 func isReal(fault string) bool {
-	return slices.Contains([]string{forgetful, otherStart, hangsStart, hangsWait, hangsDelete}, fault)
+	return slices.Contains([]string{forgetful, otherStart, hangsStart, hangsExec, hangsKill, hangsWait, hangsDelete}, fault)
 }
 
 // realAddress is the environment variable with the address of the real shim.
@@ -200,6 +202,20 @@ func (f faultyTasks) Start(ctx context.Context, r *task.StartRequest) (*task.Sta
 		answer.Pid = 1
 	}
 	return answer, err
+}
+
+func (f faultyTasks) Exec(ctx context.Context, r *task.ExecProcessRequest) (*emptypb.Empty, error) {
+	if f.fault == hangsExec {
+		time.Sleep(time.Hour)
+	}
+	return f.TTRPCTaskService.Exec(ctx, r)
+}
+
+func (f faultyTasks) Kill(ctx context.Context, r *task.KillRequest) (*emptypb.Empty, error) {
+	if f.fault == hangsKill {
+		time.Sleep(time.Hour)
+	}
+	return f.TTRPCTaskService.Kill(ctx, r)
 }
 
 func (f faultyTasks) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {

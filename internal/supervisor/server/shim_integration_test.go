@@ -288,6 +288,27 @@ func TestShimEndsWithItsPod(t *testing.T) {
 	}
 }
 
+// loseAll kills the supervisor and the keeper, and closes the client, which holds descriptors.
+func (h *host) loseAll() {
+	h.t.Helper()
+	if err := h.client.Close(); err != nil {
+		h.t.Fatal(err)
+	}
+	status := h.status()
+	killWhole(h.t, status.Pid, status.Supervisor)
+}
+
+// beginAgain starts a keeper after loseAll, and another client.
+func (h *host) beginAgain() {
+	h.t.Helper()
+	h.launch("keep", "--state", h.state, "--", "--log-level", "debug")
+	client, err := supervisor.Connect(h.ctx(), supervisor.Options{Socket: filepath.Join(h.state, "supervisor.sock"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.client = client
+}
+
 // TestShimOutputIsFound: when supervisor and keeper die, and no client holds descriptors, the shim has the pipes of
 // its containers.
 func TestShimOutputIsFound(t *testing.T) {
@@ -298,21 +319,12 @@ func TestShimOutputIsFound(t *testing.T) {
 	for _, id := range []string{"runs", "ends", "tty"} {
 		h.waitLine(id, "before")
 	}
-	if err := h.client.Close(); err != nil {
-		t.Fatal(err)
-	}
-	status := h.status()
-	killWhole(t, status.Pid, status.Supervisor)
+	h.loseAll()
 	if err := os.WriteFile(filepath.Join(h.rootfs, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h.eventually("end of a container without berth", func() bool { return syscall.Kill(pid, 0) != nil })
-	h.launch("keep", "--state", h.state, "--", "--log-level", "debug")
-	client, err := supervisor.Connect(h.ctx(), supervisor.Options{Socket: filepath.Join(h.state, "supervisor.sock"), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.client = client
+	h.beginAgain()
 	if _, _, code, err := h.exec("runs", "echo x > /tmp/go"); code != 0 || err != nil {
 		t.Errorf("code %d, %v", code, err)
 	}
@@ -322,4 +334,79 @@ func TestShimOutputIsFound(t *testing.T) {
 	if got := h.lines("runs", "stdout"); !slices.Equal(got, []string{"before", "after"}) {
 		t.Errorf("log %q", got)
 	}
+}
+
+// programThat is a program that runs a script at its first run with an argument, and another program otherwise.
+func (h *host) programThat(argument, script, other string) (program, ran string) {
+	h.t.Helper()
+	program, ran = filepath.Join(h.dir, "containerd-shim-runc-v2."+argument, "containerd-shim-runc-v2"), filepath.Join(h.dir, "ran-"+argument)
+	text := fmt.Sprintf("#!/bin/sh\nfor a in \"$@\"; do [ \"$a\" = %s ] && [ ! -e %s ] && { touch %[2]s; %s; }; done\nexec %s \"$@\"\n", argument, ran, script, other)
+	err := os.Mkdir(filepath.Dir(program), 0o755)
+	if err == nil {
+		err = os.WriteFile(program, []byte(text), 0o755)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return program, ran
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestShimStartIsCutOff: all but the shim die while it starts a container. The init ends with its terminal, before it
+// has executed the program, and the exit does not have the code of the init.
+func TestShimStartIsCutOff(t *testing.T) {
+	h := newHost(t)
+	program, begun := h.programThat("start", "exec "+sleeperOf(), require.Binary(t, "runc"))
+	h.overShim(shimProgram(t), "BinaryName="+program).keep()
+	init := h.create("tty", "exit 36", withTTY, inPod("pod")).Pid
+	ctx := h.ctx()
+	go func() { _, _ = h.client.Start(ctx, "tty") }()
+	h.eventually("a start that is under way", func() bool { return isThere(begun) })
+	h.loseAll()
+	h.eventually("end of the init with its terminal", func() bool { return syscall.Kill(init, 0) != nil })
+	h.beginAgain()
+	if e := h.exit("tty"); !e.StartFailed {
+		t.Errorf("exit %+v", e)
+	}
+	h.assertNoSleeper()
+}
+
+// TestShimDeletionIsCutOff: the supervisor dies while the program of a shim deletes a container that was not started. The
+// exit is recorded before, and the container is gone after its removal.
+func TestShimDeletionIsCutOff(t *testing.T) {
+	h := newHost(t)
+	program, begun := h.programThat("delete", "cp berth-exit.json "+filepath.Join(h.dir, "exit.json")+"; exec "+sleeperOf(), shimProgram(t))
+	h.overShim(program)
+	h.handler.IsSandbox = true
+	h.keep()
+	h.run("pod", "sleep 1000", inPod("pod"))
+	h.create("waits", "exit 0", inPod("pod"))
+	ctx, stop := context.WithCancel(h.ctx())
+	signalled := make(chan struct{})
+	go func() {
+		defer close(signalled)
+		_ = h.client.Signal(ctx, "waits", syscall.SIGKILL, false)
+	}()
+	h.eventually("a deletion that is under way", func() bool { return isThere(begun) })
+	h.eventually("a copy of the record", func() bool { return isThere(filepath.Join(h.dir, "exit.json")) })
+	h.crash()
+	if e := h.wantExit("waits", 137); !e.StartFailed {
+		t.Errorf("exit %+v", e)
+	}
+	stop()
+	<-signalled
+	if err := h.client.Remove(h.ctx(), "waits"); err != nil {
+		t.Error(err)
+	}
+	if left := filepath.Join(h.state, "root", "berth", "waits"); isThere(left) {
+		t.Errorf("%s is left", left)
+	}
+	if _, _, code, err := h.exec("pod", "exit 3"); code != 3 || err != nil {
+		t.Errorf("the other container: %d %v", code, err)
+	}
+	h.assertNoSleeper()
 }

@@ -144,6 +144,8 @@ func (t Type) encode(options []string) (m []byte, problem string) {
 	return m, ""
 }
 
+const binaryOption = "BinaryName="
+
 // Binary returns the OCI runtime that runc's shim runs, "" for a shim that has none.
 func (t Type) Binary(options []string) string {
 	if t.root == 0 {
@@ -151,11 +153,17 @@ func (t Type) Binary(options []string) string {
 	}
 	name := ""
 	for _, option := range options {
-		if value, ok := strings.CutPrefix(option, "BinaryName="); ok {
+		if value, ok := strings.CutPrefix(option, binaryOption); ok {
 			name = value
 		}
 	}
 	return cmp.Or(name, "runc")
+}
+
+// WithBinary returns options of runc's shim with another OCI runtime.
+func (t Type) WithBinary(options []string, path string) []string {
+	others := slices.DeleteFunc(slices.Clone(options), func(o string) bool { return strings.HasPrefix(o, binaryOption) })
+	return append(others, binaryOption+path)
 }
 
 func appendText(m []byte, number int, value string) []byte {

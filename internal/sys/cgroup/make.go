@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -102,20 +103,44 @@ type Entrance struct {
 	// V2 is the directory of the unified hierarchy, for CLONE_INTO_CGROUP; nil without one.
 	V2 *os.File
 	// Tasks are the files "tasks" of the other hierarchies. A thread that writes "0" to one joins
-	// the cgroup alone, without the lock that a move of other threads needs.
+	// the cgroup alone, without the lock that a move of other threads needs. For a child that joins
+	// the unified hierarchy late, its file "cgroup.procs" is one of them.
 	Tasks []*os.File
 }
 
-// OpenEntrance opens the cgroups. Kind State when one is gone.
-func (p Paths) OpenEntrance() (*Entrance, error) {
+// littleMemory is a limit, in bytes, below which a child joins the cgroup late. A child of the supervisor
+// needs about 5 MiB before it executes the container's program.
+const littleMemory = 16 << 20
+
+// LittleMemory reports whether a memory limit, in bytes, is so low that a child of the supervisor may not count for it.
+// 0 and less are no limit. On cgroup v1 a child always joins late.
+func LittleMemory(limit int64) bool { return limit > 0 && limit < littleMemory }
+
+// HasLittleMemory is LittleMemory for the limit of the cgroup on the unified hierarchy, which may have none.
+func (p Paths) HasLittleMemory() bool {
+	dir, ok := p[""]
+	if !ok {
+		return false
+	}
+	limit, err := strconv.ParseInt(string(contentOf(filepath.Join(dir, "memory.max"))), 10, 64)
+	return err == nil && LittleMemory(limit)
+}
+
+// OpenEntrance opens the cgroups. With late the child joins the unified hierarchy once it runs, too: the kernel
+// makes it wait, and the memory that it had before does not count for the cgroup. Kind State when one is gone.
+func (p Paths) OpenEntrance(late bool) (*Entrance, error) {
 	e := &Entrance{}
 	for _, dir := range p.dirs() {
 		var err error
-		if dir == p[""] {
+		if dir == p[""] && !late {
 			e.V2, err = os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 		} else {
+			name := "tasks"
+			if dir == p[""] {
+				name = "cgroup.procs"
+			}
 			var tasks *os.File
-			if tasks, err = os.OpenFile(filepath.Join(dir, "tasks"), os.O_WRONLY, 0); err == nil {
+			if tasks, err = os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0); err == nil {
 				e.Tasks = append(e.Tasks, tasks)
 			}
 		}

@@ -18,7 +18,7 @@ func allStages() []string {
 		"begin", "wait for the job before", "write record", "create sandbox", "wait for the network", "attach network",
 		"start sandbox", "publish", "find image", "create container", "adjust the OCI spec", "ask plugins", "start container", "kill what was started",
 		"remove what an earlier attempt left", "send stop signal", "wait for exit", "kill", "end containers",
-		"stop sandbox", "detach network", "release sandbox", "remove sandbox", "remove container", "delete record",
+		"stop sandbox", "report to plugins", "detach network", "release sandbox", "remove sandbox", "remove container", "delete record",
 	}
 }
 

@@ -95,6 +95,9 @@ func (u *upgrade) to(dir, version string) {
 		u.errorf("the daemon is version %q, want %q", got, version)
 	}
 	u.checkAlive(0)
+	if !u.failed() {
+		u.t.Logf("upgraded to %s", dir) // build/upgrade-matrix.sh counts these lines
+	}
 }
 
 // refuse installs a broken supervisor: the running one must stay.

@@ -186,7 +186,7 @@ func (m *machine) serve() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	server := cri.NewGRPCServer(log, nil)
+	server := cri.NewGRPCServer(log, nil, nil)
 	api.Register(server)
 	images := struct {
 		image.Store

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -250,5 +251,31 @@ func TestMakesSandbox(t *testing.T) {
 	}
 	if (*Handler)(nil).MakesSandbox() {
 		t.Error("berth itself")
+	}
+}
+
+// A shim runs the OCI runtime that berth asks for features: that of berth's PATH, by its path.
+func TestShimOptions(t *testing.T) {
+	const shim = "/usr/bin/containerd-shim-runc-v2"
+	dir := t.TempDir()
+	for _, name := range []string{"runc", "crun"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	for name, tc := range map[string]struct {
+		shim          string
+		options, want []string
+	}{
+		"none":      {shim, nil, []string{"BinaryName=" + dir + "/runc"}},
+		"a name":    {shim, []string{"BinaryName=crun", "NoNewKeyring=true"}, []string{"NoNewKeyring=true", "BinaryName=" + dir + "/crun"}},
+		"a path":    {shim, []string{"BinaryName=/opt/runc"}, []string{"BinaryName=/opt/runc"}},
+		"not there": {shim, []string{"BinaryName=youki"}, []string{"BinaryName=youki"}},
+		"of others": {"/usr/bin/containerd-shim-runsc-v1", []string{"ConfigPath=/a"}, []string{"ConfigPath=/a"}},
+	} {
+		if got := ShimOptions(tc.shim, tc.options); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
 	}
 }

@@ -27,6 +27,21 @@ func ShimPath(path string) string {
 	return name
 }
 
+// ShimOptions returns the options of a shim with the path of its OCI runtime, if it runs one. A shim would look for a name in
+// the PATH of the supervisor, and berth asks the program of its own PATH for features. A program that is not there stays a name.
+func ShimOptions(program string, options []string) []string {
+	kind := shimoptions.Of(program)
+	name := kind.Binary(options)
+	if name == "" || strings.Contains(name, "/") {
+		return options
+	}
+	found, err := exec.LookPath(name)
+	if err != nil || !filepath.IsAbs(found) {
+		return options
+	}
+	return kind.WithBinary(options, found)
+}
+
 // askShim runs the program of a shim. Those before containerd 2.0 do not report features: then those of their
 // OCI runtime count, if they run one.
 func askShim(h *Handler) Facts {

@@ -1,5 +1,5 @@
 // Package hostlocal reads the store of addresses of the IPAM plugin host-local. It changes
-// nothing there: only the plugin does.
+// nothing there but by Release: only the plugin does.
 package hostlocal
 
 import (
@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -79,6 +81,27 @@ func (s Store) Entry(address netip.Addr) (*Entry, error) {
 	}
 	id, link, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
 	return &Entry{address, strings.TrimSpace(id), strings.TrimSpace(link)}, nil
+}
+
+// File is the file of an address.
+func (s Store) File(address netip.Addr) string { return filepath.Join(s.dir, address.String()) }
+
+// Release removes what has the container and the interface of an entry, under the plugin's lock. Nil
+// when it is gone.
+func (s Store) Release(e Entry) (err error) {
+	store, err := disk.New(filepath.Base(s.dir), filepath.Dir(s.dir))
+	if err != nil {
+		return fmt.Errorf("cannot release address %s: %w", e.Address, err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if err := store.Lock(); err != nil {
+		return fmt.Errorf("cannot release address %s: %w", e.Address, err)
+	}
+	defer func() { err = errors.Join(err, store.Unlock()) }()
+	if err := store.ReleaseByID(e.ContainerID, e.Interface); err != nil {
+		return fmt.Errorf("cannot release address %s: %w", e.Address, err)
+	}
+	return nil
 }
 
 func wrap(err error) error {

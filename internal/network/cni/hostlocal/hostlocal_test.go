@@ -39,6 +39,31 @@ func TestEntries(t *testing.T) {
 	}
 }
 
+// TestRelease: the entries of a container are released, and no others.
+func TestRelease(t *testing.T) {
+	dir := t.TempDir()
+	store, _ := Of(fmt.Appendf(nil, `{"ipam":{"type":"host-local","dataDir":%q}}`, dir), "net")
+	if err := os.Mkdir(filepath.Join(dir, "net"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"10.1.0.2": "abc\r\neth0", "10.1.0.3": "abc\r\neth1", "10.1.0.4": "def\r\neth0"} {
+		if err := os.WriteFile(filepath.Join(dir, "net", name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // it can be repeated
+		if err := store.Release(Entry{netip.MustParseAddr("10.1.0.2"), "abc", "eth0"}); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := store.Entries(); err != nil || fmt.Sprint(all) != "[{10.1.0.3 abc eth1} {10.1.0.4 def eth0}]" {
+			t.Errorf("%v, %v", all, err)
+		}
+	}
+	if file := store.File(netip.MustParseAddr("10.1.0.3")); file != filepath.Join(dir, "net", "10.1.0.3") {
+		t.Error(file)
+	}
+}
+
 func TestOtherIPAMHasNoStore(t *testing.T) {
 	for _, plugin := range []string{`{"type":"portmap"}`, `{"ipam":{"type":"dhcp"}}`, `{"ipam":7}`, ``} {
 		if _, ok := Of([]byte(plugin), "net"); ok {

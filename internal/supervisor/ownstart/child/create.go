@@ -106,7 +106,8 @@ func (c *container) number(fds []int) error {
 
 // joinCgroups joins cgroups by their files "tasks". The kernel takes no lock for a thread that moves
 // itself in this way, where it waits for a grace period of RCU otherwise. The other threads stay: they
-// end at the execve, and none does anything.
+// end at the execve, and none does anything. The file "cgroup.procs" of v2, of a container with little
+// memory, moves all threads, with that wait.
 func joinCgroups(tasks []int) error {
 	for _, fd := range tasks {
 		if _, err := unix.Write(fd, []byte("0")); err != nil {

@@ -9,7 +9,7 @@ import (
 // namespaces already, all but those of Join. Descriptors are numbers of those that come with the
 // order, -1 for none. The child answers with Failed alone: the execve closes the socket.
 type Exec struct {
-	// Tasks are files named "tasks" of the cgroups to join.
+	// Tasks are files of the cgroups to join: "tasks" of v1, or "cgroup.procs" of v2.
 	Tasks []int
 	// Init is a pidfd of the container's init. Join are the namespaces of it to join: flags
 	// (CLONE_NEWNS, ...).

@@ -11,7 +11,7 @@ import (
 // UTS and PID namespaces already, and an empty mount namespace of its own. Descriptors are numbers of
 // those that come with the order, -1 for none.
 type Create struct {
-	// Tasks are files named "tasks" of the cgroups to join.
+	// Tasks are files of the cgroups to join: "tasks" of v1, or "cgroup.procs" of v2.
 	Tasks []int
 	// HostMounts is the mount namespace in which Root and the sources of mounts are. It is -1 when the
 	// child has clones of them at the places that StagedAt names: it cannot enter the namespace of the

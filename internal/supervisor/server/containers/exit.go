@@ -83,7 +83,7 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 		c.set.log.Warn("the end of a container's output may be missing", "container", c.id, "error", err)
 	}
 	if exit.Unknown && last.Known {
-		last.Message = end.Message
+		last.Message, last.Shared = end.Message, end.Shared
 		exit = c.status(pidfd, rec.Init, last)
 		exit.ID = c.id
 	}
@@ -104,7 +104,10 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 		c.rec.Stage, c.rec.Exit = record.Exited, &exit // reported, though a successor will have to find it out again
 		c.mu.Unlock()
 	}
-	c.reap(pidfd, rec.Init)
+	if !end.Shared {
+		c.reap(pidfd, rec.Init)
+	}
+	c.set.held.Release(c.key("pidfd"))
 	if complete {
 		c.releaseStreams()
 	}
@@ -170,7 +173,7 @@ func (c *Container) status(pidfd *os.File, init *record.Process, end *ociruntime
 		}
 		return exit
 	}
-	for deadline := time.Now().Add(statusTimeout); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(statusTimeout); !end.Shared; time.Sleep(10 * time.Millisecond) {
 		status, at, ok := c.set.readStatus(pidfd, init)
 		if ok {
 			exit.Code = sysproc.ExitCode(status)
@@ -276,13 +279,11 @@ func joinText(a, b string) string {
 	return a + "; " + b
 }
 
-// reap reaps the init, if it is our child, and releases the descriptors that were held to find its
-// status.
+// reap reaps the init, if it is our child, and forgets its status.
 func (c *Container) reap(pidfd *os.File, init *record.Process) {
 	if pidfd != nil {
 		c.set.reapChild(pidfd, "container", c.id)
 	}
-	c.set.held.Release(c.key("pidfd"))
 	if init == nil {
 		return
 	}

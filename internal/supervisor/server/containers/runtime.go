@@ -183,9 +183,6 @@ func (shimRuntime) Local() bool { return false }
 func (s shimRuntime) Prints() bool { return true }
 
 func (s shimRuntime) Resume(ctx context.Context, started *ociruntime.Starting, _ *os.File) error {
-	if started.Pidfd == nil {
-		return nil // see ownRuntime
-	}
 	return s.Runtime.Resume(ctx, started)
 }
 

@@ -175,7 +175,7 @@ func (o *ownExecutor) exec(ctx context.Context, e *Exec, s *execstate.State, p *
 	for controller, dir := range relative {
 		paths[controller] = filepath.Join(s.Cgroups[controller], dir)
 	}
-	cgroups, err := cgroup.Paths(paths).OpenEntrance()
+	cgroups, err := cgroup.Paths(paths).OpenEntrance(cgroup.Paths(s.Cgroups).HasLittleMemory())
 	if err != nil {
 		return 0, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/failure"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/order"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -259,7 +260,7 @@ func (s *ownInit) namespaces(request *fork.Request) error {
 }
 
 // makeCgroups makes the cgroup that the init begins in: that of v2. To join it, a process would wait for a
-// grace period.
+// grace period. An init with little memory does that, since all that it needs before would count for the container.
 func (s *ownInit) makeCgroups(request *fork.Request) error {
 	dir, known := s.plan.Cgroups[""]
 	if !known {
@@ -273,6 +274,14 @@ func (s *ownInit) makeCgroups(request *fork.Request) error {
 	} else {
 		// It limits nothing: package cgroups goes on without it, too.
 		_ = os.MkdirAll(dir, 0o755)
+	}
+	if unified && cgroup.LittleMemory(s.own.config.Cgroups.Memory) {
+		procs, err := s.open(filepath.Join(dir, "cgroup.procs"), unix.O_WRONLY)
+		if err != nil {
+			return fmt.Errorf("cannot open the cgroup: %w", err)
+		}
+		s.own.order.Tasks = append(s.own.order.Tasks, s.send(procs))
+		return nil
 	}
 	var err error
 	request.Cgroup, err = s.open(dir, unix.O_PATH|unix.O_DIRECTORY)

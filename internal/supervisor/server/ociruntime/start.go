@@ -59,6 +59,9 @@ type Ended struct {
 	At time.Time
 	// Message says what has ended it, for people; "" for an ordinary end.
 	Message string
+	// Shared is true when its process is also that of another container, to which the status that the kernel has
+	// of it belongs.
+	Shared bool
 }
 
 // Start lets the init execute the user's program. Nil when that was done before;

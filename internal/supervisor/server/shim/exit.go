@@ -30,27 +30,57 @@ const (
 type savedExit struct {
 	Code int32     `json:"code"`
 	At   time.Time `json:"at"`
-	// Deleted is true of a container that was deleted before its start, without the shim.
+	// Deleted is true of a container that is deleted before its start, without the shim. It is written before the
+	// deletion, and the container's removal repeats that.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
-// deleted reports whether a container was deleted without the shim.
+// deleted reports whether a container is deleted without the shim.
 func (f files) deleted() bool {
 	var saved savedExit
 	return readJSON(filepath.Join(f.dir, exitName), &saved) == nil && saved.Deleted
+}
+
+// shimExitName is the file of a bundle in which the shims of containerd 2.4 and later write how the init has ended.
+const shimExitName = "exit.json"
+
+// ofShim returns what a shim has written of the exit of a container's init, nil when it has written nothing.
+func (f files) ofShim() *taskapi.Exit {
+	var written struct {
+		Timestamp time.Time
+		Pid       int
+		Status    int32
+	}
+	if readJSON(filepath.Join(f.dir, shimExitName), &written) != nil || written.Pid <= 0 || written.Status < 0 {
+		return nil
+	}
+	return &taskapi.Exit{Code: written.Status, At: written.Timestamp}
 }
 
 // Await returns when a process has ended. The shim reports that, or the pidfd. When the shim is gone, or does not
 // watch the container's init, Await kills the container: nothing copies its output or reaps its processes.
 func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	f := r.all.files(w.ContainerID)
-	var saved savedExit
-	if w.ExecID == "" && readJSON(filepath.Join(f.dir, exitName), &saved) == nil {
-		return &ociruntime.Ended{Known: true, Code: saved.Code, At: saved.At}, nil
-	}
 	st, err := f.read()
 	if err != nil {
 		return nil, err
+	}
+	ended, err := r.await(ctx, f, st, w)
+	if err == nil && r.isGuest(st, w) {
+		ended.Shared = true
+	}
+	return ended, err
+}
+
+// isGuest reports whether the process of a container is that of the pod's sandbox, which is another container.
+func (r *Runtime) isGuest(st *state, w *ociruntime.Watched) bool {
+	return r.handler.IsSandbox && w.ExecID == "" && st.Pod != w.ContainerID
+}
+
+func (r *Runtime) await(ctx context.Context, f files, st *state, w *ociruntime.Watched) (*ociruntime.Ended, error) {
+	var saved savedExit
+	if w.ExecID == "" && readJSON(filepath.Join(f.dir, exitName), &saved) == nil {
+		return &ociruntime.Ended{Known: true, Code: saved.Code, At: saved.At}, nil
 	}
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
@@ -89,6 +119,9 @@ func (r *Runtime) Await(ctx context.Context, w *ociruntime.Watched) (*ociruntime
 			}
 			late = time.After(answerTimeout)
 		case <-late:
+			if r.isGuest(st, w) {
+				return &ociruntime.Ended{Message: "the sandbox has ended, and the container with it"}, nil
+			}
 			return &ociruntime.Ended{}, nil // the kernel may have the code
 		}
 	}
@@ -137,6 +170,11 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 	message := fmt.Sprintf("the shim of handler %q has ended, and the container with it", r.handler.Name)
 	found, err := r.all.readPod(st.Pod)
 	lives := err == nil && found.lives()
+	if !lives && w.ExecID == "" {
+		if exit := r.all.files(w.ContainerID).ofShim(); exit != nil {
+			return r.known(r.all.files(w.ContainerID), w, exit), nil // it had ended before the shim
+		}
+	}
 	if lives && w.ExecID != "" {
 		r.all.log.Warn("a shim does not watch an exec; its exit code may be unknown",
 			"container", w.ContainerID, "exec", w.ExecID, "handler", r.handler.Name, "error", cause)
@@ -159,6 +197,9 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 		if err := killSandbox(w.Pidfd); err != nil {
 			r.all.log.Error("a shim has ended, and its container has not", "container", w.ContainerID, "error", err)
 		}
+	}
+	if r.isGuest(st, w) { // what ended it is the end of the sandbox
+		return &ociruntime.Ended{Known: true, Code: killedCode, At: time.Now(), Message: message}, awaitPidfd(ctx, w)
 	}
 	return &ociruntime.Ended{Message: message}, awaitPidfd(ctx, w)
 }

@@ -3,17 +3,14 @@ package shim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	task "github.com/containerd/containerd/api/runtime/task/v2"
-	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes" //nolint:depguard // what shims answer with
 	"google.golang.org/grpc/status"
@@ -140,35 +137,49 @@ func TestStartThatHangsIsGivenUp(t *testing.T) {
 	<-tasks.ended
 }
 
-// lyingTasks answers a start with a pid, and starts nothing.
-type lyingTasks struct {
-	task.TTRPCTaskService
-	status tasktypes.Status
-}
-
-func (l *lyingTasks) Start(context.Context, *task.StartRequest) (*task.StartResponse, error) {
-	return &task.StartResponse{Pid: uint32(os.Getpid())}, nil
-}
-
-func (l *lyingTasks) State(context.Context, *task.StateRequest) (*task.StateResponse, error) {
-	return &task.StateResponse{ID: "box", Pid: uint32(os.Getpid()), Status: l.status}, nil
-}
-
-// TestStartThatStartsNothing: a shim that answers, and still has the container as created, has not started it.
-func TestStartThatStartsNothing(t *testing.T) {
-	pidfd, err := sysproc.OpenPidfd(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pidfd.Close()
-	for status, text := range map[tasktypes.Status]string{
-		tasktypes.Status_CREATED: "start: it has answered, and has not started the container",
-		tasktypes.Status_RUNNING: "", // the host is slow
+// TestExitsOfADeadShim: a shim that has ended may have written how its container has ended. A container in a sandbox ends
+// with the sandbox, whose status is not the container's.
+func TestExitsOfADeadShim(t *testing.T) {
+	at := time.Unix(1700000000, 0).UTC()
+	for name, tc := range map[string]struct {
+		id        string
+		isSandbox bool
+		written   string
+		want      ociruntime.Ended
+	}{
+		"written":      {"box", false, `{"Timestamp":"2023-11-14T22:13:20Z","Pid":7,"Status":36}`, ociruntime.Ended{Known: true, Code: 36, At: at}},
+		"not written":  {"box", false, "", ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
+		"no process":   {"box", false, `{"Timestamp":"2023-11-14T22:13:20Z","Status":36}`, ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
+		"garbage":      {"box", false, `{`, ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
+		"in a sandbox": {"box", true, "", ociruntime.Ended{Known: true, Code: 137, Shared: true, Message: "the shim of handler \"test\" has ended, and the container with it"}},
+		"the sandbox":  {"pod", true, "", ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
 	} {
-		r := servedShim(t, &lyingTasks{status: status})
-		err := r.Start(t.Context(), &ociruntime.Starting{ID: "box", Pidfd: pidfd, Hold: func(*os.File) error { return nil }})
-		if text == "" && err != nil || text != "" && !strings.Contains(fmt.Sprint(err), text) {
-			t.Errorf("status %s: %v", status, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			r := servedShim(t, &deadTasks{at: at})
+			r.handler.IsSandbox = tc.isSandbox
+			f := r.all.files(tc.id)
+			found, err := r.all.readPod("pod")
+			if err == nil {
+				found.Processes = nil
+				err = errors.Join(os.MkdirAll(f.dir, 0o700), writeJSON(filepath.Join(r.all.podDir("pod"), podName), found),
+					writeJSON(filepath.Join(f.dir, stateName), &state{Pod: "pod", Cgroups: cgroup.Paths{}}))
+			}
+			if err == nil && tc.written != "" {
+				err = os.WriteFile(filepath.Join(f.dir, shimExitName), []byte(tc.written), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			end, err := r.Await(t.Context(), &ociruntime.Watched{ContainerID: tc.id, Pidfd: endedProcess(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.want.At.IsZero() {
+				end.At = time.Time{}
+			}
+			if *end != tc.want {
+				t.Errorf("%+v, want %+v", *end, tc.want)
+			}
+		})
 	}
 }

@@ -94,8 +94,8 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
-	if r.all.files(id).deleted() {
-		return st.Cgroups.Kill(ctx)
+	if r.all.files(id).deleted() { // by endCreated, which may not have ended
+		return errors.Join(st.Cgroups.Kill(ctx), r.deleteByProgram(ctx, id))
 	}
 	client, err := r.all.client(ctx, st.Pod)
 	if errors.Is(err, errs.NotFound) {

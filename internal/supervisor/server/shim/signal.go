@@ -40,7 +40,6 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 		return true, fmt.Errorf("shim of container %s: %w", s.ContainerID, errs.NotFound)
 	}
 	if s.ExecID == "" && r.all.files(s.ContainerID).deleted() { // ended before its start
-		r.all.ends.notify(s.ContainerID)
 		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
 	}
 	ctx, stop := context.WithTimeout(ctx, signalTimeout)
@@ -68,15 +67,19 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 
 // endCreated ends a container that was not started, and reports whether it has. gVisor signals only what runs, and its
 // shim waits forever for the output when it is to delete anything else. So the shim's program deletes the container, and
-// the shim is not asked about it any more: Await is notified here.
+// the shim is not asked about it any more: Await is notified here. The exit is recorded first: a supervisor that dies
+// during the deletion leaves a record of it, and its successor does not ask the shim either.
 func (r *Runtime) endCreated(ctx context.Context, client *taskapi.Client, id string) bool {
 	st, err := client.State(ctx, id, "")
 	if err != nil || st.Status != taskapi.Created {
 		return false
 	}
-	err = r.deleteByProgram(ctx, id)
+	path := filepath.Join(r.all.files(id).dir, exitName)
+	err = writeJSON(path, savedExit{Code: killedCode, At: time.Now(), Deleted: true})
 	if err == nil {
-		err = writeJSON(filepath.Join(r.all.files(id).dir, exitName), savedExit{Code: killedCode, At: time.Now(), Deleted: true})
+		if err = r.deleteByProgram(ctx, id); err != nil {
+			err = errors.Join(err, os.Remove(path))
+		}
 	}
 	if err != nil {
 		r.all.log.Warn("a shim does not delete a container that was not started; killing it", "container", id, "handler", r.handler.Name, "error", err)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -61,38 +63,68 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	return nil
 }
 
-// Resume completes a Start that another process has begun. The shim has completed it, or has not got it.
+// Resume completes a Start that another process has begun. The shim has completed it, has given it up with its
+// connection, or has not got it. Kind State when the init has ended without the program.
 func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	st, err := r.all.files(s.ID).read()
 	if err != nil {
 		return err
 	}
-	short, stop := context.WithTimeout(ctx, stateTimeout)
+	now, err := r.stateOf(ctx, st.Pod, s.ID) // a shim answers when no start is under way
+	if s.Pidfd == nil {
+		return r.endedBeforeStart(s.ID)
+	}
+	if err != nil {
+		return err
+	}
+	if now.Status == taskapi.Created {
+		err = r.Start(ctx, s)
+		if err == nil {
+			return nil
+		}
+		// The start of the former supervisor may have been under way.
+		var stateErr error
+		if now, stateErr = r.stateOf(context.WithoutCancel(ctx), st.Pod, s.ID); stateErr != nil {
+			return err
+		}
+	}
+	switch now.Status {
+	case taskapi.Created:
+		return err
+	case taskapi.Stopped:
+		return r.endedBeforeStart(s.ID)
+	default: // what was started stays
+		return nil
+	}
+}
+
+// stateOf returns the shim's state of a container.
+func (r *Runtime) stateOf(ctx context.Context, pod, id string) (*taskapi.State, error) {
+	ctx, stop := context.WithTimeout(ctx, stateTimeout)
 	defer stop()
-	client, err := r.all.client(short, st.Pod)
-	if err != nil {
-		return r.handler.fault(short, stageState, err)
-	}
-	now, err := client.State(short, s.ID, "")
-	if err != nil {
-		return r.handler.fault(short, stageState, err)
-	}
-	if now.Status != taskapi.Created {
-		return nil
-	}
-	err = r.Start(ctx, s)
+	client, err := r.all.client(ctx, pod)
+	var now *taskapi.State
 	if err == nil {
+		now, err = client.State(ctx, id, "")
+	}
+	if err != nil {
+		return nil, r.handler.fault(ctx, stageState, err)
+	}
+	return now, nil
+}
+
+// fifoName is the file at which the inits of runc and crun wait for their start. The start removes it once the init goes on.
+const fifoName = "exec.fifo"
+
+// endedBeforeStart returns an error of kind State when the init of a container, which has ended, has not executed the program.
+// Its exit code says nothing of the program then: the code of runc's init is 2 when its terminal is hung up, and 1 or
+// 255 when the start was killed. A start that is killed between the end of the init's wait and the removal of the file
+// is taken for one that did not complete. Nil when only the exit code can say.
+func (r *Runtime) endedBeforeStart(id string) error {
+	if _, err := os.Lstat(filepath.Join(r.handler.Root, namespace, id, fifoName)); err != nil {
 		return nil
 	}
-	// The start of the former supervisor may have been under way. What that has started stays. If it has ended,
-	// only its exit code can say whether it was started.
-	again, stopAgain := context.WithTimeout(context.WithoutCancel(ctx), stateTimeout)
-	defer stopAgain()
-	now, stateErr := client.State(again, s.ID, "")
-	if stateErr == nil && (now.Status == taskapi.Running || now.Status == taskapi.Stopped) {
-		return nil
-	}
-	return err
+	return fmt.Errorf("its init has ended, and the start was not completed: %w", errs.State)
 }
 
 // Holders returns the processes of a container's shim, which copies the output.

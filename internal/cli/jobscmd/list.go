@@ -1,4 +1,5 @@
-package cli
+// Package jobscmd holds `berth jobs`.
+package jobscmd
 
 import (
 	"context"
@@ -13,17 +14,23 @@ import (
 	"github.com/berthrun/berth/internal/criclient"
 )
 
-func newJobs() *cobra.Command {
+// New returns `berth jobs`.
+func New() *cobra.Command {
 	var endpoint connect.Flag
 	var output show.Flag
+	var follow bool
 	cmd := &cobra.Command{
 		Use:   "jobs",
 		Short: "List running jobs, and what each of them waits for",
 		Long: "A sandbox or a container that is being created is listed here only; `berth pod ls` lists it when it is ready.\n" +
+			"--watch prints the running jobs, then each stage that a job reaches and each end, until Ctrl-C.\n" +
 			"Other runtimes do not support this.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
+				if follow {
+					return watch(ctx, cmd, conn, &output)
+				}
 				jobs, err := conn.Berth.ListJobs(ctx)
 				if err != nil {
 					return err
@@ -32,6 +39,8 @@ func newJobs() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with each change, until Ctrl-C")
+	cmd.AddCommand(newCancel(&endpoint))
 	endpoint.Register(cmd)
 	output.Register(cmd)
 	return cmd

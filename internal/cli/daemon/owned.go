@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"path/filepath"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/leaks"
+	"github.com/berthrun/berth/internal/network/builtin"
+)
+
+// owned is what this daemon has records of.
+func (p *parts) owned() berthapi.Owned {
+	cfg := p.config.Load()
+	return berthapi.Owned{Root: cfg.Root, State: cfg.State, NetworkMode: cfg.Network.Mode, IDs: p.pods.RecordIDs()}
+}
+
+// Leftovers says where the daemon of a configuration has what may be left behind, for `berth doctor`.
+// The caller adds how the daemon is asked, and the host.
+func Leftovers(cfg *config.Daemon) leaks.Config {
+	instance := instanceOf(cfg)
+	return leaks.Config{
+		Instance: instance, Root: Resolved(cfg.Root), State: Resolved(cfg.State), Native: cfg.Engine == "native",
+		NetNSDir: Resolved(cfg.Network.NetNSDir), CNIConfDir: cfg.Network.ConfDir,
+		Bridge: bridgeOf(cfg, instance), Table: builtin.TableName(instance), Builtin: cfg.Network.Mode != "cni",
+	}
+}
+
+// bridgeOf is the name of the bridge of the built-in network.
+func bridgeOf(cfg *config.Daemon, instance string) string {
+	switch {
+	case cfg.Network.Bridge != "":
+		return cfg.Network.Bridge
+	case cfg.Network.Mode == "kubenet":
+		return kubenetBridge
+	}
+	return builtin.BridgeName(instance)
+}
+
+// Resolved is a directory as the mount table has it, without links.
+func Resolved(dir string) string {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
+	}
+	return filepath.Clean(dir)
+}

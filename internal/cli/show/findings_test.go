@@ -1,0 +1,44 @@
+package show
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/berthrun/berth/internal/finding"
+)
+
+// TestFindings: lines have at most 80 columns, unless one word is longer, and go on under their text.
+func TestFindings(t *testing.T) {
+	long := strings.Repeat("x", 100)
+	var out strings.Builder
+	err := Findings(&out, []finding.Finding{
+		{Check: "disk", Level: finding.OK},
+		{Check: "disk", Level: finding.Warning, Evidence: strings.TrimSpace(strings.Repeat("four ", 20)), Fix: strings.TrimSpace(strings.Repeat("five5 ", 15)), Repair: "removes it"},
+		{Check: "a", Level: finding.Problem, Evidence: long, Fix: "gone with the repair", Repair: "removes it", Repaired: true},
+		{Check: "b", Level: finding.Warning, Evidence: "e", Repair: "removes it", Unrepaired: "it is in use"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `ok       disk
+warning  disk: four four four four four four four four four four four four four
+         four four four four four four four
+         → five5 five5 five5 five5 five5 five5 five5 five5 five5 five5 five5
+           five5 five5 five5 five5
+         --repair: removes it
+problem  a:
+         ` + long + `
+         repaired: removes it
+warning  b: e
+         not repaired: it is in use
+`
+	if out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+	for line := range strings.Lines(out.String()) {
+		if utf8.RuneCountInString(strings.TrimSpace(line)) != len(long) && utf8.RuneCountInString(line) > columns+1 {
+			t.Errorf("longer than %d: %s", columns, line)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// Package doctor is the registry of checks that all doctors share: what a check is, how checks
+// run, and how their findings are repaired. The checks themselves are with what they look at: of
+// a machine in internal/provision/doctor, of leaks in internal/leaks, of clusters in
+// internal/cluster/doctor.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/finding"
+)
+
+// Check looks at one thing. F has the facts that checks share.
+type Check[F any] struct {
+	Info
+	// Look reports what it finds. An error says why it could not look; it becomes a warning.
+	Look func(ctx context.Context, facts F, r *Report) error
+}
+
+// Info describes a check.
+type Info struct {
+	// ID is for --check and for programs: lower case, with dashes. It never changes.
+	ID string
+	// Title is for people.
+	Title string
+	// Reads says where the check looks.
+	Reads string
+}
+
+// Found is a finding, with its repair.
+type Found struct {
+	finding.Finding
+	// Mend does what Finding.Repair says; nil when nothing can be repaired. It changes nothing if the
+	// finding is not true any more, and can be repeated.
+	Mend func(ctx context.Context) error
+}
+
+// Report collects the findings of one check.
+type Report struct {
+	info  Info
+	found []Found
+}
+
+// Add reports a finding: its level, the object that it is about, what was seen, and what to do.
+func (r *Report) Add(level finding.Level, object, evidence, fix string) {
+	r.AddFinding(finding.Finding{Level: level, Object: object, Evidence: evidence, Fix: fix})
+}
+
+// AddFinding is Add for a finding that another check has made. Its own name is kept.
+func (r *Report) AddFinding(f finding.Finding) {
+	f.ID = r.info.ID
+	if f.Check == "" {
+		f.Check = r.info.Title
+	}
+	r.found = append(r.found, Found{Finding: f})
+}
+
+// AddRepairable is Add for a finding with a repair. does says what mend does, for people.
+func (r *Report) AddRepairable(level finding.Level, object, evidence, fix, does string, mend func(ctx context.Context) error) {
+	r.Add(level, object, evidence, fix)
+	last := &r.found[len(r.found)-1]
+	last.Repair, last.Mend = does, mend
+}
+
+// Skip reports that the check could not run because of something that another finding reports.
+func (r *Report) Skip(why string) { r.Add(finding.Warning, "", "not checked: "+why, "") }
+
+// Examine runs checks in their order. A check that cannot run becomes a warning, and does not stop
+// the others; one that finds nothing has a finding of level OK.
+func Examine[F any](ctx context.Context, facts F, checks []Check[F]) []Found {
+	var all []Found
+	for _, c := range checks {
+		r := Report{info: c.Info}
+		err := errs.Guard("check "+c.ID, func() error { return c.Look(ctx, facts, &r) })
+		if err != nil {
+			r.Add(finding.Warning, "", "cannot be checked: "+strings.Join(strings.Fields(err.Error()), " "), "")
+		}
+		if len(r.found) == 0 {
+			r.Add(finding.OK, "", "", "")
+		}
+		all = append(all, r.found...)
+	}
+	return all
+}
+
+// Findings are those of found, without their repairs.
+func Findings(found []Found) []finding.Finding {
+	all := make([]finding.Finding, 0, len(found))
+	for _, f := range found {
+		all = append(all, f.Finding)
+	}
+	return all
+}
+
+// Repair repairs the findings that have a repair, one after the other, and notes the result in them.
+// done is called after each.
+func Repair(ctx context.Context, all []Found, done func(finding.Finding)) {
+	for i := range all {
+		f := &all[i]
+		if f.Mend == nil {
+			continue
+		}
+		if err := errs.Guard("repair of "+f.Object, func() error { return f.Mend(ctx) }); err != nil {
+			f.Unrepaired = err.Error()
+		} else {
+			f.Repaired = true
+		}
+		done(f.Finding)
+	}
+}
+
+// Infos describe checks.
+func Infos[F any](checks []Check[F]) []Info {
+	all := make([]Info, 0, len(checks))
+	for _, c := range checks {
+		all = append(all, c.Info)
+	}
+	return all
+}
+
+// Select keeps the checks whose IDs are wanted, all of them where wanted is empty.
+func Select[F any](checks []Check[F], wanted []string) []Check[F] {
+	if len(wanted) == 0 {
+		return checks
+	}
+	return slices.DeleteFunc(slices.Clone(checks), func(c Check[F]) bool { return !slices.Contains(wanted, c.ID) })
+}
+
+// CheckIDs is an error of kind Invalid if a wanted ID is not among known.
+func CheckIDs(wanted []string, known []Info) error {
+	for _, id := range wanted {
+		if !slices.ContainsFunc(known, func(i Info) bool { return i.ID == id }) {
+			return fmt.Errorf("there is no check %q; `berth doctor --list` lists them: %w", id, errs.Invalid)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// isReport reports whether an event only says what has happened, so that an error of a plugin is logged.
+func isReport(event string) bool {
+	return slices.Contains([]string{
+		"PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox", "PostCreateContainer", "PostStartContainer",
+		"PostUpdateContainer", "StopContainer", "RemoveContainer",
+	}, event)
+}
+
+// unimplemented is the status of a plugin that lacks a method. The library then calls stateChange, the method of older plugins.
+const (
+	unimplemented = 12
+	stateChange   = "StateChange"
+)
+
+// call makes one call to a plugin. The library ends an event at the first plugin that answers with an error, and the
+// plugins after it would not get what has happened: those errors are kept for RecordPluginInvocation, and are none for
+// the library.
+func (t *table) call(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, info *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
+	if err := bounded(ctx, request, response, info, invoke); err != nil {
+		return err
+	}
+	status := response.GetStatus()
+	if event := eventOf(request); status.GetCode() != 0 && status.GetCode() != unimplemented && isReport(event) {
+		t.mu.Lock()
+		t.refused = &refusal{event, errors.New(status.GetMessage())}
+		t.mu.Unlock()
+		response.Status, response.Payload = nil, nil
+	}
+	return nil
+}
+
+// refusal is the error with which a plugin has answered an event.
+type refusal struct {
+	event string
+	err   error
+}
+
+// takeRefusal returns the error that call has kept, nil for none. The library makes one call at a time, and reports
+// each before the next one. The caller has the lock.
+func (t *table) takeRefusal(event string) error {
+	kept := t.refused
+	t.refused = nil
+	if kept == nil || kept.event != event {
+		return nil
+	}
+	return kept.err
+}
+
+// eventOf returns the name of the event of a call.
+func eventOf(request *ttrpc.Request) string {
+	if request.Method != stateChange {
+		return request.Method
+	}
+	change := &api.StateChangeEvent{}
+	if err := proto.Unmarshal(request.Payload, change); err != nil {
+		return ""
+	}
+	return change.GetEvent().PrettyName()
+}

@@ -1,0 +1,177 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/doctor"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/hoststoml"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// berthConfig reports a configuration that `berth serve` refuses.
+func berthConfig(_ context.Context, m *Machine, r *doctor.Report) error {
+	if m.Berth.Fault != nil {
+		r.Add(problem, m.Berth.File, fmt.Sprintf("berth does not start with %s: %v", m.Berth.File, m.Berth.Fault), "correct it; berth config check "+m.Berth.File+" reports every fault")
+	} else if m.Berth.File == "" {
+		r.Add(finding.OK, "", "there is no file; the defaults are in force", "")
+	}
+	return nil
+}
+
+// berthPrograms checks for the supervisor.
+func berthPrograms(_ context.Context, m *Machine, r *doctor.Report) error {
+	if m.Berth.Engine == "docker" {
+		return nil
+	}
+	const name = "berth-supervisor"
+	if m.Berth.Supervisor == "" {
+		r.Add(problem, name, name+" is neither beside berth nor in PATH: berth does not start", "install it beside berth, or set runtime.supervisor")
+		return nil
+	}
+	info, err := m.host.Files().Stat(m.Berth.Supervisor)
+	switch {
+	case errors.Is(err, errs.NotFound):
+		r.Add(problem, m.Berth.Supervisor, fmt.Sprintf("runtime.supervisor is %s, which is not there: berth does not start", m.Berth.Supervisor), "install it there, or correct runtime.supervisor in "+m.Berth.File)
+	case err != nil:
+		return err
+	case info.Type == 0 && info.Mode&0o111 == 0:
+		r.Add(problem, m.Berth.Supervisor, m.Berth.Supervisor+" is not executable: berth does not start", "chmod 755 "+m.Berth.Supervisor)
+	}
+	return nil
+}
+
+// longestSocket is how long the path of a unix socket may be: the kernel's sun_path has 108 bytes, the last of which is 0.
+const longestSocket = len(unix.RawSockaddrUnix{}.Path) - 1
+
+// berthSocket checks who can command berth.
+func berthSocket(_ context.Context, m *Machine, r *doctor.Report) error {
+	socket := m.Berth.Socket
+	if len(socket) > longestSocket {
+		r.Add(problem, socket, fmt.Sprintf("the path of berth's socket has %d bytes, %d more than a socket can have: berth does not start: %s", len(socket), len(socket)-longestSocket, socket),
+			"a shorter path as listen in berth.toml")
+		return nil
+	}
+	info, err := m.host.Files().Stat(socket)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	if info.UID != 0 || info.Mode&0o002 != 0 {
+		r.Add(problem, socket, fmt.Sprintf("%s belongs to user %d and has mode %#o: a user of the machine can run containers as root", socket, info.UID, info.Mode.Perm()),
+			"chown root "+socket+" && chmod 660 "+socket+"; berth's key group names the group that may use it")
+	}
+	return nil
+}
+
+// quarantine reports records and databases that berth could not read.
+func quarantine(_ context.Context, m *Machine, r *doctor.Report) error {
+	for _, dir := range []string{"pods", "network", "network/cni", "network/builtin", "images"} {
+		at := path.Join(m.Berth.Root, dir, "quarantine")
+		names, err := m.host.Files().ReadDir(at)
+		if err != nil && !errors.Is(err, errs.NotFound) {
+			return err
+		}
+		if len(names) > 0 {
+			r.Add(warning, at, fmt.Sprintf("berth could not read %d of its files, and keeps them in %s: %s", len(names), at, strings.Join(names[:min(len(names), 3)], ", ")),
+				"look at them, and remove the directory; berth's log says what was wrong with each")
+		}
+	}
+	return nil
+}
+
+// imageStore checks the file system of images and root filesystems.
+func imageStore(_ context.Context, m *Machine, r *doctor.Report) error {
+	if m.Berth.Engine == "docker" {
+		return nil
+	}
+	mounts, err := m.host.Kernel().Mounts()
+	if err != nil {
+		return err
+	}
+	const move = "root in berth.toml on a local disk with ext4, xfs or btrfs"
+	at := mountOf(mounts, m.Berth.Root)
+	said := fmt.Sprintf("%s is on %s (%s)", m.Berth.Root, at.Type, at.Path)
+	switch {
+	case slices.Contains([]string{"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "vfat", "exfat", "ceph"}, at.Type), strings.HasPrefix(at.Type, "fuse"), at.Type == "overlay":
+		r.Add(problem, m.Berth.Root, said+", which cannot hold what containers write (overlay)", move)
+	case at.Type == "tmpfs", at.Type == "ramfs":
+		r.Add(warning, m.Berth.Root, said+": images take memory, and are gone after a reboot", move)
+	}
+	for option, why := range map[string]string{"ro": "berth cannot write", "noexec": "no program of a container starts"} {
+		if slices.Contains(at.Options, option) {
+			r.Add(problem, m.Berth.Root, said+" with the option "+option+": "+why, "remove "+option+" of "+at.Path+" in /etc/fstab, and mount -o remount "+at.Path)
+		}
+	}
+	return nil
+}
+
+// registries checks the hosts.toml of each registry.
+func registries(_ context.Context, m *Machine, r *doctor.Report) error {
+	if m.Berth.Engine == "docker" {
+		return nil
+	}
+	for _, dir := range m.Berth.RegistryDirs {
+		names, err := m.host.Files().ReadDir(dir)
+		if err != nil && !errors.Is(err, errs.NotFound) {
+			return err
+		}
+		for _, name := range names {
+			file := path.Join(dir, name, hoststoml.Name)
+			data, err := read(m.host, file)
+			if err != nil {
+				continue // a directory with certificates alone
+			}
+			var text map[string]any
+			if err := toml.Unmarshal(data, &text); err != nil {
+				r.Add(problem, file, fmt.Sprintf("%s is no TOML: %v: images of %s are not pulled", file, err, name), "correct it, or remove "+path.Dir(file))
+				continue
+			}
+			for _, named := range filesOf(text) {
+				at := named
+				if !path.IsAbs(at) {
+					at = path.Join(path.Dir(file), named)
+				}
+				if !provision.Exists(m.host.Files(), at) {
+					r.Add(problem, file, fmt.Sprintf("%s names %s, which is not there: images of %s are not pulled", file, at, name), "put the file there, or correct "+file)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// filesOf are the files that a hosts.toml names, sorted: certificates of authorities and of the client.
+func filesOf(table map[string]any) []string {
+	var all []string
+	var add func(value any)
+	add = func(value any) {
+		switch value := value.(type) {
+		case string:
+			all = append(all, value)
+		case []any:
+			for _, v := range value {
+				add(v)
+			}
+		}
+	}
+	add(table["ca"])
+	add(table["client"])
+	if hosts, ok := table["host"].(map[string]any); ok {
+		for _, host := range hosts {
+			if table, ok := host.(map[string]any); ok {
+				all = append(all, filesOf(table)...)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
