@@ -58,7 +58,7 @@ func Root() *cobra.Command {
 		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
 			"clients of it, or of any CRI socket, for people.",
 	}
-	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), newImage(), newJobs(), top.New(), newNet(), newInfo(), newMetrics(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
+	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), newImage(), newJobs(), top.New(), newNet(), newInfo(), newMetrics(), newPage(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
 	return root
 }
 

@@ -73,6 +73,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	parts.serveMetrics(ctx, cfg, log.Logger)
 	notifyReady(log.Logger)
 	log.Info("berth is ready", "socket", cfg.SocketPath(), "streaming", parts.streams.Address())
+	parts.page.Serve(ctx, cfg) // it may wait for its port
 	background, end := context.WithCancel(ctx)
 	defer end()
 	go watchdog(background, parts, log.Logger)
