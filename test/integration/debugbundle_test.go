@@ -266,7 +266,7 @@ func plantInProcess(t *testing.T, dir string, secrets *planted) {
 	}
 	t.Cleanup(func() {
 		end.Close()
-		process.Wait() //nolint:errcheck // it fails for its end of input
+		process.Wait()
 	})
 }
 

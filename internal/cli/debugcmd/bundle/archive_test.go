@@ -58,7 +58,7 @@ func TestWrite(t *testing.T) {
 			source("panics", func(context.Context, Add) error { panic("hunter2") }),
 			source("hangs", func(ctx context.Context, add Add) error {
 				<-goOn
-				add("late", Text, nil) //nolint:errcheck // it is refused, or the archive is closed
+				add("late", Text, nil)
 				return nil
 			}),
 			source("last", func(_ context.Context, add Add) error { return add("logs/z", Text, []byte("end")) }),

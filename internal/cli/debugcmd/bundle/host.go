@@ -201,7 +201,7 @@ func describeProcess(text *strings.Builder, pid int) {
 	if wait, err := os.ReadFile(filepath.Join(dir, "wchan")); err == nil && len(wait) > 1 {
 		fmt.Fprintf(text, "  in %s", wait)
 	}
-	if slices.Contains([]string{"berth", "berth-superviso", "kubelet", "containerd", "dockerd", "crio"}, fields["Name"]) {
+	if slices.Contains([]string{"berth", "berth-supervisor"[:15], "kubelet", "containerd", "dockerd", "crio"}, fields["Name"]) {
 		if line, err := os.ReadFile(filepath.Join(dir, "cmdline")); err == nil {
 			fmt.Fprintf(text, "  $ %s", bytes.ReplaceAll(bytes.TrimRight(line, "\x00"), []byte{0}, []byte(" ")))
 		}
