@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -51,7 +53,8 @@ func (Kernel) Cgroups(parent string) ([]Cgroup, error) {
 	}
 	var all []Cgroup
 	seen := map[string]bool{}
-	for _, dir := range tree.Paths(parent) {
+	// In one order, so that a cgroup has the same key in each list: hierarchies have inodes of their own.
+	for _, dir := range slices.Compact(slices.Sorted(maps.Values(tree.Paths(parent)))) {
 		entries, err := os.ReadDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
