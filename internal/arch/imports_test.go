@@ -134,6 +134,7 @@ func bans() []ban {
 func floors() []string {
 	return []string{
 		"local",
+		"check",
 		"repair",
 		"preload",
 		"rootfs",

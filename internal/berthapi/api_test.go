@@ -103,7 +103,7 @@ func TestListJobsOfAnyBytes(t *testing.T) {
 
 func TestListOwned(t *testing.T) {
 	want := berthapi.Owned{Root: "/r", State: "/s", NetworkMode: "builtin", IDs: []string{"a", "b"}}
-	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { return nil }, Owned: func() berthapi.Owned { return want }}
+	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { return nil }, Owned: func() (berthapi.Owned, error) { return want, nil }}
 	owned, err := connect(t, api.Register).Berth.ListOwned(t.Context())
 	if err != nil || !reflect.DeepEqual(*owned, want) {
 		t.Errorf("%+v, %v", owned, err)

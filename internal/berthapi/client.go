@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/berthrun/berth/internal/berthapi/berthpb"
+	"github.com/berthrun/berth/internal/image"
 )
 
 // chunkSize is how many bytes of an archive one message carries.
@@ -48,6 +49,15 @@ func (c *Client) ListLayers(ctx context.Context) ([]LayeredImage, error) {
 func (c *Client) TagImage(ctx context.Context, req TagRequest) error {
 	_, err := c.api.TagImage(ctx, &berthpb.TagImageRequest{Image: req.Image, Names: req.Names})
 	return err
+}
+
+// ExplainImage returns where a pull looks for an image. With try each endpoint is asked.
+func (c *Client) ExplainImage(ctx context.Context, req PullRequest, try bool) (*image.Explanation, error) {
+	resp, err := c.api.ExplainImage(ctx, &berthpb.ExplainImageRequest{Ref: req.Ref, Auth: pullToProto(&req).Auth, Try: try})
+	if err != nil {
+		return nil, err
+	}
+	return explanationFromProto(resp), nil
 }
 
 // PullImage pulls and returns the image. progress may be nil.

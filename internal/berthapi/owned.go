@@ -24,7 +24,10 @@ func (h *handlers) ListOwned(context.Context, *berthpb.ListOwnedRequest) (*berth
 	if h.owned == nil {
 		return nil, fmt.Errorf("this daemon does not list what it has records of: %w", errs.Unsupported)
 	}
-	owned := h.owned()
+	owned, err := h.owned()
+	if err != nil {
+		return nil, err
+	}
 	return &berthpb.ListOwnedResponse{
 		Root: validText(owned.Root), State: validText(owned.State), NetworkMode: owned.NetworkMode, Ids: owned.IDs,
 	}, nil

@@ -25,7 +25,7 @@ type Server struct {
 	// Metrics returns the daemon's metrics in Prometheus' text format, nil for none.
 	Metrics func(ctx context.Context) ([]byte, error)
 	// Owned returns what the daemon has records of, nil for none.
-	Owned func() Owned
+	Owned func() (Owned, error)
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -52,7 +52,7 @@ type handlers struct {
 	control JobControl
 	plugins Plugins
 	metrics func(ctx context.Context) ([]byte, error)
-	owned   func() Owned
+	owned   func() (Owned, error)
 }
 
 // GetMetrics implements berthpb.BerthServer.
@@ -170,4 +170,17 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 	n := copy(p, r.unread)
 	r.unread = r.unread[n:]
 	return n, nil
+}
+
+// ExplainImage implements berthpb.BerthServer.
+func (h *handlers) ExplainImage(ctx context.Context, req *berthpb.ExplainImageRequest) (*berthpb.ExplainImageResponse, error) {
+	explainer, ok := h.images.(image.Explainer)
+	if !ok {
+		return nil, fmt.Errorf("cannot explain image %q: a Docker Engine pulls the images of this daemon: %w", req.GetRef(), errs.Unsupported)
+	}
+	explained, err := explainer.Explain(ctx, req.GetRef(), authFromProto(req.GetAuth()), req.GetTry())
+	if err != nil {
+		return nil, err
+	}
+	return explanationToProto(explained), nil
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -81,6 +82,33 @@ func (i importer) Layers(context.Context) ([]image.Layered, error) {
 func (i importer) Tag(ctx context.Context, ref string, _ []string) error {
 	_, err := i.Get(ctx, ref)
 	return err
+}
+
+func (i importer) Explain(_ context.Context, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+	e := &image.Explanation{Ref: "registry.test/" + ref, ShortName: true, Candidates: []string{"registry.test/" + ref}, Endpoints: []image.Endpoint{
+		{URL: "https://mirror.test/v2", Mirror: true, Source: "/etc/berth/certs.d/registry.test/hosts.toml:3", Credentials: "none", TLS: []string{"verified"}, Capabilities: []string{"pull"}},
+		{URL: "https://registry.test/v2", Credentials: "those of user " + auth.Username, Skipped: "not asked"},
+	}}
+	if try {
+		e.Endpoints[0].Attempt = &image.Attempt{Took: 3 * time.Millisecond, Fault: "connection refused"}
+	}
+	return e, nil
+}
+
+func (i importer) DiskUse(context.Context) (*image.DiskUse, error) {
+	return &image.DiskUse{
+		Images: []image.ImageUse{{ID: i.Image.ID, Names: i.Image.Tags, Content: 5, Layers: 9, Own: 10, Shared: 4, Containers: []string{"c1", "c2"}}},
+		Kept:   []image.LayerUse{{Chain: "sha256:c4a1", Bytes: 6, Containers: []string{"c3"}}}, Unfinished: 7, Total: 27,
+	}, nil
+}
+
+// Check finds damage that a repair mends.
+func (i importer) Check(_ context.Context, repair bool) (*image.CheckReport, error) {
+	d := image.Damage{Object: "layer", Digest: "sha256:d1ff", Problem: "bin/x: it has 1 bytes, want 2", Images: i.Image.Tags, Containers: []string{"c1"}, Repaired: repair}
+	if !repair {
+		d.Advice = "run the check with --repair"
+	}
+	return &image.CheckReport{Blobs: 3, Layers: 1, Bytes: 21, Damage: []image.Damage{d}, Notes: []string{"a note"}}, nil
 }
 
 // serveFakes serves CRI and berth's own service for the test's time.

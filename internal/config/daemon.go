@@ -168,6 +168,7 @@ type NRI struct {
 // Image has the settings of images and registries.
 type Image struct {
 	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes" engine:"native"`
+	CredentialFiles        []string `toml:"credential_files" help:"Files with credentials for registries, in the format of docker's config.json, with its credential helpers (docker-credential-*). They are used for hosts for which a request has no credentials, each entry for the host that it names, mirrors included. A file that does not exist has none." reload:"yes" engine:"native"`
 	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped." engine:"native"`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes" engine:"native"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes" engine:"native"`
@@ -283,6 +284,7 @@ func DefaultDaemon() *Daemon {
 		},
 		Image: Image{
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
+			CredentialFiles:        []string{},
 			PreloadedDirs:          []string{"/usr/share/berth/preloaded"},
 			MaxConcurrentDownloads: 3,
 			MaxLayerGiB:            128,

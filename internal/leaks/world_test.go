@@ -68,8 +68,10 @@ func newWorld(t *testing.T) *world {
 		w.file(w.netnsDir, name)
 	}
 	w.mounts = []Mount{
-		{1, w.state + "/engine/sandboxes/" + sandboxID + "/uts", "nsfs"}, {2, w.state + "/images/rootfs/" + containerID, "overlay"},
-		{3, w.state + "/images/rootfs/" + sandboxID + "-0123", "overlay"}, {4, "/run/containerd/" + lostID + "/rootfs", "overlay"},
+		{1, w.state + "/engine/sandboxes/" + sandboxID + "/uts", "nsfs"},
+		{2, w.state + "/images/rootfs/" + containerID, "overlay"},
+		{3, w.state + "/images/rootfs/" + sandboxID + "-0123", "overlay"},
+		{4, "/run/containerd/" + lostID + "/rootfs", "overlay"},
 		{5, w.state + "/engine/pod-init", "tmpfs"},
 	}
 	w.cgroups["/berth-default"] = []Cgroup{{"/berth-default/" + sandboxID, "1", []string{"process 7 (app)"}}}

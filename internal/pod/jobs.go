@@ -51,14 +51,18 @@ func (s *Service) CancelJob(ctx context.Context, id string) (before job.Info, en
 
 // RecordIDs are the ids of sandboxes, containers and attachments that have a record, and those of
 // running jobs, sorted.
-func (s *Service) RecordIDs() []string {
+func (s *Service) RecordIDs() ([]string, error) {
+	attached, err := s.Sandboxes.network.IDs()
+	if err != nil {
+		return nil, err
+	}
 	records := s.Sandboxes.records
-	ids := slices.Concat(records.Sandboxes.IDs(), records.Containers.IDs(), s.Sandboxes.network.IDs())
+	ids := slices.Concat(records.Sandboxes.IDs(), records.Containers.IDs(), attached)
 	for _, j := range s.Jobs() {
 		ids = append(ids, j.ID)
 	}
 	slices.Sort(ids)
-	return slices.Compact(slices.DeleteFunc(ids, func(id string) bool { return id == "" }))
+	return slices.Compact(slices.DeleteFunc(ids, func(id string) bool { return id == "" })), nil
 }
 
 // resolveConflict is the rule for a request that finds a running job of its key:

@@ -70,6 +70,35 @@ func TestRestartLosesNothing(t *testing.T) {
 	b.clear()
 }
 
+// Lists do not need the records of attachments, which are read after the first answer. When these cannot be read, no
+// attachment is taken for garbage.
+func TestPodsAreListedWithoutTheRecordsOfAttachments(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	b.script.Kill()
+	attachments := filepath.Join(b.RootDir, "attachments")
+	if err := errors.Join(os.Rename(attachments, attachments+".aside"), os.WriteFile(attachments, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	b.restart()
+	list, err := b.s.ListSandboxes(t.Context(), nil)
+	if err != nil || list.Len() != 1 {
+		t.Errorf("%d sandboxes are listed: %v", list.Len(), err)
+	}
+	if _, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("next"), ""); err == nil {
+		t.Error("a sandbox was attached to a network without a record of that")
+	}
+	if err := b.s.StopSandbox(t.Context(), sandbox); err == nil {
+		t.Error("a sandbox was stopped without its detachment")
+	}
+	b.script.Kill()
+	if err := errors.Join(os.Remove(attachments), os.Rename(attachments+".aside", attachments)); err != nil {
+		t.Fatal(err)
+	}
+	b.restart()
+	b.clear()
+}
+
 // A daemon died around Start. The next one finds out whether the container started.
 func TestRestartAroundStart(t *testing.T) {
 	for point, want := range map[string]runtimeapi.ContainerState{"before engine.Start": created, "after engine.Start": running} {

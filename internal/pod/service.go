@@ -66,6 +66,8 @@ type Options struct {
 	Observer Observer
 	// Tracer follows jobs in traces, nil for none.
 	Tracer job.Tracer
+	// After, if not nil, is closed when work may begin that no request waits for.
+	After <-chan struct{}
 }
 
 // Observer counts what happens to pods. It must not block.
@@ -85,8 +87,8 @@ type Records struct {
 	attachments podnet.Records
 }
 
-// OpenRecords reads the records of sandboxes, containers and attachments. One that cannot be read is moved
-// to the quarantine and logged.
+// OpenRecords reads the records of sandboxes and containers; those of attachments are read when they are needed. One
+// that cannot be read is moved to the quarantine and logged.
 func OpenRecords(opts record.Options) (*Records, error) {
 	if opts.Disk == nil {
 		opts.Disk = store.FileSystem{}
@@ -95,11 +97,7 @@ func OpenRecords(opts record.Options) (*Records, error) {
 	if err != nil {
 		return nil, err
 	}
-	attachments, err := podnet.OpenRecords(pods, filepath.Join(opts.RootDir, "attachments"))
-	if err != nil {
-		return nil, err
-	}
-	return &Records{pods, source, attachments}, nil
+	return &Records{pods, source, podnet.OpenRecords(pods, filepath.Join(opts.RootDir, "attachments"))}, nil
 }
 
 // Limits are how long work may take. They do not bound a container's own life
@@ -241,7 +239,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	return &recovery.Options{
 		Engine: opts.Engine, Images: opts.Images, Records: records, Tombstones: tombstones, Attachments: attachments, Exits: s.exits,
 		Jobs: resumed{detached{s.Sandboxes, s.Containers, true}, opts.Observer}, Observer: opts.Observer, Calls: calls, StateDir: opts.StateDir, BootID: opts.BootID, Disk: opts.Disk,
-		Log: opts.Log, Step: opts.Limits.Step, Settle: opts.Limits.Settle, Background: &s.background,
+		Log: opts.Log, Step: opts.Limits.Step, Settle: opts.Limits.Settle, Background: &s.background, After: opts.After,
 	}, nil
 }
 

@@ -350,20 +350,20 @@ func TestPortForwardWithoutNamespace(t *testing.T) {
 // TestRecordIDs: everything that a pod has a record of is listed until the record is gone.
 func TestRecordIDs(t *testing.T) {
 	b := newBed(t, nil)
-	if ids := b.s.RecordIDs(); len(ids) > 0 {
+	if ids, err := b.s.RecordIDs(); len(ids) > 0 || err != nil {
 		t.Errorf("without a pod: %q", ids)
 	}
 	sandbox := b.mustRun(b.SandboxConfig("web"))
 	container := b.mustCreate(sandbox, "c", nil)
 	want := []string{sandbox, container}
 	slices.Sort(want)
-	if ids := b.s.RecordIDs(); !slices.Equal(ids, want) {
+	if ids, err := b.s.RecordIDs(); !slices.Equal(ids, want) || err != nil {
 		t.Errorf("%q, want %q", ids, want)
 	}
 	if err := b.s.RemoveSandbox(t.Context(), sandbox); err != nil {
 		t.Fatal(err)
 	}
-	if ids := b.s.RecordIDs(); len(ids) > 0 {
+	if ids, err := b.s.RecordIDs(); len(ids) > 0 || err != nil {
 		t.Errorf("after the removal: %q", ids)
 	}
 }

@@ -1,21 +1,22 @@
 package store
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/berthrun/berth/internal/sys/sysfile"
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 const suffix = ".json"
@@ -45,56 +46,70 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 		return nil, nil, fmt.Errorf("cannot read the directory of records: %w", err)
 	}
 	d := &Dir[T]{
-		opts: opts, entries: map[string]*entry[T]{}, names: map[string][]string{},
+		opts: opts, entries: make(map[string]*entry[T], len(files)), names: map[string][]string{},
 		groups: map[string]map[string]*entry[T]{}, version: 1,
 	}
-
-	var (
-		mu  sync.Mutex
-		bad []Quarantined
-		g   errgroup.Group
-	)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	readers := sync.Pool{New: func() any { return new(reader[T]) }}
+	var bad []Quarantined
+	var paths []string
 	for _, f := range files {
 		path := filepath.Join(opts.Path, f.Name())
-		if strings.HasPrefix(f.Name(), sysfile.TempPrefix) {
-			// A killed writer left this file; the record itself is complete.
-			if err := os.Remove(path); err != nil {
-				bad = append(bad, Quarantined{path, err})
-			}
+		if !strings.HasPrefix(f.Name(), sysfile.TempPrefix) {
+			paths = append(paths, path)
 			continue
 		}
-		g.Go(func() error {
-			var id string
-			var value *T
-			err := errs.Guard("reading of "+path, func() (err error) {
-				r := readers.Get().(*reader[T])
-				id, value, err = r.read(path)
-				readers.Put(r)
-				return err
-			})
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				bad = append(bad, quarantine(opts.Quarantine, path, err))
-				return nil
+		// A killed writer left this file; the record itself is complete.
+		if err := os.Remove(path); err != nil {
+			bad = append(bad, Quarantined{path, err})
+		}
+	}
+	readAll(paths, func(path, id string, value *T, err error) {
+		if err != nil {
+			bad = append(bad, quarantine(opts.Quarantine, path, err))
+			return
+		}
+		e := &entry[T]{value: value}
+		d.entries[id] = e
+		d.joinGroup(value, id, e)
+		if opts.Name != nil {
+			d.addName(opts.Name(value), id)
+		}
+	})
+	return d, bad, nil
+}
+
+// readAll reads files of records with all processors, and calls done with each, one at a time.
+func readAll[T any](paths []string, done func(path, id string, value *T, err error)) {
+	var (
+		mu      sync.Mutex
+		next    atomic.Int64
+		readers sync.WaitGroup
+	)
+	for range min(runtime.GOMAXPROCS(0), len(paths)) {
+		readers.Go(func() {
+			var r reader[T]
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(paths) {
+					return
+				}
+				var id string
+				var value *T
+				err := errs.Guard("reading of "+paths[i], func() (err error) {
+					id, value, err = r.read(paths[i])
+					return err
+				})
+				mu.Lock()
+				done(paths[i], id, value, err)
+				mu.Unlock()
 			}
-			e := &entry[T]{value: value}
-			d.entries[id] = e
-			d.joinGroup(value, id, e)
-			if opts.Name != nil {
-				d.addName(opts.Name(value), id)
-			}
-			return nil
 		})
 	}
-	return d, bad, g.Wait()
+	readers.Wait()
 }
 
 // reader reads records, one after the other.
 type reader[T any] struct {
-	file bytes.Buffer
+	file []byte
 	// short is the record without what need not be decoded.
 	short []byte
 }
@@ -103,7 +118,7 @@ func (r *reader[T]) read(path string) (string, *T, error) {
 	if err := r.load(path); err != nil {
 		return "", nil, err
 	}
-	data := r.file.Bytes()
+	data := r.file
 	r.short = appendWithoutTexts(r.short[:0], data)
 	var all envelope[T]
 	damaged := json.Unmarshal(r.short, &all)
@@ -146,16 +161,36 @@ func (r *reader[T]) read(path string) (string, *T, error) {
 	return all.ID, value, nil
 }
 
-// load reads a file.
+// load reads a file. It makes the system calls itself: a start reads thousands of small files, and an os.File costs as
+// much as the reading.
 func (r *reader[T]) load(path string) error {
-	f, err := os.Open(path)
+	fd, err := retried(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return err
+		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer f.Close()
-	r.file.Reset()
-	_, err = r.file.ReadFrom(f)
-	return err
+	defer unix.Close(fd)
+	r.file = r.file[:0]
+	for {
+		r.file = slices.Grow(r.file, 4096)
+		n, err := retried(func() (int, error) { return unix.Read(fd, r.file[len(r.file):cap(r.file)]) })
+		if err != nil {
+			return &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			return nil
+		}
+		r.file = r.file[:len(r.file)+n]
+	}
+}
+
+// retried repeats a system call that a signal has interrupted.
+func retried(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
 }
 
 // quarantine moves a file to the quarantine, under a name with its former place and the time.

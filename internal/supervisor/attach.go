@@ -27,6 +27,9 @@ func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	if err != nil {
 		return err
 	}
+	if err := c.link.awaitStreams(ctx); err != nil {
+		return fmt.Errorf("cannot attach to container %s: its streams have not come from the supervisor yet: %w", id, err)
+	}
 	call := AttachCall{ID: id, Files: p.names, Stdin: streams.Stdin != nil}
 	if terminal := c.link.held.get(id, StreamTerminal); terminal != nil {
 		go resize(p.ctx, terminal, streams.Resize)

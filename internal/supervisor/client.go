@@ -22,6 +22,9 @@ type Options struct {
 	// Restart, if set, is called when no supervisor answers at Socket any more: when keeper
 	// and supervisor died together, only a client is left to start them.
 	Restart func(ctx context.Context) error
+	// After, if not nil, is closed when the client may ask for the duplicates of pipes and terminals, which takes time for
+	// each container. Until it has them, Attach waits.
+	After <-chan struct{}
 }
 
 // Client is a connection to one supervisor. It connects again by itself after the

@@ -29,6 +29,8 @@ type fake struct {
 	calls    int
 	// die is the number of calls to list that end the connection in place of an answer.
 	die int
+	// streams is what the supervisor has of container x, nil for one that knows no MethodStreams.
+	streams *os.File
 }
 
 func (f *fake) HandleNote(*wire.Request) {}
@@ -62,6 +64,12 @@ func (f *fake) HandleCall(ctx context.Context, req *wire.Request) (*wire.Reply, 
 			req.Files[i].Close()
 		}
 		return nil, nil
+	case MethodStreams:
+		if f.streams == nil {
+			break
+		}
+		set := StreamSet{ID: "x", Names: []string{StreamStdout}}
+		return &wire.Reply{}, f.conns[len(f.conns)-1].Note(NoteHold, set, f.streams)
 	case MethodList, MethodSignal:
 		f.calls++
 		if f.die > 0 {
@@ -174,6 +182,55 @@ func TestClientOffersWhatItHolds(t *testing.T) {
 	}
 	if held := c.link.held.names(); len(held) != 0 {
 		t.Errorf("still held: %v", held)
+	}
+}
+
+// A start lists containers before it gets their streams. Who attaches waits for them.
+func TestStreamsComeAfterWhatIsMoreUrgent(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for name, f := range map[string]*fake{
+		"a supervisor":            {streams: r},
+		"one that dies":           {streams: r, die: 1},
+		"one of an older version": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := make(chan struct{})
+			c, err := Connect(t.Context(), Options{Socket: f.serve(t), Logger: slog.New(slog.DiscardHandler), After: after})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.List(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.mu.Lock()
+			for _, hello := range f.hellos {
+				if !hello.Later {
+					t.Error("the client asks for the streams at once")
+				}
+			}
+			f.mu.Unlock()
+			if held := c.link.held.names(); len(held) != 0 {
+				t.Errorf("held before its time: %v", held)
+			}
+			gone, stop := context.WithCancel(t.Context())
+			stop()
+			if err := c.Attach(gone, "x", Streams{Stdout: io.Discard}); !errors.Is(err, context.Canceled) {
+				t.Errorf("attached before the streams are there, by a client that does not wait: %v", err)
+			}
+			close(after)
+			if err := c.link.awaitStreams(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if held := c.link.held.get("x", StreamStdout); (held != nil) != (f.streams != nil) {
+				t.Errorf("held: %v", held)
+			}
+		})
 	}
 }
 

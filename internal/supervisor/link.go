@@ -29,6 +29,9 @@ type link struct {
 	opts  Options
 	held  held
 	exits exitQueues
+	// complete is closed when held has the streams of all containers that there were at the start.
+	complete  chan struct{}
+	completed sync.Once
 
 	ctx  context.Context //nolint:containedctx // the life of the link, not of a call
 	stop context.CancelFunc
@@ -46,7 +49,7 @@ type link struct {
 
 func newLink(opts Options) *link {
 	ctx, stop := context.WithCancel(context.Background())
-	return &link{opts: opts, ctx: ctx, stop: stop, ended: make(chan struct{}), change: make(chan struct{})}
+	return &link{opts: opts, ctx: ctx, stop: stop, ended: make(chan struct{}), change: make(chan struct{}), complete: make(chan struct{})}
 }
 
 func (l *link) close() error {
@@ -61,10 +64,15 @@ func (l *link) run() {
 	defer close(l.ended)
 	defer l.set(nil, fmt.Errorf("client is closed: %w", errs.Unavailable), true)
 	for pause := backOffMin; l.ctx.Err() == nil; {
-		conn, err := l.dial()
+		conn, later, err := l.dial()
 		if err == nil {
 			pause = backOffMin
 			l.set(conn, nil, false)
+			if later {
+				go l.fetchStreams(conn)
+			} else {
+				l.setComplete()
+			}
 			l.opts.Logger.Debug("connected to the supervisor", "socket", l.opts.Socket)
 			select {
 			case <-conn.Done():
@@ -133,15 +141,66 @@ func (l *link) await(ctx context.Context) (*wire.Conn, error) {
 	}
 }
 
-// dial connects, agrees on a version, and exchanges descriptors.
-func (l *link) dial() (*wire.Conn, error) {
+// later reports whether the exchange of descriptors waits for Options.After.
+func (l *link) later() bool {
+	if l.opts.After == nil {
+		return false
+	}
+	select {
+	case <-l.opts.After:
+		return false
+	default:
+		return true
+	}
+}
+
+// fetchStreams gets the streams of all containers once Options.After is closed. If the connection ends before, the next
+// one gets them.
+func (l *link) fetchStreams(conn *wire.Conn) {
+	select {
+	case <-l.opts.After:
+	case <-conn.Done():
+		return
+	}
+	_, err := conn.Call(l.ctx, MethodStreams, struct{}{}, nil)
+	if err != nil && !errors.Is(err, errs.Unsupported) { // an older supervisor has sent them at once
+		if !errors.Is(err, wire.ErrLost) && l.ctx.Err() == nil {
+			l.opts.Logger.Warn("cannot get the descriptors of containers from the supervisor; connecting again", "error", err)
+			conn.Close()
+		}
+		return
+	}
+	l.setComplete()
+}
+
+func (l *link) setComplete() { l.completed.Do(func() { close(l.complete) }) }
+
+// awaitStreams waits until the streams of all containers are held.
+func (l *link) awaitStreams(ctx context.Context) error {
+	select {
+	case <-l.complete:
+		return nil
+	default:
+	}
+	select {
+	case <-l.complete:
+		return nil
+	case <-l.ended:
+		return fmt.Errorf("client is closed: %w", errs.Unavailable)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// dial connects, agrees on a version, and exchanges descriptors unless that is to come later.
+func (l *link) dial() (_ *wire.Conn, later bool, err error) {
 	var d net.Dialer
 	sock, err := d.DialContext(l.ctx, "unix", l.opts.Socket)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 			err = fmt.Errorf("%w: %w", err, errs.Unavailable)
 		}
-		return nil, err
+		return nil, false, err
 	}
 	conn := wire.New(sock.(*net.UnixConn), l)
 	go func() {
@@ -151,16 +210,17 @@ func (l *link) dial() (*wire.Conn, error) {
 	}()
 	ctx, stop := context.WithTimeout(l.ctx, connectTimeout)
 	defer stop()
-	if err := l.greet(ctx, conn); err != nil {
+	later = l.later()
+	if err := l.greet(ctx, conn, later); err != nil {
 		conn.Close()
-		return nil, err
+		return nil, false, err
 	}
-	return conn, nil
+	return conn, later, nil
 }
 
-func (l *link) greet(ctx context.Context, conn *wire.Conn) error {
+func (l *link) greet(ctx context.Context, conn *wire.Conn, later bool) error {
 	var welcome Welcome
-	hello := Hello{Protocol: ProtocolVersion, Held: l.held.names()}
+	hello := Hello{Protocol: ProtocolVersion, Held: l.held.names(), Later: later}
 	if _, err := conn.Call(ctx, MethodHello, hello, &welcome); err != nil {
 		return err
 	}

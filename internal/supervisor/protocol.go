@@ -22,6 +22,7 @@ const (
 	MethodRemove    = "remove"     // Ref -> -
 	MethodList      = "list"       // - -> []Container
 	MethodExits     = "exits"      // - -> -; NoteExit follow
+	MethodStreams   = "streams"    // - -> -; NoteHold come before the answer
 )
 
 // The notes.
@@ -37,6 +38,9 @@ type Hello struct {
 	Protocol int `json:"protocol"`
 	// Held are the streams that the client has duplicates of, by container.
 	Held map[string][]string `json:"held,omitempty"`
+	// Later: the client gets the streams that it does not hold by MethodStreams. A supervisor that does not know
+	// this sends them at once, and refuses the call as errs.Unsupported.
+	Later bool `json:"later,omitempty"`
 }
 
 // Welcome answers Hello.

@@ -5,9 +5,11 @@ package harness
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,8 +67,9 @@ type Berth struct {
 	boots   int // how often Reboot was called
 	logFile *os.File
 	daemon  *exec.Cmd
-	ended   chan struct{}
-	conn    *grpc.ClientConn
+	// ready is closed when the daemon has reported that all of it is open, ended when it has ended.
+	ready, ended chan struct{}
+	conn         *grpc.ClientConn
 }
 
 // BinDir returns where the binaries under test are.
@@ -139,11 +142,18 @@ func (b *Berth) connect() {
 }
 
 // StartDaemon starts `berth serve` in the instance's host namespace and returns
-// when it answers.
+// when it has reported that it is ready: then the image store and the network are open.
 func (b *Berth) StartDaemon() {
 	b.T.Helper()
 	b.LaunchDaemon()
 	b.AwaitDaemon()
+	select {
+	case <-b.ready:
+	case <-b.ended:
+		b.T.Fatalf("the daemon ended before it was ready\n%s", b.LogTail())
+	case <-time.After(require.Patience(time.Minute)):
+		b.T.Fatalf("the daemon does not become ready\n%s", b.LogTail())
+	}
 }
 
 // LaunchDaemon starts `berth serve` and does not wait for it.
@@ -152,12 +162,41 @@ func (b *Berth) LaunchDaemon() {
 	argv := append([]string{"--net=/run/netns/" + b.NetNS, filepath.Join(b.Bin, "berth")}, b.args...)
 	daemon := exec.Command("nsenter", argv...)
 	daemon.Stdout, daemon.Stderr = b.logFile, b.logFile
+	notices := b.listenForNotices()
+	daemon.Env = append(os.Environ(), "NOTIFY_SOCKET="+notices.LocalAddr().String())
 	must(b.T, daemon.Start())
-	b.daemon, b.ended = daemon, make(chan struct{})
+	b.daemon, b.ready, b.ended = daemon, make(chan struct{}), make(chan struct{})
+	go awaitReady(notices, b.ready)
 	go func(ended chan struct{}) {
 		_ = daemon.Wait()
 		close(ended)
+		_ = notices.Close()
 	}(b.ended)
+}
+
+// listenForNotices stands for systemd, to which the daemon reports that it is ready.
+func (b *Berth) listenForNotices() *net.UnixConn {
+	b.T.Helper()
+	path := filepath.Join(b.Dir, "notify")
+	must(b.T, os.RemoveAll(path))
+	notices, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	must(b.T, err)
+	return notices
+}
+
+// awaitReady closes ready when a notice says so, and returns when there are no more notices.
+func awaitReady(notices *net.UnixConn, ready chan<- struct{}) {
+	buf := make([]byte, 4096)
+	for seen := false; ; {
+		n, err := notices.Read(buf)
+		if err != nil {
+			return
+		}
+		if !seen && slices.Contains(strings.Split(string(buf[:n]), "\n"), "READY=1") {
+			seen = true
+			close(ready)
+		}
+	}
 }
 
 // AwaitDaemon returns when the daemon answers. If the daemon ends instead, the test fails with its

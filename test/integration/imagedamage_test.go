@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
+	"github.com/berthrun/berth/test/harness/hungfs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -72,6 +73,65 @@ func TestDaemonStartsWithADamagedImageStore(t *testing.T) {
 		})
 	}
 	b.RemovePod(pod.Sandbox)
+}
+
+// TestPodsAreListedBeforeTheImageStoreIsChecked: a start reads the databases of images completely, which takes
+// long on a slow disk. Pods are listed, run commands and stop meanwhile. Requests for images wait.
+func TestPodsAreListedBeforeTheImageStoreIsChecked(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	pod := b.RunPod("stays", "exec sleep 1000")
+	ended := b.RunPod("ends", "exec sleep 1000")
+	b.KillDaemon()
+	// The database of layers is on a disk that hangs.
+	database := filepath.Join(b.Root, "images", "snapshots", "metadata.db")
+	behind, at := t.TempDir(), t.TempDir()
+	own := database + ".own"
+	must(t, os.Rename(database, own))
+	data, err := os.ReadFile(own)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(behind, "metadata.db"), data, 0o600))
+	disk := hungfs.Mount(t, behind, at)
+	must(t, os.Symlink(filepath.Join(at, "metadata.db"), database))
+	disk.Hang()
+	b.LaunchDaemon()
+	b.AwaitDaemon()
+
+	image := make(chan error, 1)
+	go func() {
+		got, err := b.Images.ImageStatus(b.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: harness.Busybox}})
+		if err == nil && got.Image == nil {
+			err = errors.New("the image is not there")
+		}
+		image <- err
+	}()
+	sandboxes, err := b.Runtime.ListPodSandbox(b.Ctx(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(sandboxes.Items) != 2 {
+		t.Errorf("pods: %v, %v", sandboxes.GetItems(), err)
+	}
+	containers, err := b.Runtime.ListContainers(b.Ctx(), &runtimeapi.ListContainersRequest{})
+	if err != nil || len(containers.Containers) != 2 {
+		t.Errorf("containers: %v, %v", containers.GetContainers(), err)
+	}
+	if got := b.ExecOut(pod.Container, "echo here"); got != "here" {
+		t.Errorf("in a container: %q", got)
+	}
+	if _, err := b.Runtime.StopPodSandbox(b.Ctx(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: ended.Sandbox}); err != nil {
+		t.Errorf("the stop of a pod: %v", err)
+	}
+	select {
+	case err := <-image:
+		t.Errorf("an image was found in databases that nobody has read: %v", err)
+	default:
+	}
+	disk.Answer()
+	if err := <-image; err != nil {
+		t.Errorf("the image, once the disk answers: %v", err)
+	}
+	b.RemoveAllPods()
+	b.StopDaemon() // before the disk is unmounted
+	must(t, os.Rename(filepath.Join(behind, "metadata.db"), own))
+	must(t, os.Rename(own, database))
+	b.StartDaemon()
 }
 
 // TestDaemonServesBeforeItsBacklogIsRemoved: the daemon serves while it removes leftovers of

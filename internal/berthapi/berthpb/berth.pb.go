@@ -1640,6 +1640,813 @@ func (*TagImageResponse) Descriptor() ([]byte, []int) {
 	return file_berth_proto_rawDescGZIP(), []int{28}
 }
 
+type ExplainImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Ref   string                 `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	Auth  *Auth                  `protobuf:"bytes,2,opt,name=auth,proto3" json:"auth,omitempty"`
+	// Whether each endpoint is asked what the reference means.
+	Try           bool `protobuf:"varint,3,opt,name=try,proto3" json:"try,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainImageRequest) Reset() {
+	*x = ExplainImageRequest{}
+	mi := &file_berth_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainImageRequest) ProtoMessage() {}
+
+func (x *ExplainImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainImageRequest.ProtoReflect.Descriptor instead.
+func (*ExplainImageRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ExplainImageRequest) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+func (x *ExplainImageRequest) GetAuth() *Auth {
+	if x != nil {
+		return x.Auth
+	}
+	return nil
+}
+
+func (x *ExplainImageRequest) GetTry() bool {
+	if x != nil {
+		return x.Try
+	}
+	return false
+}
+
+type ExplainImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The full reference.
+	Ref string `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	// The request's reference names no registry.
+	ShortName bool `protobuf:"varint,2,opt,name=short_name,json=shortName,proto3" json:"short_name,omitempty"`
+	// The full references that are tried, in order.
+	Candidates []string `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// Those that are asked, in order, then the others.
+	Endpoints     []*Endpoint `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainImageResponse) Reset() {
+	*x = ExplainImageResponse{}
+	mi := &file_berth_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainImageResponse) ProtoMessage() {}
+
+func (x *ExplainImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainImageResponse.ProtoReflect.Descriptor instead.
+func (*ExplainImageResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ExplainImageResponse) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+func (x *ExplainImageResponse) GetShortName() bool {
+	if x != nil {
+		return x.ShortName
+	}
+	return false
+}
+
+func (x *ExplainImageResponse) GetCandidates() []string {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+func (x *ExplainImageResponse) GetEndpoints() []*Endpoint {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// Endpoint is one host that serves a repository.
+type Endpoint struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Url    string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	Mirror bool                   `protobuf:"varint,2,opt,name=mirror,proto3" json:"mirror,omitempty"`
+	// The file and line that name it, or why it is there without one.
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// Why a file of the configuration is not used.
+	Problem string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Whose credentials it gets; no secret.
+	Credentials  string   `protobuf:"bytes,5,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	Tls          []string `protobuf:"bytes,6,rep,name=tls,proto3" json:"tls,omitempty"`
+	Capabilities []string `protobuf:"bytes,7,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// Why it is not asked.
+	Skipped string `protobuf:"bytes,8,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// How it failed lately.
+	Health        string   `protobuf:"bytes,9,opt,name=health,proto3" json:"health,omitempty"`
+	Attempt       *Attempt `protobuf:"bytes,10,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Endpoint) Reset() {
+	*x = Endpoint{}
+	mi := &file_berth_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Endpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Endpoint) ProtoMessage() {}
+
+func (x *Endpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
+func (*Endpoint) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Endpoint) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Endpoint) GetMirror() bool {
+	if x != nil {
+		return x.Mirror
+	}
+	return false
+}
+
+func (x *Endpoint) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Endpoint) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *Endpoint) GetCredentials() string {
+	if x != nil {
+		return x.Credentials
+	}
+	return ""
+}
+
+func (x *Endpoint) GetTls() []string {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+func (x *Endpoint) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Endpoint) GetSkipped() string {
+	if x != nil {
+		return x.Skipped
+	}
+	return ""
+}
+
+func (x *Endpoint) GetHealth() string {
+	if x != nil {
+		return x.Health
+	}
+	return ""
+}
+
+func (x *Endpoint) GetAttempt() *Attempt {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+// Attempt is an endpoint's answer.
+type Attempt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Took          *durationpb.Duration   `protobuf:"bytes,1,opt,name=took,proto3" json:"took,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	MediaType     string                 `protobuf:"bytes,3,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	Fault         string                 `protobuf:"bytes,4,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attempt) Reset() {
+	*x = Attempt{}
+	mi := &file_berth_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attempt) ProtoMessage() {}
+
+func (x *Attempt) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
+func (*Attempt) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Attempt) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *Attempt) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Attempt) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
+func (x *Attempt) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+type GetDiskUseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDiskUseRequest) Reset() {
+	*x = GetDiskUseRequest{}
+	mi := &file_berth_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDiskUseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDiskUseRequest) ProtoMessage() {}
+
+func (x *GetDiskUseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDiskUseRequest.ProtoReflect.Descriptor instead.
+func (*GetDiskUseRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{33}
+}
+
+// GetDiskUseResponse is in bytes.
+type GetDiskUseResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Images []*ImageUse            `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
+	// Layers of removed images that containers still use.
+	Kept []*LayerUse `protobuf:"bytes,2,rep,name=kept,proto3" json:"kept,omitempty"`
+	// Content that is being fetched, or that a later pull continues.
+	Unfinished int64 `protobuf:"varint,3,opt,name=unfinished,proto3" json:"unfinished,omitempty"`
+	// Each blob and each layer once.
+	Total         int64 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDiskUseResponse) Reset() {
+	*x = GetDiskUseResponse{}
+	mi := &file_berth_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDiskUseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDiskUseResponse) ProtoMessage() {}
+
+func (x *GetDiskUseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDiskUseResponse.ProtoReflect.Descriptor instead.
+func (*GetDiskUseResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *GetDiskUseResponse) GetImages() []*ImageUse {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *GetDiskUseResponse) GetKept() []*LayerUse {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+func (x *GetDiskUseResponse) GetUnfinished() int64 {
+	if x != nil {
+		return x.Unfinished
+	}
+	return 0
+}
+
+func (x *GetDiskUseResponse) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+type ImageUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Names []string               `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
+	// Blobs, compressed.
+	Content int64 `protobuf:"varint,3,opt,name=content,proto3" json:"content,omitempty"`
+	// Unpacked files.
+	Layers int64 `protobuf:"varint,4,opt,name=layers,proto3" json:"layers,omitempty"`
+	// The part that no other image uses.
+	Own    int64 `protobuf:"varint,5,opt,name=own,proto3" json:"own,omitempty"`
+	Shared int64 `protobuf:"varint,6,opt,name=shared,proto3" json:"shared,omitempty"`
+	// The keys of root filesystems on its layers.
+	Containers    []string `protobuf:"bytes,7,rep,name=containers,proto3" json:"containers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImageUse) Reset() {
+	*x = ImageUse{}
+	mi := &file_berth_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImageUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImageUse) ProtoMessage() {}
+
+func (x *ImageUse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImageUse.ProtoReflect.Descriptor instead.
+func (*ImageUse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ImageUse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ImageUse) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *ImageUse) GetContent() int64 {
+	if x != nil {
+		return x.Content
+	}
+	return 0
+}
+
+func (x *ImageUse) GetLayers() int64 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+func (x *ImageUse) GetOwn() int64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *ImageUse) GetShared() int64 {
+	if x != nil {
+		return x.Shared
+	}
+	return 0
+}
+
+func (x *ImageUse) GetContainers() []string {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+type LayerUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topmost layer.
+	Chain         string   `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"`
+	Bytes         int64    `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Containers    []string `protobuf:"bytes,3,rep,name=containers,proto3" json:"containers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LayerUse) Reset() {
+	*x = LayerUse{}
+	mi := &file_berth_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LayerUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LayerUse) ProtoMessage() {}
+
+func (x *LayerUse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LayerUse.ProtoReflect.Descriptor instead.
+func (*LayerUse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *LayerUse) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *LayerUse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *LayerUse) GetContainers() []string {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+type CheckImagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether damaged objects are repaired.
+	Repair        bool `protobuf:"varint,1,opt,name=repair,proto3" json:"repair,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckImagesRequest) Reset() {
+	*x = CheckImagesRequest{}
+	mi := &file_berth_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckImagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckImagesRequest) ProtoMessage() {}
+
+func (x *CheckImagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckImagesRequest.ProtoReflect.Descriptor instead.
+func (*CheckImagesRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CheckImagesRequest) GetRepair() bool {
+	if x != nil {
+		return x.Repair
+	}
+	return false
+}
+
+type CheckImagesResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Blobs  int64                  `protobuf:"varint,1,opt,name=blobs,proto3" json:"blobs,omitempty"`
+	Layers int64                  `protobuf:"varint,2,opt,name=layers,proto3" json:"layers,omitempty"`
+	Bytes  int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Damage []*Damage              `protobuf:"bytes,4,rep,name=damage,proto3" json:"damage,omitempty"`
+	// What could not be checked, and what earlier repairs have set aside.
+	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckImagesResponse) Reset() {
+	*x = CheckImagesResponse{}
+	mi := &file_berth_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckImagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckImagesResponse) ProtoMessage() {}
+
+func (x *CheckImagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckImagesResponse.ProtoReflect.Descriptor instead.
+func (*CheckImagesResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *CheckImagesResponse) GetBlobs() int64 {
+	if x != nil {
+		return x.Blobs
+	}
+	return 0
+}
+
+func (x *CheckImagesResponse) GetLayers() int64 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+func (x *CheckImagesResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CheckImagesResponse) GetDamage() []*Damage {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
+func (x *CheckImagesResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+// Damage is one damaged object.
+type Damage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "blob" or "layer".
+	Object string `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// The digest of a blob, the chain id of a layer.
+	Digest     string   `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Problem    string   `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	Images     []string `protobuf:"bytes,4,rep,name=images,proto3" json:"images,omitempty"`
+	Containers []string `protobuf:"bytes,5,rep,name=containers,proto3" json:"containers,omitempty"`
+	Repaired   bool     `protobuf:"varint,6,opt,name=repaired,proto3" json:"repaired,omitempty"`
+	// What to do, if it is not repaired.
+	Advice        string `protobuf:"bytes,7,opt,name=advice,proto3" json:"advice,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Damage) Reset() {
+	*x = Damage{}
+	mi := &file_berth_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Damage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Damage) ProtoMessage() {}
+
+func (x *Damage) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Damage.ProtoReflect.Descriptor instead.
+func (*Damage) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Damage) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *Damage) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Damage) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *Damage) GetImages() []string {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *Damage) GetContainers() []string {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+func (x *Damage) GetRepaired() bool {
+	if x != nil {
+		return x.Repaired
+	}
+	return false
+}
+
+func (x *Damage) GetAdvice() string {
+	if x != nil {
+		return x.Advice
+	}
+	return ""
+}
+
 type ListNetworksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1648,7 +2455,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[29]
+	mi := &file_berth_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +2467,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[29]
+	mi := &file_berth_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +2480,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{29}
+	return file_berth_proto_rawDescGZIP(), []int{40}
 }
 
 type ListNetworksResponse struct {
@@ -1687,7 +2494,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[30]
+	mi := &file_berth_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +2506,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[30]
+	mi := &file_berth_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +2519,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{30}
+	return file_berth_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -1745,7 +2552,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +2564,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +2577,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{31}
+	return file_berth_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Network) GetName() string {
@@ -1827,7 +2634,7 @@ type NetworkPlugin struct {
 
 func (x *NetworkPlugin) Reset() {
 	*x = NetworkPlugin{}
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +2646,7 @@ func (x *NetworkPlugin) String() string {
 func (*NetworkPlugin) ProtoMessage() {}
 
 func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +2659,7 @@ func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
 func (*NetworkPlugin) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{32}
+	return file_berth_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *NetworkPlugin) GetType() string {
@@ -1914,7 +2721,7 @@ type CheckNetworksRequest struct {
 
 func (x *CheckNetworksRequest) Reset() {
 	*x = CheckNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2733,7 @@ func (x *CheckNetworksRequest) String() string {
 func (*CheckNetworksRequest) ProtoMessage() {}
 
 func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2746,7 @@ func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
 func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{33}
+	return file_berth_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CheckNetworksRequest) GetSandboxes() []string {
@@ -1958,7 +2765,7 @@ type CheckNetworksResponse struct {
 
 func (x *CheckNetworksResponse) Reset() {
 	*x = CheckNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2777,7 @@ func (x *CheckNetworksResponse) String() string {
 func (*CheckNetworksResponse) ProtoMessage() {}
 
 func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2790,7 @@ func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
 func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{34}
+	return file_berth_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
@@ -2011,7 +2818,7 @@ type NetworkCheck struct {
 
 func (x *NetworkCheck) Reset() {
 	*x = NetworkCheck{}
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2830,7 @@ func (x *NetworkCheck) String() string {
 func (*NetworkCheck) ProtoMessage() {}
 
 func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2843,7 @@ func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
 func (*NetworkCheck) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{35}
+	return file_berth_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *NetworkCheck) GetSandboxId() string {
@@ -2186,7 +2993,79 @@ const file_berth_proto_rawDesc = "" +
 	"\x0fTagImageRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x12\n" +
-	"\x10TagImageResponse\"\x15\n" +
+	"\x10TagImageResponse\"]\n" +
+	"\x13ExplainImageRequest\x12\x10\n" +
+	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
+	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x10\n" +
+	"\x03try\x18\x03 \x01(\bR\x03try\"\x99\x01\n" +
+	"\x14ExplainImageResponse\x12\x10\n" +
+	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x1d\n" +
+	"\n" +
+	"short_name\x18\x02 \x01(\bR\tshortName\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x03 \x03(\tR\n" +
+	"candidates\x120\n" +
+	"\tendpoints\x18\x04 \x03(\v2\x12.berth.v2.EndpointR\tendpoints\"\x9d\x02\n" +
+	"\bEndpoint\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x16\n" +
+	"\x06mirror\x18\x02 \x01(\bR\x06mirror\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\x12 \n" +
+	"\vcredentials\x18\x05 \x01(\tR\vcredentials\x12\x10\n" +
+	"\x03tls\x18\x06 \x03(\tR\x03tls\x12\"\n" +
+	"\fcapabilities\x18\a \x03(\tR\fcapabilities\x12\x18\n" +
+	"\askipped\x18\b \x01(\tR\askipped\x12\x16\n" +
+	"\x06health\x18\t \x01(\tR\x06health\x12+\n" +
+	"\aattempt\x18\n" +
+	" \x01(\v2\x11.berth.v2.AttemptR\aattempt\"\x85\x01\n" +
+	"\aAttempt\x12-\n" +
+	"\x04took\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1d\n" +
+	"\n" +
+	"media_type\x18\x03 \x01(\tR\tmediaType\x12\x14\n" +
+	"\x05fault\x18\x04 \x01(\tR\x05fault\"\x13\n" +
+	"\x11GetDiskUseRequest\"\x9e\x01\n" +
+	"\x12GetDiskUseResponse\x12*\n" +
+	"\x06images\x18\x01 \x03(\v2\x12.berth.v2.ImageUseR\x06images\x12&\n" +
+	"\x04kept\x18\x02 \x03(\v2\x12.berth.v2.LayerUseR\x04kept\x12\x1e\n" +
+	"\n" +
+	"unfinished\x18\x03 \x01(\x03R\n" +
+	"unfinished\x12\x14\n" +
+	"\x05total\x18\x04 \x01(\x03R\x05total\"\xac\x01\n" +
+	"\bImageUse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\x12\x18\n" +
+	"\acontent\x18\x03 \x01(\x03R\acontent\x12\x16\n" +
+	"\x06layers\x18\x04 \x01(\x03R\x06layers\x12\x10\n" +
+	"\x03own\x18\x05 \x01(\x03R\x03own\x12\x16\n" +
+	"\x06shared\x18\x06 \x01(\x03R\x06shared\x12\x1e\n" +
+	"\n" +
+	"containers\x18\a \x03(\tR\n" +
+	"containers\"V\n" +
+	"\bLayerUse\x12\x14\n" +
+	"\x05chain\x18\x01 \x01(\tR\x05chain\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1e\n" +
+	"\n" +
+	"containers\x18\x03 \x03(\tR\n" +
+	"containers\",\n" +
+	"\x12CheckImagesRequest\x12\x16\n" +
+	"\x06repair\x18\x01 \x01(\bR\x06repair\"\x99\x01\n" +
+	"\x13CheckImagesResponse\x12\x14\n" +
+	"\x05blobs\x18\x01 \x01(\x03R\x05blobs\x12\x16\n" +
+	"\x06layers\x18\x02 \x01(\x03R\x06layers\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12(\n" +
+	"\x06damage\x18\x04 \x03(\v2\x10.berth.v2.DamageR\x06damage\x12\x14\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\"\xbe\x01\n" +
+	"\x06Damage\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\tR\x06object\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x12\x16\n" +
+	"\x06images\x18\x04 \x03(\tR\x06images\x12\x1e\n" +
+	"\n" +
+	"containers\x18\x05 \x03(\tR\n" +
+	"containers\x12\x1a\n" +
+	"\brepaired\x18\x06 \x01(\bR\brepaired\x12\x16\n" +
+	"\x06advice\x18\a \x01(\tR\x06advice\"\x15\n" +
 	"\x13ListNetworksRequest\"[\n" +
 	"\x14ListNetworksResponse\x12-\n" +
 	"\bnetworks\x18\x01 \x03(\v2\x11.berth.v2.NetworkR\bnetworks\x12\x14\n" +
@@ -2219,7 +3098,7 @@ const file_berth_proto_rawDesc = "" +
 	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x1c\n" +
 	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
 	"\askipped\x18\x06 \x01(\tR\askipped\x12\x14\n" +
-	"\x05fault\x18\a \x01(\tR\x05fault2\xf3\a\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault2\xd7\t\n" +
 	"\x05Berth\x12A\n" +
 	"\bListJobs\x12\x19.berth.v2.ListJobsRequest\x1a\x1a.berth.v2.ListJobsResponse\x12@\n" +
 	"\tPullImage\x12\x1a.berth.v2.PullImageRequest\x1a\x15.berth.v2.ImageUpdate0\x01\x12F\n" +
@@ -2230,6 +3109,10 @@ const file_berth_proto_rawDesc = "" +
 	"\n" +
 	"ListLayers\x12\x1b.berth.v2.ListLayersRequest\x1a\x1c.berth.v2.ListLayersResponse\x12A\n" +
 	"\bTagImage\x12\x19.berth.v2.TagImageRequest\x1a\x1a.berth.v2.TagImageResponse\x12M\n" +
+	"\fExplainImage\x12\x1d.berth.v2.ExplainImageRequest\x1a\x1e.berth.v2.ExplainImageResponse\x12G\n" +
+	"\n" +
+	"GetDiskUse\x12\x1b.berth.v2.GetDiskUseRequest\x1a\x1c.berth.v2.GetDiskUseResponse\x12J\n" +
+	"\vCheckImages\x12\x1c.berth.v2.CheckImagesRequest\x1a\x1d.berth.v2.CheckImagesResponse\x12M\n" +
 	"\fListNetworks\x12\x1d.berth.v2.ListNetworksRequest\x1a\x1e.berth.v2.ListNetworksResponse\x12P\n" +
 	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponse\x12G\n" +
 	"\n" +
@@ -2252,7 +3135,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_berth_proto_goTypes = []any{
 	(*WatchJobsRequest)(nil),      // 0: berth.v2.WatchJobsRequest
 	(*JobUpdate)(nil),             // 1: berth.v2.JobUpdate
@@ -2283,22 +3166,33 @@ var file_berth_proto_goTypes = []any{
 	(*Layer)(nil),                 // 26: berth.v2.Layer
 	(*TagImageRequest)(nil),       // 27: berth.v2.TagImageRequest
 	(*TagImageResponse)(nil),      // 28: berth.v2.TagImageResponse
-	(*ListNetworksRequest)(nil),   // 29: berth.v2.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 30: berth.v2.ListNetworksResponse
-	(*Network)(nil),               // 31: berth.v2.Network
-	(*NetworkPlugin)(nil),         // 32: berth.v2.NetworkPlugin
-	(*CheckNetworksRequest)(nil),  // 33: berth.v2.CheckNetworksRequest
-	(*CheckNetworksResponse)(nil), // 34: berth.v2.CheckNetworksResponse
-	(*NetworkCheck)(nil),          // 35: berth.v2.NetworkCheck
-	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
+	(*ExplainImageRequest)(nil),   // 29: berth.v2.ExplainImageRequest
+	(*ExplainImageResponse)(nil),  // 30: berth.v2.ExplainImageResponse
+	(*Endpoint)(nil),              // 31: berth.v2.Endpoint
+	(*Attempt)(nil),               // 32: berth.v2.Attempt
+	(*GetDiskUseRequest)(nil),     // 33: berth.v2.GetDiskUseRequest
+	(*GetDiskUseResponse)(nil),    // 34: berth.v2.GetDiskUseResponse
+	(*ImageUse)(nil),              // 35: berth.v2.ImageUse
+	(*LayerUse)(nil),              // 36: berth.v2.LayerUse
+	(*CheckImagesRequest)(nil),    // 37: berth.v2.CheckImagesRequest
+	(*CheckImagesResponse)(nil),   // 38: berth.v2.CheckImagesResponse
+	(*Damage)(nil),                // 39: berth.v2.Damage
+	(*ListNetworksRequest)(nil),   // 40: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 41: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 42: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 43: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 44: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 45: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 46: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 47: google.protobuf.Duration
 }
 var file_berth_proto_depIdxs = []int32{
 	12, // 0: berth.v2.JobUpdate.job:type_name -> berth.v2.Job
 	12, // 1: berth.v2.CancelJobResponse.job:type_name -> berth.v2.Job
-	36, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
+	47, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
 	12, // 3: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	36, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	36, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	47, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	47, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
 	14, // 6: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
 	16, // 7: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
 	16, // 8: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
@@ -2306,42 +3200,55 @@ var file_berth_proto_depIdxs = []int32{
 	20, // 10: berth.v2.ImageUpdate.images:type_name -> berth.v2.Image
 	25, // 11: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
 	26, // 12: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
-	31, // 13: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	32, // 14: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	35, // 15: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	10, // 16: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	13, // 17: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	15, // 18: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	17, // 19: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	21, // 20: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	23, // 21: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	27, // 22: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	29, // 23: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	33, // 24: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	8,  // 25: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
-	0,  // 26: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
-	2,  // 27: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
-	4,  // 28: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
-	6,  // 29: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
-	11, // 30: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	18, // 31: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	18, // 32: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	18, // 33: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	22, // 34: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	24, // 35: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	28, // 36: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	30, // 37: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	34, // 38: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	9,  // 39: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
-	1,  // 40: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
-	3,  // 41: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
-	5,  // 42: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
-	7,  // 43: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
-	30, // [30:44] is the sub-list for method output_type
-	16, // [16:30] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 13: berth.v2.ExplainImageRequest.auth:type_name -> berth.v2.Auth
+	31, // 14: berth.v2.ExplainImageResponse.endpoints:type_name -> berth.v2.Endpoint
+	32, // 15: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
+	47, // 16: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
+	35, // 17: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
+	36, // 18: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
+	39, // 19: berth.v2.CheckImagesResponse.damage:type_name -> berth.v2.Damage
+	42, // 20: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	43, // 21: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	46, // 22: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	10, // 23: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	13, // 24: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	15, // 25: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	17, // 26: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	21, // 27: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	23, // 28: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	27, // 29: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	29, // 30: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
+	33, // 31: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
+	37, // 32: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
+	40, // 33: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	44, // 34: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	8,  // 35: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	0,  // 36: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
+	2,  // 37: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
+	4,  // 38: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
+	6,  // 39: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
+	11, // 40: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	18, // 41: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	18, // 42: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	18, // 43: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	22, // 44: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	24, // 45: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	28, // 46: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	30, // 47: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
+	34, // 48: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
+	38, // 49: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckImagesResponse
+	41, // 50: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	45, // 51: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	9,  // 52: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	1,  // 53: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
+	3,  // 54: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
+	5,  // 55: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
+	7,  // 56: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
+	40, // [40:57] is the sub-list for method output_type
+	23, // [23:40] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -2359,7 +3266,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,9 @@ const (
 	Berth_ExportImage_FullMethodName   = "/berth.v2.Berth/ExportImage"
 	Berth_ListLayers_FullMethodName    = "/berth.v2.Berth/ListLayers"
 	Berth_TagImage_FullMethodName      = "/berth.v2.Berth/TagImage"
+	Berth_ExplainImage_FullMethodName  = "/berth.v2.Berth/ExplainImage"
+	Berth_GetDiskUse_FullMethodName    = "/berth.v2.Berth/GetDiskUse"
+	Berth_CheckImages_FullMethodName   = "/berth.v2.Berth/CheckImages"
 	Berth_ListNetworks_FullMethodName  = "/berth.v2.Berth/ListNetworks"
 	Berth_CheckNetworks_FullMethodName = "/berth.v2.Berth/CheckNetworks"
 	Berth_GetMetrics_FullMethodName    = "/berth.v2.Berth/GetMetrics"
@@ -60,6 +63,13 @@ type BerthClient interface {
 	ListLayers(ctx context.Context, in *ListLayersRequest, opts ...grpc.CallOption) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(ctx context.Context, in *TagImageRequest, opts ...grpc.CallOption) (*TagImageResponse, error)
+	// ExplainImage returns where a pull looks for an image, and why. It pulls nothing.
+	ExplainImage(ctx context.Context, in *ExplainImageRequest, opts ...grpc.CallOption) (*ExplainImageResponse, error)
+	// GetDiskUse returns what images take on disk, and who uses it.
+	GetDiskUse(ctx context.Context, in *GetDiskUseRequest, opts ...grpc.CallOption) (*GetDiskUseResponse, error)
+	// CheckImages reads all content and all unpacked layers and compares them with their digests. It
+	// returns when it has read all.
+	CheckImages(ctx context.Context, in *CheckImagesRequest, opts ...grpc.CallOption) (*CheckImagesResponse, error)
 	// ListNetworks returns the networks of CNI plugins that are in use, with the plugins' versions.
 	ListNetworks(ctx context.Context, in *ListNetworksRequest, opts ...grpc.CallOption) (*ListNetworksResponse, error)
 	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
@@ -188,6 +198,36 @@ func (c *berthClient) TagImage(ctx context.Context, in *TagImageRequest, opts ..
 	return out, nil
 }
 
+func (c *berthClient) ExplainImage(ctx context.Context, in *ExplainImageRequest, opts ...grpc.CallOption) (*ExplainImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainImageResponse)
+	err := c.cc.Invoke(ctx, Berth_ExplainImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *berthClient) GetDiskUse(ctx context.Context, in *GetDiskUseRequest, opts ...grpc.CallOption) (*GetDiskUseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetDiskUseResponse)
+	err := c.cc.Invoke(ctx, Berth_GetDiskUse_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *berthClient) CheckImages(ctx context.Context, in *CheckImagesRequest, opts ...grpc.CallOption) (*CheckImagesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckImagesResponse)
+	err := c.cc.Invoke(ctx, Berth_CheckImages_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *berthClient) ListNetworks(ctx context.Context, in *ListNetworksRequest, opts ...grpc.CallOption) (*ListNetworksResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListNetworksResponse)
@@ -295,6 +335,13 @@ type BerthServer interface {
 	ListLayers(context.Context, *ListLayersRequest) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error)
+	// ExplainImage returns where a pull looks for an image, and why. It pulls nothing.
+	ExplainImage(context.Context, *ExplainImageRequest) (*ExplainImageResponse, error)
+	// GetDiskUse returns what images take on disk, and who uses it.
+	GetDiskUse(context.Context, *GetDiskUseRequest) (*GetDiskUseResponse, error)
+	// CheckImages reads all content and all unpacked layers and compares them with their digests. It
+	// returns when it has read all.
+	CheckImages(context.Context, *CheckImagesRequest) (*CheckImagesResponse, error)
 	// ListNetworks returns the networks of CNI plugins that are in use, with the plugins' versions.
 	ListNetworks(context.Context, *ListNetworksRequest) (*ListNetworksResponse, error)
 	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
@@ -343,6 +390,15 @@ func (UnimplementedBerthServer) ListLayers(context.Context, *ListLayersRequest) 
 }
 func (UnimplementedBerthServer) TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TagImage not implemented")
+}
+func (UnimplementedBerthServer) ExplainImage(context.Context, *ExplainImageRequest) (*ExplainImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainImage not implemented")
+}
+func (UnimplementedBerthServer) GetDiskUse(context.Context, *GetDiskUseRequest) (*GetDiskUseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetDiskUse not implemented")
+}
+func (UnimplementedBerthServer) CheckImages(context.Context, *CheckImagesRequest) (*CheckImagesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckImages not implemented")
 }
 func (UnimplementedBerthServer) ListNetworks(context.Context, *ListNetworksRequest) (*ListNetworksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNetworks not implemented")
@@ -480,6 +536,60 @@ func _Berth_TagImage_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Berth_ExplainImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).ExplainImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_ExplainImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).ExplainImage(ctx, req.(*ExplainImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Berth_GetDiskUse_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetDiskUseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).GetDiskUse(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_GetDiskUse_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).GetDiskUse(ctx, req.(*GetDiskUseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Berth_CheckImages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckImagesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BerthServer).CheckImages(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Berth_CheckImages_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BerthServer).CheckImages(ctx, req.(*CheckImagesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Berth_ListNetworks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListNetworksRequest)
 	if err := dec(in); err != nil {
@@ -610,6 +720,18 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TagImage",
 			Handler:    _Berth_TagImage_Handler,
+		},
+		{
+			MethodName: "ExplainImage",
+			Handler:    _Berth_ExplainImage_Handler,
+		},
+		{
+			MethodName: "GetDiskUse",
+			Handler:    _Berth_GetDiskUse_Handler,
+		},
+		{
+			MethodName: "CheckImages",
+			Handler:    _Berth_CheckImages_Handler,
 		},
 		{
 			MethodName: "ListNetworks",

@@ -16,6 +16,8 @@ import (
 type backend struct {
 	engine engine.Engine
 	images imageStore
+	// await returns when the images can be used, or the reason why they cannot. Lists of pods do not need them.
+	await func(context.Context) error
 	// apply applies the keys that can change while the daemon runs.
 	apply func(*config.Daemon)
 	// close leaves the containers running.
@@ -28,11 +30,12 @@ type imageStore interface {
 	image.Catalog
 }
 
-// openBackend opens the engine that the configuration names.
-func openBackend(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, log *slog.Logger) (*backend, error) {
+// openBackend opens the engine that the configuration names. answering is closed when the daemon answers, nil if
+// nobody waits for answers: what they do not need is opened then.
+func openBackend(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, answering <-chan struct{}, log *slog.Logger) (*backend, error) {
 	switch cfg.Engine {
 	case "native":
-		return openNative(ctx, cfg, pulls, log)
+		return openNative(ctx, cfg, pulls, answering, log)
 	case "docker":
 		return openDocker(ctx, cfg, pulls, log)
 	default:

@@ -67,14 +67,23 @@ func Run(ctx context.Context, load Load) (err error) {
 		return errors.Join(err, parts.close(ctx))
 	}
 
-	failed := make(chan error, 2)
-	go func() { failed <- server.Serve(listener) }()
-	go func() { failed <- parts.streams.Serve() }()
+	failed := make(chan error, 3)
+	serving := func(serve func() error) {
+		if err := serve(); err != nil {
+			failed <- fmt.Errorf("cannot serve: %w", err)
+		}
+	}
+	go serving(func() error { return server.Serve(listener) })
+	go serving(parts.streams.Serve)
+	close(parts.answering)
 	parts.serveMetrics(ctx, cfg, log.Logger)
-	notifyReady(log.Logger)
-	log.Info("berth is ready", "socket", cfg.SocketPath(), "streaming", parts.streams.Address())
 	background, end := context.WithCancel(ctx)
 	defer end()
+	go func() {
+		if err := announce(background, parts, log.Logger); err != nil {
+			failed <- err
+		}
+	}()
 	go watchdog(background, parts, log.Logger)
 	go releaseMemory(background, parts, log.Logger)
 	go reloadOnHangup(background, load, parts, log)
@@ -83,7 +92,6 @@ func Run(ctx context.Context, load Load) (err error) {
 	case <-ctx.Done():
 		logStop(parts, log.Logger)
 	case err = <-failed:
-		err = fmt.Errorf("cannot serve: %w", err)
 	}
 	notifyStopping(log.Logger)
 	stop()                   // a second signal ends the process at once
@@ -92,6 +100,19 @@ func Run(ctx context.Context, load Load) (err error) {
 	stopCadvisor()
 	stopServing(server)
 	return errors.Join(err, parts.close(ctx))
+}
+
+// announce reports that the daemon is ready. It answers already what needs neither images nor the network.
+func announce(ctx context.Context, parts *parts, log *slog.Logger) error {
+	if err := parts.await(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the daemon ends
+		}
+		return err
+	}
+	notifyReady(log)
+	log.Info("berth is ready", "socket", parts.config.Load().SocketPath(), "streaming", parts.streams.Address())
+	return nil
 }
 
 // logStop logs that a signal has ended the daemon, and what becomes of the pods.

@@ -59,6 +59,7 @@ func openDocker(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	return &backend{
 		engine: engine,
 		images: store,
+		await:  func(context.Context) error { return nil },
 		apply: func(cfg *config.Daemon) {
 			store.SetPullRules(dockerPullRules(cfg))
 			engine.SetRules(dockerRules(cfg))

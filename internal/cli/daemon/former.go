@@ -66,7 +66,7 @@ func retire(ctx context.Context, cfg *config.Daemon, former string, p *parts, lo
 	old := *cfg
 	old.Engine, old.Runtime.CgroupDriver = former, "auto"
 	old.Docker.Adopt = "off" // what it has adopted is stopped, and nothing else
-	backend, err := openBackend(ctx, &old, nil, log)
+	backend, err := openBackend(ctx, &old, nil, nil, log)
 	if err != nil {
 		return err
 	}

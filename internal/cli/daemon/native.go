@@ -27,12 +27,12 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// openNative opens the image store, finds or starts the supervisor, and creates the engine that
+// openNative begins to open the image store, finds or starts the supervisor, and creates the engine that
 // uses both.
-func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, log *slog.Logger) (made *backend, err error) {
+func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, answering <-chan struct{}, log *slog.Logger) (made *backend, err error) {
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
-	images, err := openImages(ctx, cfg, pulls, log)
+	images, err := startImages(ctx, cfg, pulls, answering, log)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the image store: %w", err)
 	}
@@ -42,19 +42,25 @@ func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	if err != nil {
 		return nil, err
 	}
-	client, err := openSupervisor(ctx, cfg, binary, log)
+	client, err := openSupervisor(ctx, cfg, binary, answering, log)
 	if err != nil {
 		return nil, err
 	}
 	u.Push("leave the supervisor", func(context.Context) error { return client.Close() })
 
-	engine, err := newNative(cfg, images, client, binary, log)
+	engine, err := newNative(cfg, images, client, binary, answering, log)
 	if err != nil {
 		return nil, err
 	}
 	return &backend{
 		engine: engine,
 		images: images,
+		await: func(ctx context.Context) error {
+			if err := images.Await(ctx); err != nil {
+				return fmt.Errorf("cannot open the image store: %w", err)
+			}
+			return nil
+		},
 		apply: func(cfg *config.Daemon) {
 			images.SetPullRules(pullRules(cfg))
 			engine.SetRules(engineRules(cfg))
@@ -63,7 +69,8 @@ func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	}, nil
 }
 
-func openImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, log *slog.Logger) (*local.Images, error) {
+// startImages opens the image store in the background, once the daemon answers.
+func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, answering <-chan struct{}, log *slog.Logger) (*local.Images, error) {
 	root := filepath.Join(cfg.Root, imagesDir)
 	if cfg.Runtime.SELinux != "off" {
 		err := selinux.LabelStore(ctx, root, func(files int64) {
@@ -73,7 +80,7 @@ func openImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 			return nil, err
 		}
 	}
-	return local.Open(ctx, local.Config{
+	return local.Start(ctx, local.Config{
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
 		PullRules:    pullRules(cfg),
@@ -82,6 +89,7 @@ func openImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 		UserAgent:    "berth/" + version.Version,
 		Observer:     pulls,
 		Log:          log,
+		After:        answering,
 
 		PreloadedDirs: cfg.Image.PreloadedDirs,
 	})
@@ -109,7 +117,7 @@ func SupervisorBinary(cfg *config.Daemon) (string, error) {
 
 // openSupervisor finds or starts the supervisor. Under systemd the default instance
 // has a unit for it.
-func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, log *slog.Logger) (*supervisor.Client, error) {
+func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, answering <-chan struct{}, log *slog.Logger) (*supervisor.Client, error) {
 	state := filepath.Join(cfg.State, supervisorDir)
 	options := spawn.Options{
 		Binary:   binary,
@@ -124,12 +132,12 @@ func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, log 
 		return nil, err
 	}
 	return supervisor.Connect(ctx, supervisor.Options{
-		Socket: spawn.Socket(state), Logger: log,
+		Socket: spawn.Socket(state), Logger: log, After: answering,
 		Restart: func(ctx context.Context) error { return spawn.Ensure(ctx, options) },
 	})
 }
 
-func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Client, binary string, log *slog.Logger) (*native.Engine, error) {
+func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Client, binary string, answering <-chan struct{}, log *slog.Logger) (*native.Engine, error) {
 	driver := cfg.Runtime.CgroupDriver
 	if driver == "auto" {
 		driver = ""
@@ -148,6 +156,7 @@ func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Clie
 
 		Supervisor: client,
 		Rootfs:     images,
+		After:      answering,
 		Log:        log,
 	}, engineRules(cfg))
 }
@@ -155,6 +164,7 @@ func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Clie
 func pullRules(cfg *config.Daemon) local.PullRules {
 	return local.PullRules{
 		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
+		CredentialFiles:        cfg.Image.CredentialFiles,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,

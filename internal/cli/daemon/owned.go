@@ -10,9 +10,10 @@ import (
 )
 
 // owned is what this daemon has records of.
-func (p *parts) owned() berthapi.Owned {
+func (p *parts) owned() (berthapi.Owned, error) {
+	ids, err := p.pods.RecordIDs()
 	cfg := p.config.Load()
-	return berthapi.Owned{Root: cfg.Root, State: cfg.State, NetworkMode: cfg.Network.Mode, IDs: p.pods.RecordIDs()}
+	return berthapi.Owned{Root: cfg.Root, State: cfg.State, NetworkMode: cfg.Network.Mode, IDs: ids}, err
 }
 
 // Leftovers says where the daemon of a configuration has what may be left behind, for `berth doctor`.

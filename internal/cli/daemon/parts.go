@@ -43,7 +43,9 @@ type parts struct {
 	config atomic.Pointer[config.Daemon]
 
 	network network.Network
-	backend *backend
+	// awaitNetwork is backend.await for the network.
+	awaitNetwork func(context.Context) error
+	backend      *backend
 	// records are nil before they are read, which openPods does then.
 	records *pod.Records
 	pods    *pod.Service
@@ -54,12 +56,16 @@ type parts struct {
 	metrics       *metrics.Metrics
 	metricsServer *metrics.Server
 	tracer        *traces.Tracer
+
+	// answering is closed when requests are answered.
+	answering chan struct{}
 }
 
 // build creates the parts. On error it closes those that it created.
 func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *parts, err error) {
 	counted := metrics.New(version.Version, version.Commit)
-	p := &parts{metrics: counted, metricsServer: metrics.NewServer(counted.Handler(), log), tracer: newTracer(cfg, log)} // not the result, which an error sets to nil before the undo runs
+	// Not the result, which an error sets to nil before the undo runs.
+	p := &parts{metrics: counted, metricsServer: metrics.NewServer(counted.Handler(), log), tracer: newTracer(cfg, log), answering: make(chan struct{})}
 	p.config.Store(cfg)
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
@@ -113,7 +119,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 // openTogether opens the network, the engine and the records at the same time: each reads something of every pod.
 func (p *parts) openTogether(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
 	var all errgroup.Group
-	all.Go(func() error { return p.openNetwork(ctx, cfg, log) })
+	all.Go(func() error { return p.openNetwork(ctx, cfg, p.answering, log) })
 	all.Go(func() error { return p.openBackend(ctx, cfg, log) })
 	all.Go(func() (err error) {
 		p.records, err = pod.OpenRecords(podRecords(cfg, log))
@@ -125,7 +131,8 @@ func (p *parts) openTogether(ctx context.Context, cfg *config.Daemon, log *slog.
 // openAfterRetirement opens the network and the engine when the pods of a former engine must be stopped
 // before the engine is opened.
 func (p *parts) openAfterRetirement(ctx context.Context, cfg *config.Daemon, former string, log *slog.Logger) error {
-	if err := p.openNetwork(ctx, cfg, log); err != nil {
+	// The retirement needs the network before the daemon answers.
+	if err := p.openNetwork(ctx, cfg, nil, log); err != nil {
 		return err
 	}
 	if err := retireFormer(ctx, cfg, former, p, log); err != nil {
@@ -134,22 +141,40 @@ func (p *parts) openAfterRetirement(ctx context.Context, cfg *config.Daemon, for
 	return p.openBackend(ctx, cfg, log)
 }
 
-func (p *parts) openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
-	opened, err := openNetwork(ctx, cfg, p.config.Load, p.metrics, log)
+// openNetwork opens the network. answering is that of openBackend.
+func (p *parts) openNetwork(ctx context.Context, cfg *config.Daemon, answering <-chan struct{}, log *slog.Logger) error {
+	opened, await, err := openNetwork(ctx, cfg, answering, p.config.Load, p.metrics, log)
 	if err != nil {
-		return fmt.Errorf("cannot set up the network: %w", err)
+		return cannotSetUp(err)
 	}
 	p.network = opened
+	p.awaitNetwork = func(ctx context.Context) error { return cannotSetUp(await(ctx)) }
 	return nil
 }
 
+// cannotSetUp is the error of a network that cannot be opened, nil for nil.
+func cannotSetUp(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot set up the network: %w", err)
+}
+
 func (p *parts) openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) error {
-	opened, err := openBackend(ctx, cfg, pullsSeen{p.metrics, p.tracer}, log)
+	opened, err := openBackend(ctx, cfg, pullsSeen{p.metrics, p.tracer}, p.answering, log)
 	if err != nil {
 		return err
 	}
 	p.backend = opened
 	return nil
+}
+
+// await returns when all that is opened in the background is open, or the reason why a part of it cannot be opened.
+func (p *parts) await(ctx context.Context) error {
+	var all errgroup.Group
+	all.Go(func() error { return p.awaitNetwork(ctx) })
+	all.Go(func() error { return p.backend.await(ctx) })
+	return all.Wait()
 }
 
 // closeOpened closes the engine and the network, as far as they are open.
@@ -225,29 +250,35 @@ const formerNetworkDir = "former"
 // kubenetBridge is the name that kubenet's bridge has.
 const kubenetBridge = "cbr0"
 
-// openNetwork opens the network. current returns the configuration in force, which a reload replaces.
-func openNetwork(ctx context.Context, cfg *config.Daemon, current func() *config.Daemon, observer cni.Observer, log *slog.Logger) (network.Network, error) {
+// openNetwork opens the network. answering is that of openBackend. current returns the configuration in force, which a
+// reload replaces. await returns when the network is open, or the reason why it cannot be opened.
+func openNetwork(ctx context.Context, cfg *config.Daemon, answering <-chan struct{}, current func() *config.Daemon, observer cni.Observer, log *slog.Logger) (_ network.Network, await func(context.Context) error, err error) {
 	if cfg.Network.Mode == "cni" {
 		if cfg.Network.Hairpin == string(builtin.PromiscuousBridge) {
 			log.Warn("network.hairpin = \"promiscuous-bridge\" needs a bridge of berth's own (network.mode builtin or kubenet); "+
 				"it is taken for hairpin-veth, which the CNI configuration decides", "mode", cfg.Network.Mode)
 		}
-		return openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, observer, log)
+		opened, err := openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, observer, log)
+		return opened, func(context.Context) error { return nil }, err
 	}
 	// What an earlier start has adopted is detached whatever the configuration says now.
-	_, err := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
+	_, err = os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
 	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
-		return openBuiltin(ctx, cfg, nil, log)
+		own, err := startBuiltin(ctx, cfg, answering, nil, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		return own, own.Await, nil
 	}
 	adopted, err := openCNI(ctx, cfg, formerNetworkDir, nil, observer, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	own, err := openBuiltin(ctx, cfg, adopted.Has, log)
+	own, err := startBuiltin(ctx, cfg, answering, adopted.Has, log)
 	if err != nil {
-		return nil, errors.Join(err, adopted.Close())
+		return nil, nil, errors.Join(err, adopted.Close())
 	}
-	return former.New(own, adopted), nil
+	return former.New(own, adopted), own.Await, nil
 }
 
 // openCNI opens the network of CNI plugins whose records are in a directory below that of the
@@ -279,8 +310,9 @@ func cniDirOf(cfg *config.Daemon, handler string) string {
 	return cfg.Handlers[cmp.Or(handler, cfg.Runtime.DefaultHandler)].CNIConfDir
 }
 
-// openBuiltin opens berth's own bridge. taken reports which addresses other pods have, nil for none.
-func openBuiltin(ctx context.Context, cfg *config.Daemon, taken func(netip.Addr) bool, log *slog.Logger) (network.Network, error) {
+// startBuiltin opens berth's own bridge in the background, once the daemon answers. taken reports which addresses other
+// pods have, nil for none.
+func startBuiltin(ctx context.Context, cfg *config.Daemon, answering <-chan struct{}, taken func(netip.Addr) bool, log *slog.Logger) (*builtin.Network, error) {
 	subnets, err := prefixes(cfg.Network.Subnets)
 	if err != nil {
 		return nil, err
@@ -297,7 +329,8 @@ func openBuiltin(ctx context.Context, cfg *config.Daemon, taken func(netip.Addr)
 	if cfg.Network.Hairpin == "auto" {
 		hairpin = builtin.HairpinVeth
 	}
-	return builtin.New(ctx, builtin.Config{
+	return builtin.Start(ctx, builtin.Config{
+		After:      answering,
 		Mode:       cfg.Network.Mode,
 		Hairpin:    hairpin,
 		Taken:      taken,
@@ -356,5 +389,6 @@ func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logge
 		ShowSecrets: cfg.Debug.ShowSecrets,
 		Observer:    p.metrics,
 		Tracer:      p.tracer,
+		After:       p.answering,
 	})
 }

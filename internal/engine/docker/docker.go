@@ -174,9 +174,10 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 			return nil, fmt.Errorf("cannot make a state directory: %w", err)
 		}
 	}
-	if err := errors.Join(sysns.EnsureNetNSDir(cfg.NetNSDir), e.adoptCgroups()); err != nil {
+	if err := sysns.EnsureNetNSDir(cfg.NetNSDir); err != nil {
 		return nil, err
 	}
+	e.podCgroups.Adopt(e.ownCgroupFiles)
 	if cfg.RuntimeCgroup != "" {
 		e.keeper, err = runtimecgroup.Start(runtimecgroup.Options{Endpoint: cfg.Client.Endpoint(), Cgroup: cfg.RuntimeCgroup, Tree: e.tree, Log: cfg.Log})
 		if err != nil {
@@ -218,13 +219,13 @@ func (e *Engine) findHost(driver string) (err error) {
 	return nil
 }
 
-// adoptCgroups reads which cgroup parents the engine made, after a restart.
-func (e *Engine) adoptCgroups() error {
+// ownCgroupFiles lists the records of the cgroup parents that the engine made.
+func (e *Engine) ownCgroupFiles() ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(e.sandboxesDir(), "*", ownCgroupFile))
 	if err != nil {
-		return fmt.Errorf("cannot list the sandboxes: %w", err)
+		return nil, fmt.Errorf("cannot list the sandboxes: %w", err)
 	}
-	return e.podCgroups.Adopt(files)
+	return files, nil
 }
 
 // runningOf returns the first processes of the running containers of a sandbox.

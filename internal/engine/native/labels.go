@@ -62,6 +62,9 @@ func (e *Engine) shareFiles(spec *containerSpec, labels selinux.Labels) error {
 
 // adoptLabels reserves the categories of the sandboxes that are there.
 func (e *Engine) adoptLabels() error {
+	if !e.selinux.Enabled() {
+		return nil // nothing is labelled until the next start
+	}
 	files, err := e.filesOfSandboxes(labelsFile)
 	if err != nil {
 		return err

@@ -73,6 +73,8 @@ type Config struct {
 
 	Supervisor *supervisor.Client
 	Rootfs     image.Rootfs
+	// After, if not nil, is closed when what only speeds up later requests may be prepared.
+	After <-chan struct{}
 	// Log is slog's default when nil.
 	Log *slog.Logger
 }
@@ -244,10 +246,11 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := sysns.EnsureNetNSDir(cfg.NetNSDir); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(e.adoptCgroups(), e.adoptLabels(), e.podInitRoot.Detach(), e.rootContainer.Detach()); err != nil {
+	e.podCgroups.Adopt(func() ([]string, error) { return e.filesOfSandboxes(filepath.Base(e.sandboxPaths("").ownCgroup)) })
+	if err := errors.Join(e.adoptLabels(), e.podInitRoot.Detach(), e.rootContainer.Detach()); err != nil {
 		return nil, err
 	}
-	e.netns = nspool.New(readyNamespaces)
+	e.netns = nspool.New(readyNamespaces, cfg.After)
 	e.meter = meter.New(tree, cfg.Rootfs, cfg.StatsPeriod)
 	return e, nil
 }
@@ -257,15 +260,6 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 func (e *Engine) Close() error {
 	e.meter.Close()
 	return errors.Join(e.podInitRoot.Detach(), e.rootContainer.Detach(), e.netns.Close())
-}
-
-// adoptCgroups reads which cgroup parents the engine made, after a restart.
-func (e *Engine) adoptCgroups() error {
-	files, err := e.filesOfSandboxes(filepath.Base(e.sandboxPaths("").ownCgroup))
-	if err != nil {
-		return err
-	}
-	return e.podCgroups.Adopt(files)
 }
 
 // filesOfSandboxes returns where each sandbox's directory has a file, if it has it.

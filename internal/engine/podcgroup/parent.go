@@ -51,6 +51,9 @@ func (m *Manager) MakeParent(ctx context.Context, id, requested, ownFile string)
 	if !own {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if err := m.readAdopted(); err != nil {
+			return "", err
+		}
 		if top = m.tree.Missing(parent); top == "" {
 			top = m.ownParents[parent]
 		}
@@ -167,9 +170,24 @@ func readOwnCgroup(file string) (top, parent string, err error) {
 	return top, parent, nil
 }
 
-// Adopt reads the records of MakeParent in ownFiles, after a restart.
-func (m *Manager) Adopt(ownFiles []string) error {
-	for _, file := range ownFiles {
+// Adopt has the records of MakeParent read, after a restart. ownFiles lists them; the first MakeParent that needs
+// them calls it, because a start of berth has more urgent work than to read a file of every pod.
+func (m *Manager) Adopt(ownFiles func() ([]string, error)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.adopt = ownFiles
+}
+
+// readAdopted reads the records that Adopt was called with. The caller holds m.mu.
+func (m *Manager) readAdopted() error {
+	if m.adopt == nil {
+		return nil
+	}
+	files, err := m.adopt()
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
 		top, parent, err := readOwnCgroup(file)
 		if err != nil {
 			return err
@@ -178,6 +196,7 @@ func (m *Manager) Adopt(ownFiles []string) error {
 			m.ownParents[parent] = top
 		}
 	}
+	m.adopt = nil
 	return nil
 }
 

@@ -33,7 +33,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Manager manages the cgroups of pods. All methods but Adopt are safe for concurrent use.
+// Manager manages the cgroups of pods. All methods are safe for concurrent use.
 type Manager struct {
 	cfg    Config
 	tree   *cgroup.Tree
@@ -47,6 +47,8 @@ type Manager struct {
 	// ownParents maps a cgroup parent that requests named, and that the Manager made, to
 	// the topmost cgroup that was missing.
 	ownParents map[string]string
+	// adopt lists the records of an earlier process that are not read yet, nil if there are none.
+	adopt func() ([]string, error)
 }
 
 // New returns a Manager for the cgroups in tree.

@@ -113,3 +113,6 @@ func (d *DB) Sweep(ctx context.Context) error {
 	_, err := d.db.GarbageCollect(ctx)
 	return err
 }
+
+// PreloadedFrom returns the directory that a blob is used from, "" for one of the store.
+func PreloadedFrom(info content.Info) string { return info.Labels[preloadedLabel] }

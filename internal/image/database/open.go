@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"runtime"
 	"time"
 
@@ -82,10 +80,8 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot open the image store's metadata %s: %w", path, err)
 	}
-	// No fetch runs yet, and interrupted ones are not resumed. The collector would
-	// keep their data.
-	if err := os.RemoveAll(filepath.Join(d.ContentDir(), "ingest")); err != nil {
-		return fmt.Errorf("cannot remove unfinished content: %w", err)
+	if err := d.tidyIngests(); err != nil {
+		return err
 	}
 	blobs, err := local.NewStore(d.ContentDir())
 	if err != nil {

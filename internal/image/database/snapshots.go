@@ -93,3 +93,30 @@ func (d *DB) RemoveSnapshot(ctx context.Context, chain string) error {
 	}
 	return nil
 }
+
+// IsBelow reports whether a snapshot is top, or below it. A top that is gone has none below.
+func (d *DB) IsBelow(ctx context.Context, chain, top string) (bool, error) {
+	for at := top; at != ""; {
+		if at == chain {
+			return true, nil
+		}
+		info, err := d.Snapshots.Stat(ctx, at)
+		if errdefs.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot look up snapshot %s: %w", at, err)
+		}
+		at = info.Parent
+	}
+	return false, nil
+}
+
+// LayerFiles is the directory with the files of a committed snapshot, and the snapshot below.
+func (d *DB) LayerFiles(ctx context.Context, chain string) (dir, parent string, err error) {
+	info, err := d.Snapshots.Stat(ctx, chain)
+	if err != nil {
+		return "", "", fmt.Errorf("cannot find snapshot %s: %w", chain, err)
+	}
+	return UpperDir(info), info.Parent, nil
+}

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// Usage is what images take on disk. It counts blobs and unpacked layers as the databases
-// know them, and reads no directory.
+// Usage is what images take on disk. It counts blobs, unfinished content and unpacked layers as
+// the databases know them, and reads no directory of a layer.
 func (d *DB) Usage(ctx context.Context) (image.Usage, error) {
 	ctx = WithNamespace(ctx)
 	usage := image.Usage{Mountpoint: d.Root, At: time.Now()}
@@ -28,6 +28,11 @@ func (d *DB) Usage(ctx context.Context) (image.Usage, error) {
 	if err != nil {
 		return image.Usage{}, fmt.Errorf("cannot add up image content: %w", err)
 	}
+	unfinished, err := d.UnfinishedBytes()
+	if err != nil {
+		return image.Usage{}, err
+	}
+	usage.Bytes += unfinished
 	// The snapshotter's transaction must not be open while it is asked again.
 	var names []string
 	err = d.Snapshots.Walk(ctx, func(_ context.Context, info snapshots.Info) error {

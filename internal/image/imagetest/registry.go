@@ -2,6 +2,7 @@ package imagetest
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -28,6 +29,7 @@ type Registry struct {
 	blobs     map[digest.Digest]Blob
 	manifests map[string]Blob
 	requests  []string
+	sent      map[digest.Digest]int64
 }
 
 // Push makes img available as repository:tag and by digest.
@@ -87,6 +89,13 @@ func (r *Registry) Requests() []string {
 	return append([]string{}, r.requests...)
 }
 
+// Sent returns how many bytes of a blob were sent so far, in all answers together.
+func (r *Registry) Sent(blob digest.Digest) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent[blob]
+}
+
 var pathPattern = regexp.MustCompile(`^/v2/(.+)/(manifests|blobs)/([^/]+)$`)
 
 // ServeHTTP implements http.Handler.
@@ -125,18 +134,39 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.NotFound(w, req)
 		return
 	}
-	serveBlob(w, req, blob)
+	r.serveBlob(w, req, blob)
 }
 
-func serveBlob(w http.ResponseWriter, req *http.Request, blob Blob) {
+// serveBlob sends a blob, or its end if the request has a range ("bytes=N-").
+func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, blob Blob) {
+	data := blob.Data
 	w.Header().Set("Content-Type", blob.MediaType)
 	w.Header().Set("Docker-Content-Digest", blob.Digest.String())
-	w.Header().Set("Content-Length", strconv.Itoa(len(blob.Data)))
+	from, ranged := 0, false
+	if text, ok := strings.CutPrefix(req.Header.Get("Range"), "bytes="); ok {
+		n, err := strconv.Atoi(strings.TrimSuffix(text, "-"))
+		if err != nil || n >= len(data) {
+			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+			return
+		}
+		from, ranged = n, true
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(data)-1, len(data)))
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)-from))
+	if ranged {
+		w.WriteHeader(http.StatusPartialContent)
+	}
 	if req.Method == http.MethodHead {
 		return
 	}
 	// The client may go away in the middle of it.
-	_, _ = w.Write(blob.Data)
+	n, _ := w.Write(data[from:])
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sent == nil {
+		r.sent = map[digest.Digest]int64{}
+	}
+	r.sent[blob.Digest] += int64(n)
 }
 
 func (r *Registry) authorized(req *http.Request) bool {

@@ -5,17 +5,21 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/repair"
@@ -51,6 +55,9 @@ type Config struct {
 	// Observer counts pulls, nil for nothing.
 	Observer image.PullObserver
 	Log      *slog.Logger
+	// After, if not nil, is closed when the opening may begin: it takes processor time and the disk from what is more
+	// urgent at a start.
+	After <-chan struct{}
 }
 
 const (
@@ -58,12 +65,9 @@ const (
 	defaultUserAgent    = "berth"
 )
 
-// Images is the store of images and of root filesystems.
+// Images is the store of images and of root filesystems. Start opens it in the background: what needs the databases
+// waits until it is open.
 type Images struct {
-	image.Store
-	image.Catalog
-	image.Rootfs
-
 	cfg        Config
 	log        *slog.Logger
 	lock       *os.File
@@ -74,28 +78,52 @@ type Images struct {
 	repair     repair.Repairer
 	// stop stops the work in the background.
 	stop func()
+	// wake is filled by changed.
+	wake chan struct{}
 
-	// whole is set once the store is open and intact.
-	whole bool
+	// rulesMu guards rules, which hold for pulls.
+	rulesMu sync.Mutex
+	rules   PullRules
+
+	// opened is closed when the store is open, or cannot be opened. failure is the reason then. giveUp ends the wait for
+	// Config.After, and cancel an opening that has begun. What follows belongs to the opening until then.
+	opened         chan struct{}
+	failure        error
+	giveUp, cancel context.CancelFunc
 	// db and what is made on it are those of the last attempt to open.
 	db     *database.DB
 	layers *layers.Unpacker
 	store  *store.Store
 	rootfs *rootfs.Manager
+	// checker accounts for what is on disk.
+	checker *check.Checker
 }
 
-// SetPullRules makes other rules hold for pulls that begin from now on.
-func (s *Images) SetPullRules(rules PullRules) { s.store.SetPullRules(rules) }
+// SetPullRules makes other rules hold for pulls that begin from now on. It does not wait until the store is open.
+func (s *Images) SetPullRules(rules PullRules) {
+	s.rulesMu.Lock()
+	defer s.rulesMu.Unlock()
+	s.rules = rules
+	if s.isOpen() {
+		s.store.SetPullRules(rules)
+	}
+}
 
-// Pools returns what is kept ready for root filesystems.
-func (s *Images) Pools() []figures.Pool { return []figures.Pool{s.rootfs.PoolFigures()} }
+// Pools returns what is kept ready for root filesystems, nothing before the store is open.
+func (s *Images) Pools() []figures.Pool {
+	if !s.isOpen() {
+		return nil
+	}
+	return []figures.Pool{s.rootfs.PoolFigures()}
+}
 
 // Faults returns messages about lost images, until the quarantine is removed.
 func (s *Images) Faults() []string { return s.repair.Faults() }
 
 // Close stops the work in the background and closes the store. Mounted root filesystems stay.
-// It waits a little for removals; the next Open continues them.
+// It waits a little for removals and for the end of an opening; the next Open continues them.
 func (s *Images) Close() error {
+	s.endOpening()
 	s.stop()
 	var errList []error
 	if s.cgroups != nil {
@@ -104,7 +132,7 @@ func (s *Images) Close() error {
 	if s.db != nil {
 		err := s.db.Close()
 		errList = append(errList, err)
-		if err == nil && s.whole {
+		if err == nil && s.failure == nil {
 			if err := s.repair.Closed(); err != nil {
 				s.log.Warn("cannot note that the databases of the image store are intact; the next start checks them", "error", err)
 			}
@@ -116,6 +144,20 @@ func (s *Images) Close() error {
 		}
 	}
 	return errors.Join(errList...)
+}
+
+// endOpening waits a little for an opening: it removes what a killed process has left.
+func (s *Images) endOpening() {
+	s.giveUp()
+	late := time.NewTimer(s.background.CloseTimeout)
+	defer late.Stop()
+	select {
+	case <-s.opened:
+		return
+	case <-late.C:
+	}
+	s.cancel()
+	<-s.opened
 }
 
 func (c *Config) complete() error {

@@ -8,7 +8,9 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/image/layers"
@@ -20,19 +22,27 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// Open opens the store, repairs it after an unclean end, and locks it for this process.
-// Unavailable when another process has it. Open rebuilds a database that cannot be read;
-// see package repair.
-func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
+// Open is Start, and returns when the store is open.
+func Open(ctx context.Context, cfg Config) (*Images, error) {
+	s, err := Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Await(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Start locks the store for this process, and opens it in the background: it repairs the store after an unclean end,
+// and rebuilds a database that cannot be read (see package repair). That may take minutes on a slow disk. Nobody who
+// lists pods needs to wait for it: methods that need the databases wait, and Await reports the end. The opening does
+// not begin if ctx ends before Config.After. Unavailable when another process has the store.
+func Start(ctx context.Context, cfg Config) (*Images, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	s := newImages(cfg)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
 	database.ForwardLibraryLog(cfg.Log)
 	if err := cfg.makeDirs(); err != nil {
 		return nil, fmt.Errorf("cannot make the directories of the image store: %w", err)
@@ -40,25 +50,63 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	if err := s.lockStore(); err != nil {
 		return nil, err
 	}
+	turn, giveUp := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.giveUp, s.cancel = giveUp, cancel
+	go func() {
+		defer cancel()
+		defer giveUp()
+		s.failure = errs.Guard("opening of the image store", func() error {
+			if err := s.awaitTurn(turn); err != nil {
+				return err
+			}
+			return s.open(ctx)
+		})
+		s.publish()
+	}()
+	return s, nil
+}
+
+// awaitTurn waits until the opening may begin.
+func (s *Images) awaitTurn(ctx context.Context) error {
+	if s.cfg.After == nil {
+		return nil
+	}
+	select {
+	case <-s.cfg.After:
+		return nil
+	default:
+	}
+	select {
+	case <-s.cfg.After:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *Images) open(ctx context.Context) error {
 	// Stores side by side share the parent cgroup: the prefix is of this root.
-	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(cfg.Root)))[:12]
-	if s.cgroups, err = cgroup.NewHelperGroups(cfg.CgroupParent, prefix); err != nil {
+	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(s.cfg.Root)))[:12]
+	var err error
+	if s.cgroups, err = cgroup.NewHelperGroups(s.cfg.CgroupParent, prefix); err != nil {
 		// In a container that may not make cgroups, say.
-		cfg.Log.Warn("cannot make a cgroup for unpacking layers; unpacking without a memory limit",
+		s.log.Warn("cannot make a cgroup for unpacking layers; unpacking without a memory limit",
 			"error", err)
 		s.cgroups = nil
 	}
-	s.runner = &unpack.Runner{Helper: cfg.UnpackHelper, Cgroups: s.cgroups}
+	s.runner = &unpack.Runner{Helper: s.cfg.UnpackHelper, Cgroups: s.cgroups}
 	if err := s.openWhole(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	s.whole = true
-	s.Store, s.Catalog, s.Rootfs = s.store, s.store, s.rootfs
+	s.checker = check.New(check.Config{DB: s.db, Store: s.store, Layers: s.layers, Rootfs: s.rootfs, Notes: s.Faults})
 	s.trash.Start()
 	s.rootfs.StartPool()
 	preloader := &preload.Preloader{DB: s.db, Layers: s.layers, Store: s.store, CanMount: s.rootfs.CanMount, Log: s.log}
-	preloader.Take(ctx, cfg.PreloadedDirs)
-	return s, nil
+	preloader.Take(ctx, s.cfg.PreloadedDirs)
+	s.background.Go(s.noteQuiet)
+	s.changed()
+	return nil
 }
 
 func newImages(cfg Config) *Images {
@@ -66,6 +114,7 @@ func newImages(cfg Config) *Images {
 	s := &Images{
 		cfg: cfg, log: cfg.Log, background: group, trash: background.NewTrash(cfg.trashDir(), group, cfg.Log),
 		repair: repair.Repairer{Paths: cfg.paths(), Helper: cfg.UnpackHelper, Log: cfg.Log},
+		rules:  cfg.PullRules, opened: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	s.stop = sync.OnceFunc(func() {
 		s.background.Close()

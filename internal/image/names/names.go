@@ -24,6 +24,13 @@ func Parse(ref string) (reference.Named, error) {
 	return named, nil
 }
 
+// IsShort reports whether a reference that Parse accepts names no registry, so that its registry is
+// docker.io.
+func IsShort(ref string) bool {
+	first, _, slash := strings.Cut(ref, "/")
+	return !slash || first != "localhost" && !strings.ContainsAny(first, ".:") && first == strings.ToLower(first)
+}
+
 // WithDigest is the reference of the same repository by digest.
 func WithDigest(named reference.Named, dgst digest.Digest) string {
 	return reference.TrimNamed(named).Name() + "@" + dgst.String()

@@ -30,7 +30,7 @@ func FuzzAccess(f *testing.F) {
 		}
 		auth := Auth{Username: user, Password: password, Auth: encoded, ServerAddress: address, IdentityToken: identity, RegistryToken: token}
 		checkScrubbed(t, auth)
-		found, err := configuredHosts(t.Context(), "r.example", auth, Config{Dirs: []string{dir}})
+		found, err := (&Repository{domain: "r.example"}).configure(t.Context(), auth, Config{Dirs: []string{dir}})
 		if err != nil {
 			if !errors.Is(err, errs.Invalid) {
 				t.Errorf("%v blames nobody", err)

@@ -118,7 +118,7 @@ func TestRegistryDoesNotSendTheClientToTheNode(t *testing.T) {
 // TestConfiguredHostsAreGuarded: the clients that pulls use follow the rule, and know the hosts to
 // which a redirect is allowed.
 func TestConfiguredHostsAreGuarded(t *testing.T) {
-	hosts, err := configuredHosts(t.Context(), "far.test", Auth{}, Config{})
+	hosts, err := (&Repository{domain: "far.test"}).configure(t.Context(), Auth{}, Config{})
 	if err != nil || len(hosts) == 0 {
 		t.Fatalf("%v, %v", hosts, err)
 	}

@@ -1,24 +1,24 @@
-// Package registry is a client of image registries: it finds the hosts that serve a name,
+// Package registry is a client of image registries: it finds the endpoints that serve a name,
 // authenticates to them, and fetches content into the store.
 //
-// It is containerd's resolver with three rules added: credentials are sent only to the registry
-// in the image's name, an answer is never longer than its descriptor says, and errors carry a
-// kind and no secrets.
+// It is containerd's resolver with rules added: credentials are sent only to the host that they
+// are for, an answer is never longer than its descriptor says, an endpoint that fails is replaced
+// by the next one, also within a blob, and errors carry a kind and no secrets.
 package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"slices"
+	"strings"
 
-	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
-	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/registry/keyring"
 )
 
 // Config of the access to registries.
@@ -26,104 +26,143 @@ type Config struct {
 	// Dirs are searched for <host>/hosts.toml; the first that has one is used.
 	Dirs      []string
 	UserAgent string
+	// Keys has the node's own credentials, nil for none.
+	Keys *keyring.Ring
+	// Health remembers which endpoints fail, nil to forget it.
+	Health *Health
 }
 
 // Repository is where one image comes from.
 type Repository struct {
-	ref      string
-	resolver remotes.Resolver
-	fetcher  remotes.Fetcher
-	hosts    []docker.RegistryHost
+	ref, domain string
+	// byDigest: the reference has a digest, so every mirror may be asked for it.
+	byDigest  bool
+	endpoints []*endpoint
+	health    *Health
+	// place is the directory of the domain's configuration, "" for none.
+	place string
+	creds *credentials
 }
 
-// Open reads which hosts serve the repository of named. It sends nothing.
+// Open reads which endpoints serve the repository of named. It sends nothing.
 func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
-	domain := reference.Domain(named)
-	hosts, err := configuredHosts(ctx, domain, auth, cfg)
+	_, byDigest := named.(reference.Digested)
+	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health}
+	hosts, err := r.configure(ctx, auth, cfg)
 	if err != nil {
 		return nil, err
 	}
-	r := &Repository{ref: named.String(), hosts: hosts}
-	r.resolver = docker.NewResolver(docker.ResolverOptions{
-		Hosts:   func(string) ([]docker.RegistryHost, error) { return hosts, nil },
-		Headers: http.Header{"User-Agent": {cfg.UserAgent}},
-	})
-	r.fetcher, err = r.resolver.Fetcher(ctx, r.ref)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the reference %s: %w", r.ref, err)
+	for i := range hosts {
+		e := &endpoint{RegistryHost: hosts[i], index: i}
+		e.name = e.Scheme + "://" + e.Host + e.Path
+		e.resolver = docker.NewResolver(docker.ResolverOptions{
+			Hosts:   func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{e.RegistryHost}, nil },
+			Headers: http.Header{"User-Agent": {cfg.UserAgent}},
+		})
+		if e.fetcher, err = e.resolver.Fetcher(ctx, r.ref); err != nil {
+			return nil, fmt.Errorf("cannot read the reference %s: %w", r.ref, err)
+		}
+		r.endpoints = append(r.endpoints, e)
 	}
 	return r, nil
 }
 
 // Close closes idle connections.
 func (r *Repository) Close() {
-	for _, host := range r.hosts {
-		host.Client.CloseIdleConnections()
+	for _, e := range r.endpoints {
+		e.Client.CloseIdleConnections()
 	}
 }
 
-// Resolve asks the registry for the descriptor of the reference.
+// needed is what an endpoint must be capable of to be asked what the reference means.
+func (r *Repository) needed() docker.HostCapabilities {
+	if r.byDigest {
+		return docker.HostCapabilityPull
+	}
+	return docker.HostCapabilityPull | docker.HostCapabilityResolve
+}
+
+// order returns the endpoints that have the capabilities, in the order in which they are asked now:
+// those of the configuration, and after them those that have failed lately.
+func (r *Repository) order(need docker.HostCapabilities) []*endpoint {
+	return r.arrange(need, r.health.fit)
+}
+
+// arrange is order with another judge of which endpoints keep their place.
+func (r *Repository) arrange(need docker.HostCapabilities, keeps func(name string) bool) []*endpoint {
+	var fit, behind []*endpoint
+	for _, e := range r.endpoints {
+		switch {
+		case !e.Capabilities.Has(need):
+		case keeps(e.name):
+			fit = append(fit, e)
+		default:
+			behind = append(behind, e)
+		}
+	}
+	return append(fit, behind...)
+}
+
+// Resolve asks the endpoints for the descriptor of the reference.
 func (r *Repository) Resolve(ctx context.Context) (imagespec.Descriptor, error) {
-	_, desc, err := r.resolver.Resolve(ctx, r.ref)
-	if err != nil {
-		return imagespec.Descriptor{}, classify(err)
+	for round := 0; ; round++ {
+		var faults []fault
+		for _, e := range r.order(r.needed()) {
+			desc, err := r.resolveAt(ctx, e)
+			if err == nil {
+				return desc, nil
+			}
+			if ctx.Err() != nil {
+				return imagespec.Descriptor{}, r.creds.scrub(err)
+			}
+			faults = append(faults, fault{e, err})
+		}
+		if !await(ctx, faults, round) {
+			return imagespec.Descriptor{}, r.creds.scrub(r.failure(faults))
+		}
 	}
-	return desc, nil
 }
 
-// Fetch fetches the blob of desc into the store, which checks digest and size. It does not fetch
-// a blob that the store has; the context's lease keeps it. got is called with the number of bytes
-// of each read. Fetch removes the data of a fetch that failed.
-func (r *Repository) Fetch(ctx context.Context, store content.Store, desc imagespec.Descriptor, got func(int64)) error {
-	// Data inline in a manifest and URLs in it would bypass the registry.
-	desc.Data, desc.URLs = nil, nil
-	err := remotes.Fetch(ctx, store, counted{r.fetcher, got}, desc)
+// resolveAt asks one endpoint.
+func (r *Repository) resolveAt(ctx context.Context, e *endpoint) (imagespec.Descriptor, error) {
+	_, desc, err := e.resolver.Resolve(ctx, r.ref)
+	return desc, r.judge(ctx, e, err)
+}
+
+// judge gives an error of an endpoint its kind, and notes how the endpoint is.
+func (r *Repository) judge(ctx context.Context, e *endpoint, err error) error {
 	if err == nil {
+		r.health.worked(e.name)
 		return nil
 	}
-	if errdefs.IsAlreadyExists(err) {
-		got(desc.Size)
-		return nil
-	}
-	abortErr := store.Abort(context.WithoutCancel(ctx), remotes.MakeRefKey(ctx, desc))
-	if errdefs.IsNotFound(abortErr) {
-		abortErr = nil
-	}
-	return errors.Join(classify(err), abortErr)
+	err = classify(err)
+	r.health.failed(ctx, e.name, err, r.creds.scrub(err).Error())
+	return err
 }
 
-// counted reports the bytes of each read to got.
-type counted struct {
-	remotes.Fetcher
-	got func(int64)
+// fault is the error of an endpoint.
+type fault struct {
+	at  *endpoint
+	err error
 }
 
-func (c counted) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.ReadCloser, error) {
-	body, err := c.Fetcher.Fetch(ctx, desc)
-	if err != nil {
-		return nil, err
+// failure is the error of a request that no endpoint has answered. The registry itself, which is the
+// last one of the configuration, decides the kind; the text has the others too.
+func (r *Repository) failure(faults []fault) error {
+	if len(faults) == 0 {
+		return fmt.Errorf("no endpoint of %s may be asked for it: the capabilities in %s exclude all: %w", r.domain, r.place, errs.Invalid)
 	}
-	return &countedBody{body, c.got}, nil
-}
-
-type countedBody struct {
-	io.ReadCloser
-	got func(int64)
-}
-
-func (b *countedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if n > 0 {
-		b.got(int64(n))
+	main := slices.MaxFunc(faults, func(a, b fault) int { return a.at.index - b.at.index })
+	var others []string
+	seen := map[*endpoint]bool{main.at: true}
+	for _, f := range faults {
+		if !seen[f.at] {
+			seen[f.at] = true
+			others = append(others, fmt.Sprintf("%s: %v", f.at.name, f.err))
+		}
 	}
-	return n, err
-}
-
-// Seek lets an interrupted fetch continue.
-func (b *countedBody) Seek(offset int64, whence int) (int64, error) {
-	seeker, ok := b.ReadCloser.(io.Seeker)
-	if !ok {
-		return 0, errors.New("this answer cannot be read again")
+	if len(others) == 0 {
+		return main.err
 	}
-	return seeker.Seek(offset, whence)
+	return fmt.Errorf("%s: %w (asked before: %s)", main.at.name, main.err, strings.Join(others, "; "))
 }

@@ -1,20 +1,23 @@
 package repair
 
 import (
+	"bytes"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// To read both databases takes a process each, which is most of the time that a start takes. A
-// daemon that ends in order leaves a note of how it has closed them: Root/closed. The next start in
-// the same boot needs no check of a file that has not been touched since. The note is gone while a
-// daemon runs, so after a crash, a reboot or a loss of power both are read.
+// To read both databases takes a process each. So a daemon leaves a note of how they are: Root/closed. The next start in
+// the same boot needs no check of a file that has not been touched since: a daemon that is killed while it does not
+// write leaves intact databases. The note is gone from the start of a daemon until its databases have been quiet for a
+// moment, and again when they change. After a reboot or a loss of power both are read.
 
 // closedNote is the content of Root/closed.
 type closedNote struct {
@@ -47,25 +50,48 @@ func (r Repairer) databases() []string {
 
 func (r Repairer) closedPath() string { return filepath.Join(r.Paths.Root, "closed") }
 
+// settleTime is how long a database was not written to when it is noted. The kernel's times of a file change a few
+// hundred times a second at least: a later write has another time than the one that is noted.
+const settleTime = time.Second
+
 // Closed notes that both databases are closed and intact. It is the last step of an end in order.
 func (r Repairer) Closed() error {
+	_, err := r.note(math.MaxInt64)
+	return err
+}
+
+// Quiet notes that both databases are intact as they are now. settled is false, and nothing is noted, when one was
+// written to a moment ago. A write to them after the note needs no other call: the note does not fit them any more.
+func (r Repairer) Quiet() (settled bool, err error) {
+	return r.note(time.Now().Add(-settleTime).UnixNano())
+}
+
+// note writes the note if it would change, unless a database was written to after a time, in nanoseconds since 1970.
+func (r Repairer) note(latest int64) (written bool, err error) {
 	boot, err := sysproc.BootID()
 	if err != nil {
-		return err
+		return false, err
 	}
 	note := closedNote{Boot: boot, Files: map[string]fileState{}}
 	for _, path := range r.databases() {
 		info, err := os.Lstat(path)
 		if err != nil {
-			return errs.IgnoreNotExist(err)
+			return true, errs.IgnoreNotExist(err)
 		}
-		note.Files[path] = stateOf(info)
+		state := stateOf(info)
+		if state.Changed > latest {
+			return false, nil
+		}
+		note.Files[path] = state
 	}
 	data, err := json.Marshal(note)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return sysfile.Replace(r.closedPath(), data)
+	if now, err := os.ReadFile(r.closedPath()); err == nil && bytes.Equal(now, data) {
+		return true, nil
+	}
+	return true, sysfile.Replace(r.closedPath(), data)
 }
 
 // takeClosed removes the note and returns the states that need no check, none if the note cannot be

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/image/database"
 )
@@ -53,8 +54,8 @@ func (s *checkedStore) inspect() int {
 	return bytes.Count(data, []byte("\n"))
 }
 
-// A start after an end in order checks only what was touched since. After a crash or a reboot it
-// checks everything.
+// A start after an end in order checks only what was touched since, and so does one after the crash of a daemon
+// whose databases were quiet. After another crash or a reboot it checks everything.
 func TestDatabasesThatWereClosedAreNotCheckedAgain(t *testing.T) {
 	s := newCheckedStore(t)
 	metadata, snapshots := s.Paths.MetadataFile(), s.Paths.SnapshotsFile()
@@ -62,6 +63,16 @@ func TestDatabasesThatWereClosedAreNotCheckedAgain(t *testing.T) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
+		}
+	}
+	settle := func() {
+		for {
+			settled, err := s.Quiet()
+			must(err)
+			if settled {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // no event says that a time of a file has passed
 		}
 	}
 	for _, c := range []struct {
@@ -94,6 +105,17 @@ func TestDatabasesThatWereClosedAreNotCheckedAgain(t *testing.T) {
 			data, err := os.ReadFile(s.closedPath())
 			must(err)
 			must(os.WriteFile(s.closedPath(), []byte(strings.Replace(string(data), `"boot":"`, `"boot":"not-`, 1)), 0o600))
+		}, 2},
+		{"a crash of a daemon that was quiet", settle, 0},
+		{"a write after the databases were quiet", func() {
+			settle()
+			must(os.WriteFile(metadata, []byte("a dot-a-base"), 0o600))
+		}, 1},
+		{"a crash before they are quiet again", func() {
+			must(os.WriteFile(metadata, []byte("a database"), 0o600))
+			if settled, err := s.Quiet(); settled || err != nil {
+				t.Errorf("a database that was written to a moment ago: %v, %v", settled, err)
+			}
 		}, 2},
 		{"a damaged note", func() { must(os.WriteFile(s.closedPath(), []byte("{"), 0o600)) }, 2},
 	} {

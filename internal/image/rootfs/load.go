@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
@@ -102,4 +103,18 @@ func (m *Manager) DropMounts() error {
 		}
 	}
 	return errors.Join(errList...)
+}
+
+// Users returns the keys of root filesystems by the topmost snapshot below them.
+func (m *Manager) Users() map[string][]string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	users := map[string][]string{}
+	for key, u := range m.uses {
+		users[u.Chain] = append(users[u.Chain], key)
+	}
+	for _, keys := range users {
+		slices.Sort(keys)
+	}
+	return users
 }

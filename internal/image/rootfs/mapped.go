@@ -143,9 +143,6 @@ func (m *Manager) reachable() error {
 	return nil
 }
 
-// Snapshotter implements image.Rootfs.
-func (m *Manager) Snapshotter() string { return image.OverlaySnapshotter }
-
 // CanMap implements image.Rootfs.
 func (m *Manager) CanMap(userns string) error {
 	if err := m.reachable(); err != nil {

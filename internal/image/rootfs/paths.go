@@ -1,8 +1,10 @@
 package rootfs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Paths are the directories of root filesystems.
@@ -26,6 +28,22 @@ func (p Paths) MappedDir() string { return filepath.Join(p.State, "mapped") }
 func (p Paths) containerDir(key string) string { return filepath.Join(p.ContainersDir(), key) }
 func (p Paths) mountPath(key string) string    { return filepath.Join(p.MountsDir(), key) }
 func (p Paths) mappedPath(key string) string   { return filepath.Join(p.MappedDir(), key, mappedRootfs) }
+
+// Keys returns the keys of all root filesystems, and of those of which a part is left, sorted.
+func (p Paths) Keys() ([]string, error) {
+	var keys []string
+	for _, dir := range []string{p.ContainersDir(), p.MountsDir(), p.MappedDir()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, fmt.Errorf("cannot list root filesystems: %w", err)
+		}
+		for _, entry := range entries {
+			keys = append(keys, entry.Name())
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}
 
 // MakeDirs makes the directories, whatever the umask. Nobody but root may enter those on disk:
 // a set-user-ID program of an image must be out of reach of users.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"sync"
 	"time"
 
@@ -40,10 +39,14 @@ const (
 	recordName = "image"
 )
 
-var keyPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`)
+var keyPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+
+// maxKey is the length of the longest key. It is not in the pattern: a bounded repetition takes a thousand times as
+// long to compile, in each process of berth.
+const maxKey = 128
 
 func checkKey(key string) error {
-	if !keyPattern.MatchString(key) {
+	if len(key) > maxKey || !keyPattern.MatchString(key) {
 		return fmt.Errorf("root filesystem key %q: want letters, digits, '_', '.', '-': %w", key, errs.Invalid)
 	}
 	return nil
@@ -61,7 +64,7 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Manager makes root filesystems. It implements image.Rootfs.
+// Manager makes root filesystems. It has those methods of image.Rootfs that need the layers of images.
 type Manager struct {
 	Paths
 	images     *store.Store
@@ -78,8 +81,6 @@ type Manager struct {
 	// keys is held while the root filesystem of one key is changed.
 	keys keyed.Mutex
 }
-
-var _ image.Rootfs = (*Manager)(nil)
 
 // New makes a manager that knows no root filesystem before Load. The directories of its paths
 // exist; see Paths.MakeDirs.
@@ -283,20 +284,4 @@ func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pa
 		return usage, fmt.Errorf("cannot measure what the container of %s has written: %w", key, err)
 	}
 	return usage, nil
-}
-
-// Keys implements image.Rootfs.
-func (m *Manager) Keys(context.Context) ([]string, error) {
-	var keys []string
-	for _, dir := range []string{m.ContainersDir(), m.MountsDir(), m.MappedDir()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return nil, fmt.Errorf("cannot list root filesystems: %w", err)
-		}
-		for _, entry := range entries {
-			keys = append(keys, entry.Name())
-		}
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys), nil
 }

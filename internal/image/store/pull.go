@@ -48,7 +48,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 		}
 	}()
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
-		remote, err := registry.Open(ctx, named, registry.Auth(auth), registry.Config{Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent})
+		remote, err := s.openRegistry(ctx, named, auth, rules)
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc ima
 	}
 	defer unlock()
 	defer m.Transfer()()
-	return errs.OfDisk(remote.Fetch(ctx, s.db.Content, desc, got))
+	return errs.OfDisk(remote.Fetch(ctx, s.db, desc, got))
 }
 
 // fetchLayers fetches the layers side by side and unpacks each as soon as it and

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/progress"
+	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/keyed"
 )
 
@@ -23,6 +24,9 @@ import (
 type PullRules struct {
 	// RegistryConfigDirs are searched for <host>/hosts.toml, first one wins.
 	RegistryConfigDirs []string
+	// CredentialFiles are config files of docker with credentials of the node. Each entry is for the
+	// host that it names, and is used where a pull has no credentials.
+	CredentialFiles []string
 	// NoProgressTimeout ends a pull whose registry sends nothing; 5 minutes if 0.
 	NoProgressTimeout time.Duration
 	// MaxConcurrentDownloads of one pull; 3 if 0.
@@ -65,7 +69,8 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Store is the images of one root directory. It implements image.Store and image.Catalog.
+// Store is the images of one root directory. It implements image.Store, image.Catalog and
+// image.Explainer.
 type Store struct {
 	db         *database.DB
 	layers     *layers.Unpacker
@@ -75,6 +80,8 @@ type Store struct {
 	log        *slog.Logger
 
 	pulls progress.Pulls
+	// health is what pulls learn about endpoints.
+	health registry.Health
 	// blobs are held while one is fetched.
 	blobs keyed.Mutex
 
@@ -87,8 +94,9 @@ type Store struct {
 }
 
 var (
-	_ image.Store   = (*Store)(nil)
-	_ image.Catalog = (*Store)(nil)
+	_ image.Store     = (*Store)(nil)
+	_ image.Catalog   = (*Store)(nil)
+	_ image.Explainer = (*Store)(nil)
 )
 
 // New makes a store that shows no image before Load. Its database is open.

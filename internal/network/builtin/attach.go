@@ -16,6 +16,9 @@ import (
 // Attach connects the sandbox to the bridge. A repeated call completes an earlier one and
 // returns the same addresses.
 func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
+	if err := n.ready(ctx); err != nil {
+		return nil, err
+	}
 	if err := checkID(att.SandboxID); err != nil {
 		return nil, err
 	}

@@ -74,6 +74,9 @@ type Config struct {
 	// "" for no look.
 	CNIConfDir string
 	Log        *slog.Logger
+	// After, if not nil, is closed when the opening may begin: it takes processor time from what is more urgent at
+	// a start.
+	After <-chan struct{}
 }
 
 // Hairpin is how a pod reaches itself through a service or a host port, where the host applies
@@ -120,6 +123,12 @@ type Network struct {
 	calls   network.SandboxCalls
 	ports   hostport.Index
 
+	// opened is closed when the network is open, or cannot be opened. failure is the reason then, and cancel ends the
+	// wait for Config.After. All but cfg, log, host, calls and notes belongs to the opening until then.
+	opened  chan struct{}
+	failure error
+	cancel  context.CancelFunc
+
 	// mu guards what follows; it is never held over a wait.
 	mu      sync.Mutex
 	subnets []netip.Prefix
@@ -132,9 +141,22 @@ type Network struct {
 
 var _ network.Network = (*Network)(nil)
 
-// New reads the records, makes or repairs bridge and table, and continues the releases
-// that an earlier process left unfinished.
-func New(ctx context.Context, cfg Config) (_ *Network, err error) {
+// New is Start, and returns when the network is open.
+func New(ctx context.Context, cfg Config) (*Network, error) {
+	n, err := Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.Await(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// Start opens the network in the background, unless ctx ends before Config.After: it reads the records, makes or repairs bridge and table,
+// and continues the releases that an earlier process left unfinished. Most of that grows with the number of pods,
+// and nobody who lists pods needs it. All methods wait for it, and Await reports the end.
+func Start(ctx context.Context, cfg Config) (*Network, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -144,24 +166,64 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 	if err := cfg.Hairpin.check(); err != nil {
 		return nil, err
 	}
-	n := &Network{cfg: cfg, log: cfg.Log, calls: network.NewSandboxCalls(), notes: map[string]string{}}
-	if n.host, err = openHost(cfg.HostNetNS); err != nil {
+	n := &Network{cfg: cfg, log: cfg.Log, calls: network.NewSandboxCalls(), notes: map[string]string{}, opened: make(chan struct{})}
+	var err error
+	if n.host, err = openHost(cfg.HostNetNS); err != nil { // the thread may be in another namespace than those of the opening
 		return nil, err
 	}
+	ctx, n.cancel = context.WithCancel(ctx)
+	go func() {
+		n.failure = errs.Guard("opening of the built-in network", func() error { return n.openAll(ctx) })
+		close(n.opened)
+	}()
+	return n, nil
+}
+
+// Await returns when the network is open, or the reason why it cannot be opened.
+func (n *Network) Await(ctx context.Context) error {
+	select {
+	case <-n.opened:
+		return n.failure
+	default:
+	}
+	select {
+	case <-n.opened:
+		return n.failure
+	case <-ctx.Done():
+		return fmt.Errorf("the built-in network is still being opened: %w", context.Cause(ctx))
+	}
+}
+
+// ready is Await for a request. The kind of a failure is not that of the request's own answer.
+func (n *Network) ready(ctx context.Context) error {
+	err := n.Await(ctx)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the built-in network could not be opened: %v: %w", err, errs.Unavailable) //nolint:errorlint // not of the cause's kind
+	}
+	return err
+}
+
+// openAll has the steps of the opening. After an error nothing is open.
+func (n *Network) openAll(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.host.close())
 		}
 	}()
+	if err := n.awaitTurn(ctx); err != nil {
+		return err
+	}
+	// A daemon that stops now needs all of it: Close removes what is on the host if nothing is attached.
+	ctx = context.WithoutCancel(ctx)
 	if err := n.load(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := n.adoptLinks(); err != nil {
-		return nil, err
+		return err
 	}
 	// Before the choice of subnets, which avoids those that the host has routes to.
 	if err := n.followRoutes(); err != nil {
-		return nil, err
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -169,13 +231,13 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 		}
 	}()
 	if err := n.settleSubnets(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := n.host.do(func() error { return n.open(ctx) }); err != nil {
-		return nil, err
+		return err
 	}
 	if err := n.host.do(n.watchRuleset); err != nil {
-		return nil, err
+		return err
 	}
 	n.reaper = startReaper(n)
 	for _, rec := range n.records.All() {
@@ -183,7 +245,25 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 			n.reaper.add(rec.Sandbox)
 		}
 	}
-	return n, nil
+	return nil
+}
+
+// awaitTurn waits until the opening may begin.
+func (n *Network) awaitTurn(ctx context.Context) error {
+	if n.cfg.After == nil {
+		return nil
+	}
+	select {
+	case <-n.cfg.After:
+		return nil
+	default:
+	}
+	select {
+	case <-n.cfg.After:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // open makes what needs a thread in the host's namespace.
@@ -273,6 +353,9 @@ func (n *Network) load() error {
 
 // Ready repairs what is missing, and returns what cannot be repaired.
 func (n *Network) Ready(ctx context.Context) error {
+	if err := n.ready(ctx); err != nil {
+		return err
+	}
 	n.routes.Check() // Info has what is missing: pods of this node reach each other without
 	if err := n.host.do(func() error { return n.repair(ctx, true) }); err != nil {
 		return fmt.Errorf("the built-in network is not ready: %w", err)
@@ -282,10 +365,14 @@ func (n *Network) Ready(ctx context.Context) error {
 
 // Info describes the network, for people.
 func (n *Network) Info() map[string]string {
+	mode := cmp.Or(n.cfg.Mode, "builtin")
+	if err := n.ready(context.Background()); err != nil {
+		return map[string]string{"mode": mode, "fault": err.Error()}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	info := map[string]string{
-		"mode":        cmp.Or(n.cfg.Mode, "builtin"),
+		"mode":        mode,
 		"hairpin":     string(cmp.Or(n.cfg.Hairpin, HairpinVeth)),
 		"bridge":      n.cfg.Bridge,
 		"table":       "inet " + n.table.name,
@@ -309,9 +396,14 @@ func (n *Network) Info() map[string]string {
 	return info
 }
 
-// Close ends the background work. When no sandbox is attached it removes all that
+// Close ends the background work, also an opening. When no sandbox is attached it removes all that
 // the network has made on the host.
 func (n *Network) Close() error {
+	n.cancel()
+	<-n.opened
+	if n.failure != nil {
+		return nil // nothing is open
+	}
 	n.reaper.stop()
 	errList := []error{n.watch.Close(), n.routes.Close()}
 	ctx := context.Background()

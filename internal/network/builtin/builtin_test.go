@@ -224,7 +224,8 @@ func TestPoolLeavesTakenAddresses(t *testing.T) {
 // TestOwnerOfElement: each element of a record names the record's link or address.
 func TestOwnerOfElement(t *testing.T) {
 	rec := &record{Link: "veth0123456789a", Checked: true, Addrs: prefixes("10.0.0.2/24", "fd00::2/64"), Ports: []network.Port{
-		{Protocol: "tcp", HostPort: 80, ContainerPort: 8080}, {Protocol: "udp", HostPort: 53, ContainerPort: 53, HostIP: "127.0.0.1"},
+		{Protocol: "tcp", HostPort: 80, ContainerPort: 8080},
+		{Protocol: "udp", HostPort: 53, ContainerPort: 53, HostIP: "127.0.0.1"},
 		{Protocol: "sctp", HostPort: 9, ContainerPort: 9, HostIP: "::1"},
 	}}
 	withFrames := &table{frames: &nftables.Table{}}

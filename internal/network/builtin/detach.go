@@ -13,6 +13,9 @@ import (
 // network namespace, which the caller removes next; the addresses are free when the
 // link is gone. The namespace may be gone already.
 func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
+	if err := n.ready(ctx); err != nil {
+		return err
+	}
 	return n.detach(ctx, att.SandboxID)
 }
 
@@ -54,6 +57,9 @@ func (n *Network) release(ctx context.Context, sandbox string) error {
 
 // GC releases every attachment whose sandbox is not in live.
 func (n *Network) GC(ctx context.Context, live []string) error {
+	if err := n.ready(ctx); err != nil {
+		return err
+	}
 	var errList []error
 	alive := make(map[string]bool, len(live))
 	for _, sandbox := range live {

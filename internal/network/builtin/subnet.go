@@ -139,6 +139,9 @@ func (n *Network) notePending(next []netip.Prefix) {
 // start without attachments on. Configured subnets stay. Kind Invalid for what is no list of
 // subnets.
 func (n *Network) SetPodCIDR(ctx context.Context, cidr string) error {
+	if err := n.ready(ctx); err != nil {
+		return err
+	}
 	want, err := parseCIDRs(cidr)
 	if err != nil || len(want) == 0 {
 		return err

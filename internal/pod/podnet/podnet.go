@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -40,11 +41,17 @@ type Options struct {
 }
 
 // Records are the attachments that daemons have made.
-type Records = *store.Dir[network.Attachment]
+type Records struct {
+	// open reads them, once.
+	open func() (*store.Dir[network.Attachment], error)
+}
 
-// OpenRecords reads the records of attachments in dir, which is on disk, that earlier daemons made.
-func OpenRecords(pods *record.Store, dir string) (Records, error) {
-	return record.OpenDir(pods, store.Options[network.Attachment]{Path: dir})
+// OpenRecords returns the records of attachments in dir, which is on disk, that earlier daemons made. Those who list
+// pods do not need them: the first call of an Attachments reads them.
+func OpenRecords(pods *record.Store, dir string) Records {
+	return Records{sync.OnceValues(func() (*store.Dir[network.Attachment], error) {
+		return record.OpenDir(pods, store.Options[network.Attachment]{Path: dir})
+	})}
 }
 
 // New returns the Attachments of these records.
@@ -53,7 +60,22 @@ func New(records Records, opts Options) *Attachments {
 }
 
 // IDs returns the ids of sandboxes that have an attachment, in no order.
-func (a *Attachments) IDs() []string { return a.records.IDs() }
+func (a *Attachments) IDs() ([]string, error) {
+	records, err := a.records.open()
+	if err != nil {
+		return nil, err
+	}
+	return records.IDs(), nil
+}
+
+// create writes the record of an attachment. Kind Exists when there is one.
+func (a *Attachments) create(att *network.Attachment) error {
+	records, err := a.records.open()
+	if err != nil {
+		return err
+	}
+	return records.Create(att.SandboxID, att)
+}
 
 // Attach connects a sandbox to its network and returns its addresses, nil for a sandbox on
 // the host's network. The attachment is written to disk first, where it outlives a reboot.
@@ -66,7 +88,7 @@ func (a *Attachments) Attach(ctx context.Context, stage func(name, waitsFor stri
 	if err != nil {
 		return nil, err
 	}
-	if err := a.records.Create(rec.ID, att); err != nil {
+	if err := a.create(att); err != nil {
 		return nil, err
 	}
 	stage("wait for the network", "its garbage collection")
@@ -92,7 +114,7 @@ func (a *Attachments) Adopt(ctx context.Context, rec *record.Sandbox, sb *engine
 		return nil, nil //nolint:nilnil // there is nothing to undo
 	}
 	att := attachmentOf(rec, sb)
-	if err := a.records.Create(rec.ID, att); err != nil && !errors.Is(err, errs.Exists) {
+	if err := a.create(att); err != nil && !errors.Is(err, errs.Exists) {
 		return nil, err
 	}
 	return call.Get(ctx, a.calls, rec.ID, "adopt the sandbox's network", func(ctx context.Context) (*network.Result, error) {
@@ -102,7 +124,11 @@ func (a *Attachments) Adopt(ctx context.Context, rec *record.Sandbox, sb *engine
 
 // Detach undoes Attach and removes the record of the attachment. Nil when there is none.
 func (a *Attachments) Detach(ctx context.Context, id string) error {
-	att, err := a.records.Get(id)
+	records, err := a.records.open()
+	if err != nil {
+		return err
+	}
+	att, err := records.Get(id)
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
@@ -111,7 +137,7 @@ func (a *Attachments) Detach(ctx context.Context, id string) error {
 	}); err != nil {
 		return err
 	}
-	return a.records.Delete(id)
+	return records.Delete(id)
 }
 
 // collectTime bounds the network's garbage collection: new attachments wait for it.
@@ -126,7 +152,11 @@ func (a *Attachments) CollectGarbage(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
 	err := call.Run(ctx, a.calls, "network", "collect the network's garbage", func(ctx context.Context) error {
-		return a.network.GC(ctx, a.records.IDs())
+		live, err := a.IDs()
+		if err != nil {
+			return err // nothing is garbage that may be live
+		}
+		return a.network.GC(ctx, live)
 	})
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("cannot collect the garbage of the network", "error", err)

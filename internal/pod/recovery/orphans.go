@@ -15,9 +15,14 @@ func (r *recovery) clean(ctx context.Context, actual []engine.Actual) {
 	r.Tombstones.Reconcile()
 	r.removeOrphans(ctx, actual, engine.KindContainer)
 	r.removeOrphans(ctx, actual, engine.KindSandbox)
+	attached, err := r.Attachments.IDs()
+	if err != nil {
+		r.Log.Error("cannot read which sandboxes are attached to their network; what has no record is not detached", "error", err)
+		return
+	}
 	var g errgroup.Group
 	g.SetLimit(parallel)
-	for _, id := range r.Attachments.IDs() {
+	for _, id := range attached {
 		if _, err := r.Records.Sandboxes.Get(id); err == nil {
 			continue // its own teardown detaches it
 		}

@@ -66,6 +66,8 @@ type Options struct {
 	Step, Settle time.Duration
 	// Background has the goroutines that continue after Run.
 	Background *sync.WaitGroup
+	// After, if not nil, is closed when the clean-up may begin: it reads a file or more of every pod.
+	After <-chan struct{}
 }
 
 // Observer counts objects that no record owns: of kind "sandbox", "container" or "attachment".
@@ -138,6 +140,15 @@ func (r *recovery) run(ctx, background context.Context) error {
 	}
 	err = errors.Join(err, g.Wait())
 	r.stopSharedNames(background) // not before: what was lost keeps no name
-	r.Background.Go(func() { errs.Protect("clean-up after the start", func() { r.clean(background, actual) }) })
+	r.Background.Go(func() {
+		if r.After != nil {
+			select {
+			case <-r.After:
+			case <-background.Done():
+				return
+			}
+		}
+		errs.Protect("clean-up after the start", func() { r.clean(background, actual) })
+	})
 	return err
 }

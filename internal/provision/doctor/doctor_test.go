@@ -42,7 +42,7 @@ func wellMachine(t *testing.T) *provisiontest.Host {
 	h := provisiontest.New()
 	for file, content := range map[string]string{
 		"/etc/berth/berth.toml": "", "/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
-		"/proc/sys/kernel/seccomp/actions_avail": "kill_process allow\n",
+		"/proc/sys/kernel/seccomp/actions_avail": "kill_process allow\n", "/proc/sys/kernel/osrelease": "6.1.0\n", "/lib/modules/6.1.0/modules.dep": "",
 	} {
 		write(t, h, file, content)
 	}
@@ -104,6 +104,20 @@ func TestIDs(t *testing.T) {
 			t.Errorf("%+v", info)
 		}
 		seen[info.ID] = true
+	}
+}
+
+// TestModulesWithoutAList: a kernel whose modules are listed nowhere may have all of them built in.
+func TestModulesWithoutAList(t *testing.T) {
+	h := wellMachine(t)
+	h.SetModule("veth", provision.ModuleAbsent)
+	if err := h.Files().RemoveAll("/lib/modules"); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range examine(t, h, berth(), nil) {
+		if f.ID == "modules" && f.Level != finding.OK {
+			t.Errorf("%+v", f.Finding)
+		}
 	}
 }
 

@@ -107,6 +107,9 @@ func modules(_ context.Context, m *Machine, r *doctor.Report) error {
 	if m.Berth.Network != "cni" {
 		wanted = append(wanted, "bridge", "nf_tables")
 	}
+	if !m.listsModules() {
+		wanted = nil // what is built in cannot be told from what is absent
+	}
 	for _, name := range wanted {
 		state, err := m.host.Kernel().Module(name)
 		if err != nil {
@@ -126,6 +129,13 @@ func modules(_ context.Context, m *Machine, r *doctor.Report) error {
 		return nil
 	}
 	return err
+}
+
+// listsModules reports whether the machine has the list of the running kernel's modules.
+func (m *Machine) listsModules() bool {
+	release, err := read(m.host, "/proc/sys/kernel/osrelease")
+	dir := "/lib/modules/" + strings.TrimSpace(string(release))
+	return err == nil && provision.Exists(m.host.Files(), dir+"/modules.builtin", dir+"/modules.dep")
 }
 
 // kernelLimits checks limits that many pods reach, and whose errors do not name them.

@@ -260,8 +260,12 @@ func kubeletSysctls(_ context.Context, m *Machine, r *doctor.Report) error {
 		key   string
 		value int64
 	}{
-		{"vm.overcommit_memory", 1}, {"vm.panic_on_oom", 0}, {"kernel.panic", 10}, {"kernel.panic_on_oops", 1},
-		{"kernel.keys.root_maxkeys", 1000000}, {"kernel.keys.root_maxbytes", 25000000},
+		{"vm.overcommit_memory", 1},
+		{"vm.panic_on_oom", 0},
+		{"kernel.panic", 10},
+		{"kernel.panic_on_oops", 1},
+		{"kernel.keys.root_maxkeys", 1000000},
+		{"kernel.keys.root_maxbytes", 25000000},
 	} {
 		if now, ok := m.sysctl(want.key); ok && now != want.value {
 			r.Add(problem, want.key, fmt.Sprintf("%s is %d, and protectKernelDefaults (%s) demands %d: the kubelet does not start", want.key, now, k.Limits.ProtectKernel.From, want.value),

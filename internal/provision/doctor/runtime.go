@@ -68,6 +68,9 @@ func (a answer) berth() bool { return strings.HasPrefix(a.name, "berth ") }
 // docker.
 func (m *Machine) dockers(ctx context.Context) (running, alone bool, err error) {
 	state, err := m.host.Units().State(ctx, "docker.service")
+	if errors.Is(err, errs.Unsupported) {
+		return false, false, nil // no systemd, no such unit
+	}
 	if err != nil || state.Active != "active" {
 		return false, false, err
 	}

@@ -38,7 +38,17 @@ func (ss *session) hello(_ context.Context, req *wire.Request) (*wire.Reply, err
 		}
 	}
 	ss.greeted.Store(true)
-	return &wire.Reply{Body: welcome, After: func(bool) { ss.sendMissing(h.Held) }}, nil
+	reply := &wire.Reply{Body: welcome}
+	if !h.Later {
+		reply.After = func(bool) { ss.sendMissing(h.Held) }
+	}
+	return reply, nil
+}
+
+// streams sends the client the descriptors of all containers, and answers then.
+func (ss *session) streams(context.Context, *wire.Request) (*wire.Reply, error) {
+	ss.sendMissing(nil)
+	return &wire.Reply{}, nil
 }
 
 // sendMissing sends the client the descriptors that it does not hold.

@@ -78,6 +78,8 @@ func methodNamed(name string) method {
 		return (*session).list
 	case supervisor.MethodExits:
 		return (*session).watchExits
+	case supervisor.MethodStreams:
+		return (*session).streams
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ const (
 
 // manifest serves a manifest, by tag or digest.
 func (r *Registry) manifest(w http.ResponseWriter, request *http.Request, name, reference string) error {
-	if !tagForm.MatchString(reference) {
+	if !isTag(reference) {
 		if _, err := digestOf(reference); err != nil {
 			return errManifest
 		}
@@ -59,7 +59,7 @@ func (r *Registry) manifest(w http.ResponseWriter, request *http.Request, name, 
 
 // resolve finds the manifest that a reference means in a repository.
 func (r *Registry) resolve(name, reference string) (digest.Digest, string, error) {
-	if tagForm.MatchString(reference) {
+	if isTag(reference) {
 		text, err := r.repositories.ReadFile(path.Join(name, tagsDir, reference))
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", "", errManifest
@@ -106,7 +106,7 @@ func (r *Registry) putManifest(w http.ResponseWriter, request *http.Request, nam
 		return fault{http.StatusBadRequest, "MANIFEST_INVALID", "the manifest is not JSON: " + err.Error()}
 	}
 	d := digest.FromBytes(text)
-	if !tagForm.MatchString(reference) {
+	if !isTag(reference) {
 		if said := digest.Digest(reference); said.Algorithm().FromBytes(text) != said {
 			return errDigest
 		} else {
@@ -125,7 +125,7 @@ func (r *Registry) putManifest(w http.ResponseWriter, request *http.Request, nam
 	if err := r.write(manifestFile(name, d), mediaType); err != nil {
 		return err
 	}
-	if tagForm.MatchString(reference) {
+	if isTag(reference) {
 		if err := r.write(path.Join(name, tagsDir, reference), d.String()); err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (r *Registry) deleteManifest(name, reference string) error {
 	if err != nil {
 		return err
 	}
-	if tagForm.MatchString(reference) {
+	if isTag(reference) {
 		return r.repositories.Remove(path.Join(name, tagsDir, reference))
 	}
 	tags, err := r.tagsOf(name)
@@ -225,7 +225,7 @@ func (r *Registry) tagsOf(name string) ([]string, error) {
 	}
 	tags := []string{} // none is an empty list to programs, too
 	for _, entry := range entries {
-		if tagForm.MatchString(entry.Name()) {
+		if isTag(entry.Name()) {
 			tags = append(tags, entry.Name())
 		}
 	}

@@ -119,8 +119,13 @@ var (
 // Names of repositories and of tags, as the protocol has them.
 var (
 	nameForm = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	tagForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 )
+
+// longestTag is not in tagForm: every process of berth would take a while to compile a bounded repetition.
+const longestTag = 128
+
+func isTag(text string) bool { return len(text) <= longestTag && tagForm.MatchString(text) }
 
 // longestName is the limit of a repository's name, in bytes; the protocol requires no more.
 const longestName = 255

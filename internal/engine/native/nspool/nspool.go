@@ -19,6 +19,8 @@ type Pool struct {
 	ready   []*os.File
 	filling bool
 	closed  bool
+	// ended is closed when the pool is.
+	ended chan struct{}
 
 	hits, misses uint64
 }
@@ -31,10 +33,20 @@ func (p *Pool) Figures() figures.Pool {
 }
 
 // New returns a pool that keeps size namespaces ready; the first ones are made in
-// the background.
-func New(size int) *Pool {
-	p := &Pool{size: size}
-	p.refill()
+// the background, once after is closed, or at once if it is nil.
+func New(size int, after <-chan struct{}) *Pool {
+	p := &Pool{size: size, ended: make(chan struct{})}
+	if after == nil {
+		p.refill()
+		return p
+	}
+	go func() {
+		select {
+		case <-after:
+			p.refill()
+		case <-p.ended:
+		}
+	}()
 	return p
 }
 
@@ -52,6 +64,9 @@ func (p *Pool) Pin(path string) error {
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.closed {
+		close(p.ended)
+	}
 	p.closed = true
 	var errList []error
 	for _, ns := range p.ready {

@@ -17,7 +17,7 @@ import (
 func TestNoNamespaceIsUsedTwice(t *testing.T) {
 	require.Root(t)
 	dir := t.TempDir()
-	pool := nspool.New(3)
+	pool := nspool.New(3, nil)
 	var (
 		mu   sync.Mutex
 		wg   sync.WaitGroup

@@ -2,11 +2,15 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
@@ -14,40 +18,54 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// configuredHosts are the hosts that serve images of domain, in the order in which
-// they are tried: hosts.toml's mirrors, then the registry itself.
-func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) ([]docker.RegistryHost, error) {
-	credentials, err := auth.Credentials(domain)
+// endpoint is one host that serves a repository.
+type endpoint struct {
+	docker.RegistryHost
+	// name is its URL, index its place in the configuration.
+	name  string
+	index int
+	// resolver and fetcher ask this endpoint alone.
+	resolver remotes.Resolver
+	fetcher  remotes.Fetcher
+}
+
+// configure returns the hosts that serve images of the domain, in the order in which they are
+// tried: hosts.toml's mirrors, then the registry itself.
+func (r *Repository) configure(ctx context.Context, auth Auth, cfg Config) ([]docker.RegistryHost, error) {
+	request, err := auth.Credentials(r.domain)
 	if err != nil {
 		return nil, err
 	}
-	home := homeHost(domain)
+	r.creds = &credentials{ctx: ctx, domain: r.domain, home: homeHost(r.domain), request: request, keys: cfg.Keys}
 	known, local := map[string]bool{}, newLocality()
 	options := config.HostOptions{
-		HostDir: func(host string) (string, error) { return hostDir(cfg.Dirs, host) },
-		Credentials: func(host string) (string, string, error) {
-			if host != home && host != domain {
-				return "", "", nil
-			}
-			return credentials.User, credentials.Secret, nil
+		HostDir: func(host string) (string, error) {
+			dir, err := hostDir(cfg.Dirs, host)
+			r.place = dir
+			return dir, err
 		},
+		Credentials: r.creds.basic,
 		UpdateClient: func(client *http.Client) error {
 			client.Transport = guard(client.Transport, known, local)
 			return nil
 		},
 	}
-	hosts, err := config.ConfigureHosts(ctx, options)(domain)
+	hosts, err := config.ConfigureHosts(ctx, options)(r.domain)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the configuration of registry %s: %w: %w", domain, err, errs.Invalid)
+		return nil, fmt.Errorf("cannot read the configuration of registry %s: %w: %w", r.domain, err, errs.Invalid)
 	}
 	for i := range hosts {
 		if hosts[i].Host == "" || hosts[i].Scheme != "http" && hosts[i].Scheme != "https" {
 			return nil, fmt.Errorf("cannot read the configuration of registry %s: hosts.toml names the host \"%s://%s%s\", want http:// or https:// and a host: %w",
-				domain, hosts[i].Scheme, hosts[i].Host, strings.TrimSuffix(hosts[i].Path, "/v2"), errs.Invalid)
+				r.domain, hosts[i].Scheme, hosts[i].Host, strings.TrimSuffix(hosts[i].Path, "/v2"), errs.Invalid)
 		}
 		known[hosts[i].Host] = true
-		if credentials.Bearer != "" && (hosts[i].Host == home || hosts[i].Host == domain) {
-			hosts[i].Authorizer = bearer{hosts[i].Host, credentials.Bearer}
+		token, err := r.creds.bearer(hosts[i].Host)
+		if err != nil {
+			return nil, err
+		}
+		if token != "" {
+			hosts[i].Authorizer = bearer{hosts[i].Host, token}
 		}
 	}
 	return hosts, nil
@@ -119,7 +137,26 @@ func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.RoundTripper.RoundTrip(req.WithContext(context.WithValue(req.Context(), sentKey{}, s)))
+	resp, err := g.RoundTripper.RoundTrip(req.WithContext(context.WithValue(req.Context(), sentKey{}, s)))
+	if err != nil {
+		return nil, g.unanswered(req, err)
+	}
+	if err := throttled(resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// unanswered returns the error of a request. The resolver repeats a request that timed out, or whose
+// connection broke, several times. Where other endpoints can be asked, it must see another error.
+func (g guarded) unanswered(req *http.Request, err error) error {
+	var netErr net.Error
+	timeout := errors.As(err, &netErr) && netErr.Timeout()
+	broken := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if len(g.known) < 2 || req.Context().Err() != nil || errs.Kind(err) != nil || !timeout && !broken {
+		return err
+	}
+	return &scrubbed{text: fmt.Sprintf("%s does not answer: %v", req.URL.Host, err), keeps: []error{errs.Unavailable}}
 }
 
 // CloseIdleConnections closes connections that are kept for reuse.

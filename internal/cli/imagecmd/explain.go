@@ -1,0 +1,97 @@
+package imagecmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/image"
+)
+
+func (c *commands) newExplain() *cobra.Command {
+	var output show.Flag
+	var user string
+	var passwordStdin, try bool
+	cmd := &cobra.Command{
+		Use:   "explain IMAGE",
+		Short: "Show where a pull looks for an image, and why",
+		Long: "explain lists the endpoints that a pull of the image asks, in their order: the mirrors of hosts.toml, then the\n" +
+			"registry. It shows which file names each, whose credentials it gets, and how it failed lately. It sends nothing\n" +
+			"without --try, and shows no secret. Only berth supports this.",
+		Example: "  berth image explain busybox\n  berth image explain --try registry.example/team/app:v1",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			auth, err := credentials(cmd.InOrStdin(), user, passwordStdin)
+			if err != nil {
+				return err
+			}
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
+				explained, err := conn.Berth.ExplainImage(ctx, berthapi.PullRequest{Ref: args[0], Auth: auth}, try)
+				if err != nil {
+					return err
+				}
+				return output.Print(cmd.OutOrStdout(), explained, func(w io.Writer) error { return explain(w, args[0], explained) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&try, "try", false, "ask each endpoint for the image's manifest, and show the answer")
+	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registry")
+	cmd.Flags().BoolVar(&passwordStdin, "password-stdin", false, "read the password from stdin")
+	cmd.MarkFlagsRequiredTogether("username", "password-stdin")
+	output.Register(cmd)
+	return cmd
+}
+
+func explain(w io.Writer, ref string, e *image.Explanation) error {
+	text := fmt.Sprintf("%s is pulled as %s\n", ref, e.Ref)
+	if e.ShortName {
+		text += "A name without a registry is of docker.io. Tried in this order: " + strings.Join(e.Candidates, ", ") + "\n"
+	}
+	number := 0
+	for i := range e.Endpoints {
+		at := &e.Endpoints[i]
+		what := "registry"
+		if at.Mirror {
+			what = "mirror"
+		}
+		place := "-"
+		if at.Skipped == "" {
+			number++
+			place = fmt.Sprintf("%d.", number)
+		}
+		text += fmt.Sprintf("\n%s %s %s\n", place, what, at.URL)
+		for _, row := range [][2]string{
+			{"skipped", at.Skipped},
+			{"from", at.Source},
+			{"problem", at.Problem},
+			{"credentials", at.Credentials},
+			{"tls", strings.Join(at.TLS, "; ")},
+			{"may be asked for", strings.Join(at.Capabilities, ", ")},
+			{"health", at.Health},
+			{"answer", answer(at.Attempt)},
+		} {
+			if row[1] != "" {
+				text += fmt.Sprintf("   %-17s %s\n", row[0]+":", row[1])
+			}
+		}
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+func answer(a *image.Attempt) string {
+	switch {
+	case a == nil:
+		return ""
+	case a.Fault != "":
+		return fmt.Sprintf("failed after %s: %s", a.Took.Round(time.Millisecond), a.Fault)
+	}
+	return fmt.Sprintf("%s (%s) in %s", a.Digest, a.MediaType, a.Took.Round(time.Millisecond))
+}

@@ -1,0 +1,218 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/store"
+)
+
+// checkBlobs reads every blob.
+func (r *run) checkBlobs(ctx context.Context) error {
+	var all, damaged []content.Info
+	err := r.DB.Content.Walk(ctx, func(info content.Info) error {
+		all = append(all, info)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot list content: %w", err)
+	}
+	problems := map[digest.Digest]string{}
+	for _, info := range all {
+		problem, err := readBlob(ctx, r.DB.BlobPath(info.Digest), info)
+		if err != nil {
+			return err
+		}
+		if _, err := r.DB.Content.Info(ctx, info.Digest); err != nil {
+			continue // it was removed meanwhile
+		}
+		r.report.Blobs++
+		r.report.Bytes += info.Size
+		if problem != "" {
+			problems[info.Digest] = problem
+			damaged = append(damaged, info)
+		}
+	}
+	// Once a manifest is whole again, it is known which layers its image has.
+	left := r.mendBlobs(ctx, damaged, problems, true)
+	if len(left) > 0 {
+		if err := r.readImages(ctx); err != nil {
+			return err
+		}
+		r.mendBlobs(ctx, left, problems, false)
+	}
+	return context.Cause(ctx)
+}
+
+// mendBlobs reports damaged blobs, and repairs them. It returns those that no image is known to have,
+// if known is set, and does not report them.
+func (r *run) mendBlobs(ctx context.Context, damaged []content.Info, problems map[digest.Digest]string, known bool) (left []content.Info) {
+	for _, info := range damaged {
+		if ctx.Err() != nil {
+			return nil
+		}
+		using := r.using(info.Digest)
+		if known && len(using) == 0 {
+			left = append(left, info)
+			continue
+		}
+		damage := image.Damage{Object: "blob", Digest: info.Digest, Problem: problems[info.Digest], Images: []string{}, Containers: []string{}}
+		for _, img := range using {
+			damage.Images = append(damage.Images, nameOf(img))
+		}
+		r.mendBlob(ctx, info, using, &damage, replacement{r.DB.BlobPath(info.Digest)})
+		r.broken[info.Digest] = !damage.Repaired
+		r.report.Damage = append(r.report.Damage, damage)
+	}
+	return left
+}
+
+// checkMissing finds layers whose blob the store has no more: a start removes blobs whose file has
+// another size. Their images stay in use, but cannot be unpacked again or exported.
+func (r *run) checkMissing(ctx context.Context) error {
+	for _, img := range r.images {
+		if img.Tree == nil {
+			continue
+		}
+		for _, layer := range img.Tree.Layers {
+			_, err := r.DB.Content.Info(ctx, layer.Digest)
+			if _, known := r.broken[layer.Digest]; known || !errdefs.IsNotFound(err) {
+				continue
+			}
+			damage := image.Damage{Object: "blob", Digest: layer.Digest, Problem: "it is missing", Images: []string{}, Containers: []string{}}
+			using := r.using(layer.Digest)
+			for _, other := range using {
+				damage.Images = append(damage.Images, nameOf(other))
+			}
+			info := content.Info{Digest: layer.Digest, Size: layer.Size}
+			err = r.DB.WithLease(ctx, func(ctx context.Context) error {
+				r.mendBlob(ctx, info, using, &damage, r.DB)
+				return context.Cause(ctx)
+			})
+			if err != nil {
+				return err
+			}
+			r.broken[layer.Digest] = !damage.Repaired
+			r.report.Damage = append(r.report.Damage, damage)
+		}
+	}
+	return nil
+}
+
+// using returns the images that have a blob, as far as their documents can be read.
+func (r *run) using(blob digest.Digest) []store.Stored {
+	var all []store.Stored
+	for _, img := range r.images {
+		has := img.ID == blob.String() || img.Target.Digest == blob ||
+			slices.ContainsFunc(img.Digests, func(name string) bool { return strings.HasSuffix(name, "@"+blob.String()) })
+		if t := img.Tree; t != nil {
+			is := func(desc imagespec.Descriptor) bool { return desc.Digest == blob }
+			has = has || t.Manifest.Digest == blob || slices.ContainsFunc(t.Layers, is) || slices.ContainsFunc(t.Indexes, is)
+		}
+		if has {
+			all = append(all, img)
+		}
+	}
+	return all
+}
+
+// mendBlob fetches a damaged blob again. The new file takes the place of the old one at once.
+func (r *run) mendBlob(ctx context.Context, info content.Info, using []store.Stored, damage *image.Damage, to registry.Target) {
+	from := database.PreloadedFrom(info)
+	switch {
+	case from != "":
+		damage.Advice = fmt.Sprintf("it is used in place: write %s again", from)
+		return
+	case len(using) == 0:
+		damage.Advice = "no image is known to have it; if an image's manifest is damaged too, pull or import that image again"
+		return
+	case !r.repair:
+		damage.Advice = "run the check with --repair, or remove the image and pull or import it again"
+		return
+	}
+	desc := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: info.Digest, Size: info.Size}
+	for _, img := range using {
+		switch {
+		case img.Target.Digest == info.Digest:
+			desc.MediaType = img.Target.MediaType
+		case slices.ContainsFunc(img.Digests, func(name string) bool { return strings.HasSuffix(name, "@"+info.Digest.String()) }):
+			desc.MediaType = imagespec.MediaTypeImageManifest
+		}
+	}
+	var faults []string
+	for _, img := range using {
+		err := r.Store.FetchAgain(ctx, img, desc, to)
+		if err == nil {
+			damage.Repaired = true
+			return
+		}
+		faults = append(faults, err.Error())
+	}
+	damage.Advice = "it cannot be fetched: " + strings.Join(faults, "; ") + "; pull the image with its credentials after its removal, or import it again"
+}
+
+// readBlob reads a blob's file, and says what is wrong with it: "" if nothing is.
+func readBlob(ctx context.Context, path string, info content.Info) (problem string, err error) {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return "its file is missing", nil
+	}
+	if err != nil {
+		return fmt.Sprintf("its file cannot be read: %v", err), nil
+	}
+	defer f.Close()
+	verifier := info.Digest.Verifier()
+	zero := &zeroes{only: true}
+	n, err := io.Copy(io.MultiWriter(verifier, zero), &untilDone{ctx, f})
+	// Reading everything must not push the files of containers out of memory.
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case err != nil:
+		return fmt.Sprintf("its file cannot be read: %v", err), nil
+	case n != info.Size:
+		return fmt.Sprintf("its file has %d bytes, want %d", n, info.Size), nil
+	case verifier.Verified():
+		return "", nil
+	case zero.only:
+		return "its file has zeroes only", nil
+	}
+	return "its content has another digest", nil
+}
+
+// zeroes notes whether all bytes are 0.
+type zeroes struct{ only bool }
+
+func (z *zeroes) Write(p []byte) (int, error) {
+	if z.only {
+		z.only = !slices.ContainsFunc(p, func(b byte) bool { return b != 0 })
+	}
+	return len(p), nil
+}
+
+// untilDone reads until a context ends.
+type untilDone struct {
+	ctx  context.Context //nolint:containedctx // io.Reader has none
+	from io.Reader
+}
+
+func (u *untilDone) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.from.Read(p)
+}

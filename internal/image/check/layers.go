@@ -1,0 +1,120 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/store"
+)
+
+// checkLayers unpacks every layer again, lowest first, and compares the files.
+func (r *run) checkLayers(ctx context.Context) error {
+	seen := map[string]bool{}
+	for _, img := range r.images {
+		if img.Tree == nil {
+			continue
+		}
+		for i, chain := range img.Tree.Chains() {
+			if seen[chain] {
+				continue
+			}
+			seen[chain] = true
+			if err := r.checkLayer(ctx, img, i, chain); err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+	}
+	return nil
+}
+
+// checkLayer checks one layer, and repairs it if it may.
+func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain string) error {
+	t := img.Tree
+	dir, _, err := r.DB.LayerFiles(ctx, chain)
+	if err != nil {
+		return nil //nolint:nilerr // it was removed meanwhile
+	}
+	if fi, err := os.Lstat(dir); err == nil && fi.Mode()&os.ModeSymlink != 0 {
+		return nil // a preloaded layer is used in place
+	}
+	if r.broken[t.Layers[i].Digest] {
+		r.note("layer %s of %s is not checked: its blob %s is damaged", chain, nameOf(img), t.Layers[i].Digest)
+		return nil
+	}
+	damage := image.Damage{Object: "layer", Digest: digest.Digest(chain)}
+	err = r.Layers.Again(ctx, t, i, func(again string) error {
+		r.report.Layers++
+		r.report.Bytes += t.Layers[i].Size
+		problem, err := compareTrees(ctx, dir, again)
+		if err != nil || problem == "" {
+			return err
+		}
+		damage.Problem = problem
+		if damage.Containers, err = r.users(ctx, chain); err != nil {
+			return err
+		}
+		return r.mendLayer(ctx, chain, dir, again, &damage)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		if _, _, gone := r.DB.LayerFiles(ctx, chain); gone == nil {
+			r.note("layer %s of %s is not checked: %v", chain, nameOf(img), err)
+		}
+		return nil
+	case damage.Problem == "":
+		return nil
+	}
+	for _, other := range r.images {
+		if other.Tree != nil && slices.Contains(other.Tree.Chains(), chain) {
+			damage.Images = append(damage.Images, nameOf(other))
+		}
+	}
+	r.report.Damage = append(r.report.Damage, damage)
+	return nil
+}
+
+// mendLayer exchanges the files of a layer that no container uses.
+func (r *run) mendLayer(ctx context.Context, chain, dir, again string, damage *image.Damage) error {
+	if !r.repair {
+		damage.Advice = "run the check with --repair"
+		if len(damage.Containers) > 0 {
+			damage.Advice = "remove these containers, then " + damage.Advice
+		}
+		return nil
+	}
+	unused, err := r.Store.WhileUnused(ctx, chain, func() error { return exchange(dir, again) })
+	if err != nil {
+		return err
+	}
+	if !unused {
+		damage.Advice = "containers use it, so it is not changed: remove them, and run the check again"
+		return nil
+	}
+	damage.Repaired = true
+	return nil
+}
+
+// exchange puts the files at again in the place of those at dir, and the other way round, at once.
+func exchange(dir, again string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, again, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
+	if errors.Is(err, unix.ENOENT) { // the files of the layer are gone
+		err = os.Rename(again, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot replace the files of a layer: %w", errs.OfDisk(err))
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Unfinished downloads are kept, by the digest of their blob: a later pull continues them, also
+// after a crash. The content store checks the digest of the whole blob at the end. The collector
+// removes those that nobody has continued for a day.
+const (
+	downloadRef = "download-"
+	// minDownload is the least that is worth a request for the rest, in bytes.
+	minDownload = 1 << 20
+	// maxDownloads bounds the bytes of all together. The oldest are removed first.
+	maxDownloads = 8 << 30
+)
+
+// BeginDownload opens a writer for a blob, at the end of what an earlier download has left. The
+// caller calls its Commit, with a context that has a lease, or Close and LeaveDownload. One download
+// of a blob is under way at a time. errdefs.ErrAlreadyExists if the store has the blob, which the
+// context's lease then keeps.
+func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error) {
+	opts := []content.WriterOpt{content.WithRef(downloadRef + desc.Digest.String()), content.WithDescriptor(desc)}
+	// What a lease keeps goes with it. Without one the store keeps it for a day.
+	w, err := d.Content.Writer(WithNamespace(context.Background()), opts...)
+	if errdefs.IsAlreadyExists(err) {
+		return d.Content.Writer(ctx, opts...)
+	}
+	return w, err
+}
+
+// LeaveDownload ends a download that is not complete. With keep a later one continues it, if it is
+// large enough.
+func (d *DB) LeaveDownload(ctx context.Context, desc imagespec.Descriptor, keep bool) error {
+	ref := downloadRef + desc.Digest.String()
+	if keep {
+		status, err := d.Content.Status(ctx, ref)
+		if err == nil && status.Offset >= minDownload {
+			return d.boundDownloads(ctx)
+		}
+	}
+	return d.abort(ctx, ref)
+}
+
+func (d *DB) abort(ctx context.Context, ref string) error {
+	if err := d.Content.Abort(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("cannot remove an unfinished download: %w", err)
+	}
+	return nil
+}
+
+// boundDownloads removes the oldest downloads if all together are too large.
+func (d *DB) boundDownloads(ctx context.Context) error {
+	all, err := d.ingests()
+	if err != nil {
+		return err
+	}
+	var errList []error
+	for _, old := range excess(all) {
+		errList = append(errList, d.abort(ctx, old.ref))
+	}
+	return errors.Join(errList...)
+}
+
+// excess returns the oldest downloads, without which the others are not too large.
+func excess(all []ingest) []ingest {
+	all = slices.DeleteFunc(slices.Clone(all), func(one ingest) bool { return one.ref == "" || one.bytes < minDownload })
+	slices.SortFunc(all, func(a, b ingest) int { return b.written.Compare(a.written) })
+	var bytes int64
+	for i, one := range all {
+		if bytes += one.bytes; bytes > maxDownloads {
+			return all[i:]
+		}
+	}
+	return nil
+}
+
+// tidyIngests removes the files of unfinished content that nothing can continue. Call it before the
+// content store is open. What the database knows of them goes with the next collection.
+func (d *DB) tidyIngests() error {
+	mending, err := filepath.Glob(filepath.Join(d.ContentDir(), mendingPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range mending {
+		if err := os.Remove(file); err != nil {
+			return fmt.Errorf("cannot remove unfinished content: %w", err)
+		}
+	}
+	all, err := d.ingests()
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	for _, one := range all {
+		keep[one.dir] = one.ref != "" && one.bytes >= minDownload
+	}
+	for _, old := range excess(all) {
+		keep[old.dir] = false
+	}
+	for dir, kept := range keep {
+		if kept {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("cannot remove unfinished content: %w", err)
+		}
+	}
+	return nil
+}
+
+const mendingPrefix = "mending-"
+
+// MendingPath is the file of a blob that takes the place of a damaged one when it is complete. It is
+// not among the blobs: whatever is there is taken for one.
+func MendingPath(blob string) string {
+	content := filepath.Dir(filepath.Dir(filepath.Dir(blob)))
+	return filepath.Join(content, mendingPrefix+filepath.Base(blob))
+}
+
+// ingest is a directory of the content store with content that is being written, or was.
+type ingest struct {
+	dir string
+	// ref is that of a download which can be continued, "" for other content.
+	ref     string
+	bytes   int64
+	written time.Time
+}
+
+// ingests reads the directories. The content store's own list fails if one of them is damaged, or
+// ends meanwhile.
+func (d *DB) ingests() ([]ingest, error) {
+	top := filepath.Join(d.ContentDir(), "ingest")
+	entries, err := os.ReadDir(top)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("cannot list unfinished content: %w", err)
+	}
+	var all []ingest
+	for _, entry := range entries {
+		one := ingest{dir: filepath.Join(top, entry.Name())}
+		if fi, err := os.Lstat(filepath.Join(one.dir, "data")); err == nil && fi.Mode().IsRegular() {
+			one.bytes, one.written = fi.Size(), fi.ModTime()
+			one.ref = readDownloadRef(one.dir)
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// readDownloadRef returns the ref of a download whose files are whole. A loss of power empties files.
+func readDownloadRef(dir string) string {
+	ref, err := os.ReadFile(filepath.Join(dir, "ref"))
+	i := strings.Index(string(ref), downloadRef)
+	if err != nil || i < 0 || digest.Digest(ref[i+len(downloadRef):]).Validate() != nil {
+		return ""
+	}
+	for _, name := range []string{"startedat", "updatedat"} {
+		var at time.Time
+		if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || at.UnmarshalText(data) != nil {
+			return ""
+		}
+	}
+	return string(ref[i:])
+}
+
+// UnfinishedBytes is how many bytes unfinished content has on disk.
+func (d *DB) UnfinishedBytes() (int64, error) {
+	all, err := d.ingests()
+	var bytes int64
+	for _, one := range all {
+		bytes += one.bytes
+	}
+	return bytes, err
+}

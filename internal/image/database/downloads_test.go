@@ -1,0 +1,70 @@
+package database
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTidyIngests: downloads that can be continued stay, within the bound. Everything else that a
+// crash or a loss of power leaves goes, and stops nothing.
+func TestTidyIngests(t *testing.T) {
+	d := &DB{Paths: Paths{Root: t.TempDir()}}
+	if err := d.tidyIngests(); err != nil {
+		t.Fatalf("without a directory: %v", err)
+	}
+	top := filepath.Join(d.ContentDir(), "ingest")
+	now := time.Now()
+	ref := "k8s.io/7/" + downloadRef + "sha256:" + strings.Repeat("a", 64)
+	leave := func(name, ref, stamp string, bytes int64, age time.Duration) {
+		t.Helper()
+		dir := filepath.Join(top, name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string]string{"ref": ref, "startedat": stamp, "updatedat": stamp, "data": ""} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		data := filepath.Join(dir, "data")
+		if err := os.Truncate(data, bytes); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(data, now.Add(-age), now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stamp := now.Format(time.RFC3339Nano)
+	leave("new", ref, stamp, minDownload, time.Minute)
+	leave("old", ref, stamp, maxDownloads-minDownload, time.Hour) // sparse
+	leave("oldest", ref, stamp, minDownload, 2*time.Hour)
+	leave("small", ref, stamp, minDownload-1, 0)
+	leave("import", "k8s.io/8/layer-sha256:"+strings.Repeat("a", 64), stamp, minDownload, 0)
+	leave("no-ref", "", stamp, minDownload, 0)
+	leave("bad-digest", "k8s.io/7/"+downloadRef+"sha256:abc", stamp, minDownload, 0)
+	leave("no-time", ref, "", minDownload, 0)
+	if err := os.Mkdir(filepath.Join(top, "empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.tidyIngests(); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, err := os.ReadDir(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		left = append(left, entry.Name())
+	}
+	if want := []string{"new", "old"}; !slices.Equal(left, want) {
+		t.Errorf("left %q, want %q", left, want)
+	}
+	if bytes, err := d.UnfinishedBytes(); err != nil || bytes > maxDownloads {
+		t.Errorf("%d bytes, %v", bytes, err)
+	}
+}

@@ -1,0 +1,248 @@
+//go:build integration
+
+package local
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+// audited is a store with two images that share their lowest layer, pulled from a registry. A
+// container uses the second one.
+type audited struct {
+	*Images
+	registry       *imagetest.Registry
+	host           string
+	first, second  *imagetest.Image
+	firstID, other string
+}
+
+func audit(t *testing.T) *audited {
+	t.Helper()
+	a := &audited{registry: &imagetest.Registry{}}
+	a.host = serve(t, a.registry)
+	spec := func(own string) imagetest.Spec {
+		return imagetest.Spec{Compression: "gzip", Layers: []imagetest.Layer{
+			{{Path: "base", Content: []byte(strings.Repeat("base", 10_000)), Xattrs: map[string]string{"user.x": "y"}}, {Path: "link", Symlink: "base"}},
+			{{Path: "dir", Dir: true, Mode: 0o750}, {Path: "dir/" + own, Content: []byte(strings.Repeat(own, 10_000))}, imagetest.Opaque("dir")},
+		}}
+	}
+	a.first, a.second = build(t, spec("first")), build(t, spec("second"))
+	a.registry.Push("first", "1", a.first)
+	a.registry.Push("second", "1", a.second)
+	a.Images = open(t, testConfig(t))
+	var err error
+	if a.firstID, err = a.Pull(t.Context(), a.host+"/first:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if a.other, err = a.Pull(t.Context(), a.host+"/second:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Prepare(t.Context(), image.RootfsSpec{Key: "c1", ImageID: a.other}); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (a *audited) check(t *testing.T, repair bool) []image.Damage {
+	t.Helper()
+	report, err := a.Check(t.Context(), repair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Blobs != 7 || len(report.Damage) == 0 && (report.Layers != 3 || len(report.Notes) > 0) {
+		t.Errorf("report %+v", report)
+	}
+	return report.Damage
+}
+
+// alter changes a file of the store, whatever its mode.
+func alter(t *testing.T, path string, change func(data []byte) []byte) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, change(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDiskUseIsWhatTheStoreUses(t *testing.T) {
+	a := audit(t)
+	use, err := a.DiskUse(t.Context())
+	if err != nil || len(use.Images) != 2 || len(use.Kept) != 0 {
+		t.Fatalf("%+v, %v", use, err)
+	}
+	usage, err := a.Usage(t.Context())
+	if err != nil || usage.Images[0].Bytes != use.Total {
+		t.Errorf("total %d, the store says %+v, %v", use.Total, usage, err)
+	}
+	shared := use.Images[0].Shared
+	if own := use.Images[0].Own + use.Images[1].Own; shared == 0 || shared != use.Images[1].Shared || own+shared != use.Total {
+		t.Errorf("own and shared are not the total: %+v", use)
+	}
+	for _, u := range use.Images {
+		wantContainers := []string{}
+		if u.ID == a.other {
+			wantContainers = []string{"c1"}
+		}
+		if u.Content+u.Layers != u.Own+u.Shared || !slices.Equal(u.Containers, wantContainers) || len(u.Names) != 1 {
+			t.Errorf("image %+v", u)
+		}
+	}
+	if err := a.Remove(t.Context(), a.other); err != nil {
+		t.Fatal(err)
+	}
+	use, err = a.DiskUse(t.Context())
+	if err != nil || len(use.Images) != 1 || len(use.Kept) != 1 || use.Kept[0].Bytes == 0 || !slices.Equal(use.Kept[0].Containers, []string{"c1"}) {
+		t.Errorf("after the removal of an image in use: %+v, %v", use, err)
+	}
+}
+
+func TestCheckFindsAndRepairsBlobs(t *testing.T) {
+	a := audit(t)
+	if damage := a.check(t, true); len(damage) > 0 {
+		t.Fatalf("an intact store: %+v", damage)
+	}
+	layer, manifest, config := a.first.Layers[1].Digest, a.first.Manifest.Digest, a.second.Config.Digest
+	shared := a.first.Layers[0].Digest
+	alter(t, a.db.BlobPath(layer), func(data []byte) []byte { return data[:len(data)/2] })
+	alter(t, a.db.BlobPath(manifest), func(data []byte) []byte { data[20] ^= 1; return data })
+	alter(t, a.db.BlobPath(config), func(data []byte) []byte { clear(data); return data })
+	if err := os.Remove(a.db.BlobPath(shared)); err != nil {
+		t.Fatal(err)
+	}
+	want := map[digest.Digest]string{
+		layer: "bytes, want", manifest: "another digest", config: "zeroes only", shared: "missing",
+	}
+	expect := func(damage []image.Damage, repaired bool) {
+		t.Helper()
+		if len(damage) != len(want) {
+			t.Errorf("%d damaged objects: %+v", len(damage), damage)
+		}
+		for _, d := range damage {
+			if d.Object != "blob" || !strings.Contains(d.Problem, want[d.Digest]) || want[d.Digest] == "" || d.Repaired != repaired || repaired == (d.Advice != "") {
+				t.Errorf("damage %+v", d)
+			}
+		}
+	}
+	expect(a.check(t, false), false)
+	a.registry.Intercept = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	}
+	expect(a.check(t, true), false)
+	a.registry.Intercept = nil
+	expect(a.check(t, true), true)
+	if damage := a.check(t, false); len(damage) > 0 {
+		t.Errorf("left: %+v", damage)
+	}
+	if left, _ := filepath.Glob(filepath.Join(a.db.ContentDir(), "mending-*")); len(left) > 0 {
+		t.Errorf("left on disk: %v", left)
+	}
+	cfg := a.cfg
+	a.Close()
+	again := open(t, cfg)
+	if list, err := again.List(t.Context()); err != nil || len(list) != 2 {
+		t.Errorf("after a restart: %+v, %v", list, err)
+	}
+}
+
+func TestCheckFindsAndRepairsLayers(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(dir string) error
+		want   string
+	}{
+		"flipped": {func(dir string) error {
+			data, err := os.ReadFile(filepath.Join(dir, "dir/first"))
+			if err != nil {
+				return err
+			}
+			data[5] ^= 1
+			return os.WriteFile(filepath.Join(dir, "dir/first"), data, 0)
+		}, "dir/first: other content after byte 0"},
+		"zeroed": {func(dir string) error {
+			path := filepath.Join(dir, "dir/first")
+			fi, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(path, make([]byte, fi.Size()), 0)
+		}, "dir/first: zeroes at byte 0"},
+		"truncated": {func(dir string) error { return os.Truncate(filepath.Join(dir, "dir/first"), 7) }, "dir/first: it has 7 bytes, want 50000"},
+		"removed":   {func(dir string) error { return os.Remove(filepath.Join(dir, "dir/first")) }, "dir/first: no such file"},
+		"mode":      {func(dir string) error { return os.Chmod(filepath.Join(dir, "dir"), 0o777) }, "dir: its mode is 40777, want 40750"},
+		"added":     {func(dir string) error { return os.WriteFile(filepath.Join(dir, "new"), nil, 0o600) }, "new: it is not in the layer"},
+		"emptied":   {os.RemoveAll, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := audit(t)
+			top := filepath.Join(a.db.LayersDir(), lowerOf(t, a.Images, a.firstID)[0])
+			if err := c.change(top); err != nil {
+				t.Fatal(err)
+			}
+			expect := func(repair, repaired bool) {
+				t.Helper()
+				damage := a.check(t, repair)
+				if len(damage) != 1 || damage[0].Object != "layer" || !strings.Contains(damage[0].Problem, c.want) || damage[0].Repaired != repaired ||
+					!slices.Equal(damage[0].Images, []string{a.host + "/first:1"}) || len(damage[0].Containers) != 0 {
+					t.Errorf("damage %+v, want %s", damage, c.want)
+				}
+			}
+			expect(false, false)
+			expect(true, true)
+			if damage := a.check(t, false); len(damage) > 0 {
+				t.Errorf("left: %+v", damage)
+			}
+			m, err := a.Prepare(t.Context(), image.RootfsSpec{Key: "c2", ImageID: a.firstID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if data, err := os.ReadFile(filepath.Join(m.Path, "dir/first")); err != nil || string(data) != strings.Repeat("first", 10_000) {
+				t.Errorf("the container sees %d bytes, %v", len(data), err)
+			}
+		})
+	}
+}
+
+// TestCheckLeavesLayersInUse: a layer below a container is reported with the container, and is
+// repaired once the container is gone.
+func TestCheckLeavesLayersInUse(t *testing.T) {
+	a := audit(t)
+	base := filepath.Join(a.db.LayersDir(), lowerOf(t, a.Images, a.other)[1])
+	alter(t, filepath.Join(base, "base"), func(data []byte) []byte { data[0] ^= 1; return data })
+	inode := func() os.FileInfo {
+		fi, err := os.Stat(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fi
+	}
+	before := inode()
+	damage := a.check(t, true)
+	if len(damage) != 1 || damage[0].Repaired || !slices.Equal(damage[0].Containers, []string{"c1"}) || len(damage[0].Images) != 2 || damage[0].Advice == "" {
+		t.Errorf("damage %+v", damage)
+	}
+	if !os.SameFile(before, inode()) {
+		t.Error("a layer in use was exchanged")
+	}
+	if err := a.Release(t.Context(), "c1"); err != nil {
+		t.Fatal(err)
+	}
+	if damage = a.check(t, true); len(damage) != 1 || !damage[0].Repaired {
+		t.Errorf("after the container is gone: %+v", damage)
+	}
+	if damage = a.check(t, true); len(damage) != 0 {
+		t.Errorf("left: %+v", damage)
+	}
+}

@@ -1,0 +1,166 @@
+//go:build integration
+
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+const (
+	largeLayer = 4 << 20
+	firstPart  = 3 << 20
+)
+
+// large is an image with a layer that is worth a request for the rest.
+func large(t *testing.T, name string) *imagetest.Image {
+	t.Helper()
+	content := strings.Repeat(name+" is in a large layer. ", largeLayer/len(name+" is in a large layer. ")+1)
+	return build(t, imagetest.Spec{Layers: []imagetest.Layer{{{Path: "large", Content: []byte(content)}}}})
+}
+
+// stopAt sends the first part of a layer, and then nothing until the client is gone. It closes reached.
+func stopAt(layer imagetest.Blob, reached chan<- struct{}) func(http.ResponseWriter, *http.Request) bool {
+	var once sync.Once
+	return func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.HasSuffix(req.URL.Path, layer.Digest.String()) {
+			return false
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(len(layer.Data)))
+		_, _ = w.Write(layer.Data[:firstPart])
+		w.(http.Flusher).Flush()
+		once.Do(func() { close(reached) })
+		<-req.Context().Done()
+		return true
+	}
+}
+
+// unfinished waits until the store has some bytes of an unfinished download, and returns its file.
+func unfinished(t *testing.T, cfg Config) string {
+	t.Helper()
+	for t.Context().Err() == nil {
+		files, err := filepath.Glob(filepath.Join(cfg.Root, "content/ingest/*/data"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if fi, err := os.Stat(file); err == nil && fi.Size() == firstPart {
+				return file
+			}
+		}
+	}
+	t.Fatal("no download is under way")
+	return ""
+}
+
+func TestADownloadContinuesAfterAKill(t *testing.T) {
+	for _, damage := range []bool{false, true} {
+		t.Run(fmt.Sprint("damage ", damage), func(t *testing.T) {
+			cfg := testConfig(t)
+			img := large(t, "crash")
+			layer := img.Layers[0]
+			r, reached := &imagetest.Registry{}, make(chan struct{})
+			r.Intercept = stopAt(layer, reached)
+			host := serve(t, r)
+			for i := range crashImages { // the worker pulls one of them
+				r.Push(fmt.Sprint("crash", i), "1", img)
+			}
+			w := startWorker(t, cfg, host)
+			<-reached
+			part := unfinished(t, cfg)
+			w.kill()
+			if damage {
+				f, err := os.OpenFile(part, os.O_WRONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := f.WriteAt(make([]byte, 4096), 1<<20); err != nil {
+					t.Fatal(err)
+				}
+				f.Close()
+			}
+			r.Intercept = nil
+			s := open(t, cfg)
+			if usage, err := s.Usage(t.Context()); err != nil || usage.Images[0].Bytes < firstPart {
+				t.Errorf("the unfinished download is not counted: %+v, %v", usage, err)
+			}
+			if _, err := s.Pull(t.Context(), host+"/crash0:1", image.Auth{}, nil); err != nil {
+				t.Fatal(err)
+			}
+			want := layer.Size - firstPart
+			if damage {
+				want += layer.Size
+			}
+			if sent := r.Sent(layer.Digest); sent != want {
+				t.Errorf("the registry sent %d bytes after the kill, want %d of %d", sent, want, layer.Size)
+			}
+			if err := s.Remove(t.Context(), host+"/crash0:1"); err != nil {
+				t.Error(err)
+			}
+			s.Close()
+			assertEmpty(t, s)
+		})
+	}
+}
+
+// TestCallersWithOtherCredentialsShareADownload: the one that leaves harms nobody, the one whose
+// credentials are refused gets nothing, and no byte is sent twice.
+func TestCallersWithOtherCredentialsShareADownload(t *testing.T) {
+	img := large(t, "shared")
+	layer := img.Layers[0]
+	r, reached := &imagetest.Registry{User: "joe", Password: "pw"}, make(chan struct{})
+	stop := stopAt(layer, reached)
+	var stopped atomic.Bool
+	r.Intercept = func(w http.ResponseWriter, req *http.Request) bool {
+		user, password, _ := req.BasicAuth()
+		return user == "joe" && password == "pw" && stopped.CompareAndSwap(false, strings.HasSuffix(req.URL.Path, layer.Digest.String())) && stop(w, req)
+	}
+	host := serve(t, r)
+	r.Push("private", "1", img)
+	s := open(t, testConfig(t))
+	good := image.Auth{Username: "joe", Password: "pw"}
+	first, leave := context.WithCancel(t.Context())
+	var pulls sync.WaitGroup
+	pulls.Go(func() {
+		if _, err := s.Pull(first, host+"/private:1", good, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("the first caller: %v", err)
+		}
+	})
+	<-reached
+	unfinished(t, s.cfg)
+	if _, err := s.Pull(t.Context(), host+"/private:1", image.Auth{Username: "joe", Password: "wrong"}, nil); !errors.Is(err, errs.Invalid) {
+		t.Errorf("wrong credentials: %v", err)
+	}
+	fetching := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(fetching) })
+	pulls.Go(func() {
+		// The same credentials in another form are other credentials.
+		other := image.Auth{Username: "joe", Password: "pw", ServerAddress: host}
+		_, err := s.Pull(t.Context(), host+"/private:1", other, func(p image.Progress) {
+			if p.Stage == "fetching" {
+				begin()
+			}
+		})
+		if err != nil {
+			t.Errorf("the second caller: %v", err)
+		}
+	})
+	<-fetching
+	leave()
+	pulls.Wait()
+	if sent := r.Sent(layer.Digest); sent != layer.Size-firstPart {
+		t.Errorf("the registry sent %d bytes to the second caller, want %d", sent, layer.Size-firstPart)
+	}
+}

@@ -1,0 +1,107 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+
+	"github.com/berthrun/berth/internal/image"
+)
+
+// Explain returns the endpoints in the order in which a pull asks them, and why. With try it asks each
+// of them what the reference means, as a pull does, and pulls nothing.
+func (r *Repository) Explain(ctx context.Context, try bool) []image.Endpoint {
+	files := readSources(r.place, len(r.endpoints))
+	var all []image.Endpoint
+	asked := map[*endpoint]bool{}
+	for _, e := range r.arrange(r.needed(), func(name string) bool { return !r.health.isBehind(name) }) {
+		asked[e] = true
+		all = append(all, r.explain(e, files))
+	}
+	for _, e := range r.endpoints {
+		if asked[e] {
+			continue
+		}
+		shown := r.explain(e, files)
+		shown.Skipped = "not asked what the tag means: its capabilities lack resolve"
+		switch {
+		case !e.Capabilities.Has(docker.HostCapabilityPull):
+			shown.Skipped = "not asked: its capabilities lack pull"
+		case !r.byDigest:
+			shown.Skipped += "; asked for manifests and blobs by digest"
+		}
+		all = append(all, shown)
+	}
+	if try {
+		for i := range all {
+			r.try(ctx, &all[i])
+		}
+	}
+	return all
+}
+
+// explain describes one endpoint.
+func (r *Repository) explain(e *endpoint, files sources) image.Endpoint {
+	where, tls := files.at(e.index)
+	shown := image.Endpoint{URL: e.name, Mirror: e.index < len(r.endpoints)-1, Source: where, Problem: files.problem, TLS: tls, Health: r.health.describe(e.name)}
+	if where == "" {
+		shown.Source = "default of the registry's name: no directory has a configuration for " + r.domain
+	}
+	if len(shown.TLS) == 0 {
+		shown.TLS = []string{"verified with the authorities of the host"}
+	}
+	if e.Scheme == "http" {
+		shown.TLS = []string{"none: plain http"}
+	}
+	for _, c := range []struct {
+		name string
+		is   docker.HostCapabilities
+	}{{"pull", docker.HostCapabilityPull}, {"resolve", docker.HostCapabilityResolve}, {"push", docker.HostCapabilityPush}} {
+		if e.Capabilities.Has(c.is) {
+			shown.Capabilities = append(shown.Capabilities, c.name)
+		}
+	}
+	shown.Credentials = r.creds.describe(e, where)
+	return shown
+}
+
+// describe says whose credentials an endpoint gets, and no secret.
+func (c *credentials) describe(e *endpoint, where string) string {
+	header := ""
+	for name := range e.Header {
+		if http.CanonicalHeaderKey(name) == "Authorization" {
+			header = fmt.Sprintf("the header Authorization of %s", where)
+		}
+	}
+	found := ""
+	switch key := c.ofNode(e.Host); {
+	case c.ofRequest(e.Host):
+		found = "those of this request"
+	case key != nil:
+		found = key.String()
+	case c.isHome(e.Host):
+		found = "those of the CRI request, if it has any for " + c.domain
+	}
+	switch {
+	case header != "" && found != "":
+		return header + "; if that is refused, " + found
+	case header != "" || found != "":
+		return header + found
+	}
+	return "none: those of a request are for " + c.domain + " only, and no credential file names this host"
+}
+
+// try asks an endpoint what the reference means.
+func (r *Repository) try(ctx context.Context, shown *image.Endpoint) {
+	i := slices.IndexFunc(r.endpoints, func(e *endpoint) bool { return e.name == shown.URL })
+	began := time.Now()
+	desc, err := r.resolveAt(ctx, r.endpoints[i])
+	shown.Attempt = &image.Attempt{Took: time.Since(began), Digest: desc.Digest, MediaType: desc.MediaType}
+	if err != nil {
+		shown.Attempt.Fault = r.creds.scrub(err).Error()
+	}
+}

@@ -1,0 +1,246 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Target is where blobs are written.
+type Target interface {
+	// BeginDownload opens a writer, at the end of what an earlier download of the blob has left.
+	// errdefs.ErrAlreadyExists if the blob is there.
+	BeginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error)
+	// LeaveDownload ends a download that is not complete. With keep a later one may continue it.
+	LeaveDownload(ctx context.Context, desc imagespec.Descriptor, keep bool) error
+}
+
+// Fetch fetches the blob of desc, and checks its digest and size. It does not fetch a blob that the
+// target has, nor the part that an earlier fetch has left. got is called with the number of bytes of
+// each read, a negative number when some are fetched again. What Fetch has fetched stays if the error
+// is that the registry or the network does not answer, or that ctx has ended.
+func (r *Repository) Fetch(ctx context.Context, to Target, desc imagespec.Descriptor, got func(int64)) error {
+	if desc.Size <= 0 {
+		return fmt.Errorf("blob %s: its descriptor says that it has %d bytes: %w", desc.Digest, desc.Size, errs.Invalid)
+	}
+	// Data inline in a manifest and URLs in it would bypass the registry.
+	desc.Data, desc.URLs = nil, nil
+	b := &body{r: r, got: got, ctx: ctx, desc: desc, again: map[*endpoint]int{}, served: map[*endpoint]bool{}}
+	defer b.leave()
+	for {
+		began, err := b.copy(to)
+		if err == nil {
+			return nil
+		}
+		if errdefs.IsAlreadyExists(err) {
+			got(desc.Size)
+			return nil
+		}
+		damaged := errdefs.IsFailedPrecondition(err)
+		err = classify(err)
+		keep := !damaged && (ctx.Err() != nil || errors.Is(err, errs.Unavailable))
+		if leaveErr := to.LeaveDownload(context.WithoutCancel(ctx), desc, keep); leaveErr != nil {
+			return errors.Join(r.creds.scrub(err), leaveErr)
+		}
+		// The part that an earlier fetch has left may be damaged, or an endpoint sends wrong bytes.
+		if !damaged || ctx.Err() != nil || !b.restart(began == 0) {
+			return r.creds.scrub(err)
+		}
+		got(-b.offset)
+		b.offset = 0
+	}
+}
+
+// copy copies the rest of the blob to the target. began is where it begins.
+func (b *body) copy(to Target) (began int64, err error) {
+	w, err := to.BeginDownload(b.ctx, b.desc)
+	if err != nil {
+		return 0, err
+	}
+	defer w.Close()
+	status, err := w.Status()
+	if err != nil {
+		return 0, err
+	}
+	b.got(status.Offset)
+	b.offset = status.Offset
+	return status.Offset, content.Copy(b.ctx, w, b, b.desc.Size, b.desc.Digest)
+}
+
+// restart prepares another fetch of the whole blob, once. With others it asks only endpoints that
+// have sent nothing of it. It returns false if no endpoint is left.
+func (b *body) restart(others bool) bool {
+	if b.restarted {
+		return false
+	}
+	b.restarted = true
+	b.leave()
+	b.left = nil
+	for _, e := range b.r.order(docker.HostCapabilityPull) {
+		if !others || !b.served[e] {
+			b.left = append(b.left, e)
+		}
+	}
+	b.faults, b.started = nil, true
+	return len(b.left) > 0
+}
+
+const (
+	// maxCuts is how many times an endpoint may cut off one blob and be asked for the rest.
+	maxCuts = 5
+	// stallTime is how long an endpoint may send nothing before the next one is asked for the rest.
+	stallTime = time.Minute
+)
+
+// body reads a blob. When an endpoint fails it asks the next one for the rest.
+type body struct {
+	r      *Repository
+	got    func(int64)
+	ctx    context.Context //nolint:containedctx // io.Reader has none
+	desc   imagespec.Descriptor
+	offset int64
+	// started: left has been filled. restarted: the blob is fetched a second time.
+	started, restarted bool
+	// served are the endpoints that have sent a part.
+	served map[*endpoint]bool
+	// left are the endpoints to ask, round counts how many times all were asked.
+	left   []*endpoint
+	round  int
+	faults []fault
+	again  map[*endpoint]int
+
+	at      *endpoint
+	current io.ReadCloser
+	// moved: the current endpoint has sent something. stop ends its request, which has the context
+	// request.
+	moved   bool
+	request context.Context //nolint:containedctx // of one request
+	stop    context.CancelCauseFunc
+	stall   *time.Timer
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	for {
+		if b.current == nil {
+			if err := b.open(); err != nil {
+				return 0, err
+			}
+		}
+		n, err := b.read(p)
+		if n > 0 {
+			b.offset += int64(n)
+			b.moved, b.served[b.at] = true, true
+			b.got(int64(n))
+		}
+		switch {
+		case err == nil:
+			return n, nil
+		case errors.Is(err, io.EOF) && b.offset >= b.desc.Size:
+			b.r.health.worked(b.at.name)
+			return n, io.EOF
+		case errors.Is(err, io.EOF):
+			err = fmt.Errorf("the answer ends after %d of %d bytes: %w", b.offset, b.desc.Size, io.ErrUnexpectedEOF)
+		case b.ctx.Err() != nil:
+			return n, context.Cause(b.ctx)
+		}
+		b.next(err)
+		if n > 0 {
+			return n, nil
+		}
+	}
+}
+
+// read reads from the current endpoint, and ends its request if it stalls while there is another one.
+func (b *body) read(p []byte) (int, error) {
+	if len(b.left) > 0 {
+		b.stall.Reset(stallTime)
+		defer b.stall.Stop()
+	}
+	return b.current.Read(p)
+}
+
+// open asks the next endpoint for the rest.
+func (b *body) open() error {
+	if !b.started {
+		b.started, b.left = true, b.r.order(docker.HostCapabilityPull)
+	}
+	if len(b.left) == 0 {
+		if !await(b.ctx, b.faults, b.round) {
+			if b.ctx.Err() != nil {
+				return context.Cause(b.ctx)
+			}
+			return b.r.failure(b.faults)
+		}
+		b.round++
+		b.faults = nil
+		b.left = b.r.order(docker.HostCapabilityPull)
+	}
+	b.at, b.left, b.moved = b.left[0], b.left[1:], false
+	request, stop := context.WithCancelCause(b.ctx)
+	b.request, b.stop = request, stop
+	b.stall = time.AfterFunc(stallTime, func() {
+		stop(fmt.Errorf("it sent nothing for %s: %w", stallTime, errs.Unavailable))
+	})
+	b.stall.Stop()
+	rc, err := b.at.fetcher.Fetch(request, b.desc)
+	if err != nil {
+		stop(nil)
+		return classify(err)
+	}
+	b.current = rc
+	if b.offset == 0 {
+		return nil
+	}
+	seeker, ok := rc.(io.Seeker)
+	if !ok {
+		return errors.New("this answer cannot be read from the middle")
+	}
+	_, err = seeker.Seek(b.offset, io.SeekStart) // the fetcher makes it a range of its request
+	return err
+}
+
+// next leaves the current endpoint. One that has sent something is asked again after the others.
+func (b *body) next(err error) {
+	if stalled := context.Cause(b.request); stalled != nil {
+		err = stalled
+	}
+	b.leave()
+	b.faults = append(b.faults, fault{b.at, b.r.judge(b.ctx, b.at, err)})
+	if b.moved && b.again[b.at] < maxCuts {
+		b.again[b.at]++
+		b.left = append(b.left, b.at)
+	}
+}
+
+// leave ends the current request.
+func (b *body) leave() {
+	if b.current == nil {
+		return
+	}
+	b.stall.Stop()
+	b.stop(nil)
+	_ = b.current.Close()
+	b.current = nil
+}
+
+// Seek implements io.Seeker for the store, which continues a blob.
+func (b *body) Seek(offset int64, whence int) (int64, error) {
+	if whence != io.SeekStart || offset < 0 {
+		return 0, fmt.Errorf("cannot read blob %s from %d (%d)", b.desc.Digest, offset, whence)
+	}
+	if offset != b.offset {
+		b.leave()
+		b.offset, b.started = offset, false
+	}
+	return offset, nil
+}

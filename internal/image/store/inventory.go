@@ -1,0 +1,113 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+// Stored is one image, for those that account for it.
+type Stored struct {
+	ID            string
+	Tags, Digests []string
+	// Target is what its names point to.
+	Target imagespec.Descriptor
+	// Tree is nil if its documents cannot be read; Fault says why.
+	Tree  *tree.Tree
+	Fault error
+}
+
+// Names are the tags, or the digests if there is no tag.
+func (s Stored) Names() []string {
+	if len(s.Tags) == 0 {
+		return s.Digests
+	}
+	return s.Tags
+}
+
+// Inventory lists all images, sorted by id. It reads their documents.
+func (s *Store) Inventory(ctx context.Context) ([]Stored, error) {
+	ctx = database.WithNamespace(ctx)
+	list, err := s.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []Stored
+	for i := range list {
+		record, err := s.db.Images.Get(ctx, list[i].ID)
+		if err != nil {
+			continue // it was removed meanwhile
+		}
+		one := Stored{ID: list[i].ID, Tags: list[i].Tags, Digests: list[i].Digests, Target: record.Target}
+		one.Tree, one.Fault = s.db.ReadTree(ctx, one.ID, record.Target, s.db.Present)
+		if one.Fault != nil {
+			one.Tree = nil
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Stored) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// WhileUnused calls fn while no root filesystem stands on a snapshot, and none can begin to. It
+// returns false, and does not call fn, if one does.
+func (s *Store) WhileUnused(ctx context.Context, chain string, fn func() error) (bool, error) {
+	ctx = database.WithNamespace(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for top := range s.holds.counts {
+		below, err := s.db.IsBelow(ctx, chain, top)
+		if err != nil {
+			return false, err
+		}
+		if below {
+			return false, nil
+		}
+	}
+	return true, fn()
+}
+
+// FetchAgain fetches a blob of an image by the image's names, with the node's own credentials, until
+// one of its registries has it.
+func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descriptor, to registry.Target) error {
+	rules := s.rules.Load()
+	var faults []string
+	asked := map[string]bool{}
+	for _, name := range append(slices.Clone(img.Digests), img.Tags...) {
+		named, err := names.Parse(name)
+		if err != nil || asked[reference.TrimNamed(named).Name()] {
+			continue
+		}
+		repository := reference.TrimNamed(named).Name()
+		asked[repository] = true
+		remote, err := s.openRegistry(ctx, named, image.Auth{}, rules)
+		if err == nil {
+			err = remote.Fetch(ctx, to, desc, func(int64) {})
+			remote.Close()
+		}
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		faults = append(faults, fmt.Sprintf("%s: %v", repository, err))
+	}
+	if len(faults) == 0 {
+		return fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
+	}
+	return errors.New(strings.Join(faults, "; "))
+}
