@@ -112,6 +112,8 @@ func bans() []ban {
 		ban{from: "internal/berthtoml", to: "internal/", why: "berth.toml is written without knowing who sets up a node"},
 		ban{from: "internal/printable", to: "internal/", why: "text is made safe without knowing whose it is"},
 		ban{from: "internal/podusage", to: "internal/", why: "lists of CRI are joined without asking anyone"},
+		ban{from: "internal/nodepage", to: "internal/pod", why: "the page gets what it shows from the daemon's parts, by an interface"},
+		ban{from: "internal/nodepage", to: "internal/engine", why: "the page gets what it shows from the daemon's parts, by an interface"},
 		ban{from: "internal/finding", to: "internal/", why: "a finding is plain data for every doctor"},
 		ban{from: "internal/leaks", to: "internal/pod", why: "leaks are found by names and files alone"},
 		ban{from: "internal/leaks", to: "internal/engine", why: "leaks are found by names and files alone"},

@@ -63,7 +63,7 @@ func Root() *cobra.Command {
 		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
 			"clients of it, or of any CRI socket, for people.",
 	}
-	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), top.New(), newNet(), newInfo(), newDoctor(), newMetrics(), debugcmd.New(),
+	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), top.New(), newNet(), newInfo(), newDoctor(), newMetrics(), newPage(), debugcmd.New(),
 		newUnpackLayer(), nodecmd.New(), clustercmd.New(), commandtree.New())
 	return root
 }

@@ -3,12 +3,10 @@ package config
 import (
 	"crypto/tls"
 	"fmt"
-	"net"
 	"net/netip"
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -69,6 +67,10 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.Stream.check(report)
 	d.Metrics.check(report)
 	d.Traces.check(report)
+	d.Page.check(report)
+	if d.Page.Listen != "" && d.Page.Listen == d.Metrics.Listen {
+		report("page.listen", "%q: is metrics.listen, too; choose another port", d.Page.Listen)
+	}
 	if path, ok := strings.CutPrefix(d.Metrics.Listen, "unix://"); ok && (path == d.SocketPath() || path == d.CadvisorSocket) {
 		report("metrics.listen", "%q: is another socket of the daemon; choose another path, such as unix://%s/metrics.sock", d.Metrics.Listen, d.State)
 	}
@@ -203,51 +205,6 @@ func (s *Stream) check(report func(key, format string, args ...any)) {
 		report("stream.tls_client_ca", "%q: is not used, as stream.tls is off", s.TLSClientCA)
 	case !filepath.IsAbs(s.TLSClientCA):
 		report("stream.tls_client_ca", "%q: want an absolute path", s.TLSClientCA)
-	}
-}
-
-func (m *Metrics) check(report func(key, format string, args ...any)) {
-	path, isSocket := strings.CutPrefix(m.Listen, "unix://")
-	switch {
-	case m.Listen == "":
-	case isSocket && (!filepath.IsAbs(path) || len(path) > 107):
-		report("metrics.listen", "%q: want unix:///ABSOLUTE/PATH, with a path of at most 107 bytes", m.Listen)
-	case !isSocket:
-		m.checkAddress(report)
-	}
-	plain := m.Listen == "" || isSocket
-	for _, file := range []struct{ key, path, with, other string }{
-		{"metrics.tls_cert_file", m.TLSCert, "metrics.tls_key_file", m.TLSKey},
-		{"metrics.tls_key_file", m.TLSKey, "metrics.tls_cert_file", m.TLSCert},
-		{"metrics.client_ca_file", m.ClientCA, "metrics.tls_cert_file", m.TLSCert},
-	} {
-		switch {
-		case file.path == "":
-		case plain:
-			report(file.key, "%q: is not used, as metrics.listen is %q and TLS needs HOST:PORT there", file.path, m.Listen)
-		case !filepath.IsAbs(file.path):
-			report(file.key, "%q: want an absolute path", file.path)
-		case file.other == "":
-			report(file.key, "%q: is of no use without %s", file.path, file.with)
-		}
-	}
-}
-
-// checkAddress checks that an address which others can reach has TLS.
-func (m *Metrics) checkAddress(report func(key, format string, args ...any)) {
-	host, port, err := net.SplitHostPort(m.Listen)
-	number, portErr := strconv.ParseUint(port, 10, 16)
-	address, hostErr := netip.ParseAddr(host)
-	switch {
-	case err != nil || portErr != nil:
-		report("metrics.listen", "%q: want HOST:PORT, such as 127.0.0.1:9717, or unix:///ABSOLUTE/PATH", m.Listen)
-	case number == 0:
-		report("metrics.listen", "%q: want a port from 1 to 65535, which Prometheus can be given", m.Listen)
-	case host != "" && host != "localhost" && hostErr != nil:
-		report("metrics.listen", "%q: want an IP address of this host or localhost before the port", m.Listen)
-	case host != "localhost" && !address.IsLoopback() && (m.TLSCert == "" || m.TLSKey == ""):
-		report("metrics.listen", "%q: is not a loopback address, and metrics without TLS are for loopback only; "+
-			"set metrics.tls_cert_file and metrics.tls_key_file, or listen on 127.0.0.1", m.Listen)
 	}
 }
 

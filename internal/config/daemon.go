@@ -33,6 +33,7 @@ type Daemon struct {
 	Checkpoint Checkpoint `toml:"checkpoint" help:"Archives of running containers, by CRIU. Off by default. docs/checkpoint.md is the guide."`
 	Metrics    Metrics    `toml:"metrics" help:"Metrics for Prometheus. docs/metrics.md has their names. berth metrics prints them in any case."`
 	Traces     Traces     `toml:"traces" help:"Traces of requests, jobs and pulls, as spans of OpenTelemetry. Off by default. docs/traces.md is the guide."`
+	Page       Page       `toml:"page" help:"The node page: pods, jobs, logs, events, start times and images in a browser, to look at. Off by default. berth page prints its address."`
 	Debug      Debug      `toml:"debug" help:"Helps to find faults. Off by default."`
 
 	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`
@@ -228,6 +229,15 @@ type Traces struct {
 	TLSKey       string `toml:"tls_key_file" help:"PEM file of the certificate's key." reload:"yes"`
 }
 
+// Page is the node page.
+type Page struct {
+	Listen   string `toml:"listen" help:"Address of the page, HOST:PORT. A host that is not a loopback address needs TLS and the token. Empty: none." flag:"page" reload:"yes"`
+	Auth     string `toml:"auth" help:"Who may see the page: token is who has the address that berth page prints on the node; none is every process and user that reaches the address, containers in the host's network included. They can read the logs of all containers." oneof:"token none" reload:"yes"`
+	TLSCert  string `toml:"tls_cert_file" help:"PEM file of the server's certificate and its chain. It is read again when it changes. Empty: plain HTTP." reload:"yes"`
+	TLSKey   string `toml:"tls_key_file" help:"PEM file of the certificate's key." reload:"yes"`
+	ClientCA string `toml:"client_ca_file" help:"PEM file of authorities. Clients must have a certificate of one of them, besides the token. Empty: the token alone." reload:"yes"`
+}
+
 // Debug helps to find faults.
 type Debug struct {
 	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise they show [hidden]. Every user of the CRI socket can see them." reload:"yes"`
@@ -295,6 +305,7 @@ func DefaultDaemon() *Daemon {
 		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu", Runtime: "/usr/sbin/runc"},
 		Metrics:    Metrics{Peers: []string{}},
 		Traces:     Traces{Protocol: "grpc", SamplingRate: maxSamplingRate},
+		Page:       Page{Auth: "token"},
 		Stats: Stats{
 			Period:     Duration(5 * time.Second),
 			PodMetrics: []string{"cpu", "memory", "process", "pressure", "disk", "spec", "hugetlb", "network"},

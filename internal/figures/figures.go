@@ -37,3 +37,14 @@ type Logs struct {
 	PendingBytes uint64 `json:"pendingBytes"`
 	Faults       uint64 `json:"faults"`
 }
+
+// Stage is how long one stage of the jobs of one kind took since the daemon's start.
+type Stage struct {
+	Job  string `json:"job"`
+	Name string `json:"name"`
+	// Count is how often it ended. The others are seconds; Median and Most (of 95 of 100) are estimates from buckets.
+	Count  uint64  `json:"count"`
+	Mean   float64 `json:"mean"`
+	Median float64 `json:"median"`
+	Most   float64 `json:"most"`
+}

@@ -1,5 +1,5 @@
-// Package metrics is the daemon's metrics in the form of Prometheus: their names, the recorder of events,
-// the figures that are read at a scrape, and the server.
+// Package metrics is the daemon's metrics in the form of Prometheus: their names, the recorder of events, and
+// the figures that are read at a scrape.
 //
 // It is the only package that imports Prometheus' library. Other packages call small interfaces, which
 // Recorder implements, or have figures that the daemon hands over as sources. No label has the name of a
@@ -40,7 +40,9 @@ func New(version, commit string) *Metrics {
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError} // it would log clients that leave; peers logs faults of berth
 	m.text = promhttp.HandlerFor(m.peers, opts)
 	opts.MaxRequestsInFlight = scrapesAtOnce
-	m.handler = promhttp.HandlerFor(m.peers, opts)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.peers, opts))
+	m.handler = mux
 	return m
 }
 
@@ -53,7 +55,7 @@ func (m *Metrics) SetPeers(names []string) { m.peers.set(names) }
 // AddSource has a scrape call a source. It may be called at any time.
 func (m *Metrics) AddSource(source Source) { m.sources.add(source) }
 
-// Handler serves the metrics in the formats of Prometheus, to a few clients at a time.
+// Handler serves the metrics at the path /metrics in the formats of Prometheus, to a few clients at a time.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
 // Text returns the metrics in Prometheus' text format. It does not wait for the clients of Handler.

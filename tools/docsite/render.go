@@ -31,6 +31,14 @@ func htmlName(name string) string {
 	if base, ok := strings.CutSuffix(name, ".md"); ok {
 		return base + ".html"
 	}
+	return fileName(name)
+}
+
+// fileName is the name of a copied file. Go would take a file of its own for a part of the repository's module.
+func fileName(name string) string {
+	if path.Ext(name) == ".go" {
+		return name + ".txt"
+	}
 	return name
 }
 

@@ -161,10 +161,11 @@ func copyDir(from, to, name string) error {
 		if entry.IsDir() {
 			continue
 		}
-		if err := copyFile(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())); err != nil {
+		place := fileName(entry.Name())
+		if err := copyFile(filepath.Join(from, entry.Name()), filepath.Join(to, place)); err != nil {
 			return err
 		}
-		escaped := template.HTMLEscapeString(entry.Name())
+		escaped := template.HTMLEscapeString(place)
 		list.WriteString("<li><a href=\"" + escaped + "\">" + escaped + "</a></li>")
 	}
 	return writeFile(filepath.Join(to, "index.html"), append(list.Bytes(), "</ul>\n"...))

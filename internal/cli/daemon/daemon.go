@@ -84,6 +84,7 @@ func Run(ctx context.Context, load Load) (err error) {
 			failed <- err
 		}
 	}()
+	parts.page.Serve(ctx, cfg) // it may wait for its port
 	go watchdog(background, parts, log.Logger)
 	go releaseMemory(background, parts, log.Logger)
 	go reloadOnHangup(background, load, parts, log)

@@ -8,6 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/figures"
+	"github.com/berthrun/berth/internal/httpserver"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/pod/job"
@@ -18,7 +19,7 @@ import (
 // pods, so a fault is logged.
 func (p *parts) serveMetrics(ctx context.Context, cfg *config.Daemon, log *slog.Logger) {
 	p.metrics.SetPeers(cfg.Metrics.Peers)
-	err := p.metricsServer.Apply(ctx, metrics.Settings{
+	err := p.metricsServer.Apply(ctx, httpserver.Settings{
 		Listen: cfg.Metrics.Listen,
 		TLS:    tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA},
 	})

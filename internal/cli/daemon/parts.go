@@ -17,10 +17,12 @@ import (
 
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
+	"github.com/berthrun/berth/internal/cli/daemon/pageserver"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/httpserver"
 	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin"
@@ -54,7 +56,8 @@ type parts struct {
 	own     *berthapi.Server
 
 	metrics       *metrics.Metrics
-	metricsServer *metrics.Server
+	metricsServer *httpserver.Server
+	page          *pageserver.Server
 	tracer        *traces.Tracer
 
 	// answering is closed when requests are answered.
@@ -65,7 +68,7 @@ type parts struct {
 func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *parts, err error) {
 	counted := metrics.New(version.Version, version.Commit)
 	// Not the result, which an error sets to nil before the undo runs.
-	p := &parts{metrics: counted, metricsServer: metrics.NewServer(counted.Handler(), log), tracer: newTracer(cfg, log), answering: make(chan struct{})}
+	p := &parts{metrics: counted, metricsServer: httpserver.New(counted.Handler(), "metrics", "metrics.listen", log), tracer: newTracer(cfg, log), answering: make(chan struct{})}
 	p.config.Store(cfg)
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
@@ -110,6 +113,12 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(p.pods), Control: jobcalls.Control(p.pods), Metrics: p.metrics.Text, Owned: p.owned}
 	p.addSources()
+	p.page, err = pageserver.New(pageserver.Options{
+		Pods: p.pods, Images: p.backend.images, Jobs: p.own.Jobs, Stages: p.metrics.Stages, Instance: instanceOf(cfg), Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
 	if plugged, ok := p.network.(network.Plugged); ok {
 		p.own.Plugins = plugged
 	}
@@ -217,6 +226,7 @@ func (p *parts) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	p.metricsServer.Close()
+	p.page.Close()
 	err := errors.Join(p.streams.Close(), p.pods.Close(ctx), p.closeOpened())
 	p.tracer.Close(ctx) // the spans of the jobs that have ended last
 	return err

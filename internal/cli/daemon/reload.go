@@ -34,6 +34,7 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
 		p.apply(merged)
 		p.serveMetrics(ctx, merged, log.Logger)
 		p.sendTraces(merged, log.Logger)
+		p.page.Serve(ctx, merged)
 		log.Info("configuration reloaded", "changed", reloaded)
 		if len(refused) > 0 {
 			log.Warn("cannot reload keys that need a restart", "keys", refused)

@@ -1,4 +1,6 @@
-package metrics
+// Package httpserver serves HTTP at an address and with certificates that a reload of the configuration can change. A
+// fault of the new ones leaves the former ones in place. Its users are the metrics and the node page.
+package httpserver
 
 import (
 	"context"
@@ -12,11 +14,13 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/tlsfiles"
 )
 
-// Settings say where the metrics are served.
+// Settings say where a handler is served.
 type Settings struct {
 	// Listen is HOST:PORT or unix:///PATH, "" for nowhere.
 	Listen string
@@ -28,16 +32,21 @@ type Settings struct {
 const socketScheme = "unix://"
 
 // headerTimeout bounds the wait for a request, and for the next one of a connection. answerTimeout bounds an
-// answer: the sources have secondsOfOneSource of it, the client the rest to read it.
+// answer, with the time in which the client reads it. headerBytes bounds what a client sends, connections how many
+// clients there are: more wait.
 const (
 	headerTimeout = 30 * time.Second
 	answerTimeout = 15 * time.Second
+	headerBytes   = 64 << 10
+	connections   = 100
 )
 
-// Server serves metrics over HTTP at the path /metrics.
+// Server serves one handler.
 type Server struct {
 	handler http.Handler
-	log     *slog.Logger
+	// what is what logs and errors call the thing that is served, key the key of the configuration with its address.
+	what, key string
+	log       *slog.Logger
 
 	mu       sync.Mutex
 	closed   bool
@@ -50,11 +59,10 @@ type Server struct {
 	served chan struct{}
 }
 
-// NewServer makes a server that does not listen yet.
-func NewServer(handler http.Handler, log *slog.Logger) *Server {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", handler)
-	return &Server{handler: mux, log: log}
+// New makes a server that does not listen yet. what is what logs and errors call the thing that is served ("metrics"),
+// key the key of the configuration with its address ("metrics.listen").
+func New(handler http.Handler, what, key string, log *slog.Logger) *Server {
+	return &Server{handler: handler, what: what, key: key, log: log}
 }
 
 // Apply serves with other settings from now on. When it returns an error, the server continues with the former ones.
@@ -68,12 +76,12 @@ func (s *Server) Apply(ctx context.Context, settings Settings) error {
 		s.stop()
 		return nil
 	}
-	certificates, err := certificatesOf(settings, s.log)
+	certificates, err := s.certificatesOf(settings)
 	if err == nil {
 		err = s.move(ctx, settings, certificates)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot serve metrics on %s (metrics.listen): %w", settings.Listen, err)
+		return fmt.Errorf("cannot serve %s on %s (%s): %w", s.what, settings.Listen, s.key, err)
 	}
 	return nil
 }
@@ -118,19 +126,20 @@ func port(address string) string { return address[strings.LastIndexByte(address,
 // start serves on a listener. s.mu is held.
 func (s *Server) start(listener net.Listener, settings Settings, certificates *tlsfiles.Certificates) {
 	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: 2 * headerTimeout,
+		Handler: s.handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: 2 * headerTimeout, MaxHeaderBytes: headerBytes,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan struct{})
 	s.http, s.served, s.settings, s.certificates, s.address = server, served, settings, certificates, listener.Addr().String()
-	s.log.Info("serving metrics", "address", s.address, "tls", certificates != nil)
+	s.log.Info("serving "+s.what, "address", s.address, "tls", certificates != nil)
+	listener = netutil.LimitListener(listener, connections)
 	if certificates != nil {
 		listener = certificates.Listen(listener)
 	}
 	go func() {
 		defer close(served)
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("cannot serve metrics any longer", "address", settings.Listen, "error", err)
+			s.log.Error("cannot serve "+s.what+" any longer", "address", settings.Listen, "error", err)
 		}
 	}()
 }
@@ -141,7 +150,7 @@ func (s *Server) stop() {
 		return
 	}
 	if err := s.http.Close(); err != nil {
-		s.log.Debug("cannot close the server of metrics", "error", err)
+		s.log.Debug("cannot close the server of "+s.what, "error", err)
 	}
 	<-s.served
 	s.http, s.served, s.settings, s.certificates, s.address = nil, nil, Settings{}, nil, ""
@@ -163,7 +172,7 @@ func (s *Server) Close() {
 }
 
 // certificatesOf reads the certificates of a server, nil without TLS.
-func certificatesOf(settings Settings, log *slog.Logger) (*tlsfiles.Certificates, error) {
+func (s *Server) certificatesOf(settings Settings) (*tlsfiles.Certificates, error) {
 	if settings.TLS.CertFile == "" {
 		return nil, nil
 	}
@@ -171,7 +180,7 @@ func certificatesOf(settings Settings, log *slog.Logger) (*tlsfiles.Certificates
 	if err != nil {
 		return nil, err
 	}
-	return tlsfiles.New(settings.TLS, "the server of metrics", host, log)
+	return tlsfiles.New(settings.TLS, "the server of "+s.what, host, s.log)
 }
 
 func listen(ctx context.Context, address string) (net.Listener, error) {

@@ -1,4 +1,4 @@
-package metrics
+package httpserver
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"k8s.io/client-go/util/cert"
@@ -24,7 +23,9 @@ import (
 // serving returns a server with these settings.
 func serving(t *testing.T, settings Settings) *Server {
 	t.Helper()
-	s := NewServer(New("1", "2").Handler(), slog.New(slog.DiscardHandler))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "berth_build_info{") })
+	s := New(mux, "metrics", "metrics.listen", slog.New(slog.DiscardHandler))
 	t.Cleanup(s.Close)
 	if err := s.Apply(t.Context(), settings); err != nil {
 		t.Fatal(err)
@@ -149,43 +150,6 @@ func TestServerAfterClose(t *testing.T) {
 	if err := s.Apply(t.Context(), Settings{Listen: "127.0.0.1:0"}); err != nil || s.Address() != "" {
 		t.Errorf("%v; it listens on %q", err, s.Address())
 	}
-}
-
-// TestTextBesideSlowClients: clients that do not read their answers do not keep the metrics from berth's own socket.
-func TestTextBesideSlowClients(t *testing.T) {
-	m := New("1", "2")
-	busy, release := make(chan struct{}), make(chan struct{})
-	var answers sync.WaitGroup
-	for range scrapesAtOnce {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers.Go(func() { m.Handler().ServeHTTP(&unread{busy: busy, release: release}, req) })
-	}
-	for range scrapesAtOnce {
-		<-busy
-	}
-	if _, err := m.Text(t.Context()); err != nil {
-		t.Error(err)
-	}
-	close(release)
-	answers.Wait()
-}
-
-// unread is an answer that its client does not read before it is released.
-type unread struct {
-	answer
-	busy, release chan struct{}
-	once          sync.Once
-}
-
-func (u *unread) Write(p []byte) (int, error) {
-	u.once.Do(func() {
-		u.busy <- struct{}{}
-		<-u.release
-	})
-	return len(p), nil
 }
 
 // TestServerAsksForCertificates: with a client CA, clients without a certificate of it get nothing.

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/connect"
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/nodepage"
+)
+
+func newPage() *cobra.Command {
+	var endpoint connect.Flag
+	cmd := &cobra.Command{
+		Use:   "page",
+		Short: "Print the address of the node page, with its token",
+		Long: "The node page shows pods, jobs, logs, events, start times and images in a browser; page.listen turns it on. Who has\n" +
+			"the address can read the logs of all containers: do not pass it on. From another machine, forward the port:\n" +
+			"ssh -L 9718:127.0.0.1:9718 NODE. Other runtimes do not support this.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
+				status, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+				if err != nil {
+					return err
+				}
+				address, err := pageAddress(status.GetInfo())
+				if err != nil {
+					return err
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), address)
+				return nil
+			})
+		},
+	}
+	endpoint.Register(cmd)
+	return cmd
+}
+
+// pageAddress makes the address from a daemon's verbose status.
+func pageAddress(info map[string]string) (string, error) {
+	var instance struct{ State string }
+	var cfg config.Daemon
+	if json.Unmarshal([]byte(info["instance"]), &instance) != nil || json.Unmarshal([]byte(info["config"]), &cfg) != nil {
+		return "", fmt.Errorf("the runtime has no node page: it is not berth: %w", errs.Unsupported)
+	}
+	if cfg.Page.Listen == "" {
+		return "", fmt.Errorf("the node page is off: set page.listen, for example to 127.0.0.1:9718, and reload the daemon (systemctl reload berth): %w", errs.State)
+	}
+	host, port, err := net.SplitHostPort(cfg.Page.Listen)
+	if err != nil {
+		return "", fmt.Errorf("cannot read page.listen %q: %w", cfg.Page.Listen, err)
+	}
+	scheme := "http"
+	if cfg.Page.TLSCert != "" {
+		scheme = "https"
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("cannot read the host's name: %w", err)
+		}
+	}
+	address := scheme + "://" + net.JoinHostPort(host, port) + "/"
+	if cfg.Page.Auth != "token" {
+		return address, nil
+	}
+	token, err := nodepage.ReadToken(instance.State)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "", fmt.Errorf("the node page has no token, so it is not served: look at the daemon's log: %w", errs.State)
+	case errors.Is(err, os.ErrPermission):
+		return "", fmt.Errorf("the token of the node page is for root: run this as root: %w", err)
+	case err != nil:
+		return "", err
+	}
+	return address + "#token=" + token, nil
+}
