@@ -126,7 +126,7 @@ func (c *comparison) content(at, have, want string) error {
 	for offset := int64(0); ; {
 		n, err := io.ReadFull(w, c.buffers[0][:])
 		if err != nil && n == 0 {
-			if err == io.EOF { //nolint:errorlint // ReadFull returns it bare
+			if err == io.EOF {
 				return nil
 			}
 			return err
@@ -177,7 +177,7 @@ func (c *comparison) attributes(at, have, want string) error {
 func attributesOf(path string) (map[string]string, error) {
 	list := make([]byte, 64<<10)
 	n, err := unix.Llistxattr(path, list)
-	if err == unix.ENOTSUP { //nolint:errorlint // an errno
+	if err == unix.ENOTSUP {
 		return nil, nil
 	}
 	if err != nil {

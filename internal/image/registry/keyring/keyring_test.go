@@ -126,6 +126,7 @@ func TestNoTextOfABadFileIsQuoted(t *testing.T) {
 		t.Error("no ring has an entry")
 	}
 }
+
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"auths": {"h": {"auth": "dTpw"}}}`))
 	f.Add([]byte(`{"auths": {"https://h/v1/": {"username": "u", "password": "\n"}}}`))
