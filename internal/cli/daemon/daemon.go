@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/cli/daemon/daemonlog"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/version"
@@ -31,7 +32,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	log := newLogger(cfg.Log)
+	log := daemonlog.New(cfg.Log)
 	slog.SetDefault(log.Logger) // libraries that log through slog's default
 	log.Info("berth starts", "version", version.Version, "commit", version.Commit, "instance", instanceOf(cfg),
 		"root", cfg.Root, "state", cfg.State, "network", cfg.Network.Mode)

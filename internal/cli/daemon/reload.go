@@ -7,12 +7,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/cli/daemon/daemonlog"
 	"github.com/berthrun/berth/internal/config"
 )
 
 // reloadOnHangup reads the configuration again on SIGHUP. A bad file changes
 // nothing; a key that cannot change while the daemon runs is refused by name.
-func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
+func reloadOnHangup(ctx context.Context, load Load, p *parts, log *daemonlog.Logger) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -30,7 +31,7 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
 		current := p.config.Load()
 		reloaded, refused := config.Changed(current, next)
 		merged := config.Reloaded(current, next)
-		log.setLevel(merged.Log.Level)
+		log.SetLevel(merged.Log.Level)
 		p.apply(merged)
 		p.serveMetrics(ctx, merged, log.Logger)
 		p.sendTraces(merged, log.Logger)

@@ -1,4 +1,5 @@
-package daemon
+// Package daemonlog makes the log of the daemon.
+package daemonlog
 
 import (
 	"log/slog"
@@ -8,15 +9,16 @@ import (
 	"golang.org/x/term"
 )
 
-// logger is the daemon's log with the level that a reload changes.
-type logger struct {
+// Logger is the daemon's log with the level that a reload changes.
+type Logger struct {
 	*slog.Logger
 	level *slog.LevelVar
 }
 
-func newLogger(cfg config.Log) *logger {
-	l := &logger{level: new(slog.LevelVar)}
-	l.setLevel(cfg.Level)
+// New logs to standard error: as text or as JSON, as the configuration says.
+func New(cfg config.Log) *Logger {
+	l := &Logger{level: new(slog.LevelVar)}
+	l.SetLevel(cfg.Level)
 	options := &slog.HandlerOptions{Level: l.level}
 	text := cfg.Format == "text" || cfg.Format == "auto" && term.IsTerminal(int(os.Stderr.Fd()))
 	if text {
@@ -27,8 +29,8 @@ func newLogger(cfg config.Log) *logger {
 	return l
 }
 
-// setLevel takes a level that config has accepted.
-func (l *logger) setLevel(name string) {
+// SetLevel takes a level that config has accepted.
+func (l *Logger) SetLevel(name string) {
 	l.level.Set(map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
 	}[name])
