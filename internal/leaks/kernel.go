@@ -18,6 +18,7 @@ import (
 
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysmount"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -123,7 +124,7 @@ func (Kernel) Links(bridge string) ([]Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the bridge %s: %w", bridge, err)
 	}
-	found, err := netlink.LinkList()
+	found, err := sysnet.WholeList(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list links: %w", err)
 	}

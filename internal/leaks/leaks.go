@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
@@ -116,23 +117,34 @@ func Checks() []doctor.Check[*Facts] {
 	return all
 }
 
-// look reports the objects that are there, have no record then, and are still there. A mount or a
-// cgroup of a pod that ends between the two lists is in the first one only; one of a pod that starts
+// settle is how long an object is there without a record before it counts: what a daemon removes together is not
+// gone in one moment.
+const settle = 500 * time.Millisecond
+
+// look reports the objects that are there, have no record then, and are still there, also after settle. A mount or a
+// cgroup of a pod that ends between two lists is in the first one only; one of a pod that starts
 // has its record before it is there.
 func (s source) look(ctx context.Context, f *Facts, r *doctor.Report) error {
-	first, err := s.list(ctx, f)
-	if err != nil || len(first) == 0 {
-		return err
-	}
-	found, err := s.unowned(ctx, f, first)
-	if err != nil || len(found) == 0 {
-		return err
-	}
-	again, err := s.list(ctx, f)
+	found, err := s.list(ctx, f)
 	if err != nil {
 		return err
 	}
-	if found, err = s.unowned(ctx, f, slices.DeleteFunc(found, func(o object) bool { return !contains(again, o) })); err != nil {
+	for _, pause := range []time.Duration{0, settle} {
+		if found, err = s.unowned(ctx, f, found); err != nil || len(found) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+		again, err := s.list(ctx, f)
+		if err != nil {
+			return err
+		}
+		found = slices.DeleteFunc(found, func(o object) bool { return !contains(again, o) })
+	}
+	if found, err = s.unowned(ctx, f, found); err != nil {
 		return err
 	}
 	slices.SortFunc(found, func(a, b object) int { return strings.Compare(a.name, b.name) })

@@ -48,7 +48,10 @@ func (b *Berth) Ground() Ground {
 		filepath.Join(b.State, "images"), filepath.Join(b.State, "supervisor"),
 		filepath.Join(b.Root, "pods"), filepath.Join(b.Root, "network"), filepath.Join(b.Root, "images"),
 	} {
-		add("file", filesBelow(dir)...)
+		add("file", slices.DeleteFunc(filesBelow(dir), func(name string) bool {
+			// It is there while nothing has been written for a moment: see package image/repair.
+			return name == filepath.Join(b.Root, "images", "closed")
+		})...)
 	}
 	b.addNetwork(add)
 	for name, pid := range map[string]int{"daemon": b.DaemonPid(), "supervisor": b.SupervisorPid(), "keeper": b.KeeperPid()} {
