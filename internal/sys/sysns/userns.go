@@ -38,8 +38,12 @@ func WithUserNamespace(n UserNamespace, fn func(path string) error) error {
 	return fn(holder.namespace("user"))
 }
 
-// holder is the process that new namespaces belong to until they are pinned.
-type holder struct{ cmd *exec.Cmd }
+// holder is the process that new namespaces belong to until they are pinned. Its standard input ends with this
+// process, so that it ends, too, when this one is killed.
+type holder struct {
+	cmd  *exec.Cmd
+	life *os.File
+}
 
 // hold starts a holder in the user namespace and in those of flags, which the user
 // namespace then owns: the kernel makes it first. Kind Unsupported where user
@@ -55,6 +59,12 @@ func (n *UserNamespace) hold(flags uintptr) (*holder, error) {
 	cmd.Env = []string{"GOMAXPROCS=1"}
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{program}
+	stdin, life, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a user namespace: %w", err)
+	}
+	defer stdin.Close()
+	cmd.Stdin = stdin
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:                 unix.CLONE_NEWUSER | flags,
 		UidMappings:                n.UIDs,
@@ -62,7 +72,9 @@ func (n *UserNamespace) hold(flags uintptr) (*holder, error) {
 		GidMappingsEnableSetgroups: true,
 		Setsid:                     true,
 	}
-	err = cmd.Start()
+	if err = cmd.Start(); err != nil {
+		life.Close()
+	}
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
 		return nil, fmt.Errorf("cannot make a user namespace: %w: user.max_user_namespaces or a limit like it is reached: %w", err, errs.Exhausted)
@@ -71,7 +83,7 @@ func (n *UserNamespace) hold(flags uintptr) (*holder, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot make a user namespace: %w", err)
 	}
-	return &holder{cmd}, nil
+	return &holder{cmd, life}, nil
 }
 
 func (h *holder) namespace(kind string) string {
@@ -97,6 +109,7 @@ func (h *holder) enter(kinds map[string]string) error {
 func (h *holder) end() {
 	_ = h.cmd.Process.Kill()
 	_ = h.cmd.Wait()
+	h.life.Close()
 }
 
 // root is the namespace's user and group 0 outside of it.
