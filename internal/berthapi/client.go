@@ -129,8 +129,13 @@ func (c *Client) ExportImage(ctx context.Context, req ExportRequest, to io.Write
 	if err != nil {
 		return err
 	}
+	return copyChunks(stream.Recv, to, "archive")
+}
+
+// copyChunks writes what a stream receives, until it ends. what names it in the error of a write.
+func copyChunks[M interface{ GetChunk() []byte }](receive func() (M, error), to io.Writer, what string) error {
 	for {
-		msg, err := stream.Recv()
+		msg, err := receive()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -138,7 +143,7 @@ func (c *Client) ExportImage(ctx context.Context, req ExportRequest, to io.Write
 			return err
 		}
 		if _, err := to.Write(msg.GetChunk()); err != nil {
-			return fmt.Errorf("cannot write the archive: %w", err)
+			return fmt.Errorf("cannot write the %s: %w", what, err)
 		}
 	}
 }

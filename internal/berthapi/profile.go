@@ -3,7 +3,6 @@ package berthapi
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -46,16 +45,5 @@ func (c *Client) Profile(ctx context.Context, req ProfileRequest, to io.Writer) 
 	if err != nil {
 		return err
 	}
-	for {
-		msg, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if _, err := to.Write(msg.GetChunk()); err != nil {
-			return fmt.Errorf("cannot write the profile: %w", err)
-		}
-	}
+	return copyChunks(stream.Recv, to, "profile")
 }

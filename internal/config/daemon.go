@@ -223,7 +223,7 @@ type Metrics struct {
 type Traces struct {
 	Endpoint     string `toml:"endpoint" help:"Receiver of the spans: http://HOST:PORT, or https://HOST:PORT for TLS. With protocol http the address may have a path, to which v1/traces is added. Empty: no traces." reload:"yes"`
 	Protocol     string `toml:"protocol" help:"How the receiver is called: OTLP over gRPC (usually port 4317), or over HTTP with protobuf (usually port 4318)." oneof:"grpc http" reload:"yes"`
-	SamplingRate int    `toml:"sampling_rate_per_million" help:"How many of a million traces are kept, of those that begin here. The trace of a client, such as a kubelet, goes on as the client has decided." reload:"yes"`
+	SamplingRate int    `toml:"sampling_rate_per_million" help:"How many of a million traces that begin at berth are kept. berth keeps the trace of a client, such as a kubelet, if the client keeps it." reload:"yes"`
 	CA           string `toml:"tls_ca_file" help:"PEM file of the authorities that verify the receiver. Empty: those of the system." reload:"yes"`
 	TLSCert      string `toml:"tls_cert_file" help:"PEM file of the certificate that the daemon shows to the receiver. It is read for each connection. Empty: none." reload:"yes"`
 	TLSKey       string `toml:"tls_key_file" help:"PEM file of the certificate's key." reload:"yes"`

@@ -160,13 +160,13 @@ func containerState(s runtimeapi.ContainerState) string {
 }
 
 func containerFigures(before, after *runtimeapi.ContainerStats) Figures {
-	return Figures{CPU: cpu(before.GetCpu(), after.GetCpu()), Memory: value(after.GetMemory().GetWorkingSetBytes()), Received: Unknown, Sent: Unknown}
+	return Figures{CPU: CPU(before.GetCpu(), after.GetCpu()), Memory: value(after.GetMemory().GetWorkingSetBytes()), Received: Unknown, Sent: Unknown}
 }
 
 // podFigures takes CPU and memory from the pod's cgroup. Where the runtime does not report that, they are the sums of
 // the containers.
 func podFigures(before, after *runtimeapi.LinuxPodSandboxStats, containers []Container) Figures {
-	f := Figures{CPU: cpu(before.GetCpu(), after.GetCpu()), Memory: value(after.GetMemory().GetWorkingSetBytes())}
+	f := Figures{CPU: CPU(before.GetCpu(), after.GetCpu()), Memory: value(after.GetMemory().GetWorkingSetBytes())}
 	f.Received, f.Sent = traffic(before.GetNetwork(), after.GetNetwork())
 	if f.CPU == Unknown {
 		f.CPU = sum(containers, func(c *Container) float64 { return c.CPU })
@@ -192,8 +192,8 @@ func sum[T any](all []T, figure func(*T) float64) float64 {
 	return total
 }
 
-// cpu is a rate in cores: between two readings, or the one that the runtime reports.
-func cpu(before, after *runtimeapi.CpuUsage) float64 {
+// CPU is a rate in cores: between two readings, or the one that the runtime reports. Unknown if there is neither.
+func CPU(before, after *runtimeapi.CpuUsage) float64 {
 	then, now := before.GetUsageCoreNanoSeconds(), after.GetUsageCoreNanoSeconds()
 	if elapsed := after.GetTimestamp() - before.GetTimestamp(); then != nil && now != nil && elapsed > 0 {
 		return grown(then.GetValue(), now.GetValue()) / float64(elapsed)

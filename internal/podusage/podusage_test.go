@@ -104,10 +104,10 @@ func TestFiguresOfContainersAlone(t *testing.T) {
 
 // A counter that was set back, and a clock that stands, make no absurd rate.
 func TestCountersThatGoBack(t *testing.T) {
-	if got := cpu(cpuAt(1e9, 9e9), cpuAt(2e9, 1e9)); got != 1 {
+	if got := CPU(cpuAt(1e9, 9e9), cpuAt(2e9, 1e9)); got != 1 {
 		t.Errorf("got %v", got)
 	}
-	if got := cpu(cpuAt(2e9, 1), cpuAt(2e9, 2)); got != Unknown {
+	if got := CPU(cpuAt(2e9, 1), cpuAt(2e9, 2)); got != Unknown {
 		t.Errorf("got %v", got)
 	}
 	if rx, tx := traffic(&runtimeapi.NetworkUsage{Timestamp: 9}, &runtimeapi.NetworkUsage{Timestamp: 8}); rx != Unknown || tx != Unknown {

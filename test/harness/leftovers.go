@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Leftovers is what an instance has on the host. Nothing of it should remain once its pods are gone
@@ -43,8 +45,20 @@ func FindLeftovers(dir string) Leftovers {
 		}
 		return nil
 	})
-	l.Processes = Processes(func(_ int, cmdline string) bool { return strings.Contains(cmdline, dir) })
+	l.Processes = Processes(func(pid int, cmdline string) bool {
+		return strings.Contains(cmdline, dir) || orphanedHolder(pid, cmdline)
+	})
 	return l
+}
+
+// orphanedHolder reports whether a process holds namespaces for a daemon that has ended: see sysns.UserNamespace. Its
+// command does not name the instance.
+func orphanedHolder(pid int, cmdline string) bool {
+	if cmdline != "/proc/self/fd/3 hold" {
+		return false
+	}
+	proc, err := sysproc.ReadProc(pid)
+	return err == nil && proc.PPid == 1
 }
 
 // InstanceOf returns the instance of a berth with this state directory, as docs/architecture.md

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/podusage"
 )
 
 // sampleTime is the time between the two samples that a CPU rate needs.
@@ -93,10 +94,9 @@ func statsTable(w io.Writer, before, after []*runtimeapi.PodSandboxStats) error 
 
 // cpuRate is in percent of one processor, "-" for a container that is new.
 func cpuRate(before, after *runtimeapi.ContainerStats) string {
-	elapsed := after.GetCpu().GetTimestamp() - before.GetCpu().GetTimestamp()
-	if before == nil || elapsed <= 0 {
+	cores := podusage.CPU(before.GetCpu(), after.GetCpu())
+	if before == nil || cores == podusage.Unknown {
 		return "-"
 	}
-	used := after.GetCpu().GetUsageCoreNanoSeconds().GetValue() - before.GetCpu().GetUsageCoreNanoSeconds().GetValue()
-	return fmt.Sprintf("%.1f%%", 100*float64(used)/float64(elapsed))
+	return fmt.Sprintf("%.1f%%", 100*cores)
 }

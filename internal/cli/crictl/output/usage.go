@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/podusage"
 )
 
 // ClearScreen precedes a table that replaces the last one.
@@ -11,11 +13,9 @@ const ClearScreen = "\033[2J\033[H"
 
 // CPUShare is the use between two samples, in percent of one processor.
 func CPUShare(before, after *runtimeapi.CpuUsage) string {
-	elapsed := after.GetTimestamp() - before.GetTimestamp()
 	share := 0.0
-	if elapsed > 0 {
-		used := int64(after.GetUsageCoreNanoSeconds().GetValue()) - int64(before.GetUsageCoreNanoSeconds().GetValue())
-		share = 100 * float64(used) / float64(elapsed)
+	if cores := podusage.CPU(before, after); cores != podusage.Unknown {
+		share = 100 * cores
 	}
 	return strconv.FormatFloat(share, 'f', 2, 64)
 }
