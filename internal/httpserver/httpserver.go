@@ -33,12 +33,13 @@ const socketScheme = "unix://"
 
 // headerTimeout bounds the wait for a request, and for the next one of a connection. answerTimeout bounds an
 // answer, with the time in which the client reads it. headerBytes bounds what a client sends, connections how many
-// clients there are: more wait.
+// clients there are: more wait. stopTimeout bounds the wait for the answers in flight when the server ends.
 const (
 	headerTimeout = 30 * time.Second
 	answerTimeout = 15 * time.Second
 	headerBytes   = 64 << 10
 	connections   = 100
+	stopTimeout   = 500 * time.Millisecond
 )
 
 // Server serves one handler.
@@ -144,12 +145,19 @@ func (s *Server) start(listener net.Listener, settings Settings, certificates *t
 	}()
 }
 
-// stop ends the server with its connections. s.mu is held.
+// stop ends the server with its connections. Answers in flight are completed within stopTimeout, and cut off
+// afterwards. s.mu is held.
 func (s *Server) stop() {
 	if s.http == nil {
 		return
 	}
-	if err := s.http.Close(); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	if err != nil {
 		s.log.Debug("cannot close the server of "+s.what, "error", err)
 	}
 	<-s.served

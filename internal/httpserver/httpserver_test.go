@@ -68,6 +68,39 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// TestServerCompletesAnswers: a reload that turns the server off lets the answers in flight end.
+func TestServerCompletesAnswers(t *testing.T) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	handler := func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "first, ")
+		w.(http.Flusher).Flush()
+		close(begun)
+		<-end
+		io.WriteString(w, "last")
+	}
+	s := New(http.HandlerFunc(handler), "metrics", "metrics.listen", slog.New(slog.DiscardHandler))
+	t.Cleanup(s.Close)
+	if err := s.Apply(t.Context(), Settings{Listen: "127.0.0.1:0"}); err != nil {
+		t.Fatal(err)
+	}
+	address := s.Address()
+	go func() {
+		<-begun
+		go s.Apply(context.Background(), Settings{})
+		for {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				break
+			}
+			conn.Close()
+		}
+		close(end)
+	}()
+	if _, body, err := get(t, &http.Transport{}, "http://"+address); err != nil || body != "first, last" {
+		t.Errorf("%q, %v", body, err)
+	}
+}
+
 // TestServerOnSocket: only root may connect, and the socket goes with the server.
 func TestServerOnSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.sock")
