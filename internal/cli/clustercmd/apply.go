@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/local"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -52,7 +53,7 @@ func newApply() *cobra.Command {
 				return err
 			}
 			return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				release, err := session.Lock(c.Provider, described.Name)
+				release, err := local.Lock(c.Provider, described.Name)
 				if err != nil {
 					return err
 				}

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/local"
 	"github.com/berthrun/berth/internal/cluster/plan"
 )
 
@@ -56,9 +57,9 @@ func create(kinds bool) *cobra.Command {
 			}
 			return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				if c.Network != "" {
-					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, session.NetworkVariable(c.Provider.Name())))
+					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, local.NetworkVariable(c.Provider.Name())))
 				}
-				release, err := session.Lock(c.Provider, o.Cluster.Name)
+				release, err := local.Lock(c.Provider, o.Cluster.Name)
 				if err != nil {
 					return err
 				}

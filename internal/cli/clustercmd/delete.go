@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/local"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -109,7 +110,7 @@ func removeAll(cmd *cobra.Command, notes io.Writer, s *session.Session, names []
 
 // remove removes one cluster, and reports a missing one.
 func remove(ctx context.Context, notes io.Writer, c *cluster.Clusters, name string) error {
-	release, err := session.Lock(c.Provider, name)
+	release, err := local.Lock(c.Provider, name)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/local"
 )
 
 // newNodeAdd adds nodes.
@@ -38,7 +39,7 @@ func newNodeAdd() *cobra.Command {
 				return nil
 			}
 			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				release, err := session.Lock(c.Provider, name)
+				release, err := local.Lock(c.Provider, name)
 				if err != nil {
 					return err
 				}

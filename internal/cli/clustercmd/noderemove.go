@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/local"
 )
 
 // newNodeRemove removes nodes.
@@ -24,7 +25,7 @@ func newNodeRemove() *cobra.Command {
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				release, err := session.Lock(c.Provider, name)
+				release, err := local.Lock(c.Provider, name)
 				if err != nil {
 					return err
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/local"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/reconciler"
 )
@@ -47,8 +48,8 @@ func newApply() *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&a.wait, "wait", false, "wait while another apply runs")
-	flags.DurationVar(&a.PackageWait, "package-wait", session.DefaultPackageWait, "how long to wait while another process uses the package manager")
-	flags.DurationVar(&a.RetryFor, "retry-for", session.DefaultRetryFor, "how long to retry what fails for now, such as a download from an overloaded server; 0: do not retry")
+	flags.DurationVar(&a.PackageWait, "package-wait", local.DefaultPackageWait, "how long to wait while another process uses the package manager")
+	flags.DurationVar(&a.RetryFor, "retry-for", local.DefaultRetryFor, "how long to retry what fails for now, such as a download from an overloaded server; 0: do not retry")
 	flags.DurationVar(&a.TaskFor, "task-timeout", 0, "timeout of one task, after which apply is undone; 0: 30m for packages, assets and images, 10m for units and commands, 5m for others")
 	flags.BoolVar(&a.prune, "prune", false, "restore the state from before of what is no longer wanted")
 	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "allow the disruption of running pods that the plan shows")

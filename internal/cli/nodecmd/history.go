@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
-	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -125,7 +124,7 @@ func printNodeFile(s *session.Session, w io.Writer, wish string, secrets bool) e
 		return err
 	}
 	defer r.Close()
-	text, err := io.ReadAll(io.LimitReader(r, source.MaxSize))
+	text, err := io.ReadAll(io.LimitReader(r, nodefile.MaxSize))
 	if err != nil {
 		return fmt.Errorf("cannot read the node file: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/images"
+	"github.com/berthrun/berth/internal/cluster/local"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -43,7 +44,7 @@ func NewLoad() *cobra.Command {
 // time.
 func load(cmd *cobra.Command, s *session.Session, o images.Options) error {
 	return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
-		release, err := session.LockShared(c.Provider, name)
+		release, err := local.LockShared(c.Provider, name)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/local"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -29,7 +30,7 @@ func TestRegistryIsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release, err := session.Lock(engine, plan.RegistryGroup)
+	release, err := local.Lock(engine, plan.RegistryGroup)
 	if err != nil {
 		t.Fatal(err)
 	}

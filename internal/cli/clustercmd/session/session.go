@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
-	"github.com/berthrun/berth/internal/cluster/kubeconfig"
+	"github.com/berthrun/berth/internal/cluster/local"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/report"
@@ -75,16 +75,12 @@ func (s *Session) Use(cmd *cobra.Command, do func(context.Context, *cluster.Clus
 
 // UseProvider is Use with an open provider.
 func (s *Session) UseProvider(cmd *cobra.Command, engine provider.Provider, do func(context.Context, *cluster.Clusters) error) error {
-	files, err := kubeconfig.Locate(s.Kubeconfig, os.Getenv)
+	steps := progress.NewSteps(cmd.ErrOrStderr())
+	c, err := local.Clusters(engine, s.Kubeconfig, report.Reporter{
+		Step: steps.Begin, Warn: func(text string) { steps.Say("warning: " + text) },
+	})
 	if err != nil {
 		return err
-	}
-	steps := progress.NewSteps(cmd.ErrOrStderr())
-	c := &cluster.Clusters{
-		Provider: engine, Network: networkName(engine.Name()), Kubeconfig: files,
-		Reporter:     report.Reporter{Step: steps.Begin, Warn: func(text string) { steps.Say("warning: " + text) }},
-		FirstTime:    func(what string) bool { return firstTime(what, "/etc/machine-id") },
-		LockRegistry: func(ctx context.Context) (func(), error) { return lockRegistry(ctx, engine) },
 	}
 	if s.Quiet {
 		c.Step = func(string) func(error) { return func(error) {} }
@@ -110,7 +106,7 @@ func (s *Session) UseCluster(cmd *cobra.Command, args []string, do func(ctx cont
 // UseClusterAlone is UseCluster, and locks the cluster against other processes of berth.
 func (s *Session) UseClusterAlone(cmd *cobra.Command, args []string, do func(ctx context.Context, c *cluster.Clusters, name string) error) error {
 	return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-		release, err := Lock(c.Provider, name)
+		release, err := local.Lock(c.Provider, name)
 		if err != nil {
 			return err
 		}
@@ -122,7 +118,7 @@ func (s *Session) UseClusterAlone(cmd *cobra.Command, args []string, do func(ctx
 // UseRegistryAlone is Use, and locks the registry against other processes of berth.
 func (s *Session) UseRegistryAlone(cmd *cobra.Command, do func(context.Context, *cluster.Clusters) error) error {
 	return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-		release, err := Lock(c.Provider, plan.RegistryGroup)
+		release, err := local.Lock(c.Provider, plan.RegistryGroup)
 		if err != nil {
 			return err
 		}

@@ -142,7 +142,7 @@ func (k *configRun) write(cmd *cobra.Command, verb string, render func(kubeadmco
 // describe returns the facts of the node from node file, machine and flags. text is the node file.
 func (k *configRun) describe(cmd *cobra.Command, s *session.Session) (made kubeadmconf.Node, text []byte, err error) {
 	if k.Root != "/" && !cmd.Flags().Changed("file") {
-		k.File = filepath.Join(k.Root, source.DefaultFile)
+		k.File = filepath.Join(k.Root, nodefile.DefaultFile)
 	}
 	if k.nodeDescription, text, err = source.Load(cmd.Context(), k.File, "", cmd.InOrStdin()); err != nil {
 		return kubeadmconf.Node{}, nil, err

@@ -43,7 +43,7 @@ func New() *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.selinuxSet = cmd.Flags().Changed("selinux")
-			return r.run(cmd, append(args, source.DefaultFile)[0])
+			return r.run(cmd, append(args, nodefile.DefaultFile)[0])
 		},
 	}
 	flags := cmd.Flags()
@@ -54,7 +54,7 @@ func New() *cobra.Command {
 	flags.StringVar(&r.runtimeVersion, "runtime-version", "", "version of the runtime that the machine brings")
 	flags.BoolVar(&r.selinux, "selinux", false, "whether the machine runs SELinux; default: as the distribution does")
 	flags.StringVar(&r.nvidiaCTK, "nvidia-ctk", "", "path of nvidia-ctk on the machine; empty: none")
-	flags.StringVar(&r.nodePath, "node-file", source.DefaultFile, "where the node file goes on the machine; empty leaves it out")
+	flags.StringVar(&r.nodePath, "node-file", nodefile.DefaultFile, "where the node file goes on the machine; empty leaves it out")
 	flags.StringVar(&r.berth.Source, "berth", "", "URL from which the machine downloads berth; empty: the machine has berth")
 	flags.StringVar(&r.berth.Digest, "berth-digest", "", "digest of --berth: sha256:…")
 	flags.StringVar(&r.supervisor.Source, "supervisor", "", "URL from which the machine downloads berth-supervisor; empty: the machine has it")

@@ -3,10 +3,7 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,35 +11,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berthrun/berth/internal/provision/node/facts"
-	"github.com/berthrun/berth/internal/provision/preload"
-
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/assets"
-	"github.com/berthrun/berth/internal/provision/machine"
-	"github.com/berthrun/berth/internal/provision/node"
-	"github.com/berthrun/berth/internal/provision/node/handover"
+	"github.com/berthrun/berth/internal/provision/local"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
-	"github.com/berthrun/berth/internal/provision/reconciler"
-	"github.com/berthrun/berth/internal/provision/tasks"
-	"github.com/berthrun/berth/internal/sys/sysfd"
-	"github.com/berthrun/berth/internal/version"
-)
-
-const (
-	// DefaultRetryFor bounds by default how long one task is retried, gateFor how long a
-	// runtime has to become healthy.
-	DefaultRetryFor = 2 * time.Minute
-	gateFor         = time.Minute
-	// lockWait is how long --wait waits for another apply.
-	lockWait  = 30 * time.Minute
-	lockPause = time.Second
-	// DefaultPackageWait is by default how long apply waits for the package manager.
-	DefaultPackageWait = 10 * time.Minute
 )
 
 // Flags are the flags that select the machine and the node file.
@@ -60,143 +36,73 @@ type Flags struct {
 
 // Register adds the flags, with withFile also those of the node file.
 func (p *Flags) Register(cmd *cobra.Command, withFile bool) {
-	p.PackageWait, p.RetryFor = DefaultPackageWait, DefaultRetryFor
+	p.PackageWait, p.RetryFor = local.DefaultPackageWait, local.DefaultRetryFor
 	cmd.Flags().StringVar(&p.Root, "root", "/", "root directory of the machine; other than /, only files, packages and links")
 	if withFile {
-		cmd.Flags().StringVarP(&p.File, "file", "f", source.DefaultFile, "node file; - is standard input, https://…#sha256=… a server's; below --root when not given")
+		cmd.Flags().StringVarP(&p.File, "file", "f", nodefile.DefaultFile, "node file; - is standard input, https://…#sha256=… a server's; below --root when not given")
 		cmd.Flags().StringVar(&p.SHA256, "sha256", "", "digest that the node file must have; a server's file needs one")
 	}
 }
 
-// Session is one open machine. Close it.
+// Session is one open machine, and the progress of what is done on it. Close it.
 type Session struct {
-	Host       *machine.Machine
-	Reconciler *reconciler.Reconciler
-	Report     *Reporter
-	lock       *sysfd.Lock
+	*local.Machine
+	Report *Reporter
 }
 
 // Open opens the machine for reading.
 func (p *Flags) Open(cmd *cobra.Command) (*Session, error) {
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("cannot work on the machine: this needs root: %w", errs.Unsupported)
-	}
-	root, err := filepath.Abs(p.Root)
-	if err != nil {
-		return nil, fmt.Errorf("cannot find root directory %s: %w", p.Root, err)
-	}
-	p.Root = root
-	host, err := machine.New(root, machine.Options{
-		Assets: func(files provision.Files) provision.Assets {
-			return assets.New(files, reconciler.StateDir+"/assets")
-		},
-		PackageWait: p.PackageWait,
-		DigestFile:  reconciler.StateDir + "/digests",
-	})
-	if err != nil {
-		return nil, err
-	}
-	s := &Session{Host: host, Report: newReporter(cmd.ErrOrStderr())}
-	s.Reconciler, err = reconciler.New(reconciler.Config{
-		Host: host, Kinds: kinds(), Report: s.Report, Version: version.Version, RetryFor: p.RetryFor, TaskFor: p.deadline, GateFor: gateFor,
-		Wanted: func(ctx context.Context, entry int) (provision.Target, error) { return s.Kept(ctx, entry) },
-	})
-	if err != nil {
-		return nil, errors.Join(err, host.Close())
-	}
-	return s, nil
-}
-
-// deadline bounds the time of a task. That of packages begins when the package manager is free.
-func (p *Flags) deadline(t provision.Task, usual time.Duration) time.Duration {
-	if p.TaskFor > 0 {
-		usual = p.TaskFor
-	}
-	if _, ok := t.(tasks.Packages); ok {
-		usual += p.PackageWait
-	}
-	return usual
-}
-
-// kinds are the objects of all tasks that a node has.
-func kinds() map[string]provision.Kind {
-	all := tasks.Kinds()
-	maps.Copy(all, handover.Kinds())
-	maps.Copy(all, preload.Kinds())
-	return all
+	return p.open(cmd, local.Open)
 }
 
 // Change opens the machine for changes, under a lock: one process at a time may change it.
 // With wait it waits until another process has released the lock.
 func (p *Flags) Change(ctx context.Context, cmd *cobra.Command, wait bool) (*Session, error) {
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("cannot change the machine: this needs root: %w", errs.Unsupported)
+	var waiting func(error)
+	if wait {
+		waiting = func(reason error) { fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", errs.Message(reason)) }
 	}
-	lock, err := machine.Lock(p.Root)
-	deadline := time.Now().Add(lockWait)
-	waitingShown := false
-	for wait && errors.Is(err, errs.Unavailable) && time.Now().Before(deadline) {
-		if !waitingShown {
-			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", errs.Message(err))
-			waitingShown = true
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(lockPause):
-		}
-		lock, err = machine.Lock(p.Root)
+	return p.open(cmd, func(o local.Options) (*local.Machine, error) { return local.Change(ctx, o, waiting) })
+}
+
+func (p *Flags) open(cmd *cobra.Command, open func(local.Options) (*local.Machine, error)) (*Session, error) {
+	root, err := filepath.Abs(p.Root)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find root directory %s: %w", p.Root, err)
 	}
+	berth, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the running binary: %w", err)
+	}
+	p.Root = root
+	report := newReporter(cmd.ErrOrStderr())
+	m, err := open(local.Options{Root: root, Berth: berth, PackageWait: p.PackageWait, RetryFor: p.RetryFor, TaskFor: p.TaskFor, Report: report})
 	if err != nil {
 		return nil, err
 	}
-	s, err := p.Open(cmd)
-	if err != nil {
-		return nil, errors.Join(err, lock.Remove())
-	}
-	s.lock = lock
-	return s, nil
+	return &Session{m, report}, nil
 }
 
 // Close releases the machine and its lock.
 func (s *Session) Close() {
-	if s.lock != nil {
-		if err := s.Host.KeepDigests(); err != nil {
-			s.Report.Note("digests", err.Error())
-		}
-		if err := s.lock.Remove(); err != nil {
-			s.Report.Note("lock", err.Error())
-		}
+	if err := s.Machine.Close(); err != nil {
+		s.Report.Note("close", err.Error())
 	}
 	s.Report.End()
-	s.Host.Close()
 }
 
 // Target reads the node file, and builds its target for this machine. text is the file.
 func (p *Flags) Target(ctx context.Context, cmd *cobra.Command, s *Session) (target provision.Target, text []byte, err error) {
 	if p.Root != "/" && !cmd.Flags().Changed("file") {
-		p.File = filepath.Join(p.Root, source.DefaultFile)
+		p.File = filepath.Join(p.Root, nodefile.DefaultFile)
 	}
 	n, text, err := source.Load(ctx, p.File, p.SHA256, cmd.InOrStdin())
 	if err != nil {
 		return provision.Target{}, nil, err
 	}
-	target, err = s.build(ctx, n, p.pathOnMachine())
+	target, err = s.Build(ctx, n, p.pathOnMachine())
 	err = facts.CheckSources(n).Join(err)
 	return target, text, nodefile.Locate(err, source.Shown(p.File), text)
-}
-
-// build builds the target of a node file whose path on the machine is file.
-func (s *Session) build(ctx context.Context, n *nodefile.Node, file string) (provision.Target, error) {
-	berth, err := os.Executable()
-	if err != nil {
-		return provision.Target{}, fmt.Errorf("cannot find the running binary: %w", err)
-	}
-	facts, err := facts.Detect(ctx, s.Host, n, berth, file)
-	if err != nil {
-		return provision.Target{}, err
-	}
-	return node.Build(n, facts)
 }
 
 // pathOnMachine is the node file's path on the machine; empty if it is not on the machine.
@@ -223,28 +129,4 @@ func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
-}
-
-// Kept is the target of an entry's node file for the machine as it is now.
-func (s *Session) Kept(ctx context.Context, number int) (provision.Target, error) {
-	wish := s.Reconciler.Journal().NodeFile(number)
-	if wish == "" {
-		return provision.Target{}, fmt.Errorf("the history has no node file of entry %d: %w", number, errs.NotFound)
-	}
-	r, err := s.Reconciler.Journal().Content(wish)
-	if err != nil {
-		return provision.Target{}, err
-	}
-	defer r.Close()
-	text, err := io.ReadAll(io.LimitReader(r, source.MaxSize))
-	if err != nil {
-		return provision.Target{}, fmt.Errorf("cannot read the node file of entry %d: %w", number, err)
-	}
-	name := fmt.Sprintf("node file of entry %d", number)
-	wanted, err := nodefile.Load(name, text)
-	if err != nil {
-		return provision.Target{}, err
-	}
-	target, err := s.build(ctx, wanted, source.DefaultFile)
-	return target, nodefile.Locate(err, name, text)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
 // remoteFor bounds the fetching of a node file.
@@ -106,7 +107,7 @@ func fetch(ctx context.Context, transport http.RoundTripper, file string) ([]byt
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("cannot fetch node file %s: the server says %s: %w", Shown(file), resp.Status, errs.NotFound)
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxSize+1))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, nodefile.MaxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("cannot fetch node file %s: the connection broke: %w: %w", Shown(file), errs.Unavailable, err)
 	}

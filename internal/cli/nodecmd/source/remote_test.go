@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
 const goodNode = "apiVersion: berth.run/v1alpha1\nkind: Node\nruntime: {name: berth}\n"
@@ -27,7 +28,7 @@ func nodeServer(t *testing.T) *httptest.Server {
 	}
 	serve("/good.yaml", []byte(goodNode))
 	serve("/bad.yaml", []byte("kind: Pod\n"))
-	serve("/large.yaml", bytes.Repeat([]byte("#"), MaxSize+1))
+	serve("/large.yaml", bytes.Repeat([]byte("#"), nodefile.MaxSize+1))
 	mux.Handle("/moved.yaml", http.RedirectHandler("/good.yaml", http.StatusFound))
 	mux.Handle("/open.yaml", http.RedirectHandler("http://127.0.0.1:1/good.yaml", http.StatusFound))
 	server := httptest.NewTLSServer(mux)
@@ -45,7 +46,7 @@ func TestRemoteNodeFile(t *testing.T) {
 	}
 	sum := digest.FromString(goodNode).Encoded()
 	other := strings.Repeat("0", 64)
-	large := digest.FromBytes(bytes.Repeat([]byte("#"), MaxSize+1)).Encoded()
+	large := digest.FromBytes(bytes.Repeat([]byte("#"), nodefile.MaxSize+1)).Encoded()
 	for _, c := range []struct{ name, file, flag, want string }{
 		{"digest at the end", server.URL + "/good.yaml#sha256=" + sum, "", ""},
 		{"digest as a flag", server.URL + "/good.yaml", "sha256:" + sum, ""},

@@ -13,9 +13,6 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// DefaultFile is the node file if no other is named.
-const DefaultFile = "/etc/berth/node.yaml"
-
 // Load reads and checks a node file; "-" is stdin, https://… a server's. It returns the text,
 // too. sum is the digest that the user gives, as hexadecimal digits, or empty.
 func Load(ctx context.Context, file, sum string, stdin io.Reader) (*nodefile.Node, []byte, error) {
@@ -27,7 +24,7 @@ func Load(ctx context.Context, file, sum string, stdin io.Reader) (*nodefile.Nod
 	switch {
 	case file == "-":
 		file = "stdin"
-		data, err = io.ReadAll(io.LimitReader(stdin, MaxSize+1))
+		data, err = io.ReadAll(io.LimitReader(stdin, nodefile.MaxSize+1))
 	case IsRemote(file):
 		data, err = fetch(ctx, nil, file)
 		if err != nil {
@@ -42,8 +39,8 @@ func Load(ctx context.Context, file, sum string, stdin io.Reader) (*nodefile.Nod
 		return nil, nil, fmt.Errorf("node file %s: %w; `berth node init` writes one", file, errs.NotFound)
 	case err != nil:
 		return nil, nil, fmt.Errorf("cannot read node file: %w", err)
-	case len(data) > MaxSize:
-		return nil, nil, fmt.Errorf("node file %s has more than %d bytes: %w", file, MaxSize, errs.Invalid)
+	case len(data) > nodefile.MaxSize:
+		return nil, nil, fmt.Errorf("node file %s has more than %d bytes: %w", file, nodefile.MaxSize, errs.Invalid)
 	}
 	if err := checkSum(file, data, want); err != nil {
 		return nil, nil, err
@@ -51,6 +48,3 @@ func Load(ctx context.Context, file, sum string, stdin io.Reader) (*nodefile.Nod
 	n, err := nodefile.Load(file, data)
 	return n, data, err
 }
-
-// MaxSize bounds a node file.
-const MaxSize = 4 << 20

@@ -10,6 +10,13 @@ const (
 	Kind       = "Node"
 )
 
+const (
+	// DefaultFile is where a machine has its node file.
+	DefaultFile = "/etc/berth/node.yaml"
+	// MaxSize bounds a node file, in bytes.
+	MaxSize = 4 << 20
+)
+
 // Node is the content of a node file.
 type Node struct {
 	APIVersion string `json:"apiVersion" help:"Version of this format." oneof:"berth.run/v1alpha1" required:"yes"`

@@ -1,4 +1,4 @@
-package session
+package local
 
 import (
 	"os"
@@ -32,7 +32,7 @@ func TestFirstTime(t *testing.T) {
 			t.Errorf("%d: %s on %s: %v", i, c.what, c.host, got)
 		}
 	}
-	// Without a writable directory the session cannot record the message.
+	// Without a writable directory the package cannot record the message.
 	t.Setenv("HOME", one)
 	for range 2 {
 		if !firstTime("a", one) {

@@ -1,4 +1,4 @@
-package session
+package local
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/cluster/clustertest"
@@ -184,9 +183,7 @@ func TestLockDir(t *testing.T) {
 // could lock a file anywhere else.
 func TestLockIsInItsDirectory(t *testing.T) {
 	home := clustertest.InstallPodman(t)
-	cmd := &cobra.Command{}
-	cmd.SetContext(t.Context())
-	engine, err := (&ProviderFlags{}).Open(cmd)
+	engine, err := Open(t.Context(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
