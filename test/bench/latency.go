@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"time"
 )
 
@@ -81,5 +83,10 @@ func floorPod(ctx context.Context, t *table, o options, warmUp bool) error {
 	t.sample(floorName, "pod up", up)
 	t.sample(floorName, "stop", stop)
 	t.sample(floorName, "remove", remove)
+	begin := time.Now()
+	if err := exec.CommandContext(ctx, filepath.Join(o.bin, "nothing")).Run(); err != nil {
+		return err
+	}
+	t.sample(floorName, "start and end of an empty Go program", time.Since(begin))
 	return nil
 }

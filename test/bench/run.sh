@@ -28,6 +28,7 @@ if [ "$(cat "$bin/versions" 2>/dev/null)" != "$containerd $runc $plugins $docker
 fi
 gcc -O2 -static -o "$bin/pause" test/bench/pause/pause.c
 GOFLAGS=-buildvcs=false go build -o "$bin/bench" ./test/bench
+CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -trimpath -ldflags '-s -w' -o "$bin/nothing" ./test/bench/nothing
 
 exec unshare --mount --net --propagation private \
   bash -c 'ip link set lo up; exec "$@"' bench \
