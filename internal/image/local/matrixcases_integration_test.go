@@ -281,4 +281,4 @@ func firstDifference(got, want map[string]string) string {
 }
 
 // caseTimeout is how long a store may take to open, be checked and closed.
-const caseTimeout = 60 * time.Second
+const caseTimeout = 3 * time.Minute
