@@ -303,7 +303,12 @@ func (o *outcome) judge(f *damagedStore, r *workerReport) {
 	default:
 		o.faults = append(o.faults, fmt.Sprintf("left: %q; served %v, pulled %v", r.Left, r.Repaired, r.Pulled))
 	}
-	if len(r.Again) > 0 && !o.inUse {
+	// A container whose layers are gone, or what is no container's, is named until it is removed.
+	lasting := o.inUse || o.path == "containers" || o.path == "containers/c-used"
+	for key, lower := range f.lower {
+		lasting = lasting || destroyed(o.path, o.damage, lower, key)
+	}
+	if len(r.Again) > 0 && !lasting {
 		o.faults = append(o.faults, fmt.Sprintf("the next start still says: %.300q", r.Again))
 	}
 }
