@@ -46,7 +46,9 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		return nil //nolint:nilerr // it was removed meanwhile
 	}
 	if fi, err := os.Lstat(dir); err == nil && fi.Mode()&os.ModeSymlink != 0 {
-		return nil // a preloaded layer is used in place
+		if whole, err := r.Layers.Whole(ctx, t, i); err != nil || whole {
+			return err // a preloaded layer is used in place
+		}
 	}
 	if r.broken[t.Layers[i].Digest] {
 		r.note("layer %s of %s is not checked: its blob %s is damaged", chain, nameOf(img), t.Layers[i].Digest)
@@ -95,7 +97,7 @@ func (r *run) mendLayer(ctx context.Context, chain, dir, again string, damage *i
 		}
 		return nil
 	}
-	unused, err := r.Store.WhileUnused(ctx, chain, func() error { return exchange(dir, again) })
+	unused, err := r.Store.WhileUnused(ctx, chain, func() error { return r.exchange(ctx, chain, dir, again) })
 	if err != nil {
 		return err
 	}
@@ -108,10 +110,10 @@ func (r *run) mendLayer(ctx context.Context, chain, dir, again string, damage *i
 }
 
 // exchange puts the files at again in the place of those at dir, and the other way round, at once.
-func exchange(dir, again string) error {
+func (r *run) exchange(ctx context.Context, chain, dir, again string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, again, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
-	if errors.Is(err, unix.ENOENT) { // the files of the layer are gone
-		err = os.Rename(again, dir)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // the files of the layer are gone
+		return r.DB.RestoreFiles(ctx, chain, again)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot replace the files of a layer: %w", errs.OfDisk(err))

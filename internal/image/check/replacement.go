@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database"
@@ -24,7 +25,10 @@ func (t replacement) newName() string { return database.MendingPath(t.path) }
 
 // BeginDownload implements registry.Target.
 func (t replacement) BeginDownload(_ context.Context, desc imagespec.Descriptor) (content.Writer, error) {
-	f, err := os.OpenFile(t.newName(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o444)
+	if err := os.RemoveAll(t.newName()); err != nil {
+		return nil, errs.OfDisk(err)
+	}
+	f, err := os.OpenFile(t.newName(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
 	if err != nil {
 		return nil, errs.OfDisk(err)
 	}
@@ -70,6 +74,13 @@ func (w *replacing) Commit(_ context.Context, size int64, expected digest.Digest
 	}
 	if err := w.f.Sync(); err != nil {
 		return errs.OfDisk(err)
+	}
+	if fi, err := os.Lstat(w.target.path); err == nil && fi.IsDir() {
+		// Only an exchange takes the place of a directory.
+		if err := unix.Renameat2(unix.AT_FDCWD, w.target.newName(), unix.AT_FDCWD, w.target.path, unix.RENAME_EXCHANGE); err != nil {
+			return errs.OfDisk(err)
+		}
+		return os.RemoveAll(w.target.newName())
 	}
 	return os.Rename(w.target.newName(), w.target.path)
 }

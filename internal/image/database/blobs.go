@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -15,6 +14,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // preloadedLabel is the label of a blob that is a link. Its value is the linked directory.
@@ -38,12 +38,12 @@ func (d *DB) Intact(ctx context.Context, desc imagespec.Descriptor) error {
 	if err := d.Present(ctx, desc); err != nil {
 		return err
 	}
-	fi, err := os.Stat(d.BlobPath(desc.Digest))
+	info, err := d.Content.Info(ctx, desc.Digest)
 	if err != nil {
 		return err
 	}
-	if fi.Size() != desc.Size {
-		return fmt.Errorf("blob %s has %d bytes on disk, want %d", desc.Digest, fi.Size(), desc.Size)
+	if problem := d.FileProblem(info); problem != "" {
+		return fmt.Errorf("blob %s: %s", desc.Digest, problem)
 	}
 	return nil
 }
@@ -70,32 +70,57 @@ func (d *DB) AdoptBlob(ctx context.Context, desc imagespec.Descriptor, preloaded
 // DropDamagedBlobs removes blobs whose file a loss of power has emptied, cut or taken: as long as
 // the database has them, nothing fetches them again. What is unpacked of them stays in use.
 func (d *DB) DropDamagedBlobs(ctx context.Context) error {
-	damaged := map[digest.Digest]int64{}
+	damaged := map[digest.Digest]string{}
 	err := d.Content.Walk(ctx, func(info content.Info) error {
-		fi, err := os.Stat(d.BlobPath(info.Digest))
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			damaged[info.Digest] = 0
-		case err == nil && fi.Size() != info.Size:
-			damaged[info.Digest] = fi.Size()
+		if problem := d.FileProblem(info); problem != "" {
+			damaged[info.Digest] = problem
 		}
-		return nil // a blob that cannot be checked now may be intact
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for dgst, size := range damaged {
+	for dgst, problem := range damaged {
 		d.log.Warn("removing a damaged blob; the next pull or import of its image fetches it again",
-			"blob", dgst, "bytes_on_disk", size)
-		// Remove the file too: the content store does not overwrite an existing one.
-		if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
-		if err := errs.IgnoreNotExist(os.Remove(d.BlobPath(dgst))); err != nil {
+			"blob", dgst, "problem", problem)
+		if err := d.dropBlob(ctx, dgst); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// DropDamagedDocument removes a document of an image whose content has another digest than its name,
+// so that it can be fetched again. Nothing happens to a blob that is whole, or not there.
+func (d *DB) DropDamagedDocument(ctx context.Context, desc imagespec.Descriptor) error {
+	info, err := d.Content.Info(ctx, desc.Digest)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	problem := d.FileProblem(info)
+	if problem == "" {
+		data, err := sysfile.ReadRegular(d.BlobPath(desc.Digest), info.Size)
+		if err == nil && desc.Digest.Algorithm().FromBytes(data) == desc.Digest {
+			return nil
+		}
+		problem = "its content has another digest"
+	}
+	if from := PreloadedFrom(info); from != "" {
+		return fmt.Errorf("blob %s is used in place: %s; write %s again: %w", desc.Digest, problem, from, errs.Invalid)
+	}
+	d.log.Warn("fetching a damaged blob again", "blob", desc.Digest, "problem", problem)
+	return d.dropBlob(ctx, desc.Digest)
+}
+
+// dropBlob removes a blob and its file: the content store does not overwrite an existing one.
+func (d *DB) dropBlob(ctx context.Context, dgst digest.Digest) error {
+	if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return d.discard(d.BlobPath(dgst))
 }
 
 // Sweep removes content and snapshots that are not, or not completely, recorded.

@@ -95,7 +95,7 @@ func (d *DB) tidyIngests() error {
 		return err
 	}
 	for _, file := range mending {
-		if err := os.Remove(file); err != nil {
+		if err := os.RemoveAll(file); err != nil {
 			return fmt.Errorf("cannot remove unfinished content: %w", err)
 		}
 	}
@@ -150,7 +150,7 @@ func (d *DB) ingests() ([]ingest, error) {
 	var all []ingest
 	for _, entry := range entries {
 		one := ingest{dir: filepath.Join(top, entry.Name())}
-		if fi, err := os.Lstat(filepath.Join(one.dir, "data")); err == nil && fi.Mode().IsRegular() {
+		if fi, err := os.Lstat(filepath.Join(one.dir, "data")); err == nil && entry.IsDir() && fi.Mode().IsRegular() {
 			one.bytes, one.written = fi.Size(), fi.ModTime()
 			one.ref = readDownloadRef(one.dir)
 		}
@@ -161,14 +161,14 @@ func (d *DB) ingests() ([]ingest, error) {
 
 // readDownloadRef returns the ref of a download whose files are whole. A loss of power empties files.
 func readDownloadRef(dir string) string {
-	ref, err := os.ReadFile(filepath.Join(dir, "ref"))
+	ref, err := ReadOwn(filepath.Join(dir, "ref"))
 	i := strings.Index(string(ref), downloadRef)
 	if err != nil || i < 0 || digest.Digest(ref[i+len(downloadRef):]).Validate() != nil {
 		return ""
 	}
 	for _, name := range []string{"startedat", "updatedat"} {
 		var at time.Time
-		if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || at.UnmarshalText(data) != nil {
+		if data, err := ReadOwn(filepath.Join(dir, name)); err != nil || at.UnmarshalText(data) != nil {
 			return ""
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -42,8 +43,17 @@ func WriteLayerLabel(upper string, label LayerLabel) error {
 // ReadLayerLabel reads the label of a layer's directory. It returns an error for a directory that
 // is no complete layer.
 func ReadLayerLabel(dir string) (LayerLabel, error) {
+	label, err := readLabel(dir)
+	if err != nil {
+		return label, err
+	}
+	_, err = os.Lstat(filepath.Join(dir, FilesName)) // a link leads to a preloaded layer
+	return label, err
+}
+
+func readLabel(dir string) (LayerLabel, error) {
 	var label LayerLabel
-	data, err := os.ReadFile(filepath.Join(dir, LabelName))
+	data, err := ReadOwn(filepath.Join(dir, LabelName))
 	if err != nil {
 		return label, err
 	}
@@ -58,8 +68,7 @@ func ReadLayerLabel(dir string) (LayerLabel, error) {
 			return label, err
 		}
 	}
-	_, err = os.Lstat(filepath.Join(dir, FilesName)) // a link leads to a preloaded layer
-	return label, err
+	return label, nil
 }
 
 // LabelLayers labels the layers that have no label from the snapshots' database, which must be
@@ -76,8 +85,8 @@ func LabelLayers(ctx context.Context, paths Paths) (err error) {
 	return labelLayers(WithNamespace(ctx), store)
 }
 
-// labelLayers labels the committed snapshots that have no label: those of a store that an
-// earlier version made.
+// labelLayers labels the committed snapshots that have no label, or a damaged one. A store that an
+// earlier version made has none.
 func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 	var errList []error
 	err := store.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
@@ -85,11 +94,17 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 		if info.Kind != snapshots.KindCommitted || upper == "" {
 			return nil
 		}
-		if _, err := os.Lstat(filepath.Join(filepath.Dir(upper), LabelName)); err == nil {
+		label := LayerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
+		if found, err := readLabel(filepath.Dir(upper)); err == nil && found == label {
 			return nil
 		}
-		label := LayerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
-		if err := errs.IgnoreNotExist(WriteLayerLabel(upper, label)); err != nil {
+		// What is there may be a link, or a directory.
+		err := os.RemoveAll(filepath.Join(filepath.Dir(upper), LabelName))
+		if err == nil {
+			err = WriteLayerLabel(upper, label)
+		}
+		// A layer without a directory is unpacked again later.
+		if err = errs.IgnoreNotExist(err); err != nil && !errors.Is(err, unix.ENOTDIR) {
 			errList = append(errList, err)
 		}
 		return nil

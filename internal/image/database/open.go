@@ -102,7 +102,7 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	if err := d.overlay.Cleanup(ctx); err != nil {
 		return fmt.Errorf("cannot remove unfinished snapshots: %w", err)
 	}
-	d.db = metadata.NewDB(d.bolt, blobs, map[string]snapshots.Snapshotter{snapshotter: d.overlay})
+	d.db = metadata.NewDB(d.bolt, regularBlobs{blobs, d.Paths}, map[string]snapshots.Snapshotter{snapshotter: d.overlay})
 	if err := d.db.Init(ctx); err != nil {
 		return fmt.Errorf("cannot initialize the image store's metadata: %w", err)
 	}
@@ -144,5 +144,5 @@ func (d *DB) Unsynced(fn func() error) error {
 
 // ReadTree reads an image for this node's platform; see tree.Reader.
 func (d *DB) ReadTree(ctx context.Context, name string, target imagespec.Descriptor, provide tree.Provide) (*tree.Tree, error) {
-	return tree.Reader{Content: d.Content, Platform: platforms.Default()}.Read(ctx, name, target, provide)
+	return tree.Reader{Content: d.Compared(), Platform: platforms.Default()}.Read(ctx, name, target, provide)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 
@@ -63,8 +62,11 @@ func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
 	chains := t.Chains()
 	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])
-	if err != nil || there {
+	if err != nil {
 		return err
+	}
+	if there {
+		return u.restoreLost(ctx, t, ready)
 	}
 	done, err := u.listUnsynced(chains)
 	if err != nil {
@@ -128,8 +130,11 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 	}
 	defer unlock()
 	there, err := u.db.KeepSnapshot(ctx, u.names[i])
-	if err != nil || there {
+	if err != nil {
 		return err
+	}
+	if there {
+		return u.restore(ctx, u.t, i)
 	}
 	done, err := u.alone(ctx, i)
 	if err != nil || done {
@@ -171,7 +176,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone b
 		return false, err
 	}
 	job.Alone = alone
-	blob, err := os.Open(u.db.BlobPath(u.t.Layers[i].Digest))
+	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
 	if err != nil {
 		return false, err
 	}

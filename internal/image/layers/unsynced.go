@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -78,15 +79,16 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 	}
 	for _, entry := range entries {
 		path := filepath.Join(u.unsyncedDir, entry.Name())
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
 		var list unsynced
-		if err := json.Unmarshal(data, &list); err != nil {
-			// Its write was interrupted before the sync: nothing was committed yet.
-			u.log.Warn("removing an unreadable list of unsynced snapshots",
+		data, err := database.ReadOwn(path)
+		if err == nil {
+			err = json.Unmarshal(data, &list)
+		}
+		if err != nil {
+			// If its write was interrupted before the sync, nothing was committed yet.
+			u.log.Warn("removing an unreadable list of unsynced snapshots; after a loss of power run berth image fsck",
 				"file", path, "error", err)
+			list = unsynced{}
 		}
 		if list.Boot == boot {
 			u.background.GoUntilTimeout(func(ctx context.Context) {
@@ -101,7 +103,7 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := os.Remove(path); err != nil {
+		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
 	}

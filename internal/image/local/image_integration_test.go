@@ -25,6 +25,10 @@ func TestMain(m *testing.M) {
 		crashWorker(os.Args[2:])
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == damageWorkerArg {
+		damageWorker()
+		return
+	}
 	dir, err := os.MkdirTemp("", "berth-unpack-layer-")
 	if err == nil {
 		helper, err = imagetest.UnpackHelper(context.Background(), dir)

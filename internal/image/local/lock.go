@@ -15,7 +15,15 @@ import (
 
 // lockStore keeps a second process away, before anything is looked at.
 func (s *Images) lockStore() error {
-	f, err := os.OpenFile(filepath.Join(s.cfg.Root, "lock"), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	path := filepath.Join(s.cfg.Root, "lock")
+	if fi, err := os.Lstat(path); err == nil && !fi.Mode().IsRegular() {
+		// No daemon makes such a thing, so none holds it.
+		s.log.Warn("removing what is in the place of the image store's lock", "path", path, "type", database.TypeOf(fi.Mode()))
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"sync"
 
@@ -44,11 +45,18 @@ func Start(ctx context.Context, cfg Config) (*Images, error) {
 	}
 	s := newImages(cfg)
 	database.ForwardLibraryLog(cfg.Log)
-	if err := cfg.makeDirs(); err != nil {
-		return nil, fmt.Errorf("cannot make the directories of the image store: %w", err)
+	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the directory of the image store: %w", err)
 	}
 	if err := s.lockStore(); err != nil {
 		return nil, err
+	}
+	// Nothing below the root is opened or changed before that.
+	if err := s.repair.SetForeignAside(); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot set aside what is not the image store's in %s: %w", cfg.Root, err), s.lock.Close())
+	}
+	if err := cfg.makeDirs(); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot make the directories of the image store: %w", err), s.lock.Close())
 	}
 	turn, giveUp := context.WithCancel(ctx)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

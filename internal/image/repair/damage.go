@@ -72,9 +72,14 @@ type report struct {
 	// Blobs and Directories are the numbers of those that were set aside.
 	Blobs       int `json:"blobs"`
 	Directories int `json:"directories"`
+	// Foreign are objects that were in the place of others of the store. Only they are set aside.
+	Foreign []string `json:"foreign,omitempty"`
 }
 
 func (r report) text(dir string) string {
+	if len(r.Foreign) > 0 {
+		return fmt.Sprintf("the image store had other objects in the place of its own, which were set aside unread: %s; what was found lies in %s: remove it after you have looked at it", strings.Join(r.Foreign, "; "), dir)
+	}
 	text := fmt.Sprintf("the image store's database could not be read (%s) and was made again from what lies beside it: %d images are there again", r.Reason, r.Images)
 	if r.Nameless > 0 {
 		text += fmt.Sprintf(", %d of them without names, which come with the next pull", r.Nameless)
@@ -242,7 +247,7 @@ func (r Repairer) Faults() []string {
 	var all []string
 	for _, path := range reports {
 		var found report
-		data, err := os.ReadFile(path)
+		data, err := database.ReadOwn(path)
 		if err == nil {
 			err = json.Unmarshal(data, &found)
 		}

@@ -148,7 +148,7 @@ func (r *rebuilder) blobs(fn func(dgst digest.Digest, path string, fi os.FileInf
 		dgst := digest.NewDigestFromEncoded(digest.Algorithm(filepath.Base(filepath.Dir(path))), filepath.Base(path))
 		fi, err := os.Stat(path)
 		if err != nil || dgst.Validate() != nil || !fi.Mode().IsRegular() {
-			continue
+			continue // the opening sets aside what is no blob
 		}
 		if err := fn(dgst, path, fi); err != nil {
 			return err
@@ -177,7 +177,7 @@ func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec
 
 // adoptDocument is the tree.Provide for a rebuild.
 func (r *rebuilder) adoptDocument(ctx context.Context, desc imagespec.Descriptor) error {
-	data, err := os.ReadFile(r.db.BlobPath(desc.Digest))
+	data, err := sysfile.ReadRegular(r.db.BlobPath(desc.Digest), desc.Size+1)
 	if err != nil {
 		return err
 	}
@@ -199,6 +199,9 @@ func (r *rebuilder) adopt(ctx context.Context, desc imagespec.Descriptor) error 
 	}
 	preloaded := ""
 	if target, err := os.Readlink(path); err == nil { // the blob is preloaded
+		if filepath.Base(target) != desc.Digest.Encoded() {
+			return fmt.Errorf("blob %s is a symbolic link to %s: %w", desc.Digest, target, os.ErrNotExist)
+		}
 		preloaded = filepath.Dir(filepath.Dir(filepath.Dir(target)))
 	}
 	return r.db.AdoptBlob(ctx, desc, preloaded)

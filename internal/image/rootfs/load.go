@@ -4,10 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
+	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
@@ -32,7 +39,7 @@ func (p Paths) RecordedChains() ([]string, error) {
 	var all []string
 	for _, path := range records {
 		var u use
-		data, err := os.ReadFile(path)
+		data, err := database.ReadOwn(path)
 		if err == nil && json.Unmarshal(data, &u) == nil && u.Chain != "" {
 			all = append(all, u.Chain)
 		}
@@ -48,13 +55,8 @@ func (m *Manager) Load(ctx context.Context) error {
 		return err
 	}
 	for _, entry := range entries {
-		var u use
-		data, err := os.ReadFile(filepath.Join(m.containerDir(entry.Name()), recordName))
-		if err == nil {
-			err = json.Unmarshal(data, &u)
-		}
+		u, err := m.readUse(entry.Name())
 		if err != nil {
-			// Only a loss of power cuts it short, and no container survives that.
 			m.log.Warn("cannot read the record of a root filesystem", "key", entry.Name(), "error", err)
 		}
 		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); err != nil {
@@ -63,6 +65,53 @@ func (m *Manager) Load(ctx context.Context) error {
 		m.uses[entry.Name()] = u
 	}
 	return m.discardPool()
+}
+
+// readUse reads the record of a root filesystem. If that is damaged while a container runs, its mount
+// still has the layers; the record is written again.
+func (m *Manager) readUse(key string) (use, error) {
+	file := filepath.Join(m.containerDir(key), recordName)
+	data, err := database.ReadOwn(file)
+	if err == nil {
+		var u use
+		if err = json.Unmarshal(data, &u); err == nil && digest.Digest(u.Chain).Validate() == nil {
+			return u, nil
+		}
+		err = errors.Join(err, fmt.Errorf("%s has no chain of layers: %w", file, errs.Invalid))
+	}
+	chain := m.mountedChain(key)
+	if chain == "" {
+		return use{}, err
+	}
+	u := use{Chain: chain}
+	record, writeErr := json.Marshal(u)
+	if writeErr == nil {
+		writeErr = errors.Join(os.RemoveAll(file), os.WriteFile(file, record, 0o600))
+	}
+	return u, errors.Join(fmt.Errorf("%w; its layers are known from its mount", err), writeErr)
+}
+
+// mountedChain finds the topmost layer below a mounted root filesystem, "" if it is not mounted.
+func (m *Manager) mountedChain(key string) string {
+	for _, target := range []string{m.mountPath(key), m.mappedPath(key)} {
+		mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
+		if err != nil || len(mounts) == 0 {
+			continue
+		}
+		for option := range strings.SplitSeq(mounts[0].VFSOptions, ",") {
+			lower, ok := strings.CutPrefix(option, "lowerdir=")
+			if !ok {
+				continue
+			}
+			top, _, _ := strings.Cut(lower, ":")
+			// The path begins elsewhere where ids are mapped.
+			label, err := database.ReadLayerLabel(filepath.Join(m.layersDir, filepath.Base(filepath.Dir(top))))
+			if err == nil {
+				return label.Chain
+			}
+		}
+	}
+	return ""
 }
 
 // discardPool empties the pool of a process that has ended.
@@ -76,6 +125,9 @@ func (m *Manager) discardPool() error {
 		// The process may have ended while it tried which mounts the kernel supports: see
 		// CanMount and probeMapped.
 		for _, name := range []string{mappedRootfs, mappedLayers} {
+			if !entry.IsDir() {
+				continue // it leads elsewhere
+			}
 			if err := sysmount.Detach(filepath.Join(dir, name)); err != nil {
 				return err
 			}

@@ -127,7 +127,7 @@ func (m *Manager) reserve(spec image.RootfsSpec) (u use, fresh bool, err error) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if u, ok := m.uses[key]; ok {
-		if u.Image != imageID {
+		if u.Image != imageID && u.Image != "" { // a record that was made again does not name it
 			return u, false, fmt.Errorf("root filesystem %s is made from image %s, not %s: %w", key, u.Image, imageID, errs.Exists)
 		}
 		return u, false, nil

@@ -38,7 +38,7 @@ func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 			}
 			manifests = append(manifests, archive.WithManifest(manifest, names...))
 		}
-		if err := archive.Export(ctx, s.db.Content, to, manifests...); err != nil {
+		if err := archive.Export(ctx, s.db.Compared(), to, manifests...); err != nil {
 			return fmt.Errorf("cannot export images: %w", err)
 		}
 		return nil

@@ -2,8 +2,9 @@ package store
 
 import (
 	"context"
-	"os"
-	"path/filepath"
+	"fmt"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -53,6 +54,9 @@ func (s *Store) Load(ctx context.Context) error {
 		}
 		s.put(e, names[id])
 	}
+	if err := s.keepHeld(ctx); err != nil {
+		return err
+	}
 	return s.deleteRecords(ctx, lost)
 }
 
@@ -72,25 +76,16 @@ func (s *Store) deleteRecords(ctx context.Context, lost map[string]bool) error {
 // loadOrRepair loads an image, after unpacking again what is missing of it.
 func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool) (*entry, error) {
 	e, err := s.load(ctx, t, names, pinned)
-	if err == nil {
-		err = s.layersExist(e.lower)
+	whole := err == nil
+	for i := 0; whole && i < len(t.Layers); i++ {
+		if whole, err = s.layers.Whole(ctx, t, i); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
+	if whole {
 		return e, nil
 	}
 	s.log.Warn("unpacking an image again whose layers are missing", "image", t.ID(), "error", err)
-	for _, chain := range t.Chains() {
-		dirs, err := s.db.LowerDirs(ctx, chain)
-		if err == nil {
-			err = s.layersExist(dirs)
-		}
-		if err != nil {
-			if err := s.db.RemoveSnapshot(ctx, chain); err != nil {
-				return nil, err
-			}
-			break
-		}
-	}
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
 		ready := func(ctx context.Context, i int) error { return s.db.Intact(ctx, t.Layers[i]) }
 		return s.layers.Unpack(ctx, t, ready, func(int64) {})
@@ -101,11 +96,28 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 	return s.load(ctx, t, names, pinned)
 }
 
-func (s *Store) layersExist(lower []string) error {
-	for _, dir := range lower {
-		if _, err := os.Stat(filepath.Join(s.db.LayersDir(), dir)); err != nil {
-			return err
+// keepHeld keeps the layers below root filesystems whose image is gone. It may have been lost just
+// now, because its content is damaged: its containers run on.
+func (s *Store) keepHeld(ctx context.Context) error {
+	loaded := map[string]bool{"": true}
+	for _, e := range s.index {
+		loaded[e.chain] = true
+	}
+	for chain := range s.holds.counts {
+		if loaded[chain] || s.holds.orphans[chain] {
+			continue
 		}
+		_, err := s.db.Snapshots.Stat(ctx, chain)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err == nil {
+			err = s.db.KeepForContainers(ctx, chain)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot keep layer %s, which a container uses: %w", chain, err)
+		}
+		s.holds.orphans[chain] = true
 	}
 	return nil
 }

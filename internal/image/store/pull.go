@@ -86,6 +86,9 @@ func (s *Store) resolve(ctx context.Context, named reference.Named, remote *regi
 		return nil, err
 	}
 	return s.db.ReadTree(ctx, named.String(), target, func(ctx context.Context, desc imagespec.Descriptor) error {
+		if err := s.db.DropDamagedDocument(ctx, desc); err != nil {
+			return err
+		}
 		return s.fetch(ctx, remote, desc, m, func(int64) { m.Touch() })
 	})
 }

@@ -96,6 +96,7 @@ type Provide func(ctx context.Context, desc imagespec.Descriptor) error
 
 // Reader reads trees.
 type Reader struct {
+	// Content compares what it provides with the digest.
 	Content content.Provider
 	// Platform is this node's.
 	Platform platforms.MatchComparer
@@ -126,7 +127,7 @@ func (r Reader) Read(ctx context.Context, name string, target imagespec.Descript
 	}
 }
 
-// readDocument reads a JSON document of at most MaxDocument bytes and checks its digest.
+// readDocument reads a JSON document of at most MaxDocument bytes.
 func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, provide Provide) ([]byte, error) {
 	if err := desc.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, errs.Invalid)

@@ -1,0 +1,107 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// FileProblem looks at a blob's file without reading it: "" for a regular file of the right size, or
+// for the link of a preloaded blob to one. A file that cannot be looked at now may be whole.
+func (d *DB) FileProblem(info content.Info) string {
+	path := d.BlobPath(info.Digest)
+	fi, err := os.Lstat(path)
+	if err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+		from := PreloadedFrom(info)
+		target, err := os.Readlink(path)
+		if err == nil && (from == "" || !strings.HasPrefix(target, filepath.Clean(from)+string(filepath.Separator))) {
+			return fmt.Sprintf("its file is a symbolic link to %s, and the store follows none", target)
+		}
+	}
+	fi, err = os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return "its file is missing"
+	case err == nil && !fi.Mode().IsRegular():
+		return "its file is " + TypeOf(fi.Mode())
+	case err == nil && fi.Size() != info.Size:
+		return fmt.Sprintf("its file has %d bytes, want %d", fi.Size(), info.Size)
+	}
+	return ""
+}
+
+// TypeOf names the type of a file for people.
+func TypeOf(mode fs.FileMode) string {
+	switch mode.Type() {
+	case 0:
+		return "a regular file"
+	case fs.ModeDir:
+		return "a directory"
+	case fs.ModeSymlink:
+		return "a symbolic link"
+	case fs.ModeNamedPipe:
+		return "a named pipe"
+	case fs.ModeSocket:
+		return "a socket"
+	}
+	return "a device"
+}
+
+// OpenBlob opens the file of a blob. It returns an error for what is no regular file: the open of a
+// named pipe would wait for a writer.
+func (p Paths) OpenBlob(dgst digest.Digest) (*os.File, error) {
+	f, err := os.OpenFile(p.BlobPath(dgst), os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = fmt.Errorf("the file of blob %s is %s: %w", dgst, TypeOf(fi.Mode()), errs.Invalid)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// regularBlobs is a content store that opens only regular files.
+type regularBlobs struct {
+	content.Store
+	paths Paths
+}
+
+// ReaderAt implements content.Provider.
+func (r regularBlobs) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	if fi, err := os.Stat(r.paths.BlobPath(desc.Digest)); err == nil && !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("the file of blob %s is %s; run berth image fsck --repair: %w", desc.Digest, TypeOf(fi.Mode()), errs.Invalid)
+	}
+	return r.Store.ReaderAt(ctx, desc)
+}
+
+// maxOwn bounds the small files of the store, in bytes.
+const maxOwn = 1 << 20
+
+// ReadOwn reads a small file of the store itself. It follows no link, and a named pipe does not block
+// it.
+func ReadOwn(path string) ([]byte, error) {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is %s: %w", path, TypeOf(fi.Mode()), errs.Invalid)
+	}
+	return sysfile.ReadRegular(path, maxOwn)
+}
