@@ -19,6 +19,12 @@ if ! command -v go >/dev/null; then
   echo "deps: Go is not in PATH. Install Go $(awk '$1=="go"{print $2}' go.mod) or newer from https://go.dev/dl/." >&2
   exit 1
 fi
+# From 1.21 on Go fetches the version of go.mod itself; an older one fails with an error about go.mod's form.
+have=$(cd / && GOTOOLCHAIN=local go env GOVERSION)
+if [ "$(printf '%s\n' go1.21 "$have" | sort -V | head -n 1)" != go1.21 ]; then
+  echo "deps: $have is too old. Install Go $(awk '$1=="go"{print $2}' go.mod) or newer from https://go.dev/dl/; from 1.21 on Go fetches that version itself." >&2
+  exit 1
+fi
 
 # Those who can build for their own architecture only do so, and say it (build/packages/arches.sh).
 if [ "$group" = packages ]; then

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/basespec"
 	"github.com/berthrun/berth/internal/engine/ioclass"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
+	"github.com/berthrun/berth/internal/tlsfiles"
 )
 
 func newConfig() *cobra.Command {
@@ -86,7 +88,22 @@ func checkFiles(cfg *config.Daemon) error {
 		_, err := basespec.Read(name, h.BaseSpec)
 		faults = append(faults, checkHooks("handlers."+name+".hooks_dirs", h.HookDirs), err)
 	}
+	faults = append(faults,
+		checkCertificates("metrics", tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA}),
+		checkCertificates("page", tlsfiles.Files{CertFile: cfg.Page.TLSCert, KeyFile: cfg.Page.TLSKey, ClientCAFile: cfg.Page.ClientCA}),
+		checkCertificates("traces", tlsfiles.Files{CertFile: cfg.Traces.TLSCert, KeyFile: cfg.Traces.TLSKey, ClientCAFile: cfg.Traces.CA}))
 	return errors.Join(faults...)
+}
+
+// checkCertificates reads the PEM files of a section. The daemon only logs their faults: it runs without that server.
+func checkCertificates(section string, files tlsfiles.Files) error {
+	if files.CertFile == "" && files.KeyFile == "" && files.ClientCAFile == "" {
+		return nil
+	}
+	if _, err := tlsfiles.New(files, section, "localhost", slog.New(slog.DiscardHandler)); err != nil {
+		return fmt.Errorf("%s: %w", section, err)
+	}
+	return nil
 }
 
 func checkHooks(key string, dirs []string) error {

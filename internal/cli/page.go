@@ -54,7 +54,7 @@ func pageAddress(info map[string]string) (string, error) {
 		return "", fmt.Errorf("the runtime has no node page: it is not berth: %w", errs.Unsupported)
 	}
 	if cfg.Page.Listen == "" {
-		return "", fmt.Errorf("the node page is off: set page.listen, for example to 127.0.0.1:9718, and reload the daemon (systemctl reload berth): %w", errs.State)
+		return "", fmt.Errorf("the node page is off: set page.listen in the daemon's configuration, for example to 127.0.0.1:9718, and reload it (systemctl reload berth); a daemon without a configuration needs `berth serve --page 127.0.0.1:9718`: %w", errs.State)
 	}
 	host, port, err := net.SplitHostPort(cfg.Page.Listen)
 	if err != nil {

@@ -62,6 +62,9 @@ func Root() *cobra.Command {
 		Short: "The container-runtime layer of a Kubernetes node",
 		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
 			"clients of it, or of any CRI socket, for people.",
+		// With Run an unknown command is an error of Args, as in the commands below.
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), podcmd.NewContainer(), newImage(), jobscmd.New(), eventscmd.New(), top.New(), newNet(), newInfo(), newDoctor(), newMetrics(), newPage(), debugcmd.New(),
 		newUnpackLayer(), nodecmd.New(), clustercmd.New(), commandtree.New())

@@ -16,7 +16,7 @@ func newServe() *cobra.Command {
 			"the configuration again. Several daemons can run on one host, each with its own --listen, --root and --state.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return daemon.Run(cmd.Context(), func() (*config.Daemon, error) { return load.load(cmd) })
+			return daemon.Run(cmd.Context(), load.file, func() (*config.Daemon, error) { return load.load(cmd) })
 		},
 	}
 	load.register(cmd)

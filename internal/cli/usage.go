@@ -24,7 +24,7 @@ func addUsageToErrors(cmd *cobra.Command) {
 
 // addUsage adds the usage, or a suggestion, to an error of arguments.
 func addUsage(cmd *cobra.Command, args []string, err error) error {
-	if !cmd.HasSubCommands() || len(args) == 0 {
+	if !cmd.HasAvailableSubCommands() || len(args) == 0 {
 		if none := cobra.NoArgs(cmd, args); none != nil && none.Error() == err.Error() {
 			err = fmt.Errorf("unexpected argument %q", args[0]) // no word of it is a command
 		}

@@ -77,7 +77,7 @@ func Examine[F any](ctx context.Context, facts F, checks []Check[F]) []Found {
 		r := Report{info: c.Info}
 		err := errs.Guard("check "+c.ID, func() error { return c.Look(ctx, facts, &r) })
 		if err != nil {
-			r.Add(finding.Warning, "", "cannot be checked: "+strings.Join(strings.Fields(err.Error()), " "), "")
+			r.Add(finding.Warning, "", "cannot be checked: "+strings.Join(strings.Fields(errs.Message(err)), " "), "")
 		}
 		if len(r.found) == 0 {
 			r.Add(finding.OK, "", "", "")
@@ -105,7 +105,7 @@ func Repair(ctx context.Context, all []Found, done func(finding.Finding)) {
 			continue
 		}
 		if err := errs.Guard("repair of "+f.Object, func() error { return f.Mend(ctx) }); err != nil {
-			f.Unrepaired = err.Error()
+			f.Unrepaired = errs.Message(err)
 		} else {
 			f.Repaired = true
 		}

@@ -24,8 +24,9 @@ const stopTimeout = 10 * time.Second
 // Load reads the configuration; each SIGHUP calls it again.
 type Load func() (*config.Daemon, error)
 
-// Run serves until SIGTERM or SIGINT. A signal to stop is not an error.
-func Run(ctx context.Context, load Load) (err error) {
+// Run serves until SIGTERM or SIGINT. A signal to stop is not an error. file is the configuration that load reads, empty
+// for none.
+func Run(ctx context.Context, file string, load Load) (err error) {
 	cfg, err := load()
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	parts.page.Serve(ctx, cfg) // it may wait for its port
 	go watchdog(background, parts, log.Logger)
 	go releaseMemory(background, parts, log.Logger)
-	go reloadOnHangup(background, load, parts, log)
+	go reloadOnHangup(background, file, load, parts, log)
 
 	select {
 	case <-ctx.Done():

@@ -13,7 +13,7 @@ import (
 
 // reloadOnHangup reads the configuration again on SIGHUP. A bad file changes
 // nothing; a key that cannot change while the daemon runs is refused by name.
-func reloadOnHangup(ctx context.Context, load Load, p *parts, log *daemonlog.Logger) {
+func reloadOnHangup(ctx context.Context, file string, load Load, p *parts, log *daemonlog.Logger) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -36,7 +36,12 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *daemonlog.Log
 		p.serveMetrics(ctx, merged, log.Logger)
 		p.sendTraces(merged, log.Logger)
 		p.page.Serve(ctx, merged)
-		log.Info("configuration reloaded", "changed", reloaded)
+		if file == "" {
+			// Somebody has written a file, and waits for what it changes.
+			log.Warn("no configuration file was read: this berth was started without --config")
+		} else {
+			log.Info("configuration reloaded", "file", file, "changed", append([]string{}, reloaded...))
+		}
 		if len(refused) > 0 {
 			log.Warn("cannot reload keys that need a restart", "keys", refused)
 		}

@@ -63,7 +63,10 @@ func newBundle(endpoint *connect.Flag) *cobra.Command {
 
 func writeBundle(ctx context.Context, cmd *cobra.Command, endpoint *connect.Flag, flags *bundleFlags) (err error) {
 	if flags.cpu < 0 || flags.cpu > time.Minute {
-		return fmt.Errorf("--cpu %s: want at most 1m: %w", flags.cpu, errs.Invalid)
+		return fmt.Errorf("--cpu %s: want 0s to 1m: %w", flags.cpu, errs.Invalid)
+	}
+	if flags.lines < 1 {
+		return fmt.Errorf("--lines %d: want 1 or more: %w", flags.lines, errs.Invalid)
 	}
 	name := "berth-debug-" + hostname() + "-" + time.Now().UTC().Format("20060102-150405")
 	target := flags.output

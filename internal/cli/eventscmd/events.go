@@ -39,6 +39,9 @@ func New() *cobra.Command {
 			if err := which.check(); err != nil {
 				return err
 			}
+			if count < 0 {
+				return fmt.Errorf("--count %d: want 0 (never) or more: %w", count, errs.Invalid)
+			}
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				return follow(ctx, conn, &which, count, func(event *runtimeapi.ContainerEventResponse) error {
 					value, err := valueOf(event)

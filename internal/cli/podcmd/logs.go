@@ -65,6 +65,9 @@ func logs(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name st
 
 // copyLog prints the log of a container.
 func copyLog(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, container *runtimeapi.Container, flags *logFlags) error {
+	if flags.tail < -1 {
+		return fmt.Errorf("--tail %d: want -1 (all) or more: %w", flags.tail, errs.Invalid)
+	}
 	since, err := podlog.ParseSince(flags.since, time.Now())
 	if err != nil {
 		return err

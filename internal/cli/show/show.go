@@ -19,24 +19,36 @@ import (
 )
 
 // Flag is -o. The zero value is ready.
-type Flag struct{ format string }
+type Flag struct{ format format }
+
+// format is a flag's value, checked as the command line is read: a command that prints only when something happens would
+// report a wrong one late, or never.
+type format string
+
+func (f *format) String() string { return string(*f) }
+func (f *format) Type() string   { return "string" }
+
+func (f *format) Set(value string) error {
+	if value != "" && value != "json" && value != "yaml" {
+		return fmt.Errorf("the formats are json and yaml: %w", errs.Invalid)
+	}
+	*f = format(value)
+	return nil
+}
 
 // Register adds the flag to cmd.
 func (f *Flag) Register(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&f.format, "output", "o", "", "json or yaml (default: for people)")
+	cmd.Flags().VarP(&f.format, "output", "o", "json or yaml (default: for people)")
 	//nolint:errcheck // it fails only for an unknown flag
 	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // Print prints value in the requested format, and calls people if there is none.
 func (f *Flag) Print(w io.Writer, value any, people func(w io.Writer) error) error {
-	switch f.format {
-	case "":
+	if f.format == "" {
 		return people(w)
-	case "json", "yaml":
-		return Value(w, value, f.format)
 	}
-	return fmt.Errorf("cannot print as %q: the formats are json and yaml: %w", f.format, errs.Invalid)
+	return Value(w, value, string(f.format))
 }
 
 // Value prints a value, messages of CRI in it with their field names, as "json" or

@@ -2,6 +2,7 @@ package streaming
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -78,7 +79,7 @@ func (s session) ExecInContainer(ctx context.Context, _, _, containerID string, 
 	})
 	logSession(ctx, s.log, began, err, "verb", "exec", "container", containerID, "code", code)
 	if err != nil {
-		return err
+		return forClient(err)
 	}
 	if code != 0 {
 		return exitStatus(code)
@@ -98,7 +99,16 @@ func (s session) AttachContainer(ctx context.Context, _, _, containerID string,
 	began := time.Now()
 	err := errs.Guard("attachment to container "+containerID, func() error { return s.runtime.Attach(ctx, spec) })
 	logSession(ctx, s.log, began, err, "verb", "attach", "container", containerID)
-	return err
+	return forClient(err)
+}
+
+// forClient is a session's error as a person reads it: the protocol sends the text alone, so the name of a kind in it
+// would be of no use to a program.
+func forClient(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(errs.Message(err))
 }
 
 // logSession logs the end of a session, which no CRI request reports. A session whose client left

@@ -1,6 +1,8 @@
 package doctor_test
 
 import (
+	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -207,4 +209,39 @@ func TestExamineDocker(t *testing.T) {
 	if evidence := problem(h); strings.Contains(evidence, "containerd.sock") || evidence == "" {
 		t.Errorf("the kubelet's berth over docker does not answer, and docker's containerd needs no CRI, but: %q", evidence)
 	}
+}
+
+// TestKilledBerth: the socket of a berth that was killed has a fix that starts berth, and is reported once.
+func TestKilledBerth(t *testing.T) {
+	h, b := wellMachine(t), berth()
+	b.Socket = leftSocket(t)
+	write(t, h, b.Socket, "")
+	var got []finding.Finding
+	for _, f := range examine(t, h, b, nil) {
+		if f.ID == "runtime" {
+			got = append(got, f.Finding)
+		}
+	}
+	if len(got) != 1 || got[0].Level != finding.Problem || got[0].Object != b.Socket ||
+		!strings.Contains(got[0].Evidence, "no process listens on it: berth does not run") ||
+		!strings.Contains(got[0].Fix, "systemctl start berth, or without systemd `berth serve --config /etc/berth/berth.toml`") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// leftSocket is a socket whose server has ended without removing it.
+func leftSocket(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "left") // the name of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/berth.sock", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.SetUnlinkOnClose(false)
+	listener.Close()
+	return dir + "/berth.sock"
 }

@@ -102,7 +102,8 @@ func plantedFaults() []planted {
 
 func faultsOfRuntimes() []planted {
 	return []planted{
-		{"no runtime", func(*testing.T, *provisiontest.Host, *doctor.Berth) {}, doctor.Space{}, "runtime", finding.Problem, "CRI socket", "no runtime answers", "berth node init"},
+		{"no runtime", settings(func(b *doctor.Berth) { b.Supervisor = "" }), doctor.Space{}, "runtime", finding.Problem, "CRI socket", "no runtime answers", "install one: berth node init"},
+		{"a berth that does not run", func(*testing.T, *provisiontest.Host, *doctor.Berth) {}, doctor.Space{}, "runtime", finding.Problem, "CRI socket", "nor does one on berth's, /run/berth/berth.sock", "systemctl start berth"},
 		{"a unit that should run", func(t *testing.T, h *provisiontest.Host, _ *doctor.Berth) {
 			write(t, h, "/etc/systemd/system/kubelet.service", "[Service]\n")
 			if err := h.Units().Enable(t.Context(), "kubelet.service"); err != nil {
@@ -219,6 +220,7 @@ func faultsOfKubelet() []planted {
 				t.Fatal(err)
 			}
 		}), doctor.Space{}, "swap", finding.Problem, "/swapfile", "swap is on (/swapfile)", "failSwapOn"},
+		{"a resolvConf that is missing", file(config, "resolvConf: /nope/resolv.conf\n"), doctor.Space{}, "name-resolution", finding.Problem, "/nope/resolv.conf", "names /nope/resolv.conf, which is not there", "correct resolvConf in /var/lib/kubelet/config.yaml"},
 		{"name servers that are the pod itself", both(kubelet(""), file("/etc/resolv.conf", "nameserver 127.0.0.53\n")), doctor.Space{}, "name-resolution", finding.Warning, "/etc/resolv.conf", "CoreDNS", "resolvConf"},
 	}
 }

@@ -167,6 +167,11 @@ func resolver(_ context.Context, m *Machine, r *doctor.Report) error {
 	k, _ := m.kubelet() // the check of the kubelet reports its error
 	file := cmp.Or(k.ResolvConf.Text, "/etc/resolv.conf")
 	data, err := read(m.host, file)
+	if errors.Is(err, errs.NotFound) && k.ResolvConf.Text != "" {
+		r.Add(problem, file, fmt.Sprintf("resolvConf (%s) names %s, which is not there: the kubelet starts no pod that takes its name servers from the node", k.ResolvConf.From, file),
+			"correct resolvConf in "+k.ResolvConf.From+" and restart the kubelet")
+		return nil
+	}
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}

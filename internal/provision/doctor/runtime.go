@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -50,8 +52,9 @@ func services(ctx context.Context, m *Machine, r *doctor.Report) error {
 // answer is what the server at a socket says.
 type answer struct {
 	socket string
-	// err is why it does not serve CRI; then the rest is empty.
-	err error
+	// err is why it does not serve CRI; then the rest is empty. unheard: no process listens on the socket.
+	err     error
+	unheard bool
 	// name is the runtime's with its version.
 	name string
 	// driver is the cgroup driver that it reports; empty if it cannot report one.
@@ -115,6 +118,10 @@ func findRuntimes(ctx context.Context, m *Machine, r *doctor.Report) error {
 	}
 	serving := 0
 	for _, a := range all {
+		if a.unheard {
+			r.Add(problem, a.socket, fmt.Sprintf("%s exists, and no process listens on it: %s does not run", a.socket, serverOf(a.socket)), m.start(serverOf(a.socket)))
+			continue
+		}
 		if a.err != nil {
 			r.Add(problem, a.socket, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", a.socket, a.err),
 				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? See its log")
@@ -129,10 +136,38 @@ func findRuntimes(ctx context.Context, m *Machine, r *doctor.Report) error {
 			r.Add(problem, a.socket, fmt.Sprintf("%s says: %s is false: %s: %s", a.name, c.GetType(), c.GetReason(), c.GetMessage()), fix)
 		}
 	}
-	if serving == 0 && !alone {
+	switch {
+	case serving > 0 || alone:
+	case m.Berth.Supervisor == "":
 		r.Add(problem, "CRI socket", "no runtime answers on a CRI socket", "install one: berth node init, then berth node apply")
+	case !slices.ContainsFunc(all, func(a answer) bool { return a.unheard && a.socket == m.Berth.Socket }):
+		r.Add(problem, "CRI socket", "no runtime answers on a CRI socket, nor does one on berth's, "+m.Berth.Socket,
+			m.start("berth")+"; to make this machine a node: berth node init, then berth node apply")
 	}
 	return nil
+}
+
+// serverOf is the service, or the program, that listens on a socket.
+func serverOf(socket string) string {
+	switch base := path.Base(socket); base {
+	case "containerd.sock", "crio.sock":
+		return strings.TrimSuffix(base, ".sock")
+	case "cri-dockerd.sock":
+		return "cri-docker"
+	}
+	return "berth"
+}
+
+// start says how to start a runtime.
+func (m *Machine) start(name string) string {
+	if name != "berth" {
+		return "systemctl start " + name + "; if it ends again: journalctl -u " + name
+	}
+	text := "systemctl start berth, or without systemd `berth serve`"
+	if m.Berth.File != "" {
+		text = "systemctl start berth, or without systemd `berth serve --config " + m.Berth.File + "`"
+	}
+	return text + "; its log has the reason if it ends again"
 }
 
 // sockets lists the sockets of the runtimes' configurations, and the default sockets: a
@@ -156,6 +191,9 @@ func (m *Machine) sockets() []string {
 
 func askOne(ctx context.Context, socket string) (answer, error) {
 	a := answer{socket: socket}
+	if a.unheard = nobodyListens(ctx, socket); a.unheard {
+		return a, fmt.Errorf("no process listens on %s: %w", socket, errs.Unavailable)
+	}
 	conn, err := crisock.Dial(socket)
 	if err != nil {
 		return a, err
@@ -182,6 +220,17 @@ func askOne(ctx context.Context, socket string) (answer, error) {
 		a.driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
 	}
 	return a, nil
+}
+
+// nobodyListens reports whether the socket is what a server that was killed has left. The error of a call does not show
+// that: the library turns it into a text.
+func nobodyListens(ctx context.Context, socket string) bool {
+	conn, err := (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	conn.Close()
+	return false
 }
 
 // served returns the runtimes that serve CRI, none if that cannot be found out.

@@ -53,6 +53,8 @@ func New() *Hider {
 		rules: []rule{
 			// NAME_PASSWORD=value, in environments, options of mounts and the like.
 			{regexp.MustCompile(`(?i)\b([a-z0-9_.-]*(?:` + secretWords + `|\bpass|\bpwd)[a-z0-9_.-]*\s*=\s*)` + value), "${1}" + Hidden},
+			// pw=value, db_pw=value
+			{regexp.MustCompile(`(?i)((?:\b|_)pw\s*=\s*)` + value), "${1}" + Hidden},
 			// --password value
 			{regexp.MustCompile(`(?i)(\s--?[a-z0-9-]*(?:` + secretWords + `)[a-z0-9-]*\s+)` + value), "${1}" + Hidden},
 			// -u user:password
@@ -65,10 +67,10 @@ func New() *Hider {
 			{regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_|glpat-|xox[abpr]-|sk-|AKIA|ASIA|AIza|dckr_pat_|npm_|hvs\.)[A-Za-z0-9_-]{12,}`), Hidden},
 		},
 		hints: []string{
-			"pass", "pwd", "secret", "token", "key", "cred", "cookie", "bearer", "basic", "auth", "://", "_proxy", "sig", "x-amz", "x-goog", "accessid", "eyj",
+			"pass", "pw", "secret", "token", "key", "cred", "cookie", "bearer", "basic", "auth", "://", "_proxy", "sig", "x-amz", "x-goog", "accessid", "eyj",
 			"-u", "--user", "mysql", "mariadb", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-", "akia", "asia", "aiza", "dckr_pat_", "npm_", "hvs.",
 		},
-		name:         regexp.MustCompile(`(?i)` + secretWords + `|(?:^|[._/-])(?:auth|authorization|pwd|pass|dsn|sig|signature)$|last-applied-configuration|dockerconfigjson|identitytoken|registrytoken`),
+		name:         regexp.MustCompile(`(?i)` + secretWords + `|(?:^|[._/-])(?:auth|authorization|pwd|pw|pass|dsn|sig|signature)$|last-applied-configuration|dockerconfigjson|identitytoken|registrytoken`),
 		environments: set("env", "envs", "environment", "environ"),
 		commands:     set("command", "cmd", "args", "argv", "entrypoint"),
 		whole:        set("created_by", "createdby", "header", "headers"),

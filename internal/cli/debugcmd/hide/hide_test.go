@@ -32,6 +32,7 @@ func TestText(t *testing.T) {
 		"curl -u joe:" + secret + " https://example.org/x":                                      "https://example.org/x",
 		"mysql -h db -p" + secret + " app":                                                      "app",
 		"//srv/share /mnt cifs rw,username=joe,password=" + secret + ",uid=0":                   "cifs rw",
+		"create secret generic db --from-literal=pw=" + secret + " -n a":                        "-n a",
 		"X-Api-Key: " + secret:                                                                  "X-Api-Key: ",
 		`level=info token=` + secret + ` method=Pull`:                                           "method=Pull",
 		`{"level":"info","registry_token":"` + secret + `"}`:                                    "registry_token",
