@@ -14,9 +14,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/berthrun/berth/internal/cri/scrub"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 // kindCode pairs a kind of error with its gRPC code.
@@ -46,6 +48,11 @@ func kindCodes() []kindCode {
 func (i interceptors) toStatus(err error) error {
 	if err == nil {
 		return nil
+	}
+	var refused *image.RefusedError
+	if errors.As(err, &refused) {
+		// The kubelet knows the word only at the begin of the text, and only of this code.
+		return status.Error(codes.Unknown, i.text(crierrors.ErrSignatureValidationFailed.Error()+": "+err.Error()))
 	}
 	cause := errs.Kind(err)
 	if cause == nil {

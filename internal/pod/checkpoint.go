@@ -135,7 +135,11 @@ func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record
 	var img *image.Image
 	for _, ref := range base {
 		img, err = call.Get(ctx, c.calls, rec.ID, "find base image", func(ctx context.Context) (*image.Image, error) {
-			return c.images.Get(ctx, ref)
+			found, err := c.images.Get(ctx, ref)
+			if err != nil {
+				return nil, err
+			}
+			return found, c.admit(ctx, found, ref)
 		})
 		if err == nil {
 			break

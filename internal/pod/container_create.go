@@ -208,7 +208,22 @@ func (c *Containers) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) 
 		}
 		return nil, fmt.Errorf("image %q (%s) is not on this node; pull it first: %w", spec.GetImage(), name, errs.NotFound)
 	}
-	return img, err
+	if err != nil {
+		return nil, err
+	}
+	name := spec.GetUserSpecifiedImage()
+	if name == "" {
+		name = spec.GetImage()
+	}
+	return img, c.admit(ctx, img, name)
+}
+
+// admit returns nil if a container may use an image: the node's policy may have changed since the pull.
+func (c *Containers) admit(ctx context.Context, img *image.Image, name string) error {
+	if admitter, ok := c.images.(image.Admitter); ok {
+		return admitter.Admit(ctx, img.ID, name)
+	}
+	return nil
 }
 
 // findVolumeImages sets the ids and references of the images that the request mounts, by the

@@ -168,6 +168,9 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
+		PolicyFile:             cfg.Image.Policy,
+		VerifierDir:            cfg.Image.VerifierDir,
+		UnnamedSignatures:      cfg.Image.UnnamedSignatures,
 	}
 }
 

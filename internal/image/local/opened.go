@@ -18,6 +18,7 @@ var (
 	_ image.Rootfs    = (*Images)(nil)
 	_ image.Explainer = (*Images)(nil)
 	_ image.Auditor   = (*Images)(nil)
+	_ image.Admitter  = (*Images)(nil)
 )
 
 // publish ends the opening: the store is open, or failure says why not.
@@ -155,6 +156,14 @@ func (s *Images) Explain(ctx context.Context, ref string, auth image.Auth, try b
 		return nil, err
 	}
 	return s.store.Explain(ctx, ref, auth, try)
+}
+
+// Admit implements image.Admitter.
+func (s *Images) Admit(ctx context.Context, ref, name string) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	return s.store.Admit(ctx, ref, name)
 }
 
 // DiskUse implements image.Auditor.

@@ -31,7 +31,7 @@ func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report fu
 		defer end()
 		img, err := s.pull(ctx, named, auth, m)
 		if err != nil {
-			return "", fmt.Errorf("cannot pull image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
+			return "", fmt.Errorf("cannot pull image %s: %w", named, keepRefusal(err, auth))
 		}
 		return img.ID, nil
 	})
@@ -47,6 +47,9 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
+	if err := rules.mayAsk(named); err != nil {
+		return nil, err
+	}
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
 		remote, err := s.openRegistry(ctx, named, auth, rules)
 		if err != nil {
@@ -55,6 +58,10 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 		defer remote.Close()
 		t, err := s.resolve(ctx, named, remote, m)
 		if err != nil {
+			return err
+		}
+		// From here on all is fetched by digest: what is checked is what is pulled.
+		if err := s.admitAs(ctx, named, t, auth, rules, m); err != nil {
 			return err
 		}
 		if err := s.fetchLayers(ctx, t, remote, m); err != nil {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database"
@@ -47,5 +48,8 @@ func (s *Store) removeRecords(ctx context.Context, ref string) (removed bool, er
 		s.holds.orphans[held] = true
 	}
 	s.forget(e.ID)
+	if err := errs.IgnoreNotExist(os.Remove(s.evidencePath(e.ID))); err != nil {
+		s.log.Warn("cannot remove the signatures of an image", "image", e.ID, "error", err)
+	}
 	return true, nil
 }

@@ -33,6 +33,13 @@ type PullRules struct {
 	MaxConcurrentDownloads int
 	// MaxLayer bounds the bytes of one layer's archive, unpacked; 128 GiB if 0.
 	MaxLayer int64
+	// PolicyFile says which images may be used; see package policy. "" for all.
+	PolicyFile string
+	// VerifierDir has programs that are asked whether an image may be used; see package verifier. "" for
+	// none.
+	VerifierDir string
+	// UnnamedSignatures accepts signatures that name no repository.
+	UnnamedSignatures bool
 }
 
 func (r PullRules) withDefaults() PullRules {

@@ -1,0 +1,238 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+)
+
+// Signature is one signature as a registry has it. Nothing of it is trusted before Check.
+type Signature struct {
+	// Place names it in messages.
+	Place string `json:"place"`
+	// Payload is cosign's claim, and Signature what signs it, in base64. Certificate, Chain and Rekor
+	// are cosign's annotations of these meanings, "" for none.
+	Payload     []byte `json:"payload,omitempty"`
+	Signature   string `json:"signature,omitempty"`
+	Certificate string `json:"certificate,omitempty"`
+	Chain       string `json:"chain,omitempty"`
+	Rekor       string `json:"rekor,omitempty"`
+	// Bundle is a bundle of sigstore, which has all of these; the others are empty then.
+	Bundle []byte `json:"bundle,omitempty"`
+	// Fault says why it cannot be read, "" if it can.
+	Fault string `json:"fault,omitempty"`
+}
+
+// Image is what is checked.
+type Image struct {
+	// Name is the reference by which the image is used, nil for an image without one.
+	Name reference.Named
+	// Digests are those of the manifest and of the indexes that lead to it: a signature of any of them
+	// is one of the image.
+	Digests []digest.Digest
+	// Unnamed accepts signatures that name no repository, as those in bundles of cosign 3. Any image
+	// that the key has ever signed, in whatever repository, passes then.
+	Unnamed bool
+}
+
+// Check returns nil if the image meets all requirements. The error names the file, the scope and the
+// type of the requirement, and why each signature was not accepted.
+func (r Rules) Check(image Image, signatures []Signature) error {
+	for i := range r.requirements {
+		if err := r.requirements[i].meets(image, signatures); err != nil {
+			return fmt.Errorf("%s, scope %s, %s: %w", r.File, r.Scope, r.requirements[i].kind, err)
+		}
+	}
+	return nil
+}
+
+// meets returns nil if the image meets the requirement.
+func (r *requirement) meets(image Image, signatures []Signature) error {
+	switch {
+	case r.kind == Accept:
+		return nil
+	case r.kind == Reject:
+		return errors.New("images of this scope are rejected")
+	case r.kind == SignedBy:
+		return errors.New("berth does not check signatures of GPG keys; use sigstoreSigned, or a verifier in image.verifier_dir")
+	case r.pki:
+		return errors.New("berth does not check signatures by pki; use keyPath or fulcio")
+	}
+	trust, err := r.trust()
+	if err != nil {
+		return err
+	}
+	if len(signatures) == 0 {
+		return errors.New("no signature was found")
+	}
+	var refused []string
+	for i := range signatures {
+		err := trust.accepts(image, &signatures[i])
+		if err == nil {
+			return nil
+		}
+		refused = append(refused, fmt.Sprintf("%s: %v", signatures[i].Place, err))
+	}
+	slices.Sort(refused)
+	return fmt.Errorf("no signature is accepted (%s)", strings.Join(slices.Compact(refused), "; "))
+}
+
+// trust is a requirement with its keys.
+type trust struct {
+	*requirement
+	keys  []namedKey
+	rekor []namedKey
+	ca    *authority
+}
+
+// trust reads the keys. They are read for each check, so that a changed file counts at once.
+func (r *requirement) trust() (*trust, error) {
+	t := &trust{requirement: r}
+	var err error
+	if t.keys, err = r.keys.keys(); err != nil {
+		return nil, err
+	}
+	if t.rekor, err = r.rekor.keys(); err != nil {
+		return nil, err
+	}
+	if r.fulcio != nil {
+		if t.ca, err = r.fulcio.authority(); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// accepts returns nil if a signature is of the image, by a trusted key, and claims the right name.
+func (t *trust) accepts(image Image, s *Signature) error {
+	if s.Fault != "" {
+		return errors.New(s.Fault)
+	}
+	if s.Bundle != nil {
+		return t.acceptsBundle(image, s.Bundle)
+	}
+	signature, err := base64.StdEncoding.DecodeString(s.Signature)
+	if err != nil || len(signature) == 0 {
+		return errors.New("it has no signature in base64")
+	}
+	keys := t.keys
+	if t.rekor != nil || t.ca != nil {
+		if keys, err = t.logged(s, signature); err != nil {
+			return err
+		}
+	}
+	if err := verifyAny(keys, s.Payload, signature); err != nil {
+		return err
+	}
+	name, dgst, err := readClaim(s.Payload)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(image.Digests, dgst) {
+		return fmt.Errorf("it is of %s, not of this image", dgst)
+	}
+	if why := t.identity.accepts(image.Name, name); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
+// readClaim reads what cosign's payload claims to sign. Its signature has been checked.
+func readClaim(payload []byte) (name string, dgst digest.Digest, err error) {
+	var claim struct {
+		Critical struct {
+			Type     string `json:"type"`
+			Identity struct {
+				Reference string `json:"docker-reference"`
+			} `json:"identity"`
+			Image struct {
+				Digest digest.Digest `json:"docker-manifest-digest"`
+			} `json:"image"`
+		} `json:"critical"`
+	}
+	if err := json.Unmarshal(payload, &claim); err != nil {
+		return "", "", fmt.Errorf("its payload is not cosign's: %w", err)
+	}
+	if kind := claim.Critical.Type; kind != "cosign container image signature" && kind != signPredicate {
+		return "", "", fmt.Errorf("its payload has the type %q, not that of an image's signature", kind)
+	}
+	return claim.Critical.Identity.Reference, claim.Critical.Image.Digest, nil
+}
+
+// signPredicate is the type of a statement that signs an image, and attests nothing else about it.
+const signPredicate = "https://sigstore.dev/cosign/sign/v1"
+
+// bundle has the parts of a bundle of sigstore that are read here.
+type bundle struct {
+	MediaType string `json:"mediaType"`
+	Envelope  *struct {
+		Payload     []byte `json:"payload"`
+		PayloadType string `json:"payloadType"`
+		Signatures  []struct {
+			Sig []byte `json:"sig"`
+		} `json:"signatures"`
+	} `json:"dsseEnvelope"`
+}
+
+// acceptsBundle is accepts for a bundle: a DSSE envelope with a statement of in-toto.
+func (t *trust) acceptsBundle(image Image, data []byte) error {
+	if t.rekor != nil || t.ca != nil {
+		return errors.New("it is a bundle of sigstore, and berth checks those with a key and without a log only; sign with --new-bundle-format=false")
+	}
+	var b bundle
+	if err := json.Unmarshal(data, &b); err != nil {
+		return fmt.Errorf("it is not a bundle of sigstore: %w", err)
+	}
+	if b.Envelope == nil || len(b.Envelope.Signatures) != 1 || b.Envelope.PayloadType != "application/vnd.in-toto+json" {
+		return errors.New("its bundle has no envelope of one signature with a statement of in-toto")
+	}
+	e := b.Envelope
+	signed := fmt.Sprintf("DSSEv1 %d %s %d %s", len(e.PayloadType), e.PayloadType, len(e.Payload), e.Payload)
+	if err := verifyAny(t.keys, []byte(signed), e.Signatures[0].Sig); err != nil {
+		return err
+	}
+	var statement struct {
+		Type          string `json:"_type"`
+		PredicateType string `json:"predicateType"`
+		Subject       []struct {
+			Name   string            `json:"name"`
+			Digest map[string]string `json:"digest"`
+		} `json:"subject"`
+	}
+	if err := json.Unmarshal(e.Payload, &statement); err != nil {
+		return fmt.Errorf("its statement is not JSON: %w", err)
+	}
+	if !strings.HasPrefix(statement.Type, "https://in-toto.io/Statement/") || statement.PredicateType != signPredicate {
+		return fmt.Errorf("it states %q of the image, and does not sign it", statement.PredicateType)
+	}
+	why := "it is of no image"
+	for _, subject := range statement.Subject {
+		dgst := digest.NewDigestFromEncoded(digest.SHA256, subject.Digest["sha256"])
+		switch {
+		case !slices.Contains(image.Digests, dgst):
+			why = fmt.Sprintf("it is of %s, not of this image", dgst)
+		case subject.Name != "":
+			if why = t.identity.accepts(image.Name, subject.Name); why == "" {
+				return nil
+			}
+		case image.Unnamed:
+			return nil
+		default:
+			why = "it names no repository: sign with --new-bundle-format=false, or set image.unnamed_signatures"
+		}
+	}
+	return errors.New(why)
+}
+
+// sum is the hash that all signatures are of.
+func sum(data []byte) []byte {
+	hash := sha256.Sum256(data)
+	return hash[:]
+}

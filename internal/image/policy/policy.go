@@ -1,0 +1,139 @@
+// Package policy decides which images a node may use, by a file in the format of
+// containers-policy.json(5) and by signatures that cosign makes. It reads the file and the keys that
+// the file names. It knows no registry and no store: its callers bring the signatures.
+package policy
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/distribution/reference"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// maxFile bounds the policy file and each key file, in bytes.
+const maxFile = 4 << 20
+
+// The types of requirements.
+const (
+	Accept         = "insecureAcceptAnything"
+	Reject         = "reject"
+	SignedBy       = "signedBy"
+	SigstoreSigned = "sigstoreSigned"
+)
+
+// Policy is a policy file.
+type Policy struct {
+	// File is where it was read.
+	File string
+	// fallback holds where no scope does.
+	fallback []requirement
+	// docker has the requirements of registries by their scope; "" is the scope of all.
+	docker map[string][]requirement
+}
+
+// Read reads a policy file. It is strict: a field that is unknown, repeated or wrong makes the whole
+// file Invalid, and so does a file that cannot be read: no image may be used by mistake.
+func Read(file string) (*Policy, error) {
+	data, err := readFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the image policy: %w", err)
+	}
+	p := &Policy{File: file}
+	if err := p.parse(data); err != nil {
+		return nil, fmt.Errorf("image policy %s: %w: %w", file, err, errs.Invalid)
+	}
+	return p, nil
+}
+
+// readFile reads a regular file of bounded size.
+func readFile(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: %w", file, errs.Invalid)
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("%s has %d bytes, at most %d are read: %w", file, info.Size(), maxFile, errs.Invalid)
+	}
+	return os.ReadFile(file)
+}
+
+// Rules are the requirements that an image must meet, all of them.
+type Rules struct {
+	// File and Scope are where they stand. Scope is "default" for the default of the whole file, and
+	// docker:SCOPE otherwise.
+	File, Scope string
+
+	requirements []requirement
+}
+
+// For returns the rules of a reference: those of the most specific scope that matches.
+func (p *Policy) For(named reference.Named) Rules {
+	for _, scope := range scopesOf(named) {
+		if list, ok := p.docker[scope]; ok {
+			return Rules{File: p.File, Scope: "docker:" + scope, requirements: list}
+		}
+	}
+	return p.Nameless()
+}
+
+// Nameless returns the rules of an image without a name.
+func (p *Policy) Nameless() Rules {
+	return Rules{File: p.File, Scope: "default", requirements: p.fallback}
+}
+
+// scopesOf lists the scopes of a reference, the most specific one first: the reference, its
+// repository, the namespaces above, the host, wildcards for the domains of the host, and "" for all.
+func scopesOf(named reference.Named) []string {
+	name := named.Name()
+	scopes := []string{}
+	if full := named.String(); full != name {
+		scopes = append(scopes, full)
+	}
+	for at := name; ; {
+		scopes = append(scopes, at)
+		slash := strings.LastIndexByte(at, '/')
+		if slash < 0 {
+			break
+		}
+		at = at[:slash]
+	}
+	// A wildcard matches a host whatever its port is.
+	host, _, _ := strings.Cut(reference.Domain(named), ":")
+	for {
+		_, parent, ok := strings.Cut(host, ".")
+		if !ok {
+			return append(scopes, "")
+		}
+		scopes = append(scopes, "*."+parent)
+		host = parent
+	}
+}
+
+// Types are the types of the requirements, for people.
+func (r Rules) Types() string {
+	var types []string
+	for i := range r.requirements {
+		types = append(types, r.requirements[i].kind)
+	}
+	return strings.Join(types, ", ")
+}
+
+// NeedsSignatures reports whether signatures decide. If not, Check needs none.
+func (r Rules) NeedsSignatures() bool {
+	needs := false
+	for i := range r.requirements {
+		switch r.requirements[i].kind {
+		case Reject:
+			return false
+		case SigstoreSigned, SignedBy:
+			needs = true
+		}
+	}
+	return needs
+}

@@ -1,0 +1,35 @@
+package registry
+
+import (
+	"context"
+
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Referrers returns the manifests of an artifact type that refer to a manifest, from the first endpoint
+// that has some.
+func (r *Repository) Referrers(ctx context.Context, dgst digest.Digest, artifactType string) ([]imagespec.Descriptor, error) {
+	var faults []fault
+	answered := false
+	for _, e := range r.order(docker.HostCapabilityPull) {
+		fetcher, ok := e.fetcher.(remotes.ReferrersFetcher)
+		if !ok {
+			continue
+		}
+		found, err := fetcher.FetchReferrers(ctx, dgst, remotes.WithReferrerArtifactTypes(artifactType))
+		if err = r.judge(ctx, e, err); err != nil {
+			faults = append(faults, fault{e, err})
+			continue
+		}
+		if answered = true; len(found) > 0 {
+			return found, nil
+		}
+	}
+	if answered {
+		return nil, nil
+	}
+	return nil, r.creds.scrub(r.failure(faults))
+}

@@ -1,0 +1,261 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/policy"
+	"github.com/berthrun/berth/internal/image/progress"
+	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/tree"
+	"github.com/berthrun/berth/internal/image/verifier"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// admitTimeout bounds how long a container waits for signatures that the node does not have.
+const admitTimeout = 20 * time.Second
+
+// refused is the error of an image that may not be used.
+func refused(err error) error {
+	if errs.Kind(err) == nil {
+		err = fmt.Errorf("%w: %w", err, errs.State)
+	}
+	return &image.RefusedError{Err: err}
+}
+
+// rulesFor reads the policy, and returns its rules for a name, nil where the node has no policy. named
+// is nil for an image without a name. The file is read each time, so that a change counts at once.
+func (r *PullRules) rulesFor(named reference.Named) (*policy.Rules, error) {
+	if r.PolicyFile == "" {
+		return nil, nil
+	}
+	p, err := policy.Read(r.PolicyFile)
+	if err != nil {
+		return nil, refused(err)
+	}
+	rules := p.Nameless()
+	if named != nil {
+		rules = p.For(named)
+	}
+	return &rules, nil
+}
+
+// mayAsk returns an error if the policy rejects a name whatever its signatures are. The registry is not
+// asked then.
+func (r *PullRules) mayAsk(named reference.Named) error {
+	rules, err := r.rulesFor(named)
+	if err != nil || rules == nil || rules.NeedsSignatures() {
+		return err
+	}
+	if err := rules.Check(policy.Image{Name: named}, nil); err != nil {
+		return refused(err)
+	}
+	return nil
+}
+
+// evidence is what has shown that an image may be used. It is kept on disk, since registries may be
+// away when a container is made.
+type evidence struct {
+	Signatures []policy.Signature `json:"signatures,omitempty"`
+	// Verifiers has the fingerprint of the verifiers that accepted the image, by its name.
+	Verifiers map[string]string `json:"verifiers,omitempty"`
+}
+
+func (s *Store) evidencePath(id string) string {
+	return filepath.Join(s.db.Root, "signatures", strings.TrimPrefix(id, "sha256:")+".json")
+}
+
+// evidenceOf reads what the node has kept. What cannot be read is fetched again.
+func (s *Store) evidenceOf(id string) *evidence {
+	e := &evidence{}
+	data, err := os.ReadFile(s.evidencePath(id))
+	if err == nil {
+		err = json.Unmarshal(data, e)
+	}
+	if err != nil {
+		e = &evidence{}
+	}
+	if e.Verifiers == nil {
+		e.Verifiers = map[string]string{}
+	}
+	return e
+}
+
+func (s *Store) keepEvidence(id string, e *evidence) error {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	path := s.evidencePath(id)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return errs.OfDisk(err)
+	}
+	return errs.OfDisk(sysfile.WriteSynced(path, data))
+}
+
+// add adds signatures, and forgets the oldest beyond a bound.
+func (e *evidence) add(found []policy.Signature) {
+	for _, sig := range found {
+		if !slices.ContainsFunc(e.Signatures, func(old policy.Signature) bool {
+			return old.Signature == sig.Signature && string(old.Bundle) == string(sig.Bundle)
+		}) {
+			e.Signatures = append(e.Signatures, sig)
+		}
+	}
+	e.Signatures = e.Signatures[max(0, len(e.Signatures)-maxSignatures):]
+}
+
+// digestsOf are those of an image that a signature may be of.
+func digestsOf(t *tree.Tree) []digest.Digest {
+	list := []digest.Digest{t.Target.Digest}
+	for _, index := range t.Indexes {
+		list = append(list, index.Digest)
+	}
+	list = append(list, t.Manifest.Digest)
+	slices.Sort(list[1:])
+	return slices.Compact(list)
+}
+
+// admitAs returns nil if the image may be used by a name, which may be nil. It fetches signatures if
+// those that the node has do not suffice.
+func (s *Store) admitAs(ctx context.Context, named reference.Named, t *tree.Tree, auth image.Auth, rules *PullRules, m *progress.Meter) error {
+	required, err := rules.rulesFor(named)
+	if err != nil {
+		return err
+	}
+	if required != nil {
+		if err := s.checkSignatures(ctx, *required, named, t, auth, rules, m); err != nil {
+			return err
+		}
+	}
+	if rules.VerifierDir == "" {
+		return nil
+	}
+	name := t.ID()
+	if named != nil {
+		name = named.String()
+	}
+	now, err := verifier.Fingerprint(rules.VerifierDir)
+	if err != nil {
+		return refused(err)
+	}
+	now = t.Target.Digest.String() + " " + now
+	e := s.evidenceOf(t.ID())
+	if e.Verifiers[name] == now {
+		return nil
+	}
+	if err := verifier.Check(ctx, rules.VerifierDir, name, t.Target); err != nil {
+		return refused(err)
+	}
+	e.Verifiers[name] = now
+	return s.keepEvidence(t.ID(), e)
+}
+
+func (s *Store) checkSignatures(ctx context.Context, required policy.Rules, named reference.Named, t *tree.Tree, auth image.Auth, rules *PullRules, m *progress.Meter) error {
+	e := s.evidenceOf(t.ID())
+	subject := policy.Image{Name: named, Digests: digestsOf(t), Unnamed: rules.UnnamedSignatures}
+	err := required.Check(subject, e.Signatures)
+	if err == nil {
+		return nil
+	}
+	if !required.NeedsSignatures() || named == nil {
+		return refused(err)
+	}
+	// What is fetched needs a lease only until it is read.
+	return s.db.WithLease(ctx, func(ctx context.Context) error {
+		for _, dgst := range subject.Digests {
+			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, m)
+			if fetchErr != nil {
+				return fmt.Errorf("%w (needed because of %s, scope %s)", fetchErr, required.File, required.Scope)
+			}
+			e.add(found)
+			if err = required.Check(subject, e.Signatures); err == nil {
+				return s.keepEvidence(t.ID(), e)
+			}
+		}
+		return refused(err)
+	})
+}
+
+// Admit implements image.Admitter.
+func (s *Store) Admit(ctx context.Context, ref, name string) error {
+	rules := s.rules.Load()
+	if rules.PolicyFile == "" && rules.VerifierDir == "" {
+		return nil
+	}
+	img, err := s.Get(ctx, ref)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
+	defer cancel()
+	ctx = database.WithNamespace(ctx)
+	t, err := s.treeOf(ctx, img.ID)
+	if err != nil {
+		return fmt.Errorf("cannot check image %s: %w", name, err)
+	}
+	m := progress.NewMeter(func(image.Progress) {})
+	var faults []error
+	for _, named := range namesFor(img, name) {
+		err := s.admitAs(ctx, named, t, image.Auth{}, rules, m)
+		if err == nil {
+			return nil
+		}
+		faults = append(faults, err)
+	}
+	return fmt.Errorf("image %s may not be used: %w", name, keepRefusal(faults[0], image.Auth{}))
+}
+
+// namesFor are the names by which an image is judged, one of which must be accepted: the name that the
+// pod has, if it is one of the image; else those of the same repository, since a tag may have moved;
+// else all. A nil name is that of an image without one.
+func namesFor(img *image.Image, name string) []reference.Named {
+	asked, err := names.Parse(name)
+	if err == nil && (slices.Contains(img.Tags, asked.String()) || slices.Contains(img.Digests, asked.String())) {
+		return []reference.Named{asked}
+	}
+	var same, all []reference.Named
+	for _, text := range slices.Concat(img.Tags, img.Digests) {
+		named, parseErr := names.Parse(text)
+		if parseErr != nil {
+			continue
+		}
+		all = append(all, named)
+		if err == nil && named.Name() == asked.Name() {
+			same = append(same, named)
+		}
+	}
+	switch {
+	case len(same) > 0:
+		return same
+	case len(all) > 0:
+		return all
+	}
+	return []reference.Named{nil}
+}
+
+// keepRefusal removes secrets from an error, as registry.Scrub does, and keeps that it is a refusal.
+func keepRefusal(err error, auth image.Auth) error {
+	clean := registry.Scrub(err, registry.Auth(auth))
+	var r *image.RefusedError
+	if errors.As(err, &r) {
+		return &image.RefusedError{Err: clean}
+	}
+	return clean
+}
+
+var _ image.Admitter = (*Store)(nil)
