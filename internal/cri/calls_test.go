@@ -243,12 +243,12 @@ func TestPullImage(t *testing.T) {
 	}
 	images.pullErr = fmt.Errorf("cannot pull a: connection refused: %w", errs.Unavailable)
 	_, err = c.PullImage(t.Context(), req)
-	if status.Code(err) != codes.Unavailable || !strings.HasPrefix(status.Convert(err).Message(), "RegistryUnavailable: ") {
+	// The kubelet removes the code only from errors with Unknown, and then compares the beginning of the text.
+	if status.Code(err) != codes.Unknown || !strings.HasPrefix(status.Convert(err).Message(), "RegistryUnavailable: ") {
 		t.Errorf("got %v", err)
 	}
 	images.pullErr = fmt.Errorf("cannot pull a: %w", &image.RefusedError{Err: fmt.Errorf("rejected: %w", errs.State)})
 	_, err = c.PullImage(t.Context(), req)
-	// The kubelet removes the code only from errors with Unknown, and then compares the begin of the text.
 	if status.Code(err) != codes.Unknown || !strings.HasPrefix(status.Convert(err).Message(), "SignatureValidationFailed: cannot pull a") {
 		t.Errorf("an image that the policy refuses: %v", err)
 	}

@@ -49,10 +49,13 @@ func (i interceptors) toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
+	// The kubelet knows these words only at the beginning of the text, and only if the code is Unknown.
 	var refused *image.RefusedError
 	if errors.As(err, &refused) {
-		// The kubelet knows the word only at the begin of the text, and only of this code.
 		return status.Error(codes.Unknown, i.text(crierrors.ErrSignatureValidationFailed.Error()+": "+err.Error()))
+	}
+	if errors.Is(err, crierrors.ErrRegistryUnavailable) {
+		return status.Error(codes.Unknown, i.text(err.Error()))
 	}
 	cause := errs.Kind(err)
 	if cause == nil {

@@ -281,7 +281,7 @@ func TestBadImageRequests(t *testing.T) {
 	x := newTrial(t, harness.Options{Config: "[image]\nno_progress_timeout = \"1s\"\n"})
 	host := x.registry(t)
 	const invalid = codes.InvalidArgument
-	silence, unavailable := codes.Unavailable, "RegistryUnavailable"
+	silence, unavailable := codes.Unknown, "RegistryUnavailable" // the kubelet knows the word with this code only
 	if x.Docker != nil { // which does not say that it waits for the registry
 		silence, unavailable = codes.DeadlineExceeded, "image.no_progress_timeout"
 	}
@@ -303,7 +303,7 @@ func TestBadImageRequests(t *testing.T) {
 		pull("a tag that is not there", codes.NotFound, host+"/app:no", "app:no"),
 		pull("another architecture only", codes.Unimplemented, host+"/foreign:1", "s390x", runtime.GOARCH),
 		pull("a layer with a bad digest", invalid, host+"/lies:1", "digest"),
-		pull("a registry that does not listen", codes.Unavailable, "127.0.0.1:1/app:1", "RegistryUnavailable", "refused"),
+		pull("a registry that does not listen", codes.Unknown, "127.0.0.1:1/app:1", "RegistryUnavailable", "refused"),
 		pull("a registry that does not exist", silence, "registry.invalid/app:1", unavailable, "registry.invalid"),
 		pull("a registry that hangs before it answers", silence, host+"/silent:1", unavailable),
 		pull("a registry that hangs in a layer", silence, host+"/slow:1", unavailable, "for 1s"),

@@ -41,8 +41,8 @@ func TestFormats(t *testing.T) {
 			t.Errorf("%s is %s", format, out.String())
 		}
 	}
-	f := Flag{format: "xml"}
-	if err := f.Print(nil, nil, nil); err == nil || !strings.Contains(err.Error(), "xml") {
+	var f Flag
+	if err := f.format.Set("xml"); err == nil || !strings.Contains(err.Error(), "json and yaml") {
 		t.Errorf("got %v", err)
 	}
 }
