@@ -5,6 +5,8 @@ package kinds
 import "github.com/berthrun/berth/internal/errs"
 
 // The kinds of an error.
+//
+//nolint:gochecknoglobals // sentinels, as those of package errs
 var (
 	// NotFound: the object does not exist.
 	NotFound = errs.NotFound

@@ -282,7 +282,7 @@ func TestBadImageRequests(t *testing.T) {
 	host := x.registry(t)
 	const invalid = codes.InvalidArgument
 	silence, unavailable := codes.Unknown, "RegistryUnavailable" // the kubelet knows the word with this code only
-	if x.Docker != nil { // which does not say that it waits for the registry
+	if x.Docker != nil {                                         // which does not say that it waits for the registry
 		silence, unavailable = codes.DeadlineExceeded, "image.no_progress_timeout"
 	}
 	image := func(ref string) *runtimeapi.ImageSpec { return &runtimeapi.ImageSpec{Image: ref} }

@@ -51,8 +51,11 @@ func newDamagedStore(t *testing.T) *damagedStore {
 		img := build(t, imagetest.Spec{Compression: "gzip", Env: []string{damagedEnv}, Layers: []imagetest.Layer{
 			{{Path: "base", Content: []byte(strings.Repeat("base", 1000))}, {Path: "dir/hidden", Content: []byte("hidden")}},
 			{
-				{Path: "attr", Content: []byte(name), Xattrs: map[string]string{"user.x": "y"}}, {Path: "link", Symlink: "base"},
-				{Path: "dir", Dir: true, Mode: 0o750}, {Path: "dir/own", Content: []byte(strings.Repeat(name, 1000))}, imagetest.Opaque("dir"),
+				{Path: "attr", Content: []byte(name), Xattrs: map[string]string{"user.x": "y"}},
+				{Path: "link", Symlink: "base"},
+				{Path: "dir", Dir: true, Mode: 0o750},
+				{Path: "dir/own", Content: []byte(strings.Repeat(name, 1000))},
+				imagetest.Opaque("dir"),
 			},
 		}})
 		registry.Push(name, "1", img)
@@ -260,7 +263,7 @@ func (f *damagedStore) work(t *testing.T, root, state string) (*workerReport, er
 	}
 	if err != nil {
 		text, _, _ := strings.Cut(stderr.String(), "\n\n")
-		return nil, fmt.Errorf("the daemon ends: %v: %.1500s", err, text)
+		return nil, fmt.Errorf("the daemon ends: %w: %.1500s", err, text)
 	}
 	var report workerReport
 	if err := json.Unmarshal(out, &report); err != nil {

@@ -189,7 +189,7 @@ func pageKinds(pages int) []kind {
 }
 
 // quick are cases that have found a fault of their own.
-var quick = []string{ //nolint:gochecknoglobals // a list
+var quick = []string{
 	"config of an image, bit flipped",
 	"config of an image in use, truncated",
 	"blob of a layer, a directory",

@@ -229,7 +229,7 @@ func (w *damageCheck) exports(ctx context.Context) {
 		}
 		for r := tar.NewReader(&archive); ; {
 			head, err := r.Next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {

@@ -156,6 +156,7 @@ func isHex(text string) bool {
 
 // The extensions of Fulcio's certificates that have the issuer of the identity.
 func issuerRaw() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1} }
+
 func issuerDER() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 8} }
 
 // verify checks that the authority has issued a certificate for the identity, which was valid at a
