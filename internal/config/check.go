@@ -52,11 +52,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkDirs("docker.former_roots", d.Docker.FormerRoots, report)
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
 	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
-	for key, path := range map[string]string{"image.policy": d.Image.Policy, "image.verifier_dir": d.Image.VerifierDir} {
-		if path != "" && !filepath.IsAbs(path) {
-			report(key, "%q: want an absolute path", path)
-		}
-	}
+	d.checkVerification(report)
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
 		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
 	}
@@ -104,6 +100,20 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
 			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
+	}
+}
+
+// checkVerification refuses keys that admit images where nothing enforces them: a node would run what its policy
+// rejects.
+func (d *Daemon) checkVerification(report func(key, format string, args ...any)) {
+	for key, path := range map[string]string{"image.policy": d.Image.Policy, "image.verifier_dir": d.Image.VerifierDir} {
+		switch {
+		case path == "":
+		case !filepath.IsAbs(path):
+			report(key, "%q: want an absolute path", path)
+		case d.Engine != "native":
+			report(key, "%q: the engine %s pulls images without it; only the engine native verifies images", path, d.Engine)
+		}
 	}
 }
 

@@ -112,6 +112,8 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[runtime]\nseccomp_profile = 'runtime/default'":                                                "runtime.seccomp_profile: ",
 		"[runtime]\nprivileged_seccomp_profile = 'unconfined'":                                          "runtime.privileged_seccomp_profile: ",
 		"[defaults]\nseccomp = 'default'":                                                               "defaults.seccomp: ",
+		"engine = 'docker'\n[image]\npolicy = '/etc/containers/policy.json'":                            "image.policy: ",
+		"engine = 'docker'\n[image]\nverifier_dir = '/opt/verifiers'":                                   "image.verifier_dir: ",
 		"[defaults]\nmin_gomaxprocs = -1":                                                               "defaults.min_gomaxprocs: ",
 		"[defaults]\ncapabilities = ['CAP_FLY']":                                                        "defaults.capabilities: ",
 		"[defaults]\nsysctls = ['kernel.panic=1']":                                                      "defaults.sysctls: ",
