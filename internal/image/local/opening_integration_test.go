@@ -124,13 +124,18 @@ func start(t *testing.T, cfg Config) *Images {
 func TestAStoreThatCannotBeOpened(t *testing.T) {
 	ctx := t.Context()
 	cfg := testConfig(t)
-	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(cfg.Root, "content"), nil, 0o600); err != nil { // not a directory
-		t.Fatal(err)
-	}
+	turn := make(chan struct{})
+	cfg.After = turn
 	s := start(t, cfg)
+	// What is damaged later than that is not set aside.
+	content := filepath.Join(cfg.Root, "content")
+	if err := os.RemoveAll(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(content, nil, 0o600); err != nil { // not a directory
+		t.Fatal(err)
+	}
+	close(turn)
 	if err := s.Await(ctx); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("the reason: %v", err)
 	}
@@ -143,7 +148,10 @@ func TestAStoreThatCannotBeOpened(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := Open(ctx, cfg); !errors.Is(err, unix.ENOTDIR) {
-		t.Errorf("Open: %v", err)
+	cfg.After = nil
+	if s, err := Open(ctx, cfg); err != nil {
+		t.Errorf("the next start, which sets the file aside: %v", err)
+	} else if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
