@@ -192,11 +192,8 @@ func pageKinds(pages int) []kind {
 var quick = []string{
 	"config of an image, bit flipped",
 	"config of an image in use, truncated",
-	"blob of a layer, a directory",
 	"copy of the names, a fifo",
 	"trash, a link to a directory outside",
-	"content, a file",
-	"record of a root filesystem, garbage",
 }
 
 // damageCases are all cases for a store that has what f names.
