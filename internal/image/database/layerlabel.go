@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -94,17 +93,22 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 		if info.Kind != snapshots.KindCommitted || upper == "" {
 			return nil
 		}
+		dir := filepath.Dir(upper)
 		label := LayerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
-		if found, err := readLabel(filepath.Dir(upper)); err == nil && found == label {
+		if found, err := readLabel(dir); err == nil && found == label {
 			return nil
 		}
-		// What is there may be a link, or a directory.
-		err := os.RemoveAll(filepath.Join(filepath.Dir(upper), LabelName))
+		// A layer without a directory is unpacked again later. RemoveAll opens the directory: a named pipe in its place
+		// would block it.
+		if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+			return errs.IgnoreNotExist(err)
+		}
+		// What is in the place of the label may be a link, or a directory.
+		err := os.RemoveAll(filepath.Join(dir, LabelName))
 		if err == nil {
 			err = WriteLayerLabel(upper, label)
 		}
-		// A layer without a directory is unpacked again later.
-		if err = errs.IgnoreNotExist(err); err != nil && !errors.Is(err, unix.ENOTDIR) {
+		if err = errs.IgnoreNotExist(err); err != nil {
 			errList = append(errList, err)
 		}
 		return nil
