@@ -26,10 +26,30 @@ func (s *Set) Remove(ctx context.Context, id string) error {
 	defer stopLasting()
 	ctx, stop := context.WithTimeout(ctx, removeTimeout)
 	defer stop()
-	c, err := s.Find(id)
-	if errors.Is(err, errs.NotFound) {
-		return s.removeUnknown(ctx, id)
+	for {
+		if c, err := s.Find(id); err == nil {
+			return c.remove(ctx)
+		}
+		if claimed, err := s.removeAbsent(ctx, id); claimed {
+			return err
+		}
 	}
+}
+
+// removeAbsent removes what may exist of an ID that no container has. It claims the ID: a cancelled create, which may
+// still be before its own claim, must not make anything meanwhile. claimed is false when a container has the ID now.
+func (s *Set) removeAbsent(ctx context.Context, id string) (claimed bool, err error) {
+	c, err := s.claim(record.Container{Version: record.Version, ID: id, BootID: s.bootID, Stage: record.Creating})
+	if err != nil {
+		return false, nil //nolint:nilerr // it says that a container has the ID
+	}
+	defer c.unlock()
+	defer s.delete(c)
+	return true, s.removeUnknown(ctx, id)
+}
+
+// remove ends the call that has locked the container, and removes it.
+func (c *Container) remove(ctx context.Context) error {
 	c.interrupt(ctx)
 	if err := c.lock(ctx); err != nil {
 		return err
