@@ -77,7 +77,11 @@ func MakePlan(ctx context.Context, nodeFile []byte, o Options) (plan *Plan, err 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	_, found, err := planOf(ctx, m, nodeFile)
+	target, err := targetOf(ctx, m, nodeFile)
+	if err != nil {
+		return nil, err
+	}
+	found, err := m.Reconciler.Plan(ctx, target)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +116,7 @@ func Apply(ctx context.Context, nodeFile []byte, o Options) (outcome *Outcome, e
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	target, _, err := planOf(ctx, m, nodeFile)
+	target, err := targetOf(ctx, m, nodeFile)
 	if err != nil {
 		return nil, err
 	}
@@ -123,19 +127,14 @@ func Apply(ctx context.Context, nodeFile []byte, o Options) (outcome *Outcome, e
 	return &Outcome{Number: done.Number, Changed: done.Changed, Restarted: done.Restarted, Warnings: done.Warnings}, err
 }
 
-// planOf reads a node file, and plans its target.
-func planOf(ctx context.Context, m *local.Machine, nodeFile []byte) (target provision.Target, plan *reconciler.Plan, err error) {
+// targetOf reads a node file, and builds its target.
+func targetOf(ctx context.Context, m *local.Machine, nodeFile []byte) (provision.Target, error) {
 	const name = "node file"
 	n, err := nodefile.Load(name, nodeFile)
 	if err != nil {
-		return target, nil, err
+		return provision.Target{}, err
 	}
-	target, err = m.Build(ctx, n, "")
-	if err != nil {
-		return target, nil, nodefile.Locate(err, name, nodeFile)
-	}
-	plan, err = m.Reconciler.Plan(ctx, target)
-	return target, plan, err
+	return m.Target(ctx, n, nodeFile, name, "")
 }
 
 func (o Options) local() local.Options {

@@ -90,7 +90,7 @@ func listTimes(ctx context.Context, t *table, p *peer) error {
 		name string
 		call func() error
 	}{
-		// It does nothing: what is left of the others is gRPC and the client.
+		// It does nothing, so its time is that of gRPC and the client, which is part of the other calls, too.
 		{"Version", func() error {
 			_, err := p.runtime.Version(ctx, &runtimeapi.VersionRequest{})
 			return err

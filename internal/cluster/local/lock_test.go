@@ -98,7 +98,7 @@ func TestLockIsOfTheName(t *testing.T) {
 	defer file.Close()
 	// An open of a file with a lease finds the file and then waits until the lease ends.
 	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		t.Skipf("the file system has no leases: %v", err)
+		t.Fatalf("the file system has no leases: %v", err)
 	}
 	late := make(chan error, 1)
 	go func() {

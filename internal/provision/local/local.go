@@ -152,8 +152,14 @@ func (m *Machine) Close() error {
 	return errors.Join(append(errList, m.Host.Close())...)
 }
 
-// Build builds the target of a node file whose path on the machine is file, "" for one that is not there.
-func (m *Machine) Build(ctx context.Context, n *nodefile.Node, file string) (provision.Target, error) {
+// Target builds the target of a node file, and checks the sources of its assets. text is the file, shown its name in
+// errors, which name the line of a fault. file is its path on the machine, "" for one that is not there.
+func (m *Machine) Target(ctx context.Context, n *nodefile.Node, text []byte, shown, file string) (provision.Target, error) {
+	target, err := m.build(ctx, n, file)
+	return target, nodefile.Locate(facts.CheckSources(n).Join(err), shown, text)
+}
+
+func (m *Machine) build(ctx context.Context, n *nodefile.Node, file string) (provision.Target, error) {
 	found, err := facts.Detect(ctx, m.Host, n, m.berth, file)
 	if err != nil {
 		return provision.Target{}, err
@@ -181,6 +187,6 @@ func (m *Machine) Kept(ctx context.Context, number int) (provision.Target, error
 	if err != nil {
 		return provision.Target{}, err
 	}
-	target, err := m.Build(ctx, wanted, nodefile.DefaultFile)
+	target, err := m.build(ctx, wanted, nodefile.DefaultFile)
 	return target, nodefile.Locate(err, name, text)
 }

@@ -18,7 +18,7 @@ func TestHoldEndsWithItsMaker(t *testing.T) {
 		awaitEnd(int(read.Fd()))
 		close(ended)
 	}()
-	if _, err := write.WriteString("a byte is no end"); err != nil {
+	if _, err := write.WriteString("a byte does not end it"); err != nil {
 		t.Fatal(err)
 	}
 	select {

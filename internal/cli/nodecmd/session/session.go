@@ -17,7 +17,6 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/local"
-	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -100,9 +99,8 @@ func (p *Flags) Target(ctx context.Context, cmd *cobra.Command, s *Session) (tar
 	if err != nil {
 		return provision.Target{}, nil, err
 	}
-	target, err = s.Build(ctx, n, p.pathOnMachine())
-	err = facts.CheckSources(n).Join(err)
-	return target, text, nodefile.Locate(err, source.Shown(p.File), text)
+	target, err = s.Machine.Target(ctx, n, text, source.Shown(p.File), p.pathOnMachine())
+	return target, text, err
 }
 
 // pathOnMachine is the node file's path on the machine; empty if it is not on the machine.
