@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,8 +20,14 @@ func (j *Journal) contentPath(d string) string {
 }
 
 // Keep stores what open returns, which must have digest d. A content that is there is
-// not read again.
+// not read again. Tasks that run at the same time may keep the same content: the second waits
+// for the first.
 func (j *Journal) Keep(d string, open provision.Content) error {
+	unlock, err := j.keeping.Lock(context.Background(), d)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if _, err := j.files.Stat(j.contentPath(d)); !errors.Is(err, errs.NotFound) {
 		return err
 	}

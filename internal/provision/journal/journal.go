@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/provision"
 )
 
@@ -33,6 +34,8 @@ type Journal struct {
 	files provision.Files
 	dir   string
 	now   func() time.Time
+	// keeping has a lock for each content that is written.
+	keeping keyed.Mutex
 
 	mu      sync.Mutex
 	records []record
