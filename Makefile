@@ -22,7 +22,7 @@ SUPERVISOR_TAGS := seccomp netgo osusergo runc_nocriu
 CHILD           := internal/supervisor/ownstart/program
 DAEMON_TAGS     := netgo osusergo nri_no_wasm
 TEST_TAGS       := $(SUPERVISOR_TAGS)
-# Packages with tests on real parts; all others have run in unit.
+# Packages with tests on real parts.
 INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integration' internal test | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 # Files with tests on real parts that are too long for CI, and the names of these tests.
@@ -120,8 +120,9 @@ fmt: ## write the code as gofumpt has it
 lint: deps-build ## linters of .golangci.yaml
 	go tool -modfile=tools/go.mod golangci-lint run --build-tags "integration $(TEST_TAGS)"
 
+UNIT = ./...
 unit: deps-build ## tests that need nothing, with the race detector
-	go test -tags "$(TEST_TAGS)" -race ./...
+	go test -tags "$(TEST_TAGS)" $(VET) -race $(UNIT)
 	go -C tools test ./docsite
 
 FUZZTIME ?= 10m
@@ -135,7 +136,7 @@ fuzz: deps-build ## each fuzz target for FUZZTIME, one after the other; FUZZ=Fuz
 
 integration: build deps-test ## tests on real parts; root
 	./test/systemd/image.sh
-	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -race -count=1 -timeout 1h -p 1 $(INTEGRATION)
+	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" $(VET) -race -count=1 -timeout 1h -p 1 $(INTEGRATION)
 
 integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only, and labels in one with SELinux
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
@@ -167,15 +168,15 @@ bench-check: build deps-test deps-e2e ## measures again, and compares the ratios
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
 	out/bench/bin/bench -out out/bench -check test/bench/ratios.json
 
-generate: ## docs and code that are made from the code and from .proto files
+generate: binaries ## docs and code that are made from the code and from .proto files
 	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto
-	go run ./cmd/berth config reference > docs/config.md
-	go run ./cmd/berth metrics reference > docs/metrics.md
-	go run ./cmd/berth doctor reference > docs/doctor.md
-	go run ./cmd/berth node reference > docs/node-reference.md
-	go run ./cmd/berth node schema > docs/node.schema.json
-	go run ./cmd/berth cluster reference > docs/cluster-reference.md
-	go run ./cmd/berth cluster schema > docs/cluster.schema.json
+	$(BIN)/berth config reference > docs/config.md
+	$(BIN)/berth metrics reference > docs/metrics.md
+	$(BIN)/berth doctor reference > docs/doctor.md
+	$(BIN)/berth node reference > docs/node-reference.md
+	$(BIN)/berth node schema > docs/node.schema.json
+	$(BIN)/berth cluster reference > docs/cluster-reference.md
+	$(BIN)/berth cluster schema > docs/cluster.schema.json
 	go run ./test/coverage > docs/cri-coverage.md
 	go -C tools run ./docsite -root .. -pictures
 
@@ -196,6 +197,9 @@ verify: generate vulncheck docs style ## generated files are as committed, modul
 demo: build deps-demo ## a pod from nothing, and nothing left behind
 	./build/demo.sh
 
+# Packages of INTEGRATION run once, with all of their tests. lint has run vet.
+test: UNIT = $(filter-out $(INTEGRATION),$(patsubst $(PKG)/%,./%,$(shell go list -tags "$(TEST_TAGS)" ./...)))
+test: VET = -vet=off
 test: verify lint unit integration ## what CI runs
 
 clean:

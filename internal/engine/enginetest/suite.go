@@ -22,6 +22,9 @@ type Programs struct {
 	Exit func(code int) []string
 	// Sleep runs until SIGTERM ends it, with 143.
 	Sleep []string
+	// Ready is what Sleep writes to stdout when it handles SIGTERM; before, the kernel ignores that
+	// signal for PID 1. "" if it handles it from its start.
+	Ready string
 	// Stubborn runs and ignores SIGTERM.
 	Stubborn []string
 	// Missing cannot be started.

@@ -23,6 +23,6 @@ func podParts(t *testing.T) *podtest.Parts {
 	sh := func(script string) []string { return []string{"sh", "-c", script} }
 	return &podtest.Parts{
 		Engine: newWorld(t), Network: net, Images: images, ImageName: podtest.ImageName, Left: net.Left,
-		Programs: enginetest.Programs{Sleep: sh(`trap "exit 143" TERM; while :; do sleep 0.05; done`)},
+		Programs: enginetest.Programs{Sleep: sh(`trap "exit 143" TERM; echo ready; while :; do sleep 0.05; done`), Ready: "ready"},
 	}
 }

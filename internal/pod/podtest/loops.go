@@ -1,9 +1,12 @@
 package podtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -36,7 +39,12 @@ func (l *podLife) run(ctx context.Context) (err error) {
 			container, err = l.s.CreateContainer(ctx, l.sandbox, l.w.ContainerConfig("main", l.w.Programs.Sleep))
 			return err
 		}},
-		{"StartContainer", func() error { return l.s.StartContainer(ctx, container) }},
+		{"StartContainer", func() error {
+			if err := l.s.StartContainer(ctx, container); err != nil {
+				return err
+			}
+			return l.w.awaitReady(ctx, "main")
+		}},
 		{"StopContainer", func() error { return l.s.StopContainer(ctx, container, 20) }},
 		{"RemoveContainer", func() error { return l.s.RemoveContainer(ctx, container) }},
 		{"StopSandbox", func() error { return l.s.StopSandbox(ctx, l.sandbox) }},
@@ -50,6 +58,21 @@ func (l *podLife) run(ctx context.Context) (err error) {
 	}
 	l.step = "the end"
 	return nil
+}
+
+// awaitReady waits until the container of a name, which runs Sleep, handles SIGTERM.
+func (w *World) awaitReady(ctx context.Context, container string) error {
+	for {
+		log, err := os.ReadFile(filepath.Join(w.LogDir, container+".log"))
+		if bytes.Contains(log, []byte(w.Programs.Ready)) {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("container %s does not write that it is ready (%v): %w", container, err, context.Cause(ctx))
+		}
+	}
 }
 
 // RunFaults runs a pod from its start to its end again and again, and lets its call 1, 2, 3,
