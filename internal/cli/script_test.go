@@ -89,8 +89,17 @@ func (i importer) Explain(_ context.Context, ref string, auth image.Auth, try bo
 		{URL: "https://mirror.test/v2", Mirror: true, Source: "/etc/berth/certs.d/registry.test/hosts.toml:3", Credentials: "none", TLS: []string{"verified"}, Capabilities: []string{"pull"}},
 		{URL: "https://registry.test/v2", Credentials: "those of user " + auth.Username, Skipped: "not asked"},
 	}}
+	if ref == "fake:1" {
+		e.Admission = &image.Admission{
+			Policy: &image.PolicyDecision{File: "/etc/policy.json", Scope: "docker:registry.test", Requirements: []image.Requirement{
+				{Type: "sigstoreSigned", Means: "signed", Keys: []string{"/etc/a.pub (Ed25519)", "/etc/b.pub (Ed25519)"}, Identity: "matchRepository: the repository registry.test/fake"},
+			}},
+			Verifiers: &image.Verifiers{Dir: "/etc/verifiers", Programs: []string{"first", "second"}},
+		}
+	}
 	if try {
 		e.Endpoints[0].Attempt = &image.Attempt{Took: 3 * time.Millisecond, Fault: "connection refused"}
+		e.Admission.Trial = &image.AdmissionTrial{Digest: "sha256:d1", Fault: "because", Signatures: []image.SignatureTrial{{Place: "tag sha256-d1.sig", Fault: "not made with a trusted key"}, {Place: "other"}}}
 	}
 	return e, nil
 }

@@ -63,7 +63,8 @@ type BerthClient interface {
 	ListLayers(ctx context.Context, in *ListLayersRequest, opts ...grpc.CallOption) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(ctx context.Context, in *TagImageRequest, opts ...grpc.CallOption) (*TagImageResponse, error)
-	// ExplainImage returns where a pull looks for an image, and why. It pulls nothing.
+	// ExplainImage returns where a pull looks for an image, what decides whether the image may be used,
+	// and why. It pulls nothing.
 	ExplainImage(ctx context.Context, in *ExplainImageRequest, opts ...grpc.CallOption) (*ExplainImageResponse, error)
 	// GetDiskUse returns what images take on disk, and who uses it.
 	GetDiskUse(ctx context.Context, in *GetDiskUseRequest, opts ...grpc.CallOption) (*GetDiskUseResponse, error)
@@ -335,7 +336,8 @@ type BerthServer interface {
 	ListLayers(context.Context, *ListLayersRequest) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error)
-	// ExplainImage returns where a pull looks for an image, and why. It pulls nothing.
+	// ExplainImage returns where a pull looks for an image, what decides whether the image may be used,
+	// and why. It pulls nothing.
 	ExplainImage(context.Context, *ExplainImageRequest) (*ExplainImageResponse, error)
 	// GetDiskUse returns what images take on disk, and who uses it.
 	GetDiskUse(context.Context, *GetDiskUseRequest) (*GetDiskUseResponse, error)
