@@ -112,11 +112,15 @@ func (i importer) DiskUse(context.Context) (*image.DiskUse, error) {
 }
 
 // Check finds damage that a repair mends.
-func (i importer) Check(_ context.Context, repair bool) (*image.CheckReport, error) {
+func (i importer) Check(_ context.Context, repair bool, seen func(image.CheckUpdate)) (*image.CheckReport, error) {
+	seen(image.CheckUpdate{Progress: image.Progress{Stage: image.CheckReading, Done: 1, Total: 21}})
 	d := image.Damage{Object: "layer", Digest: "sha256:d1ff", Problem: "bin/x: it has 1 bytes, want 2", Images: i.Image.Tags, Containers: []string{"c1"}, Repaired: repair}
-	if !repair {
+	if repair {
+		d.Repair = "unpacked again"
+	} else {
 		d.Advice = "run the check with --repair"
 	}
+	seen(image.CheckUpdate{Damage: &d})
 	return &image.CheckReport{Blobs: 3, Layers: 1, Bytes: 21, Damage: []image.Damage{d}, Notes: []string{"a note"}}, nil
 }
 

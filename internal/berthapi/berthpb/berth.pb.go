@@ -16,6 +16,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -624,11 +625,12 @@ func (x *ListJobsResponse) GetJobs() []*Job {
 // Job is a running operation.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The CRI name of the sandbox or container. Jobs with the same key run one after another.
+	// The CRI name of the sandbox or container, or the name of content. Jobs with the same key run one
+	// after another.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// What the job does, such as "run sandbox".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The id of the sandbox or container.
+	// The id of the sandbox or container, or the digest of content without its algorithm.
 	Id    string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	Stage string `protobuf:"bytes,4,opt,name=stage,proto3" json:"stage,omitempty"`
 	// What the stage waits for.
@@ -2701,32 +2703,32 @@ func (x *CheckImagesRequest) GetRepair() bool {
 	return false
 }
 
-type CheckImagesResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Blobs  int64                  `protobuf:"varint,1,opt,name=blobs,proto3" json:"blobs,omitempty"`
-	Layers int64                  `protobuf:"varint,2,opt,name=layers,proto3" json:"layers,omitempty"`
-	Bytes  int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Damage []*Damage              `protobuf:"bytes,4,rep,name=damage,proto3" json:"damage,omitempty"`
-	// What could not be checked, and what earlier repairs have set aside.
-	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+// CheckUpdate is one of its fields.
+type CheckUpdate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the last message.
+	Report   *CheckReport `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	Progress *Progress    `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
+	// An object that was found damaged, after its repair.
+	Damage        *Damage `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CheckImagesResponse) Reset() {
-	*x = CheckImagesResponse{}
+func (x *CheckUpdate) Reset() {
+	*x = CheckUpdate{}
 	mi := &file_berth_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CheckImagesResponse) String() string {
+func (x *CheckUpdate) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CheckImagesResponse) ProtoMessage() {}
+func (*CheckUpdate) ProtoMessage() {}
 
-func (x *CheckImagesResponse) ProtoReflect() protoreflect.Message {
+func (x *CheckUpdate) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2738,42 +2740,185 @@ func (x *CheckImagesResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CheckImagesResponse.ProtoReflect.Descriptor instead.
-func (*CheckImagesResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use CheckUpdate.ProtoReflect.Descriptor instead.
+func (*CheckUpdate) Descriptor() ([]byte, []int) {
 	return file_berth_proto_rawDescGZIP(), []int{44}
 }
 
-func (x *CheckImagesResponse) GetBlobs() int64 {
+func (x *CheckUpdate) GetReport() *CheckReport {
 	if x != nil {
-		return x.Blobs
+		return x.Report
 	}
-	return 0
+	return nil
 }
 
-func (x *CheckImagesResponse) GetLayers() int64 {
+func (x *CheckUpdate) GetProgress() *Progress {
 	if x != nil {
-		return x.Layers
+		return x.Progress
 	}
-	return 0
+	return nil
 }
 
-func (x *CheckImagesResponse) GetBytes() int64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *CheckImagesResponse) GetDamage() []*Damage {
+func (x *CheckUpdate) GetDamage() *Damage {
 	if x != nil {
 		return x.Damage
 	}
 	return nil
 }
 
-func (x *CheckImagesResponse) GetNotes() []string {
+type CheckReport struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Blobs  int64                  `protobuf:"varint,1,opt,name=blobs,proto3" json:"blobs,omitempty"`
+	Layers int64                  `protobuf:"varint,2,opt,name=layers,proto3" json:"layers,omitempty"`
+	Bytes  int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Damage []*Damage              `protobuf:"bytes,4,rep,name=damage,proto3" json:"damage,omitempty"`
+	// What could not be checked, and what starts have set aside.
+	Notes []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	// What starts have set aside, until somebody removes it.
+	Quarantined   []*Quarantined `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckReport) Reset() {
+	*x = CheckReport{}
+	mi := &file_berth_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckReport) ProtoMessage() {}
+
+func (x *CheckReport) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckReport.ProtoReflect.Descriptor instead.
+func (*CheckReport) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *CheckReport) GetBlobs() int64 {
+	if x != nil {
+		return x.Blobs
+	}
+	return 0
+}
+
+func (x *CheckReport) GetLayers() int64 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+func (x *CheckReport) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CheckReport) GetDamage() []*Damage {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
+func (x *CheckReport) GetNotes() []string {
 	if x != nil {
 		return x.Notes
+	}
+	return nil
+}
+
+func (x *CheckReport) GetQuarantined() []*Quarantined {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
+// Quarantined is what one start has set aside.
+type Quarantined struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Dir   string                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// What was set aside, and why.
+	Objects []string `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
+	// The names of images that were lost with it.
+	Lost          []string `protobuf:"bytes,4,rep,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantined) Reset() {
+	*x = Quarantined{}
+	mi := &file_berth_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantined) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantined) ProtoMessage() {}
+
+func (x *Quarantined) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
+func (*Quarantined) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *Quarantined) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *Quarantined) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Quarantined) GetObjects() []string {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *Quarantined) GetLost() []string {
+	if x != nil {
+		return x.Lost
 	}
 	return nil
 }
@@ -2781,7 +2926,7 @@ func (x *CheckImagesResponse) GetNotes() []string {
 // Damage is one damaged object.
 type Damage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "blob" or "layer".
+	// "blob", "layer", "file" or "directory".
 	Object string `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// The digest of a blob, the chain id of a layer.
 	Digest     string   `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -2790,14 +2935,18 @@ type Damage struct {
 	Containers []string `protobuf:"bytes,5,rep,name=containers,proto3" json:"containers,omitempty"`
 	Repaired   bool     `protobuf:"varint,6,opt,name=repaired,proto3" json:"repaired,omitempty"`
 	// What to do, if it is not repaired.
-	Advice        string `protobuf:"bytes,7,opt,name=advice,proto3" json:"advice,omitempty"`
+	Advice string `protobuf:"bytes,7,opt,name=advice,proto3" json:"advice,omitempty"`
+	// The path of a file or a directory.
+	Path string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
+	// How it was repaired.
+	Repair        string `protobuf:"bytes,9,opt,name=repair,proto3" json:"repair,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Damage) Reset() {
 	*x = Damage{}
-	mi := &file_berth_proto_msgTypes[45]
+	mi := &file_berth_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2809,7 +2958,7 @@ func (x *Damage) String() string {
 func (*Damage) ProtoMessage() {}
 
 func (x *Damage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[45]
+	mi := &file_berth_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2822,7 +2971,7 @@ func (x *Damage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damage.ProtoReflect.Descriptor instead.
 func (*Damage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{45}
+	return file_berth_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Damage) GetObject() string {
@@ -2874,6 +3023,20 @@ func (x *Damage) GetAdvice() string {
 	return ""
 }
 
+func (x *Damage) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Damage) GetRepair() string {
+	if x != nil {
+		return x.Repair
+	}
+	return ""
+}
+
 type ListNetworksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2882,7 +3045,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[46]
+	mi := &file_berth_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +3057,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[46]
+	mi := &file_berth_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +3070,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{46}
+	return file_berth_proto_rawDescGZIP(), []int{48}
 }
 
 type ListNetworksResponse struct {
@@ -2921,7 +3084,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[47]
+	mi := &file_berth_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3096,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[47]
+	mi := &file_berth_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3109,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{47}
+	return file_berth_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -2979,7 +3142,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_berth_proto_msgTypes[48]
+	mi := &file_berth_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3154,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[48]
+	mi := &file_berth_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3167,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{48}
+	return file_berth_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Network) GetName() string {
@@ -3061,7 +3224,7 @@ type NetworkPlugin struct {
 
 func (x *NetworkPlugin) Reset() {
 	*x = NetworkPlugin{}
-	mi := &file_berth_proto_msgTypes[49]
+	mi := &file_berth_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3236,7 @@ func (x *NetworkPlugin) String() string {
 func (*NetworkPlugin) ProtoMessage() {}
 
 func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[49]
+	mi := &file_berth_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3249,7 @@ func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
 func (*NetworkPlugin) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{49}
+	return file_berth_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *NetworkPlugin) GetType() string {
@@ -3148,7 +3311,7 @@ type CheckNetworksRequest struct {
 
 func (x *CheckNetworksRequest) Reset() {
 	*x = CheckNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[50]
+	mi := &file_berth_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3323,7 @@ func (x *CheckNetworksRequest) String() string {
 func (*CheckNetworksRequest) ProtoMessage() {}
 
 func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[50]
+	mi := &file_berth_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3336,7 @@ func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
 func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{50}
+	return file_berth_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CheckNetworksRequest) GetSandboxes() []string {
@@ -3192,7 +3355,7 @@ type CheckNetworksResponse struct {
 
 func (x *CheckNetworksResponse) Reset() {
 	*x = CheckNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[51]
+	mi := &file_berth_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3204,7 +3367,7 @@ func (x *CheckNetworksResponse) String() string {
 func (*CheckNetworksResponse) ProtoMessage() {}
 
 func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[51]
+	mi := &file_berth_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3217,7 +3380,7 @@ func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
 func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{51}
+	return file_berth_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
@@ -3245,7 +3408,7 @@ type NetworkCheck struct {
 
 func (x *NetworkCheck) Reset() {
 	*x = NetworkCheck{}
-	mi := &file_berth_proto_msgTypes[52]
+	mi := &file_berth_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3420,7 @@ func (x *NetworkCheck) String() string {
 func (*NetworkCheck) ProtoMessage() {}
 
 func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[52]
+	mi := &file_berth_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3433,7 @@ func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
 func (*NetworkCheck) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{52}
+	return file_berth_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *NetworkCheck) GetSandboxId() string {
@@ -3326,7 +3489,7 @@ var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
 	"\n" +
-	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x12\n" +
+	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
 	"\x10WatchJobsRequest\"p\n" +
 	"\tJobUpdate\x12\x1f\n" +
 	"\x03job\x18\x01 \x01(\v2\r.berth.v2.JobR\x03job\x12\x14\n" +
@@ -3508,13 +3671,23 @@ const file_berth_proto_rawDesc = "" +
 	"containers\x18\x03 \x03(\tR\n" +
 	"containers\",\n" +
 	"\x12CheckImagesRequest\x12\x16\n" +
-	"\x06repair\x18\x01 \x01(\bR\x06repair\"\x99\x01\n" +
-	"\x13CheckImagesResponse\x12\x14\n" +
+	"\x06repair\x18\x01 \x01(\bR\x06repair\"\x96\x01\n" +
+	"\vCheckUpdate\x12-\n" +
+	"\x06report\x18\x01 \x01(\v2\x15.berth.v2.CheckReportR\x06report\x12.\n" +
+	"\bprogress\x18\x02 \x01(\v2\x12.berth.v2.ProgressR\bprogress\x12(\n" +
+	"\x06damage\x18\x03 \x01(\v2\x10.berth.v2.DamageR\x06damage\"\xca\x01\n" +
+	"\vCheckReport\x12\x14\n" +
 	"\x05blobs\x18\x01 \x01(\x03R\x05blobs\x12\x16\n" +
 	"\x06layers\x18\x02 \x01(\x03R\x06layers\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12(\n" +
 	"\x06damage\x18\x04 \x03(\v2\x10.berth.v2.DamageR\x06damage\x12\x14\n" +
-	"\x05notes\x18\x05 \x03(\tR\x05notes\"\xbe\x01\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\x127\n" +
+	"\vquarantined\x18\x06 \x03(\v2\x15.berth.v2.QuarantinedR\vquarantined\"y\n" +
+	"\vQuarantined\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\aobjects\x18\x03 \x03(\tR\aobjects\x12\x12\n" +
+	"\x04lost\x18\x04 \x03(\tR\x04lost\"\xea\x01\n" +
 	"\x06Damage\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\tR\x06object\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
@@ -3524,7 +3697,9 @@ const file_berth_proto_rawDesc = "" +
 	"containers\x18\x05 \x03(\tR\n" +
 	"containers\x12\x1a\n" +
 	"\brepaired\x18\x06 \x01(\bR\brepaired\x12\x16\n" +
-	"\x06advice\x18\a \x01(\tR\x06advice\"\x15\n" +
+	"\x06advice\x18\a \x01(\tR\x06advice\x12\x12\n" +
+	"\x04path\x18\b \x01(\tR\x04path\x12\x16\n" +
+	"\x06repair\x18\t \x01(\tR\x06repair\"\x15\n" +
 	"\x13ListNetworksRequest\"[\n" +
 	"\x14ListNetworksResponse\x12-\n" +
 	"\bnetworks\x18\x01 \x03(\v2\x11.berth.v2.NetworkR\bnetworks\x12\x14\n" +
@@ -3557,7 +3732,7 @@ const file_berth_proto_rawDesc = "" +
 	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x1c\n" +
 	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
 	"\askipped\x18\x06 \x01(\tR\askipped\x12\x14\n" +
-	"\x05fault\x18\a \x01(\tR\x05fault2\xd7\t\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault2\xd1\t\n" +
 	"\x05Berth\x12A\n" +
 	"\bListJobs\x12\x19.berth.v2.ListJobsRequest\x1a\x1a.berth.v2.ListJobsResponse\x12@\n" +
 	"\tPullImage\x12\x1a.berth.v2.PullImageRequest\x1a\x15.berth.v2.ImageUpdate0\x01\x12F\n" +
@@ -3570,8 +3745,8 @@ const file_berth_proto_rawDesc = "" +
 	"\bTagImage\x12\x19.berth.v2.TagImageRequest\x1a\x1a.berth.v2.TagImageResponse\x12M\n" +
 	"\fExplainImage\x12\x1d.berth.v2.ExplainImageRequest\x1a\x1e.berth.v2.ExplainImageResponse\x12G\n" +
 	"\n" +
-	"GetDiskUse\x12\x1b.berth.v2.GetDiskUseRequest\x1a\x1c.berth.v2.GetDiskUseResponse\x12J\n" +
-	"\vCheckImages\x12\x1c.berth.v2.CheckImagesRequest\x1a\x1d.berth.v2.CheckImagesResponse\x12M\n" +
+	"GetDiskUse\x12\x1b.berth.v2.GetDiskUseRequest\x1a\x1c.berth.v2.GetDiskUseResponse\x12D\n" +
+	"\vCheckImages\x12\x1c.berth.v2.CheckImagesRequest\x1a\x15.berth.v2.CheckUpdate0\x01\x12M\n" +
 	"\fListNetworks\x12\x1d.berth.v2.ListNetworksRequest\x1a\x1e.berth.v2.ListNetworksResponse\x12P\n" +
 	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponse\x12G\n" +
 	"\n" +
@@ -3594,7 +3769,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_berth_proto_goTypes = []any{
 	(*WatchJobsRequest)(nil),      // 0: berth.v2.WatchJobsRequest
 	(*JobUpdate)(nil),             // 1: berth.v2.JobUpdate
@@ -3640,24 +3815,27 @@ var file_berth_proto_goTypes = []any{
 	(*ImageUse)(nil),              // 41: berth.v2.ImageUse
 	(*LayerUse)(nil),              // 42: berth.v2.LayerUse
 	(*CheckImagesRequest)(nil),    // 43: berth.v2.CheckImagesRequest
-	(*CheckImagesResponse)(nil),   // 44: berth.v2.CheckImagesResponse
-	(*Damage)(nil),                // 45: berth.v2.Damage
-	(*ListNetworksRequest)(nil),   // 46: berth.v2.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 47: berth.v2.ListNetworksResponse
-	(*Network)(nil),               // 48: berth.v2.Network
-	(*NetworkPlugin)(nil),         // 49: berth.v2.NetworkPlugin
-	(*CheckNetworksRequest)(nil),  // 50: berth.v2.CheckNetworksRequest
-	(*CheckNetworksResponse)(nil), // 51: berth.v2.CheckNetworksResponse
-	(*NetworkCheck)(nil),          // 52: berth.v2.NetworkCheck
-	(*durationpb.Duration)(nil),   // 53: google.protobuf.Duration
+	(*CheckUpdate)(nil),           // 44: berth.v2.CheckUpdate
+	(*CheckReport)(nil),           // 45: berth.v2.CheckReport
+	(*Quarantined)(nil),           // 46: berth.v2.Quarantined
+	(*Damage)(nil),                // 47: berth.v2.Damage
+	(*ListNetworksRequest)(nil),   // 48: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 49: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 50: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 51: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 52: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 53: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 54: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 55: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 56: google.protobuf.Timestamp
 }
 var file_berth_proto_depIdxs = []int32{
 	12, // 0: berth.v2.JobUpdate.job:type_name -> berth.v2.Job
 	12, // 1: berth.v2.CancelJobResponse.job:type_name -> berth.v2.Job
-	53, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
+	55, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
 	12, // 3: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	53, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	53, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	55, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	55, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
 	14, // 6: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
 	16, // 7: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
 	16, // 8: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
@@ -3674,52 +3852,57 @@ var file_berth_proto_depIdxs = []int32{
 	33, // 19: berth.v2.PolicyDecision.requirements:type_name -> berth.v2.PolicyRequirement
 	36, // 20: berth.v2.AdmissionTrial.signatures:type_name -> berth.v2.SignatureTrial
 	38, // 21: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
-	53, // 22: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
+	55, // 22: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
 	41, // 23: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
 	42, // 24: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
-	45, // 25: berth.v2.CheckImagesResponse.damage:type_name -> berth.v2.Damage
-	48, // 26: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	49, // 27: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	52, // 28: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	10, // 29: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	13, // 30: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	15, // 31: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	17, // 32: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	21, // 33: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	23, // 34: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	27, // 35: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	29, // 36: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
-	39, // 37: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
-	43, // 38: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
-	46, // 39: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	50, // 40: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	8,  // 41: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
-	0,  // 42: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
-	2,  // 43: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
-	4,  // 44: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
-	6,  // 45: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
-	11, // 46: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	18, // 47: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	18, // 48: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	18, // 49: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	22, // 50: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	24, // 51: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	28, // 52: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	30, // 53: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
-	40, // 54: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
-	44, // 55: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckImagesResponse
-	47, // 56: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	51, // 57: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	9,  // 58: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
-	1,  // 59: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
-	3,  // 60: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
-	5,  // 61: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
-	7,  // 62: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
-	46, // [46:63] is the sub-list for method output_type
-	29, // [29:46] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	45, // 25: berth.v2.CheckUpdate.report:type_name -> berth.v2.CheckReport
+	19, // 26: berth.v2.CheckUpdate.progress:type_name -> berth.v2.Progress
+	47, // 27: berth.v2.CheckUpdate.damage:type_name -> berth.v2.Damage
+	47, // 28: berth.v2.CheckReport.damage:type_name -> berth.v2.Damage
+	46, // 29: berth.v2.CheckReport.quarantined:type_name -> berth.v2.Quarantined
+	56, // 30: berth.v2.Quarantined.at:type_name -> google.protobuf.Timestamp
+	50, // 31: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	51, // 32: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	54, // 33: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	10, // 34: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	13, // 35: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	15, // 36: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	17, // 37: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	21, // 38: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	23, // 39: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	27, // 40: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	29, // 41: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
+	39, // 42: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
+	43, // 43: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
+	48, // 44: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	52, // 45: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	8,  // 46: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	0,  // 47: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
+	2,  // 48: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
+	4,  // 49: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
+	6,  // 50: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
+	11, // 51: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	18, // 52: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	18, // 53: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	18, // 54: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	22, // 55: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	24, // 56: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	28, // 57: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	30, // 58: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
+	40, // 59: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
+	44, // 60: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckUpdate
+	49, // 61: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	53, // 62: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	9,  // 63: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	1,  // 64: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
+	3,  // 65: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
+	5,  // 66: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
+	7,  // 67: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
+	51, // [51:68] is the sub-list for method output_type
+	34, // [34:51] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -3737,7 +3920,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
