@@ -22,12 +22,12 @@ import "time"
 
 // Job is a running operation.
 type Job struct {
-	// Key is the CRI name of the sandbox or container. Jobs with the same key run one after
-	// another.
+	// Key is the CRI name of the sandbox or container, or the name of content. Jobs with the same
+	// key run one after another.
 	Key string `json:"key"`
 	// Kind is what the job does, such as "run sandbox".
 	Kind string `json:"kind"`
-	// ID is the id of the sandbox or container.
+	// ID is the id of the sandbox or container, or the digest of content without its algorithm.
 	ID string `json:"id,omitempty"`
 	// Stage is the stage that the job is in, WaitsFor what it waits for, and StageAge the
 	// time since the stage began.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/opencontainers/go-digest"
-
 	"github.com/berthrun/berth/internal/berthapi/berthpb"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -43,30 +41,6 @@ func (h *handlers) GetDiskUse(ctx context.Context, _ *berthpb.GetDiskUseRequest)
 	return resp, nil
 }
 
-// CheckImages implements berthpb.BerthServer.
-func (h *handlers) CheckImages(ctx context.Context, req *berthpb.CheckImagesRequest) (*berthpb.CheckImagesResponse, error) {
-	auditor, err := h.auditor()
-	if err != nil {
-		return nil, err
-	}
-	report, err := auditor.Check(ctx, req.GetRepair())
-	if err != nil {
-		return nil, err
-	}
-	resp := &berthpb.CheckImagesResponse{Blobs: int64(report.Blobs), Layers: int64(report.Layers), Bytes: report.Bytes}
-	for _, note := range report.Notes {
-		resp.Notes = append(resp.Notes, validText(note))
-	}
-	for i := range report.Damage {
-		d := &report.Damage[i]
-		resp.Damage = append(resp.Damage, &berthpb.Damage{
-			Object: d.Object, Digest: d.Digest.String(), Problem: validText(d.Problem), Images: d.Images, Containers: d.Containers,
-			Repaired: d.Repaired, Advice: validText(d.Advice),
-		})
-	}
-	return resp, nil
-}
-
 // DiskUse returns what images take on disk.
 func (c *Client) DiskUse(ctx context.Context) (*image.DiskUse, error) {
 	resp, err := c.api.GetDiskUse(ctx, &berthpb.GetDiskUseRequest{})
@@ -84,24 +58,6 @@ func (c *Client) DiskUse(ctx context.Context) (*image.DiskUse, error) {
 		use.Kept = append(use.Kept, image.LayerUse{Chain: u.GetChain(), Bytes: u.GetBytes(), Containers: list(u.GetContainers())})
 	}
 	return use, nil
-}
-
-// CheckImages has the daemon check all images, and repair them if repair is set.
-func (c *Client) CheckImages(ctx context.Context, repair bool) (*image.CheckReport, error) {
-	resp, err := c.api.CheckImages(ctx, &berthpb.CheckImagesRequest{Repair: repair})
-	if err != nil {
-		return nil, err
-	}
-	report := &image.CheckReport{
-		Blobs: int(resp.GetBlobs()), Layers: int(resp.GetLayers()), Bytes: resp.GetBytes(), Damage: []image.Damage{}, Notes: list(resp.GetNotes()),
-	}
-	for _, d := range resp.GetDamage() {
-		report.Damage = append(report.Damage, image.Damage{
-			Object: d.GetObject(), Digest: digest.Digest(d.GetDigest()), Problem: d.GetProblem(), Images: list(d.GetImages()),
-			Containers: list(d.GetContainers()), Repaired: d.GetRepaired(), Advice: d.GetAdvice(),
-		})
-	}
-	return report, nil
 }
 
 // list returns an empty list for nil: programs read one from JSON.

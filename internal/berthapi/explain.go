@@ -24,7 +24,70 @@ func explanationToProto(e *image.Explanation) *berthpb.ExplainImageResponse {
 		}
 		resp.Endpoints = append(resp.Endpoints, sent)
 	}
+	resp.Admission = admissionToProto(e.Admission)
 	return resp
+}
+
+func admissionToProto(a *image.Admission) *berthpb.Admission {
+	if a == nil {
+		return nil
+	}
+	sent := &berthpb.Admission{}
+	if p := a.Policy; p != nil {
+		sent.Policy = &berthpb.PolicyDecision{File: p.File, Fault: validText(p.Fault), Scope: p.Scope}
+		for i := range p.Requirements {
+			r := &p.Requirements[i]
+			sent.Policy.Requirements = append(sent.Policy.Requirements, &berthpb.PolicyRequirement{
+				Type: r.Type, Means: r.Means, Keys: validTexts(r.Keys), Certificate: validText(r.Certificate), Logs: validTexts(r.Logs),
+				Identity: validText(r.Identity), Fault: validText(r.Fault),
+			})
+		}
+	}
+	if v := a.Verifiers; v != nil {
+		sent.Verifiers = &berthpb.Verifiers{Dir: v.Dir, Programs: validTexts(v.Programs), Fault: validText(v.Fault)}
+	}
+	if t := a.Trial; t != nil {
+		sent.Trial = &berthpb.AdmissionTrial{Digest: t.Digest.String(), Accepted: t.Accepted, Fault: validText(t.Fault)}
+		for _, s := range t.Signatures {
+			sent.Trial.Signatures = append(sent.Trial.Signatures, &berthpb.SignatureTrial{Place: validText(s.Place), Fault: validText(s.Fault)})
+		}
+	}
+	return sent
+}
+
+// validTexts is validText for each of a list.
+func validTexts(all []string) []string {
+	var valid []string
+	for _, text := range all {
+		valid = append(valid, validText(text))
+	}
+	return valid
+}
+
+func admissionFromProto(sent *berthpb.Admission) *image.Admission {
+	if sent == nil {
+		return nil
+	}
+	a := &image.Admission{}
+	if p := sent.GetPolicy(); p != nil {
+		a.Policy = &image.PolicyDecision{File: p.GetFile(), Fault: p.GetFault(), Scope: p.GetScope()}
+		for _, r := range p.GetRequirements() {
+			a.Policy.Requirements = append(a.Policy.Requirements, image.Requirement{
+				Type: r.GetType(), Means: r.GetMeans(), Keys: r.GetKeys(), Certificate: r.GetCertificate(), Logs: r.GetLogs(),
+				Identity: r.GetIdentity(), Fault: r.GetFault(),
+			})
+		}
+	}
+	if v := sent.GetVerifiers(); v != nil {
+		a.Verifiers = &image.Verifiers{Dir: v.GetDir(), Programs: list(v.GetPrograms()), Fault: v.GetFault()}
+	}
+	if t := sent.GetTrial(); t != nil {
+		a.Trial = &image.AdmissionTrial{Digest: digest.Digest(t.GetDigest()), Accepted: t.GetAccepted(), Fault: t.GetFault()}
+		for _, s := range t.GetSignatures() {
+			a.Trial.Signatures = append(a.Trial.Signatures, image.SignatureTrial{Place: s.GetPlace(), Fault: s.GetFault()})
+		}
+	}
+	return a
 }
 
 func explanationFromProto(resp *berthpb.ExplainImageResponse) *image.Explanation {
@@ -39,5 +102,6 @@ func explanationFromProto(resp *berthpb.ExplainImageResponse) *image.Explanation
 		}
 		e.Endpoints = append(e.Endpoints, got)
 	}
+	e.Admission = admissionFromProto(resp.GetAdmission())
 	return e
 }

@@ -89,8 +89,17 @@ func (i importer) Explain(_ context.Context, ref string, auth image.Auth, try bo
 		{URL: "https://mirror.test/v2", Mirror: true, Source: "/etc/berth/certs.d/registry.test/hosts.toml:3", Credentials: "none", TLS: []string{"verified"}, Capabilities: []string{"pull"}},
 		{URL: "https://registry.test/v2", Credentials: "those of user " + auth.Username, Skipped: "not asked"},
 	}}
+	if ref == "fake:1" {
+		e.Admission = &image.Admission{
+			Policy: &image.PolicyDecision{File: "/etc/policy.json", Scope: "docker:registry.test", Requirements: []image.Requirement{
+				{Type: "sigstoreSigned", Means: "signed", Keys: []string{"/etc/a.pub (Ed25519)", "/etc/b.pub (Ed25519)"}, Identity: "matchRepository: the repository registry.test/fake"},
+			}},
+			Verifiers: &image.Verifiers{Dir: "/etc/verifiers", Programs: []string{"first", "second"}},
+		}
+	}
 	if try {
 		e.Endpoints[0].Attempt = &image.Attempt{Took: 3 * time.Millisecond, Fault: "connection refused"}
+		e.Admission.Trial = &image.AdmissionTrial{Digest: "sha256:d1", Fault: "because", Signatures: []image.SignatureTrial{{Place: "tag sha256-d1.sig", Fault: "not made with a trusted key"}, {Place: "other"}}}
 	}
 	return e, nil
 }
@@ -103,11 +112,15 @@ func (i importer) DiskUse(context.Context) (*image.DiskUse, error) {
 }
 
 // Check finds damage that a repair mends.
-func (i importer) Check(_ context.Context, repair bool) (*image.CheckReport, error) {
+func (i importer) Check(_ context.Context, repair bool, seen func(image.CheckUpdate)) (*image.CheckReport, error) {
+	seen(image.CheckUpdate{Progress: image.Progress{Stage: image.CheckReading, Done: 1, Total: 21}})
 	d := image.Damage{Object: "layer", Digest: "sha256:d1ff", Problem: "bin/x: it has 1 bytes, want 2", Images: i.Image.Tags, Containers: []string{"c1"}, Repaired: repair}
-	if !repair {
+	if repair {
+		d.Repair = "unpacked again"
+	} else {
 		d.Advice = "run the check with --repair"
 	}
+	seen(image.CheckUpdate{Damage: &d})
 	return &image.CheckReport{Blobs: 3, Layers: 1, Bytes: 21, Damage: []image.Damage{d}, Notes: []string{"a note"}}, nil
 }
 

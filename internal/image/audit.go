@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -10,11 +11,28 @@ import (
 type Auditor interface {
 	// DiskUse says what images take on disk, and who uses it.
 	DiskUse(ctx context.Context) (*DiskUse, error)
-	// Check reads all content and all unpacked layers, and compares them with their digests. With
-	// repair it fetches damaged content again, from the registries that the names of its images
-	// lead to, and unpacks damaged layers again. It changes no layer that a container uses. The
-	// error is about the check itself; damage is in the report. Checks run one at a time: State.
-	Check(ctx context.Context, repair bool) (*CheckReport, error)
+	// Check looks at the modes of the store's own files, reads all content and all unpacked layers, and
+	// compares them with their digests. With repair it sets modes again, fetches damaged content again,
+	// from the registries that the names of its images lead to, and unpacks damaged layers again. It
+	// changes no layer that a container uses. seen, which may be nil, gets the progress, and each damaged
+	// object after its repair; it must not block. The error is about the check itself; damage is in the
+	// report. The end of ctx ends the check between two objects: what is repaired stays so. Checks run
+	// one at a time: State.
+	Check(ctx context.Context, repair bool, seen func(CheckUpdate)) (*CheckReport, error)
+}
+
+// The stages of a check, as Progress has them. Done and Total of Reading and Comparing are bytes of all
+// blobs and of all compressed layers, those of CheckFetching bytes of one blob.
+const (
+	CheckReading   = "reading"
+	CheckFetching  = "fetching"
+	CheckComparing = "comparing"
+)
+
+// CheckUpdate is a moment of a check: its progress, or an object that it has found damaged.
+type CheckUpdate struct {
+	Progress Progress
+	Damage   *Damage
 }
 
 // DiskUse is what a store has on disk, in bytes.
@@ -60,23 +78,42 @@ type CheckReport struct {
 	Layers int      `json:"layers"`
 	Bytes  int64    `json:"bytes"`
 	Damage []Damage `json:"damage"`
-	// Notes are what could not be checked, and why, and what earlier repairs have set aside.
+	// Notes are what could not be checked, and why, and what starts have set aside.
 	Notes []string `json:"notes"`
+	// Quarantined is what starts have set aside, until somebody removes it.
+	Quarantined []Quarantined `json:"quarantined"`
+}
+
+// Quarantined is what one start has set aside.
+type Quarantined struct {
+	// Dir is where it is.
+	Dir string    `json:"dir"`
+	At  time.Time `json:"at"`
+	// Objects are what was set aside, and why. Lost are the names of images that were lost with it.
+	Objects []string `json:"objects"`
+	Lost    []string `json:"lost,omitempty"`
 }
 
 // Damage is one damaged object.
 type Damage struct {
-	// Object is "blob" or "layer".
+	// Object is "blob" or "layer", or "file" or "directory" for one of the store's own with a wrong mode
+	// or owner.
 	Object string `json:"object"`
-	// Digest is the digest of a blob, or the chain id of a layer.
-	Digest digest.Digest `json:"digest"`
+	// Digest is the digest of a blob, or the chain id of a layer. Path is that of a file or a directory.
+	Digest digest.Digest `json:"digest,omitempty"`
+	Path   string        `json:"path,omitempty"`
 	// Problem says what is wrong, with the path of the file of a layer.
 	Problem string `json:"problem"`
 	// Images are the names of the images that it concerns, Containers the root filesystems that use
 	// it now.
 	Images     []string `json:"images"`
 	Containers []string `json:"containers"`
-	// Repaired is true once it is whole again. Otherwise Advice says why not, and what to do.
+	// Repaired is true once it is whole again, and Repair says how. Otherwise Advice says why not, and
+	// what to do.
 	Repaired bool   `json:"repaired"`
+	Repair   string `json:"repair,omitempty"`
 	Advice   string `json:"advice,omitempty"`
 }
+
+// Name is what to call the object: its digest or its path.
+func (d *Damage) Name() string { return d.Digest.String() + d.Path }

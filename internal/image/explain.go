@@ -9,12 +9,13 @@ import (
 
 // Explainer is a store that pulls by itself, and says how.
 type Explainer interface {
-	// Explain says where a pull of ref with auth looks for the image. It sends nothing, unless try is
-	// set: then it asks each endpoint what ref means. Errors are those of Pull.
+	// Explain says where a pull of ref with auth looks for the image, and what decides whether it may be
+	// used. It sends nothing, unless try is set: then it asks each endpoint what ref means, and decides
+	// about the image as a pull does. Errors are those of Pull.
 	Explain(ctx context.Context, ref string, auth Auth, try bool) (*Explanation, error)
 }
 
-// Explanation is where a pull looks for an image. It contains no secret.
+// Explanation is where a pull looks for an image, and whether it may be used. It contains no secret.
 type Explanation struct {
 	// Ref is the full reference.
 	Ref string `json:"ref"`
@@ -24,6 +25,70 @@ type Explanation struct {
 	Candidates []string `json:"candidates"`
 	// Endpoints in the order in which they are asked, then those that are not asked.
 	Endpoints []Endpoint `json:"endpoints"`
+	// Admission is nil on a node that has neither a policy nor verifiers: all images may be used.
+	Admission *Admission `json:"admission,omitempty"`
+}
+
+// Admission is what decides whether an image may be used, by the name that was explained.
+type Admission struct {
+	// Policy is nil without a policy file, Verifiers without programs.
+	Policy    *PolicyDecision `json:"policy,omitempty"`
+	Verifiers *Verifiers      `json:"verifiers,omitempty"`
+	// Trial is the decision about the image that the registry has now, nil if it was not tried.
+	Trial *AdmissionTrial `json:"trial,omitempty"`
+}
+
+// PolicyDecision is the part of the policy that holds for a name.
+type PolicyDecision struct {
+	File string `json:"file"`
+	// Fault says why the file cannot be used, which refuses all images. The rest is empty then.
+	Fault string `json:"fault,omitempty"`
+	// Scope is "default" or docker:SCOPE. An image must meet all Requirements.
+	Scope        string        `json:"scope,omitempty"`
+	Requirements []Requirement `json:"requirements,omitempty"`
+}
+
+// Requirement is one requirement of a policy, for people.
+type Requirement struct {
+	// Type is that of the file, such as sigstoreSigned. Means says what it does with an image.
+	Type  string `json:"type"`
+	Means string `json:"means"`
+	// Keys are those that may have signed, with their files and fingerprints. Certificate says which
+	// certificate may have signed instead, and Logs whose record of the signature is needed.
+	Keys        []string `json:"keys,omitempty"`
+	Certificate string   `json:"certificate,omitempty"`
+	Logs        []string `json:"logs,omitempty"`
+	// Identity is what the signature must say that it signs.
+	Identity string `json:"identity,omitempty"`
+	// Fault says why the keys cannot be used, which refuses all images.
+	Fault string `json:"fault,omitempty"`
+}
+
+// Verifiers are the programs that are asked about an image, in their order. All must accept it.
+type Verifiers struct {
+	Dir      string   `json:"dir"`
+	Programs []string `json:"programs"`
+	// Fault says why the directory cannot be read, which refuses all images.
+	Fault string `json:"fault,omitempty"`
+}
+
+// AdmissionTrial is a decision about an image.
+type AdmissionTrial struct {
+	// Digest is what the name means, "" if that is not known.
+	Digest   digest.Digest `json:"digest,omitempty"`
+	Accepted bool          `json:"accepted"`
+	// Fault says why it is refused, or why nothing could be decided, which refuses it too.
+	Fault string `json:"fault,omitempty"`
+	// Signatures are those that were found, if the policy wants any.
+	Signatures []SignatureTrial `json:"signatures,omitempty"`
+}
+
+// SignatureTrial is a decision about a signature.
+type SignatureTrial struct {
+	// Place is where the registry has it.
+	Place string `json:"place"`
+	// Fault says why it does not count, "" if it does.
+	Fault string `json:"fault,omitempty"`
 }
 
 // Endpoint is one host that serves a repository.

@@ -3,14 +3,20 @@
 package integration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/harness/hungfs"
@@ -73,6 +79,60 @@ func TestDaemonStartsWithADamagedImageStore(t *testing.T) {
 		})
 	}
 	b.RemovePod(pod.Sandbox)
+}
+
+// TestCheckOfImagesIsAJob: berth jobs lists a check while it runs. It ends with its client, and in whole it repairs
+// what is damaged, and says how.
+func TestCheckOfImagesIsAJob(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	img, err := imagetest.Build(imagetest.Spec{Files: []imagetest.File{{Path: "/file", Content: []byte("pulled")}}})
+	must(t, err)
+	var hangs atomic.Bool
+	registry := &imagetest.Registry{Intercept: func(_ http.ResponseWriter, req *http.Request) bool {
+		if hangs.Load() {
+			<-req.Context().Done()
+		}
+		return false
+	}}
+	registry.Push("app", "1", img)
+	ref := serveImages(t, b, registry) + "/app:1"
+	b.MustCLI("image", "pull", ref)
+	content := filepath.Join(b.Root, "images", "content")
+	blob := filepath.Join(content, "blobs/sha256", img.Layers[0].Digest.Encoded())
+	must(t, os.WriteFile(blob, make([]byte, len(img.Layers[0].Data)), 0o600))
+	must(t, os.Chmod(content, 0o777))
+
+	hangs.Store(true)
+	check := exec.Command(filepath.Join(b.Bin, "berth"), "image", "fsck", "--repair")
+	check.Env = append(os.Environ(), "BERTH_ENDPOINT=unix://"+b.Socket)
+	must(t, check.Start())
+	b.Await("the check is listed as a job", func() bool { return strings.Contains(b.MustCLI("jobs"), "repair images") })
+	b.Await("the check fetches a blob", func() bool { return strings.Contains(b.MustCLI("jobs"), "fetch a blob again") })
+	must(t, check.Process.Signal(syscall.SIGINT))
+	_ = check.Wait()
+	b.Await("the job has ended", func() bool { return !strings.Contains(b.MustCLI("jobs"), "repair images") })
+	hangs.Store(false)
+
+	out, progress, err := b.CLI("image", "fsck", "--repair")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(progress, "fsck: comparing") {
+		t.Errorf("the check: %v\n%s", err, progress)
+	}
+	for _, want := range []string{"repaired: blob " + img.Layers[0].Digest.String(), "its file has zeroes only", "fetched again from " + strings.TrimSuffix(ref, ":1"), "1 damaged, 1 of them repaired"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if fi, err := os.Stat(content); err != nil || fi.Mode().Perm() != 0o755 {
+		t.Errorf("the mode of the content is %v, %v", fi.Mode(), err)
+	}
+	if out := b.MustCLI("image", "fsck"); !strings.Contains(out, "0 damaged") {
+		t.Errorf("a second check:\n%s", out)
+	}
+	if data, err := os.ReadFile(blob); err != nil || !bytes.Equal(data, img.Layers[0].Data) {
+		t.Errorf("the blob has %d bytes, %v", len(data), err)
+	}
+	b.MustCLI("image", "rm", ref)
 }
 
 // TestPodsAreListedBeforeTheImageStoreIsChecked: a start reads the databases of images completely, which takes

@@ -16,6 +16,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -624,11 +625,12 @@ func (x *ListJobsResponse) GetJobs() []*Job {
 // Job is a running operation.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The CRI name of the sandbox or container. Jobs with the same key run one after another.
+	// The CRI name of the sandbox or container, or the name of content. Jobs with the same key run one
+	// after another.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// What the job does, such as "run sandbox".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The id of the sandbox or container.
+	// The id of the sandbox or container, or the digest of content without its algorithm.
 	Id    string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	Stage string `protobuf:"bytes,4,opt,name=stage,proto3" json:"stage,omitempty"`
 	// What the stage waits for.
@@ -1644,7 +1646,8 @@ type ExplainImageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Ref   string                 `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
 	Auth  *Auth                  `protobuf:"bytes,2,opt,name=auth,proto3" json:"auth,omitempty"`
-	// Whether each endpoint is asked what the reference means.
+	// Whether each endpoint is asked what the reference means, and whether the image may be used is
+	// decided, as for a pull.
 	Try           bool `protobuf:"varint,3,opt,name=try,proto3" json:"try,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1710,7 +1713,9 @@ type ExplainImageResponse struct {
 	// The full references that are tried, in order.
 	Candidates []string `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// Those that are asked, in order, then the others.
-	Endpoints     []*Endpoint `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	Endpoints []*Endpoint `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// What decides whether the image may be used. Absent where nothing does.
+	Admission     *Admission `protobuf:"bytes,5,opt,name=admission,proto3" json:"admission,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1773,6 +1778,430 @@ func (x *ExplainImageResponse) GetEndpoints() []*Endpoint {
 	return nil
 }
 
+func (x *ExplainImageResponse) GetAdmission() *Admission {
+	if x != nil {
+		return x.Admission
+	}
+	return nil
+}
+
+type Admission struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent without a policy file.
+	Policy *PolicyDecision `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Absent without programs.
+	Verifiers *Verifiers `protobuf:"bytes,2,opt,name=verifiers,proto3" json:"verifiers,omitempty"`
+	// Absent if it was not tried.
+	Trial         *AdmissionTrial `protobuf:"bytes,3,opt,name=trial,proto3" json:"trial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Admission) Reset() {
+	*x = Admission{}
+	mi := &file_berth_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Admission) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Admission) ProtoMessage() {}
+
+func (x *Admission) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Admission.ProtoReflect.Descriptor instead.
+func (*Admission) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Admission) GetPolicy() *PolicyDecision {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *Admission) GetVerifiers() *Verifiers {
+	if x != nil {
+		return x.Verifiers
+	}
+	return nil
+}
+
+func (x *Admission) GetTrial() *AdmissionTrial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
+// PolicyDecision is the part of a policy that holds for a name.
+type PolicyDecision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	File  string                 `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// Why the file cannot be used.
+	Fault string `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
+	// "default" or docker:SCOPE.
+	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
+	// All of them must be met.
+	Requirements  []*PolicyRequirement `protobuf:"bytes,4,rep,name=requirements,proto3" json:"requirements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyDecision) Reset() {
+	*x = PolicyDecision{}
+	mi := &file_berth_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyDecision) ProtoMessage() {}
+
+func (x *PolicyDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyDecision.ProtoReflect.Descriptor instead.
+func (*PolicyDecision) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *PolicyDecision) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *PolicyDecision) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+func (x *PolicyDecision) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *PolicyDecision) GetRequirements() []*PolicyRequirement {
+	if x != nil {
+		return x.Requirements
+	}
+	return nil
+}
+
+type PolicyRequirement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// What it does with an image.
+	Means string `protobuf:"bytes,2,opt,name=means,proto3" json:"means,omitempty"`
+	// Public keys: where they are, and their fingerprints.
+	Keys        []string `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
+	Certificate string   `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// Keys of the logs that must have recorded a signature.
+	Logs []string `protobuf:"bytes,5,rep,name=logs,proto3" json:"logs,omitempty"`
+	// What a signature must say that it signs.
+	Identity string `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Why the keys cannot be used.
+	Fault         string `protobuf:"bytes,7,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyRequirement) Reset() {
+	*x = PolicyRequirement{}
+	mi := &file_berth_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyRequirement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyRequirement) ProtoMessage() {}
+
+func (x *PolicyRequirement) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyRequirement.ProtoReflect.Descriptor instead.
+func (*PolicyRequirement) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PolicyRequirement) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *PolicyRequirement) GetMeans() string {
+	if x != nil {
+		return x.Means
+	}
+	return ""
+}
+
+func (x *PolicyRequirement) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *PolicyRequirement) GetCertificate() string {
+	if x != nil {
+		return x.Certificate
+	}
+	return ""
+}
+
+func (x *PolicyRequirement) GetLogs() []string {
+	if x != nil {
+		return x.Logs
+	}
+	return nil
+}
+
+func (x *PolicyRequirement) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *PolicyRequirement) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+// Verifiers are programs that are asked about an image, in their order.
+type Verifiers struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Dir      string                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Programs []string               `protobuf:"bytes,2,rep,name=programs,proto3" json:"programs,omitempty"`
+	// Why the directory cannot be read.
+	Fault         string `protobuf:"bytes,3,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verifiers) Reset() {
+	*x = Verifiers{}
+	mi := &file_berth_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verifiers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verifiers) ProtoMessage() {}
+
+func (x *Verifiers) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verifiers.ProtoReflect.Descriptor instead.
+func (*Verifiers) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Verifiers) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *Verifiers) GetPrograms() []string {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Verifiers) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+// AdmissionTrial is a decision about an image.
+type AdmissionTrial struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Digest   string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Accepted bool                   `protobuf:"varint,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Why it is refused.
+	Fault         string            `protobuf:"bytes,3,opt,name=fault,proto3" json:"fault,omitempty"`
+	Signatures    []*SignatureTrial `protobuf:"bytes,4,rep,name=signatures,proto3" json:"signatures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdmissionTrial) Reset() {
+	*x = AdmissionTrial{}
+	mi := &file_berth_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdmissionTrial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdmissionTrial) ProtoMessage() {}
+
+func (x *AdmissionTrial) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdmissionTrial.ProtoReflect.Descriptor instead.
+func (*AdmissionTrial) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *AdmissionTrial) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *AdmissionTrial) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *AdmissionTrial) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+func (x *AdmissionTrial) GetSignatures() []*SignatureTrial {
+	if x != nil {
+		return x.Signatures
+	}
+	return nil
+}
+
+type SignatureTrial struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Place string                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	// Why it does not count; empty if it does.
+	Fault         string `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignatureTrial) Reset() {
+	*x = SignatureTrial{}
+	mi := &file_berth_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignatureTrial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignatureTrial) ProtoMessage() {}
+
+func (x *SignatureTrial) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignatureTrial.ProtoReflect.Descriptor instead.
+func (*SignatureTrial) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SignatureTrial) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
+func (x *SignatureTrial) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
 // Endpoint is one host that serves a repository.
 type Endpoint struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1797,7 +2226,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +2238,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +2251,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{31}
+	return file_berth_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Endpoint) GetUrl() string {
@@ -1908,7 +2337,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2349,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2362,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{32}
+	return file_berth_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Attempt) GetTook() *durationpb.Duration {
@@ -1972,7 +2401,7 @@ type GetDiskUseRequest struct {
 
 func (x *GetDiskUseRequest) Reset() {
 	*x = GetDiskUseRequest{}
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2413,7 @@ func (x *GetDiskUseRequest) String() string {
 func (*GetDiskUseRequest) ProtoMessage() {}
 
 func (x *GetDiskUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2426,7 @@ func (x *GetDiskUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDiskUseRequest.ProtoReflect.Descriptor instead.
 func (*GetDiskUseRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{33}
+	return file_berth_proto_rawDescGZIP(), []int{39}
 }
 
 // GetDiskUseResponse is in bytes.
@@ -2016,7 +2445,7 @@ type GetDiskUseResponse struct {
 
 func (x *GetDiskUseResponse) Reset() {
 	*x = GetDiskUseResponse{}
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2457,7 @@ func (x *GetDiskUseResponse) String() string {
 func (*GetDiskUseResponse) ProtoMessage() {}
 
 func (x *GetDiskUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2470,7 @@ func (x *GetDiskUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDiskUseResponse.ProtoReflect.Descriptor instead.
 func (*GetDiskUseResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{34}
+	return file_berth_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetDiskUseResponse) GetImages() []*ImageUse {
@@ -2091,7 +2520,7 @@ type ImageUse struct {
 
 func (x *ImageUse) Reset() {
 	*x = ImageUse{}
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2532,7 @@ func (x *ImageUse) String() string {
 func (*ImageUse) ProtoMessage() {}
 
 func (x *ImageUse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2545,7 @@ func (x *ImageUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUse.ProtoReflect.Descriptor instead.
 func (*ImageUse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{35}
+	return file_berth_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ImageUse) GetId() string {
@@ -2180,7 +2609,7 @@ type LayerUse struct {
 
 func (x *LayerUse) Reset() {
 	*x = LayerUse{}
-	mi := &file_berth_proto_msgTypes[36]
+	mi := &file_berth_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2621,7 @@ func (x *LayerUse) String() string {
 func (*LayerUse) ProtoMessage() {}
 
 func (x *LayerUse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[36]
+	mi := &file_berth_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2634,7 @@ func (x *LayerUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayerUse.ProtoReflect.Descriptor instead.
 func (*LayerUse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{36}
+	return file_berth_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LayerUse) GetChain() string {
@@ -2239,7 +2668,7 @@ type CheckImagesRequest struct {
 
 func (x *CheckImagesRequest) Reset() {
 	*x = CheckImagesRequest{}
-	mi := &file_berth_proto_msgTypes[37]
+	mi := &file_berth_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2680,7 @@ func (x *CheckImagesRequest) String() string {
 func (*CheckImagesRequest) ProtoMessage() {}
 
 func (x *CheckImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[37]
+	mi := &file_berth_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2693,7 @@ func (x *CheckImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckImagesRequest.ProtoReflect.Descriptor instead.
 func (*CheckImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{37}
+	return file_berth_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CheckImagesRequest) GetRepair() bool {
@@ -2274,33 +2703,33 @@ func (x *CheckImagesRequest) GetRepair() bool {
 	return false
 }
 
-type CheckImagesResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Blobs  int64                  `protobuf:"varint,1,opt,name=blobs,proto3" json:"blobs,omitempty"`
-	Layers int64                  `protobuf:"varint,2,opt,name=layers,proto3" json:"layers,omitempty"`
-	Bytes  int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Damage []*Damage              `protobuf:"bytes,4,rep,name=damage,proto3" json:"damage,omitempty"`
-	// What could not be checked, and what earlier repairs have set aside.
-	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+// CheckUpdate is one of its fields.
+type CheckUpdate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the last message.
+	Report   *CheckReport `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	Progress *Progress    `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
+	// An object that was found damaged, after its repair.
+	Damage        *Damage `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CheckImagesResponse) Reset() {
-	*x = CheckImagesResponse{}
-	mi := &file_berth_proto_msgTypes[38]
+func (x *CheckUpdate) Reset() {
+	*x = CheckUpdate{}
+	mi := &file_berth_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CheckImagesResponse) String() string {
+func (x *CheckUpdate) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CheckImagesResponse) ProtoMessage() {}
+func (*CheckUpdate) ProtoMessage() {}
 
-func (x *CheckImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[38]
+func (x *CheckUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,42 +2740,185 @@ func (x *CheckImagesResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CheckImagesResponse.ProtoReflect.Descriptor instead.
-func (*CheckImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{38}
+// Deprecated: Use CheckUpdate.ProtoReflect.Descriptor instead.
+func (*CheckUpdate) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{44}
 }
 
-func (x *CheckImagesResponse) GetBlobs() int64 {
+func (x *CheckUpdate) GetReport() *CheckReport {
 	if x != nil {
-		return x.Blobs
+		return x.Report
 	}
-	return 0
+	return nil
 }
 
-func (x *CheckImagesResponse) GetLayers() int64 {
+func (x *CheckUpdate) GetProgress() *Progress {
 	if x != nil {
-		return x.Layers
+		return x.Progress
 	}
-	return 0
+	return nil
 }
 
-func (x *CheckImagesResponse) GetBytes() int64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *CheckImagesResponse) GetDamage() []*Damage {
+func (x *CheckUpdate) GetDamage() *Damage {
 	if x != nil {
 		return x.Damage
 	}
 	return nil
 }
 
-func (x *CheckImagesResponse) GetNotes() []string {
+type CheckReport struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Blobs  int64                  `protobuf:"varint,1,opt,name=blobs,proto3" json:"blobs,omitempty"`
+	Layers int64                  `protobuf:"varint,2,opt,name=layers,proto3" json:"layers,omitempty"`
+	Bytes  int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Damage []*Damage              `protobuf:"bytes,4,rep,name=damage,proto3" json:"damage,omitempty"`
+	// What could not be checked, and what starts have set aside.
+	Notes []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	// What starts have set aside, until somebody removes it.
+	Quarantined   []*Quarantined `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckReport) Reset() {
+	*x = CheckReport{}
+	mi := &file_berth_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckReport) ProtoMessage() {}
+
+func (x *CheckReport) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckReport.ProtoReflect.Descriptor instead.
+func (*CheckReport) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *CheckReport) GetBlobs() int64 {
+	if x != nil {
+		return x.Blobs
+	}
+	return 0
+}
+
+func (x *CheckReport) GetLayers() int64 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+func (x *CheckReport) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CheckReport) GetDamage() []*Damage {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
+func (x *CheckReport) GetNotes() []string {
 	if x != nil {
 		return x.Notes
+	}
+	return nil
+}
+
+func (x *CheckReport) GetQuarantined() []*Quarantined {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
+// Quarantined is what one start has set aside.
+type Quarantined struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Dir   string                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// What was set aside, and why.
+	Objects []string `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
+	// The names of images that were lost with it.
+	Lost          []string `protobuf:"bytes,4,rep,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantined) Reset() {
+	*x = Quarantined{}
+	mi := &file_berth_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantined) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantined) ProtoMessage() {}
+
+func (x *Quarantined) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
+func (*Quarantined) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *Quarantined) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *Quarantined) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Quarantined) GetObjects() []string {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *Quarantined) GetLost() []string {
+	if x != nil {
+		return x.Lost
 	}
 	return nil
 }
@@ -2354,7 +2926,7 @@ func (x *CheckImagesResponse) GetNotes() []string {
 // Damage is one damaged object.
 type Damage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "blob" or "layer".
+	// "blob", "layer", "file" or "directory".
 	Object string `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// The digest of a blob, the chain id of a layer.
 	Digest     string   `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -2363,14 +2935,18 @@ type Damage struct {
 	Containers []string `protobuf:"bytes,5,rep,name=containers,proto3" json:"containers,omitempty"`
 	Repaired   bool     `protobuf:"varint,6,opt,name=repaired,proto3" json:"repaired,omitempty"`
 	// What to do, if it is not repaired.
-	Advice        string `protobuf:"bytes,7,opt,name=advice,proto3" json:"advice,omitempty"`
+	Advice string `protobuf:"bytes,7,opt,name=advice,proto3" json:"advice,omitempty"`
+	// The path of a file or a directory.
+	Path string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
+	// How it was repaired.
+	Repair        string `protobuf:"bytes,9,opt,name=repair,proto3" json:"repair,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Damage) Reset() {
 	*x = Damage{}
-	mi := &file_berth_proto_msgTypes[39]
+	mi := &file_berth_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2958,7 @@ func (x *Damage) String() string {
 func (*Damage) ProtoMessage() {}
 
 func (x *Damage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[39]
+	mi := &file_berth_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2971,7 @@ func (x *Damage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damage.ProtoReflect.Descriptor instead.
 func (*Damage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{39}
+	return file_berth_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Damage) GetObject() string {
@@ -2447,6 +3023,20 @@ func (x *Damage) GetAdvice() string {
 	return ""
 }
 
+func (x *Damage) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Damage) GetRepair() string {
+	if x != nil {
+		return x.Repair
+	}
+	return ""
+}
+
 type ListNetworksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2455,7 +3045,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[40]
+	mi := &file_berth_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2467,7 +3057,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[40]
+	mi := &file_berth_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2480,7 +3070,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{40}
+	return file_berth_proto_rawDescGZIP(), []int{48}
 }
 
 type ListNetworksResponse struct {
@@ -2494,7 +3084,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[41]
+	mi := &file_berth_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +3096,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[41]
+	mi := &file_berth_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +3109,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{41}
+	return file_berth_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -2552,7 +3142,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_berth_proto_msgTypes[42]
+	mi := &file_berth_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +3154,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[42]
+	mi := &file_berth_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +3167,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{42}
+	return file_berth_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Network) GetName() string {
@@ -2634,7 +3224,7 @@ type NetworkPlugin struct {
 
 func (x *NetworkPlugin) Reset() {
 	*x = NetworkPlugin{}
-	mi := &file_berth_proto_msgTypes[43]
+	mi := &file_berth_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +3236,7 @@ func (x *NetworkPlugin) String() string {
 func (*NetworkPlugin) ProtoMessage() {}
 
 func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[43]
+	mi := &file_berth_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +3249,7 @@ func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
 func (*NetworkPlugin) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{43}
+	return file_berth_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *NetworkPlugin) GetType() string {
@@ -2721,7 +3311,7 @@ type CheckNetworksRequest struct {
 
 func (x *CheckNetworksRequest) Reset() {
 	*x = CheckNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[44]
+	mi := &file_berth_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +3323,7 @@ func (x *CheckNetworksRequest) String() string {
 func (*CheckNetworksRequest) ProtoMessage() {}
 
 func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[44]
+	mi := &file_berth_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +3336,7 @@ func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
 func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{44}
+	return file_berth_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CheckNetworksRequest) GetSandboxes() []string {
@@ -2765,7 +3355,7 @@ type CheckNetworksResponse struct {
 
 func (x *CheckNetworksResponse) Reset() {
 	*x = CheckNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[45]
+	mi := &file_berth_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2777,7 +3367,7 @@ func (x *CheckNetworksResponse) String() string {
 func (*CheckNetworksResponse) ProtoMessage() {}
 
 func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[45]
+	mi := &file_berth_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2790,7 +3380,7 @@ func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
 func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{45}
+	return file_berth_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
@@ -2818,7 +3408,7 @@ type NetworkCheck struct {
 
 func (x *NetworkCheck) Reset() {
 	*x = NetworkCheck{}
-	mi := &file_berth_proto_msgTypes[46]
+	mi := &file_berth_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2830,7 +3420,7 @@ func (x *NetworkCheck) String() string {
 func (*NetworkCheck) ProtoMessage() {}
 
 func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[46]
+	mi := &file_berth_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2843,7 +3433,7 @@ func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
 func (*NetworkCheck) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{46}
+	return file_berth_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *NetworkCheck) GetSandboxId() string {
@@ -2899,7 +3489,7 @@ var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
 	"\n" +
-	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\"\x12\n" +
+	"\vberth.proto\x12\bberth.v2\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
 	"\x10WatchJobsRequest\"p\n" +
 	"\tJobUpdate\x12\x1f\n" +
 	"\x03job\x18\x01 \x01(\v2\r.berth.v2.JobR\x03job\x12\x14\n" +
@@ -2997,7 +3587,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x13ExplainImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x10\n" +
-	"\x03try\x18\x03 \x01(\bR\x03try\"\x99\x01\n" +
+	"\x03try\x18\x03 \x01(\bR\x03try\"\xcc\x01\n" +
 	"\x14ExplainImageResponse\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x1d\n" +
 	"\n" +
@@ -3005,7 +3595,39 @@ const file_berth_proto_rawDesc = "" +
 	"\n" +
 	"candidates\x18\x03 \x03(\tR\n" +
 	"candidates\x120\n" +
-	"\tendpoints\x18\x04 \x03(\v2\x12.berth.v2.EndpointR\tendpoints\"\x9d\x02\n" +
+	"\tendpoints\x18\x04 \x03(\v2\x12.berth.v2.EndpointR\tendpoints\x121\n" +
+	"\tadmission\x18\x05 \x01(\v2\x13.berth.v2.AdmissionR\tadmission\"\xa0\x01\n" +
+	"\tAdmission\x120\n" +
+	"\x06policy\x18\x01 \x01(\v2\x18.berth.v2.PolicyDecisionR\x06policy\x121\n" +
+	"\tverifiers\x18\x02 \x01(\v2\x13.berth.v2.VerifiersR\tverifiers\x12.\n" +
+	"\x05trial\x18\x03 \x01(\v2\x18.berth.v2.AdmissionTrialR\x05trial\"\x91\x01\n" +
+	"\x0ePolicyDecision\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x14\n" +
+	"\x05fault\x18\x02 \x01(\tR\x05fault\x12\x14\n" +
+	"\x05scope\x18\x03 \x01(\tR\x05scope\x12?\n" +
+	"\frequirements\x18\x04 \x03(\v2\x1b.berth.v2.PolicyRequirementR\frequirements\"\xb9\x01\n" +
+	"\x11PolicyRequirement\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x14\n" +
+	"\x05means\x18\x02 \x01(\tR\x05means\x12\x12\n" +
+	"\x04keys\x18\x03 \x03(\tR\x04keys\x12 \n" +
+	"\vcertificate\x18\x04 \x01(\tR\vcertificate\x12\x12\n" +
+	"\x04logs\x18\x05 \x03(\tR\x04logs\x12\x1a\n" +
+	"\bidentity\x18\x06 \x01(\tR\bidentity\x12\x14\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault\"O\n" +
+	"\tVerifiers\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x1a\n" +
+	"\bprograms\x18\x02 \x03(\tR\bprograms\x12\x14\n" +
+	"\x05fault\x18\x03 \x01(\tR\x05fault\"\x94\x01\n" +
+	"\x0eAdmissionTrial\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
+	"\baccepted\x18\x02 \x01(\bR\baccepted\x12\x14\n" +
+	"\x05fault\x18\x03 \x01(\tR\x05fault\x128\n" +
+	"\n" +
+	"signatures\x18\x04 \x03(\v2\x18.berth.v2.SignatureTrialR\n" +
+	"signatures\"<\n" +
+	"\x0eSignatureTrial\x12\x14\n" +
+	"\x05place\x18\x01 \x01(\tR\x05place\x12\x14\n" +
+	"\x05fault\x18\x02 \x01(\tR\x05fault\"\x9d\x02\n" +
 	"\bEndpoint\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x16\n" +
 	"\x06mirror\x18\x02 \x01(\bR\x06mirror\x12\x16\n" +
@@ -3049,13 +3671,23 @@ const file_berth_proto_rawDesc = "" +
 	"containers\x18\x03 \x03(\tR\n" +
 	"containers\",\n" +
 	"\x12CheckImagesRequest\x12\x16\n" +
-	"\x06repair\x18\x01 \x01(\bR\x06repair\"\x99\x01\n" +
-	"\x13CheckImagesResponse\x12\x14\n" +
+	"\x06repair\x18\x01 \x01(\bR\x06repair\"\x96\x01\n" +
+	"\vCheckUpdate\x12-\n" +
+	"\x06report\x18\x01 \x01(\v2\x15.berth.v2.CheckReportR\x06report\x12.\n" +
+	"\bprogress\x18\x02 \x01(\v2\x12.berth.v2.ProgressR\bprogress\x12(\n" +
+	"\x06damage\x18\x03 \x01(\v2\x10.berth.v2.DamageR\x06damage\"\xca\x01\n" +
+	"\vCheckReport\x12\x14\n" +
 	"\x05blobs\x18\x01 \x01(\x03R\x05blobs\x12\x16\n" +
 	"\x06layers\x18\x02 \x01(\x03R\x06layers\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12(\n" +
 	"\x06damage\x18\x04 \x03(\v2\x10.berth.v2.DamageR\x06damage\x12\x14\n" +
-	"\x05notes\x18\x05 \x03(\tR\x05notes\"\xbe\x01\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\x127\n" +
+	"\vquarantined\x18\x06 \x03(\v2\x15.berth.v2.QuarantinedR\vquarantined\"y\n" +
+	"\vQuarantined\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\aobjects\x18\x03 \x03(\tR\aobjects\x12\x12\n" +
+	"\x04lost\x18\x04 \x03(\tR\x04lost\"\xea\x01\n" +
 	"\x06Damage\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\tR\x06object\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
@@ -3065,7 +3697,9 @@ const file_berth_proto_rawDesc = "" +
 	"containers\x18\x05 \x03(\tR\n" +
 	"containers\x12\x1a\n" +
 	"\brepaired\x18\x06 \x01(\bR\brepaired\x12\x16\n" +
-	"\x06advice\x18\a \x01(\tR\x06advice\"\x15\n" +
+	"\x06advice\x18\a \x01(\tR\x06advice\x12\x12\n" +
+	"\x04path\x18\b \x01(\tR\x04path\x12\x16\n" +
+	"\x06repair\x18\t \x01(\tR\x06repair\"\x15\n" +
 	"\x13ListNetworksRequest\"[\n" +
 	"\x14ListNetworksResponse\x12-\n" +
 	"\bnetworks\x18\x01 \x03(\v2\x11.berth.v2.NetworkR\bnetworks\x12\x14\n" +
@@ -3098,7 +3732,7 @@ const file_berth_proto_rawDesc = "" +
 	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x1c\n" +
 	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
 	"\askipped\x18\x06 \x01(\tR\askipped\x12\x14\n" +
-	"\x05fault\x18\a \x01(\tR\x05fault2\xd7\t\n" +
+	"\x05fault\x18\a \x01(\tR\x05fault2\xd1\t\n" +
 	"\x05Berth\x12A\n" +
 	"\bListJobs\x12\x19.berth.v2.ListJobsRequest\x1a\x1a.berth.v2.ListJobsResponse\x12@\n" +
 	"\tPullImage\x12\x1a.berth.v2.PullImageRequest\x1a\x15.berth.v2.ImageUpdate0\x01\x12F\n" +
@@ -3111,8 +3745,8 @@ const file_berth_proto_rawDesc = "" +
 	"\bTagImage\x12\x19.berth.v2.TagImageRequest\x1a\x1a.berth.v2.TagImageResponse\x12M\n" +
 	"\fExplainImage\x12\x1d.berth.v2.ExplainImageRequest\x1a\x1e.berth.v2.ExplainImageResponse\x12G\n" +
 	"\n" +
-	"GetDiskUse\x12\x1b.berth.v2.GetDiskUseRequest\x1a\x1c.berth.v2.GetDiskUseResponse\x12J\n" +
-	"\vCheckImages\x12\x1c.berth.v2.CheckImagesRequest\x1a\x1d.berth.v2.CheckImagesResponse\x12M\n" +
+	"GetDiskUse\x12\x1b.berth.v2.GetDiskUseRequest\x1a\x1c.berth.v2.GetDiskUseResponse\x12D\n" +
+	"\vCheckImages\x12\x1c.berth.v2.CheckImagesRequest\x1a\x15.berth.v2.CheckUpdate0\x01\x12M\n" +
 	"\fListNetworks\x12\x1d.berth.v2.ListNetworksRequest\x1a\x1e.berth.v2.ListNetworksResponse\x12P\n" +
 	"\rCheckNetworks\x12\x1e.berth.v2.CheckNetworksRequest\x1a\x1f.berth.v2.CheckNetworksResponse\x12G\n" +
 	"\n" +
@@ -3135,7 +3769,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_berth_proto_goTypes = []any{
 	(*WatchJobsRequest)(nil),      // 0: berth.v2.WatchJobsRequest
 	(*JobUpdate)(nil),             // 1: berth.v2.JobUpdate
@@ -3168,31 +3802,40 @@ var file_berth_proto_goTypes = []any{
 	(*TagImageResponse)(nil),      // 28: berth.v2.TagImageResponse
 	(*ExplainImageRequest)(nil),   // 29: berth.v2.ExplainImageRequest
 	(*ExplainImageResponse)(nil),  // 30: berth.v2.ExplainImageResponse
-	(*Endpoint)(nil),              // 31: berth.v2.Endpoint
-	(*Attempt)(nil),               // 32: berth.v2.Attempt
-	(*GetDiskUseRequest)(nil),     // 33: berth.v2.GetDiskUseRequest
-	(*GetDiskUseResponse)(nil),    // 34: berth.v2.GetDiskUseResponse
-	(*ImageUse)(nil),              // 35: berth.v2.ImageUse
-	(*LayerUse)(nil),              // 36: berth.v2.LayerUse
-	(*CheckImagesRequest)(nil),    // 37: berth.v2.CheckImagesRequest
-	(*CheckImagesResponse)(nil),   // 38: berth.v2.CheckImagesResponse
-	(*Damage)(nil),                // 39: berth.v2.Damage
-	(*ListNetworksRequest)(nil),   // 40: berth.v2.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 41: berth.v2.ListNetworksResponse
-	(*Network)(nil),               // 42: berth.v2.Network
-	(*NetworkPlugin)(nil),         // 43: berth.v2.NetworkPlugin
-	(*CheckNetworksRequest)(nil),  // 44: berth.v2.CheckNetworksRequest
-	(*CheckNetworksResponse)(nil), // 45: berth.v2.CheckNetworksResponse
-	(*NetworkCheck)(nil),          // 46: berth.v2.NetworkCheck
-	(*durationpb.Duration)(nil),   // 47: google.protobuf.Duration
+	(*Admission)(nil),             // 31: berth.v2.Admission
+	(*PolicyDecision)(nil),        // 32: berth.v2.PolicyDecision
+	(*PolicyRequirement)(nil),     // 33: berth.v2.PolicyRequirement
+	(*Verifiers)(nil),             // 34: berth.v2.Verifiers
+	(*AdmissionTrial)(nil),        // 35: berth.v2.AdmissionTrial
+	(*SignatureTrial)(nil),        // 36: berth.v2.SignatureTrial
+	(*Endpoint)(nil),              // 37: berth.v2.Endpoint
+	(*Attempt)(nil),               // 38: berth.v2.Attempt
+	(*GetDiskUseRequest)(nil),     // 39: berth.v2.GetDiskUseRequest
+	(*GetDiskUseResponse)(nil),    // 40: berth.v2.GetDiskUseResponse
+	(*ImageUse)(nil),              // 41: berth.v2.ImageUse
+	(*LayerUse)(nil),              // 42: berth.v2.LayerUse
+	(*CheckImagesRequest)(nil),    // 43: berth.v2.CheckImagesRequest
+	(*CheckUpdate)(nil),           // 44: berth.v2.CheckUpdate
+	(*CheckReport)(nil),           // 45: berth.v2.CheckReport
+	(*Quarantined)(nil),           // 46: berth.v2.Quarantined
+	(*Damage)(nil),                // 47: berth.v2.Damage
+	(*ListNetworksRequest)(nil),   // 48: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 49: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 50: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 51: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 52: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 53: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 54: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 55: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 56: google.protobuf.Timestamp
 }
 var file_berth_proto_depIdxs = []int32{
 	12, // 0: berth.v2.JobUpdate.job:type_name -> berth.v2.Job
 	12, // 1: berth.v2.CancelJobResponse.job:type_name -> berth.v2.Job
-	47, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
+	55, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
 	12, // 3: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	47, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	47, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	55, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	55, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
 	14, // 6: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
 	16, // 7: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
 	16, // 8: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
@@ -3201,54 +3844,65 @@ var file_berth_proto_depIdxs = []int32{
 	25, // 11: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
 	26, // 12: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
 	14, // 13: berth.v2.ExplainImageRequest.auth:type_name -> berth.v2.Auth
-	31, // 14: berth.v2.ExplainImageResponse.endpoints:type_name -> berth.v2.Endpoint
-	32, // 15: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
-	47, // 16: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
-	35, // 17: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
-	36, // 18: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
-	39, // 19: berth.v2.CheckImagesResponse.damage:type_name -> berth.v2.Damage
-	42, // 20: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	43, // 21: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	46, // 22: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	10, // 23: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	13, // 24: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	15, // 25: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	17, // 26: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	21, // 27: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	23, // 28: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	27, // 29: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	29, // 30: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
-	33, // 31: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
-	37, // 32: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
-	40, // 33: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	44, // 34: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	8,  // 35: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
-	0,  // 36: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
-	2,  // 37: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
-	4,  // 38: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
-	6,  // 39: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
-	11, // 40: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	18, // 41: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	18, // 42: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	18, // 43: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	22, // 44: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	24, // 45: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	28, // 46: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	30, // 47: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
-	34, // 48: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
-	38, // 49: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckImagesResponse
-	41, // 50: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	45, // 51: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	9,  // 52: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
-	1,  // 53: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
-	3,  // 54: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
-	5,  // 55: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
-	7,  // 56: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
-	40, // [40:57] is the sub-list for method output_type
-	23, // [23:40] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	37, // 14: berth.v2.ExplainImageResponse.endpoints:type_name -> berth.v2.Endpoint
+	31, // 15: berth.v2.ExplainImageResponse.admission:type_name -> berth.v2.Admission
+	32, // 16: berth.v2.Admission.policy:type_name -> berth.v2.PolicyDecision
+	34, // 17: berth.v2.Admission.verifiers:type_name -> berth.v2.Verifiers
+	35, // 18: berth.v2.Admission.trial:type_name -> berth.v2.AdmissionTrial
+	33, // 19: berth.v2.PolicyDecision.requirements:type_name -> berth.v2.PolicyRequirement
+	36, // 20: berth.v2.AdmissionTrial.signatures:type_name -> berth.v2.SignatureTrial
+	38, // 21: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
+	55, // 22: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
+	41, // 23: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
+	42, // 24: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
+	45, // 25: berth.v2.CheckUpdate.report:type_name -> berth.v2.CheckReport
+	19, // 26: berth.v2.CheckUpdate.progress:type_name -> berth.v2.Progress
+	47, // 27: berth.v2.CheckUpdate.damage:type_name -> berth.v2.Damage
+	47, // 28: berth.v2.CheckReport.damage:type_name -> berth.v2.Damage
+	46, // 29: berth.v2.CheckReport.quarantined:type_name -> berth.v2.Quarantined
+	56, // 30: berth.v2.Quarantined.at:type_name -> google.protobuf.Timestamp
+	50, // 31: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	51, // 32: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	54, // 33: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	10, // 34: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	13, // 35: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	15, // 36: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	17, // 37: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	21, // 38: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	23, // 39: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	27, // 40: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	29, // 41: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
+	39, // 42: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
+	43, // 43: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
+	48, // 44: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	52, // 45: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	8,  // 46: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	0,  // 47: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
+	2,  // 48: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
+	4,  // 49: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
+	6,  // 50: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
+	11, // 51: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	18, // 52: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	18, // 53: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	18, // 54: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	22, // 55: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	24, // 56: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	28, // 57: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	30, // 58: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
+	40, // 59: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
+	44, // 60: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckUpdate
+	49, // 61: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	53, // 62: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	9,  // 63: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	1,  // 64: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
+	3,  // 65: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
+	5,  // 66: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
+	7,  // 67: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
+	51, // [51:68] is the sub-list for method output_type
+	34, // [34:51] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -3266,7 +3920,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -63,13 +63,15 @@ type BerthClient interface {
 	ListLayers(ctx context.Context, in *ListLayersRequest, opts ...grpc.CallOption) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(ctx context.Context, in *TagImageRequest, opts ...grpc.CallOption) (*TagImageResponse, error)
-	// ExplainImage returns where a pull looks for an image, and why. It pulls nothing.
+	// ExplainImage returns where a pull looks for an image, what decides whether the image may be used,
+	// and why. It pulls nothing.
 	ExplainImage(ctx context.Context, in *ExplainImageRequest, opts ...grpc.CallOption) (*ExplainImageResponse, error)
 	// GetDiskUse returns what images take on disk, and who uses it.
 	GetDiskUse(ctx context.Context, in *GetDiskUseRequest, opts ...grpc.CallOption) (*GetDiskUseResponse, error)
 	// CheckImages reads all content and all unpacked layers and compares them with their digests. It
-	// returns when it has read all.
-	CheckImages(ctx context.Context, in *CheckImagesRequest, opts ...grpc.CallOption) (*CheckImagesResponse, error)
+	// reports the progress and each damaged object, and in the last message the whole. A client that
+	// leaves ends the check: what is repaired stays so.
+	CheckImages(ctx context.Context, in *CheckImagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckUpdate], error)
 	// ListNetworks returns the networks of CNI plugins that are in use, with the plugins' versions.
 	ListNetworks(ctx context.Context, in *ListNetworksRequest, opts ...grpc.CallOption) (*ListNetworksResponse, error)
 	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
@@ -218,15 +220,24 @@ func (c *berthClient) GetDiskUse(ctx context.Context, in *GetDiskUseRequest, opt
 	return out, nil
 }
 
-func (c *berthClient) CheckImages(ctx context.Context, in *CheckImagesRequest, opts ...grpc.CallOption) (*CheckImagesResponse, error) {
+func (c *berthClient) CheckImages(ctx context.Context, in *CheckImagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckUpdate], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CheckImagesResponse)
-	err := c.cc.Invoke(ctx, Berth_CheckImages_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Berth_ServiceDesc.Streams[4], Berth_CheckImages_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	x := &grpc.GenericClientStream[CheckImagesRequest, CheckUpdate]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Berth_CheckImagesClient = grpc.ServerStreamingClient[CheckUpdate]
 
 func (c *berthClient) ListNetworks(ctx context.Context, in *ListNetworksRequest, opts ...grpc.CallOption) (*ListNetworksResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -260,7 +271,7 @@ func (c *berthClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opt
 
 func (c *berthClient) WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JobUpdate], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Berth_ServiceDesc.Streams[4], Berth_WatchJobs_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Berth_ServiceDesc.Streams[5], Berth_WatchJobs_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +300,7 @@ func (c *berthClient) CancelJob(ctx context.Context, in *CancelJobRequest, opts 
 
 func (c *berthClient) GetProfile(ctx context.Context, in *GetProfileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetProfileResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Berth_ServiceDesc.Streams[5], Berth_GetProfile_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Berth_ServiceDesc.Streams[6], Berth_GetProfile_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -335,13 +346,15 @@ type BerthServer interface {
 	ListLayers(context.Context, *ListLayersRequest) (*ListLayersResponse, error)
 	// TagImage gives an image more names.
 	TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error)
-	// ExplainImage returns where a pull looks for an image, and why. It pulls nothing.
+	// ExplainImage returns where a pull looks for an image, what decides whether the image may be used,
+	// and why. It pulls nothing.
 	ExplainImage(context.Context, *ExplainImageRequest) (*ExplainImageResponse, error)
 	// GetDiskUse returns what images take on disk, and who uses it.
 	GetDiskUse(context.Context, *GetDiskUseRequest) (*GetDiskUseResponse, error)
 	// CheckImages reads all content and all unpacked layers and compares them with their digests. It
-	// returns when it has read all.
-	CheckImages(context.Context, *CheckImagesRequest) (*CheckImagesResponse, error)
+	// reports the progress and each damaged object, and in the last message the whole. A client that
+	// leaves ends the check: what is repaired stays so.
+	CheckImages(*CheckImagesRequest, grpc.ServerStreamingServer[CheckUpdate]) error
 	// ListNetworks returns the networks of CNI plugins that are in use, with the plugins' versions.
 	ListNetworks(context.Context, *ListNetworksRequest) (*ListNetworksResponse, error)
 	// CheckNetworks has the plugins compare the networks of sandboxes with what they made of them.
@@ -397,8 +410,8 @@ func (UnimplementedBerthServer) ExplainImage(context.Context, *ExplainImageReque
 func (UnimplementedBerthServer) GetDiskUse(context.Context, *GetDiskUseRequest) (*GetDiskUseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDiskUse not implemented")
 }
-func (UnimplementedBerthServer) CheckImages(context.Context, *CheckImagesRequest) (*CheckImagesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method CheckImages not implemented")
+func (UnimplementedBerthServer) CheckImages(*CheckImagesRequest, grpc.ServerStreamingServer[CheckUpdate]) error {
+	return status.Error(codes.Unimplemented, "method CheckImages not implemented")
 }
 func (UnimplementedBerthServer) ListNetworks(context.Context, *ListNetworksRequest) (*ListNetworksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNetworks not implemented")
@@ -572,23 +585,16 @@ func _Berth_GetDiskUse_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Berth_CheckImages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CheckImagesRequest)
-	if err := dec(in); err != nil {
-		return nil, err
+func _Berth_CheckImages_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(CheckImagesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
 	}
-	if interceptor == nil {
-		return srv.(BerthServer).CheckImages(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Berth_CheckImages_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(BerthServer).CheckImages(ctx, req.(*CheckImagesRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+	return srv.(BerthServer).CheckImages(m, &grpc.GenericServerStream[CheckImagesRequest, CheckUpdate]{ServerStream: stream})
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Berth_CheckImagesServer = grpc.ServerStreamingServer[CheckUpdate]
 
 func _Berth_ListNetworks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListNetworksRequest)
@@ -730,10 +736,6 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Berth_GetDiskUse_Handler,
 		},
 		{
-			MethodName: "CheckImages",
-			Handler:    _Berth_CheckImages_Handler,
-		},
-		{
 			MethodName: "ListNetworks",
 			Handler:    _Berth_ListNetworks_Handler,
 		},
@@ -774,6 +776,11 @@ var Berth_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ExportImage",
 			Handler:       _Berth_ExportImage_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "CheckImages",
+			Handler:       _Berth_CheckImages_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -20,6 +21,8 @@ type backend struct {
 	await func(context.Context) error
 	// apply applies the keys that can change while the daemon runs.
 	apply func(*config.Daemon)
+	// jobs are those of the images, nil for none.
+	jobs *jobcalls.Images
 	// close leaves the containers running.
 	close func() error
 }

@@ -97,9 +97,8 @@ func Run(ctx context.Context, file string, load Load) (err error) {
 	case err = <-failed:
 	}
 	notifyStopping(log.Logger)
-	stop()                   // a second signal ends the process at once
-	parts.pods.CloseEvents() // its streams do not end by themselves
-	parts.pods.CloseJobWatches()
+	stop() // a second signal ends the process at once
+	parts.closeWatches()
 	stopCadvisor()
 	stopServing(server)
 	return errors.Join(err, parts.close(ctx))

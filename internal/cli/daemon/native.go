@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/native"
@@ -32,7 +33,8 @@ import (
 func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, answering <-chan struct{}, log *slog.Logger) (made *backend, err error) {
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
-	images, err := startImages(ctx, cfg, pulls, answering, log)
+	jobs := jobcalls.NewImages(log)
+	images, err := startImages(ctx, cfg, pulls, jobs, answering, log)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the image store: %w", err)
 	}
@@ -55,6 +57,7 @@ func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	return &backend{
 		engine: engine,
 		images: images,
+		jobs:   jobs,
 		await: func(ctx context.Context) error {
 			if err := images.Await(ctx); err != nil {
 				return fmt.Errorf("cannot open the image store: %w", err)
@@ -70,7 +73,7 @@ func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 }
 
 // startImages opens the image store in the background, once the daemon answers.
-func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, answering <-chan struct{}, log *slog.Logger) (*local.Images, error) {
+func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserver, jobs image.Jobs, answering <-chan struct{}, log *slog.Logger) (*local.Images, error) {
 	root := filepath.Join(cfg.Root, imagesDir)
 	if cfg.Runtime.SELinux != "off" {
 		err := selinux.LabelStore(ctx, root, func(files int64) {
@@ -88,6 +91,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
 		UserAgent:    "berth/" + version.Version,
 		Observer:     pulls,
+		Jobs:         jobs,
 		Log:          log,
 		After:        answering,
 

@@ -111,7 +111,8 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if err != nil {
 		return nil, err
 	}
-	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(p.pods), Control: jobcalls.Control(p.pods), Metrics: p.metrics.Text, Owned: p.owned}
+	jobs := p.jobTables()
+	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(jobs...), Control: jobcalls.Control(jobs...), Metrics: p.metrics.Text, Owned: p.owned}
 	p.addSources()
 	p.page, err = pageserver.New(pageserver.Options{
 		Pods: p.pods, Images: p.backend.images, Jobs: p.own.Jobs, Stages: p.metrics.Stages, Instance: instanceOf(cfg), Log: log,
@@ -123,6 +124,23 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		p.own.Plugins = plugged
 	}
 	return p, nil
+}
+
+// jobTables are what runs jobs.
+func (p *parts) jobTables() []jobcalls.Table {
+	if p.backend.jobs == nil {
+		return []jobcalls.Table{p.pods}
+	}
+	return []jobcalls.Table{p.pods, p.backend.jobs}
+}
+
+// closeWatches ends streams of events and jobs, which do not end by themselves.
+func (p *parts) closeWatches() {
+	p.pods.CloseEvents()
+	p.pods.CloseJobWatches()
+	if p.backend.jobs != nil {
+		p.backend.jobs.Close()
+	}
 }
 
 // openTogether opens the network, the engine and the records at the same time: each reads something of every pod.

@@ -21,10 +21,12 @@ func (c *commands) newExplain() *cobra.Command {
 	var passwordStdin, try bool
 	cmd := &cobra.Command{
 		Use:   "explain IMAGE",
-		Short: "Show where a pull looks for an image, and why",
+		Short: "Show where a pull looks for an image, whether it may be used, and why",
 		Long: "explain lists the endpoints that a pull of the image asks, in their order: the mirrors of hosts.toml, then the\n" +
-			"registry. It shows which file names each, whose credentials it gets, and how it failed lately. It sends nothing\n" +
-			"without --try, and shows no secret. Only berth supports this.",
+			"registry. It shows which file names each, whose credentials it gets, and how it failed lately. On a node with\n" +
+			"image.policy it shows the scope of the policy that holds for the image, and what that requires; with\n" +
+			"image.verifier_dir the programs that are asked. It sends nothing without --try, and shows no secret. With --try it\n" +
+			"decides about the image as a pull does, from its manifest and signatures. Only berth supports this.",
 		Example: "  berth image explain busybox\n  berth image explain --try registry.example/team/app:v1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,7 +43,7 @@ func (c *commands) newExplain() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&try, "try", false, "ask each endpoint for the image's manifest, and show the answer")
+	cmd.Flags().BoolVar(&try, "try", false, "ask each endpoint for the image's manifest, and check its signatures")
 	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registry")
 	cmd.Flags().BoolVar(&passwordStdin, "password-stdin", false, "read the password from stdin")
 	cmd.MarkFlagsRequiredTogether("username", "password-stdin")
@@ -67,7 +69,7 @@ func explain(w io.Writer, ref string, e *image.Explanation) error {
 			place = fmt.Sprintf("%d.", number)
 		}
 		text += fmt.Sprintf("\n%s %s %s\n", place, what, at.URL)
-		for _, row := range [][2]string{
+		text += rows([][2]string{
 			{"skipped", at.Skipped},
 			{"from", at.Source},
 			{"problem", at.Problem},
@@ -76,14 +78,63 @@ func explain(w io.Writer, ref string, e *image.Explanation) error {
 			{"may be asked for", strings.Join(at.Capabilities, ", ")},
 			{"health", at.Health},
 			{"answer", answer(at.Attempt)},
-		} {
-			if row[1] != "" {
-				text += fmt.Sprintf("   %-17s %s\n", row[0]+":", row[1])
-			}
+		})
+	}
+	_, err := io.WriteString(w, text+admission(e.Admission))
+	return err
+}
+
+// rows are lines of a name and a text, without those that have no text.
+func rows(all [][2]string) string {
+	text := ""
+	for _, row := range all {
+		if row[1] != "" {
+			text += fmt.Sprintf("   %-17s %s\n", row[0]+":", row[1])
 		}
 	}
-	_, err := io.WriteString(w, text)
-	return err
+	return text
+}
+
+// admission says what decides whether the image may be used, nothing where nothing does.
+func admission(a *image.Admission) string {
+	if a == nil {
+		return ""
+	}
+	text := "\nwhether it may be used\n"
+	if p := a.Policy; p != nil {
+		text += rows([][2]string{{"policy", p.File}, {"problem", p.Fault}, {"scope", p.Scope}})
+		for i := range p.Requirements {
+			r := &p.Requirements[i]
+			text += rows([][2]string{{"requires", r.Type + ": " + r.Means}, {"problem", r.Fault}})
+			for _, key := range r.Keys {
+				text += rows([][2]string{{"key", key}})
+			}
+			text += rows([][2]string{{"certificate", r.Certificate}})
+			for _, log := range r.Logs {
+				text += rows([][2]string{{"log", log}})
+			}
+			text += rows([][2]string{{"must be signed as", r.Identity}})
+		}
+	}
+	if v := a.Verifiers; v != nil {
+		text += rows([][2]string{{"programs", fmt.Sprintf("in %s: %s", v.Dir, show.Or(strings.Join(v.Programs, ", ")))}, {"problem", v.Fault}})
+	}
+	t := a.Trial
+	if t == nil {
+		return text
+	}
+	for _, s := range t.Signatures {
+		said := "accepted"
+		if s.Fault != "" {
+			said = "not accepted: " + s.Fault
+		}
+		text += rows([][2]string{{"signature", fmt.Sprintf("%s: %s", s.Place, said)}})
+	}
+	decision := "the image may be used"
+	if !t.Accepted {
+		decision = "the image may not be used: " + t.Fault
+	}
+	return text + rows([][2]string{{"checked", t.Digest.String()}, {"decision", decision}})
 }
 
 func answer(a *image.Attempt) string {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/image"
@@ -26,19 +27,31 @@ func (c *commands) newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fsck",
 		Short: "Check the content and the layers of all images",
-		Long: "fsck reads every blob and unpacks every layer again, and compares both with what they should be. It says what is\n" +
-			"damaged, and which images and containers that concerns. With --repair the daemon fetches damaged blobs again from the\n" +
-			"registries of their images, with its own credentials, and exchanges damaged layers. It changes no layer that a\n" +
-			"container uses. The check takes as long as reading and unpacking all images. Only berth supports this.\n\n" +
+		Long: "fsck looks at the modes and owners of the store's own files, reads every blob, unpacks every layer again, and\n" +
+			"compares all with what they should be. It says what is damaged, and which images and containers that concerns. With\n" +
+			"--repair the daemon sets modes and owners again, fetches damaged blobs again from the registries of their images,\n" +
+			"with its own credentials, and exchanges damaged layers. It changes no layer that a container uses, and nothing that\n" +
+			"containers have written. Each damaged object is printed when it is found, with what was done.\n\n" +
+			"The check takes as long as reading and unpacking all images. It shows its progress, and `berth jobs` lists it.\n" +
+			"Ctrl-C ends it: what is repaired stays so, and the store is valid. Only berth supports this.\n\n" +
 			"The exit code is 0 without damage, 3 if all damage is repaired, 4 if damage is left, and 1 if the check failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
-				report, err := conn.Berth.CheckImages(ctx, repair)
+				bar := progress.New(cmd.ErrOrStderr(), "fsck")
+				seen := func(d image.Damage) {
+					if !output.IsText() {
+						return // the report has it
+					}
+					bar.Clear()
+					fmt.Fprint(cmd.OutOrStdout(), damageText(&d))
+				}
+				report, err := conn.Berth.CheckImages(ctx, repair, bar.Show, seen)
+				bar.Clear()
 				if err != nil {
 					return err
 				}
-				if err := output.Print(cmd.OutOrStdout(), report, func(w io.Writer) error { return checkReport(w, report) }); err != nil {
+				if err := output.Print(cmd.OutOrStdout(), report, func(w io.Writer) error { return checkSummary(w, report) }); err != nil {
 					return err
 				}
 				return exitcode.Of(checkCode(report))
@@ -61,24 +74,34 @@ func checkCode(report *image.CheckReport) int {
 	return code
 }
 
-func checkReport(w io.Writer, report *image.CheckReport) error {
-	text := ""
-	for i := range report.Damage {
-		d := &report.Damage[i]
-		state := "damaged"
-		if d.Repaired {
-			state = "repaired"
-		}
-		text += fmt.Sprintf("%s: %s %s: %s\n", state, d.Object, d.Digest, d.Problem)
-		for _, row := range [][2]string{{"images", strings.Join(d.Images, ", ")}, {"containers", strings.Join(d.Containers, ", ")}, {"to do", d.Advice}} {
-			if row[1] != "" {
-				text += fmt.Sprintf("  %-11s %s\n", row[0]+":", row[1])
-			}
+// damageText says what is wrong with an object, and what was done.
+func damageText(d *image.Damage) string {
+	state := "damaged"
+	if d.Repaired {
+		state = "repaired"
+	}
+	text := fmt.Sprintf("%s: %s %s: %s\n", state, d.Object, d.Name(), d.Problem)
+	for _, row := range [][2]string{
+		{"images", strings.Join(d.Images, ", ")}, {"containers", strings.Join(d.Containers, ", ")}, {"done", d.Repair}, {"to do", d.Advice},
+	} {
+		if row[1] != "" {
+			text += fmt.Sprintf("  %-11s %s\n", row[0]+":", row[1])
 		}
 	}
+	return text
+}
+
+func checkSummary(w io.Writer, report *image.CheckReport) error {
+	text, repaired := "", 0
 	for _, note := range report.Notes {
 		text += "note: " + note + "\n"
 	}
-	_, err := fmt.Fprintf(w, "%schecked %d blobs and %d layers, %s; %d damaged\n", text, report.Blobs, report.Layers, show.Size(uint64(max(report.Bytes, 0))), len(report.Damage))
+	for i := range report.Damage {
+		if report.Damage[i].Repaired {
+			repaired++
+		}
+	}
+	_, err := fmt.Fprintf(w, "%schecked %d blobs and %d layers, %s; %d damaged, %d of them repaired\n", text,
+		report.Blobs, report.Layers, show.Size(uint64(max(report.Bytes, 0))), len(report.Damage), repaired)
 	return err
 }

@@ -17,10 +17,11 @@ func newCancel(endpoint *connect.Flag) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Cancel a job, and wait until it has undone its work",
-		Long: "ID is that of the sandbox or container, a prefix of it, or the KEY that `berth jobs` prints.\n\n" +
+		Long: "ID is that of the sandbox, the container or the content, a prefix of it, or the KEY that `berth jobs` prints.\n\n" +
 			"A job that creates a sandbox or a container is rolled back: nothing of it stays. A start kills what it has started,\n" +
 			"and the container is EXITED. An update or a checkpoint ends where it is. The client of the job gets the error\n" +
 			"Unavailable and may try again: a kubelet does so until the pod is deleted.\n\n" +
+			"Jobs of images (checks, and damaged content that is fetched again) end where they are, and leave the store valid.\n\n" +
 			"A stop or a removal cannot be cancelled: it goes to its end, so that nothing is left half removed.",
 		Example:           "  berth jobs\n  berth jobs cancel 3f9a",
 		Args:              cobra.ExactArgs(1),

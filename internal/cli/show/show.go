@@ -43,6 +43,9 @@ func (f *Flag) Register(cmd *cobra.Command) {
 	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// IsText reports whether the output is for people.
+func (f *Flag) IsText() bool { return f.format == "" }
+
 // Print prints value in the requested format, and calls people if there is none.
 func (f *Flag) Print(w io.Writer, value any, people func(w io.Writer) error) error {
 	if f.format == "" {

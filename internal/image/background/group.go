@@ -20,58 +20,96 @@ type Group struct {
 	// Close begins. Set it before Close.
 	CloseTimeout time.Duration
 
-	running sync.WaitGroup
-	// closing is closed when Close has been called.
-	closing chan struct{}
-	close   func()
+	// closing is closed when Close has been called, ended when no work is left after that.
+	closing, ended chan struct{}
+
+	mu      sync.Mutex
+	running int
+	closed  bool
 }
 
 // NewGroup makes a group with the default CloseTimeout.
 func NewGroup() *Group {
-	g := &Group{CloseTimeout: CloseTimeout, closing: make(chan struct{})}
-	g.close = sync.OnceFunc(func() {
-		close(g.closing)
-		g.running.Wait()
-	})
-	return g
+	return &Group{CloseTimeout: CloseTimeout, closing: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// Close stops the work and waits for it. A second call returns when the first does.
-func (g *Group) Close() { g.close() }
+// Close stops the work and waits for it. A second call returns when the first does. Nothing begins after
+// Close has returned: what the work uses can be closed then.
+func (g *Group) Close() {
+	g.mu.Lock()
+	if !g.closed {
+		g.closed = true
+		close(g.closing)
+		if g.running == 0 {
+			close(g.ended)
+		}
+	}
+	g.mu.Unlock()
+	<-g.ended
+}
+
+// enter counts one more piece of work. It returns false if Close may have returned. Work that Close waits
+// for may begin more.
+func (g *Group) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed && g.running == 0 {
+		return false
+	}
+	g.running++
+	return true
+}
+
+// leave undoes one enter.
+func (g *Group) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running--
+	if g.closed && g.running == 0 {
+		close(g.ended)
+	}
+}
 
 // Begin returns a context that Close cancels. Close waits until end is called. The error is of
 // kind Unavailable if the group is closed.
 func (g *Group) Begin(ctx context.Context) (_ context.Context, end func(), err error) {
 	select {
 	case <-g.closing:
-		return nil, nil, fmt.Errorf("the image store is closed: %w", errs.Unavailable)
+		return nil, nil, errClosed()
 	default:
 	}
-	g.running.Add(1)
+	if !g.enter() {
+		return nil, nil, errClosed()
+	}
 	ctx, cancel := g.untilClosed(ctx)
 	return ctx, func() {
 		cancel()
-		g.running.Done()
+		g.leave()
 	}, nil
 }
 
-// Go runs fn in the background; Close cancels its context and waits for it.
+func errClosed() error { return fmt.Errorf("the image store is closed: %w", errs.Unavailable) }
+
+// Go runs fn in the background; Close cancels its context and waits for it. After Close fn does not run:
+// the next start of the store does what is left.
 func (g *Group) Go(fn func(ctx context.Context)) {
-	g.running.Go(func() {
-		ctx, cancel := g.untilClosed(context.Background())
-		defer cancel()
-		protect(ctx, fn)
-	})
+	g.run(fn, func() (context.Context, context.CancelFunc) { return g.untilClosed(context.Background()) })
 }
 
 // GoUntilTimeout runs fn in the background, as Go does. Its context ends CloseTimeout after Close
 // begins.
-func (g *Group) GoUntilTimeout(fn func(ctx context.Context)) {
-	g.running.Go(func() {
-		ctx, cancel := g.afterCloseTimeout()
+func (g *Group) GoUntilTimeout(fn func(ctx context.Context)) { g.run(fn, g.afterCloseTimeout) }
+
+func (g *Group) run(fn func(ctx context.Context), until func() (context.Context, context.CancelFunc)) {
+	if !g.enter() {
+		return
+	}
+	go func() {
+		defer g.leave()
+		ctx, cancel := until()
 		defer cancel()
 		protect(ctx, fn)
-	})
+	}()
 }
 
 func protect(ctx context.Context, fn func(ctx context.Context)) {

@@ -13,6 +13,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/registry"
@@ -29,14 +30,22 @@ func (r *run) checkBlobs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot list content: %w", err)
 	}
-	problems := map[digest.Digest]string{}
+	var done, total int64
 	for _, info := range all {
+		total += info.Size
+	}
+	r.meter.Stage(image.CheckReading, total)
+	problems := map[digest.Digest]string{}
+	for i, info := range all {
+		r.stages.say("read blobs", fmt.Sprintf("the disk, %d of %d blobs are read", i, len(all)))
 		problem := r.DB.FileProblem(info)
 		if problem == "" {
-			if problem, err = readBlob(ctx, r.DB.Paths, info); err != nil {
+			if problem, err = readBlob(ctx, r.DB.Paths, info, r.meter.Add); err != nil {
 				return err
 			}
 		}
+		done += info.Size
+		r.meter.Set(image.Progress{Stage: image.CheckReading, Done: done, Total: total})
 		if _, err := r.DB.Content.Info(ctx, info.Digest); err != nil {
 			continue // it was removed meanwhile
 		}
@@ -65,7 +74,7 @@ func (r *run) mendBlobs(ctx context.Context, damaged []content.Info, problems ma
 		if ctx.Err() != nil {
 			return nil
 		}
-		using := r.using(info.Digest)
+		using := imagesWith(r.images, info.Digest)
 		if known && len(using) == 0 {
 			left = append(left, info)
 			continue
@@ -76,7 +85,7 @@ func (r *run) mendBlobs(ctx context.Context, damaged []content.Info, problems ma
 		}
 		r.mendBlob(ctx, info, using, &damage, replacement{r.DB.BlobPath(info.Digest)})
 		r.broken[info.Digest] = !damage.Repaired
-		r.report.Damage = append(r.report.Damage, damage)
+		r.found(damage)
 	}
 	return left
 }
@@ -94,7 +103,7 @@ func (r *run) checkMissing(ctx context.Context) error {
 				continue
 			}
 			damage := image.Damage{Object: "blob", Digest: layer.Digest, Problem: "it is missing", Images: []string{}, Containers: []string{}}
-			using := r.using(layer.Digest)
+			using := imagesWith(r.images, layer.Digest)
 			for _, other := range using {
 				damage.Images = append(damage.Images, nameOf(other))
 			}
@@ -107,16 +116,16 @@ func (r *run) checkMissing(ctx context.Context) error {
 				return err
 			}
 			r.broken[layer.Digest] = !damage.Repaired
-			r.report.Damage = append(r.report.Damage, damage)
+			r.found(damage)
 		}
 	}
 	return nil
 }
 
-// using returns the images that have a blob, as far as their documents can be read.
-func (r *run) using(blob digest.Digest) []store.Stored {
+// imagesWith returns those images that have a blob, as far as their documents can be read.
+func imagesWith(images []store.Stored, blob digest.Digest) []store.Stored {
 	var all []store.Stored
-	for _, img := range r.images {
+	for _, img := range images {
 		has := img.ID == blob.String() || img.Target.Digest == blob ||
 			slices.ContainsFunc(img.Digests, func(name string) bool { return strings.HasSuffix(name, "@"+blob.String()) })
 		if t := img.Tree; t != nil {
@@ -144,6 +153,25 @@ func (r *run) mendBlob(ctx context.Context, info content.Info, using []store.Sto
 		damage.Advice = "run the check with --repair, or remove the image and pull or import it again"
 		return
 	}
+	r.stages.say("fetch a blob again", fmt.Sprintf("a registry of %s", nameOf(using[0])))
+	r.meter.Stage(image.CheckFetching, info.Size)
+	source, err := r.fetchAgain(ctx, info, using, to, r.meter.Add)
+	switch {
+	case err == nil:
+		damage.Repaired, damage.Repair = true, "fetched again from "+source
+	case ctx.Err() == nil && retryable(err):
+		r.wantBlob(info.Digest, minWait)
+		damage.Advice = fmt.Sprintf("it cannot be fetched: %s; berth tries again in the background (berth jobs)", errs.Message(err))
+	default:
+		damage.Advice = fmt.Sprintf("it cannot be fetched: %s; pull the image with its credentials after its removal, or import it again", errs.Message(err))
+	}
+}
+
+// fetchAgain fetches a blob again by the names of the images that have it. It returns the repository that has
+// given it.
+func (c *Checker) fetchAgain(
+	ctx context.Context, info content.Info, using []store.Stored, to registry.Target, got func(int64),
+) (from string, err error) {
 	desc := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: info.Digest, Size: info.Size}
 	for _, img := range using {
 		switch {
@@ -153,20 +181,23 @@ func (r *run) mendBlob(ctx context.Context, info content.Info, using []store.Sto
 			desc.MediaType = imagespec.MediaTypeImageManifest
 		}
 	}
-	var faults []string
+	var faults []error
 	for _, img := range using {
-		err := r.Store.FetchAgain(ctx, img, desc, to)
+		from, err := c.Store.FetchAgain(ctx, img, desc, to, got)
 		if err == nil {
-			damage.Repaired = true
-			return
+			return from, nil
 		}
-		faults = append(faults, err.Error())
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		faults = append(faults, err)
 	}
-	damage.Advice = "it cannot be fetched: " + strings.Join(faults, "; ") + "; pull the image with its credentials after its removal, or import it again"
+	return "", store.Faults(faults)
 }
 
-// readBlob reads a blob's file, and says what is wrong with it: "" if nothing is.
-func readBlob(ctx context.Context, paths database.Paths, info content.Info) (problem string, err error) {
+// readBlob reads a blob's file, and says what is wrong with it: "" if nothing is. read is called with the bytes
+// as they are read.
+func readBlob(ctx context.Context, paths database.Paths, info content.Info, read func(int64)) (problem string, err error) {
 	f, err := paths.OpenBlob(info.Digest)
 	if err != nil {
 		return fmt.Sprintf("its file cannot be read: %v", err), nil
@@ -174,7 +205,7 @@ func readBlob(ctx context.Context, paths database.Paths, info content.Info) (pro
 	defer f.Close()
 	verifier := info.Digest.Verifier()
 	zero := &zeroes{only: true}
-	_, err = io.Copy(io.MultiWriter(verifier, zero), &untilDone{ctx, f})
+	_, err = io.Copy(io.MultiWriter(verifier, zero, counted(read)), &untilDone{ctx, f})
 	// Reading everything must not push the files of containers out of memory.
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	switch {
@@ -188,6 +219,14 @@ func readBlob(ctx context.Context, paths database.Paths, info content.Info) (pro
 		return "its file has zeroes only", nil
 	}
 	return "its content has another digest", nil
+}
+
+// counted calls itself with the number of bytes of each write.
+type counted func(int64)
+
+func (c counted) Write(p []byte) (int, error) {
+	c(int64(len(p)))
+	return len(p), nil
 }
 
 // zeroes notes whether all bytes are 0.

@@ -5,6 +5,7 @@ package check
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -12,8 +13,10 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/rootfs"
 	"github.com/berthrun/berth/internal/image/store"
 )
@@ -24,25 +27,43 @@ type Config struct {
 	Store  *store.Store
 	Layers *layers.Unpacker
 	Rootfs *rootfs.Manager
-	// Notes are what earlier repairs have to say.
-	Notes func() []string
+	// Background ends checks and what is fetched again when the store closes.
+	Background *background.Group
+	// Jobs shows both to people.
+	Jobs image.Jobs
+	// Notes are what starts have to say of what they have set aside, which Quarantined lists.
+	Notes       func() []string
+	Quarantined func() []image.Quarantined
+	Log         *slog.Logger
 }
 
-// Checker implements image.Auditor.
+// Checker implements image.Auditor, and fetches damaged content again in the background; see WantBlob.
 type Checker struct {
 	Config
 	running sync.Mutex
+	// turn is held while something is fetched in the background.
+	turn chan struct{}
+
+	// mu guards wanted, the keys of what is being fetched, or waits for it.
+	mu     sync.Mutex
+	wanted map[string]bool
 }
 
 var _ image.Auditor = (*Checker)(nil)
 
 // New makes a checker.
-func New(cfg Config) *Checker { return &Checker{Config: cfg} }
+func New(cfg Config) *Checker {
+	return &Checker{Config: cfg, turn: make(chan struct{}, 1), wanted: map[string]bool{}}
+}
 
 // run is one check.
 type run struct {
 	*Checker
 	repair bool
+	// seen gets the progress and the damage, and may be nil.
+	seen   func(image.CheckUpdate)
+	meter  *progress.Meter
+	stages *stages
 	report *image.CheckReport
 	images []store.Stored
 	// broken are blobs that are damaged and not repaired.
@@ -50,19 +71,43 @@ type run struct {
 }
 
 // Check implements image.Auditor.
-func (c *Checker) Check(ctx context.Context, repair bool) (*image.CheckReport, error) {
+func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckUpdate)) (*image.CheckReport, error) {
 	if !c.running.TryLock() {
 		return nil, fmt.Errorf("cannot check the image store: another check runs: %w", errs.State)
 	}
 	defer c.running.Unlock()
-	ctx = database.WithNamespace(ctx)
-	r := &run{
-		Checker: c, repair: repair, broken: map[digest.Digest]bool{},
-		report: &image.CheckReport{Damage: []image.Damage{}, Notes: append([]string{}, c.Notes()...)},
+	ctx, end, err := c.Background.Begin(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot check the image store: %w", err)
 	}
-	for _, step := range []func(context.Context) error{r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers} {
+	defer end()
+	r := &run{
+		Checker: c, repair: repair, seen: seen, broken: map[digest.Digest]bool{},
+		report: &image.CheckReport{Damage: []image.Damage{}, Notes: append([]string{}, c.Notes()...), Quarantined: c.Quarantined()},
+	}
+	r.meter = progress.NewMeter(func(p image.Progress) {
+		if seen != nil {
+			seen(image.CheckUpdate{Progress: p})
+		}
+	})
+	job := image.Job{Kind: "check images", Key: "image store", ID: "fsck", Waited: true}
+	if repair {
+		job.Kind = "repair images"
+	}
+	err = c.Jobs.Run(ctx, job, func(ctx context.Context, at image.Stage) error {
+		r.stages = &stages{at: at}
+		return r.run(database.WithNamespace(ctx))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot check the image store: %w", err)
+	}
+	return r.report, nil
+}
+
+func (r *run) run(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers} {
 		if err := step(ctx); err != nil {
-			return nil, fmt.Errorf("cannot check the image store: %w", err)
+			return err
 		}
 	}
 	for _, img := range r.images {
@@ -70,7 +115,15 @@ func (c *Checker) Check(ctx context.Context, repair bool) (*image.CheckReport, e
 			r.note("the layers of %s are not checked: %v", nameOf(img), img.Fault)
 		}
 	}
-	return r.report, nil
+	return nil
+}
+
+// found reports a damaged object, after its repair.
+func (r *run) found(damage image.Damage) {
+	r.report.Damage = append(r.report.Damage, damage)
+	if r.seen != nil {
+		r.seen(image.CheckUpdate{Damage: &damage})
+	}
 }
 
 func (r *run) note(format string, args ...any) {

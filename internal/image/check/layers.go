@@ -17,6 +17,33 @@ import (
 
 // checkLayers unpacks every layer again, lowest first, and compares the files.
 func (r *run) checkLayers(ctx context.Context) error {
+	all, total := r.layers()
+	r.meter.Stage(image.CheckComparing, total)
+	var done int64
+	for i, at := range all {
+		r.stages.say("compare layers", fmt.Sprintf("the disk, %d of %d layers are compared", i, len(all)))
+		if err := r.checkLayer(ctx, at.image, at.index, at.chain); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		done += at.image.Tree.Layers[at.index].Size
+		r.meter.Set(image.Progress{Stage: image.CheckComparing, Done: done, Total: total})
+	}
+	return nil
+}
+
+// layerOf is a layer of an image that has it.
+type layerOf struct {
+	image store.Stored
+	index int
+	chain string
+}
+
+// layers lists the layers of all images, each once, the lowest of an image first, and adds up the sizes of their
+// blobs.
+func (r *run) layers() (all []layerOf, total int64) {
 	seen := map[string]bool{}
 	for _, img := range r.images {
 		if img.Tree == nil {
@@ -27,15 +54,11 @@ func (r *run) checkLayers(ctx context.Context) error {
 				continue
 			}
 			seen[chain] = true
-			if err := r.checkLayer(ctx, img, i, chain); err != nil {
-				return err
-			}
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
+			all = append(all, layerOf{img, i, chain})
+			total += img.Tree.Layers[i].Size
 		}
 	}
-	return nil
+	return all, total
 }
 
 // checkLayer checks one layer, and repairs it if it may.
@@ -54,8 +77,8 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		r.note("layer %s of %s is not checked: its blob %s is damaged", chain, nameOf(img), t.Layers[i].Digest)
 		return nil
 	}
-	damage := image.Damage{Object: "layer", Digest: digest.Digest(chain)}
-	err = r.Layers.Again(ctx, t, i, func(again string) error {
+	damage := image.Damage{Object: "layer", Digest: digest.Digest(chain), Images: []string{}, Containers: []string{}}
+	err = r.Layers.Again(ctx, t, i, r.meter.Add, func(again string) error {
 		r.report.Layers++
 		r.report.Bytes += t.Layers[i].Size
 		problem, err := compareTrees(ctx, dir, again)
@@ -84,7 +107,10 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 			damage.Images = append(damage.Images, nameOf(other))
 		}
 	}
-	r.report.Damage = append(r.report.Damage, damage)
+	if damage.Repaired {
+		damage.Repair = fmt.Sprintf("unpacked again from blob %s; what was found is removed", t.Layers[i].Digest)
+	}
+	r.found(damage)
 	return nil
 }
 

@@ -85,7 +85,7 @@ type regularBlobs struct {
 // ReaderAt implements content.Provider.
 func (r regularBlobs) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
 	if fi, err := os.Stat(r.paths.BlobPath(desc.Digest)); err == nil && !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("the file of blob %s is %s; run berth image fsck --repair: %w", desc.Digest, TypeOf(fi.Mode()), errs.Invalid)
+		return nil, &DamagedError{Blob: desc.Digest, problem: "its file is " + TypeOf(fi.Mode())}
 	}
 	return r.Store.ReaderAt(ctx, desc)
 }

@@ -81,7 +81,7 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 		return err
 	}
 	for dgst, problem := range damaged {
-		d.log.Warn("removing a damaged blob; the next pull or import of its image fetches it again",
+		d.log.Warn("removing a damaged blob; it is fetched again in the background if a registry has it, else by the next pull or import of its image",
 			"blob", dgst, "problem", problem)
 		if err := d.dropBlob(ctx, dgst); err != nil {
 			return err

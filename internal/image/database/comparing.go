@@ -15,6 +15,19 @@ import (
 // read fails if the content has another digest: a disk may have changed it.
 func (d *DB) Compared() content.InfoReaderProvider { return comparing{d.Content} }
 
+// DamagedError is the error of a blob whose file is damaged. Its kind is Invalid.
+type DamagedError struct {
+	Blob    digest.Digest
+	problem string
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("blob %s is damaged on disk: %s; run berth image fsck --repair, or pull or import its image again: %v", e.Blob, e.problem, errs.Invalid)
+}
+
+// Unwrap returns the kind.
+func (e *DamagedError) Unwrap() error { return errs.Invalid }
+
 type comparing struct{ content.InfoReaderProvider }
 
 // ReaderAt implements content.Provider.
@@ -43,7 +56,7 @@ func (r *comparedReader) ReadAt(p []byte, at int64) (int, error) {
 	_, _ = r.verifier.Write(p[:n])
 	r.read += int64(n)
 	if n > 0 && r.read == r.Size() && !r.verifier.Verified() {
-		return n, fmt.Errorf("blob %s is damaged on disk; run berth image fsck --repair, or pull or import its image again: %w", r.of, errs.Invalid)
+		return n, &DamagedError{Blob: r.of, problem: "its content has another digest"}
 	}
 	return n, err
 }

@@ -11,14 +11,14 @@ import (
 
 // Again unpacks layer i of an image, which has a snapshot already, a second time, for fn. The
 // directory that fn gets is removed when fn returns. What fn has moved out of it is on disk soon
-// after.
-func (u *Unpacker) Again(ctx context.Context, t *tree.Tree, i int, fn func(dir string) error) error {
+// after. unpacked is that of Unpack.
+func (u *Unpacker) Again(ctx context.Context, t *tree.Tree, i int, unpacked func(n int64), fn func(dir string) error) error {
 	chains := t.Chains()
 	parent := ""
 	if i > 0 {
 		parent = chains[i-1]
 	}
-	job := &unpacking{Unpacker: u, t: t, names: chains, unpacked: func(int64) {}}
+	job := &unpacking{Unpacker: u, t: t, names: chains, unpacked: unpacked}
 	done, err := u.listUnsynced(chains[i : i+1])
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func (u *Unpacker) restore(ctx context.Context, t *tree.Tree, i int) error {
 	}
 	chain := t.Chains()[i]
 	u.log.Warn("unpacking a layer again whose files are gone", "layer", chain)
-	err = u.Again(ctx, t, i, func(again string) error { return u.db.RestoreFiles(ctx, chain, again) })
+	err = u.Again(ctx, t, i, func(int64) {}, func(again string) error { return u.db.RestoreFiles(ctx, chain, again) })
 	if err != nil {
 		return fmt.Errorf("cannot restore layer %s: %w", chain, errs.OfDisk(err))
 	}

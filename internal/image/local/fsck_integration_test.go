@@ -55,7 +55,7 @@ func audit(t *testing.T) *audited {
 
 func (a *audited) check(t *testing.T, repair bool) []image.Damage {
 	t.Helper()
-	report, err := a.Check(t.Context(), repair)
+	report, err := a.Check(t.Context(), repair, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

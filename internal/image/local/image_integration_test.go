@@ -47,9 +47,15 @@ func testConfig(t *testing.T) Config {
 	t.Helper()
 	require.Root(t)
 	dir := t.TempDir()
+	// What is lost of images of archives must not be looked for in the internet.
+	hosts := filepath.Join(dir, "hosts", "docker.io")
+	if err := errors.Join(os.MkdirAll(hosts, 0o755), os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte("server = \"http://127.0.0.1:1\"\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	return Config{
 		Root:         filepath.Join(dir, "root"),
 		State:        filepath.Join(dir, "state"),
+		PullRules:    PullRules{RegistryConfigDirs: []string{filepath.Dir(hosts)}},
 		UnpackHelper: helper,
 		CgroupParent: "/berth-image-test",
 		Log:          slog.New(slog.NewTextHandler(testWriter{t}, nil)),

@@ -54,7 +54,9 @@ type Config struct {
 	UserAgent string
 	// Observer counts pulls, nil for nothing.
 	Observer image.PullObserver
-	Log      *slog.Logger
+	// Jobs shows checks, and what is fetched again in the background; nil for nobody.
+	Jobs image.Jobs
+	Log  *slog.Logger
 	// After, if not nil, is closed when the opening may begin: it takes processor time and the disk from what is more
 	// urgent at a start.
 	After <-chan struct{}
@@ -174,6 +176,9 @@ func (c *Config) complete() error {
 	}
 	if c.UserAgent == "" {
 		c.UserAgent = defaultUserAgent
+	}
+	if c.Jobs == nil {
+		c.Jobs = image.Unlisted{}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -118,7 +118,7 @@ func (w *damageCheck) run(ctx context.Context) {
 	w.report.Opened = w.served(ctx, "opening")
 	w.exports(ctx)
 	for _, repair := range []bool{false, true, false} {
-		report, err := w.s.Check(ctx, repair)
+		report, err := w.s.Check(ctx, repair, nil)
 		if err != nil {
 			w.wrong("check: %v", err)
 			return

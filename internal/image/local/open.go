@@ -107,14 +107,30 @@ func (s *Images) open(ctx context.Context) error {
 	if err := s.openWhole(ctx); err != nil {
 		return err
 	}
-	s.checker = check.New(check.Config{DB: s.db, Store: s.store, Layers: s.layers, Rootfs: s.rootfs, Notes: s.Faults})
+	s.checker = check.New(check.Config{
+		DB: s.db, Store: s.store, Layers: s.layers, Rootfs: s.rootfs, Background: s.background, Jobs: s.cfg.Jobs, Notes: s.Faults,
+		Quarantined: s.repair.Quarantined, Log: s.log,
+	})
+	s.store.OnDamage(s.checker.WantBlob)
 	s.trash.Start()
 	s.rootfs.StartPool()
 	preloader := &preload.Preloader{DB: s.db, Layers: s.layers, Store: s.store, CanMount: s.rootfs.CanMount, Log: s.log}
 	preloader.Take(ctx, s.cfg.PreloadedDirs)
 	s.background.Go(s.noteQuiet)
 	s.changed()
+	s.fetchLost()
 	return nil
+}
+
+// fetchLost fetches again in the background what the opening has found damaged or missing.
+func (s *Images) fetchLost() {
+	images, blobs := s.store.TakeLost()
+	for _, lost := range images {
+		s.checker.WantImage(lost)
+	}
+	for _, blob := range blobs {
+		s.checker.WantBlob(blob)
+	}
 }
 
 func newImages(cfg Config) *Images {

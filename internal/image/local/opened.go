@@ -175,12 +175,12 @@ func (s *Images) DiskUse(ctx context.Context) (*image.DiskUse, error) {
 }
 
 // Check implements image.Auditor.
-func (s *Images) Check(ctx context.Context, repair bool) (*image.CheckReport, error) {
+func (s *Images) Check(ctx context.Context, repair bool, seen func(image.CheckUpdate)) (*image.CheckReport, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
 	defer s.changed()
-	return s.checker.Check(ctx, repair)
+	return s.checker.Check(ctx, repair, seen)
 }
 
 // Prepare implements image.Rootfs.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
@@ -162,5 +164,39 @@ func TestProbeThatWasKilled(t *testing.T) {
 	trashEmpties(t, s)
 	if left := mountsBelow(t, s.cfg.Root); len(left) != 0 {
 		t.Errorf("left: %q", left)
+	}
+}
+
+// TestReleaseAfterCloseIsQuiet: a container that ends while the daemon does leaves its layers to the next start.
+func TestReleaseAfterCloseIsQuiet(t *testing.T) {
+	ctx := context.Background()
+	s, _, _ := running(t)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var logged lines
+	cfg := s.cfg
+	cfg.Log = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	s, err := Open(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logged.take()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(ctx, "orphan"); err != nil {
+		t.Error(err)
+	}
+	if err := s.Remove(ctx, "plain:1"); !errors.Is(err, errs.Unavailable) {
+		t.Errorf("a removal from a closed store: %v", err)
+	}
+	s.background.Close() // what has begun would have ended
+	if all := logged.take(); len(all) > 0 {
+		t.Errorf("logged: %q", all)
+	}
+	s = open(t, s.cfg)
+	if users := s.rootfs.Users(); len(users) != 1 {
+		t.Errorf("layers in use: %v", users)
 	}
 }

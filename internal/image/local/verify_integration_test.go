@@ -238,3 +238,84 @@ func TestVerifierPrograms(t *testing.T) {
 		t.Errorf("a program that has accepted the image was asked again: %d calls", again)
 	}
 }
+
+// TestExplainAdmission: what decides about an image is shown, and --try decides as a pull does. It leaves nothing.
+func TestExplainAdmission(t *testing.T) {
+	ctx := context.Background()
+	g := newGuarded(t)
+	explain := func(ref string, try bool) *image.Admission {
+		t.Helper()
+		e, err := g.store.Explain(ctx, g.host+ref, image.Auth{}, try)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Admission
+	}
+	asked := len(g.registry.Requests())
+	a := explain("/other/app:v1", false)
+	if p := a.Policy; p == nil || p.File != g.policy || p.Scope != "default" || len(p.Requirements) != 1 || p.Requirements[0].Type != "reject" || a.Trial != nil || a.Verifiers != nil {
+		t.Errorf("a rejected image: %+v", a)
+	}
+	a = explain("/team/app:v1", false)
+	if p := a.Policy; p.Scope != "docker:"+g.host+"/team" || len(p.Requirements) != 1 || len(p.Requirements[0].Keys) != 1 || !strings.Contains(p.Requirements[0].Identity, g.host+"/team/app") {
+		t.Errorf("a guarded image: %+v", a.Policy)
+	}
+	if more := g.registry.Requests()[asked:]; len(more) > 0 {
+		t.Errorf("the registry was asked %v", more)
+	}
+	if trial := explain("/other/app:v1", true).Trial; trial.Accepted || !strings.Contains(trial.Fault, "rejected") {
+		t.Errorf("a rejected image: %+v", trial)
+	}
+	want := func(accepted bool, fault string, signatures ...string) {
+		t.Helper()
+		trial := explain("/team/app:v1", true).Trial
+		if trial.Accepted != accepted || !strings.Contains(trial.Fault, fault) || (fault == "") != (trial.Fault == "") || len(trial.Signatures) != len(signatures) ||
+			trial.Digest != g.img.Manifest.Digest {
+			t.Errorf("%+v, want %q", trial, fault)
+			return
+		}
+		for i, s := range trial.Signatures {
+			if !strings.Contains(s.Fault, signatures[i]) || (s.Fault == "") != (signatures[i] == "") {
+				t.Errorf("signature %+v, want %q", s, signatures[i])
+			}
+		}
+	}
+	want(false, "no signature was found")
+	g.sign(imagetest.NewSigner(), g.img.Manifest.Digest)
+	want(false, "not made with a trusted key", "not made with a trusted key")
+	g.sign(g.signer, g.img.Manifest.Digest)
+	want(true, "", "")
+	left, _ := filepath.Glob(filepath.Join(g.cfg.Root, "content/blobs/*/*"))
+	kept, _ := filepath.Glob(filepath.Join(g.cfg.Root, "signatures/*"))
+	if list, err := g.store.List(ctx); err != nil || len(list)+len(left)+len(kept) > 0 {
+		t.Errorf("left: %v, %v, %v, %v", list, left, kept, err)
+	}
+
+	// The programs are asked, also those that have accepted the image before.
+	dir := t.TempDir()
+	for name, code := range map[string]string{"a-check": "0", "b-check": "0"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\ncat > /dev/null\necho because\nexit "+code+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rules := g.cfg.PullRules
+	rules.VerifierDir = dir
+	g.store.SetPullRules(rules)
+	a = explain("/team/app:v1", true)
+	if v := a.Verifiers; v == nil || v.Dir != dir || strings.Join(v.Programs, " ") != "a-check b-check" || !a.Trial.Accepted {
+		t.Errorf("programs: %+v, %+v", v, a.Trial)
+	}
+	rules.VerifierDir = filepath.Join(dir, "absent")
+	g.store.SetPullRules(rules)
+	if a = explain("/team/app:v1", false); !strings.Contains(a.Verifiers.Fault, "absent") {
+		t.Errorf("without the directory: %+v", a.Verifiers)
+	}
+	g.write(t, `{"default": 1}`)
+	if a = explain("/team/app:v1", false); !strings.Contains(a.Policy.Fault, "field default") || a.Policy.Requirements != nil {
+		t.Errorf("a wrong file: %+v", a.Policy)
+	}
+	g.store.SetPullRules(PullRules{})
+	if a = explain("/team/app:v1", true); a != nil {
+		t.Errorf("without a policy: %+v", a)
+	}
+}

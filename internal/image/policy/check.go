@@ -55,15 +55,11 @@ func (r Rules) Check(image Image, signatures []Signature) error {
 
 // meets returns nil if the image meets the requirement.
 func (r *requirement) meets(image Image, signatures []Signature) error {
-	switch {
-	case r.kind == Accept:
+	if r.kind == Accept {
 		return nil
-	case r.kind == Reject:
-		return errors.New("images of this scope are rejected")
-	case r.kind == SignedBy:
-		return errors.New("berth does not check signatures of GPG keys; use sigstoreSigned, or a verifier in image.verifier_dir")
-	case r.pki:
-		return errors.New("berth does not check signatures by pki; use keyPath or fulcio")
+	}
+	if err := r.never(); err != nil {
+		return err
 	}
 	trust, err := r.trust()
 	if err != nil {
@@ -82,6 +78,19 @@ func (r *requirement) meets(image Image, signatures []Signature) error {
 	}
 	slices.Sort(refused)
 	return fmt.Errorf("no signature is accepted (%s)", strings.Join(slices.Compact(refused), "; "))
+}
+
+// never says why no image meets the requirement, whatever its signatures are; nil if one may.
+func (r *requirement) never() error {
+	switch {
+	case r.kind == Reject:
+		return errors.New("images of this scope are rejected")
+	case r.kind == SignedBy:
+		return errors.New("berth does not check signatures of GPG keys; use sigstoreSigned, or a verifier in image.verifier_dir")
+	case r.pki:
+		return errors.New("berth does not check signatures by pki; use keyPath or fulcio")
+	}
+	return nil
 }
 
 // trust is a requirement with its keys.

@@ -87,18 +87,10 @@ func (id identity) accepts(image reference.Named, claimed string) string {
 	if err != nil {
 		return fmt.Sprintf("it is of %q, which is not the name of an image", claimed)
 	}
-	want := image
-	switch id.kind {
-	case exactReference, exactRepository:
-		want = id.named
-	case remapIdentity:
-		want, err = id.remap(image)
+	want, repository := id.wants(image)
+	if want == nil {
+		return noName
 	}
-	if err != nil || want == nil {
-		return "the image has no name that it could be compared with"
-	}
-	_, byDigest := want.(reference.Digested)
-	repository := id.kind == matchRepository || id.kind == exactRepository || byDigest && (id.kind == matchRepoDigestOrExact || id.kind == remapIdentity)
 	if repository && signed.Name() == want.Name() || !repository && !reference.IsNameOnly(signed) && signed.String() == want.String() {
 		return ""
 	}
@@ -107,6 +99,41 @@ func (id identity) accepts(image reference.Named, claimed string) string {
 		wanted = want.Name()
 	}
 	return fmt.Sprintf("it is of %s, and signedIdentity %s wants %s", signed, id.kind, wanted)
+}
+
+// noName is why an image without a name, or with one that cannot be mapped, meets no identity.
+const noName = "the image has no name that it could be compared with"
+
+// wants returns the name that a signature of an image must have, and whether its repository is enough. It
+// is nil if the image has no name that could be compared.
+func (id identity) wants(image reference.Named) (want reference.Named, repository bool) {
+	want = image
+	switch id.kind {
+	case exactReference, exactRepository:
+		want = id.named
+	case remapIdentity:
+		var err error
+		if want, err = id.remap(image); err != nil {
+			return nil, false
+		}
+	}
+	if want == nil {
+		return nil, false
+	}
+	_, byDigest := want.(reference.Digested)
+	return want, id.kind == matchRepository || id.kind == exactRepository || byDigest && (id.kind == matchRepoDigestOrExact || id.kind == remapIdentity)
+}
+
+// describe says what a signature of an image must say that it signs.
+func (id identity) describe(image reference.Named) string {
+	want, repository := id.wants(image)
+	switch {
+	case want == nil:
+		return fmt.Sprintf("%s: %s", id.kind, noName)
+	case repository:
+		return fmt.Sprintf("%s: the repository %s", id.kind, want.Name())
+	}
+	return fmt.Sprintf("%s: %s", id.kind, want)
 }
 
 // remap replaces the prefix of an image's name.

@@ -21,6 +21,7 @@ type Pulls struct {
 	Observer image.PullObserver
 
 	flights keyed.Flights[Feed, string]
+	busy    busy
 }
 
 // Do joins the pull of named with auth, or starts it, which calls pull. It returns the id that
@@ -28,6 +29,7 @@ type Pulls struct {
 // The context of pull ends when the last caller has left, which waits until pull has returned.
 func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
 	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (id string, err error) {
+		defer p.busy.begin()()
 		meter, began := NewMeter(feed.Report), time.Now()
 		if p.Observer == nil {
 			return pull(ctx, meter)

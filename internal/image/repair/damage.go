@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -239,12 +240,42 @@ func (r Repairer) beginRebuild(damage error) (*Rebuilding, error) {
 
 // Faults returns messages about what the store has lost, until the quarantine is removed.
 func (r Repairer) Faults() []string {
+	var all []string
+	r.eachReport(func(dir string, found report) { all = append(all, found.text(dir)) })
+	return all
+}
+
+// Quarantined returns what was set aside, until the quarantine is removed.
+func (r Repairer) Quarantined() []image.Quarantined {
+	all := []image.Quarantined{}
+	r.eachReport(func(dir string, found report) {
+		all = append(all, image.Quarantined{Dir: dir, At: found.At, Objects: found.objects(), Lost: found.Lost})
+	})
+	return all
+}
+
+// objects are what was set aside.
+func (r report) objects() []string {
+	if len(r.Foreign) > 0 {
+		return r.Foreign
+	}
+	all := []string{"metadata.db and snapshots.db: " + r.Reason}
+	if r.Directories > 0 {
+		all = append(all, fmt.Sprintf("%d directories of layers that no image has", r.Directories))
+	}
+	if r.Blobs > 0 {
+		all = append(all, fmt.Sprintf("%d blobs of no image", r.Blobs))
+	}
+	return all
+}
+
+// eachReport calls fn with each report that can be read, in the order of time.
+func (r Repairer) eachReport(fn func(dir string, found report)) {
 	reports, err := filepath.Glob(filepath.Join(r.QuarantineDir(), "*", reportName))
 	if err != nil {
-		return nil
+		return
 	}
 	slices.Sort(reports)
-	var all []string
 	for _, path := range reports {
 		var found report
 		data, err := database.ReadOwn(path)
@@ -252,8 +283,7 @@ func (r Repairer) Faults() []string {
 			err = json.Unmarshal(data, &found)
 		}
 		if err == nil {
-			all = append(all, found.text(filepath.Dir(path)))
+			fn(filepath.Dir(path), found)
 		}
 	}
-	return all
 }

@@ -86,6 +86,25 @@ func (p *dirPool) make(m *Manager) (string, error) {
 	return dir, nil
 }
 
+// RenewPool discards the directories that are ready, and returns when others are being made.
+func (m *Manager) RenewPool(ctx context.Context) error {
+	// One more than the pool holds is ready.
+	for range poolSize + 1 {
+		select {
+		case dir := <-m.pool.ready:
+			if dir == "" {
+				continue
+			}
+			if err := m.discard(dir); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // CanMount reports whether a root filesystem can have a directory below it: nil, or
 // why not. Overlays can be on overlays twice only.
 func (m *Manager) CanMount(lower string) (err error) {

@@ -130,20 +130,39 @@ func digestsOf(t *tree.Tree) []digest.Digest {
 	return slices.Compact(list)
 }
 
+// admitAll reports whether all images may be used.
+func (r *PullRules) admitAll() bool { return r.PolicyFile == "" && r.VerifierDir == "" }
+
 // admitAs returns nil if the image may be used by a name, which may be nil. It fetches signatures if
-// those that the node has do not suffice.
+// those that the node has do not suffice, and keeps what has shown that the image may be used.
 func (s *Store) admitAs(ctx context.Context, named reference.Named, t *tree.Tree, auth image.Auth, rules *PullRules, m *progress.Meter) error {
+	if rules.admitAll() {
+		return nil
+	}
+	e := s.evidenceOf(t.ID())
+	shown, err := s.judge(ctx, named, t, e, auth, rules, m)
+	if shown {
+		err = errors.Join(err, s.keepEvidence(t.ID(), e))
+	}
+	return err
+}
+
+// judge is admitAs with the evidence e, to which it adds what it finds. shown reports whether some of that
+// is worth keeping, also with an error. It keeps nothing.
+func (s *Store) judge(
+	ctx context.Context, named reference.Named, t *tree.Tree, e *evidence, auth image.Auth, rules *PullRules, m *progress.Meter,
+) (shown bool, err error) {
 	required, err := rules.rulesFor(named)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if required != nil {
-		if err := s.checkSignatures(ctx, *required, named, t, auth, rules, m); err != nil {
-			return err
+		if shown, err = s.checkSignatures(ctx, *required, named, t, e, auth, rules, m); err != nil {
+			return false, err
 		}
 	}
 	if rules.VerifierDir == "" {
-		return nil
+		return shown, nil
 	}
 	name := t.ID()
 	if named != nil {
@@ -151,32 +170,38 @@ func (s *Store) admitAs(ctx context.Context, named reference.Named, t *tree.Tree
 	}
 	now, err := verifier.Fingerprint(rules.VerifierDir)
 	if err != nil {
-		return refused(err)
+		return shown, refused(err)
 	}
 	now = t.Target.Digest.String() + " " + now
-	e := s.evidenceOf(t.ID())
 	if e.Verifiers[name] == now {
-		return nil
+		return shown, nil
 	}
 	if err := verifier.Check(ctx, rules.VerifierDir, name, t.Target); err != nil {
-		return refused(err)
+		return shown, refused(err)
 	}
 	e.Verifiers[name] = now
-	return s.keepEvidence(t.ID(), e)
+	return true, nil
 }
 
-func (s *Store) checkSignatures(ctx context.Context, required policy.Rules, named reference.Named, t *tree.Tree, auth image.Auth, rules *PullRules, m *progress.Meter) error {
-	e := s.evidenceOf(t.ID())
-	subject := policy.Image{Name: named, Digests: digestsOf(t), Unnamed: rules.UnnamedSignatures}
-	err := required.Check(subject, e.Signatures)
-	if err == nil {
-		return nil
+// subjectOf is the image as the policy sees it.
+func subjectOf(named reference.Named, t *tree.Tree, rules *PullRules) policy.Image {
+	return policy.Image{Name: named, Digests: digestsOf(t), Unnamed: rules.UnnamedSignatures}
+}
+
+// checkSignatures returns nil if the image meets the requirements. fresh reports that signatures which were
+// fetched now have shown that.
+func (s *Store) checkSignatures(
+	ctx context.Context, required policy.Rules, named reference.Named, t *tree.Tree, e *evidence, auth image.Auth, rules *PullRules, m *progress.Meter,
+) (fresh bool, err error) {
+	subject := subjectOf(named, t, rules)
+	if err = required.Check(subject, e.Signatures); err == nil {
+		return false, nil
 	}
 	if !required.NeedsSignatures() || named == nil {
-		return refused(err)
+		return false, refused(err)
 	}
 	// What is fetched needs a lease only until it is read.
-	return s.db.WithLease(ctx, func(ctx context.Context) error {
+	err = s.db.WithLease(ctx, func(ctx context.Context) error {
 		for _, dgst := range subject.Digests {
 			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, m)
 			if fetchErr != nil {
@@ -184,19 +209,25 @@ func (s *Store) checkSignatures(ctx context.Context, required policy.Rules, name
 			}
 			e.add(found)
 			if err = required.Check(subject, e.Signatures); err == nil {
-				return s.keepEvidence(t.ID(), e)
+				return nil
 			}
 		}
 		return refused(err)
 	})
+	return err == nil, err
 }
 
 // Admit implements image.Admitter.
 func (s *Store) Admit(ctx context.Context, ref, name string) error {
 	rules := s.rules.Load()
-	if rules.PolicyFile == "" && rules.VerifierDir == "" {
+	if rules.admitAll() {
 		return nil
 	}
+	ctx, end, err := s.background.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	img, err := s.Get(ctx, ref)
 	if err != nil {
 		return err

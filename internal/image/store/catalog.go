@@ -68,7 +68,8 @@ func (s *Store) treeOf(ctx context.Context, id string) (*tree.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.db.ReadTree(ctx, id, record.Target, s.db.Present)
+	t, err := s.db.ReadTree(ctx, id, record.Target, s.db.Present)
+	return t, s.noteDamage(err)
 }
 
 // Tag implements image.Catalog.

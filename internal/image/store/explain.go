@@ -7,10 +7,16 @@ import (
 
 	"github.com/distribution/reference"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/policy"
+	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/image/registry/keyring"
+	"github.com/berthrun/berth/internal/image/tree"
+	"github.com/berthrun/berth/internal/image/verifier"
 )
 
 // Explain implements image.Explainer with what a pull uses.
@@ -19,7 +25,8 @@ func (s *Store) Explain(ctx context.Context, ref string, auth image.Auth, try bo
 	if err != nil {
 		return nil, err
 	}
-	remote, err := s.openRegistry(ctx, named, auth, s.rules.Load())
+	rules := s.rules.Load()
+	remote, err := s.openRegistry(ctx, named, auth, rules)
 	if err != nil {
 		return nil, fmt.Errorf("cannot explain image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
 	}
@@ -33,7 +40,100 @@ func (s *Store) Explain(ctx context.Context, ref string, auth image.Auth, try bo
 			a.Fault = registry.Scrub(errors.New(a.Fault), registry.Auth(auth)).Error()
 		}
 	}
+	if explained.Admission = rules.explainAdmission(named); explained.Admission != nil && try {
+		explained.Admission.Trial = s.tryAdmission(ctx, named, auth, rules)
+	}
 	return explained, nil
+}
+
+// explainAdmission says what decides whether the image of a name may be used, nil if nothing does.
+func (r *PullRules) explainAdmission(named reference.Named) *image.Admission {
+	if r.admitAll() {
+		return nil
+	}
+	a := &image.Admission{}
+	if r.PolicyFile != "" {
+		a.Policy = &image.PolicyDecision{File: r.PolicyFile}
+		if required, err := r.rulesFor(named); err != nil {
+			a.Policy.Fault = errs.Message(err)
+		} else {
+			a.Policy.Scope, a.Policy.Requirements = required.Scope, required.Describe(named)
+		}
+	}
+	if r.VerifierDir != "" {
+		a.Verifiers = &image.Verifiers{Dir: r.VerifierDir, Programs: []string{}}
+		if programs, err := verifier.Programs(r.VerifierDir); err != nil {
+			a.Verifiers.Fault = errs.Message(err)
+		} else {
+			a.Verifiers.Programs = programs
+		}
+	}
+	return a
+}
+
+// tryAdmission decides about the image that the registry has now, as a pull does.
+func (s *Store) tryAdmission(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules) *image.AdmissionTrial {
+	trial := &image.AdmissionTrial{}
+	if err := s.decide(ctx, named, auth, rules, trial); err != nil {
+		trial.Fault = errs.Message(registry.Scrub(err, registry.Auth(auth)))
+		return trial
+	}
+	trial.Accepted = true
+	return trial
+}
+
+// decide returns nil if the image may be used. It asks all programs, also those that have accepted the image
+// before, and keeps nothing.
+func (s *Store) decide(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, trial *image.AdmissionTrial) (err error) {
+	if err := rules.mayAsk(named); err != nil {
+		return err
+	}
+	ctx, end, err := s.background.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	m := progress.NewMeter(nil)
+	guarded, release := m.Guard(ctx, rules.NoProgressTimeout)
+	defer release()
+	err = s.db.WithLease(guarded, func(ctx context.Context) error {
+		remote, err := s.openRegistry(ctx, named, auth, rules)
+		if err != nil {
+			return err
+		}
+		defer remote.Close()
+		t, err := s.resolve(ctx, named, remote, m)
+		if err != nil {
+			return err
+		}
+		trial.Digest = t.Target.Digest
+		e := s.evidenceOf(t.ID())
+		e.Verifiers = map[string]string{}
+		_, err = s.judge(ctx, named, t, e, auth, rules, m)
+		trial.Signatures = rules.explainSignatures(named, t, e.Signatures)
+		return err
+	})
+	if cause := context.Cause(guarded); err != nil && cause != nil {
+		return fmt.Errorf("%w", cause) // more precise than "context canceled"
+	}
+	if err == nil {
+		// An image that the node does not have needs its documents no more.
+		s.db.Collect(database.WithNamespace(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// explainSignatures says which signatures count.
+func (r *PullRules) explainSignatures(named reference.Named, t *tree.Tree, found []policy.Signature) []image.SignatureTrial {
+	required, err := r.rulesFor(named)
+	if err != nil || required == nil || !required.NeedsSignatures() {
+		return nil // the decision has the error
+	}
+	var all []image.SignatureTrial
+	for i, fault := range required.Explain(subjectOf(named, t, r), found) {
+		all = append(all, image.SignatureTrial{Place: found[i].Place, Fault: fault})
+	}
+	return all
 }
 
 // openRegistry reads where the images of a repository come from.

@@ -39,7 +39,7 @@ func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 			manifests = append(manifests, archive.WithManifest(manifest, names...))
 		}
 		if err := archive.Export(ctx, s.db.Compared(), to, manifests...); err != nil {
-			return fmt.Errorf("cannot export images: %w", err)
+			return fmt.Errorf("cannot export images: %w", s.noteDamage(err))
 		}
 		return nil
 	})
@@ -64,7 +64,7 @@ func (s *Store) hold(ctx context.Context, ref string) (manifest imagespec.Descri
 	}
 	t, err := s.db.ReadTree(ctx, record, found.Target, s.db.Present)
 	if err != nil {
-		return manifest, nil, err
+		return manifest, nil, s.noteDamage(err)
 	}
 	lease, _ := leases.FromContext(ctx)
 	blobs := append([]imagespec.Descriptor{t.Manifest, t.Config}, t.Layers...)

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/image/tree"
 )
@@ -23,6 +23,7 @@ import (
 type Stored struct {
 	ID            string
 	Tags, Digests []string
+	Pinned        bool
 	// Target is what its names point to.
 	Target imagespec.Descriptor
 	// Tree is nil if its documents cannot be read; Fault says why.
@@ -51,7 +52,7 @@ func (s *Store) Inventory(ctx context.Context) ([]Stored, error) {
 		if err != nil {
 			continue // it was removed meanwhile
 		}
-		one := Stored{ID: list[i].ID, Tags: list[i].Tags, Digests: list[i].Digests, Target: record.Target}
+		one := Stored{ID: list[i].ID, Tags: list[i].Tags, Digests: list[i].Digests, Pinned: list[i].Pinned, Target: record.Target}
 		one.Tree, one.Fault = s.db.ReadTree(ctx, one.ID, record.Target, s.db.Present)
 		if one.Fault != nil {
 			one.Tree = nil
@@ -81,10 +82,16 @@ func (s *Store) WhileUnused(ctx context.Context, chain string, fn func() error) 
 }
 
 // FetchAgain fetches a blob of an image by the image's names, with the node's own credentials, until
-// one of its registries has it.
-func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descriptor, to registry.Target) error {
+// one of its registries has it. It returns the repository that has given it. got is called with the bytes
+// as they come.
+func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descriptor, to registry.Target, got func(int64)) (from string, err error) {
+	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	rules := s.rules.Load()
-	var faults []string
+	var all Faults
 	asked := map[string]bool{}
 	for _, name := range append(slices.Clone(img.Digests), img.Tags...) {
 		named, err := names.Parse(name)
@@ -93,21 +100,52 @@ func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descr
 		}
 		repository := reference.TrimNamed(named).Name()
 		asked[repository] = true
-		remote, err := s.openRegistry(ctx, named, image.Auth{}, rules)
+		err = s.fetchBlob(ctx, named, desc, to, rules, got)
 		if err == nil {
-			err = remote.Fetch(ctx, to, desc, func(int64) {})
-			remote.Close()
-		}
-		if err == nil {
-			return nil
+			return repository, nil
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return "", context.Cause(ctx)
 		}
-		faults = append(faults, fmt.Sprintf("%s: %v", repository, err))
+		all = append(all, fmt.Errorf("%s: %w", repository, err))
 	}
-	if len(faults) == 0 {
-		return fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
+	if len(all) == 0 {
+		return "", fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
 	}
-	return errors.New(strings.Join(faults, "; "))
+	return "", all
 }
+
+// fetchBlob fetches a blob by one name. It fails if the registry sends nothing for long, as a pull does.
+func (s *Store) fetchBlob(ctx context.Context, named reference.Named, desc imagespec.Descriptor, to registry.Target, rules *PullRules, got func(int64)) error {
+	remote, err := s.openRegistry(ctx, named, image.Auth{}, rules)
+	if err != nil {
+		return err
+	}
+	defer remote.Close()
+	m := progress.NewMeter(nil)
+	ctx, release := m.Guard(ctx, rules.NoProgressTimeout)
+	defer release()
+	defer m.Transfer()()
+	err = remote.Fetch(ctx, to, desc, func(n int64) {
+		m.Touch()
+		got(n)
+	})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return fmt.Errorf("%w", cause)
+	}
+	return errs.OfDisk(err)
+}
+
+// Faults are why no registry has given an object. It has the kinds of all.
+type Faults []error
+
+func (f Faults) Error() string {
+	texts := make([]string, len(f))
+	for i, err := range f {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the errors.
+func (f Faults) Unwrap() []error { return f }

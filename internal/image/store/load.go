@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -28,14 +29,16 @@ func (s *Store) Load(ctx context.Context) error {
 		return err
 	}
 	trees := map[string]*tree.Tree{}
+	s.lost = map[digest.Digest]*Lost{}
 	names := map[string][]string{}
 	pinned := map[string]bool{}
 	lost := map[string]bool{}
 	for _, record := range records {
 		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
 		if err != nil {
-			s.log.Warn("removing an image whose content is missing; pull or import it again", "image", record.Name, "error", err)
+			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
 			lost[record.Name] = true
+			s.noteLost(record.Target, record.Name, database.IsPinned(record))
 			continue
 		}
 		id := t.ID()
@@ -46,13 +49,15 @@ func (s *Store) Load(ctx context.Context) error {
 	for id, t := range trees {
 		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id])
 		if err != nil {
-			s.log.Warn("removing an image that cannot be unpacked again", "image", id, "error", err)
+			s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
 			for _, name := range names[id] {
 				lost[name] = true
+				s.noteLost(t.Target, name, pinned[id])
 			}
 			continue
 		}
 		s.put(e, names[id])
+		s.noteAbsent(ctx, t)
 	}
 	if err := s.keepHeld(ctx); err != nil {
 		return err

@@ -38,6 +38,17 @@ func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report fu
 }
 
 func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, m *progress.Meter) (img *image.Image, err error) {
+	err = s.pullTo(ctx, named, auth, m, func(ctx context.Context, t *tree.Tree) (err error) {
+		img, err = s.Record(ctx, t, pulledNames(named, t), false)
+		return err
+	})
+	return img, err
+}
+
+// pullTo fetches and unpacks an image, and calls record while all of it is there.
+func (s *Store) pullTo(
+	ctx context.Context, named reference.Named, auth image.Auth, m *progress.Meter, record func(context.Context, *tree.Tree) error,
+) (err error) {
 	rules := s.rules.Load()
 	ctx, release := m.Guard(ctx, rules.NoProgressTimeout)
 	defer release()
@@ -48,9 +59,9 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 		}
 	}()
 	if err := rules.mayAsk(named); err != nil {
-		return nil, err
+		return err
 	}
-	err = s.db.WithLease(ctx, func(ctx context.Context) error {
+	return s.db.WithLease(ctx, func(ctx context.Context) error {
 		remote, err := s.openRegistry(ctx, named, auth, rules)
 		if err != nil {
 			return err
@@ -68,10 +79,8 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 			return err
 		}
 		m.Stage(progress.Done, 0)
-		img, err = s.Record(ctx, t, pulledNames(named, t), false)
-		return err
+		return record(ctx, t)
 	})
-	return img, err
 }
 
 func pulledNames(named reference.Named, t *tree.Tree) []string {

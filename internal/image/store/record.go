@@ -13,10 +13,15 @@ import (
 // Record writes down that the image is complete and has these names besides its
 // id, all in one transaction, and shows it. A name that another image had moves.
 func (s *Store) Record(ctx context.Context, t *tree.Tree, names []string, pin bool) (*image.Image, error) {
-	names = append(slices.Clone(names), t.ID())
-	fresh := len(names)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.record(ctx, t, names, pin)
+}
+
+// record is Record. s.mu is held.
+func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bool) (*image.Image, error) {
+	names = append(slices.Clone(names), t.ID())
+	fresh := len(names)
 	losers := map[string]bool{}
 	for _, name := range names {
 		if id, ok := s.names[name]; ok && id != t.ID() {

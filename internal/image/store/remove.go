@@ -11,6 +11,12 @@ import (
 
 // Remove implements image.Store.
 func (s *Store) Remove(ctx context.Context, ref string) error {
+	// Close waits for a removal, which goes to its end.
+	_, end, err := s.background.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot remove image %s: %w", ref, err)
+	}
+	defer end()
 	ctx = database.WithNamespace(ctx)
 	removed, err := s.removeRecords(ctx, ref)
 	if err != nil {

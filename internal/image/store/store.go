@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
@@ -91,6 +93,11 @@ type Store struct {
 	health registry.Health
 	// blobs are held while one is fetched.
 	blobs keyed.Mutex
+	// lost and absent are what Load has found missing: images by their targets, and blobs of layers.
+	lost   map[digest.Digest]*Lost
+	absent []digest.Digest
+	// damaged is called with a blob whose file is found damaged; see OnDamage.
+	damaged func(digest.Digest)
 
 	// mu guards index, names and holds.
 	mu    sync.RWMutex
@@ -110,7 +117,7 @@ var (
 func New(cfg Config) *Store {
 	s := &Store{
 		db: cfg.DB, layers: cfg.Layers, background: cfg.Background, userAgent: cfg.UserAgent, log: cfg.Log,
-		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(),
+		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(), damaged: func(digest.Digest) {},
 	}
 	s.pulls.Observer = cfg.Observer
 	s.SetPullRules(cfg.PullRules)

@@ -37,6 +37,19 @@ func Check(ctx context.Context, dir, name string, desc imagespec.Descriptor) err
 	return nil
 }
 
+// Programs lists the programs that Check calls, in their order.
+func Programs(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read image.verifier_dir: %w: %w", err, errs.State)
+	}
+	names := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names, nil
+}
+
 // Fingerprint changes when a program of the directory is added, removed or replaced.
 func Fingerprint(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)

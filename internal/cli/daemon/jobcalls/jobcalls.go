@@ -1,22 +1,37 @@
-// Package jobcalls shows the jobs of pods in the shape of berth's own service.
+// Package jobcalls shows the jobs of pods and of images in the shape of berth's own service.
 package jobcalls
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/job"
 )
 
-// List returns a function that lists the running jobs, the oldest first.
-func List(pods *pod.Service) func() []berthapi.Job {
+// Table is what runs jobs: a pod.Service, or Images.
+type Table interface {
+	Jobs() []job.Info
+	WatchJobs() (*job.Watch, error)
+	CancelJob(ctx context.Context, id string) (before job.Info, end job.Update, err error)
+}
+
+// List returns a function that lists the running jobs of all tables, the oldest first.
+func List(tables ...Table) func() []berthapi.Job {
 	return func() []berthapi.Job {
 		var all []berthapi.Job
-		for _, info := range pods.Jobs() {
-			all = append(all, shownJob(info))
+		for _, table := range tables {
+			for _, info := range table.Jobs() {
+				all = append(all, shownJob(info))
+			}
 		}
+		slices.SortStableFunc(all, func(a, b berthapi.Job) int { return cmp.Compare(b.Age, a.Age) })
 		return all
 	}
 }
@@ -29,34 +44,56 @@ func shownJob(info job.Info) berthapi.Job {
 	}
 }
 
-// Control returns what follows and cancels jobs.
-func Control(pods *pod.Service) berthapi.JobControl {
+// Control returns what follows and cancels the jobs of all tables. Where two have jobs of one id, the job of the
+// first table is cancelled.
+func Control(tables ...Table) berthapi.JobControl {
 	return berthapi.JobControl{
 		Watch: func(ctx context.Context, send func(berthapi.JobUpdate) error) error {
-			watch, err := pods.WatchJobs()
-			if err != nil {
-				return err
-			}
-			defer watch.Cancel()
-			for {
-				updates, err := watch.Next(ctx)
+			var sending sync.Mutex
+			all, ctx := errgroup.WithContext(ctx)
+			for _, table := range tables {
+				watch, err := table.WatchJobs()
 				if err != nil {
 					return err
 				}
-				for i := range updates {
-					if err := send(shownUpdate(&updates[i], updates[i].Info)); err != nil {
-						return err
-					}
+				defer watch.Cancel()
+				all.Go(func() error { return follow(ctx, watch, &sending, send) })
+			}
+			return all.Wait()
+		},
+		Cancel: func(ctx context.Context, id string) (u berthapi.JobUpdate, err error) {
+			for _, table := range tables {
+				var before job.Info
+				var end job.Update
+				if before, end, err = table.CancelJob(ctx, id); err == nil {
+					return shownUpdate(&end, before), nil
+				}
+				if !errors.Is(err, errs.NotFound) {
+					break
 				}
 			}
+			return berthapi.JobUpdate{}, err
 		},
-		Cancel: func(ctx context.Context, id string) (berthapi.JobUpdate, error) {
-			before, end, err := pods.CancelJob(ctx, id)
-			if err != nil {
-				return berthapi.JobUpdate{}, err
+	}
+}
+
+// follow sends the updates of a watch until one of both fails. One is sent at a time.
+func follow(ctx context.Context, watch *job.Watch, sending *sync.Mutex, send func(berthapi.JobUpdate) error) error {
+	for {
+		updates, err := watch.Next(ctx)
+		if err != nil {
+			return err
+		}
+		sending.Lock()
+		for i := range updates {
+			if err = send(shownUpdate(&updates[i], updates[i].Info)); err != nil {
+				break
 			}
-			return shownUpdate(&end, before), nil
-		},
+		}
+		sending.Unlock()
+		if err != nil {
+			return err
+		}
 	}
 }
 

@@ -1,0 +1,228 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/store"
+)
+
+// What is found damaged and a registry may have is fetched again in the background: one object at a time, while no
+// pull runs, so that pods do not wait for it. A pull that begins ends the fetch, which begins again after it. Each is
+// a job. One whose registry does not answer is tried again after
+// minWait, then after twice the time up to maxWait, maxTries times in all.
+const (
+	minWait  = 10 * time.Second
+	maxWait  = time.Hour
+	maxTries = 24
+)
+
+// retryable reports whether a later attempt may succeed: a registry did not answer, or the disk was full.
+func retryable(err error) bool {
+	return errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Exhausted) || errors.Is(err, errs.Deadline)
+}
+
+// WantBlob fetches a blob again in the background if its file is damaged or missing. Nothing happens if it is being
+// fetched.
+func (c *Checker) WantBlob(dgst digest.Digest) { c.wantBlob(dgst, 0) }
+
+// wantBlob is WantBlob after a time.
+func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
+	job := image.Job{Kind: "fetch blob again", Key: dgst.String(), ID: dgst.Encoded()}
+	c.want(job, after, func(ctx context.Context, at *stages) error { return c.mendInBackground(ctx, at, dgst) })
+}
+
+// WantImage pulls an image again in the background that a start has lost.
+func (c *Checker) WantImage(lost store.Lost) {
+	if lost.Pinned {
+		return // it does not come from a registry
+	}
+	job := image.Job{Kind: "pull image again", Key: lost.Names[0], ID: lost.Target.Digest.Encoded()}
+	c.want(job, 0, func(ctx context.Context, at *stages) error {
+		return c.Store.Restore(ctx, lost, func(p image.Progress) { at.say(p.Stage, fmt.Sprintf("a registry, %d of %d bytes", p.Done, p.Total)) })
+	})
+}
+
+func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Context, *stages) error) {
+	c.mu.Lock()
+	known := c.wanted[job.Key]
+	c.wanted[job.Key] = true
+	c.mu.Unlock()
+	if known {
+		return
+	}
+	c.Background.Go(func(ctx context.Context) {
+		defer func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			delete(c.wanted, job.Key)
+		}()
+		err := c.Jobs.Run(ctx, job, func(ctx context.Context, at image.Stage) error {
+			return c.retry(database.WithNamespace(ctx), at, after, fetch)
+		})
+		if err != nil && ctx.Err() == nil {
+			c.Log.Warn("cannot fetch in the background what is damaged; pull or import the image again, or run berth image fsck --repair",
+				"job", job.Kind, "object", job.Key, "error", err)
+		}
+	})
+}
+
+// retry calls fetch until it succeeds, fails for good, or ctx ends.
+func (c *Checker) retry(ctx context.Context, at image.Stage, wait time.Duration, fetch func(context.Context, *stages) error) error {
+	why := "a registry that did not answer"
+	for try := 1; ; try++ {
+		if wait > 0 {
+			at("wait to try again", why, time.Now().Add(wait))
+			if err := sleep(ctx, wait); err != nil {
+				return err
+			}
+		}
+		err := c.inTurn(ctx, at, fetch)
+		if err == nil || ctx.Err() != nil || !retryable(err) || try == maxTries {
+			return err
+		}
+		why = errs.Message(err)
+		wait = min(max(2*wait, minWait), maxWait)
+	}
+}
+
+func sleep(ctx context.Context, wait time.Duration) error {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// errPull ends a fetch for a pull.
+var errPull = errors.New("a pull goes first")
+
+// inTurn calls fetch when no pull runs and nothing else is fetched again.
+func (c *Checker) inTurn(ctx context.Context, at image.Stage, fetch func(context.Context, *stages) error) error {
+	for {
+		at("wait for its turn", "pulls, and other content that is fetched again", time.Now().Add(maxWait))
+		select {
+		case c.turn <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		err := c.whileIdle(ctx, at, fetch)
+		<-c.turn
+		if ctx.Err() != nil || !errors.Is(err, errPull) {
+			return err
+		}
+	}
+}
+
+// whileIdle calls fetch when no pull runs. A pull that begins ends its context with errPull.
+func (c *Checker) whileIdle(ctx context.Context, at image.Stage, fetch func(context.Context, *stages) error) error {
+	if err := c.Store.AwaitIdle(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer c.Store.OnPull(func() { cancel(errPull) })()
+	return fetch(ctx, &stages{at: at})
+}
+
+// mendInBackground fetches a blob again, unless it is whole or of no image.
+func (c *Checker) mendInBackground(ctx context.Context, at *stages, dgst digest.Digest) error {
+	images, err := c.Store.Inventory(ctx)
+	if err != nil {
+		return err
+	}
+	all := imagesWith(images, dgst)
+	pulled := slices.DeleteFunc(slices.Clone(all), func(img store.Stored) bool { return img.Pinned })
+	info, err := c.DB.Content.Info(ctx, dgst)
+	missing := errdefs.IsNotFound(err)
+	switch {
+	case err != nil && !missing:
+		return fmt.Errorf("cannot look up blob %s: %w", dgst, err)
+	case len(all) == 0:
+		return nil // its images are removed
+	case missing:
+		info = content.Info{Digest: dgst, Size: sizeIn(all, dgst)}
+	default:
+		problem := c.DB.FileProblem(info)
+		if problem == "" {
+			problem, err = readBlob(ctx, c.DB.Paths, info, func(int64) {})
+		}
+		if err != nil || problem == "" {
+			return err
+		}
+		if from := database.PreloadedFrom(info); from != "" {
+			return fmt.Errorf("it is used in place: write %s again: %w", from, errs.Invalid)
+		}
+	}
+	if len(pulled) == 0 {
+		return fmt.Errorf("its images are pinned, and such images come from archives: %w", errs.Unsupported)
+	}
+	var got int64
+	progress := func(n int64) {
+		got += n
+		at.say("fetch", fmt.Sprintf("a registry of %s, %d of %d bytes", nameOf(pulled[0]), got, info.Size))
+	}
+	progress(0)
+	fetch := func(ctx context.Context, to registry.Target) error {
+		from, err := c.fetchAgain(ctx, info, pulled, to, progress)
+		if err != nil {
+			return err
+		}
+		c.Log.Info("fetched a damaged blob again", "blob", dgst, "from", from)
+		return nil
+	}
+	if !missing {
+		return fetch(ctx, replacement{c.DB.BlobPath(dgst)})
+	}
+	return c.DB.WithLease(ctx, func(ctx context.Context) error { return fetch(ctx, c.DB) })
+}
+
+// sizeIn is the size that images say a layer's blob has.
+func sizeIn(images []store.Stored, dgst digest.Digest) int64 {
+	for _, img := range images {
+		if img.Tree == nil {
+			continue
+		}
+		if i := slices.IndexFunc(img.Tree.Layers, func(l imagespec.Descriptor) bool { return l.Digest == dgst }); i >= 0 {
+			return img.Tree.Layers[i].Size
+		}
+	}
+	return 0
+}
+
+// stages reports what a job does, the same stage at most every stagePause: each report reaches those who watch jobs.
+type stages struct {
+	at   image.Stage
+	name string
+	last time.Time
+}
+
+const (
+	stagePause = 3 * time.Second
+	// slowObject is how long a job may be busy with one object before it counts as slow.
+	slowObject = 10 * time.Minute
+)
+
+func (s *stages) say(name, waitsFor string) {
+	now := time.Now()
+	if name == s.name && now.Sub(s.last) < stagePause {
+		return
+	}
+	s.name, s.last = name, now
+	s.at(name, waitsFor, now.Add(slowObject))
+}

@@ -1,0 +1,68 @@
+package policy
+
+import (
+	"encoding/base64"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+func TestDescribe(t *testing.T) {
+	s := imagetest.NewSigner()
+	key := write(t, "team.pub", s.PublicKey())
+	for text, want := range map[string]struct{ means, key, certificate, identity, fault string }{
+		`{"type":"insecureAcceptAnything"}`:                      {means: "any image is accepted"},
+		`{"type":"reject"}`:                                      {means: "no image is accepted: images of this scope are rejected"},
+		`{"type":"signedBy","keyType":"GPGKeys","keyPath":"/a"}`: {means: "no image is accepted: berth does not check signatures of GPG"},
+		`{"type":"sigstoreSigned","pki":{}}`:                     {means: "no image is accepted: berth does not check signatures by pki"},
+		`{"type":"sigstoreSigned","keyPath":"` + key + `"}`: {
+			means: "a signature of one of the keys", key: key + " (ECDSA P-256, SHA-256 ", identity: "matchRepoDigestOrExact: r.test/a/b:1",
+		},
+		`{"type":"sigstoreSigned","keyPath":"` + key + `","signedIdentity":{"type":"matchRepository"}}`: {
+			means: "a signature of one of the keys", key: key, identity: "matchRepository: the repository r.test/a/b",
+		},
+		`{"type":"sigstoreSigned","keyPath":"/absent/key.pub"}`: {
+			means: "a signature of one of the keys", identity: "matchRepoDigestOrExact: r.test/a/b:1", fault: "keyPath: stat /absent/key.pub",
+		},
+		`{"type":"sigstoreSigned","rekorPublicKeyPath":"` + key + `","fulcio":{"caPath":"/absent/ca","oidcIssuer":"https://issuer","subjectEmail":"me@test"}}`: {
+			means: "a signature of a certificate", certificate: "for me@test, vouched for by https://issuer, of the authority in /absent/ca",
+			identity: "matchRepoDigestOrExact: r.test/a/b:1", fault: "fulcio.caPath",
+		},
+	} {
+		list := read(t, `{"default": [`+text+`]}`).For(named(t, "r.test/a/b:1")).Describe(named(t, "r.test/a/b:1"))
+		if len(list) != 1 {
+			t.Fatalf("%s: %+v", text, list)
+		}
+		got := list[0]
+		if !strings.Contains(got.Means, want.means) || !strings.HasPrefix(strings.Join(got.Keys, ""), want.key) || (want.key == "") != (len(got.Keys) == 0) ||
+			got.Certificate != want.certificate || got.Identity != want.identity || !strings.HasPrefix(got.Fault, want.fault) || (want.fault == "") != (got.Fault == "") {
+			t.Errorf("%s: %+v, want %+v", text, got, want)
+		}
+	}
+	if list := read(t, `{"default": [{"type":"sigstoreSigned","keyPath":"`+key+`"}]}`).Nameless().Describe(nil); list[0].Identity != "matchRepoDigestOrExact: "+noName {
+		t.Errorf("without a name: %+v", list)
+	}
+	data := base64.StdEncoding.EncodeToString(s.PublicKey())
+	if list := read(t, `{"default": [{"type":"sigstoreSigned","keyData":"`+data+`"}]}`).Nameless().Describe(nil); !strings.HasPrefix(list[0].Keys[0], "keyData (ECDSA") {
+		t.Errorf("with the key in the file: %+v", list)
+	}
+}
+
+func TestExplainSignatures(t *testing.T) {
+	s, other, dgst := imagetest.NewSigner(), imagetest.NewSigner(), digest.FromString("image")
+	ref := named(t, "r.test/app:1")
+	image := Image{Name: ref, Digests: []digest.Digest{dgst}}
+	signatures := []Signature{claim(other, "r.test/app", dgst), claim(s, "r.test/app", dgst), {Place: "x", Fault: "too large"}}
+	got := keyed(t, s, `{"type":"matchRepository"}`).For(ref).Explain(image, signatures)
+	if len(got) != 3 || got[0] != "it was not made with a trusted key" || got[1] != "" || got[2] != "too large" {
+		t.Errorf("%q", got)
+	}
+	got = read(t, `{"default": [{"type":"sigstoreSigned","keyPath":"`+filepath.Join(t.TempDir(), "absent")+`"}]}`).For(ref).Explain(image, signatures)
+	if !strings.HasPrefix(got[1], "keyPath: ") {
+		t.Errorf("without a key: %q", got)
+	}
+}

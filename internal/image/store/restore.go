@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/progress"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+// Lost is an image that a start has removed, because too little of it was there.
+type Lost struct {
+	// Names are its tags and digests, Target is what they point to.
+	Names  []string
+	Target imagespec.Descriptor
+	// Pinned images come from an archive or a directory of the node.
+	Pinned bool
+}
+
+// noteLost notes a name of a lost image. Load calls it.
+func (s *Store) noteLost(target imagespec.Descriptor, name string, pinned bool) {
+	if names.IsID(name) {
+		return
+	}
+	one := s.lost[target.Digest]
+	if one == nil {
+		one = &Lost{Target: target}
+		s.lost[target.Digest] = one
+	}
+	one.Names, one.Pinned = append(one.Names, name), one.Pinned || pinned
+}
+
+// noteAbsent notes the layers of a loaded image whose blobs are missing. What is unpacked of them is there.
+// Load calls it.
+func (s *Store) noteAbsent(ctx context.Context, t *tree.Tree) {
+	for _, layer := range t.Layers {
+		if !slices.Contains(s.absent, layer.Digest) && s.db.Present(ctx, layer) != nil {
+			s.absent = append(s.absent, layer.Digest)
+		}
+	}
+}
+
+// TakeLost returns what Load has found missing: images, and blobs of layers of images that can be used.
+func (s *Store) TakeLost() (images []Lost, blobs []digest.Digest) {
+	for _, dgst := range slices.Sorted(maps.Keys(s.lost)) {
+		images = append(images, *s.lost[dgst])
+	}
+	blobs = s.absent
+	s.lost, s.absent = nil, nil
+	return images, blobs
+}
+
+// OnDamage has damaged called with each blob whose file is found damaged while it is read. It must not block.
+// Call it before the store is used.
+func (s *Store) OnDamage(damaged func(digest.Digest)) { s.damaged = damaged }
+
+// noteDamage reports the damage that an error is about, and returns the error.
+func (s *Store) noteDamage(err error) error {
+	var found *database.DamagedError
+	if errors.As(err, &found) {
+		s.damaged(found.Blob)
+	}
+	return err
+}
+
+// AwaitIdle returns when no pull runs.
+func (s *Store) AwaitIdle(ctx context.Context) error { return s.pulls.AwaitIdle(ctx) }
+
+// OnPull has fn called once when a pull begins, at once if one runs, and never after stop. It must not block.
+func (s *Store) OnPull(fn func()) (stop func()) { return s.pulls.OnPull(fn) }
+
+// Restore pulls a lost image again, by its digest, with the node's own credentials, and gives it those of its
+// names that no other image has got meanwhile. The policy holds as for a pull.
+func (s *Store) Restore(ctx context.Context, lost Lost, report func(image.Progress)) error {
+	if !s.anyFree(lost.Names) {
+		return nil
+	}
+	var all Faults
+	asked := map[string]bool{}
+	for _, name := range lost.Names {
+		named, err := names.Parse(name)
+		if err != nil || asked[named.Name()] {
+			continue
+		}
+		asked[named.Name()] = true
+		byDigest, err := reference.WithDigest(reference.TrimNamed(named), lost.Target.Digest)
+		if err != nil {
+			return fmt.Errorf("cannot pull image %s again: %w", name, err)
+		}
+		err = s.pullTo(ctx, byDigest, image.Auth{}, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree) error {
+			return s.recordFree(ctx, t, lost.Names)
+		})
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		all = append(all, fmt.Errorf("%s: %w", byDigest, keepRefusal(err, image.Auth{})))
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
+	}
+	return all
+}
+
+// anyFree reports whether no image has one of the names.
+func (s *Store) anyFree(all []string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.ContainsFunc(all, func(name string) bool { return s.names[name] == "" })
+}
+
+// recordFree is Record with those names that no image has.
+func (s *Store) recordFree(ctx context.Context, t *tree.Tree, all []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	free := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return s.names[name] != "" })
+	if len(free) == 0 {
+		return nil
+	}
+	_, err := s.record(ctx, t, free, false)
+	return err
+}
