@@ -3,19 +3,14 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/configcheck"
 	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/cli/doctorcmd"
 	"github.com/berthrun/berth/internal/config"
-	"github.com/berthrun/berth/internal/engine/basespec"
-	"github.com/berthrun/berth/internal/engine/ioclass"
-	"github.com/berthrun/berth/internal/engine/ocihooks"
-	"github.com/berthrun/berth/internal/tlsfiles"
 )
 
 func newConfig() *cobra.Command {
@@ -70,47 +65,13 @@ func checkConfig(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkFiles(cfg); err != nil {
+	if err := errors.Join(configcheck.Files(cfg)...); err != nil {
 		return err
 	}
 	if warning := daemon.UnusedWarning(cfg); warning != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
-	return nil
-}
-
-// checkFiles returns the faults of the files that a configuration names, as far as they are on this machine.
-func checkFiles(cfg *config.Daemon) error {
-	faults := []error{checkHooks("runtime.hooks_dirs", cfg.Runtime.HookDirs), ioclass.CheckBlockIO(cfg.Runtime.BlockIOFile)}
-	for _, name := range slices.Sorted(maps.Keys(cfg.Handlers)) {
-		h := cfg.Handlers[name]
-		_, err := basespec.Read(name, h.BaseSpec)
-		faults = append(faults, checkHooks("handlers."+name+".hooks_dirs", h.HookDirs), err)
-	}
-	faults = append(faults,
-		checkCertificates("metrics", tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA}),
-		checkCertificates("page", tlsfiles.Files{CertFile: cfg.Page.TLSCert, KeyFile: cfg.Page.TLSKey, ClientCAFile: cfg.Page.ClientCA}),
-		checkCertificates("traces", tlsfiles.Files{CertFile: cfg.Traces.TLSCert, KeyFile: cfg.Traces.TLSKey, ClientCAFile: cfg.Traces.CA}))
-	return errors.Join(faults...)
-}
-
-// checkCertificates reads the PEM files of a section. The daemon only logs their faults: it runs without that server.
-func checkCertificates(section string, files tlsfiles.Files) error {
-	if files.CertFile == "" && files.KeyFile == "" && files.ClientCAFile == "" {
-		return nil
-	}
-	if _, err := tlsfiles.New(files, section, "localhost", slog.New(slog.DiscardHandler)); err != nil {
-		return fmt.Errorf("%s: %w", section, err)
-	}
-	return nil
-}
-
-func checkHooks(key string, dirs []string) error {
-	_, faults := new(ocihooks.Reader).Read(dirs)
-	if err := ocihooks.Join(faults); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
 	return nil
 }
 

@@ -23,9 +23,9 @@ func newPage() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "page",
 		Short: "Print the address of the node page, with its token",
-		Long: "The node page shows pods, jobs, logs, events, start times and images in a browser; page.listen turns it on. Who has\n" +
-			"the address can read the logs of all containers: do not pass it on. From another machine, forward the port:\n" +
-			"ssh -L 9718:127.0.0.1:9718 NODE. Other runtimes do not support this.",
+		Long: "The node page shows pods, jobs, logs, events, start times, images and, on request, the findings of `berth doctor` in\n" +
+			"a browser; page.listen turns it on. Who has the address can read the logs of all containers: do not pass it on.\n" +
+			"From another machine, forward the port: ssh -L 9718:127.0.0.1:9718 NODE. Other runtimes do not support\nthis.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {

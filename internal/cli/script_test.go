@@ -138,7 +138,7 @@ func serveFakes(t *testing.T) (socket string) {
 	api, err := cri.New(cri.Options{
 		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service, Images: images, Streams: streams, Version: "1.2.3",
 		Instance: map[string]string{"name": "ab12", "root": world.RootDir},
-		Config:   func() any { return struct{ Root string }{world.RootDir} },
+		Config:   func() any { return struct{ Root, State string }{world.RootDir, world.StateDir} },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,8 @@ func newServe() *cobra.Command {
 		Short: "Run the daemon, which serves CRI to the kubelet",
 		Long: "serve serves CRI v1 until SIGTERM. Pods outlive the daemon; the next daemon adopts them. On SIGHUP the daemon reads\n" +
 			"the configuration again. Several daemons can run on one host, each with its own --listen, --root and --state.",
+		Example: "  berth serve --config /etc/berth/berth.toml\n" +
+			"  berth serve --listen unix:///run/berth2/berth.sock --root /var/lib/berth2 --state /run/berth2",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return daemon.Run(cmd.Context(), load.file, func() (*config.Daemon, error) { return load.load(cmd) })

@@ -33,7 +33,7 @@ type Daemon struct {
 	Checkpoint Checkpoint `toml:"checkpoint" help:"Archives of running containers, by CRIU. Off by default. docs/checkpoint.md is the guide."`
 	Metrics    Metrics    `toml:"metrics" help:"Metrics for Prometheus. docs/metrics.md has their names. berth metrics prints them in any case."`
 	Traces     Traces     `toml:"traces" help:"Traces of requests, jobs and pulls, as spans of OpenTelemetry. Off by default. docs/traces.md is the guide."`
-	Page       Page       `toml:"page" help:"The node page: pods, jobs, logs, events, start times and images in a browser, to look at. Off by default. berth page prints its address."`
+	Page       Page       `toml:"page" help:"The node page: pods, jobs, logs, events, start times, images and the findings of berth doctor in a browser, to look at. Off by default. berth page prints its address."`
 	Debug      Debug      `toml:"debug" help:"Helps to find faults. Off by default."`
 
 	Handlers map[string]Handler `toml:"handlers" help:"Runtime handlers, by name." reload:"yes" engine:"native"`

@@ -21,6 +21,9 @@ type Check[F any] struct {
 	Look func(ctx context.Context, facts F, r *Report) error
 }
 
+// DocsPage describes all checks, each below an anchor with its ID.
+const DocsPage = "docs/doctor.md"
+
 // Info describes a check.
 type Info struct {
 	// ID is for --check and for programs: lower case, with dashes. It never changes.
@@ -30,6 +33,9 @@ type Info struct {
 	// Reads says where the check looks.
 	Reads string
 }
+
+// Docs is the page and the anchor that describe the check.
+func (i Info) Docs() string { return DocsPage + "#" + i.ID }
 
 // Found is a finding, with its repair.
 type Found struct {
@@ -56,6 +62,9 @@ func (r *Report) AddFinding(f finding.Finding) {
 	if f.Check == "" {
 		f.Check = r.info.Title
 	}
+	if f.Level != finding.OK {
+		f.Docs = r.info.Docs()
+	}
 	r.found = append(r.found, Found{Finding: f})
 }
 
@@ -68,6 +77,11 @@ func (r *Report) AddRepairable(level finding.Level, object, evidence, fix, does 
 
 // Skip reports that the check could not run because of something that another finding reports.
 func (r *Report) Skip(why string) { r.Add(finding.Warning, "", "not checked: "+why, "") }
+
+// NotNeeded reports that the check has nothing to examine. The same reason of several checks is shown once.
+func (r *Report) NotNeeded(why string) {
+	r.AddFinding(finding.Finding{Level: finding.OK, Skipped: why})
+}
 
 // Examine runs checks in their order. A check that cannot run becomes a warning, and does not stop
 // the others; one that finds nothing has a finding of level OK.

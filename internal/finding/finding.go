@@ -25,6 +25,10 @@ type Finding struct {
 	Evidence string `json:"evidence,omitempty"`
 	// Fix is what to do; empty when all is well.
 	Fix string `json:"fix,omitempty"`
+	// Skipped is why the check had nothing to examine; then the level is ok.
+	Skipped string `json:"skipped,omitempty"`
+	// Docs is the page and the anchor that describe the check; empty when all is well.
+	Docs string `json:"docs,omitempty"`
 	// Repair is what `berth doctor --repair` does about it; empty when it does nothing.
 	Repair string `json:"repair,omitempty"`
 	// Repaired: the repair was done.

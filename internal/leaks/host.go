@@ -16,6 +16,10 @@ type Host interface {
 	RemoveNetNS(path string) error
 	// Cgroups returns the cgroups right below one ("/berth-default"), of all hierarchies, by name.
 	Cgroups(parent string) ([]Cgroup, error)
+	// HasCgroup reports whether there is a cgroup at a path ("/berth-default/ID"), or of a slice ("kubepods-pod1.slice").
+	HasCgroup(parent string) (bool, error)
+	// HasNetNS reports whether a network namespace is pinned at a path.
+	HasNetNS(path string) (bool, error)
 	// RemoveCgroup kills what is in a cgroup if kill is set, and removes it.
 	RemoveCgroup(ctx context.Context, path string, kill bool) error
 	// Links returns the links whose master is the bridge, none if there is no such bridge.

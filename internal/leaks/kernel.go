@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysnet"
@@ -84,6 +85,32 @@ func (Kernel) Cgroups(parent string) ([]Cgroup, error) {
 		}
 	}
 	return all, nil
+}
+
+// HasCgroup implements Host.
+func (Kernel) HasCgroup(parent string) (bool, error) {
+	tree, err := cgroup.Find()
+	if err != nil {
+		return false, err
+	}
+	if strings.HasSuffix(parent, ".slice") && !strings.Contains(parent, "/") {
+		if parent, err = cgroup.SlicePath(parent); err != nil {
+			return false, err
+		}
+	}
+	return tree.Exists(parent), nil
+}
+
+// HasNetNS implements Host.
+func (Kernel) HasNetNS(path string) (bool, error) {
+	ns, err := sysns.OpenNetNS(path)
+	if errors.Is(err, errs.NotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, ns.Close()
 }
 
 // named are processes with the names of their programs.

@@ -182,6 +182,21 @@ func (w *world) Cgroups(parent string) ([]Cgroup, error) {
 	return slices.Clone(w.cgroups[parent]), nil
 }
 
+func (w *world) HasCgroup(parent string) (bool, error) {
+	for _, all := range w.cgroups {
+		if slices.ContainsFunc(all, func(c Cgroup) bool { return c.Path == parent }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (w *world) HasNetNS(path string) (bool, error) {
+	w.listed("netns")
+	_, err := os.Stat(path)
+	return err == nil, errs.IgnoreNotExist(err)
+}
+
 func (w *world) RemoveCgroup(_ context.Context, path string, kill bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

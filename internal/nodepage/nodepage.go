@@ -1,5 +1,5 @@
 // Package nodepage serves a page about the node, for people: pods and what they use, jobs, logs, events, how long the stages
-// of starts take, images and disk. It only reads.
+// of starts take, images and disk, and on request what a doctor finds. It only reads.
 //
 // It gets what it shows from the daemon's parts through Source, and owns who may see it: guard.go has the rules. What pods
 // have chosen (names, log lines) is untrusted: it leaves the server as printable text, and the page shows it as text.
@@ -42,8 +42,8 @@ type Source struct {
 	LogPath func(ctx context.Context, container string) (string, error)
 	// Follow calls got with the events of pods and containers, the present state first, until ctx ends, which is an error.
 	Follow func(ctx context.Context, got func([]*runtimeapi.ContainerEventResponse)) error
-	// Findings returns what a doctor says of the node; nil for none. It may take a while.
-	Findings func(ctx context.Context) ([]finding.Finding, error)
+	// Examine returns what a doctor says of the node. It may take a while.
+	Examine func(ctx context.Context) ([]finding.Finding, error)
 }
 
 // Page is the handler of the page.
@@ -54,7 +54,7 @@ type Page struct {
 	events eventRing
 	state  shared[State]
 	images shared[Images]
-	doctor shared[[]finding.Finding]
+	doctor examination
 	// before is for the rates of the next state; its lock guards it.
 	before *timed
 	// reading counts the logs that are read now.
@@ -71,7 +71,6 @@ type timed struct {
 const (
 	stateAge  = time.Second
 	imagesAge = 10 * time.Second
-	doctorAge = 5 * time.Minute
 )
 
 //go:embed static
@@ -82,9 +81,6 @@ func New(source Source, log *slog.Logger) (*Page, error) {
 	p := &Page{source: source, log: log, mux: http.NewServeMux()}
 	p.state = newShared(stateAge, p.readState)
 	p.images = newShared(imagesAge, p.readImages)
-	if source.Findings != nil {
-		p.doctor = newShared(doctorAge, source.Findings)
-	}
 	files, err := fs.Sub(static, "static")
 	if err != nil {
 		return nil, err
@@ -120,13 +116,6 @@ func (p *Page) FollowEvents(ctx context.Context) {
 		case <-time.After(time.Second):
 		}
 	}
-}
-
-func (p *Page) answerFindings(r *http.Request) (any, error) {
-	if p.source.Findings == nil {
-		return []finding.Finding{}, nil
-	}
-	return p.doctor.get(r.Context())
 }
 
 // answer writes an answer as JSON, or its error with the status of its kind.

@@ -80,6 +80,9 @@ func (f *fake) source() Source {
 			}
 			return f.logPath, nil
 		},
+		Examine: func(context.Context) ([]finding.Finding, error) {
+			return []finding.Finding{{ID: "disk", Check: "disk", Level: finding.Warning, Object: hostile, Evidence: hostile, Fix: hostile}}, nil
+		},
 		Follow: func(ctx context.Context, got func([]*runtimeapi.ContainerEventResponse)) error {
 			for {
 				select {
@@ -310,7 +313,7 @@ func TestState(t *testing.T) {
 	for range 5 {
 		state := decode[State](t, ask(p, "GET", "/api/state"))
 		if state.Node != "node-1" || len(state.Pods) != 1 || state.Pods[0].Containers[0].State != "running" || state.Pods[0].CPU != podusage.Unknown ||
-			len(state.Jobs) != 1 || state.Stages[0].Count != 3 || state.Findings {
+			len(state.Jobs) != 1 || state.Stages[0].Count != 3 {
 			t.Errorf("got %+v", state)
 		}
 	}
@@ -363,20 +366,6 @@ func TestHangingReadings(t *testing.T) {
 	waiting.Wait()
 	if n := p.access.busy.Load(); n != 0 || f.readings != 1 {
 		t.Errorf("%d requests are under way after %d readings", n, f.readings)
-	}
-}
-
-func TestFindings(t *testing.T) {
-	source := (&fake{}).source()
-	source.Findings = func(context.Context) ([]finding.Finding, error) {
-		return []finding.Finding{{Check: "disk", Level: finding.Warning, Evidence: "full"}}, nil
-	}
-	p := newPage(t, source, usual())
-	if got := decode[[]finding.Finding](t, ask(p, "GET", "/api/findings")); len(got) != 1 || got[0].Check != "disk" {
-		t.Errorf("got %+v", got)
-	}
-	if !decode[State](t, ask(p, "GET", "/api/state")).Findings {
-		t.Error("the page does not know that there are findings")
 	}
 }
 

@@ -21,8 +21,6 @@ type State struct {
 	Pods     []podusage.Pod  `json:"pods"`
 	Jobs     []berthapi.Job  `json:"jobs"`
 	Stages   []figures.Stage `json:"stages"`
-	// Findings reports whether /api/findings has any.
-	Findings bool `json:"findings"`
 }
 
 // readState is called by one client at a time.
@@ -38,7 +36,7 @@ func (p *Page) readState(ctx context.Context) (State, error) {
 	}
 	state := State{
 		Time: now, Node: p.source.Node, Instance: p.source.Instance, Version: p.source.Version,
-		Pods: podusage.Join(earlier, reading), Jobs: p.source.Jobs(), Stages: p.source.Stages(), Findings: p.source.Findings != nil,
+		Pods: podusage.Join(earlier, reading), Jobs: p.source.Jobs(), Stages: p.source.Stages(),
 	}
 	p.before = &timed{now, reading}
 	for i := range state.Pods {

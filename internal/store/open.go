@@ -77,6 +77,16 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	return d, bad, nil
 }
 
+// Read reads one record of a directory that another process owns, as Open does, and changes nothing. A file that is gone is
+// an error of os.ErrNotExist.
+func Read[T any](path string) (value *T, err error) {
+	err = errs.Guard("reading of "+path, func() (err error) {
+		_, value, err = new(reader[T]).read(path)
+		return err
+	})
+	return value, err
+}
+
 // readAll reads files of records with all processors, and calls done with each, one at a time.
 func readAll[T any](paths []string, done func(path, id string, value *T, err error)) {
 	var (

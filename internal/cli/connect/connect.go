@@ -20,9 +20,15 @@ func (f *Flag) Register(cmd *cobra.Command) {
 		"CRI socket, unix:///PATH (default: $BERTH_ENDPOINT, $CONTAINER_RUNTIME_ENDPOINT, "+criclient.DefaultEndpoint+")")
 }
 
+// Given returns the endpoint that the flag or the environment names, "" if neither does. byUser is true if it is the flag.
+func (f *Flag) Given() (endpoint string, byUser bool) {
+	return cmp.Or(f.value, os.Getenv("BERTH_ENDPOINT"), os.Getenv("CONTAINER_RUNTIME_ENDPOINT")), f.value != ""
+}
+
 // Dial connects to the runtime of the flag or the environment. The caller closes the connection.
 func (f *Flag) Dial(ctx context.Context) (*criclient.Conn, error) {
-	return criclient.Dial(ctx, cmp.Or(f.value, os.Getenv("BERTH_ENDPOINT"), os.Getenv("CONTAINER_RUNTIME_ENDPOINT"), criclient.DefaultEndpoint))
+	endpoint, _ := f.Given()
+	return criclient.Dial(ctx, cmp.Or(endpoint, criclient.DefaultEndpoint))
 }
 
 // Use runs a command with a connection.

@@ -115,7 +115,8 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(jobs...), Control: jobcalls.Control(jobs...), Metrics: p.metrics.Text, Owned: p.owned}
 	p.addSources()
 	p.page, err = pageserver.New(pageserver.Options{
-		Pods: p.pods, Images: p.backend.images, Jobs: p.own.Jobs, Stages: p.metrics.Stages, Instance: instanceOf(cfg), Log: log,
+		Pods: p.pods, Images: p.backend.images, Jobs: p.own.Jobs, Stages: p.metrics.Stages,
+		Examine: pageserver.Doctor(cfg.SocketPath()), Instance: instanceOf(cfg), Log: log,
 	})
 	if err != nil {
 		return nil, err

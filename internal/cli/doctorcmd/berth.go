@@ -2,11 +2,17 @@ package doctorcmd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/configcheck"
 	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/criclient"
@@ -41,11 +47,61 @@ func Load() Configuration {
 	return Configuration{Daemon: cfg, File: file, Fault: err}
 }
 
+// LoadFrom returns the configuration of the berth that serves an endpoint: the daemon itself says it. That of berth.service
+// is read from its file, which may be newer than the daemon. It is also the answer if the daemon does not answer, with the
+// endpoint for its socket: then the checks say so. An error is of kind Unsupported if the answer is not that of a berth, and
+// Invalid if the endpoint is none.
+func LoadFrom(ctx context.Context, endpoint string) (Configuration, error) {
+	unit := Load()
+	socket := strings.TrimPrefix(endpoint, socketScheme)
+	if unit.Fault == nil && unit.Daemon.SocketPath() == socket {
+		return unit, nil
+	}
+	running, err := ask(ctx, endpoint)
+	switch {
+	case errors.Is(err, errs.Unsupported), errors.Is(err, errs.Invalid):
+		return Configuration{}, err
+	case err != nil:
+		unit.Daemon.Listen = socketScheme + socket
+		return unit, nil
+	}
+	return Configuration{Daemon: running, File: "the configuration of the berth at " + socketScheme + socket}, nil
+}
+
+const socketScheme = "unix://"
+
+// ask returns the configuration of the daemon at an endpoint.
+func ask(ctx context.Context, endpoint string) (*config.Daemon, error) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	conn, err := criclient.Dial(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if name := version.GetRuntimeName(); name != "berth" {
+		return nil, fmt.Errorf("the runtime at %s is %s, and doctor examines berth: without an endpoint it examines this machine and the berth of berth.service: %w", endpoint, name, errs.Unsupported)
+	}
+	status, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return nil, err
+	}
+	cfg := config.DefaultDaemon()
+	if err := json.Unmarshal([]byte(status.GetInfo()["config"]), cfg); err != nil {
+		return nil, fmt.Errorf("the berth at %s does not say its configuration; give the flags of its `berth serve`: %w: %w", endpoint, errs.Unsupported, err)
+	}
+	return cfg, nil
+}
+
 // Berth are the settings that the checks of a machine compare it with.
 func (c Configuration) Berth() doctor.Berth {
 	cfg := c.Daemon
 	b := doctor.Berth{
-		File: c.File, Fault: c.Fault, Engine: cfg.Engine, Socket: cfg.SocketPath(), Root: cfg.Root, State: cfg.State,
+		File: c.File, Fault: c.Fault, FileFaults: configcheck.Files(cfg), Unused: daemon.UnusedWarning(cfg), Engine: cfg.Engine, Socket: cfg.SocketPath(), Root: cfg.Root, State: cfg.State,
 		Network: cfg.Network.Mode, ConfDir: cfg.Network.ConfDir, BinDirs: cfg.Network.BinDirs, Subnets: cfg.Network.Subnets,
 		CgroupDriver: cfg.Runtime.CgroupDriver,
 		SELinux:      cfg.Runtime.SELinux, AppArmor: cfg.Runtime.AppArmor, AppArmorProfile: cfg.Runtime.AppArmorProfile,

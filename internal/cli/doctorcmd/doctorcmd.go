@@ -19,7 +19,7 @@ import (
 )
 
 // New returns the command. register adds the flags of berth's configuration, and load reads it.
-func New(register func(*cobra.Command), load func(*cobra.Command) Configuration) *cobra.Command {
+func New(register func(*cobra.Command), load func(*cobra.Command) (Configuration, error)) *cobra.Command {
 	var output show.Flag
 	var wanted []string
 	var list, repair bool
@@ -30,8 +30,9 @@ func New(register func(*cobra.Command), load func(*cobra.Command) Configuration)
 			"configuration against berth's, and what berth has left on the machine without a record. The exit code is 1 if it finds a\n" +
 			"problem; warnings are none. It changes nothing without --repair. Then it removes what its findings say, and nothing else:\n" +
 			"pods that start or end meanwhile are not touched. --list shows the checks; docs/doctor.md describes them.\n" +
-			"For berths in other directories, give the flags of their `berth serve`.",
-		Args: cobra.NoArgs,
+			"For another berth, give its --endpoint while it runs; else the flags of its `berth serve`.",
+		Example: "  berth doctor\n  berth doctor --check disk,network\n  berth doctor --endpoint unix:///run/berth2/berth.sock -o json\n  berth doctor --repair",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if list {
 				return printChecks(cmd.OutOrStdout(), checks())
@@ -39,7 +40,11 @@ func New(register func(*cobra.Command), load func(*cobra.Command) Configuration)
 			if err := doctor.CheckIDs(wanted, checks()); err != nil {
 				return err
 			}
-			found, err := examine(cmd, load(cmd), wanted, repair)
+			cfg, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			found, err := examine(cmd, cfg, wanted, repair)
 			if err != nil {
 				return err
 			}
@@ -84,7 +89,7 @@ func examine(cmd *cobra.Command, cfg Configuration, wanted []string, repair bool
 
 	left := leaks.New(cfg.leftovers())
 	defer func() { err = errors.Join(err, left.Close()) }()
-	found = append(found, doctor.Examine(ctx, left, doctor.Select(leaks.Checks(), wanted))...)
+	found = append(found, doctor.Examine(ctx, left, doctor.Select(slices.Concat(leaks.RecordChecks(), leaks.Checks()), wanted))...)
 	if repair && ctx.Err() == nil {
 		doctor.Repair(ctx, found, func(f finding.Finding) {
 			if f.Repaired {
@@ -99,7 +104,7 @@ func examine(cmd *cobra.Command, cfg Configuration, wanted []string, repair bool
 
 // checks describe the checks of `berth doctor`.
 func checks() []doctor.Info {
-	return slices.Concat(doctor.Infos(machine.OfNode(true)), doctor.Infos(machine.OfHost()), doctor.Infos(leaks.Checks()))
+	return slices.Concat(doctor.Infos(machine.OfNode(true)), doctor.Infos(machine.OfHost()), doctor.Infos(leaks.RecordChecks()), doctor.Infos(leaks.Checks()))
 }
 
 func printChecks(w io.Writer, all []doctor.Info) error {

@@ -36,18 +36,42 @@ func newReference() *cobra.Command {
 func Page() string {
 	text := page
 	for mark, infos := range map[string][]check.Info{
-		"{{node}}": check.Infos(machine.OfNode(true)), "{{host}}": check.Infos(machine.OfHost()), "{{leaks}}": check.Infos(leaks.Checks()), "{{cluster}}": doctor.Checks(),
+		"{{node}}": check.Infos(machine.OfNode(true)), "{{host}}": append(check.Infos(machine.OfHost()), check.Infos(leaks.RecordChecks())...),
+		"{{leaks}}": check.Infos(leaks.Checks()), "{{cluster}}": doctor.Checks(),
 	} {
-		text = strings.ReplaceAll(text, mark, table(infos))
+		text = strings.ReplaceAll(text, mark, sections(infos))
 	}
 	return text
 }
 
-func table(infos []check.Info) string {
-	var rows strings.Builder
-	rows.WriteString("| check | examines | reads |\n|---|---|---|")
+// columns is the width of the prose of docs.
+const columns = 100
+
+// sections has a section for each check: findings name its anchor.
+func sections(infos []check.Info) string {
+	var all []string
 	for _, info := range infos {
-		fmt.Fprintf(&rows, "\n| `%s` | %s | %s |", info.ID, info.Title, strings.ReplaceAll(info.Reads, "|", `\|`))
+		all = append(all, fmt.Sprintf("### `%s`\n\n%s", info.ID, lines("Examines "+info.Title+". Reads "+info.Reads+".")))
 	}
-	return rows.String()
+	return strings.Join(all, "\n\n")
+}
+
+// lines breaks prose into lines.
+func lines(prose string) string {
+	var text strings.Builder
+	at := 0
+	for _, word := range strings.Fields(prose) {
+		switch {
+		case at == 0:
+		case at+1+len(word) > columns:
+			text.WriteByte('\n')
+			at = 0
+		default:
+			text.WriteByte(' ')
+			at++
+		}
+		text.WriteString(word)
+		at += len(word)
+	}
+	return text.String()
 }

@@ -115,6 +115,8 @@ func (c *commands) newContainerLogs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "logs CONTAINER",
 		Short:             "Print the log of a container",
+		Long:              "With the name of a pod, use `berth pod logs POD`.",
+		Example:           "  berth container logs 3f9a --tail 20\n  berth container logs -f hello/web",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeContainers(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -198,7 +200,7 @@ func (c *commands) newContainerStats() *cobra.Command {
 				if len(args) == 1 {
 					found, err := findByName(ctx, conn, args[0])
 					if err != nil {
-						return err
+						return hintPod(ctx, cmd, conn, args[0], err)
 					}
 					request.Filter.Id = found.Id
 				}
@@ -239,7 +241,7 @@ func (c *commands) withContainer(cmd *cobra.Command, name string, do func(contex
 	return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 		found, err := findByName(ctx, conn, name)
 		if err != nil {
-			return err
+			return hintPod(ctx, cmd, conn, name, err)
 		}
 		return do(ctx, conn, found)
 	})
@@ -257,7 +259,7 @@ func (c *commands) forEachContainer(cmd *cobra.Command, names []string, do func(
 		for _, name := range names {
 			found, err := chooseContainer(all, name)
 			if err != nil {
-				failed = append(failed, err)
+				failed = append(failed, hintPod(ctx, cmd, conn, name, err))
 				continue
 			}
 			if err := do(ctx, conn, found); err != nil {

@@ -3,6 +3,7 @@ package podcmd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,6 +105,20 @@ func chooseContainer(all []ofPod, name string) (ofPod, error) {
 		which = append(which, c.podName()+"/"+c.Metadata.GetName()+" ("+show.ID(c.Id)+")")
 	}
 	return ofPod{}, fmt.Errorf("%q could be %s: %w", name, strings.Join(which, " or "), errs.Invalid)
+}
+
+// hintPod adds to the error of a container that does not exist that the name is a pod's: then the command of `berth pod` is
+// meant, which has the same name.
+func hintPod(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name string, err error) error {
+	if !errors.Is(err, errs.NotFound) {
+		return err
+	}
+	pod, other := findPod(ctx, conn, name)
+	if other != nil {
+		return err // no pod, either
+	}
+	return fmt.Errorf("there is no container %q, but a pod %s: `berth pod %s %s` is for pods, and `berth container ls -a` shows containers: %w",
+		name, podName(pod), cmd.Name(), name, errs.NotFound)
 }
 
 // completeContainers offers names of containers for the first argument, or for all.

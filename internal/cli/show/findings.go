@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -13,10 +14,23 @@ import (
 const columns = 80
 
 // Findings prints a doctor's findings, each with its fix, and with its repair if there is one, on
-// lines of their own.
+// lines of their own. Checks that had nothing to examine for one reason are on one line.
 func Findings(w io.Writer, all []finding.Finding) error {
 	var text strings.Builder
+	skipped := map[string][]string{}
 	for _, f := range all {
+		if f.Skipped != "" {
+			skipped[f.Skipped] = append(skipped[f.Skipped], cmp.Or(f.ID, f.Check))
+		}
+	}
+	for _, f := range all {
+		if f.Skipped != "" {
+			if checks := skipped[f.Skipped]; len(checks) > 0 {
+				wrap(&text, fmt.Sprintf("%-8s ", "skipped"), f.Skipped+": "+strings.Join(checks, ", "))
+			}
+			delete(skipped, f.Skipped)
+			continue
+		}
 		said := f.Check
 		if f.Evidence != "" {
 			said += ": " + f.Evidence
@@ -33,6 +47,9 @@ func Findings(w io.Writer, all []finding.Finding) error {
 			wrap(&text, below+"not repaired: ", f.Unrepaired)
 		case f.Repair != "":
 			wrap(&text, below+"--repair: ", f.Repair)
+		}
+		if f.Docs != "" && !f.Repaired {
+			wrap(&text, below+"see ", f.Docs)
 		}
 	}
 	_, err := io.WriteString(w, text.String())

@@ -16,7 +16,10 @@ func TestFindings(t *testing.T) {
 		{Check: "disk", Level: finding.OK},
 		{Check: "disk", Level: finding.Warning, Evidence: strings.TrimSpace(strings.Repeat("four ", 20)), Fix: strings.TrimSpace(strings.Repeat("five5 ", 15)), Repair: "removes it"},
 		{Check: "a", Level: finding.Problem, Evidence: long, Fix: "gone with the repair", Repair: "removes it", Repaired: true},
-		{Check: "b", Level: finding.Warning, Evidence: "e", Repair: "removes it", Unrepaired: "it is in use"},
+		{Check: "b", Level: finding.Warning, Evidence: "e", Repair: "removes it", Unrepaired: "it is in use", Docs: "docs/doctor.md#b"},
+		{ID: "c-1", Check: "c one", Level: finding.OK, Skipped: "no c here"},
+		{ID: "d", Check: "d", Level: finding.OK, Skipped: "no d here"},
+		{ID: "c-2", Check: "c two", Level: finding.OK, Skipped: "no c here"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -32,6 +35,9 @@ problem  a:
          repaired: removes it
 warning  b: e
          not repaired: it is in use
+         see docs/doctor.md#b
+skipped  no c here: c-1, c-2
+skipped  no d here: d
 `
 	if out.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)

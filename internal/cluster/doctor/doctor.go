@@ -138,7 +138,7 @@ func (d *diagnosis) found(context.Context) error {
 func NoEngine(err error) []finding.Finding {
 	return []finding.Finding{{
 		ID: "cluster-engine", Check: "engine", Level: finding.Problem, Object: "engine", Evidence: err.Error(),
-		Fix: "install docker, podman or nerdctl, or start its daemon; --provider names one",
+		Fix: "install docker, podman or nerdctl, or start its daemon; --provider names one", Docs: doctor.Info{ID: "cluster-engine"}.Docs(),
 	}}
 }
 

@@ -18,18 +18,22 @@ function takeToken() {
 
 class Refused extends Error {}
 
+// A daemon that is away refuses at once. One that hangs, or a tunnel to it, does not answer at all.
+const patience = 20000;
+
 async function ask(path) {
   const token = sessionStorage.getItem(tokenKey);
   const stop = new AbortController();
-  const timer = setTimeout(() => stop.abort(), 20000);
+  const timer = setTimeout(() => stop.abort(new Error("no answer for " + patience / 1000 + " seconds")), patience);
   try {
     const answer = await fetch(path, {
       headers: token ? { Authorization: "Bearer " + token } : {},
       cache: "no-store", credentials: "omit", redirect: "error", signal: stop.signal,
     });
     if (answer.status === 401) throw new Refused("the token is missing or wrong");
-    const value = await answer.json();
-    if (!answer.ok) throw new Error(value.error || "status " + answer.status);
+    const isJSON = (answer.headers.get("Content-Type") || "").startsWith("application/json");
+    const value = isJSON ? await answer.json() : { error: (await answer.text()).trim() };
+    if (!answer.ok || !isJSON) throw new Error(value.error || "status " + answer.status);
     return value;
   } finally {
     clearTimeout(timer);
@@ -248,6 +252,7 @@ let lastEvent = 0;
 
 async function readEvents() {
   const got = await ask("api/events?after=" + lastEvent);
+  $("events-status").textContent = "";
   if (got.last < lastEvent) events = []; // the daemon has begun again
   lastEvent = got.last;
   if (got.events.length === 0 && events.length > 0) return;
@@ -270,13 +275,23 @@ async function readImages() {
   (got.disk || []).forEach((d, i) => fill(body.rows[i] || body.insertRow(), [cell("text", d.mountpoint), cell("", d.holds), cell("number", size(d.bytes)), cell("number", d.inodes)]));
 }
 
-async function readFindings() {
-  $("doctor").hidden = $("to-doctor").hidden = !state.findings;
-  if (!state.findings) return;
-  const got = await ask("api/findings");
+// The machine is examined only when somebody asks for it. Then the page asks for the result until it is there.
+let examining = true; // an examination may be under way when the page is opened
+
+async function readFindings(examine) {
+  if (!examine && !examining) return;
+  const got = await ask("api/findings" + (examine ? "?examine=1" : ""));
+  examining = got.running;
+  $("examine").disabled = got.running;
+  $("doctor-status").textContent = got.running ? "examining this machine" : got.error ? "the examination failed: " + got.error :
+    got.ended ? "examined at " + new Date(got.ended).toLocaleTimeString() + ", in " + took(got.took / second) : "not examined so far";
   const kinds = { ok: "good", warning: "warn", problem: "bad" };
-  show("doctor-table", got.map((f, i) => ({ key: i + f.check, cells: [
-    cell("", f.level, kinds[f.level]), cell("text", f.check), cell("text", f.evidence || ""), cell("text", f.fix || ""),
+  const count = (level) => got.findings.filter((f) => f.level === level).length;
+  $("doctor-count").textContent = got.ended ? "problems: " + count("problem") + ", warnings: " + count("warning") : "";
+  $("doctor-scroll").hidden = !got.findings.length;
+  show("doctor-table", got.findings.map((f, i) => ({ key: i + f.id, cells: [
+    cell("", f.skipped ? "skipped" : f.level, f.skipped ? "" : kinds[f.level]), cell("text", f.check),
+    cell("text", f.skipped || f.evidence || ""), cell("text", f.fix || ""), cell("text", f.docs || "", "wide"),
   ] })));
 }
 
@@ -338,6 +353,9 @@ function addLines(got) {
 
 let failures = 0;
 let turn = 0;
+let haveImages = false;
+let looping = false;
+let wake = () => {}; // ends the pause of the loop
 
 function say(text, kind) {
   const status = $("status");
@@ -355,35 +373,65 @@ async function refresh() {
   showPods();
   showJobs();
   showStages();
-  await readEvents();
-  if (turn % 5 === 0) await readImages();
-  if (turn % 150 === 0 || $("doctor").hidden) await readFindings();
-  turn++;
+  say(failures > 1 ? "the daemon answers again" : "live, read every 2 seconds", "good");
+  failures = 0;
+}
+
+// part reads one of the other parts of the page, and returns whether it could. A part that cannot be read says so in its own
+// place: the rest is new.
+async function part(read, place) {
+  try {
+    await read();
+    return true;
+  } catch (e) {
+    if (e instanceof Refused) throw e;
+    $(place).textContent = "cannot be read now: " + e.message;
+    return false;
+  }
+}
+
+// turnOnce reads all parts once, and returns how long to wait for the next time; -1 is until somebody gives the token.
+async function turnOnce() {
+  // Only a daemon that hangs takes longer than this.
+  const slow = setTimeout(() => say("waiting for the daemon, which has not answered so far" + (state ? "; what is shown is old" : ""), "bad"), 4000);
+  try {
+    await refresh();
+    clearTimeout(slow);
+    await part(readEvents, "events-status");
+    if (turn % 5 === 0 || !haveImages) haveImages = await part(readImages, "images-count");
+    await part(readFindings, "doctor-status");
+    turn++;
+    return 2000;
+  } catch (e) {
+    if (e instanceof Refused) {
+      say(e.message, "bad");
+      $("main").hidden = true;
+      $("ask").hidden = false;
+      $("token").focus();
+      return -1;
+    }
+    failures++;
+    examining = true; // a daemon that comes back has no result of the former one
+    say("the daemon does not answer (" + e.message + ")" + (state ? "; what is shown is old" : "") + "; trying again", "bad");
+    return Math.min(1000 * failures, 3000); // a restart takes a moment
+  } finally {
+    clearTimeout(slow);
+  }
 }
 
 async function loop() {
-  for (;;) {
-    let pause = 2000;
-    if (!document.hidden) {
-      try {
-        await refresh();
-        say(failures > 1 ? "the daemon answers again" : "live, read every 2 seconds", "good");
-        failures = 0;
-      } catch (e) {
-        if (e instanceof Refused) {
-          say(e.message, "bad");
-          $("main").hidden = true;
-          $("ask").hidden = false;
-          $("token").focus();
-          return;
-        }
-        failures++;
-        say("the daemon does not answer (" + e.message + "); what is shown is old; trying again", "bad");
-        pause = Math.min(2000 * failures, 10000);
-      }
+  if (looping) return;
+  looping = true;
+  for (let pause = 0; pause >= 0;) {
+    pause = document.hidden ? 2000 : await turnOnce();
+    if (pause > 0) {
+      await new Promise((done) => {
+        const timer = setTimeout(done, pause);
+        wake = () => { clearTimeout(timer); done(); };
+      });
     }
-    await new Promise((done) => setTimeout(done, pause));
   }
+  looping = false;
 }
 
 function begin() {
@@ -412,8 +460,16 @@ function begin() {
     const box = $("log-lines");
     if (box.scrollHeight - box.scrollTop - box.clientHeight > 40) $("log-follow").checked = false;
   });
-  window.addEventListener("hashchange", () => { takeToken(); });
+  $("examine").addEventListener("click", () => {
+    $("examine").disabled = examining = true; // until an answer says otherwise
+    part(() => readFindings(true), "doctor-status").catch(wake); // the loop asks for the token
+  });
+  window.addEventListener("hashchange", () => { takeToken(); loop(); });
+  // A browser slows down the timers of tabs that nobody sees.
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
+  window.addEventListener("online", () => wake());
   showOrder();
+  say("connecting", "");
   loop();
 }
 

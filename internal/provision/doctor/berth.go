@@ -18,11 +18,21 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// berthConfig reports a configuration that `berth serve` refuses.
+// berthConfig reports what `berth config check` does: a configuration that `berth serve` refuses, and files that it names
+// and that cannot be used.
 func berthConfig(_ context.Context, m *Machine, r *doctor.Report) error {
-	if m.Berth.Fault != nil {
-		r.Add(problem, m.Berth.File, fmt.Sprintf("berth does not start with %s: %v", m.Berth.File, m.Berth.Fault), "correct it; berth config check "+m.Berth.File+" reports every fault")
-	} else if m.Berth.File == "" {
+	b := m.Berth
+	if b.Fault != nil {
+		r.Add(problem, b.File, fmt.Sprintf("berth does not start with %s: %v", b.File, b.Fault), "correct it; berth config check "+b.File+" reports every fault")
+		return nil
+	}
+	for _, fault := range b.FileFaults {
+		r.Add(problem, b.File, fmt.Sprintf("%s names a file that berth cannot use: %s", b.File, errs.Message(fault)), "correct the file, or the key in "+b.File+"; then restart berth")
+	}
+	if b.Unused != "" {
+		r.Add(warning, b.File, b.Unused, "remove these keys from "+b.File)
+	}
+	if b.File == "" && len(b.FileFaults) == 0 {
 		r.Add(finding.OK, "", "there is no file; the defaults are in force", "")
 	}
 	return nil
@@ -68,22 +78,6 @@ func berthSocket(_ context.Context, m *Machine, r *doctor.Report) error {
 	if info.UID != 0 || info.Mode&0o002 != 0 {
 		r.Add(problem, socket, fmt.Sprintf("%s belongs to user %d and has mode %#o: a user of the machine can run containers as root", socket, info.UID, info.Mode.Perm()),
 			"chown root "+socket+" && chmod 660 "+socket+"; berth's key group names the group that may use it")
-	}
-	return nil
-}
-
-// quarantine reports records and databases that berth could not read.
-func quarantine(_ context.Context, m *Machine, r *doctor.Report) error {
-	for _, dir := range []string{"pods", "network", "network/cni", "network/builtin", "images"} {
-		at := path.Join(m.Berth.Root, dir, "quarantine")
-		names, err := m.host.Files().ReadDir(at)
-		if err != nil && !errors.Is(err, errs.NotFound) {
-			return err
-		}
-		if len(names) > 0 {
-			r.Add(warning, at, fmt.Sprintf("berth could not read %d of its files, and keeps them in %s: %s", len(names), at, strings.Join(names[:min(len(names), 3)], ", ")),
-				"look at them, and remove the directory; berth's log says what was wrong with each")
-		}
 	}
 	return nil
 }

@@ -42,6 +42,10 @@ type Berth struct {
 	// it cannot be used, nil for no fault; then all else is the defaults.
 	File  string
 	Fault error
+	// FileFaults are those of the files that the configuration names. Unused is a warning of keys without effect, "" for
+	// none.
+	FileFaults []error
+	Unused     string
 	// Engine is native or docker. Socket is the path of the CRI socket.
 	Engine, Socket string
 	// Root and State are berth's directories.
@@ -96,6 +100,30 @@ func check(id, title, reads string, look func(ctx context.Context, m *Machine, r
 	return Check{Info: doctor.Info{ID: id, Title: title, Reads: reads}, Look: look}
 }
 
+// kubeletCheck is a check of what a kubelet has in its configuration.
+func kubeletCheck(id, title, reads string, look func(ctx context.Context, m *Machine, r *doctor.Report) error) Check {
+	return check(id, title, reads, func(ctx context.Context, m *Machine, r *doctor.Report) error {
+		if why := m.withoutKubelet(); why != "" {
+			r.NotNeeded(why)
+			return nil
+		}
+		return look(ctx, m, r)
+	})
+}
+
+const noKubelet = "this machine has no kubelet"
+
+// withoutKubelet is why checks of a kubelet have nothing to examine, "" if they have.
+func (m *Machine) withoutKubelet() string {
+	switch k, err := m.kubelet(); {
+	case err != nil:
+		return "the kubelet's configuration cannot be read (see the check kubelet)"
+	case !k.There():
+		return noKubelet
+	}
+	return ""
+}
+
 // OfNode are the checks of a machine as a node, whatever its runtime is. kubeadm adds what kubeadm
 // itself would check.
 func OfNode(kubeadm bool) []Check {
@@ -103,14 +131,14 @@ func OfNode(kubeadm bool) []Check {
 		check("services", "services", "the units of runtimes and of the kubelet in systemd", services),
 		check("runtime", "runtime", "CRI sockets: Version, Status", findRuntimes),
 		check("kubelet", "kubelet", "the kubelet's process, unit and configuration", checkKubelet),
-		check("kubelet-runtime", "kubelet and runtime", "`containerRuntimeEndpoint` and `cgroupDriver` of the kubelet; RuntimeConfig of CRI, `runtime.cgroup_driver` of berth.toml", kubeletFits),
-		check("kubelet-images", "kubelet and images", "`imageServiceEndpoint` of the kubelet", kubeletImages),
-		check("kubelet-pod-cidr", "kubelet and pod addresses", "`podCIDR` and `maxPods` of the kubelet; `network.subnets` of berth.toml", kubeletAddresses),
-		check("kubelet-max-pods", "kubelet and limits of the kernel", "`maxPods` and `podPidsLimit` of the kubelet; `kernel.pid_max`, `fs.inotify.max_user_instances`", kubeletPods),
-		check("kubelet-eviction", "kubelet and evictions", "`evictionHard` of the kubelet; the file systems of /var/lib/kubelet and of berth's root", kubeletEviction),
+		kubeletCheck("kubelet-runtime", "kubelet and runtime", "`containerRuntimeEndpoint` and `cgroupDriver` of the kubelet; RuntimeConfig of CRI, `runtime.cgroup_driver` of berth.toml", kubeletFits),
+		kubeletCheck("kubelet-images", "kubelet and images", "`imageServiceEndpoint` of the kubelet", kubeletImages),
+		kubeletCheck("kubelet-pod-cidr", "kubelet and pod addresses", "`podCIDR` and `maxPods` of the kubelet; `network.subnets` of berth.toml", kubeletAddresses),
+		kubeletCheck("kubelet-max-pods", "kubelet and limits of the kernel", "`maxPods` and `podPidsLimit` of the kubelet; `kernel.pid_max`, `fs.inotify.max_user_instances`", kubeletPods),
+		kubeletCheck("kubelet-eviction", "kubelet and evictions", "`evictionHard` of the kubelet; the file systems of /var/lib/kubelet and of berth's root", kubeletEviction),
 		check("kubelet-seccomp", "kubelet and seccomp", "`seccompDefault` of the kubelet; /proc/sys/kernel/seccomp, `runtime.seccomp_profile` of berth.toml", kubeletSeccomp),
-		check("kubelet-userns", "kubelet and user namespaces", "/etc/subuid and /etc/subgid (user kubelet), `userNamespaces.idsPerPod` of the kubelet; `user.max_user_namespaces`", kubeletUserNamespaces),
-		check("kubelet-sysctls", "kubelet and sysctls", "`protectKernelDefaults` of the kubelet; the sysctls that it demands", kubeletSysctls),
+		kubeletCheck("kubelet-userns", "kubelet and user namespaces", "/etc/subuid and /etc/subgid (user kubelet), `userNamespaces.idsPerPod` of the kubelet; `user.max_user_namespaces`", kubeletUserNamespaces),
+		kubeletCheck("kubelet-sysctls", "kubelet and sysctls", "`protectKernelDefaults` of the kubelet; the sysctls that it demands", kubeletSysctls),
 		check("network", "network", "the CNI configuration in use, and the programs of its plugins", network),
 		check("kernel", "kernel", "module overlay; `net.ipv4.ip_forward`, `net.bridge.bridge-nf-call-iptables`", kernel),
 		check("inotify", "watchers of files", "`fs.inotify.*`; inotify instances that root can still make", watchers),
@@ -127,10 +155,9 @@ func OfNode(kubeadm bool) []Check {
 // OfHost are the checks of what berth needs of a machine, beside those of a node.
 func OfHost() []Check {
 	return []Check{
-		check("berth-config", "berth's configuration", "berth.toml, as `berth serve` reads it", berthConfig),
+		check("berth-config", "berth's configuration", "berth.toml, as `berth serve` reads it, and the files that it names: certificates, hooks, specs, I/O classes", berthConfig),
 		check("berth-programs", "berth's programs", "berth-supervisor: `runtime.supervisor`, beside berth, in PATH", berthPrograms),
 		check("sockets", "sockets", "the CRI socket: its path and mode", berthSocket),
-		check("records", "records", "the directories `quarantine` below berth's root", quarantine),
 		check("image-store", "image store", "the file system of berth's root: type, options", imageStore),
 		check("registries", "registries", "hosts.toml and the files that it names, in `image.registry_config_dirs`", registries),
 		check("cgroups", "cgroups", "mounts of cgroups; cgroup.controllers (v2), /proc/cgroups (v1)", cgroups),

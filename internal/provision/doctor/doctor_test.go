@@ -1,8 +1,10 @@
 package doctor_test
 
 import (
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,6 +97,40 @@ func TestWell(t *testing.T) {
 	}
 	if want := len(doctor.OfNode(false)) + len(doctor.OfHost()); len(checks) != want {
 		t.Errorf("%d checks have a finding, want %d", len(checks), want)
+	}
+}
+
+// TestWithoutKubelet: a machine without a kubelet says so for one reason, and nothing about a kubelet is ok there.
+func TestWithoutKubelet(t *testing.T) {
+	skipped := func(h *provisiontest.Host, b doctor.Berth) (ids, reasons string) {
+		var all []string
+		seen := map[string]bool{}
+		for _, f := range examine(t, h, b, nil) {
+			if f.Skipped != "" {
+				all = append(all, strings.TrimPrefix(f.ID, "kubelet"))
+				seen[f.Skipped] = true
+			}
+		}
+		return strings.Join(all, " "), strings.Join(slices.Sorted(maps.Keys(seen)), "|")
+	}
+	const every = " -runtime -images -pod-cidr -max-pods -eviction -seccomp -userns -sysctls"
+	if ids, reasons := skipped(wellMachine(t), berth()); ids != every || reasons != "this machine has no kubelet" {
+		t.Errorf("skipped %q: %s", ids, reasons)
+	}
+	b := berth()
+	b.SeccompProfile = "/etc/berth/seccomp.json" // it is berth's as well
+	if ids, _ := skipped(wellMachine(t), b); ids != strings.Replace(every, " -seccomp", "", 1) {
+		t.Errorf("with a profile of berth, skipped %q", ids)
+	}
+	h := wellMachine(t)
+	write(t, h, config, "a: b: c")
+	if ids, reasons := skipped(h, berth()); ids != strings.TrimPrefix(every, " ") || reasons != "the kubelet's configuration cannot be read (see the check kubelet)" {
+		t.Errorf("with a configuration that cannot be read, skipped %q: %s", ids, reasons)
+	}
+	h = wellMachine(t)
+	write(t, h, config, "{}")
+	if ids, _ := skipped(h, berth()); ids != "" {
+		t.Errorf("with a kubelet, skipped %q", ids)
 	}
 }
 

@@ -81,7 +81,7 @@ func TestPlantedFaults(t *testing.T) {
 			found := examine(t, h, b, space)
 			var all []string
 			for _, f := range found {
-				if f.ID == c.id && f.Level == c.level && f.Object == c.object && strings.Contains(f.Evidence, c.evidence) && strings.Contains(f.Fix, c.fix) && f.Fix != "" {
+				if f.ID == c.id && f.Level == c.level && f.Object == c.object && strings.Contains(f.Evidence, c.evidence) && strings.Contains(f.Fix, c.fix) && f.Fix != "" && f.Docs == "docs/doctor.md#"+c.id {
 					return
 				}
 				if f.Level != finding.OK {
@@ -192,6 +192,13 @@ func faultsOfKubelet() []planted {
 			"kubelet-eviction", finding.Warning, "imagefs.available", "/var/lib/berth is on a file system of its own", `imagefs.available: "15%"`,
 		},
 		{"no eviction for the kubelet's disk", kubelet("evictionHard: {memory.available: 100Mi, nodefs.available: 0%}\n"), doctor.Space{}, "kubelet-eviction", finding.Warning, "nodefs.available", "has no limit for nodefs.available", `nodefs.available: "10%"`},
+		{"no eviction at all", kubelet("evictionHard: {}\n"), doctor.Space{}, "kubelet-eviction", finding.Warning, "nodefs.available", "has no limit for nodefs.available", `nodefs.available: "10%"`},
+		{"an eviction at 0 bytes", kubelet("evictionHard: {nodefs.available: 0Mi}\n"), doctor.Space{}, "kubelet-eviction", finding.Warning, "nodefs.available", "has no limit", `nodefs.available: "10%"`},
+		{
+			"no eviction for the disk of a kubelet with another runtime", file(config, "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\nevictionHard: {memory.available: 100Mi}\n"),
+			doctor.Space{},
+			"kubelet-eviction", finding.Warning, "nodefs.available", "(/var/lib/kubelet/config.yaml) has no limit for nodefs.available: pods fill up the disk of /var/lib/kubelet", `nodefs.available: "10%"`,
+		},
 		{"seccompDefault without seccomp", both(kubelet("seccompDefault: true\n"), func(t *testing.T, h *provisiontest.Host, _ *doctor.Berth) {
 			if err := h.Files().Remove("/proc/sys/kernel/seccomp/actions_avail"); err != nil {
 				t.Fatal(err)
@@ -281,6 +288,14 @@ func faultsOfBerth() []planted {
 	const hosts = "/etc/berth/certs.d/registry.example/hosts.toml"
 	return []planted{
 		{"a configuration with a fault", settings(func(b *doctor.Berth) { b.Fault = errors.New("line 3: unknown key") }), doctor.Space{}, "berth-config", finding.Problem, "/etc/berth/berth.toml", "berth does not start with /etc/berth/berth.toml: line 3: unknown key", "berth config check"},
+		{
+			"a configuration that names files that are missing", settings(func(b *doctor.Berth) {
+				b.FileFaults = []error{errors.New("metrics: stat /c: no such file"), errors.New("page: no PEM")}
+			}),
+			doctor.Space{},
+			"berth-config", finding.Problem, "/etc/berth/berth.toml", "names a file that berth cannot use: page: no PEM", "restart berth",
+		},
+		{"keys without effect", settings(func(b *doctor.Berth) { b.Unused = "these keys have no effect" }), doctor.Space{}, "berth-config", finding.Warning, "/etc/berth/berth.toml", "these keys have no effect", "remove these keys from /etc/berth/berth.toml"},
 		{"no supervisor", settings(func(b *doctor.Berth) { b.Supervisor = "" }), doctor.Space{}, "berth-programs", finding.Problem, "berth-supervisor", "neither beside berth nor in PATH", "runtime.supervisor"},
 		{"a supervisor that is elsewhere", settings(func(b *doctor.Berth) { b.Supervisor = "/opt/s" }), doctor.Space{}, "berth-programs", finding.Problem, "/opt/s", "which is not there", "correct runtime.supervisor in /etc/berth/berth.toml"},
 		{"a supervisor that cannot be executed", file("/usr/bin/berth-supervisor", ""), doctor.Space{}, "berth-programs", finding.Problem, "/usr/bin/berth-supervisor", "is not executable", "chmod 755 /usr/bin/berth-supervisor"},
@@ -295,7 +310,6 @@ func faultsOfBerth() []planted {
 			doctor.Space{},
 			"sockets", finding.Problem, "/run/" + strings.Repeat("x", 120), "has 125 bytes, 18 more than a socket can have", "a shorter path",
 		},
-		{"records that could not be read", file("/var/lib/berth/pods/quarantine/abc.json", "{"), doctor.Space{}, "records", finding.Warning, "/var/lib/berth/pods/quarantine", "could not read 1 of its files", "remove the directory"},
 		{"images on NFS", mount(provision.Mount{Path: "/var/lib/berth", Type: "nfs4"}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "/var/lib/berth is on nfs4", "a local disk"},
 		{"images on tmpfs", mount(provision.Mount{Path: "/var/lib", Type: "tmpfs"}), doctor.Space{}, "image-store", finding.Warning, "/var/lib/berth", "are gone after a reboot", "a local disk"},
 		{"images on a disk without execution", mount(provision.Mount{Path: "/var", Type: "ext4", Options: []string{"rw", "noexec"}}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "noexec: no program of a container starts", "mount -o remount /var"},

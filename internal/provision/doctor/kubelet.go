@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,31 +112,39 @@ func kubeletPods(_ context.Context, m *Machine, r *doctor.Report) error {
 
 const kubeletRoot = "/var/lib/kubelet"
 
-// kubeletEviction finds a disk on which nothing is removed before it is full.
+// kubeletEviction finds a disk on which nothing is removed before it is full. The kubelet's own disk has no runtime; that
+// of images is known for berth alone.
 func kubeletEviction(_ context.Context, m *Machine, r *doctor.Report) error {
 	k, ok := m.ofKubelet()
-	if !ok || !m.usesBerth(k) || k.Limits.Eviction == nil {
+	if !ok || k.Limits.Eviction == nil {
+		return nil // the kubelet has its defaults
+	}
+	if evictionOff(k, "nodefs.available") {
+		r.Add(warning, "nodefs.available", fmt.Sprintf("evictionHard (%s) has no limit for nodefs.available: pods fill up the disk of %s", k.Limits.EvictionFrom, kubeletRoot),
+			`add nodefs.available: "10%" to evictionHard in `+k.Limits.EvictionFrom)
+	}
+	if !m.usesBerth(k) || !evictionOff(k, "imagefs.available") {
 		return nil
 	}
 	mounts, err := m.host.Kernel().Mounts()
 	if err != nil {
 		return err
 	}
-	off := func(signal string) bool {
-		value, set := k.Limits.Eviction[signal]
-		n, err := strconv.ParseFloat(strings.TrimSuffix(value, "%"), 64)
-		return !set && !k.Limits.MergeEviction || set && err == nil && n == 0
-	}
-	images, own := mountOf(mounts, m.Berth.Root), mountOf(mounts, kubeletRoot)
-	if images.Path != own.Path && off("imagefs.available") {
+	if images, own := mountOf(mounts, m.Berth.Root), mountOf(mounts, kubeletRoot); images.Path != own.Path {
 		r.Add(warning, "imagefs.available", fmt.Sprintf("%s is on a file system of its own (%s), and evictionHard (%s) has no limit for imagefs.available: images fill it up",
 			m.Berth.Root, images.Path, k.Limits.EvictionFrom), `add imagefs.available: "15%" to evictionHard in `+k.Limits.EvictionFrom)
 	}
-	if off("nodefs.available") {
-		r.Add(warning, "nodefs.available", fmt.Sprintf("evictionHard (%s) has no limit for nodefs.available: pods fill up %s", k.Limits.EvictionFrom, cmp.Or(own.Path, kubeletRoot)),
-			`add nodefs.available: "10%" to evictionHard in `+k.Limits.EvictionFrom)
-	}
 	return nil
+}
+
+// evictionOff reports whether evictionHard has no limit for a signal: none, or 0 in any unit.
+func evictionOff(k kubelet.Kubelet, signal string) bool {
+	value, set := k.Limits.Eviction[signal]
+	if !set {
+		return !k.Limits.MergeEviction
+	}
+	n, err := strconv.ParseFloat(strings.TrimRight(value, "%EPTGMKikm"), 64)
+	return err == nil && n == 0
 }
 
 // mountOf is the mount that a path is on; the zero Mount where there is none.
@@ -162,6 +169,10 @@ func kubeletSeccomp(_ context.Context, m *Machine, r *doctor.Report) error {
 			"boot a kernel with CONFIG_SECCOMP_FILTER, or remove seccompDefault")
 	}
 	profile := m.Berth.SeccompProfile
+	if !ok && profile == "" {
+		r.NotNeeded(m.withoutKubelet())
+		return nil
+	}
 	if profile == "" || provision.Exists(m.host.Files(), profile) {
 		return nil
 	}

@@ -263,6 +263,10 @@ func checkKubelet(_ context.Context, m *Machine, r *doctor.Report) error {
 		r.Add(problem, orDefault(k.Config), err.Error(), "correct it; the kubelet does not start with it")
 		return nil
 	}
+	if err == nil && !k.There() {
+		r.NotNeeded(noKubelet)
+		return nil
+	}
 	if program := k.Program; path.IsAbs(program) {
 		if _, missing := m.host.Files().Stat(program); errors.Is(missing, errs.NotFound) {
 			r.Add(problem, program, kubelet.Unit+" starts "+program+", which is not there",

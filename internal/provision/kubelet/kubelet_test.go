@@ -117,3 +117,19 @@ func TestFindTellsBadFiles(t *testing.T) {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }
+
+// TestEvictionsOfDropIns: the kubelet merges the keys of evictionHard.
+func TestEvictionsOfDropIns(t *testing.T) {
+	k, err := kubelet.Find(host(t, map[string]string{
+		"/proc/7/cmdline": "kubelet\x00--config=/k/main.yaml\x00--config-dir=/k/d\x00",
+		"/k/main.yaml":    "evictionHard: {nodefs.available: 10%, imagefs.available: 15%}\n",
+		"/k/d/10.conf":    "evictionHard: {imagefs.available: 20%}\n",
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"nodefs.available": "10%", "imagefs.available": "20%"}
+	if diff := cmp.Diff(want, k.Limits.Eviction); diff != "" || k.Limits.EvictionFrom != "/k/d/10.conf" {
+		t.Errorf("from %s: %s", k.Limits.EvictionFrom, diff)
+	}
+}

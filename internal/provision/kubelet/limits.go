@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"maps"
 	"strconv"
 	"strings"
 )
@@ -30,7 +31,11 @@ func (l *Limits) read(f limitFields, file string) {
 	set(&l.ProtectKernel, truth(f.ProtectKernel), file)
 	set(&l.IDsPerPod, number(f.UserNamespaces.IDsPerPod), file)
 	if f.Eviction != nil {
-		l.Eviction, l.EvictionFrom = f.Eviction, file
+		// The kubelet merges the keys of its drop-ins.
+		all := map[string]string{}
+		maps.Copy(all, l.Eviction)
+		maps.Copy(all, f.Eviction)
+		l.Eviction, l.EvictionFrom = all, file
 	}
 	if f.MergeEviction != nil {
 		l.MergeEviction = *f.MergeEviction

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/figures"
+	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/httpserver"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/nodepage"
@@ -32,6 +33,8 @@ type Options struct {
 	// Jobs returns the running jobs, Stages how long stages took.
 	Jobs   func() []berthapi.Job
 	Stages func() []figures.Stage
+	// Examine returns what a doctor finds; see Doctor.
+	Examine func(ctx context.Context) ([]finding.Finding, error)
 	// Instance names this berth among those on the host.
 	Instance string
 	Log      *slog.Logger
@@ -68,7 +71,7 @@ func New(opts Options) (*Server, error) {
 		Node: node, Instance: opts.Instance, Version: version.Version,
 		Reading: pods.reading, Jobs: opts.Jobs, Stages: opts.Stages,
 		Images: opts.Images.List, Disk: opts.Images.Usage,
-		LogPath: pods.logPath, Follow: pods.followEvents,
+		LogPath: pods.logPath, Follow: pods.followEvents, Examine: opts.Examine,
 	}, opts.Log)
 	if err != nil {
 		return nil, err
@@ -146,6 +149,7 @@ func (s *Server) follow(ctx context.Context) {
 // Close ends the server and what the page does.
 func (s *Server) Close() {
 	s.server.Close() // first: it ends a Serve that waits
+	s.page.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.follow(context.Background())
