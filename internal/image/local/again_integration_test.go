@@ -206,7 +206,7 @@ func TestCheckCanEndAtAnyMoment(t *testing.T) {
 		alter(t, a.db.BlobPath(a.first.Config.Digest), func(data []byte) []byte { clear(data); return data })
 		alter(t, filepath.Join(a.db.LayersDir(), lowerOf(t, a.Images, a.firstID)[0], "dir/first"), func(data []byte) []byte { data[0] ^= 1; return data })
 	}
-	for n := 1; ; n += 2 {
+	for n := 1; ; n += 6 {
 		damage()
 		ctx, cancel := context.WithCancel(t.Context())
 		updates := 0

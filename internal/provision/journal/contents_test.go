@@ -51,7 +51,7 @@ func TestKeepWritesAContentOnce(t *testing.T) {
 // writes counts writes, which wait until proceed is closed.
 type writes struct {
 	provision.Files
-	n   atomic.Int32
+	n       atomic.Int32
 	proceed chan struct{}
 }
 
