@@ -70,7 +70,7 @@ func (w *World) awaitReady(ctx context.Context, container string) error {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("container %s does not write that it is ready (%v): %w", container, err, context.Cause(ctx))
+			return fmt.Errorf("container %s does not write that it is ready: %w", container, errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
