@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -350,6 +351,11 @@ func TestSocketPlaces(t *testing.T) {
 
 // Ctrl-C at any moment of a start ends it in order, with nothing left.
 func TestInterruptedStarts(t *testing.T) {
+	// The caller may ignore the signal, as a shell does for a command in the background. The started processes would
+	// then ignore it, too, until they have a handler.
+	interrupt := make(chan os.Signal, 1)
+	signal.Notify(interrupt, syscall.SIGINT)
+	t.Cleanup(func() { signal.Stop(interrupt) })
 	n := newFreshHost(t)
 	var moments []time.Duration
 	for range 20 {

@@ -84,11 +84,17 @@ func loaded(t *testing.T, profile *configs.Seccomp) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var tid int
 	defer func() {
 		cmd.Process.Kill()
+		// A traced thread that has ended stays until its tracer waits for it, and its process with it.
+		for status := unix.WaitStatus(0x7f); tid != cmd.Process.Pid && status.Stopped(); {
+			if _, err := unix.Wait4(tid, &status, unix.WALL, nil); err != nil && err != unix.EINTR {
+				break
+			}
+		}
 		cmd.Wait()
 	}()
-	var tid int
 	if _, err := fmt.Fscan(out, &tid); err != nil {
 		t.Fatal(err)
 	}
