@@ -168,7 +168,7 @@ bench-check: build deps-test deps-e2e ## measures again, and compares the ratios
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
 	out/bench/bin/bench -out out/bench -check test/bench/ratios.json
 
-generate: binaries ## docs and code that are made from the code and from .proto files
+generate: deps-build binaries ## docs and code that are made from the code and from .proto files
 	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto
 	$(BIN)/berth config reference > docs/config.md
 	$(BIN)/berth metrics reference > docs/metrics.md

@@ -193,7 +193,7 @@ func readRecord[T any](file string) (*T, error) {
 	return store.Read[T](file)
 }
 
-// eachRecord calls do with each record in a directory; with none if there is no directory.
+// eachRecord calls do with each record in a directory. A directory that does not exist has no records.
 func eachRecord(dir string, do func(file, id string) error) error {
 	entries, err := os.ReadDir(dir)
 	if err = errs.IgnoreNotExist(err); err != nil {

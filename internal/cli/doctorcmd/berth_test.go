@@ -3,15 +3,13 @@ package doctorcmd
 import (
 	"context"
 	"errors"
-	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/criclient/criclienttest"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -33,27 +31,7 @@ func (n *named) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.
 // serve serves the runtime for the test's time.
 func (n *named) serve(t *testing.T) (endpoint string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "doctor") // the name of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "s")
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	runtimeapi.RegisterRuntimeServiceServer(server, n)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		server.Stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		os.RemoveAll(dir)
-	})
-	return socketScheme + socket
+	return socketScheme + criclienttest.Serve(t, n, "s")
 }
 
 // TestLoadFrom: the daemon at an endpoint says its configuration. What is not a berth has none, and of a berth that does
@@ -71,9 +49,9 @@ func TestLoadFrom(t *testing.T) {
 	}
 	nobody := filepath.Join(t.TempDir(), "s")
 	if got, err := LoadFrom(t.Context(), nobody); err != nil || got.Daemon.SocketPath() != nobody {
-		t.Errorf("of nobody: %+v, %v", got, err)
+		t.Errorf("a socket without a server: %+v, %v", got, err)
 	}
 	if _, err := LoadFrom(t.Context(), "relative"); !errors.Is(err, errs.Invalid) {
-		t.Errorf("of what is no endpoint: %v", err)
+		t.Errorf("an invalid endpoint: %v", err)
 	}
 }

@@ -117,7 +117,7 @@ func hintPod(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name
 	if other != nil {
 		return err // no pod, either
 	}
-	return fmt.Errorf("there is no container %q, but a pod %s: `berth pod %s %s` is for pods, and `berth container ls -a` shows containers: %w",
+	return fmt.Errorf("no container has the name or ID %q; it is the pod %s: run `berth pod %s %s`, or `berth container ls -a` to list containers: %w",
 		name, podName(pod), cmd.Name(), name, errs.NotFound)
 }
 

@@ -19,10 +19,10 @@ import (
 	"github.com/berthrun/berth/internal/image/store"
 )
 
-// What is found damaged and a registry may have is fetched again in the background: one object at a time, while no
-// pull runs, so that pods do not wait for it. A pull that begins ends the fetch, which begins again after it. Each is
-// a job. One whose registry does not answer is tried again after
-// minWait, then after twice the time up to maxWait, maxTries times in all.
+// A check or a start finds damaged content. The checker fetches it again in the background if a registry may have it: one
+// object at a time, while no pull runs, so that pods do not wait for it. A pull that starts ends the fetch, and the checker
+// repeats the fetch after the pull. Each fetch is a job. If the registry does not answer, the job tries again after minWait,
+// then after twice the time up to maxWait, maxTries times in all.
 const (
 	minWait  = 10 * time.Second
 	maxWait  = time.Hour
@@ -85,8 +85,10 @@ func (c *Checker) retry(ctx context.Context, at image.Stage, wait time.Duration,
 	for try := 1; ; try++ {
 		if wait > 0 {
 			at("wait to try again", why, time.Now().Add(wait))
-			if err := sleep(ctx, wait); err != nil {
-				return err
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return context.Cause(ctx)
 			}
 		}
 		err := c.inTurn(ctx, at, fetch)
@@ -95,17 +97,6 @@ func (c *Checker) retry(ctx context.Context, at image.Stage, wait time.Duration,
 		}
 		why = errs.Message(err)
 		wait = min(max(2*wait, minWait), maxWait)
-	}
-}
-
-func sleep(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 

@@ -2,15 +2,12 @@ package doctor_test
 
 import (
 	"context"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/criclient/criclienttest"
 	frame "github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision/doctor"
@@ -45,26 +42,7 @@ func (s *server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest
 // serve serves a runtime on a socket for the test's time, and returns its path, which the machine has, too.
 func (s *server) serve(t *testing.T, h *provisiontest.Host) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cri") // the name of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket = filepath.Join(dir, s.name+".sock")
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cri := grpc.NewServer()
-	runtimeapi.RegisterRuntimeServiceServer(cri, s)
-	ended := make(chan error, 1)
-	go func() { ended <- cri.Serve(listener) }()
-	t.Cleanup(func() {
-		cri.Stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		os.RemoveAll(dir)
-	})
+	socket = criclienttest.Serve(t, s, s.name+".sock")
 	write(t, h, socket, "")
 	return socket
 }
