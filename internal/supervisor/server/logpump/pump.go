@@ -76,6 +76,7 @@ type Pump struct {
 	cfg     Config
 	maxText int
 	gate    *gate
+	files   files
 
 	// These belong to the worker.
 	streams  [crilog.Streams]stream
@@ -173,6 +174,7 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 	for i, pipe := range [crilog.Streams]*os.File{stdout, stderr} {
 		p.streams[i].id = crilog.Stream(i)
 		p.streams[i].pipe = pipe
+		p.streams[i].files = &p.files
 		p.streams[i].path = stagePath(cfg.Dir, crilog.Stream(i))
 	}
 	p.journal.log = cfg.Log
@@ -340,8 +342,10 @@ func (p *Pump) Close() {
 }
 
 // Remove closes the pump and removes its stages and its record. Output that is not in
-// the log by then is lost. The log itself stays.
+// the log by then is lost. The log itself stays. After Remove the pump makes no file, also
+// when its worker still runs.
 func (p *Pump) Remove() error {
+	p.files.end()
 	p.Close()
 	return Remove(p.cfg.Dir)
 }

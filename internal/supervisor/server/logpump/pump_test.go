@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -321,6 +322,27 @@ func TestNewPumpAppends(t *testing.T) {
 	b.write(b.stdout, "second attempt\n")
 	b.drain(b.open())
 	b.expect("0.log", "stdout F first attempt", "stdout F second attempt")
+}
+
+// TestRemovedPumpMakesNoFile: output arrives while the pump is removed. Its worker may still run, but it makes
+// nothing in the directory, which the caller removes next.
+func TestRemovedPumpMakesNoFile(t *testing.T) {
+	b := newBench(t)
+	for range 200 {
+		p := b.open()
+		b.write(b.stdout, "late\n")
+		if err := p.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		for working := true; working; runtime.Gosched() {
+			p.mu.Lock()
+			working = p.working
+			p.mu.Unlock()
+		}
+		if left, err := os.ReadDir(b.cfg.Dir); err != nil || len(left) > 0 {
+			t.Fatalf("left behind: %v, %v", left, err)
+		}
+	}
 }
 
 func TestReopenRotates(t *testing.T) {

@@ -75,8 +75,8 @@ func ringRoom(maxText int) int64 {
 }
 
 // createRing makes a ring whose memory is all there: an error means that tmpfs is full.
-func createRing(path string, room int64) (_ *ring, err error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+func createRing(files *files, path string, room int64) (_ *ring, err error) {
+	file, err := files.make(path, os.O_TRUNC)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a ring of output: %w", err)
 	}
@@ -170,7 +170,7 @@ func (p *Pump) enterRing(s *stream) error {
 	default:
 		return nil
 	}
-	r, err := createRing(ringPath(p.cfg.Dir, s.id), ringRoom(p.maxText))
+	r, err := createRing(&p.files, ringPath(p.cfg.Dir, s.id), ringRoom(p.maxText))
 	if err != nil {
 		p.loop.ringSlots.free()
 		s.bigPieces = 0
@@ -225,7 +225,7 @@ func (p *Pump) closeRing(s *stream) {
 	if s.ring == nil {
 		return
 	}
-	if _, _, unfinished := p.journal.pending(); !unfinished {
+	if _, _, unfinished := p.journal.pending(); !unfinished && !p.files.ended() {
 		if err := p.leaveRing(s); err != nil {
 			p.cfg.Log.Warn("a ring of output stays for the next supervisor", "error", err)
 		}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/crilog"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -33,6 +35,7 @@ type stream struct {
 	id    crilog.Stream
 	token uint64
 	path  string
+	files *files
 	pipe  *os.File // nil: there is only what the stage has
 	stage *os.File // nil until the container writes for the first time
 	// ring takes the place of the stage while the container floods, else it is nil. hasSlot is
@@ -60,6 +63,38 @@ type stream struct {
 	ended bool
 	// drainTo is the total at which a drain need not wait for the pipe.
 	drainTo int64
+}
+
+// files makes the stages and rings of a pump until the pump is removed. A worker may still run then: without
+// this check it could make a file in a directory that the caller is removing.
+type files struct {
+	mu      sync.Mutex
+	removed bool
+}
+
+// make opens a file for reading and writing, and makes it if it does not exist. Kind State when the pump is
+// removed. It does not hang: the files are on tmpfs.
+func (f *files) make(path string, flags int) (*os.File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.removed {
+		return nil, fmt.Errorf("log pump was removed: %w", errs.State)
+	}
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|flags, 0o600)
+}
+
+// end makes every later make fail.
+func (f *files) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removed = true
+}
+
+// ended reports whether the pump is removed.
+func (f *files) ended() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.removed
 }
 
 func stagePath(dir string, id crilog.Stream) string {
@@ -124,7 +159,7 @@ func (s *stream) openStage() error {
 	if s.stage != nil {
 		return nil
 	}
-	stage, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
+	stage, err := s.files.make(s.path, 0)
 	if err != nil {
 		return fmt.Errorf("cannot make a log stage: %w", err)
 	}
