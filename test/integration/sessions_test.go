@@ -10,5 +10,5 @@ import (
 
 // TestSessionsLeaveNothing is the short run; test/e2e has the long one.
 func TestSessionsLeaveNothing(t *testing.T) {
-	leak.RunSessions(t, leak.SessionOptions{Sessions: 300, Parallel: 8, MemoryKiB: 16 << 10})
+	leak.RunSessions(t, leak.SessionOptions{Sessions: 120, Parallel: 8, MemoryKiB: 16 << 10})
 }

@@ -79,7 +79,7 @@ func (h *host) release(w worker) {
 	}
 }
 
-// TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping kills the keeper while dozens of orphans exit.
+// TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping kills the keeper while a dozen orphans exit.
 // Each exit is in the ledger, or the process is still a zombie and a child of the test, which is
 // the subreaper above.
 func TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping(t *testing.T) {
@@ -89,7 +89,7 @@ func TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping(t *testing.T) {
 		h := newHost(t)
 		keeper := h.keeper()
 		s := h.status(ready)
-		const orphans = 24
+		const orphans = 12
 		workers := make([]worker, orphans)
 		for i := range workers {
 			workers[i] = h.spawn(random.IntN(256))

@@ -126,9 +126,12 @@ func (k *keeper) answer(c *child, req frame, payload []byte, err error) {
 	}
 }
 
+// answerPatience is how long a supervisor may leave its socket full. On a host with too much to do, it may
+// not run for seconds.
+const answerPatience = 30 * time.Second
+
 func (c *child) send(f frame, fds []int) error {
-	const patience = 2 * time.Second
-	if err := c.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(answerPatience)); err != nil {
 		return fmt.Errorf("cannot answer the supervisor: %w", err)
 	}
 	return sysfd.SendFDs(c.conn, f.encode(), fds)

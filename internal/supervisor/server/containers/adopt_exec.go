@@ -69,8 +69,8 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 		e.scheduleOrphanKill() // its caller may have given up while no supervisor ran
 		return
 	case len(held) == 0:
-		// The keeper died as well. The command must not run a second time.
-		e.err = fmt.Errorf("exec %s in container %s: supervisor and keeper died, and it is unknown whether the command began: %w", e.id, e.container.id, errs.Unavailable)
+		// The keeper died as well, or did not get the socket. The command must not run a second time.
+		e.err = fmt.Errorf("exec %s in container %s: the supervisor died and the keeper holds nothing of the exec, so it is unknown whether the command began: %w", e.id, e.container.id, errs.Unavailable)
 		e.killAll()
 	default:
 		e.err = fmt.Errorf("exec %s in container %s: it did not begin before the supervisor's death: %w", e.id, e.container.id, errs.NotFound)

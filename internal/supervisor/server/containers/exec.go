@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -111,6 +112,11 @@ func (c *Container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	if err := c.set.checkDescriptors(maxPercentExec); err != nil {
 		return nil, err
 	}
+	endTurn, err := c.set.execTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer endTurn()
 	leave, err := c.set.enterFork(ctx)
 	if err != nil {
 		return nil, err
@@ -141,6 +147,27 @@ func (c *Container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	}
 	go e.watchProtected()
 	return e, nil
+}
+
+// execTurnTime is how long an exec that does not begin keeps others waiting: its container may be frozen, or have
+// little CPU.
+const execTurnTime = time.Second
+
+// execTurns is how many execs may be starting at the same time, for so many CPUs. Each is a new process: with more
+// of them at a time, all take longer, and the CPUs do less.
+func execTurns(cpus int) int64 { return int64(max(4, 2*cpus)) }
+
+// execTurn waits until the exec may start. end must be called afterwards.
+func (s *Set) execTurn(ctx context.Context) (end func(), err error) {
+	if err := s.execs.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	free := sync.OnceFunc(func() { s.execs.Release(1) })
+	timer := time.AfterFunc(execTurnTime, free)
+	return func() {
+		timer.Stop()
+		free()
+	}, nil
 }
 
 // validExecID reports whether the id can be part of a file's and of a cgroup's name.

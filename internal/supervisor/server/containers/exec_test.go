@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
@@ -92,4 +97,46 @@ func TestExecIDs(t *testing.T) {
 			t.Errorf("%q: valid is %v", id, !valid)
 		}
 	}
+}
+
+// TestExecTurns: an exec waits until one that is starting has begun. One that does not begin, for example in a frozen
+// container, keeps the others waiting for a bounded time.
+func TestExecTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Set{execs: semaphore.NewWeighted(1)}
+		turn := func() (end func(), waited time.Duration) {
+			t.Helper()
+			asked := time.Now()
+			end, err := s.execTurn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return end, time.Since(asked)
+		}
+		endFirst, waited := turn()
+		if waited != 0 {
+			t.Errorf("the first waited for %v", waited)
+		}
+		time.AfterFunc(execTurnTime/4, endFirst)
+		endSlow, waited := turn()
+		if waited != execTurnTime/4 {
+			t.Errorf("the second waited for %v, want until the first has begun", waited)
+		}
+		endThird, waited := turn()
+		if waited != execTurnTime {
+			t.Errorf("the third waited for %v, want %v", waited, execTurnTime)
+		}
+		endSlow() // late: its place has another already
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := s.execTurn(gone); !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller that is gone gets %v", err)
+		}
+		endThird()
+		endLast, waited := turn()
+		if waited != 0 {
+			t.Errorf("the last waited for %v", waited)
+		}
+		endLast()
+	})
 }

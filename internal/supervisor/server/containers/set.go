@@ -13,10 +13,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/figures"
@@ -98,6 +101,8 @@ type Set struct {
 
 	// forking is held for reading by whoever starts processes or lets them begin.
 	forking sync.RWMutex
+	// execs has a place for each exec that may be starting; see execTurn.
+	execs *semaphore.Weighted
 	// stopping ends when this process does.
 	stopping context.Context //nolint:containedctx // the life of the process
 
@@ -129,6 +134,7 @@ func New(opts Options) (*Set, error) {
 		starts:     make(map[string]uint64),
 		reasons:    make(map[string]uint64),
 		offered:    make(chan struct{}),
+		execs:      semaphore.NewWeighted(execTurns(goruntime.NumCPU())),
 	}
 	var err error
 	if s.bootID, err = sysproc.BootID(); err != nil {

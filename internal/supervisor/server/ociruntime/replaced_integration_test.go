@@ -18,7 +18,7 @@ import (
 // TestProgramIsReplaced starts inits and execs. During each start the file of this program and
 // a broken one change places, as when an upgrade replaces the file.
 func TestProgramIsReplaced(t *testing.T) {
-	const starts = 200
+	const starts = 60
 	swap := swapper(t)
 	b := newBench(t)
 	t.Run("create", func(t *testing.T) {
