@@ -27,6 +27,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/relay"
+	_ "github.com/berthrun/berth/internal/supervisor/timerslack" // its C code runs before Go does
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/version"
 )

@@ -83,7 +83,7 @@ func withoutDocker() map[string]string {
 			"TestServeNeedsRoot", "TestServeTwice", "TestSocketPlaces", "TestInterruptedStarts", "TestReload", "TestReadOnlyRoot",
 		},
 		supervisors: {
-			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory", "TestProbesOfAHundredContainers",
+			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory", "TestProbesOfAHundredContainers", "TestTimerSlackOfContainers",
 			"TestLeak", "TestSessionsLeaveNothing", "TestAStartReadsTheSameHoweverManyPodsRun", "TestARestartReadsLittleOfEachPod",
 			"TestDoctorRepairsLeaks", "TestDoctorWhileBerthIsDown", "TestDoctorWhilePodsComeAndGo", "TestDoctorWhilePodsComeAndGoLong",
 		},

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -66,6 +67,18 @@ func resetIgnored(sig uintptr) error {
 	}
 	if errno != 0 {
 		return fmt.Errorf("cannot reset signal %d: %w", sig, errno)
+	}
+	return nil
+}
+
+// TimerSlack is the kernel's default: how much later than requested it may end a sleep of a thread.
+const TimerSlack = 50 * time.Microsecond
+
+// ResetTimerSlack gives this thread the kernel's default, which a process that the thread starts inherits. The
+// caller has locked the goroutine to the thread.
+func ResetTimerSlack() error {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(TimerSlack.Nanoseconds()), 0, 0, 0); err != nil {
+		return fmt.Errorf("cannot reset the timer slack: %w", err)
 	}
 	return nil
 }

@@ -42,10 +42,15 @@ const (
 	exitSupervisor = 254
 )
 
+// programsTimerSlack is the kernel's default, in nanoseconds. This thread has the supervisor's (see package
+// timerslack), and the program would inherit it.
+const programsTimerSlack = 50_000
+
 // run returns when the child has failed at a step.
 func run(steps func() error) (code int) {
 	// A container that shares the PID namespace sees this process.
 	protect := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	slack := unix.Prctl(unix.PR_SET_TIMERSLACK, programsTimerSlack, 0, 0, 0)
 	unix.CloseOnExec(order.Socket)
 	defer func() {
 		if p := recover(); p != nil {
@@ -54,6 +59,9 @@ func run(steps func() error) (code int) {
 	}()
 	if protect != nil {
 		return report(fmt.Errorf("cannot protect the process: %w", protect))
+	}
+	if slack != nil {
+		return report(fmt.Errorf("cannot reset the timer slack: %w", slack))
 	}
 	if err := setName(order.Name); err != nil {
 		return report(err)

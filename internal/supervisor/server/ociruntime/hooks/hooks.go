@@ -23,6 +23,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // The stages that this package runs, and that of the container's init.
@@ -131,6 +132,9 @@ func run(cmd *exec.Cmd) error {
 	// The kernel sends the signal of the parent's death when this thread ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if err := sysproc.ResetTimerSlack(); err != nil {
+		return err
+	}
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		return nil
