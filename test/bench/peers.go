@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // peer is one runtime under measurement.
@@ -274,7 +276,11 @@ func (p *peer) shutdown() error {
 	if p.engine != nil {
 		err = errors.Join(err, p.engine.stop())
 	}
-	return err
+	tree, treeErr := cgroup.Find()
+	if treeErr != nil {
+		return errors.Join(err, treeErr)
+	}
+	return errors.Join(err, tree.Remove(cgroupOf(p)))
 }
 
 // memory returns the PSS of all the runtime's processes, in bytes.

@@ -126,8 +126,8 @@ func (k *keeper) answer(c *child, req frame, payload []byte, err error) {
 	}
 }
 
-// answerPatience is how long a supervisor may leave its socket full. On a host with too much to do, it may
-// not run for seconds.
+// answerPatience is how long a supervisor may leave its socket full. On an overloaded host it may get no CPU for
+// seconds.
 const answerPatience = 30 * time.Second
 
 func (c *child) send(f frame, fds []int) error {

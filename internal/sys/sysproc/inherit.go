@@ -71,13 +71,13 @@ func resetIgnored(sig uintptr) error {
 	return nil
 }
 
-// TimerSlack is the kernel's default: how much later than requested it may end a sleep of a thread.
-const TimerSlack = 50 * time.Microsecond
+// timerSlack is the kernel's default: how much later than requested the kernel may end a sleep of a thread.
+const timerSlack = 50 * time.Microsecond
 
-// ResetTimerSlack gives this thread the kernel's default, which a process that the thread starts inherits. The
-// caller has locked the goroutine to the thread.
+// ResetTimerSlack gives this thread the kernel's default timer slack. A process that the thread starts inherits it.
+// The caller has locked the goroutine to the thread.
 func ResetTimerSlack() error {
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(TimerSlack.Nanoseconds()), 0, 0, 0); err != nil {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack.Nanoseconds()), 0, 0, 0); err != nil {
 		return fmt.Errorf("cannot reset the timer slack: %w", err)
 	}
 	return nil

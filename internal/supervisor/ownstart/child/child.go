@@ -42,8 +42,8 @@ const (
 	exitSupervisor = 254
 )
 
-// programsTimerSlack is the kernel's default, in nanoseconds. This thread has the supervisor's (see package
-// timerslack), and the program would inherit it.
+// programsTimerSlack is the kernel's default, in nanoseconds. This thread has the timer slack of the supervisor (see
+// package timerslack), and the program would inherit it.
 const programsTimerSlack = 50_000
 
 // run returns when the child has failed at a step.

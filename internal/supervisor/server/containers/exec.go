@@ -97,6 +97,11 @@ func (c *Container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	if spec.Terminal != (stdio.Console != nil) {
 		return nil, fmt.Errorf("exec %q: terminal and console do not go together: %w", req.ExecID, errs.Invalid)
 	}
+	endTurn, err := c.set.execTurn(ctx) // before the checks: the container may end while this waits
+	if err != nil {
+		return nil, err
+	}
+	defer endTurn()
 	rec := c.snapshot()
 	if rec.Stage == record.Starting {
 		// Its program may run already: the start of a predecessor is being completed.
@@ -112,11 +117,6 @@ func (c *Container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	if err := c.set.checkDescriptors(maxPercentExec); err != nil {
 		return nil, err
 	}
-	endTurn, err := c.set.execTurn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer endTurn()
 	leave, err := c.set.enterFork(ctx)
 	if err != nil {
 		return nil, err
@@ -153,8 +153,8 @@ func (c *Container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 // little CPU.
 const execTurnTime = time.Second
 
-// execTurns is how many execs may be starting at the same time, for so many CPUs. Each is a new process: with more
-// of them at a time, all take longer, and the CPUs do less.
+// execTurns is how many execs may be starting at the same time on a machine with so many CPUs. Each is a new process:
+// with more of them at a time, each takes longer, and fewer begin in a second.
 func execTurns(cpus int) int64 { return int64(max(4, 2*cpus)) }
 
 // execTurn waits until the exec may start. end must be called afterwards.

@@ -90,9 +90,7 @@ func (c *Container) discard(ctx context.Context) error {
 	pump, console, pidfd := c.pump, c.console, c.pidfd
 	c.mu.Unlock()
 	if pump != nil {
-		if err := pump.Remove(); err != nil {
-			return err
-		}
+		pump.Abandon()
 	}
 	if rec.Stage == record.Creating && pidfd != nil { // else its exit has reaped it
 		c.set.reapChild(pidfd, "container", c.id)

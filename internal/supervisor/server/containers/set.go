@@ -101,7 +101,7 @@ type Set struct {
 
 	// forking is held for reading by whoever starts processes or lets them begin.
 	forking sync.RWMutex
-	// execs has a place for each exec that may be starting; see execTurn.
+	// execs bounds the execs that are starting; see execTurn.
 	execs *semaphore.Weighted
 	// stopping ends when this process does.
 	stopping context.Context //nolint:containedctx // the life of the process

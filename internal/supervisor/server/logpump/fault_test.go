@@ -416,3 +416,22 @@ func TestLogIsNotOpenInTheTableOfDescriptors(t *testing.T) {
 		t.Error("no descriptor of the log was found")
 	}
 }
+
+// TestAbandonedPumpMakesNoFile: output arrives while a container is removed. The worker of its pump may still run, but
+// it makes nothing in the directory that the caller removes.
+func TestAbandonedPumpMakesNoFile(t *testing.T) {
+	b := newBench(t)
+	for range 200 {
+		p := b.open()
+		b.write(b.stdout, "late\n")
+		b.remove(p)
+		for working := true; working; runtime.Gosched() {
+			p.mu.Lock()
+			working = p.working
+			p.mu.Unlock()
+		}
+		if left, err := os.ReadDir(b.cfg.Dir); err != nil || len(left) > 0 {
+			t.Fatalf("left behind: %v, %v", left, err)
+		}
+	}
+}

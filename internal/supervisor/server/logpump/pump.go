@@ -341,26 +341,9 @@ func (p *Pump) Close() {
 	p.shutDown()
 }
 
-// Remove closes the pump and removes its stages and its record. Output that is not in
-// the log by then is lost. The log itself stays. After Remove the pump makes no file, also
-// when its worker still runs.
-func (p *Pump) Remove() error {
+// Abandon ends the pump of a container that is removed. It makes no file from then on, also when its worker still
+// runs: the caller removes the directory. Output that is not in the log by then is lost. The log itself stays.
+func (p *Pump) Abandon() {
 	p.files.end()
 	p.Close()
-	return Remove(p.cfg.Dir)
-}
-
-// Remove removes the stages and the record that a pump left in dir. It succeeds
-// if there are none.
-func Remove(dir string) error {
-	var errList []error
-	for _, path := range []string{
-		recordPath(dir), stagePath(dir, crilog.Stdout), stagePath(dir, crilog.Stderr),
-		ringPath(dir, crilog.Stdout), ringPath(dir, crilog.Stderr),
-	} {
-		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-			errList = append(errList, fmt.Errorf("cannot remove a file of a log pump: %w", err))
-		}
-	}
-	return errors.Join(errList...)
 }

@@ -65,20 +65,20 @@ type stream struct {
 	drainTo int64
 }
 
-// files makes the stages and rings of a pump until the pump is removed. A worker may still run then: without
+// files makes the stages and rings of a pump until the pump is abandoned. The worker may still run then: without
 // this check it could make a file in a directory that the caller is removing.
 type files struct {
-	mu      sync.Mutex
-	removed bool
+	mu        sync.Mutex
+	abandoned bool
 }
 
 // make opens a file for reading and writing, and makes it if it does not exist. Kind State when the pump is
-// removed. It does not hang: the files are on tmpfs.
+// abandoned. It does not hang: the files are on tmpfs.
 func (f *files) make(path string, flags int) (*os.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.removed {
-		return nil, fmt.Errorf("log pump was removed: %w", errs.State)
+	if f.abandoned {
+		return nil, fmt.Errorf("log pump was abandoned: %w", errs.State)
 	}
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|flags, 0o600)
 }
@@ -87,14 +87,14 @@ func (f *files) make(path string, flags int) (*os.File, error) {
 func (f *files) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.removed = true
+	f.abandoned = true
 }
 
-// ended reports whether the pump is removed.
+// ended reports whether the pump is abandoned.
 func (f *files) ended() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.removed
+	return f.abandoned
 }
 
 func stagePath(dir string, id crilog.Stream) string {

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -57,6 +59,23 @@ func TestHookGetsStateArgumentsAndEnvironment(t *testing.T) {
 	}
 	if env := read("own"); !strings.Contains(env, "A=b\n") || strings.Contains(env, "HOME=/\n") {
 		t.Errorf("a hook with an environment has %q", env)
+	}
+}
+
+// TestHookHasTheKernelsTimerSlack: threads of the supervisor have another one.
+func TestHookHasTheKernelsTimerSlack(t *testing.T) {
+	runtime.LockOSThread() // without an unlock: the thread ends with the test
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1_000_000, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "slack")
+	h := script(`cat /proc/self/timerslack_ns > "$0"`)
+	h.Args = append(h.Args, file)
+	if err := Run(t.Context(), Poststart, []specs.Hook{h}, &specs.State{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != "50000\n" {
+		t.Errorf("the hook's timer slack is %q ns, %v", got, err)
 	}
 }
 
