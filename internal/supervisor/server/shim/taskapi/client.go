@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -65,10 +67,14 @@ func (c *Client) Closed() <-chan struct{} { return c.closed }
 // Close ends the connection, and the calls under way.
 func (c *Client) Close() { c.conn.Close() }
 
-// Abort ends the connection, and the calls under way, also while another process has a descriptor of it.
+// Abort ends the connection, and the calls under way, also while another process has a descriptor of it. It shuts
+// down both directions in one step: when receive sees the end of one direction, it closes this descriptor.
 func (c *Client) Abort() {
 	if conn, ok := c.conn.(*net.UnixConn); ok {
-		_, _ = conn.CloseRead(), conn.CloseWrite() // it may have ended
+		if raw, err := conn.SyscallConn(); err == nil {
+			// An error of either call means that the connection has ended.
+			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+		}
 	}
 	c.conn.Close()
 }

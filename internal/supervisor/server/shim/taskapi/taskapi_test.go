@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
 // shim is a shim of containerd's own modules. It answers with what it was asked.
@@ -309,6 +310,35 @@ func TestGiveUpInAWrite(t *testing.T) {
 	}
 	if len(c.waiting) != 0 {
 		t.Errorf("%d calls wait", len(c.waiting))
+	}
+}
+
+// TestAbortOfASharedConnection: a shim sees the end of a connection that is aborted, while another process has a
+// descriptor of it. Each round is a race between Abort and the client's reader, which sees the end too.
+func TestAbortOfASharedConnection(t *testing.T) {
+	for round := range 300 {
+		server, ours, err := sysfd.SocketPair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keepers, err := sysfd.Duplicate(ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := sysfd.FileUnixConn(ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		NewClient(client, 3, "space").Abort()
+		err = server.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if err == nil {
+			_, err = server.Read(make([]byte, 1))
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatalf("round %d: the shim reads %v, want the end of the connection", round, err)
+		}
+		server.Close()
+		keepers.Close()
 	}
 }
 
