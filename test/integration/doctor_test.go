@@ -110,6 +110,55 @@ func TestDoctorRepairsLeaks(t *testing.T) {
 	}
 }
 
+// TestDoctorReadsLiveRecords: while berth runs, doctor finds a record that cannot be read, and a sandbox whose network
+// namespace is gone. What it advises mends both. It takes berth's directories from the endpoint.
+func TestDoctorReadsLiveRecords(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	b.RunPod("whole", "sleep 1000")
+	lost, cut := b.RunPod("lost", "sleep 1000"), b.RunPod("cut", "sleep 1000")
+	found := func() map[string]finding.Finding {
+		t.Helper()
+		out, errOut, _ := b.CLI("doctor", "--check", "records", "-o", "json") // the exit code is 1 if there is a problem
+		var all []finding.Finding
+		if err := json.Unmarshal([]byte(out), &all); err != nil {
+			t.Fatalf("%v: %s%s", err, out, errOut)
+		}
+		objects := map[string]finding.Finding{}
+		for _, f := range all {
+			if f.Level != finding.OK {
+				objects[f.Object] = f
+			}
+		}
+		return objects
+	}
+	if all := found(); len(all) > 0 {
+		t.Errorf("without a fault: %+v", all)
+	}
+	pin := "/run/netns/berth-" + harness.InstanceOf(b.State) + "-" + lost.Sandbox
+	if err := sysns.RemoveNetNS(pin); err != nil {
+		t.Fatal(err)
+	}
+	record := filepath.Join(b.State, "pods/containers", cut.Container+".json")
+	if err := os.Truncate(record, 100); err != nil {
+		t.Fatal(err)
+	}
+	all := found()
+	if f := all[pin]; f.Level != finding.Problem || !strings.Contains(f.Evidence, "its network namespace "+pin+" is gone") || !strings.Contains(f.Fix, "berth pod stop "+lost.Sandbox) {
+		t.Errorf("the network namespace: %+v", f)
+	}
+	if f := all[record]; f.Level != finding.Problem || !strings.Contains(f.Evidence, "cannot be read") || !strings.Contains(f.Fix, "berth container rm --force "+cut.Container) {
+		t.Errorf("the record: %+v", f)
+	}
+	if len(all) != 2 {
+		t.Errorf("want two findings, got %+v", all)
+	}
+	b.MustCLI("pod", "stop", lost.Sandbox)
+	b.MustCLI("container", "rm", "--force", cut.Container)
+	if all := found(); len(all) > 0 {
+		t.Errorf("after what doctor advises: %+v", all)
+	}
+}
+
 // inCgroup starts a process in a new cgroup, and returns a channel that is closed when it has ended.
 func inCgroup(t *testing.T, path string) <-chan struct{} {
 	t.Helper()

@@ -5,6 +5,7 @@ package integration
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -37,14 +38,20 @@ func TestNodePageInABrowser(t *testing.T) {
 	x.Go("http://" + pageListen + "/")
 	x.Await("the question for the token", `!document.getElementById("ask").hidden && document.activeElement.id === "token"`)
 	picture("token")
-	x.Go("about:blank")
-	x.Go(address)
+	// The address in the same tab: only its part behind # changes.
+	_, token, _ := strings.Cut(address, "#")
+	x.Eval("location.hash = " + strconv.Quote(token))
 	x.Await("the pods", `document.querySelectorAll("#pods-table tr.container").length === 3 && document.getElementById("status").className === "good"`)
 	x.Await("figures of CPU", `[...document.querySelectorAll("#pods-table tr.pod")].some((r) => /[0-9] %/.test(r.innerText))`)
 	x.Await("events, images and start times", `document.querySelectorAll("#events-table tbody tr").length > 3 && document.querySelectorAll("#images-table tbody tr").length > 0 && document.querySelectorAll("#plots svg").length > 3`)
 	if got := x.Eval("location.href"); strings.Contains(got, "token") {
 		t.Errorf("the address still has the token: %s", got)
 	}
+	if x.Eval(`document.querySelectorAll("#doctor-table tbody tr").length`) != "0" {
+		t.Error("the machine was examined, though nobody has asked for it")
+	}
+	x.Eval(`document.getElementById("examine").click()`)
+	x.Await("the findings of doctor", `document.querySelectorAll("#doctor-table tbody tr").length > 20 && !document.getElementById("examine").disabled && /^examined at/.test(document.getElementById("doctor-status").textContent)`)
 	for _, scheme := range []string{"light", "dark"} {
 		x.Scheme(scheme)
 		x.Size(1280, 900, false)
@@ -91,4 +98,5 @@ func TestNodePageInABrowser(t *testing.T) {
 	picture("away")
 	b.StartDaemon()
 	x.Await("the return of the daemon", `document.getElementById("status").className === "good"`)
+	x.Await("the parts after the return", `document.getElementById("events-status").textContent === "" && document.getElementById("doctor-status").textContent === "not examined so far"`)
 }

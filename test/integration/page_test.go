@@ -75,6 +75,18 @@ func pageToken(b *harness.Berth) string {
 	return token
 }
 
+// examinedOnPage has the page examine the machine.
+func examinedOnPage(b *harness.Berth, token string) (found nodepage.Findings) {
+	b.T.Helper()
+	if code := askPage(b, "/api/findings?examine=1", token, &found); code != http.StatusOK || !found.Running {
+		b.T.Errorf("%d: %+v", code, found)
+	}
+	b.Await("the end of the examination", func() bool {
+		return askPage(b, "/api/findings", token, &found) == http.StatusOK && !found.Running
+	})
+	return found
+}
+
 // TestNodePage: what the page shows of a real daemon, who may see it, and that a reload turns it off and on.
 func TestNodePage(t *testing.T) {
 	b := harness.Start(t, harness.Options{Config: "[page]\nlisten = '" + pageListen + "'\n"})
@@ -118,6 +130,10 @@ func TestNodePage(t *testing.T) {
 	if code := askPage(b, "/", "", nil); code != http.StatusOK {
 		t.Errorf("the page itself: %d", code)
 	}
+	findings := examinedOnPage(b, token)
+	if findings.Error != "" || len(findings.Findings) < 20 {
+		t.Errorf("doctor on the page: %+v", findings)
+	}
 
 	reload := func(config string, served bool) {
 		t.Helper()
@@ -134,6 +150,12 @@ func TestNodePage(t *testing.T) {
 		t.Errorf("berth page of a page that is off: %v %s", err, errOut)
 	}
 	reload("[page]\nlisten = '"+pageListen+"'\n", true)
+	// What cannot be served is an error in the log, and the page stays where it is.
+	reload("[page]\nlisten = '192.0.2.1:9719'\ntls_cert_file = '/none.crt'\ntls_key_file = '/none.key'\n", true)
+	b.Await("the log to say that the page stays", func() bool {
+		log := b.LogTail()
+		return strings.Contains(log, "the node page is served as before; mend the cause and reload the configuration") && strings.Contains(log, "/none.crt")
+	})
 	if code := askPage(b, "/api/state", token, nil); code != http.StatusOK {
 		t.Errorf("after two reloads the token is another: %d", code)
 	}
