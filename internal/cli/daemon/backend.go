@@ -21,7 +21,7 @@ type backend struct {
 	await func(context.Context) error
 	// apply applies the keys that can change while the daemon runs.
 	apply func(*config.Daemon)
-	// jobs are those of the images, nil for none.
+	// jobs are those of the images.
 	jobs *jobcalls.Images
 	// close leaves the containers running.
 	close func() error

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine/device"
@@ -48,9 +49,10 @@ func openDocker(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 		return nil, err
 	}
 	u.Push("close the engine", func(context.Context) error { return engine.Close() })
+	jobs := jobcalls.NewImages(log)
 	store, err := dockerstore.New(dockerstore.Options{
 		Client: client, Dir: filepath.Join(cfg.Root, dockerDir), Log: log,
-		PullRules: dockerPullRules(cfg), Pinned: []string{pause.Reference}, Observer: pulls,
+		PullRules: dockerPullRules(cfg), Pinned: []string{pause.Reference}, Observer: pulls, Jobs: jobs,
 	})
 	if err != nil {
 		return nil, err
@@ -59,6 +61,7 @@ func openDocker(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	return &backend{
 		engine: engine,
 		images: store,
+		jobs:   jobs,
 		await:  func(context.Context) error { return nil },
 		apply: func(cfg *config.Daemon) {
 			store.SetPullRules(dockerPullRules(cfg))

@@ -111,7 +111,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if err != nil {
 		return nil, err
 	}
-	jobs := p.jobTables()
+	jobs := []jobcalls.Table{p.pods, p.backend.jobs}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(jobs...), Control: jobcalls.Control(jobs...), Metrics: p.metrics.Text, Owned: p.owned}
 	p.addSources()
 	p.page, err = pageserver.New(pageserver.Options{
@@ -127,21 +127,11 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	return p, nil
 }
 
-// jobTables are what runs jobs.
-func (p *parts) jobTables() []jobcalls.Table {
-	if p.backend.jobs == nil {
-		return []jobcalls.Table{p.pods}
-	}
-	return []jobcalls.Table{p.pods, p.backend.jobs}
-}
-
 // closeWatches ends streams of events and jobs, which do not end by themselves.
 func (p *parts) closeWatches() {
 	p.pods.CloseEvents()
 	p.pods.CloseJobWatches()
-	if p.backend.jobs != nil {
-		p.backend.jobs.Close()
-	}
+	p.backend.jobs.Close()
 }
 
 // openTogether opens the network, the engine and the records at the same time: each reads something of every pod.

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/image/store"
 )
@@ -41,21 +42,20 @@ func (c *Checker) WantBlob(dgst digest.Digest) { c.wantBlob(dgst, 0) }
 // wantBlob is WantBlob after a time.
 func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
 	job := image.Job{Kind: "fetch blob again", Key: dgst.String(), ID: dgst.Encoded()}
-	c.want(job, after, func(ctx context.Context, at *stages) error { return c.mendInBackground(ctx, at, dgst) })
+	c.want(job, after, func(ctx context.Context, at *image.Stages) error { return c.mendInBackground(ctx, at, dgst) }, func() {})
 }
 
 // WantImage pulls an image again in the background that a start has lost.
-func (c *Checker) WantImage(lost store.Lost) {
-	if lost.Pinned {
-		return // it does not come from a registry
-	}
-	job := image.Job{Kind: "pull image again", Key: lost.Names[0], ID: lost.Target.Digest.Encoded()}
-	c.want(job, 0, func(ctx context.Context, at *stages) error {
-		return c.Store.Restore(ctx, lost, func(p image.Progress) { at.say(p.Stage, fmt.Sprintf("a registry, %d of %d bytes", p.Done, p.Total)) })
-	})
+func (c *Checker) WantImage(gone lost.Image) {
+	job := image.Job{Kind: "pull image again", Key: gone.Names[0], ID: gone.Target.Digest.Encoded()}
+	c.want(job, 0, func(ctx context.Context, at *image.Stages) error {
+		return c.Store.Restore(ctx, gone, func(p image.Progress) { at.Say(p.Stage, fmt.Sprintf("a registry, %d of %d bytes", p.Done, p.Total)) })
+	}, func() { c.Lost.Forget(gone.Target.Digest) })
 }
 
-func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Context, *stages) error) {
+// want fetches something in a job of its own. It calls over when the job has ended, but not when the store closes, and the
+// next start is to continue.
+func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Context, *image.Stages) error, over func()) {
 	c.mu.Lock()
 	known := c.wanted[job.Key]
 	c.wanted[job.Key] = true
@@ -72,7 +72,11 @@ func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Co
 		err := c.Jobs.Run(ctx, job, func(ctx context.Context, at image.Stage) error {
 			return c.retry(database.WithNamespace(ctx), at, after, fetch)
 		})
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() != nil {
+			return
+		}
+		over()
+		if err != nil {
 			c.Log.Warn("cannot fetch in the background what is damaged; pull or import the image again, or run berth image fsck --repair",
 				"job", job.Kind, "object", job.Key, "error", err)
 		}
@@ -80,7 +84,7 @@ func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Co
 }
 
 // retry calls fetch until it succeeds, fails for good, or ctx ends.
-func (c *Checker) retry(ctx context.Context, at image.Stage, wait time.Duration, fetch func(context.Context, *stages) error) error {
+func (c *Checker) retry(ctx context.Context, at image.Stage, wait time.Duration, fetch func(context.Context, *image.Stages) error) error {
 	why := "a registry that did not answer"
 	for try := 1; ; try++ {
 		if wait > 0 {
@@ -104,7 +108,7 @@ func (c *Checker) retry(ctx context.Context, at image.Stage, wait time.Duration,
 var errPull = errors.New("a pull goes first")
 
 // inTurn calls fetch when no pull runs and nothing else is fetched again.
-func (c *Checker) inTurn(ctx context.Context, at image.Stage, fetch func(context.Context, *stages) error) error {
+func (c *Checker) inTurn(ctx context.Context, at image.Stage, fetch func(context.Context, *image.Stages) error) error {
 	for {
 		at("wait for its turn", "pulls, and other content that is fetched again", time.Now().Add(maxWait))
 		select {
@@ -121,18 +125,18 @@ func (c *Checker) inTurn(ctx context.Context, at image.Stage, fetch func(context
 }
 
 // whileIdle calls fetch when no pull runs. A pull that begins ends its context with errPull.
-func (c *Checker) whileIdle(ctx context.Context, at image.Stage, fetch func(context.Context, *stages) error) error {
+func (c *Checker) whileIdle(ctx context.Context, at image.Stage, fetch func(context.Context, *image.Stages) error) error {
 	if err := c.Store.AwaitIdle(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer c.Store.OnPull(func() { cancel(errPull) })()
-	return fetch(ctx, &stages{at: at})
+	return fetch(ctx, image.NewStages(at))
 }
 
 // mendInBackground fetches a blob again, unless it is whole or of no image.
-func (c *Checker) mendInBackground(ctx context.Context, at *stages, dgst digest.Digest) error {
+func (c *Checker) mendInBackground(ctx context.Context, at *image.Stages, dgst digest.Digest) error {
 	images, err := c.Store.Inventory(ctx)
 	if err != nil {
 		return err
@@ -166,7 +170,7 @@ func (c *Checker) mendInBackground(ctx context.Context, at *stages, dgst digest.
 	var got int64
 	progress := func(n int64) {
 		got += n
-		at.say("fetch", fmt.Sprintf("a registry of %s, %d of %d bytes", nameOf(pulled[0]), got, info.Size))
+		at.Say("fetch", fmt.Sprintf("a registry of %s, %d of %d bytes", nameOf(pulled[0]), got, info.Size))
 	}
 	progress(0)
 	fetch := func(ctx context.Context, to registry.Target) error {
@@ -194,26 +198,4 @@ func sizeIn(images []store.Stored, dgst digest.Digest) int64 {
 		}
 	}
 	return 0
-}
-
-// stages reports what a job does, the same stage at most every stagePause: each report reaches those who watch jobs.
-type stages struct {
-	at   image.Stage
-	name string
-	last time.Time
-}
-
-const (
-	stagePause = 3 * time.Second
-	// slowObject is how long a job may be busy with one object before it counts as slow.
-	slowObject = 10 * time.Minute
-)
-
-func (s *stages) say(name, waitsFor string) {
-	now := time.Now()
-	if name == s.name && now.Sub(s.last) < stagePause {
-		return
-	}
-	s.name, s.last = name, now
-	s.at(name, waitsFor, now.Add(slowObject))
 }

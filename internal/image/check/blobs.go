@@ -37,7 +37,7 @@ func (r *run) checkBlobs(ctx context.Context) error {
 	r.meter.Stage(image.CheckReading, total)
 	problems := map[digest.Digest]string{}
 	for i, info := range all {
-		r.stages.say("read blobs", fmt.Sprintf("the disk, %d of %d blobs are read", i, len(all)))
+		r.stages.Say("read blobs", fmt.Sprintf("the disk, %d of %d blobs are read", i, len(all)))
 		problem := r.DB.FileProblem(info)
 		if problem == "" {
 			if problem, err = readBlob(ctx, r.DB.Paths, info, r.meter.Add); err != nil {
@@ -153,7 +153,7 @@ func (r *run) mendBlob(ctx context.Context, info content.Info, using []store.Sto
 		damage.Advice = "run the check with --repair, or remove the image and pull or import it again"
 		return
 	}
-	r.stages.say("fetch a blob again", fmt.Sprintf("a registry of %s", nameOf(using[0])))
+	r.stages.Say("fetch a blob again", fmt.Sprintf("a registry of %s", nameOf(using[0])))
 	r.meter.Stage(image.CheckFetching, info.Size)
 	source, err := r.fetchAgain(ctx, info, using, to, r.meter.Add)
 	switch {

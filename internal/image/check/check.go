@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/rootfs"
 	"github.com/berthrun/berth/internal/image/store"
@@ -27,6 +28,7 @@ type Config struct {
 	Store  *store.Store
 	Layers *layers.Unpacker
 	Rootfs *rootfs.Manager
+	Lost   *lost.List
 	// Background ends checks and what is fetched again when the store closes.
 	Background *background.Group
 	// Jobs shows both to people.
@@ -63,7 +65,7 @@ type run struct {
 	// seen gets the progress and the damage, and may be nil.
 	seen   func(image.CheckUpdate)
 	meter  *progress.Meter
-	stages *stages
+	stages *image.Stages
 	report *image.CheckReport
 	images []store.Stored
 	// broken are blobs that are damaged and not repaired.
@@ -95,7 +97,7 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 		job.Kind = "repair images"
 	}
 	err = c.Jobs.Run(ctx, job, func(ctx context.Context, at image.Stage) error {
-		r.stages = &stages{at: at}
+		r.stages = image.NewStages(at)
 		return r.run(database.WithNamespace(ctx))
 	})
 	if err != nil {

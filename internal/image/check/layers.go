@@ -21,7 +21,7 @@ func (r *run) checkLayers(ctx context.Context) error {
 	r.meter.Stage(image.CheckComparing, total)
 	var done int64
 	for i, at := range all {
-		r.stages.say("compare layers", fmt.Sprintf("the disk, %d of %d layers are compared", i, len(all)))
+		r.stages.Say("compare layers", fmt.Sprintf("the disk, %d of %d layers are compared", i, len(all)))
 		if err := r.checkLayer(ctx, at.image, at.index, at.chain); err != nil {
 			return err
 		}

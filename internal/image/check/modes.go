@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/lost"
 )
 
 // own is a directory or a file of the store itself, which belongs to the daemon's user.
@@ -51,7 +52,7 @@ func files(want uint32, paths ...string) []own {
 // checkModes looks at the modes and owners of the store's own directories and files. Those of files of layers are
 // compared with their layer. Those of what containers write are the containers'.
 func (r *run) checkModes(ctx context.Context) error {
-	r.stages.say("check modes", "the disk")
+	r.stages.Say("check modes", "the disk")
 	root := r.DB.Root
 	// Those above come first: nobody but the daemon's user can exchange what is below them then.
 	list := private(root)
@@ -61,7 +62,7 @@ func (r *run) checkModes(ctx context.Context) error {
 		filepath.Join(root, "trash"), filepath.Join(root, "quarantine"), filepath.Join(root, "signatures"), filepath.Join(root, "preloaded"),
 	)...)
 	list = append(list, files(0o600, r.DB.MetadataFile(), r.DB.SnapshotsFile())...)
-	for _, name := range []string{"names.json", "lock", "closed", "rebuilding"} {
+	for _, name := range []string{"names.json", lost.FileName, "lock", "closed", "rebuilding"} {
 		list = append(list, files(0o600, filepath.Join(root, name))...)
 	}
 	for _, algorithm := range entries(filepath.Join(r.DB.ContentDir(), "blobs")) {

@@ -50,6 +50,8 @@ type Options struct {
 	Dir string
 	// Observer counts pulls, nil for nothing.
 	Observer image.PullObserver
+	// Jobs shows pulls, nil for nobody.
+	Jobs image.Jobs
 	// Log is slog's default when nil.
 	Log *slog.Logger
 }
@@ -89,7 +91,7 @@ func New(opts Options) (*Images, error) {
 		client: opts.Client, dir: opts.Dir, log: cmp.Or(opts.Log, slog.Default()),
 		platform: platforms.Default(), background: background.NewGroup(), details: map[string]details{},
 	}
-	s.pulls.Observer = opts.Observer
+	s.pulls.Observer, s.pulls.Jobs = opts.Observer, opts.Jobs
 	database.ForwardLibraryLog(s.log) // imports stage content with containerd's libraries
 	s.usage.ready = make(chan struct{})
 	s.SetPullRules(opts.PullRules)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
-	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/image/lost"
 )
 
 // seenJobs shows the jobs of a store to a test: their stages, and "ok" or the error at the end.
@@ -95,8 +95,8 @@ func TestDamagedBlobIsFetchedAgainAfterAStart(t *testing.T) {
 	}
 }
 
-// TestLostImageIsPulledAgainAfterAStart: by its digest, though the tag has moved in the registry. A name that another
-// image has got meanwhile stays that one's.
+// TestLostImageIsPulledAgainAfterAStart: by its digest, though the tag has moved in the registry, and by a later start if
+// the registry was away during the first. A start after that does not pull it.
 func TestLostImageIsPulledAgainAfterAStart(t *testing.T) {
 	a := audit(t)
 	cfg := a.cfg
@@ -125,25 +125,37 @@ func TestLostImageIsPulledAgainAfterAStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	away.Store(false)
-
-	// An image is forgotten once it was removed; so the loss is made again.
 	s = open(t, cfg)
-	if _, err := s.Pull(t.Context(), a.host+"/first@"+a.first.Manifest.Digest.String(), image.Auth{}, nil); err != nil {
-		t.Fatal(err)
+	jobs.until(t, "pull image again: ok")
+	got, err := s.Get(t.Context(), a.host+"/first:1")
+	if err != nil || got.ID != a.firstID || !slices.Equal(got.Tags, []string{a.host + "/first:1", a.host + "/first:2"}) || len(got.Digests) != 1 {
+		t.Errorf("%+v, %v", got, err)
 	}
-	if err := s.Tag(t.Context(), a.firstID, []string{a.host + "/first:1", a.host + "/first:2"}); err != nil {
+	if err := s.Remove(t.Context(), a.firstID); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(s.db.BlobPath(a.first.Config.Digest)); err != nil {
+	if left := open(t, cfg).lost.Images(); len(left) != 0 {
+		t.Errorf("still to be restored: %+v", left)
+	}
+}
+
+// TestImageLostInARebuildIsPulledAgain: the database and the manifest of an image are damaged.
+func TestImageLostInARebuildIsPulledAgain(t *testing.T) {
+	a := audit(t)
+	cfg := a.cfg
+	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, cfg)
+	alter(t, a.db.MetadataFile(), func([]byte) []byte { return []byte("no database") })
+	alter(t, a.db.BlobPath(a.first.Manifest.Digest), func(data []byte) []byte { return data[:len(data)/2] })
+	jobs := make(seenJobs, 1000)
+	cfg.Jobs = jobs
+	s := open(t, cfg)
 	jobs.until(t, "pull image again: ok")
-	got, err := s.Get(t.Context(), a.host+"/first:1")
-	if err != nil || got.ID != a.firstID || !slices.Equal(got.Tags, []string{a.host + "/first:1", a.host + "/first:2"}) || len(got.Digests) != 1 {
+	if got, err := s.Get(t.Context(), a.host+"/first:1"); err != nil || got.ID != a.firstID {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -151,28 +163,28 @@ func TestLostImageIsPulledAgainAfterAStart(t *testing.T) {
 // TestRestoreLeavesNamesOfOthers: a name that another image has is not moved back.
 func TestRestoreLeavesNamesOfOthers(t *testing.T) {
 	a := audit(t)
-	lost := lostOf(t, a)
+	gone := lostOf(t, a)
 	if err := a.Remove(t.Context(), a.firstID); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Tag(t.Context(), a.other, lost.Names[:1]); err != nil {
+	if err := a.Tag(t.Context(), a.other, gone.Names[:1]); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.store.Restore(t.Context(), lost, nil); err != nil {
+	if err := a.store.Restore(t.Context(), gone, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := a.Get(t.Context(), lost.Names[0]); err != nil || got.ID != a.other {
+	if got, err := a.Get(t.Context(), gone.Names[0]); err != nil || got.ID != a.other {
 		t.Errorf("the name that was taken: %+v, %v", got, err)
 	}
-	if got, err := a.Get(t.Context(), lost.Names[1]); err != nil || got.ID != a.firstID || len(got.Tags) != 1 {
+	if got, err := a.Get(t.Context(), gone.Names[1]); err != nil || got.ID != a.firstID || len(got.Tags) != 1 {
 		t.Errorf("the name that was free: %+v, %v", got, err)
 	}
 }
 
 // lostOf is the first image as a start would have lost it, with two tags.
-func lostOf(t *testing.T, a *audited) store.Lost {
+func lostOf(t *testing.T, a *audited) lost.Image {
 	t.Helper()
-	return store.Lost{
+	return lost.Image{
 		Names:  []string{a.host + "/first:1", a.host + "/first:2"},
 		Target: imagespec.Descriptor{MediaType: a.first.Manifest.MediaType, Digest: a.first.Manifest.Digest, Size: a.first.Manifest.Size},
 	}

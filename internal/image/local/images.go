@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/repair"
 	"github.com/berthrun/berth/internal/image/rootfs"
 	"github.com/berthrun/berth/internal/image/store"
@@ -54,7 +55,7 @@ type Config struct {
 	UserAgent string
 	// Observer counts pulls, nil for nothing.
 	Observer image.PullObserver
-	// Jobs shows checks, and what is fetched again in the background; nil for nobody.
+	// Jobs shows pulls, checks, and what is fetched again in the background; nil for nobody.
 	Jobs image.Jobs
 	Log  *slog.Logger
 	// After, if not nil, is closed when the opening may begin: it takes processor time and the disk from what is more
@@ -77,6 +78,7 @@ type Images struct {
 	runner     *unpack.Runner
 	background *background.Group
 	trash      *background.Trash
+	lost       *lost.List
 	repair     repair.Repairer
 	// stop stops the work in the background.
 	stop func()

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/preload"
 	"github.com/berthrun/berth/internal/image/repair"
 	"github.com/berthrun/berth/internal/image/rootfs"
@@ -108,7 +109,7 @@ func (s *Images) open(ctx context.Context) error {
 		return err
 	}
 	s.checker = check.New(check.Config{
-		DB: s.db, Store: s.store, Layers: s.layers, Rootfs: s.rootfs, Background: s.background, Jobs: s.cfg.Jobs, Notes: s.Faults,
+		DB: s.db, Store: s.store, Layers: s.layers, Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Jobs: s.cfg.Jobs, Notes: s.Faults,
 		Quarantined: s.repair.Quarantined, Log: s.log,
 	})
 	s.store.OnDamage(s.checker.WantBlob)
@@ -124,20 +125,19 @@ func (s *Images) open(ctx context.Context) error {
 
 // fetchLost fetches again in the background what the opening has found damaged or missing.
 func (s *Images) fetchLost() {
-	images, blobs := s.store.TakeLost()
-	for _, lost := range images {
-		s.checker.WantImage(lost)
+	for _, gone := range s.lost.Images() {
+		s.checker.WantImage(gone)
 	}
-	for _, blob := range blobs {
+	for _, blob := range s.store.TakeAbsent() {
 		s.checker.WantBlob(blob)
 	}
 }
 
 func newImages(cfg Config) *Images {
-	group := background.NewGroup()
+	group, list := background.NewGroup(), lost.NewList(cfg.Root, cfg.Log)
 	s := &Images{
-		cfg: cfg, log: cfg.Log, background: group, trash: background.NewTrash(cfg.trashDir(), group, cfg.Log),
-		repair: repair.Repairer{Paths: cfg.paths(), Helper: cfg.UnpackHelper, Log: cfg.Log},
+		cfg: cfg, log: cfg.Log, background: group, lost: list, trash: background.NewTrash(cfg.trashDir(), group, cfg.Log),
+		repair: repair.Repairer{Paths: cfg.paths(), Helper: cfg.UnpackHelper, Lost: list, Log: cfg.Log},
 		rules:  cfg.PullRules, opened: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	s.stop = sync.OnceFunc(func() {
@@ -205,7 +205,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 func (s *Images) makeParts() {
 	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, Background: s.background, Log: s.log})
 	s.store = store.New(store.Config{
-		DB: s.db, Layers: s.layers, Background: s.background, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Log: s.log,
+		DB: s.db, Layers: s.layers, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, Log: s.log,
 	})
 	s.rootfs = rootfs.New(rootfs.Config{
 		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(),

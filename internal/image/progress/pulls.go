@@ -2,6 +2,7 @@ package progress
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -17,8 +18,10 @@ import (
 // Pulls are the running pulls of a store. Callers that want the same image with the same
 // credentials share one. The zero value is ready.
 type Pulls struct {
-	// Observer counts the pulls, nil for nothing. Set it before the first one.
+	// Observer counts the pulls, nil for nothing. Set it before the first one, and Jobs.
 	Observer image.PullObserver
+	// Jobs shows the pulls, nil for nobody.
+	Jobs image.Jobs
 
 	flights keyed.Flights[Feed, string]
 	busy    busy
@@ -30,21 +33,15 @@ type Pulls struct {
 func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
 	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (id string, err error) {
 		defer p.busy.begin()()
-		meter, began := NewMeter(feed.Report), time.Now()
-		if p.Observer == nil {
-			return pull(ctx, meter)
+		if p.Jobs == nil {
+			return p.observed(ctx, named, feed, pull)
 		}
-		p.Observer.PullBegan()
-		ended := func(int64, error) {}
-		if tracer, ok := p.Observer.(image.PullTracer); ok {
-			ctx, ended = trace(ctx, tracer, named, meter, feed)
-		}
-		err = errs.Guard("pull of "+named.String(), func() error { // its end counts even if it panics
-			id, err = pull(ctx, meter)
+		err = p.Jobs.Run(ctx, jobOf(named), func(ctx context.Context, at image.Stage) (err error) {
+			stages := image.NewStages(at)
+			defer feed.Watch(func(now image.Progress) { stages.Say(now.Stage, waitsFor(named, now)) })()
+			id, err = p.observed(ctx, named, feed, pull)
 			return err
 		})
-		p.Observer.PullEnded(meter.Fetched(), time.Since(began), err)
-		ended(meter.Fetched(), err)
 		return id, err
 	})
 	if err != nil {
@@ -61,6 +58,47 @@ func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, 
 		}
 		return "", context.Cause(ctx)
 	}
+}
+
+// jobOf returns the job of a pull. Pulls of one name with other credentials run beside each other, so the id is a random
+// one: one made of the credentials would say something of them.
+func jobOf(named reference.Named) image.Job {
+	return image.Job{Kind: "pull image", Key: named.String(), ID: strings.ToLower(rand.Text()), Waited: true, Beside: true}
+}
+
+// waitsFor says what a pull waits for at a stage.
+func waitsFor(named reference.Named, now image.Progress) string {
+	from := "the registry " + reference.Domain(named)
+	switch {
+	case now.Stage == Unpacking:
+		from = "the disk"
+	case now.Stage == Done:
+		return "the record of the image"
+	}
+	if now.Total == 0 {
+		return from
+	}
+	return fmt.Sprintf("%s, %d of %d bytes", from, now.Done, now.Total)
+}
+
+// observed calls pull, and reports its beginning and its end to the observer.
+func (p *Pulls) observed(ctx context.Context, named reference.Named, feed *Feed, pull func(context.Context, *Meter) (string, error)) (id string, err error) {
+	meter, began := NewMeter(feed.Report), time.Now()
+	if p.Observer == nil {
+		return pull(ctx, meter)
+	}
+	p.Observer.PullBegan()
+	ended := func(int64, error) {}
+	if tracer, ok := p.Observer.(image.PullTracer); ok {
+		ctx, ended = trace(ctx, tracer, named, meter, feed)
+	}
+	err = errs.Guard("pull of "+named.String(), func() error { // its end counts even if it panics
+		id, err = pull(ctx, meter)
+		return err
+	})
+	p.Observer.PullEnded(meter.Fetched(), time.Since(began), err)
+	ended(meter.Fetched(), err)
+	return id, err
 }
 
 // trace begins the trace of a pull, which gets each stage that the meter reports. It returns the context of the pull, and

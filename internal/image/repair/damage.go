@@ -35,6 +35,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -45,7 +46,9 @@ type Repairer struct {
 	Paths database.Paths
 	// Helper is the command in which databases are checked.
 	Helper []string
-	Log    *slog.Logger
+	// Lost gets the images that a rebuild cannot restore.
+	Lost *lost.List
+	Log  *slog.Logger
 }
 
 // QuarantineDir is the directory for what a rebuild sets aside.
@@ -86,7 +89,7 @@ func (r report) text(dir string) string {
 		text += fmt.Sprintf(", %d of them without names, which come with the next pull", r.Nameless)
 	}
 	if len(r.Lost) > 0 {
-		text += ", these are lost and must be pulled or imported again: " + strings.Join(r.Lost, "; ")
+		text += ", these are lost; berth pulls them again in the background if a registry has them, else pull or import them: " + strings.Join(r.Lost, "; ")
 	}
 	return text + fmt.Sprintf("; what was found lies in %s: remove it after you have looked at it and the containers of that time have ended", dir)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/preload"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -27,7 +28,9 @@ type rebuilder struct {
 	// used lists the topmost snapshots below root filesystems.
 	used func() ([]string, error)
 	// names are the copy of the names, nil if it is lost too.
-	names  []database.NamedImage
+	names []database.NamedImage
+	// lost are those whose images are to be pulled again.
+	lost   []lost.Image
 	report report
 	// keep are blobs of images that are there again, ids those images.
 	keep map[digest.Digest]bool
@@ -59,6 +62,7 @@ func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuildin
 	if err := db.Unsynced(func() error { return b.run(ctx) }); err != nil {
 		return err
 	}
+	r.Lost.Add(b.lost)
 	data, err := json.MarshalIndent(b.report, "", "  ")
 	if err != nil {
 		return err
@@ -91,6 +95,9 @@ func (r *rebuilder) namedImages(ctx context.Context) error {
 			}
 			if !names.IsID(named.Name) {
 				r.report.Lost = append(r.report.Lost, fmt.Sprintf("%s: %v", named.Name, err))
+				if !named.Pinned {
+					r.lost = append(r.lost, lost.Image{Names: []string{named.Name}, Target: named.Target})
+				}
 			}
 			continue
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -29,7 +28,7 @@ func (s *Store) Load(ctx context.Context) error {
 		return err
 	}
 	trees := map[string]*tree.Tree{}
-	s.lost = map[digest.Digest]*Lost{}
+	found := losses{}
 	names := map[string][]string{}
 	pinned := map[string]bool{}
 	lost := map[string]bool{}
@@ -38,7 +37,7 @@ func (s *Store) Load(ctx context.Context) error {
 		if err != nil {
 			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
 			lost[record.Name] = true
-			s.noteLost(record.Target, record.Name, database.IsPinned(record))
+			found.note(record.Target, record.Name, database.IsPinned(record))
 			continue
 		}
 		id := t.ID()
@@ -52,7 +51,7 @@ func (s *Store) Load(ctx context.Context) error {
 			s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
 			for _, name := range names[id] {
 				lost[name] = true
-				s.noteLost(t.Target, name, pinned[id])
+				found.note(t.Target, name, pinned[id])
 			}
 			continue
 		}
@@ -62,6 +61,7 @@ func (s *Store) Load(ctx context.Context) error {
 	if err := s.keepHeld(ctx); err != nil {
 		return err
 	}
+	s.lost.Add(found.fromRegistries()) // before the records go, which have the names
 	return s.deleteRecords(ctx, lost)
 }
 

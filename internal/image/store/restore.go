@@ -14,31 +14,43 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
-// Lost is an image that a start has removed, because too little of it was there.
-type Lost struct {
-	// Names are its tags and digests, Target is what they point to.
-	Names  []string
-	Target imagespec.Descriptor
-	// Pinned images come from an archive or a directory of the node.
-	Pinned bool
+// losses are the images that a load has found incomplete, by their targets.
+type losses map[digest.Digest]*loss
+
+type loss struct {
+	lost.Image
+	pinned bool
 }
 
-// noteLost notes a name of a lost image. Load calls it.
-func (s *Store) noteLost(target imagespec.Descriptor, name string, pinned bool) {
+// note notes a name of a lost image.
+func (l losses) note(target imagespec.Descriptor, name string, pinned bool) {
 	if names.IsID(name) {
 		return
 	}
-	one := s.lost[target.Digest]
+	one := l[target.Digest]
 	if one == nil {
-		one = &Lost{Target: target}
-		s.lost[target.Digest] = one
+		one = &loss{Image: lost.Image{Target: target}}
+		l[target.Digest] = one
 	}
-	one.Names, one.Pinned = append(one.Names, name), one.Pinned || pinned
+	one.Names, one.pinned = append(one.Names, name), one.pinned || pinned
+}
+
+// fromRegistries are those that are to be pulled again, in the order of their targets. Pinned images come from an archive
+// or a directory of the node.
+func (l losses) fromRegistries() []lost.Image {
+	var all []lost.Image
+	for _, dgst := range slices.Sorted(maps.Keys(l)) {
+		if !l[dgst].pinned {
+			all = append(all, l[dgst].Image)
+		}
+	}
+	return all
 }
 
 // noteAbsent notes the layers of a loaded image whose blobs are missing. What is unpacked of them is there.
@@ -51,14 +63,11 @@ func (s *Store) noteAbsent(ctx context.Context, t *tree.Tree) {
 	}
 }
 
-// TakeLost returns what Load has found missing: images, and blobs of layers of images that can be used.
-func (s *Store) TakeLost() (images []Lost, blobs []digest.Digest) {
-	for _, dgst := range slices.Sorted(maps.Keys(s.lost)) {
-		images = append(images, *s.lost[dgst])
-	}
-	blobs = s.absent
-	s.lost, s.absent = nil, nil
-	return images, blobs
+// TakeAbsent returns the blobs of layers that Load has found missing, of images that can be used.
+func (s *Store) TakeAbsent() []digest.Digest {
+	absent := s.absent
+	s.absent = nil
+	return absent
 }
 
 // OnDamage has damaged called with each blob whose file is found damaged while it is read. It must not block.
@@ -82,24 +91,24 @@ func (s *Store) OnPull(fn func()) (stop func()) { return s.pulls.OnPull(fn) }
 
 // Restore pulls a lost image again, by its digest, with the node's own credentials, and gives it those of its
 // names that no other image has got meanwhile. The policy holds as for a pull.
-func (s *Store) Restore(ctx context.Context, lost Lost, report func(image.Progress)) error {
-	if !s.anyFree(lost.Names) {
+func (s *Store) Restore(ctx context.Context, gone lost.Image, report func(image.Progress)) error {
+	if !s.anyFree(gone.Names) {
 		return nil
 	}
 	var all Faults
 	asked := map[string]bool{}
-	for _, name := range lost.Names {
+	for _, name := range gone.Names {
 		named, err := names.Parse(name)
 		if err != nil || asked[named.Name()] {
 			continue
 		}
 		asked[named.Name()] = true
-		byDigest, err := reference.WithDigest(reference.TrimNamed(named), lost.Target.Digest)
+		byDigest, err := reference.WithDigest(reference.TrimNamed(named), gone.Target.Digest)
 		if err != nil {
 			return fmt.Errorf("cannot pull image %s again: %w", name, err)
 		}
 		err = s.pullTo(ctx, byDigest, image.Auth{}, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree) error {
-			return s.recordFree(ctx, t, lost.Names)
+			return s.recordFree(ctx, t, gone.Names)
 		})
 		if err == nil || ctx.Err() != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/keyed"
@@ -69,13 +70,17 @@ type Config struct {
 	DB         *database.DB
 	Layers     *layers.Unpacker
 	Background *background.Group
+	// Lost gets the images that Load cannot use.
+	Lost *lost.List
 	// PullRules hold until SetPullRules.
 	PullRules PullRules
 	// UserAgent is sent to registries.
 	UserAgent string
 	// Observer counts pulls, nil for nothing.
 	Observer image.PullObserver
-	Log      *slog.Logger
+	// Jobs shows pulls, nil for nobody.
+	Jobs image.Jobs
+	Log  *slog.Logger
 }
 
 // Store is the images of one root directory. It implements image.Store, image.Catalog and
@@ -93,8 +98,8 @@ type Store struct {
 	health registry.Health
 	// blobs are held while one is fetched.
 	blobs keyed.Mutex
-	// lost and absent are what Load has found missing: images by their targets, and blobs of layers.
-	lost   map[digest.Digest]*Lost
+	lost  *lost.List
+	// absent are the blobs of layers that Load has found missing.
 	absent []digest.Digest
 	// damaged is called with a blob whose file is found damaged; see OnDamage.
 	damaged func(digest.Digest)
@@ -116,10 +121,10 @@ var (
 // New makes a store that shows no image before Load. Its database is open.
 func New(cfg Config) *Store {
 	s := &Store{
-		db: cfg.DB, layers: cfg.Layers, background: cfg.Background, userAgent: cfg.UserAgent, log: cfg.Log,
+		db: cfg.DB, layers: cfg.Layers, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, log: cfg.Log,
 		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(), damaged: func(digest.Digest) {},
 	}
-	s.pulls.Observer = cfg.Observer
+	s.pulls.Observer, s.pulls.Jobs = cfg.Observer, cfg.Jobs
 	s.SetPullRules(cfg.PullRules)
 	return s
 }

@@ -49,8 +49,12 @@ func (t *Table) search(id string) (*Job, error) {
 		case !strings.HasPrefix(j.ID, id):
 			continue
 		}
-		if other := into[j.Key]; other == nil || other.stage.Load().name == StageWait {
-			into[j.Key] = j
+		slot := j.Key
+		if j.beside {
+			slot = j.ID
+		}
+		if other := into[slot]; other == nil || other.stage.Load().name == StageWait {
+			into[slot] = j
 		}
 	}
 	candidates := exact
@@ -60,7 +64,7 @@ func (t *Table) search(id string) (*Job, error) {
 	var found *Job
 	for _, j := range candidates {
 		if found != nil {
-			return nil, fmt.Errorf("%q could be the job of %s or of %s: %w", id, found.Key, j.Key, errs.Invalid)
+			return nil, fmt.Errorf("%q could be job %s of %s or job %s of %s: %w", id, found.ID, found.Key, j.ID, j.Key, errs.Invalid)
 		}
 		found = j
 	}

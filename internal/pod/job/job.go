@@ -26,9 +26,11 @@ type Kind string
 
 // Request asks for a job.
 type Request struct {
-	// Key serialises jobs; ID is the object's id, for people and logs.
+	// Key serialises jobs, unless Beside is set; ID is the object's id, for people and logs.
 	Key, ID string
 	Kind    Kind
+	// Beside has the job run beside others of its key, which do not see it. Else jobs of a key run one after the other.
+	Beside bool
 	// Want is the request's content, nil when the kind is enough.
 	Want proto.Message
 	// Resumed says that no request started the job: it finishes what a former daemon, or a reboot, has left.
@@ -44,6 +46,7 @@ type Job struct {
 	Kind    Kind
 	Want    proto.Message
 
+	beside  bool
 	started time.Time
 	done    chan struct{}
 	result  string // result and err are set before done is closed

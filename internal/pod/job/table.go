@@ -95,6 +95,9 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 		return nil, fmt.Errorf("cannot %s %s: %w", req.Kind, req.Key, ErrShutdown)
 	}
 	before := t.newest[req.Key]
+	if req.Beside {
+		before = nil
+	}
 	if before != nil {
 		// A request never joins a cancelled job: it would get that job's failure.
 		conflict := t.resolve(before, req)
@@ -109,14 +112,16 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j := &Job{
-		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want,
+		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want, beside: req.Beside,
 		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.onStage, slow: t.slow,
 		observer: t.observer,
 	}
 	j.waiters.Store(waiters)
 	ctx = t.traceNew(ctx, j, req)
 	j.Stage("begin", "nothing")
-	t.newest[req.Key] = j
+	if !req.Beside {
+		t.newest[req.Key] = j
+	}
 	t.running[j] = struct{}{}
 	t.group.Go(func() { t.run(ctx, j, req, before) })
 	return j, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/pod/job"
 )
 
-// Images is the table of the jobs of the image store: checks, and what is fetched again in the background.
+// Images is the table of the jobs of the image store: pulls, checks, and what is fetched again in the background.
 type Images struct{ table *job.Table }
 
 var (
@@ -35,7 +35,7 @@ func NewImages(log *slog.Logger) *Images {
 // Run implements image.Jobs.
 func (i *Images) Run(ctx context.Context, of image.Job, work func(context.Context, image.Stage) error) error {
 	j, err := i.table.Enter(ctx, &job.Request{
-		Key: of.Key, ID: of.ID, Kind: job.Kind(of.Kind),
+		Key: of.Key, ID: of.ID, Beside: of.Beside, Kind: job.Kind(of.Kind),
 		Run: func(ctx context.Context, j *job.Job) (string, error) { return "", work(ctx, j.StageUntil) },
 	})
 	if err != nil {

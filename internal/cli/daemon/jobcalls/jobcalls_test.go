@@ -5,13 +5,17 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/distribution/reference"
+
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/progress"
 )
 
 // waits is work that waits for its end.
@@ -66,6 +70,73 @@ func TestJobsOfSeveralTables(t *testing.T) {
 		first.Close()
 		if err := <-watched; !errors.Is(err, errs.Unavailable) || !slices.Equal(ended, []string{"two cancelled", "one cancelled"}) {
 			t.Errorf("watched until %v: %q", err, ended)
+		}
+	})
+}
+
+// TestPullsAreJobs: pulls of one image with different credentials run beside each other, callers that share a pull are
+// one job, which says what it waits for, and a pull that is cancelled ends with the cause, alone.
+func TestPullsAreJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		jobs := NewImages(slog.New(slog.DiscardHandler))
+		pulls := progress.Pulls{Jobs: jobs}
+		named, err := reference.ParseNormalizedNamed("registry.example/app:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		const secret = "hunter2"
+		finish := make(chan struct{})
+		results := map[string]chan error{"": make(chan error, 2), secret: make(chan error, 1)}
+		for _, password := range []string{"", "", secret} {
+			go func() {
+				_, err := pulls.Do(t.Context(), named, image.Auth{Username: "user", Password: password}, nil, func(ctx context.Context, m *progress.Meter) (string, error) {
+					m.Stage(progress.Fetching, 100)
+					m.Add(40)
+					select {
+					case <-finish:
+						return "id", nil
+					case <-ctx.Done():
+						return "", context.Cause(ctx)
+					}
+				})
+				results[password] <- err
+			}()
+			synctest.Wait()
+		}
+		all := jobs.Jobs()
+		if len(all) != 2 || all[0].ID == all[1].ID {
+			t.Fatalf("%+v, want two jobs", all)
+		}
+		for _, j := range all {
+			if j.Kind != "pull image" || j.Key != "registry.example/app:1" || j.Stage != "fetching" || j.WaitsFor != "the registry registry.example, 0 of 100 bytes" {
+				t.Errorf("%+v", j)
+			}
+		}
+		control := Control(jobs)
+		if _, err := control.Cancel(t.Context(), "registry.example/app:1"); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), all[0].ID) {
+			t.Errorf("a cancellation of one of two pulls, by the name of the image: %v", err)
+		}
+		if end, err := control.Cancel(t.Context(), all[0].ID); err != nil || end.Result != "cancelled" {
+			t.Errorf("%+v, %v", end, err)
+		}
+		for range 2 {
+			if err := <-results[""]; !errors.Is(err, errs.Unavailable) {
+				t.Errorf("a pull that was cancelled: %v", err)
+			}
+		}
+		synctest.Wait()
+		select {
+		case err := <-results[secret]:
+			t.Errorf("the other pull has ended: %v", err)
+		default:
+		}
+		close(finish)
+		if err := <-results[secret]; err != nil {
+			t.Errorf("the other pull: %v", err)
+		}
+		synctest.Wait()
+		if all := jobs.Jobs(); len(all) != 0 {
+			t.Errorf("jobs of pulls that have ended: %+v", all)
 		}
 	})
 }
