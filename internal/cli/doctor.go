@@ -25,7 +25,7 @@ func newDoctor() *cobra.Command {
 		at, byUser := endpoint.Given()
 		if flags.given(cmd) {
 			cfg, err := flags.load(cmd)
-			if err != nil {
+			if cfg == nil {
 				cfg = config.DefaultDaemon()
 			}
 			if byUser {

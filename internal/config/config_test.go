@@ -83,6 +83,30 @@ func TestEveryFaultIsReportedWithItsLine(t *testing.T) {
 	}
 }
 
+// TestFaultsLeaveTheOtherKeys: doctor examines the directories of a configuration with which berth does not start.
+func TestFaultsLeaveTheOtherKeys(t *testing.T) {
+	cfg, err := LoadDaemon(write(t, strings.Join([]string{
+		`root = "/srv/berth"`,
+		`state = "relative"`,
+		`listen = "unix:///run/` + strings.Repeat("x", 120) + `"`,
+		`[network]`,
+		`mode = "bridge"`,
+		`mtu = 1400`,
+		`[handlers.one]`,
+		`path = 7`,
+	}, "\n")), nil)
+	if !errors.Is(err, errs.Invalid) {
+		t.Fatalf("got %v, want Faults", err)
+	}
+	usual := DefaultDaemon()
+	if cfg.Root != "/srv/berth" || cfg.Network.MTU != 1400 {
+		t.Errorf("keys without a fault: %q, %d", cfg.Root, cfg.Network.MTU)
+	}
+	if cfg.State != usual.State || cfg.Listen != usual.Listen || cfg.Network.Mode != usual.Network.Mode || len(cfg.Handlers) != 0 {
+		t.Errorf("keys with a fault: %q, %q, %q, %v", cfg.State, cfg.Listen, cfg.Network.Mode, cfg.Handlers)
+	}
+}
+
 func TestValuesThatTagsCannotJudge(t *testing.T) {
 	const suite = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 	for text, want := range map[string]string{

@@ -57,7 +57,9 @@ func (f Faults) Unwrap() error { return errs.Invalid }
 
 // LoadDaemon returns the defaults, overlaid by the file (if not "") and then by
 // flags (key to text as on the command line). The error is of type Faults, or of
-// kind errs.NotFound when the file is not there.
+// kind errs.NotFound when the file is not there. With Faults it returns the other
+// keys as they are set, and the defaults of those with a fault: berth does not run
+// with such a configuration, but the directories that it names can be examined.
 func LoadDaemon(file string, flags map[string]string) (*Daemon, error) {
 	cfg := DefaultDaemon()
 	l := loader{cfg: cfg, file: file, fields: map[string]Field{}, lines: map[string]int{}}
@@ -86,9 +88,22 @@ func LoadDaemon(file string, flags map[string]string) (*Daemon, error) {
 		slices.SortStableFunc(l.faults, func(a, b Fault) int {
 			return cmpFault(a, b)
 		})
-		return nil, l.faults
+		l.dropFaulty()
+		return cfg, l.faults
 	}
 	return cfg, nil
+}
+
+// dropFaulty gives each key with a fault its default.
+func (l *loader) dropFaulty() {
+	for _, usual := range Fields(DefaultDaemon()) {
+		if slices.ContainsFunc(l.faults, func(f Fault) bool { return f.Key == usual.Key }) {
+			l.fields[usual.Key].value.Set(usual.value)
+		}
+	}
+	if slices.ContainsFunc(l.faults, func(f Fault) bool { return strings.HasPrefix(f.Key, handlersKey) }) {
+		l.cfg.Handlers = nil
+	}
 }
 
 func cmpFault(a, b Fault) int {

@@ -34,9 +34,9 @@ const requestsAtOnce = 32
 type audience int
 
 const (
-	public  audience = iota // no token
-	private                 // the token in the header Authorization, as the script sends it
-	browser                 // the same; a browser without scripts asks the user for it
+	public   audience = iota // no token
+	private                  // the token in the header Authorization, as the script sends it
+	prompted                 // the same; a browser without scripts asks the user for it
 )
 
 // guarded adds the rules that hold for every answer.
@@ -59,7 +59,7 @@ func (p *Page) guarded(who audience, next http.Handler) http.Handler {
 		case who != public && fromElsewhere(r):
 			http.Error(w, "another site may not ask for this", http.StatusForbidden)
 		case who != public && !access.allows(r):
-			if who == browser {
+			if who == prompted {
 				w.Header().Set("WWW-Authenticate", `Basic realm="berth: any name, and the token of berth page as password", charset="UTF-8"`)
 			}
 			http.Error(w, "the token is missing or wrong: `berth page` prints the address with it", http.StatusUnauthorized)

@@ -96,7 +96,7 @@ func New(source Source, log *slog.Logger) (*Page, error) {
 	} {
 		p.mux.Handle("GET "+path, p.guarded(private, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.answer(w, r, answer) })))
 	}
-	p.mux.Handle("GET /tables", p.guarded(browser, http.HandlerFunc(p.serveTables)))
+	p.mux.Handle("GET /tables", p.guarded(prompted, http.HandlerFunc(p.serveTables)))
 	return p, nil
 }
 

@@ -84,7 +84,7 @@ func writeBundle(ctx context.Context, cmd *cobra.Command, endpoint *connect.Flag
 		defer conn.Close()
 	}
 	cfg, fault := config.LoadDaemon(flags.config, nil)
-	if fault != nil {
+	if cfg == nil {
 		cfg = config.DefaultDaemon()
 	}
 	if conn != nil {

@@ -27,7 +27,7 @@ const ConfigFile = "/etc/berth/berth.toml"
 
 // Configuration is berth's configuration, as far as it could be read.
 type Configuration struct {
-	// Daemon has the defaults if there is a Fault.
+	// Daemon has the default of each key that has a Fault.
 	Daemon *config.Daemon
 	// File is empty if there is none. Fault is nil for no fault.
 	File  string
@@ -41,7 +41,7 @@ func Load() Configuration {
 		file = ""
 	}
 	cfg, err := config.LoadDaemon(file, nil)
-	if err != nil {
+	if cfg == nil {
 		cfg = config.DefaultDaemon()
 	}
 	return Configuration{Daemon: cfg, File: file, Fault: err}

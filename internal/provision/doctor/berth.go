@@ -24,7 +24,6 @@ func berthConfig(_ context.Context, m *Machine, r *doctor.Report) error {
 	b := m.Berth
 	if b.Fault != nil {
 		r.Add(problem, b.File, fmt.Sprintf("berth does not start with %s: %v", b.File, b.Fault), "correct it; berth config check "+b.File+" reports every fault")
-		return nil
 	}
 	for _, fault := range b.FileFaults {
 		r.Add(problem, b.File, fmt.Sprintf("%s names a file that berth cannot use: %s", b.File, errs.Message(fault)), "correct the file, or the key in "+b.File+"; then restart berth")
