@@ -36,6 +36,8 @@ const (
 	// the supervisor, and spare how many goroutines may differ between two moments
 	// of rest.
 	collected, spare = 100, 5
+	// rest is longer than the time between two looks of a process for memory that it can return to the host.
+	rest = 5 * time.Second
 )
 
 // Run runs the pods and fails the test if something is left.
@@ -176,15 +178,22 @@ func (u usage) String() string {
 	return fmt.Sprintf("daemon %d, supervisor %d, keeper %d, together %d KiB", u["daemon"], u["supervisor"], u["keeper"], u.sum())
 }
 
-// memory waits until all pods are gone and measures.
+// memory waits until all pods are gone and the processes have returned to the host what they do not need, and measures.
 func memory(t *testing.T, b *harness.Berth, before harness.Ground) usage {
 	t.Helper()
 	if left := b.AwaitGround(before, cleanupTimeout); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
+	// A process returns memory some seconds after its last work with pods, and the daemon has answered many lists since. So
+	// there is one more pod, and the lowest reading is the one after the processes have returned memory.
+	lives(t, b, "last", 1, 1)
 	u := usage{}
-	for name, pid := range processes(b) {
-		u[name] = pss(t, pid)
+	for lowered := time.Now(); time.Since(lowered) < rest; time.Sleep(200 * time.Millisecond) {
+		for name, pid := range processes(b) {
+			if now := pss(t, pid); u[name] == 0 || now < u[name] {
+				u[name], lowered = now, time.Now()
+			}
+		}
 	}
 	return u
 }
