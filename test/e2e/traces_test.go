@@ -35,7 +35,8 @@ func buildCollector(t *testing.T) string {
 	config := filepath.Join(dir, "builder.yaml")
 	const module = "go.opentelemetry.io/collector/"
 	text := fmt.Sprintf("dist: {name: otelcol, output_path: %s}\nreceivers:\n- gomod: %sreceiver/otlpreceiver %s\nexporters:\n- gomod: %sexporter/otlphttpexporter %s\n"+
-		"providers:\n- gomod: %sconfmap/provider/fileprovider %s\n", filepath.Join(dir, "otelcol"), module, collectorVersion, module, collectorVersion, module, collectorStable)
+		"providers:\n- gomod: %sconfmap/provider/fileprovider %s\n- gomod: %sconfmap/provider/envprovider %s\n", // a collector without env does not start
+		filepath.Join(dir, "otelcol"), module, collectorVersion, module, collectorVersion, module, collectorStable, module, collectorStable)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ spec:
 	k.AwaitReady("traced")
 	jobs := map[string][]string{
 		"run sandbox":      {"begin", "write record", "create sandbox", "wait for the network", "attach network", "start sandbox", "ask plugins", "publish"},
-		"create container": {"begin", "find image", "write record", "create container", "publish"},
+		"create container": {"begin", "find image", "write record", "create container", "adjust the OCI spec", "create container", "publish"},
 		"start container":  {"begin", "write record", "ask plugins", "start container", "publish"},
 	}
 	spans := receiver.Await(t, "the spans of the kubelet and of berth", func(spans []tracestest.Span) bool {
