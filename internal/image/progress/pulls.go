@@ -69,10 +69,10 @@ func jobOf(named reference.Named) image.Job {
 // waitsFor says what a pull waits for at a stage.
 func waitsFor(named reference.Named, now image.Progress) string {
 	from := "the registry " + reference.Domain(named)
-	switch {
-	case now.Stage == Unpacking:
+	switch now.Stage {
+	case Unpacking:
 		from = "the disk"
-	case now.Stage == Done:
+	case Done:
 		return "the record of the image"
 	}
 	if now.Total == 0 {
