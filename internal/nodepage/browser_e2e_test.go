@@ -98,7 +98,7 @@ func TestPageOfADaemonThatIsAway(t *testing.T) {
 		t.Error("the page says that what is shown is old, and shows nothing")
 	}
 	g.set(map[string]string{"/api/state": "too many requests at once"})
-	status("the text of an answer that is no JSON", "bad", "the daemon does not answer (too many requests at once)")
+	status("the text of an answer that is not JSON", "bad", "the daemon does not answer (too many requests at once)")
 	g.set(map[string]string{"/api/images": "drop", "/api/events": "drop"})
 	status("the state though other parts are away", "good", "")
 	x.Await("the parts to say that they are away", `["images-count", "events-status"].every((id) => document.getElementById(id).textContent.startsWith("cannot be read now: "))`)

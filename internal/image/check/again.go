@@ -53,8 +53,8 @@ func (c *Checker) WantImage(gone lost.Image) {
 	}, func() { c.Lost.Forget(gone.Target.Digest) })
 }
 
-// want fetches something in a job of its own. It calls over when the job has ended, but not when the store closes, and the
-// next start is to continue.
+// want fetches an object in a job of its own. It calls over when the job has ended. It does not call over when the store
+// closes: the next start continues then.
 func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Context, *image.Stages) error, over func()) {
 	c.mu.Lock()
 	known := c.wanted[job.Key]

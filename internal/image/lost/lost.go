@@ -1,5 +1,5 @@
-// Package lost keeps the list of images that a start has removed and that are to be pulled again in the background. An image
-// stays on the list until that has succeeded or failed for good, so the next start continues.
+// Package lost keeps the list of images that a start has removed and that berth pulls again in the background. An image
+// stays on the list until the pull has succeeded or has failed for good. If the daemon ends before, its next start continues.
 package lost
 
 import (

@@ -11,7 +11,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestList: the list outlives the process, has an image once with all its names, and is no file when it is empty.
+// TestList: another process reads the same list. The list has each image once, with all its names. An empty list leaves no
+// file behind.
 func TestList(t *testing.T) {
 	root, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	image := func(content string, names ...string) Image {

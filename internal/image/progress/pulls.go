@@ -18,9 +18,9 @@ import (
 // Pulls are the running pulls of a store. Callers that want the same image with the same
 // credentials share one. The zero value is ready.
 type Pulls struct {
-	// Observer counts the pulls, nil for nothing. Set it before the first one, and Jobs.
+	// Observer counts the pulls, nil for nothing. Set it before the first pull.
 	Observer image.PullObserver
-	// Jobs shows the pulls, nil for nobody.
+	// Jobs shows the pulls, nil for nobody. Set it before the first pull.
 	Jobs image.Jobs
 
 	flights keyed.Flights[Feed, string]
@@ -33,10 +33,11 @@ type Pulls struct {
 func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
 	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (id string, err error) {
 		defer p.busy.begin()()
-		if p.Jobs == nil {
-			return p.observed(ctx, named, feed, pull)
+		jobs := p.Jobs
+		if jobs == nil {
+			jobs = image.Unlisted{}
 		}
-		err = p.Jobs.Run(ctx, jobOf(named), func(ctx context.Context, at image.Stage) (err error) {
+		err = jobs.Run(ctx, jobOf(named), func(ctx context.Context, at image.Stage) (err error) {
 			stages := image.NewStages(at)
 			defer feed.Watch(func(now image.Progress) { stages.Say(now.Stage, waitsFor(named, now)) })()
 			id, err = p.observed(ctx, named, feed, pull)
@@ -60,8 +61,8 @@ func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, 
 	}
 }
 
-// jobOf returns the job of a pull. Pulls of one name with other credentials run beside each other, so the id is a random
-// one: one made of the credentials would say something of them.
+// jobOf returns the job of a pull. Pulls of one image with different credentials run at the same time, so the key does not
+// name one of them. The ID is random: an ID that is computed from the credentials would help to guess them.
 func jobOf(named reference.Named) image.Job {
 	return image.Job{Kind: "pull image", Key: named.String(), ID: strings.ToLower(rand.Text()), Waited: true, Beside: true}
 }

@@ -110,7 +110,7 @@ func TestPullsAreJobs(t *testing.T) {
 			t.Fatalf("%+v, want two jobs", all)
 		}
 		for _, j := range all {
-			if j.Kind != "pull image" || j.Key != "registry.example/app:1" || j.Stage != "fetching" || !strings.HasPrefix(j.WaitsFor, "the registry registry.example, ") {
+			if j.Kind != "pull image" || j.Key != "registry.example/app:1" || j.Stage != "fetching" || j.WaitsFor != "the registry registry.example, 0 of 100 bytes" {
 				t.Errorf("%+v", j)
 			}
 		}
