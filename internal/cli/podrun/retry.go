@@ -42,8 +42,9 @@ func (k *podRun) retryUnavailable(ctx context.Context, call func(context.Context
 
 // retry repeats a call that a restart of the runtime has cut off, or that is not possible now: for as
 // long as the socket does not answer, and a few times more. Every call can be repeated: CRI calls
-// are idempotent. It says once per cause why it repeats. When stop is closed it makes no other try.
-// patience bounds the time without an answer; 0 for no limit.
+// are idempotent. It says once per cause why it repeats. When stop is closed it does not try again with
+// a runtime that answers, and watchRuntime ends it if the runtime does not. patience bounds the time
+// without an answer; 0 for no limit.
 func (k *podRun) retry(ctx context.Context, stop <-chan struct{}, patience time.Duration, call func(context.Context) error) error {
 	const more = 3
 	waiting, abort := context.WithCancelCause(ctx)
@@ -61,14 +62,16 @@ func (k *podRun) retry(ctx context.Context, stop <-chan struct{}, patience time.
 		if !errors.Is(err, errs.Unavailable) || ctx.Err() != nil {
 			return err
 		}
+		var stopped <-chan struct{} // only watchRuntime gives up a runtime that does not answer: later calls must know
 		if k.Conn.Reachable(ctx) {
 			if left--; left < 0 {
 				return err
 			}
 			k.sayRetry(err)
+			stopped = stop
 		} // else watchRuntime says it
 		select {
-		case <-stop:
+		case <-stopped:
 			return err
 		case <-waiting.Done():
 			return context.Cause(waiting)
@@ -94,7 +97,11 @@ func (k *podRun) watchRuntime(ctx context.Context, stop <-chan struct{}, patienc
 			stopped, stop = true, nil
 		case <-time.After(first):
 		}
-		if k.Conn.Reachable(ctx) || ctx.Err() != nil {
+		reachable := k.Conn.Reachable(ctx)
+		if ctx.Err() != nil {
+			return // the check may have failed because of it
+		}
+		if reachable {
 			lost = time.Time{}
 			k.gone.Store(false)
 			continue

@@ -121,7 +121,8 @@ func TestInterruptedStart(t *testing.T) {
 			}
 			s.opts.Timings.Retry, s.opts.Timings.Patience = time.Hour, time.Hour
 			if !answers {
-				s.opts.Timings.Retry = time.Millisecond
+				// Long enough that the interruption meets the pause between two calls, as it does in practice.
+				s.opts.Timings.Retry = 200 * time.Millisecond
 			}
 			s.detach()
 			s.until("a message", func() bool { return strings.Contains(s.said.String(), "retrying: ") })
