@@ -2,6 +2,9 @@ package image
 
 import "github.com/opencontainers/go-digest"
 
+// AnnotationArtifactType is the annotation by which lists of images in CRI say that one is an artifact, and of which type.
+const AnnotationArtifactType = "run.berth.artifact-type"
+
 // Artifact is what a store knows of an OCI artifact: files under a manifest that is not that of a container image.
 // Containers mount its files as a volume.
 type Artifact struct {

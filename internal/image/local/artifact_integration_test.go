@@ -346,3 +346,32 @@ func TestPolicyOfArtifacts(t *testing.T) {
 	g.write(t, `{"default": [{"type":"reject"}]}`)
 	refused(t, g.store.Admit(t.Context(), id, g.host+"/team/app:model"), "reject")
 }
+
+// TestReferrersAreShown: explain lists what refers to an image, if it may ask.
+func TestReferrersAreShown(t *testing.T) {
+	g := newGuarded(t)
+	of := g.img.Manifest.Digest
+	for want := range 2 {
+		if want > 0 {
+			g.registry.PushBundle("team/app", of, g.signer.Bundle("", of, "https://sigstore.dev/cosign/sign/v1"))
+		}
+		e, err := g.store.Explain(t.Context(), g.host+"/team/app:v1", image.Auth{}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := e.Referrers
+		if r == nil || r.Of != of || r.Fault != "" || r.LeftOut != 0 || len(r.List) != want {
+			t.Fatalf("referrers %+v, want %d", r, want)
+		}
+		if want > 0 && (r.List[0].ArtifactType != imagetest.BundleType || r.List[0].Size == 0) {
+			t.Errorf("referrer %+v", r.List[0])
+		}
+	}
+	asked := len(g.registry.Requests())
+	if e, err := g.store.Explain(t.Context(), g.host+"/team/app:v1", image.Auth{}, false); err != nil || e.Referrers != nil || len(g.registry.Requests()) != asked {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if e, err := g.store.Explain(t.Context(), g.host+"/team/none:v1", image.Auth{}, true); err != nil || e.Referrers != nil {
+		t.Errorf("an image that no endpoint knows: %+v, %v", e.Referrers, err)
+	}
+}
