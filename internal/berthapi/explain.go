@@ -25,6 +25,12 @@ func explanationToProto(e *image.Explanation) *berthpb.ExplainImageResponse {
 		resp.Endpoints = append(resp.Endpoints, sent)
 	}
 	resp.Admission = admissionToProto(e.Admission)
+	if r := e.Referrers; r != nil {
+		resp.Referrers = &berthpb.Referrers{Of: r.Of.String(), LeftOut: int64(r.LeftOut), Fault: validText(r.Fault)}
+		for _, one := range r.List {
+			resp.Referrers.List = append(resp.Referrers.List, &berthpb.Referrer{ArtifactType: validText(one.ArtifactType), Digest: one.Digest.String(), Size: one.Size})
+		}
+	}
 	return resp
 }
 
@@ -103,5 +109,11 @@ func explanationFromProto(resp *berthpb.ExplainImageResponse) *image.Explanation
 		e.Endpoints = append(e.Endpoints, got)
 	}
 	e.Admission = admissionFromProto(resp.GetAdmission())
+	if r := resp.GetReferrers(); r != nil {
+		e.Referrers = &image.Referrers{Of: digest.Digest(r.GetOf()), List: []image.Referrer{}, LeftOut: int(r.GetLeftOut()), Fault: r.GetFault()}
+		for _, one := range r.GetList() {
+			e.Referrers.List = append(e.Referrers.List, image.Referrer{ArtifactType: one.GetArtifactType(), Digest: digest.Digest(one.GetDigest()), Size: one.GetSize()})
+		}
+	}
 	return e
 }

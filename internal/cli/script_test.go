@@ -98,6 +98,7 @@ func (i importer) Explain(_ context.Context, ref string, auth image.Auth, try bo
 		}
 	}
 	if try {
+		e.Referrers = &image.Referrers{Of: "sha256:d1", List: []image.Referrer{{ArtifactType: "application/vnd.example.sbom", Digest: "sha256:5b0", Size: 12}}, LeftOut: 3}
 		e.Endpoints[0].Attempt = &image.Attempt{Took: 3 * time.Millisecond, Fault: "connection refused"}
 		e.Admission.Trial = &image.AdmissionTrial{Digest: "sha256:d1", Fault: "because", Signatures: []image.SignatureTrial{{Place: "tag sha256-d1.sig", Fault: "not made with a trusted key"}, {Place: "other"}}}
 	}

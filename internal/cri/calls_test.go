@@ -227,6 +227,34 @@ func TestImageStatus(t *testing.T) {
 	}
 }
 
+// TestImageStatusOfAnArtifact: clients see what is an artifact, and no image can claim to be one.
+func TestImageStatusOfAnArtifact(t *testing.T) {
+	artifact := &image.Artifact{Type: "application/vnd.example.model", Files: []image.ArtifactFile{{Name: "model.bin", Digest: "sha256:f1", Size: 7, MediaType: "a/b"}}}
+	of := map[string]string{"of": "the manifest", image.AnnotationArtifactType: "claimed"}
+	images := &fakeImages{images: map[string]*image.Image{
+		"model": {ID: "sha256:1", Tags: []string{"docker.io/library/model:latest"}, Artifact: artifact, Annotations: of},
+		"plain": {ID: "sha256:2", Artifact: artifact},
+		"image": {ID: "sha256:3", Annotations: of},
+	}}
+	c := runtimeapi.NewImageServiceClient(client(t, &fakePods{}, images, nil))
+	for ref, want := range map[string]string{"model": artifact.Type, "plain": artifact.Type, "image": ""} {
+		resp, err := c.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		annotations := resp.Image.GetSpec().GetAnnotations()
+		if annotations[image.AnnotationArtifactType] != want || (annotations["of"] == "") != (ref == "plain") {
+			t.Errorf("%s has the annotations %v", ref, annotations)
+		}
+		if files := strings.Contains(resp.Info["info"], `"files":[{"name":"model.bin","layer":0,"digest":"sha256:f1","mediaType":"a/b","size":7}]`); files != (want != "") {
+			t.Errorf("verbose info of %s is %v", ref, resp.Info)
+		}
+	}
+	if of[image.AnnotationArtifactType] != "claimed" {
+		t.Error("the store's annotations were changed")
+	}
+}
+
 func TestPullImage(t *testing.T) {
 	images := &fakeImages{}
 	c := runtimeapi.NewImageServiceClient(client(t, &fakePods{}, images, nil))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -71,8 +72,12 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	if err != nil {
 		return nil, err
 	}
+	info := map[string]any{"chainID": img.ChainID, "imageSpec": spec}
+	if img.Artifact != nil {
+		info = map[string]any{"chainID": img.ChainID, "artifact": img.Artifact}
+	}
 	// Tools read this key.
-	resp.Info, err = asJSON(map[string]any{"info": map[string]any{"chainID": img.ChainID, "imageSpec": spec}})
+	resp.Info, err = asJSON(map[string]any{"info": info})
 	return resp, err
 }
 
@@ -157,8 +162,8 @@ func imageMessage(img *image.Image) *runtimeapi.Image {
 		Size:        uint64(max(img.Size, 0)),
 		Pinned:      img.Pinned,
 	}
-	if len(img.Annotations) > 0 {
-		msg.Spec = &runtimeapi.ImageSpec{Annotations: img.Annotations}
+	if annotations := annotationsOf(img); len(annotations) > 0 {
+		msg.Spec = &runtimeapi.ImageSpec{Annotations: annotations}
 	}
 	user, _, _ := strings.Cut(img.Config.User, ":")
 	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
@@ -167,4 +172,22 @@ func imageMessage(img *image.Image) *runtimeapi.Image {
 		msg.Username = user
 	}
 	return msg
+}
+
+// annotationsOf are those of an image's manifest, and the type of an artifact. No manifest can claim to be one.
+func annotationsOf(img *image.Image) map[string]string {
+	_, claims := img.Annotations[image.AnnotationArtifactType]
+	if img.Artifact == nil && !claims {
+		return img.Annotations
+	}
+	annotations := maps.Clone(img.Annotations)
+	delete(annotations, image.AnnotationArtifactType)
+	if img.Artifact == nil {
+		return annotations
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[image.AnnotationArtifactType] = img.Artifact.Type
+	return annotations
 }

@@ -10,8 +10,8 @@ import (
 // Explainer is a store that pulls by itself, and says how.
 type Explainer interface {
 	// Explain says where a pull of ref with auth looks for the image, and what decides whether it may be
-	// used. It sends nothing, unless try is set: then it asks each endpoint what ref means, and decides
-	// about the image as a pull does. Errors are those of Pull.
+	// used. It sends nothing, unless try is set: then it asks each endpoint what ref means, decides
+	// about the image as a pull does, and asks for the artifacts that refer to it. Errors are those of Pull.
 	Explain(ctx context.Context, ref string, auth Auth, try bool) (*Explanation, error)
 }
 
@@ -27,6 +27,27 @@ type Explanation struct {
 	Endpoints []Endpoint `json:"endpoints"`
 	// Admission is nil on a node that has neither a policy nor verifiers: all images may be used.
 	Admission *Admission `json:"admission,omitempty"`
+	// Referrers are the artifacts that are about the image, nil if nothing was asked, or no endpoint knows the image.
+	Referrers *Referrers `json:"referrers,omitempty"`
+}
+
+// Referrers are manifests that refer to another one, such as signatures and bills of materials.
+type Referrers struct {
+	// Of is the manifest to which they refer.
+	Of digest.Digest `json:"of"`
+	// List has the first of them, as the registry sorts them. LeftOut is the number of the others.
+	List    []Referrer `json:"list"`
+	LeftOut int        `json:"leftOut,omitempty"`
+	// Fault says why they are not known.
+	Fault string `json:"fault,omitempty"`
+}
+
+// Referrer is one manifest that refers to another one, as the registry describes it.
+type Referrer struct {
+	ArtifactType string        `json:"artifactType"`
+	Digest       digest.Digest `json:"digest"`
+	// Size is that of the manifest, in bytes.
+	Size int64 `json:"size"`
 }
 
 // Admission is what decides whether an image may be used, by the name that was explained.

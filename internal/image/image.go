@@ -37,6 +37,9 @@ type Image struct {
 	// Annotations are those of its manifest, none when they are too many to be sent
 	// in every list.
 	Annotations map[string]string
+	// Artifact is set for an OCI artifact, which has files to mount, and neither a configuration nor a platform. Nobody
+	// changes it.
+	Artifact *Artifact
 	// Pinned images are never collected by the kubelet.
 	Pinned bool
 }

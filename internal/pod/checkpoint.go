@@ -139,6 +139,9 @@ func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record
 			if err != nil {
 				return nil, err
 			}
+			if err := refuseArtifact(found, ref); err != nil {
+				return nil, err
+			}
 			return found, c.admit(ctx, found, ref)
 		})
 		if err == nil {

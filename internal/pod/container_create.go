@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/pod/job"
 	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/store"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -88,6 +89,9 @@ func (c *Containers) findContent(ctx context.Context, j *job.Job, rec *record.Co
 		img, err = call.Get(ctx, c.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
 			return c.findImage(ctx, rec.Config.Get().GetImage())
 		})
+		if err == nil {
+			err = refuseArtifact(img, rec.Config.Get().GetImage().GetImage())
+		}
 		if errors.Is(err, errs.Invalid) {
 			err = fmt.Errorf("config.image.image: %w", err)
 		}
@@ -218,6 +222,17 @@ func (c *Containers) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) 
 	return img, c.admit(ctx, img, name)
 }
 
+// refuseArtifact returns an error for what has files to mount, and no root filesystem.
+func refuseArtifact(img *image.Image, ref string) error {
+	if img.Artifact == nil {
+		return nil
+	}
+	if len(img.Tags) > 0 {
+		ref = img.Tags[0]
+	}
+	return fmt.Errorf("%s is an OCI artifact (type %s), not an image; containers can mount its files as an image volume: %w", ref, img.Artifact.Type, errs.Invalid)
+}
+
 // admit returns nil if a container may use an image: the node's policy may have changed since the pull.
 func (c *Containers) admit(ctx context.Context, img *image.Image, name string) error {
 	if admitter, ok := c.images.(image.Admitter); ok {
@@ -236,6 +251,10 @@ func (c *Containers) findVolumeImages(ctx context.Context, rec *record.Container
 		img, err := call.Get(ctx, c.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
 			return c.findImage(ctx, m.GetImage())
 		})
+		if err == nil && img.Artifact != nil && len(img.Artifact.Files) == 0 {
+			err = fmt.Errorf("the OCI artifact %s (type %s) has no file to mount: none of its layers has a name (the annotation %s): %w",
+				m.GetImage().GetImage(), img.Artifact.Type, imagespec.AnnotationTitle, errs.Invalid)
+		}
 		if err != nil {
 			return &engine.VolumeError{Err: fmt.Errorf("config.mounts[%d].image.image: %w", i, err)}
 		}

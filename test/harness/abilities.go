@@ -70,6 +70,8 @@ const (
 	OwnLayers = "checks of the entries of layers"
 	// ExecFaults are the errors of commands that the kernel cannot execute, though they are there.
 	ExecFaults = "errors of programs whose interpreter is missing"
+	// Artifacts are OCI artifacts that are pulled and mounted.
+	Artifacts = "OCI artifacts"
 	// LinksInVolumes are links of an image that a sub path of a volume leads through.
 	LinksInVolumes = "absolute links in the sub paths of mounted images"
 	// EarlyFaults are faults of a container's parts that its create finds.
@@ -96,6 +98,7 @@ func missingParts() map[string]string {
 		MadeRootfs:          "the Docker Engine makes root filesystems and /dev/shm",
 		OwnLayers:           "the Docker Engine unpacks layers",
 		ExecFaults:          "the Docker Engine's OCI runtime has started a command when it executes the program",
+		Artifacts:           "the Docker Engine pulls container images alone",
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
 		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
 		ScopeNames:          "the Docker Engine names the cgroups of containers",

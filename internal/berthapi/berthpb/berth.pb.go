@@ -1715,7 +1715,9 @@ type ExplainImageResponse struct {
 	// Those that are asked, in order, then the others.
 	Endpoints []*Endpoint `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// What decides whether the image may be used. Absent where nothing does.
-	Admission     *Admission `protobuf:"bytes,5,opt,name=admission,proto3" json:"admission,omitempty"`
+	Admission *Admission `protobuf:"bytes,5,opt,name=admission,proto3" json:"admission,omitempty"`
+	// The artifacts that are about the image. Absent if nothing was asked, or no endpoint knows the image.
+	Referrers     *Referrers `protobuf:"bytes,6,opt,name=referrers,proto3" json:"referrers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1785,6 +1787,145 @@ func (x *ExplainImageResponse) GetAdmission() *Admission {
 	return nil
 }
 
+func (x *ExplainImageResponse) GetReferrers() *Referrers {
+	if x != nil {
+		return x.Referrers
+	}
+	return nil
+}
+
+// Referrers are manifests that refer to another one.
+type Referrers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The digest of that one.
+	Of   string      `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	List []*Referrer `protobuf:"bytes,2,rep,name=list,proto3" json:"list,omitempty"`
+	// How many are not in the list.
+	LeftOut int64 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Why they are not known.
+	Fault         string `protobuf:"bytes,4,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Referrers) Reset() {
+	*x = Referrers{}
+	mi := &file_berth_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Referrers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Referrers) ProtoMessage() {}
+
+func (x *Referrers) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Referrers.ProtoReflect.Descriptor instead.
+func (*Referrers) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Referrers) GetOf() string {
+	if x != nil {
+		return x.Of
+	}
+	return ""
+}
+
+func (x *Referrers) GetList() []*Referrer {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+func (x *Referrers) GetLeftOut() int64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *Referrers) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+type Referrer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ArtifactType  string                 `protobuf:"bytes,1,opt,name=artifact_type,json=artifactType,proto3" json:"artifact_type,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Referrer) Reset() {
+	*x = Referrer{}
+	mi := &file_berth_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Referrer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Referrer) ProtoMessage() {}
+
+func (x *Referrer) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Referrer.ProtoReflect.Descriptor instead.
+func (*Referrer) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Referrer) GetArtifactType() string {
+	if x != nil {
+		return x.ArtifactType
+	}
+	return ""
+}
+
+func (x *Referrer) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Referrer) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 type Admission struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absent without a policy file.
@@ -1799,7 +1940,7 @@ type Admission struct {
 
 func (x *Admission) Reset() {
 	*x = Admission{}
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1952,7 @@ func (x *Admission) String() string {
 func (*Admission) ProtoMessage() {}
 
 func (x *Admission) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1965,7 @@ func (x *Admission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admission.ProtoReflect.Descriptor instead.
 func (*Admission) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{31}
+	return file_berth_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Admission) GetPolicy() *PolicyDecision {
@@ -1864,7 +2005,7 @@ type PolicyDecision struct {
 
 func (x *PolicyDecision) Reset() {
 	*x = PolicyDecision{}
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +2017,7 @@ func (x *PolicyDecision) String() string {
 func (*PolicyDecision) ProtoMessage() {}
 
 func (x *PolicyDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2030,7 @@ func (x *PolicyDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyDecision.ProtoReflect.Descriptor instead.
 func (*PolicyDecision) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{32}
+	return file_berth_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PolicyDecision) GetFile() string {
@@ -1940,7 +2081,7 @@ type PolicyRequirement struct {
 
 func (x *PolicyRequirement) Reset() {
 	*x = PolicyRequirement{}
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2093,7 @@ func (x *PolicyRequirement) String() string {
 func (*PolicyRequirement) ProtoMessage() {}
 
 func (x *PolicyRequirement) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2106,7 @@ func (x *PolicyRequirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRequirement.ProtoReflect.Descriptor instead.
 func (*PolicyRequirement) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{33}
+	return file_berth_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PolicyRequirement) GetType() string {
@@ -2030,7 +2171,7 @@ type Verifiers struct {
 
 func (x *Verifiers) Reset() {
 	*x = Verifiers{}
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2183,7 @@ func (x *Verifiers) String() string {
 func (*Verifiers) ProtoMessage() {}
 
 func (x *Verifiers) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2196,7 @@ func (x *Verifiers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verifiers.ProtoReflect.Descriptor instead.
 func (*Verifiers) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{34}
+	return file_berth_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Verifiers) GetDir() string {
@@ -2093,7 +2234,7 @@ type AdmissionTrial struct {
 
 func (x *AdmissionTrial) Reset() {
 	*x = AdmissionTrial{}
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2246,7 @@ func (x *AdmissionTrial) String() string {
 func (*AdmissionTrial) ProtoMessage() {}
 
 func (x *AdmissionTrial) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2259,7 @@ func (x *AdmissionTrial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmissionTrial.ProtoReflect.Descriptor instead.
 func (*AdmissionTrial) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{35}
+	return file_berth_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AdmissionTrial) GetDigest() string {
@@ -2160,7 +2301,7 @@ type SignatureTrial struct {
 
 func (x *SignatureTrial) Reset() {
 	*x = SignatureTrial{}
-	mi := &file_berth_proto_msgTypes[36]
+	mi := &file_berth_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2313,7 @@ func (x *SignatureTrial) String() string {
 func (*SignatureTrial) ProtoMessage() {}
 
 func (x *SignatureTrial) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[36]
+	mi := &file_berth_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2326,7 @@ func (x *SignatureTrial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignatureTrial.ProtoReflect.Descriptor instead.
 func (*SignatureTrial) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{36}
+	return file_berth_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SignatureTrial) GetPlace() string {
@@ -2226,7 +2367,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_berth_proto_msgTypes[37]
+	mi := &file_berth_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2379,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[37]
+	mi := &file_berth_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2392,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{37}
+	return file_berth_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Endpoint) GetUrl() string {
@@ -2337,7 +2478,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_berth_proto_msgTypes[38]
+	mi := &file_berth_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2490,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[38]
+	mi := &file_berth_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2503,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{38}
+	return file_berth_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Attempt) GetTook() *durationpb.Duration {
@@ -2401,7 +2542,7 @@ type GetDiskUseRequest struct {
 
 func (x *GetDiskUseRequest) Reset() {
 	*x = GetDiskUseRequest{}
-	mi := &file_berth_proto_msgTypes[39]
+	mi := &file_berth_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2413,7 +2554,7 @@ func (x *GetDiskUseRequest) String() string {
 func (*GetDiskUseRequest) ProtoMessage() {}
 
 func (x *GetDiskUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[39]
+	mi := &file_berth_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2426,7 +2567,7 @@ func (x *GetDiskUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDiskUseRequest.ProtoReflect.Descriptor instead.
 func (*GetDiskUseRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{39}
+	return file_berth_proto_rawDescGZIP(), []int{41}
 }
 
 // GetDiskUseResponse is in bytes.
@@ -2445,7 +2586,7 @@ type GetDiskUseResponse struct {
 
 func (x *GetDiskUseResponse) Reset() {
 	*x = GetDiskUseResponse{}
-	mi := &file_berth_proto_msgTypes[40]
+	mi := &file_berth_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2598,7 @@ func (x *GetDiskUseResponse) String() string {
 func (*GetDiskUseResponse) ProtoMessage() {}
 
 func (x *GetDiskUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[40]
+	mi := &file_berth_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2611,7 @@ func (x *GetDiskUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDiskUseResponse.ProtoReflect.Descriptor instead.
 func (*GetDiskUseResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{40}
+	return file_berth_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetDiskUseResponse) GetImages() []*ImageUse {
@@ -2520,7 +2661,7 @@ type ImageUse struct {
 
 func (x *ImageUse) Reset() {
 	*x = ImageUse{}
-	mi := &file_berth_proto_msgTypes[41]
+	mi := &file_berth_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2673,7 @@ func (x *ImageUse) String() string {
 func (*ImageUse) ProtoMessage() {}
 
 func (x *ImageUse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[41]
+	mi := &file_berth_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2686,7 @@ func (x *ImageUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUse.ProtoReflect.Descriptor instead.
 func (*ImageUse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{41}
+	return file_berth_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ImageUse) GetId() string {
@@ -2609,7 +2750,7 @@ type LayerUse struct {
 
 func (x *LayerUse) Reset() {
 	*x = LayerUse{}
-	mi := &file_berth_proto_msgTypes[42]
+	mi := &file_berth_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2762,7 @@ func (x *LayerUse) String() string {
 func (*LayerUse) ProtoMessage() {}
 
 func (x *LayerUse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[42]
+	mi := &file_berth_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2775,7 @@ func (x *LayerUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayerUse.ProtoReflect.Descriptor instead.
 func (*LayerUse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{42}
+	return file_berth_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LayerUse) GetChain() string {
@@ -2668,7 +2809,7 @@ type CheckImagesRequest struct {
 
 func (x *CheckImagesRequest) Reset() {
 	*x = CheckImagesRequest{}
-	mi := &file_berth_proto_msgTypes[43]
+	mi := &file_berth_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2680,7 +2821,7 @@ func (x *CheckImagesRequest) String() string {
 func (*CheckImagesRequest) ProtoMessage() {}
 
 func (x *CheckImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[43]
+	mi := &file_berth_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2693,7 +2834,7 @@ func (x *CheckImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckImagesRequest.ProtoReflect.Descriptor instead.
 func (*CheckImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{43}
+	return file_berth_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CheckImagesRequest) GetRepair() bool {
@@ -2717,7 +2858,7 @@ type CheckUpdate struct {
 
 func (x *CheckUpdate) Reset() {
 	*x = CheckUpdate{}
-	mi := &file_berth_proto_msgTypes[44]
+	mi := &file_berth_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2870,7 @@ func (x *CheckUpdate) String() string {
 func (*CheckUpdate) ProtoMessage() {}
 
 func (x *CheckUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[44]
+	mi := &file_berth_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2883,7 @@ func (x *CheckUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckUpdate.ProtoReflect.Descriptor instead.
 func (*CheckUpdate) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{44}
+	return file_berth_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CheckUpdate) GetReport() *CheckReport {
@@ -2782,7 +2923,7 @@ type CheckReport struct {
 
 func (x *CheckReport) Reset() {
 	*x = CheckReport{}
-	mi := &file_berth_proto_msgTypes[45]
+	mi := &file_berth_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2794,7 +2935,7 @@ func (x *CheckReport) String() string {
 func (*CheckReport) ProtoMessage() {}
 
 func (x *CheckReport) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[45]
+	mi := &file_berth_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2807,7 +2948,7 @@ func (x *CheckReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReport.ProtoReflect.Descriptor instead.
 func (*CheckReport) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{45}
+	return file_berth_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CheckReport) GetBlobs() int64 {
@@ -2867,7 +3008,7 @@ type Quarantined struct {
 
 func (x *Quarantined) Reset() {
 	*x = Quarantined{}
-	mi := &file_berth_proto_msgTypes[46]
+	mi := &file_berth_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +3020,7 @@ func (x *Quarantined) String() string {
 func (*Quarantined) ProtoMessage() {}
 
 func (x *Quarantined) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[46]
+	mi := &file_berth_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +3033,7 @@ func (x *Quarantined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
 func (*Quarantined) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{46}
+	return file_berth_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Quarantined) GetDir() string {
@@ -2946,7 +3087,7 @@ type Damage struct {
 
 func (x *Damage) Reset() {
 	*x = Damage{}
-	mi := &file_berth_proto_msgTypes[47]
+	mi := &file_berth_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3099,7 @@ func (x *Damage) String() string {
 func (*Damage) ProtoMessage() {}
 
 func (x *Damage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[47]
+	mi := &file_berth_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3112,7 @@ func (x *Damage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damage.ProtoReflect.Descriptor instead.
 func (*Damage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{47}
+	return file_berth_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Damage) GetObject() string {
@@ -3045,7 +3186,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[48]
+	mi := &file_berth_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3057,7 +3198,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[48]
+	mi := &file_berth_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3070,7 +3211,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{48}
+	return file_berth_proto_rawDescGZIP(), []int{50}
 }
 
 type ListNetworksResponse struct {
@@ -3084,7 +3225,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[49]
+	mi := &file_berth_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3237,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[49]
+	mi := &file_berth_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3250,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{49}
+	return file_berth_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -3142,7 +3283,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_berth_proto_msgTypes[50]
+	mi := &file_berth_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3295,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[50]
+	mi := &file_berth_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3308,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{50}
+	return file_berth_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Network) GetName() string {
@@ -3224,7 +3365,7 @@ type NetworkPlugin struct {
 
 func (x *NetworkPlugin) Reset() {
 	*x = NetworkPlugin{}
-	mi := &file_berth_proto_msgTypes[51]
+	mi := &file_berth_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3236,7 +3377,7 @@ func (x *NetworkPlugin) String() string {
 func (*NetworkPlugin) ProtoMessage() {}
 
 func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[51]
+	mi := &file_berth_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3249,7 +3390,7 @@ func (x *NetworkPlugin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlugin.ProtoReflect.Descriptor instead.
 func (*NetworkPlugin) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{51}
+	return file_berth_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *NetworkPlugin) GetType() string {
@@ -3311,7 +3452,7 @@ type CheckNetworksRequest struct {
 
 func (x *CheckNetworksRequest) Reset() {
 	*x = CheckNetworksRequest{}
-	mi := &file_berth_proto_msgTypes[52]
+	mi := &file_berth_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3323,7 +3464,7 @@ func (x *CheckNetworksRequest) String() string {
 func (*CheckNetworksRequest) ProtoMessage() {}
 
 func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[52]
+	mi := &file_berth_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3336,7 +3477,7 @@ func (x *CheckNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksRequest.ProtoReflect.Descriptor instead.
 func (*CheckNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{52}
+	return file_berth_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CheckNetworksRequest) GetSandboxes() []string {
@@ -3355,7 +3496,7 @@ type CheckNetworksResponse struct {
 
 func (x *CheckNetworksResponse) Reset() {
 	*x = CheckNetworksResponse{}
-	mi := &file_berth_proto_msgTypes[53]
+	mi := &file_berth_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3367,7 +3508,7 @@ func (x *CheckNetworksResponse) String() string {
 func (*CheckNetworksResponse) ProtoMessage() {}
 
 func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[53]
+	mi := &file_berth_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3380,7 +3521,7 @@ func (x *CheckNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNetworksResponse.ProtoReflect.Descriptor instead.
 func (*CheckNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{53}
+	return file_berth_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CheckNetworksResponse) GetChecks() []*NetworkCheck {
@@ -3408,7 +3549,7 @@ type NetworkCheck struct {
 
 func (x *NetworkCheck) Reset() {
 	*x = NetworkCheck{}
-	mi := &file_berth_proto_msgTypes[54]
+	mi := &file_berth_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3561,7 @@ func (x *NetworkCheck) String() string {
 func (*NetworkCheck) ProtoMessage() {}
 
 func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[54]
+	mi := &file_berth_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3574,7 @@ func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
 func (*NetworkCheck) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{54}
+	return file_berth_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *NetworkCheck) GetSandboxId() string {
@@ -3587,7 +3728,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x13ExplainImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x10\n" +
-	"\x03try\x18\x03 \x01(\bR\x03try\"\xcc\x01\n" +
+	"\x03try\x18\x03 \x01(\bR\x03try\"\xff\x01\n" +
 	"\x14ExplainImageResponse\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x1d\n" +
 	"\n" +
@@ -3596,7 +3737,17 @@ const file_berth_proto_rawDesc = "" +
 	"candidates\x18\x03 \x03(\tR\n" +
 	"candidates\x120\n" +
 	"\tendpoints\x18\x04 \x03(\v2\x12.berth.v2.EndpointR\tendpoints\x121\n" +
-	"\tadmission\x18\x05 \x01(\v2\x13.berth.v2.AdmissionR\tadmission\"\xa0\x01\n" +
+	"\tadmission\x18\x05 \x01(\v2\x13.berth.v2.AdmissionR\tadmission\x121\n" +
+	"\treferrers\x18\x06 \x01(\v2\x13.berth.v2.ReferrersR\treferrers\"t\n" +
+	"\tReferrers\x12\x0e\n" +
+	"\x02of\x18\x01 \x01(\tR\x02of\x12&\n" +
+	"\x04list\x18\x02 \x03(\v2\x12.berth.v2.ReferrerR\x04list\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\x03R\aleftOut\x12\x14\n" +
+	"\x05fault\x18\x04 \x01(\tR\x05fault\"[\n" +
+	"\bReferrer\x12#\n" +
+	"\rartifact_type\x18\x01 \x01(\tR\fartifactType\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"\xa0\x01\n" +
 	"\tAdmission\x120\n" +
 	"\x06policy\x18\x01 \x01(\v2\x18.berth.v2.PolicyDecisionR\x06policy\x121\n" +
 	"\tverifiers\x18\x02 \x01(\v2\x13.berth.v2.VerifiersR\tverifiers\x12.\n" +
@@ -3769,7 +3920,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 	return file_berth_proto_rawDescData
 }
 
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_berth_proto_goTypes = []any{
 	(*WatchJobsRequest)(nil),      // 0: berth.v2.WatchJobsRequest
 	(*JobUpdate)(nil),             // 1: berth.v2.JobUpdate
@@ -3802,40 +3953,42 @@ var file_berth_proto_goTypes = []any{
 	(*TagImageResponse)(nil),      // 28: berth.v2.TagImageResponse
 	(*ExplainImageRequest)(nil),   // 29: berth.v2.ExplainImageRequest
 	(*ExplainImageResponse)(nil),  // 30: berth.v2.ExplainImageResponse
-	(*Admission)(nil),             // 31: berth.v2.Admission
-	(*PolicyDecision)(nil),        // 32: berth.v2.PolicyDecision
-	(*PolicyRequirement)(nil),     // 33: berth.v2.PolicyRequirement
-	(*Verifiers)(nil),             // 34: berth.v2.Verifiers
-	(*AdmissionTrial)(nil),        // 35: berth.v2.AdmissionTrial
-	(*SignatureTrial)(nil),        // 36: berth.v2.SignatureTrial
-	(*Endpoint)(nil),              // 37: berth.v2.Endpoint
-	(*Attempt)(nil),               // 38: berth.v2.Attempt
-	(*GetDiskUseRequest)(nil),     // 39: berth.v2.GetDiskUseRequest
-	(*GetDiskUseResponse)(nil),    // 40: berth.v2.GetDiskUseResponse
-	(*ImageUse)(nil),              // 41: berth.v2.ImageUse
-	(*LayerUse)(nil),              // 42: berth.v2.LayerUse
-	(*CheckImagesRequest)(nil),    // 43: berth.v2.CheckImagesRequest
-	(*CheckUpdate)(nil),           // 44: berth.v2.CheckUpdate
-	(*CheckReport)(nil),           // 45: berth.v2.CheckReport
-	(*Quarantined)(nil),           // 46: berth.v2.Quarantined
-	(*Damage)(nil),                // 47: berth.v2.Damage
-	(*ListNetworksRequest)(nil),   // 48: berth.v2.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 49: berth.v2.ListNetworksResponse
-	(*Network)(nil),               // 50: berth.v2.Network
-	(*NetworkPlugin)(nil),         // 51: berth.v2.NetworkPlugin
-	(*CheckNetworksRequest)(nil),  // 52: berth.v2.CheckNetworksRequest
-	(*CheckNetworksResponse)(nil), // 53: berth.v2.CheckNetworksResponse
-	(*NetworkCheck)(nil),          // 54: berth.v2.NetworkCheck
-	(*durationpb.Duration)(nil),   // 55: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 56: google.protobuf.Timestamp
+	(*Referrers)(nil),             // 31: berth.v2.Referrers
+	(*Referrer)(nil),              // 32: berth.v2.Referrer
+	(*Admission)(nil),             // 33: berth.v2.Admission
+	(*PolicyDecision)(nil),        // 34: berth.v2.PolicyDecision
+	(*PolicyRequirement)(nil),     // 35: berth.v2.PolicyRequirement
+	(*Verifiers)(nil),             // 36: berth.v2.Verifiers
+	(*AdmissionTrial)(nil),        // 37: berth.v2.AdmissionTrial
+	(*SignatureTrial)(nil),        // 38: berth.v2.SignatureTrial
+	(*Endpoint)(nil),              // 39: berth.v2.Endpoint
+	(*Attempt)(nil),               // 40: berth.v2.Attempt
+	(*GetDiskUseRequest)(nil),     // 41: berth.v2.GetDiskUseRequest
+	(*GetDiskUseResponse)(nil),    // 42: berth.v2.GetDiskUseResponse
+	(*ImageUse)(nil),              // 43: berth.v2.ImageUse
+	(*LayerUse)(nil),              // 44: berth.v2.LayerUse
+	(*CheckImagesRequest)(nil),    // 45: berth.v2.CheckImagesRequest
+	(*CheckUpdate)(nil),           // 46: berth.v2.CheckUpdate
+	(*CheckReport)(nil),           // 47: berth.v2.CheckReport
+	(*Quarantined)(nil),           // 48: berth.v2.Quarantined
+	(*Damage)(nil),                // 49: berth.v2.Damage
+	(*ListNetworksRequest)(nil),   // 50: berth.v2.ListNetworksRequest
+	(*ListNetworksResponse)(nil),  // 51: berth.v2.ListNetworksResponse
+	(*Network)(nil),               // 52: berth.v2.Network
+	(*NetworkPlugin)(nil),         // 53: berth.v2.NetworkPlugin
+	(*CheckNetworksRequest)(nil),  // 54: berth.v2.CheckNetworksRequest
+	(*CheckNetworksResponse)(nil), // 55: berth.v2.CheckNetworksResponse
+	(*NetworkCheck)(nil),          // 56: berth.v2.NetworkCheck
+	(*durationpb.Duration)(nil),   // 57: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 58: google.protobuf.Timestamp
 }
 var file_berth_proto_depIdxs = []int32{
 	12, // 0: berth.v2.JobUpdate.job:type_name -> berth.v2.Job
 	12, // 1: berth.v2.CancelJobResponse.job:type_name -> berth.v2.Job
-	55, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
+	57, // 2: berth.v2.GetProfileRequest.duration:type_name -> google.protobuf.Duration
 	12, // 3: berth.v2.ListJobsResponse.jobs:type_name -> berth.v2.Job
-	55, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
-	55, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
+	57, // 4: berth.v2.Job.stage_age:type_name -> google.protobuf.Duration
+	57, // 5: berth.v2.Job.age:type_name -> google.protobuf.Duration
 	14, // 6: berth.v2.PullImageRequest.auth:type_name -> berth.v2.Auth
 	16, // 7: berth.v2.ImportImageRequest.options:type_name -> berth.v2.ImportOptions
 	16, // 8: berth.v2.ImportFileRequest.options:type_name -> berth.v2.ImportOptions
@@ -3844,65 +3997,67 @@ var file_berth_proto_depIdxs = []int32{
 	25, // 11: berth.v2.ListLayersResponse.images:type_name -> berth.v2.LayeredImage
 	26, // 12: berth.v2.LayeredImage.layers:type_name -> berth.v2.Layer
 	14, // 13: berth.v2.ExplainImageRequest.auth:type_name -> berth.v2.Auth
-	37, // 14: berth.v2.ExplainImageResponse.endpoints:type_name -> berth.v2.Endpoint
-	31, // 15: berth.v2.ExplainImageResponse.admission:type_name -> berth.v2.Admission
-	32, // 16: berth.v2.Admission.policy:type_name -> berth.v2.PolicyDecision
-	34, // 17: berth.v2.Admission.verifiers:type_name -> berth.v2.Verifiers
-	35, // 18: berth.v2.Admission.trial:type_name -> berth.v2.AdmissionTrial
-	33, // 19: berth.v2.PolicyDecision.requirements:type_name -> berth.v2.PolicyRequirement
-	36, // 20: berth.v2.AdmissionTrial.signatures:type_name -> berth.v2.SignatureTrial
-	38, // 21: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
-	55, // 22: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
-	41, // 23: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
-	42, // 24: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
-	45, // 25: berth.v2.CheckUpdate.report:type_name -> berth.v2.CheckReport
-	19, // 26: berth.v2.CheckUpdate.progress:type_name -> berth.v2.Progress
-	47, // 27: berth.v2.CheckUpdate.damage:type_name -> berth.v2.Damage
-	47, // 28: berth.v2.CheckReport.damage:type_name -> berth.v2.Damage
-	46, // 29: berth.v2.CheckReport.quarantined:type_name -> berth.v2.Quarantined
-	56, // 30: berth.v2.Quarantined.at:type_name -> google.protobuf.Timestamp
-	50, // 31: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	51, // 32: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	54, // 33: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	10, // 34: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	13, // 35: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	15, // 36: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	17, // 37: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	21, // 38: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	23, // 39: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	27, // 40: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	29, // 41: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
-	39, // 42: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
-	43, // 43: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
-	48, // 44: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	52, // 45: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	8,  // 46: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
-	0,  // 47: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
-	2,  // 48: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
-	4,  // 49: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
-	6,  // 50: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
-	11, // 51: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	18, // 52: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	18, // 53: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	18, // 54: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	22, // 55: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	24, // 56: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	28, // 57: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	30, // 58: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
-	40, // 59: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
-	44, // 60: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckUpdate
-	49, // 61: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	53, // 62: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	9,  // 63: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
-	1,  // 64: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
-	3,  // 65: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
-	5,  // 66: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
-	7,  // 67: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
-	51, // [51:68] is the sub-list for method output_type
-	34, // [34:51] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	39, // 14: berth.v2.ExplainImageResponse.endpoints:type_name -> berth.v2.Endpoint
+	33, // 15: berth.v2.ExplainImageResponse.admission:type_name -> berth.v2.Admission
+	31, // 16: berth.v2.ExplainImageResponse.referrers:type_name -> berth.v2.Referrers
+	32, // 17: berth.v2.Referrers.list:type_name -> berth.v2.Referrer
+	34, // 18: berth.v2.Admission.policy:type_name -> berth.v2.PolicyDecision
+	36, // 19: berth.v2.Admission.verifiers:type_name -> berth.v2.Verifiers
+	37, // 20: berth.v2.Admission.trial:type_name -> berth.v2.AdmissionTrial
+	35, // 21: berth.v2.PolicyDecision.requirements:type_name -> berth.v2.PolicyRequirement
+	38, // 22: berth.v2.AdmissionTrial.signatures:type_name -> berth.v2.SignatureTrial
+	40, // 23: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
+	57, // 24: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
+	43, // 25: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
+	44, // 26: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
+	47, // 27: berth.v2.CheckUpdate.report:type_name -> berth.v2.CheckReport
+	19, // 28: berth.v2.CheckUpdate.progress:type_name -> berth.v2.Progress
+	49, // 29: berth.v2.CheckUpdate.damage:type_name -> berth.v2.Damage
+	49, // 30: berth.v2.CheckReport.damage:type_name -> berth.v2.Damage
+	48, // 31: berth.v2.CheckReport.quarantined:type_name -> berth.v2.Quarantined
+	58, // 32: berth.v2.Quarantined.at:type_name -> google.protobuf.Timestamp
+	52, // 33: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	53, // 34: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	56, // 35: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	10, // 36: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	13, // 37: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	15, // 38: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	17, // 39: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	21, // 40: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	23, // 41: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	27, // 42: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	29, // 43: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
+	41, // 44: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
+	45, // 45: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
+	50, // 46: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	54, // 47: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	8,  // 48: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	0,  // 49: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
+	2,  // 50: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
+	4,  // 51: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
+	6,  // 52: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
+	11, // 53: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	18, // 54: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	18, // 55: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	18, // 56: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	22, // 57: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	24, // 58: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	28, // 59: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	30, // 60: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
+	42, // 61: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
+	46, // 62: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckUpdate
+	51, // 63: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	55, // 64: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	9,  // 65: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	1,  // 66: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
+	3,  // 67: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
+	5,  // 68: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
+	7,  // 69: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
+	53, // [53:70] is the sub-list for method output_type
+	36, // [36:53] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -3920,7 +4075,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   55,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

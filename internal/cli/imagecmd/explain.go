@@ -26,7 +26,8 @@ func (c *commands) newExplain() *cobra.Command {
 			"registry. It shows which file names each, whose credentials it gets, and how it failed lately. On a node with\n" +
 			"image.policy it shows the scope of the policy that holds for the image, and what that requires; with\n" +
 			"image.verifier_dir the programs that are asked. It sends nothing without --try, and shows no secret. With --try it\n" +
-			"decides about the image as a pull does, from its manifest and signatures. Only berth supports this.",
+			"decides about the image as a pull does, from its manifest and signatures, and lists the artifacts that refer to the\n" +
+			"image, such as signatures and bills of materials. Only berth supports this.",
 		Example: "  berth image explain busybox\n  berth image explain --try registry.example/team/app:v1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,7 +44,7 @@ func (c *commands) newExplain() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&try, "try", false, "ask each endpoint for the image's manifest, and check its signatures")
+	cmd.Flags().BoolVar(&try, "try", false, "ask each endpoint for the image's manifest, check its signatures, and list what refers to it")
 	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registry")
 	cmd.Flags().BoolVar(&passwordStdin, "password-stdin", false, "read the password from stdin")
 	cmd.MarkFlagsRequiredTogether("username", "password-stdin")
@@ -80,8 +81,28 @@ func explain(w io.Writer, ref string, e *image.Explanation) error {
 			{"answer", answer(at.Attempt)},
 		})
 	}
-	_, err := io.WriteString(w, text+admission(e.Admission))
+	_, err := io.WriteString(w, text+admission(e.Admission)+referrers(e.Referrers))
 	return err
+}
+
+// referrers lists the artifacts that refer to the image.
+func referrers(r *image.Referrers) string {
+	if r == nil {
+		return ""
+	}
+	text := fmt.Sprintf("\nartifacts that refer to %s\n", r.Of)
+	for _, one := range r.List {
+		text += rows([][2]string{{"artifact", fmt.Sprintf("%s (%.255q), a manifest of %d bytes", one.Digest, one.ArtifactType, one.Size)}})
+	}
+	switch {
+	case r.Fault != "":
+		text += rows([][2]string{{"problem", r.Fault}})
+	case r.LeftOut > 0:
+		text += rows([][2]string{{"not shown", fmt.Sprint(r.LeftOut)}})
+	case len(r.List) == 0:
+		text += "   the registry has none\n"
+	}
+	return text
 }
 
 // rows are lines of a name and a text, without those that have no text.

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 func (c *commands) newList() *cobra.Command {
@@ -38,7 +39,7 @@ func (c *commands) newList() *cobra.Command {
 	return cmd
 }
 
-// table has a row for each name of each image.
+// table has a row for each name of each image. The type of an OCI artifact is its artifact type.
 func table(w io.Writer, images []*runtimeapi.Image) error {
 	var rows [][]string
 	for _, img := range images {
@@ -53,12 +54,13 @@ func table(w io.Writer, images []*runtimeapi.Image) error {
 		if img.Pinned {
 			pinned = "yes"
 		}
+		kind := cmp.Or(img.GetSpec().GetAnnotations()[image.AnnotationArtifactType], "image")
 		for _, name := range names {
-			rows = append(rows, []string{show.Or(name), show.ID(img.Id), show.Size(img.Size), show.Or(pinned)})
+			rows = append(rows, []string{show.Or(name), show.ID(img.Id), show.Size(img.Size), show.Or(pinned), kind})
 		}
 	}
 	slices.SortFunc(rows, func(a, b []string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
-	return show.Table(w, []string{"IMAGE", "ID", "SIZE", "PINNED"}, rows)
+	return show.Table(w, []string{"IMAGE", "ID", "SIZE", "PINNED", "TYPE"}, rows)
 }
 
 func (c *commands) newRemove() *cobra.Command {
@@ -142,6 +144,9 @@ func describe(w io.Writer, resp *runtimeapi.ImageStatusResponse) error {
 		{"Size:", show.Size(img.Size)},
 		{"User:", show.Or(user)},
 		{"Pinned:", fmt.Sprint(img.Pinned)},
+	}
+	if kind := img.GetSpec().GetAnnotations()[image.AnnotationArtifactType]; kind != "" {
+		rows = append(rows, []string{"Type:", "OCI artifact, " + kind})
 	}
 	if err := show.Table(w, []string{"ID:", img.Id}, rows); err != nil {
 		return err

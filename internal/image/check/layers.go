@@ -28,7 +28,7 @@ func (r *run) checkLayers(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		done += at.image.Tree.Layers[at.index].Size
+		done += at.image.Tree.SizeOf(at.index)
 		r.meter.Set(image.Progress{Stage: image.CheckComparing, Done: done, Total: total})
 	}
 	return nil
@@ -55,7 +55,7 @@ func (r *run) layers() (all []layerOf, total int64) {
 			}
 			seen[chain] = true
 			all = append(all, layerOf{img, i, chain})
-			total += img.Tree.Layers[i].Size
+			total += img.Tree.SizeOf(i)
 		}
 	}
 	return all, total
@@ -73,14 +73,16 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 			return err // a preloaded layer is used in place
 		}
 	}
-	if r.broken[t.Layers[i].Digest] {
-		r.note("layer %s of %s is not checked: its blob %s is damaged", chain, nameOf(img), t.Layers[i].Digest)
-		return nil
+	for _, n := range t.LayersOf(i) {
+		if r.broken[t.Layers[n].Digest] {
+			r.note("layer %s of %s is not checked: its blob %s is damaged", chain, nameOf(img), t.Layers[n].Digest)
+			return nil
+		}
 	}
 	damage := image.Damage{Object: "layer", Digest: digest.Digest(chain), Images: []string{}, Containers: []string{}}
 	err = r.Layers.Again(ctx, t, i, r.meter.Add, func(again string) error {
 		r.report.Layers++
-		r.report.Bytes += t.Layers[i].Size
+		r.report.Bytes += t.SizeOf(i)
 		problem, err := compareTrees(ctx, dir, again)
 		if err != nil || problem == "" {
 			return err
@@ -109,6 +111,9 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 	}
 	if damage.Repaired {
 		damage.Repair = fmt.Sprintf("unpacked again from blob %s; what was found is removed", t.Layers[i].Digest)
+		if t.Artifact != nil {
+			damage.Repair = "copied again from the blobs of the artifact; what was found is removed"
+		}
 	}
 	r.found(damage)
 	return nil

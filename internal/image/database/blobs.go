@@ -67,6 +67,11 @@ func (d *DB) AdoptBlob(ctx context.Context, desc imagespec.Descriptor, preloaded
 	return errors.Join(err, w.Close())
 }
 
+// WriteEmpty adds the blob without content, such as an empty file of an artifact.
+func (d *DB) WriteEmpty(ctx context.Context, desc imagespec.Descriptor) error {
+	return content.WriteBlob(ctx, d.Content, "empty-"+strings.ToLower(rand.Text()), bytes.NewReader(nil), desc)
+}
+
 // DropDamagedBlobs removes blobs whose file a loss of power has emptied, cut or taken: as long as
 // the database has them, nothing fetches them again. What is unpacked of them stays in use.
 func (d *DB) DropDamagedBlobs(ctx context.Context) error {

@@ -84,7 +84,8 @@ func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep stri
 func IsPinned(record images.Image) bool { return record.Labels[pinnedLabel] == pinnedValue }
 
 // link labels for the collector which content keeps which: indexes the manifest, the
-// manifest config and layers, the config the snapshots.
+// manifest config and layers, the config the snapshots. The manifest of an artifact keeps its
+// snapshot.
 func (d *DB) link(ctx context.Context, t *tree.Tree) error {
 	for i, index := range t.Indexes {
 		child := t.Manifest.Digest
@@ -102,8 +103,12 @@ func (d *DB) link(ctx context.Context, t *tree.Tree) error {
 	if err := d.label(ctx, t.Manifest.Digest, children); err != nil {
 		return err
 	}
-	chains := t.Chains()
-	return d.label(ctx, t.Config.Digest, map[string]string{snapshotRefLabel: chains[len(chains)-1]})
+	// Artifacts share their config.
+	top := t.Config
+	if t.Artifact != nil {
+		top = t.Manifest
+	}
+	return d.label(ctx, top.Digest, map[string]string{snapshotRefLabel: t.TopChain()})
 }
 
 func (d *DB) label(ctx context.Context, dgst digest.Digest, labels map[string]string) error {

@@ -27,7 +27,7 @@ func (u *Unpacker) Again(ctx context.Context, t *tree.Tree, i int, unpacked func
 	return u.db.WithLease(ctx, func(ctx context.Context) error {
 		return u.db.WithSnapshot(ctx, parent, func(key string) error {
 			if _, err := job.fill(ctx, i, key, parent, false); err != nil {
-				return fmt.Errorf("cannot unpack layer %d (%s): %w", i, t.Layers[i].Digest, errs.OfDisk(err))
+				return fmt.Errorf("cannot unpack %s: %w", t.SourceOf(i), errs.OfDisk(err))
 			}
 			info, err := u.db.Snapshots.Stat(ctx, key)
 			if err != nil {

@@ -1,5 +1,6 @@
 // Package layers unpacks the layers of images into snapshots, in a confined helper, several
-// at a time. It unpacks again the layers that a loss of power may have damaged.
+// at a time. It copies the files of artifacts into one. It unpacks again the layers that a loss of
+// power may have damaged.
 package layers
 
 import (
@@ -81,18 +82,28 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 	group.SetLimit(unpackers)
 	for i := range chains {
 		group.Go(func() error {
-			if err := ready(ctx, i); err != nil {
+			if err := awaitAll(ctx, t, i, ready); err != nil {
 				return err
 			}
-			err := errs.Guard("unpacking of "+t.Layers[i].Digest.String(), func() error { return job.layer(ctx, i) })
+			err := errs.Guard("unpacking of "+t.SourceOf(i), func() error { return job.layer(ctx, i) })
 			if err != nil {
-				return fmt.Errorf("cannot unpack layer %d (%s): %w", i, t.Layers[i].Digest, errs.OfDisk(err))
+				return fmt.Errorf("cannot unpack %s: %w", t.SourceOf(i), errs.OfDisk(err))
 			}
 			close(job.committed[i])
 			return nil
 		})
 	}
 	return group.Wait()
+}
+
+// awaitAll waits until content has all that snapshot i is made from.
+func awaitAll(ctx context.Context, t *tree.Tree, i int, ready func(ctx context.Context, i int) error) error {
+	for _, n := range t.LayersOf(i) {
+		if err := ready(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unpackers is how many layers of one image are unpacked side by side.
@@ -171,6 +182,9 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 // fill unpacks layer i into the snapshot key. It returns false when alone is true and the
 // layer cannot be unpacked without the layers below.
 func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone bool) (bool, error) {
+	if u.t.Artifact != nil {
+		return true, u.fillArtifact(ctx, key)
+	}
 	job, err := u.job(ctx, key, parent)
 	if err != nil {
 		return false, err

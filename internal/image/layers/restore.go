@@ -24,7 +24,7 @@ func (u *Unpacker) restoreLost(ctx context.Context, t *tree.Tree, ready func(ctx
 		if whole {
 			continue
 		}
-		if err := ready(ctx, i); err != nil {
+		if err := awaitAll(ctx, t, i, ready); err != nil {
 			return err
 		}
 		unlock, err := u.chains.Lock(ctx, chain)

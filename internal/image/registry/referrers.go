@@ -9,17 +9,21 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Referrers returns the manifests of an artifact type that refer to a manifest, from the first endpoint
-// that has some.
+// Referrers returns the manifests of an artifact type, or of all if it is "", that refer to a manifest, from
+// the first endpoint that has some.
 func (r *Repository) Referrers(ctx context.Context, dgst digest.Digest, artifactType string) ([]imagespec.Descriptor, error) {
 	var faults []fault
+	var only []remotes.FetchReferrersOpt
+	if artifactType != "" {
+		only = append(only, remotes.WithReferrerArtifactTypes(artifactType))
+	}
 	answered := false
 	for _, e := range r.order(docker.HostCapabilityPull) {
 		fetcher, ok := e.fetcher.(remotes.ReferrersFetcher)
 		if !ok {
 			continue
 		}
-		found, err := fetcher.FetchReferrers(ctx, dgst, remotes.WithReferrerArtifactTypes(artifactType))
+		found, err := fetcher.FetchReferrers(ctx, dgst, only...)
 		if err = r.judge(ctx, e, err); err != nil {
 			faults = append(faults, fault{e, err})
 			continue

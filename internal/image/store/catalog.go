@@ -37,6 +37,9 @@ func (s *Store) Layers(ctx context.Context) ([]image.Layered, error) {
 		}
 		found := image.Layered{ID: img.ID, Tags: img.Tags}
 		for i, layer := range t.Layers {
+			if t.Artifact != nil {
+				break // its layers are files, and no image can be made from them
+			}
 			if s.db.Present(ctx, layer) == nil {
 				found.Layers = append(found.Layers, image.Layer{DiffID: t.Image.RootFS.DiffIDs[i], Digest: layer.Digest, MediaType: layer.MediaType, Size: layer.Size})
 			}

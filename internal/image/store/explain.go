@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -43,7 +44,32 @@ func (s *Store) Explain(ctx context.Context, ref string, auth image.Auth, try bo
 	if explained.Admission = rules.explainAdmission(named); explained.Admission != nil && try {
 		explained.Admission.Trial = s.tryAdmission(ctx, named, auth, rules)
 	}
+	for _, at := range explained.Endpoints {
+		if at.Skipped == "" && at.Attempt != nil && at.Attempt.Digest != "" {
+			explained.Referrers = referrersOf(ctx, remote, at.Attempt.Digest, auth)
+			break
+		}
+	}
 	return explained, nil
+}
+
+// maxReferrers bounds how many referrers are shown: an image may have any number.
+const maxReferrers = 100
+
+// referrersOf asks for the artifacts that refer to a manifest.
+func referrersOf(ctx context.Context, remote *registry.Repository, of digest.Digest, auth image.Auth) *image.Referrers {
+	found := &image.Referrers{Of: of, List: []image.Referrer{}}
+	all, err := remote.Referrers(ctx, of, "")
+	if errs.IgnoreNotFound(err) != nil { // a registry without the list of referrers has none
+		found.Fault = errs.Message(registry.Scrub(err, registry.Auth(auth)))
+	}
+	for _, desc := range all[:min(len(all), maxReferrers)] {
+		if desc.Digest.Validate() == nil {
+			found.List = append(found.List, image.Referrer{ArtifactType: desc.ArtifactType, Digest: desc.Digest, Size: desc.Size})
+		}
+	}
+	found.LeftOut = len(all) - len(found.List)
+	return found
 }
 
 // explainAdmission says what decides whether the image of a name may be used, nil if nothing does.

@@ -42,6 +42,7 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 			ChainID:      chain,
 			Pinned:       pinned,
 			Annotations:  t.Annotations,
+			Artifact:     t.Artifact,
 		},
 		chain: chain,
 		lower: lower,

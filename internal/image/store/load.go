@@ -82,7 +82,7 @@ func (s *Store) deleteRecords(ctx context.Context, lost map[string]bool) error {
 func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool) (*entry, error) {
 	e, err := s.load(ctx, t, names, pinned)
 	whole := err == nil
-	for i := 0; whole && i < len(t.Layers); i++ {
+	for i := 0; whole && i < len(t.Chains()); i++ {
 		if whole, err = s.layers.Whole(ctx, t, i); err != nil {
 			return nil, err
 		}

@@ -118,6 +118,10 @@ func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc ima
 	}
 	defer unlock()
 	defer m.Transfer()()
+	if desc.Size == 0 && desc.Digest == desc.Digest.Algorithm().FromBytes(nil) {
+		// Registries do not agree on what they send of it.
+		return errs.OfDisk(s.db.WriteEmpty(ctx, desc))
+	}
 	return errs.OfDisk(remote.Fetch(ctx, s.db, desc, got))
 }
 

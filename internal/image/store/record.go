@@ -30,6 +30,10 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 	}
 	pinned := pin
 	if old := s.index[t.ID()]; old != nil {
+		// One document may be the config of an image and the manifest of an artifact.
+		if (old.Artifact != nil) != (t.Artifact != nil) {
+			return nil, fmt.Errorf("cannot record image %s: an image and an artifact have this id; remove the one that is here first: %w", t.ID(), errs.Invalid)
+		}
 		pinned = pinned || old.Pinned
 	}
 	for name, id := range s.names {

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -73,6 +75,12 @@ func FuzzTree(f *testing.F) {
 	f.Add("", index, manifest(digest.SHA512.FromString("x"), layer), config)
 	f.Add("application/vnd.docker.distribution.manifest.v2+json", manifest(sum, huge), bytes.Replace(config, []byte(`_ids":[`), []byte(`_ids":["`+sum.String()+`",`), 1), []byte(`{}`))
 	f.Add("", []byte(`{"manifests":[null,{"platform":{}}]}`), []byte(`{"config":{},"layers":[null]}`), []byte(`{"rootfs":{"diff_ids":[null]}}`))
+	title := func(name string) imagespec.Descriptor {
+		return imagespec.Descriptor{MediaType: "a/b", Digest: sum, Size: 1, Annotations: map[string]string{imagespec.AnnotationTitle: name}}
+	}
+	f.Add(imagespec.MediaTypeImageManifest, encode(imagespec.Manifest{
+		ArtifactType: "a/b", Config: imagespec.DescriptorEmptyJSON, Layers: []imagespec.Descriptor{title("a/b"), title("c"), layer},
+	}), []byte(`{}`), []byte(`{}`))
 	f.Fuzz(func(t *testing.T, mediaType string, first, second, third []byte) {
 		store := &documents{left: [][]byte{first, second, third}}
 		target := imagespec.Descriptor{MediaType: mediaType, Digest: sum, Size: 1}
@@ -87,8 +95,30 @@ func FuzzTree(f *testing.F) {
 			t.Errorf("an image has the id %q and the size %d", tree.ID(), tree.Size())
 		}
 		chains := tree.Chains()
+		if tree.Artifact != nil {
+			wantSafe(t, tree)
+			return
+		}
 		if len(chains) != len(tree.Layers) || slices.Contains(chains, "") {
 			t.Errorf("%d layers have the snapshots %q", len(tree.Layers), chains)
 		}
 	})
+}
+
+// wantSafe: an artifact is complete, and its files are below the directory that a container mounts.
+func wantSafe(t *testing.T, tree *Tree) {
+	t.Helper()
+	if tree.Artifact.Type == "" || len(tree.Chains()) != 1 || tree.TopChain() != tree.Chains()[0] || tree.SizeOf(0) > tree.Size()*MaxLayers {
+		t.Errorf("artifact %+v with the snapshots %q", tree.Artifact, tree.Chains())
+	}
+	for i, file := range tree.Artifact.Files {
+		if !filepath.IsLocal(file.Name) || filepath.Clean(file.Name) != file.Name || strings.Contains(file.Name, "\x00") {
+			t.Errorf("a file has the name %q", file.Name)
+		}
+		for _, other := range tree.Artifact.Files[i+1:] {
+			if file.Name == other.Name || strings.HasPrefix(other.Name, file.Name+"/") || strings.HasPrefix(file.Name, other.Name+"/") {
+				t.Errorf("files have the names %q and %q", file.Name, other.Name)
+			}
+		}
+	}
 }

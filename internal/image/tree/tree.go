@@ -1,6 +1,6 @@
-// Package tree reads an image from content: from what its name points to, by way of indexes,
-// to the manifest, config and layers of this node's platform. It checks what it reads, and
-// writes nothing.
+// Package tree reads an image, or an OCI artifact, from content: from what its name points to, by
+// way of indexes, to the manifest, config and layers of this node's platform. It checks what it
+// reads, and writes nothing.
 package tree
 
 import (
@@ -20,6 +20,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/names"
 )
 
@@ -48,15 +49,28 @@ type Tree struct {
 	Config   imagespec.Descriptor
 	Layers   []imagespec.Descriptor
 	Image    imagespec.Image
+	// Artifact is set for an OCI artifact, whose Image is empty. Its layers are files.
+	Artifact *image.Artifact
 	// Annotations are the manifest's, nil when there are too many.
 	Annotations map[string]string
 }
 
-// ID is the id of the image: the digest of its config.
-func (t *Tree) ID() string { return t.Config.Digest.String() }
+// ID is the id of the image: the digest of its config. That of an artifact is the digest of its
+// manifest, since most artifacts have the same config.
+func (t *Tree) ID() string {
+	if t.Artifact != nil {
+		return t.Manifest.Digest.String()
+	}
+	return t.Config.Digest.String()
+}
 
 // TopChain is the name of the image's topmost snapshot.
-func (t *Tree) TopChain() string { return identity.ChainID(t.Image.RootFS.DiffIDs).String() }
+func (t *Tree) TopChain() string {
+	if t.Artifact != nil {
+		return t.artifactChain()
+	}
+	return identity.ChainID(t.Image.RootFS.DiffIDs).String()
+}
 
 // DigestNames are the references of the same repository by what the name points to, and, where
 // that is an index, by the manifest of this platform: both are this image in the repository.
@@ -68,8 +82,12 @@ func (t *Tree) DigestNames(named reference.Named) []string {
 	return list
 }
 
-// Chains are the names of the image's snapshots, lowest first.
+// Chains are the names of the image's snapshots, lowest first. An artifact has one, with all its
+// files.
 func (t *Tree) Chains() []string {
+	if t.Artifact != nil {
+		return []string{t.artifactChain()}
+	}
 	ids := identity.ChainIDs(slices.Clone(t.Image.RootFS.DiffIDs))
 	chains := make([]string, len(ids))
 	for i, id := range ids {
@@ -170,9 +188,12 @@ func (r Reader) choose(name string, document []byte) (imagespec.Descriptor, erro
 	}
 	var best *imagespec.Descriptor
 	var others []string
+	platformed := slices.ContainsFunc(index.Manifests, func(desc imagespec.Descriptor) bool { return desc.Platform != nil })
 	for i := range index.Manifests {
 		desc := &index.Manifests[i]
 		switch {
+		case desc.Platform == nil && desc.ArtifactType != "" && platformed:
+			// It is about the images of the list, such as a signature.
 		case desc.Platform == nil:
 			// Only its config has the platform: used if nothing else fits.
 			if best == nil {
@@ -207,6 +228,9 @@ func (r Reader) readManifest(ctx context.Context, name string, t *Tree, document
 		return fmt.Errorf("image %s: cannot read its manifest: %w: %w", name, err, errs.Invalid)
 	}
 	t.Config, t.Layers, t.Annotations = manifest.Config, manifest.Layers, bounded(manifest.Annotations)
+	if kind := artifactType(&manifest); kind != "" {
+		return r.readArtifact(ctx, name, t, kind, provide)
+	}
 	data, err := r.readDocument(ctx, t.Config, provide)
 	if err != nil {
 		return fmt.Errorf("image %s: its config: %w", name, err)
