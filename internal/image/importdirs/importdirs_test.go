@@ -120,7 +120,9 @@ func (f *fake) start(i *Importer, lost ...string) (stop func()) {
 	return stop
 }
 
-func newFake(t *testing.T) *fake { return &fake{t: t, events: make(chan string, 100), noted: make(chan struct{}, 100)} }
+func newFake(t *testing.T) *fake {
+	return &fake{t: t, events: make(chan string, 100), noted: make(chan struct{}, 100)}
+}
 
 // put makes a file in one step, with a time in the past: nobody writes to it.
 func put(t *testing.T, dir, name, text string, ago time.Duration) {
