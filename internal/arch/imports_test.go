@@ -138,6 +138,7 @@ func floors() []string {
 		"local",
 		"check",
 		"repair",
+		"importdirs",
 		"preload",
 		"rootfs",
 		"store",

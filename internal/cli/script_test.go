@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
@@ -73,6 +76,21 @@ func (i importer) Import(_ context.Context, archive io.Reader, _ string, pin boo
 	img := i.Image
 	img.Size, img.Pinned = n, pin
 	return []image.Image{img}, nil
+}
+
+// Export writes a real archive if a name with a digest is asked for, as berth image bundle does.
+func (i importer) Export(ctx context.Context, refs []string, to io.Writer) error {
+	if !slices.ContainsFunc(refs, func(ref string) bool { return strings.Contains(ref, "@") }) {
+		return i.Images.Export(ctx, refs, to)
+	}
+	var all []imagetest.Spec
+	for _, ref := range refs {
+		all = append(all, imagetest.Spec{Name: ref, Compression: "zstd", Files: []imagetest.File{
+			{Path: "etc/os-release", Content: []byte("ID=debian\nVERSION_ID=\"12\"\n")},
+			{Path: "var/lib/dpkg/status", Content: []byte("Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.36-9\n")},
+		}})
+	}
+	return imagetest.OCIArchive(to, all...)
 }
 
 func (i importer) Layers(context.Context) ([]image.Layered, error) {

@@ -52,6 +52,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkDirs("docker.former_roots", d.Docker.FormerRoots, report)
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
 	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
+	checkDirs("image.import_dirs", d.Image.ImportDirs, report)
 	d.checkVerification(report)
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
 		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)

@@ -66,6 +66,7 @@ func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 		},
 		apply: func(cfg *config.Daemon) {
 			images.SetPullRules(pullRules(cfg))
+			images.SetImportRules(importRules(cfg))
 			engine.SetRules(engineRules(cfg))
 		},
 		close: func() error { return errors.Join(engine.Close(), client.Close(), images.Close()) },
@@ -96,6 +97,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		After:        answering,
 
 		PreloadedDirs: cfg.Image.PreloadedDirs,
+		ImportRules:   importRules(cfg),
 	})
 }
 
@@ -176,6 +178,10 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		VerifierDir:            cfg.Image.VerifierDir,
 		UnnamedSignatures:      cfg.Image.UnnamedSignatures,
 	}
+}
+
+func importRules(cfg *config.Daemon) local.ImportRules {
+	return local.ImportRules{Dirs: cfg.Image.ImportDirs, Pin: cfg.Image.ImportPinned}
 }
 
 // handlersOf are the runtime handlers of the configuration.

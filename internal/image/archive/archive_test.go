@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -96,9 +97,11 @@ func TestLayoutNames(t *testing.T) {
 		{map[string]string{imagespec.AnnotationRefName: "app:v1"}, "docker.io/library/app:v1"},
 		{map[string]string{imagespec.AnnotationRefName: "r.example/app"}, "r.example/app:latest"},
 		{map[string]string{imagespec.AnnotationRefName: "v2", "io.containerd.image.name": "r.example/app:v2"}, "r.example/app:v2"},
+		{map[string]string{imagespec.AnnotationRefName: "r.example/app@" + digest.FromString("target").String()}, "r.example/app@" + digest.FromString("target").String()},
+		{map[string]string{imagespec.AnnotationRefName: "r.example/app@" + digest.FromString("other").String()}, ""},
 		{nil, ""},
 	} {
-		names, err := layoutNames(c.annotations)
+		names, err := layoutNames(c.annotations, digest.FromString("target"))
 		got := ""
 		if len(names) > 0 {
 			got = names[0].String()

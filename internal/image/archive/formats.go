@@ -34,7 +34,7 @@ func Layout(layoutFile, indexFile []byte) ([]Image, error) {
 	var found []Image
 	byDigest := map[digest.Digest]int{}
 	for _, desc := range index.Manifests {
-		names, err := layoutNames(desc.Annotations)
+		names, err := layoutNames(desc.Annotations, desc.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -54,8 +54,8 @@ func Layout(layoutFile, indexFile []byte) ([]Image, error) {
 
 // layoutNames reads the names that tools give an image of a layout: containerd
 // and docker a full reference in an annotation of their own, others either a full
-// reference or a bare tag, which names nothing by itself.
-func layoutNames(annotations map[string]string) ([]reference.Named, error) {
+// reference or a bare tag, which names nothing by itself. A name with a digest counts if it is that of target.
+func layoutNames(annotations map[string]string, target digest.Digest) ([]reference.Named, error) {
 	name := annotations[images.AnnotationImageName]
 	if name == "" {
 		name = annotations[imagespec.AnnotationRefName]
@@ -67,7 +67,7 @@ func layoutNames(annotations map[string]string) ([]reference.Named, error) {
 	if err != nil {
 		return nil, fmt.Errorf("image name %q: %w: %w", name, err, errs.Invalid)
 	}
-	if _, ok := named.(reference.Digested); ok {
+	if by, ok := named.(reference.Digested); ok && by.Digest() != target {
 		return nil, nil
 	}
 	return []reference.Named{named}, nil

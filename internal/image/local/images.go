@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/repair"
@@ -32,6 +33,9 @@ import (
 
 // PullRules say how images are pulled.
 type PullRules = store.PullRules
+
+// ImportRules say which archives of the host are imported in the background; see package importdirs.
+type ImportRules = importdirs.Rules
 
 // Config of a store.
 type Config struct {
@@ -46,6 +50,8 @@ type Config struct {
 	// PreloadedDirs have images that are used in place; see package preload. A missing
 	// directory has none.
 	PreloadedDirs []string
+	// ImportRules hold until SetImportRules.
+	ImportRules
 	// UnpackHelper is the command that ends up in helper.Main.
 	UnpackHelper []string
 	// CgroupParent is where the helper's cgroups are made, a path from the root
@@ -80,6 +86,7 @@ type Images struct {
 	trash      *background.Trash
 	lost       *lost.List
 	repair     repair.Repairer
+	imports    *importdirs.Importer
 	// stop stops the work in the background.
 	stop func()
 	// wake is filled by changed.
@@ -112,6 +119,10 @@ func (s *Images) SetPullRules(rules PullRules) {
 		s.store.SetPullRules(rules)
 	}
 }
+
+// SetImportRules makes other rules hold for archives that are imported in the background from now on. It does not wait until
+// the store is open.
+func (s *Images) SetImportRules(rules ImportRules) { s.imports.SetRules(rules) }
 
 // Pools returns what is kept ready for root filesystems, nothing before the store is open.
 func (s *Images) Pools() []figures.Pool {

@@ -5,15 +5,18 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"sync"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/preload"
@@ -120,6 +123,7 @@ func (s *Images) open(ctx context.Context) error {
 	s.background.Go(s.noteQuiet)
 	s.changed()
 	s.fetchLost()
+	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, s.store.LostPinned()) })
 	return nil
 }
 
@@ -140,11 +144,21 @@ func newImages(cfg Config) *Images {
 		repair: repair.Repairer{Paths: cfg.paths(), Helper: cfg.UnpackHelper, Lost: list, Log: cfg.Log},
 		rules:  cfg.PullRules, opened: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
+	s.imports = importdirs.New(importdirs.Config{
+		Root: cfg.Root, Import: s.importArchive, Jobs: cfg.Jobs, Log: cfg.Log,
+		AwaitIdle: func(ctx context.Context) error { return s.store.AwaitIdle(ctx) },
+	}, cfg.ImportRules)
 	s.stop = sync.OnceFunc(func() {
 		s.background.Close()
 		s.trash.Close()
 	})
 	return s
+}
+
+// importArchive imports an archive for package importdirs, which runs when the store is open.
+func (s *Images) importArchive(ctx context.Context, archive io.Reader, pin bool, progress func(image.Progress)) ([]image.Image, error) {
+	defer s.changed()
+	return s.store.Import(ctx, archive, "", pin, progress)
 }
 
 // openWhole opens and recovers the store. When its databases cannot be read it sets them aside

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -187,5 +188,38 @@ func TestExport(t *testing.T) {
 		if err := s.Export(ctx, refs, &archive); err == nil || archive.Len() > 0 {
 			t.Errorf("%q: %d bytes, %v", refs, archive.Len(), err)
 		}
+	}
+}
+
+// TestExportKeepsDigests: names with the digest of an index and of a manifest can be imported, and an import does not change
+// the bytes of the next export.
+func TestExportKeepsDigests(t *testing.T) {
+	ctx := context.Background()
+	r := &imagetest.Registry{}
+	host := serve(t, r)
+	ours, theirs := build(t, layersOf(2, "gzip")), build(t, layersOf(1, ""))
+	index := r.PushIndex("multi", "1", map[string]*imagetest.Image{"linux/" + runtime.GOARCH: ours, "linux/s390x": theirs})
+	byIndex, byManifest := host+"/multi@"+index.Digest.String(), host+"/multi@"+ours.Manifest.Digest.String()
+	s := open(t, testConfig(t))
+	for _, ref := range []string{host + "/multi:1", byIndex} {
+		if _, err := s.Pull(ctx, ref, image.Auth{}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var first, second bytes.Buffer
+	if err := s.Export(ctx, []string{byIndex, host + "/multi:1", byManifest}, &first); err != nil {
+		t.Fatal(err)
+	}
+	other := open(t, testConfig(t))
+	if _, err := other.Import(ctx, bytes.NewReader(first.Bytes()), "", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{byIndex, host + "/multi:1", byManifest, host + "/multi:1@" + index.Digest.String()} {
+		if img, err := other.Get(ctx, ref); err != nil || img.ID != ours.ID() {
+			t.Errorf("%s: %v, %v", ref, img, err)
+		}
+	}
+	if err := other.Export(ctx, []string{byManifest, byIndex, host + "/multi:1"}, &second); err != nil || !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Errorf("%d bytes, then %d: %v", first.Len(), second.Len(), err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/preload"
@@ -297,12 +298,12 @@ func (r *rebuilder) restoreOne(ctx context.Context, layer foundLayer) error {
 	})
 }
 
-// forgetPreloaded lets package preload add its images again if their names are lost.
+// forgetPreloaded lets packages preload and importdirs add their images again if the names are lost.
 func (r *rebuilder) forgetPreloaded(context.Context) error {
 	if r.names != nil {
 		return nil
 	}
-	return preload.Forget(r.db.Root)
+	return errors.Join(preload.Forget(r.db.Root), importdirs.Forget(r.db.Root))
 }
 
 // setBlobsAside moves content of no image to the quarantine: garbage collection would remove it.

@@ -6,11 +6,12 @@ import (
 	"io"
 	"slices"
 
-	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/distribution/reference"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/archive"
 	"github.com/berthrun/berth/internal/image/names"
 )
 
@@ -18,7 +19,7 @@ import (
 const contentResource = "content"
 
 // Export implements image.Store. An archive has, of an image for several platforms, what this
-// host has of it.
+// host has of it: a tag points to the manifest of this platform. The same images and names give the same bytes.
 func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 	if len(refs) == 0 {
 		return fmt.Errorf("cannot export: no image is named: %w", errs.Invalid)
@@ -30,53 +31,73 @@ func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 	defer end()
 	// Removing an image meanwhile does not truncate the archive.
 	return s.db.WithLease(ctx, func(ctx context.Context) error {
-		var manifests []archive.ExportOpt
+		var all []archive.Saved
 		for _, ref := range refs {
-			manifest, names, err := s.hold(ctx, ref)
+			saved, err := s.hold(ctx, ref)
 			if err != nil {
 				return fmt.Errorf("cannot export %s: %w", ref, err)
 			}
-			manifests = append(manifests, archive.WithManifest(manifest, names...))
+			all = append(all, *saved)
 		}
-		if err := archive.Export(ctx, s.db.Compared(), to, manifests...); err != nil {
+		if err := archive.Write(ctx, s.db.Compared(), to, all); err != nil {
 			return fmt.Errorf("cannot export images: %w", s.noteDamage(err))
 		}
 		return nil
 	})
 }
 
-// hold leases all blobs of an image, and returns its manifest and the names that it is
-// exported by: that of ref, or all where ref is none.
-func (s *Store) hold(ctx context.Context, ref string) (manifest imagespec.Descriptor, tags []string, err error) {
+// hold leases all blobs of an image, and returns it with the names that it is exported by: ref, or all tags where ref is an
+// id. An image without tags has its names with digests then.
+func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 	s.mu.RLock()
 	e, err := s.find(ref)
 	s.mu.RUnlock()
 	if err != nil {
-		return manifest, nil, err
+		return nil, err
 	}
-	tags, record := e.Tags, e.ID
-	if named, err := names.Parse(ref); err == nil && slices.Contains(e.Tags, named.String()) {
-		tags, record = []string{named.String()}, named.String()
+	refs, record := e.Tags, e.ID
+	if len(refs) == 0 {
+		refs = e.Digests
+	}
+	if named, err := names.Parse(ref); err == nil && (slices.Contains(e.Tags, named.String()) || slices.Contains(e.Digests, named.String())) {
+		refs, record = []string{named.String()}, named.String()
 	}
 	found, err := s.db.Images.Get(ctx, record)
 	if err != nil {
-		return manifest, nil, err
+		return nil, err
 	}
 	t, err := s.db.ReadTree(ctx, record, found.Target, s.db.Present)
 	if err != nil {
-		return manifest, nil, s.noteDamage(err)
+		return nil, s.noteDamage(err)
 	}
+	saved := &archive.Saved{
+		Indexes: t.Indexes, Manifest: t.Manifest, Config: t.Config, Layers: t.Layers,
+		Platform: imagespec.Platform{Architecture: t.Image.Architecture, OS: t.Image.OS, Variant: t.Image.Variant},
+	}
+	for _, ref := range refs {
+		named, err := names.Parse(ref)
+		if err != nil {
+			return nil, err
+		}
+		if by, ok := named.(reference.Digested); !ok || slices.Contains(digestsOf(t), by.Digest()) {
+			saved.Names = append(saved.Names, named)
+		}
+	}
+	return saved, s.lease(ctx, slices.Concat(t.Indexes, []imagespec.Descriptor{t.Manifest, t.Config}, t.Layers))
+}
+
+// lease makes the lease of the context keep blobs.
+func (s *Store) lease(ctx context.Context, blobs []imagespec.Descriptor) error {
 	lease, _ := leases.FromContext(ctx)
-	blobs := append([]imagespec.Descriptor{t.Manifest, t.Config}, t.Layers...)
 	for _, blob := range blobs {
 		if err := s.db.Leases.AddResource(ctx, leases.Lease{ID: lease}, leases.Resource{ID: blob.Digest.String(), Type: contentResource}); err != nil {
-			return manifest, nil, fmt.Errorf("cannot lease blob %s: %w", blob.Digest, errs.OfDisk(err))
+			return fmt.Errorf("cannot lease blob %s: %w", blob.Digest, errs.OfDisk(err))
 		}
 	}
 	for _, blob := range blobs {
 		if err := s.db.Present(ctx, blob); err != nil { // removed before it was leased
-			return manifest, nil, err
+			return err
 		}
 	}
-	return t.Manifest, tags, nil
+	return nil
 }

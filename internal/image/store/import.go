@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/distribution/reference"
 
@@ -80,7 +81,11 @@ func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback ref
 func ArchiveNames(image archive.Image, t *tree.Tree) []string {
 	var names []string
 	for _, named := range image.Names {
-		names = append(append(names, named.String()), t.DigestNames(named)...)
+		for _, name := range append([]string{named.String()}, t.DigestNames(named)...) {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
 	}
 	return names
 }

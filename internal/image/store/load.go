@@ -61,6 +61,7 @@ func (s *Store) Load(ctx context.Context) error {
 	if err := s.keepHeld(ctx); err != nil {
 		return err
 	}
+	s.lostPinned = found.pinnedNames()
 	s.lost.Add(found.fromRegistries()) // before the records go, which have the names
 	return s.deleteRecords(ctx, lost)
 }

@@ -53,6 +53,20 @@ func (l losses) fromRegistries() []lost.Image {
 	return all
 }
 
+// pinnedNames are the names of lost images that come from an archive or a directory of the node.
+func (l losses) pinnedNames() []string {
+	var all []string
+	for _, one := range l {
+		if one.pinned {
+			all = append(all, one.Names...)
+		}
+	}
+	return all
+}
+
+// LostPinned returns the names of pinned images that Load could not use.
+func (s *Store) LostPinned() []string { return s.lostPinned }
+
 // noteAbsent notes the layers of a loaded image whose blobs are missing. What is unpacked of them is there.
 // Load calls it.
 func (s *Store) noteAbsent(ctx context.Context, t *tree.Tree) {

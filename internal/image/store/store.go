@@ -101,6 +101,8 @@ type Store struct {
 	lost  *lost.List
 	// absent are the blobs of layers that Load has found missing.
 	absent []digest.Digest
+	// lostPinned are the names of pinned images that Load cannot use.
+	lostPinned []string
 	// damaged is called with a blob whose file is found damaged; see OnDamage.
 	damaged func(digest.Digest)
 

@@ -1,0 +1,150 @@
+package importdirs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// FileName is the name of the list's file below the root of an image store.
+const FileName = "imported.json"
+
+const (
+	version = 1
+	// maxFile bounds what is read of the list, and maxRecords what is kept.
+	maxFile    = 16 << 20
+	maxRecords = 2000
+)
+
+// Forget removes the list below a store's root. The next start imports all archives again.
+func Forget(root string) error { return errs.IgnoreNotExist(os.Remove(filepath.Join(root, FileName))) }
+
+// record is an archive that is not to be read again while its state stays. If the state changes and the size does not, the
+// digest decides: a file that was copied again, or got another time, has the same images.
+type record struct {
+	Path string `json:"path"`
+	state
+	// Digest is that of the file, "" if it was not read to its end.
+	Digest digest.Digest `json:"digest,omitempty"`
+	// Names are the tags and digests of its images.
+	Names []string `json:"names,omitempty"`
+	// Error is why it cannot be imported.
+	Error string `json:"error,omitempty"`
+}
+
+// content is what the file has.
+type content struct {
+	Version  int      `json:"version"`
+	Archives []record `json:"archives"`
+}
+
+// list is what was imported, the oldest first.
+type list struct {
+	path string
+	log  *slog.Logger
+	mu   sync.Mutex
+	all  []record
+}
+
+// readList reads the list. One that cannot be read is empty, and logged: to import an archive again changes nothing, except
+// that images which were removed come back.
+func readList(root string, log *slog.Logger) *list {
+	l := &list{path: filepath.Join(root, FileName), log: log}
+	data, err := readBounded(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l
+	}
+	var found content
+	if err == nil {
+		err = json.Unmarshal(data, &found)
+	}
+	if err == nil && found.Version != version {
+		err = fmt.Errorf("it has version %d, want %d", found.Version, version)
+	}
+	if err != nil {
+		log.Warn("cannot read the list of imported archives; all archives of image.import_dirs are imported again", "file", l.path, "error", err)
+		return l
+	}
+	l.all = found.Archives
+	return l
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("it has more than %d bytes", maxFile)
+	}
+	return data, err
+}
+
+func (l *list) get(path string) (record, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := l.index(path); at >= 0 {
+		return l.all[at], true
+	}
+	return record{}, false
+}
+
+func (l *list) index(path string) int {
+	return slices.IndexFunc(l.all, func(r record) bool { return r.Path == path })
+}
+
+// put makes a record the newest, and drops the oldest beyond a bound. Records of files that are gone stay: a disk may be
+// mounted again.
+func (l *list) put(made record) {
+	l.change(func(all []record) []record {
+		all = append(slices.DeleteFunc(all, func(r record) bool { return r.Path == made.Path }), made)
+		if len(all) > maxRecords {
+			all = slices.DeleteFunc(all, func(r record) bool {
+				_, err := os.Lstat(r.Path)
+				return errors.Is(err, fs.ErrNotExist)
+			})
+		}
+		return all
+	})
+}
+
+// forgetImages forgets the archives with any of these names.
+func (l *list) forgetImages(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	l.change(func(all []record) []record {
+		return slices.DeleteFunc(all, func(r record) bool {
+			return slices.ContainsFunc(r.Names, func(name string) bool { return slices.Contains(names, name) })
+		})
+	})
+}
+
+// change only logs a failure: the next start imports again what is not on the list.
+func (l *list) change(change func([]record) []record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = change(l.all)
+	data, err := json.MarshalIndent(content{Version: version, Archives: l.all}, "", " ")
+	if err == nil {
+		err = sysfile.ReplaceSynced(l.path, append(data, '\n'))
+	}
+	if err != nil {
+		l.log.Warn("cannot write the list of imported archives; the next start imports archives again", "file", l.path, "error", err)
+	}
+}

@@ -1,0 +1,89 @@
+//go:build integration
+
+package local
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+// dropArchive puts a file into a directory in one step, with a time in the past.
+func dropArchive(t *testing.T, dir, name string, data []byte, ago time.Duration) {
+	t.Helper()
+	temp, at := filepath.Join(dir, ".new"), time.Now().Add(-ago)
+	if err := errors.Join(os.WriteFile(temp, data, 0o600), os.Chtimes(temp, at, at), os.Rename(temp, filepath.Join(dir, name))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestArchivesOfADirectoryAreImported: in the background, pinned, each once. An image that was removed stays removed until
+// its file changes; one that the store has lost is imported again. A broken archive, and one that is not complete yet, stop
+// no other.
+func TestArchivesOfADirectoryAreImported(t *testing.T) {
+	ctx, dir, jobs := t.Context(), t.TempDir(), make(seenJobs, 1000)
+	cfg := testConfig(t)
+	cfg.Jobs, cfg.ImportRules = jobs, ImportRules{Dirs: []string{filepath.Join(dir, "nothing"), dir}, Pin: true}
+	spec := func(name, content string) imagetest.Spec {
+		return imagetest.Spec{Name: name, Files: []imagetest.File{{Path: "f", Content: []byte(content)}}}
+	}
+	one, two := archiveOf(t, spec("one:1", "1")).Bytes(), archiveOf(t, spec("registry.example/two:1", "2")).Bytes()
+	compressed, err := io.ReadAll(squeeze(t, one, "gzip"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropArchive(t, dir, "a.tar", []byte("garbage"), time.Hour)
+	dropArchive(t, dir, "b.tar.gz", compressed, time.Hour)
+	dropArchive(t, dir, "c.tar", two[:len(two)/2], time.Hour)
+	s := open(t, cfg)
+	jobs.until(t, "import archive: failed: ")
+	jobs.until(t, "import archive: ok")
+	jobs.until(t, "import archive: failed: ")
+	tags := tagsOf(t, s) // which demands that they are pinned
+	if len(tags) != 1 || tags[0] != "docker.io/library/one:1" {
+		t.Errorf("%v", tags)
+	}
+	dropArchive(t, dir, "c.tar", two, time.Minute)
+	jobs.until(t, "import archive: ok")
+	img, err := s.Get(ctx, "registry.example/two:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Remove(ctx, img.ID), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	// A file that comes later is the end of what the next start does: nothing else is read.
+	dropArchive(t, dir, "d.tar", archiveOf(t, spec("four:1", "4")).Bytes(), time.Minute)
+	s = open(t, cfg)
+	jobs.until(t, "import archive: ok")
+	select {
+	case event := <-jobs:
+		t.Errorf("after the one new archive: %s", event)
+	default:
+	}
+	if _, err := s.Get(ctx, "registry.example/two:1"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("an image that was removed: %v", err)
+	}
+	if img, err = s.Get(ctx, "one:1"); err != nil {
+		t.Fatal(err)
+	}
+	manifest := img.Digests[0][len(img.Digests[0])-64:]
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(cfg.Root, "content/blobs/sha256", manifest)); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, cfg)
+	jobs.until(t, "import archive: ok")
+	if _, err := s.Get(ctx, "one:1"); err != nil {
+		t.Errorf("an image that was lost: %v", err)
+	}
+}
