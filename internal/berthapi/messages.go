@@ -30,7 +30,7 @@ func jobToProto(j *Job) *berthpb.Job {
 func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 func jobsFromProto(jobs []*berthpb.Job) []Job {
-	var all []Job
+	all := make([]Job, 0, len(jobs)) // not nil: clients print it as JSON
 	for _, j := range jobs {
 		all = append(all, jobFromProto(j))
 	}

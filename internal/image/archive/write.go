@@ -27,11 +27,15 @@ type Saved struct {
 	Indexes          []imagespec.Descriptor
 	Manifest, Config imagespec.Descriptor
 	Layers           []imagespec.Descriptor
-	Platform         imagespec.Platform
+	// Platform is that of an image.
+	Platform imagespec.Platform
+	// ArtifactType is that of an OCI artifact, "" for an image.
+	ArtifactType string
 }
 
 // Write writes an archive that is both a docker archive and an OCI layout. The same images with the same names give the same
-// bytes, whatever their order. from compares what it provides with the digests.
+// bytes, whatever their order. A docker archive has no artifacts: they are in the OCI layout alone. from compares what it
+// provides with the digests.
 func Write(ctx context.Context, from content.Provider, to io.Writer, all []Saved) error {
 	w := &writer{
 		ctx: ctx, from: from, tar: tar.NewWriter(to), blobs: map[digest.Digest]imagespec.Descriptor{},
@@ -76,6 +80,34 @@ func (w *writer) add(s *Saved) {
 	for _, blob := range append([]imagespec.Descriptor{s.Manifest, s.Config}, s.Layers...) {
 		w.blobs[blob.Digest] = blob
 	}
+	// Where it was pulled from is no part of the image.
+	manifest := imagespec.Descriptor{MediaType: s.Manifest.MediaType, Digest: s.Manifest.Digest, Size: s.Manifest.Size}
+	if s.ArtifactType != "" {
+		manifest.ArtifactType = s.ArtifactType
+	} else {
+		manifest.Platform = &s.Platform
+		w.addDocker(s)
+	}
+	if len(s.Names) == 0 {
+		w.index[" "+manifest.Digest.String()] = manifest
+	}
+	for _, name := range s.Names {
+		target := manifest
+		if by, ok := name.(reference.Digested); ok {
+			if at := slices.IndexFunc(s.Indexes, func(d imagespec.Descriptor) bool { return d.Digest == by.Digest() }); at >= 0 {
+				for _, blob := range s.Indexes[at:] {
+					w.blobs[blob.Digest] = blob
+				}
+				target = imagespec.Descriptor{MediaType: s.Indexes[at].MediaType, Digest: s.Indexes[at].Digest, Size: s.Indexes[at].Size}
+			}
+		}
+		target.Annotations = annotations(name)
+		w.index[name.String()+" "+target.Digest.String()] = target
+	}
+}
+
+// addDocker notes the entry of an image in manifest.json, which has no names with digests.
+func (w *writer) addDocker(s *Saved) {
 	entry := w.docker[s.Config.Digest]
 	if entry == nil {
 		entry = &dockerEntry{Config: blobPath(s.Config.Digest)}
@@ -84,26 +116,13 @@ func (w *writer) add(s *Saved) {
 		}
 		w.docker[s.Config.Digest] = entry
 	}
-	// Where it was pulled from is no part of the image.
-	manifest := imagespec.Descriptor{MediaType: s.Manifest.MediaType, Digest: s.Manifest.Digest, Size: s.Manifest.Size, Platform: &s.Platform}
-	if len(s.Names) == 0 {
-		w.index[" "+manifest.Digest.String()] = manifest
-	}
 	for _, name := range s.Names {
-		target := manifest
-		by, ok := name.(reference.Digested)
-		if ok {
-			if at := slices.IndexFunc(s.Indexes, func(d imagespec.Descriptor) bool { return d.Digest == by.Digest() }); at >= 0 {
-				for _, blob := range s.Indexes[at:] {
-					w.blobs[blob.Digest] = blob
-				}
-				target = imagespec.Descriptor{MediaType: s.Indexes[at].MediaType, Digest: s.Indexes[at].Digest, Size: s.Indexes[at].Size}
-			}
-		} else if tag := reference.FamiliarString(name); !slices.Contains(entry.RepoTags, tag) {
-			entry.RepoTags = append(entry.RepoTags, tag) // which has no names with digests
+		if _, ok := name.(reference.Digested); ok {
+			continue
 		}
-		target.Annotations = annotations(name)
-		w.index[name.String()+" "+target.Digest.String()] = target
+		if tag := reference.FamiliarString(name); !slices.Contains(entry.RepoTags, tag) {
+			entry.RepoTags = append(entry.RepoTags, tag)
+		}
 	}
 }
 

@@ -260,6 +260,9 @@ func TestArtifactInAnArchive(t *testing.T) {
 	if err := s.Export(ctx, []string{ref}, &archive); err != nil {
 		t.Fatal(err)
 	}
+	if text := archive.String(); !strings.Contains(text, `"artifactType":"`) || strings.Contains(text, `"RepoTags"`) || strings.Contains(text, `"architecture"`) {
+		t.Error("the archive has the artifact as an image for docker, or with a platform")
+	}
 	other := open(t, testConfig(t))
 	list, err := other.Import(ctx, &archive, "", false, nil)
 	if err != nil || len(list) != 1 || list[0].Tags[0] != ref || list[0].Artifact == nil {

@@ -74,6 +74,9 @@ func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 		Indexes: t.Indexes, Manifest: t.Manifest, Config: t.Config, Layers: t.Layers,
 		Platform: imagespec.Platform{Architecture: t.Image.Architecture, OS: t.Image.OS, Variant: t.Image.Variant},
 	}
+	if t.Artifact != nil {
+		saved.ArtifactType = t.Artifact.Type
+	}
 	for _, ref := range refs {
 		named, err := names.Parse(ref)
 		if err != nil {

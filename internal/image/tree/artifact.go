@@ -26,9 +26,9 @@ const (
 	maxName, maxDepth, maxPart = 1024, 32, 255
 )
 
-// artifactType returns the type of the artifact that a manifest describes, "" for that of a container image. It looks at
+// ArtifactType returns the type of the artifact that a manifest describes, "" for that of a container image. It looks at
 // the document alone: what a registry says beside it may change from one pull to the next.
-func artifactType(m *imagespec.Manifest) string {
+func ArtifactType(m *imagespec.Manifest) string {
 	if m.MediaType == images.MediaTypeDockerSchema2Manifest {
 		return "" // Docker's format knows no artifacts, and old clients wrote configs of several types
 	}

@@ -228,7 +228,7 @@ func (r Reader) readManifest(ctx context.Context, name string, t *Tree, document
 		return fmt.Errorf("image %s: cannot read its manifest: %w: %w", name, err, errs.Invalid)
 	}
 	t.Config, t.Layers, t.Annotations = manifest.Config, manifest.Layers, bounded(manifest.Annotations)
-	if kind := artifactType(&manifest); kind != "" {
+	if kind := ArtifactType(&manifest); kind != "" {
 		return r.readArtifact(ctx, name, t, kind, provide)
 	}
 	data, err := r.readDocument(ctx, t.Config, provide)

@@ -18,6 +18,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 const (
@@ -37,6 +38,8 @@ type Image struct {
 	Platform imagespec.Platform
 	Config   imagespec.Image
 	Layers   []imagespec.Descriptor
+	// ArtifactType is that of an OCI artifact, which has neither a platform nor packages. Its layers are files.
+	ArtifactType string
 	// Packages are those that its package databases list. Fault is why they could not be read.
 	Packages []Package
 	Fault    error
@@ -191,7 +194,10 @@ func (r *reader) image(manifest *imagespec.Manifest, dgst digest.Digest) (*Image
 			return nil, err
 		}
 	}
-	img := &Image{Digest: dgst, Layers: manifest.Layers}
+	img := &Image{Digest: dgst, Layers: manifest.Layers, ArtifactType: tree.ArtifactType(manifest)}
+	if img.ArtifactType != "" {
+		return img, nil
+	}
 	name, err := blobName(manifest.Config.Digest)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package bill
 
 import (
+	"archive/tar"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
@@ -187,6 +190,49 @@ func TestHostileArchives(t *testing.T) {
 }
 
 // FuzzRead: any archive is read without a panic, and errors blame it.
+// TestArtifact: an OCI artifact has files and neither packages nor a platform, whatever its config is.
+func TestArtifact(t *testing.T) {
+	a, err := imagetest.Artifact(imagetest.ArtifactSpec{ConfigType: "application/vnd.example.config", Files: []imagetest.ArtifactFile{{Title: "model.bin", Content: "weights"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := json.Marshal(imagespec.Index{Manifests: []imagespec.Descriptor{a.Manifest.Descriptor}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var data bytes.Buffer
+	w := tar.NewWriter(&data)
+	for name, content := range map[string][]byte{
+		imagespec.ImageIndexFile:                                  index,
+		"blobs/sha256/" + a.Manifest.Digest.Encoded():             a.Manifest.Data,
+		"blobs/sha256/" + a.Config.Digest.Encoded():               []byte("not JSON"),
+		"blobs/sha256/" + a.Layers[0].Descriptor.Digest.Encoded(): []byte("weights"),
+	} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	images, err := Read(fileOf(t, data.Bytes()))
+	if err != nil || len(images) != 1 || images[0].Fault != nil {
+		t.Fatalf("%+v, %v", images, err)
+	}
+	text, err := json.Marshal(Document("a.tar", a.Manifest.Digest, "berth-1", images))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"comment":"OCI artifact application/vnd.example.config; names: "`, `"primaryPackagePurpose":"OTHER"`, `"primaryPackagePurpose":"FILE"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is missing in %s", want, text)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	var data bytes.Buffer
 	if err := imagetest.OCIArchive(&data, imagetest.Spec{Name: "a:1", Files: []imagetest.File{{Path: "etc/os-release", Content: []byte("ID=x")}}}); err != nil {

@@ -92,7 +92,11 @@ func (d *document) image(img *Image, known map[string]bool) {
 	p := spdxPackage{
 		SPDXID: "SPDXRef-Image-" + img.Digest.Encoded(), Name: img.Digest.String(), Version: img.Digest.String(), Purpose: "CONTAINER",
 		Checksums: checksums(img.Digest),
-		Comment:   "platform " + img.platform() + "; names: " + strings.Join(img.Names, " "),
+		Comment:   img.Kind() + "; names: " + strings.Join(img.Names, " "),
+	}
+	layerPurpose := "ARCHIVE"
+	if img.ArtifactType != "" {
+		p.Purpose, layerPurpose = "OTHER", "FILE"
 	}
 	if img.Fault != nil {
 		p.Comment += "; its packages could not be read: " + clean(img.Fault.Error())
@@ -121,7 +125,7 @@ func (d *document) image(img *Image, known map[string]bool) {
 		if !known[id] {
 			known[id] = true
 			d.add(spdxPackage{
-				SPDXID: id, Name: l.Digest.String(), Purpose: "ARCHIVE", Checksums: checksums(l.Digest),
+				SPDXID: id, Name: l.Digest.String(), Purpose: layerPurpose, Checksums: checksums(l.Digest),
 				Comment: fmt.Sprintf("layer, %d bytes, %s", l.Size, clean(l.MediaType)),
 			})
 		}
@@ -137,8 +141,13 @@ func (d *document) image(img *Image, known map[string]bool) {
 	}
 }
 
-func (img *Image) platform() string {
-	return strings.Join(slices.DeleteFunc([]string{img.Platform.OS, img.Platform.Architecture, img.Platform.Variant}, func(s string) bool { return s == "" }), "/")
+// Kind is, for people, the platform of an image or the type of an artifact.
+func (img *Image) Kind() string {
+	if img.ArtifactType != "" {
+		return "OCI artifact " + clean(img.ArtifactType)
+	}
+	parts := []string{img.Platform.OS, img.Platform.Architecture, img.Platform.Variant}
+	return "platform " + strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
 }
 
 // purl is the package URL of an installed package.
