@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/image/lost"
 )
 
@@ -49,6 +51,33 @@ func (s seenJobs) until(t *testing.T, want string) {
 		case <-t.Context().Done():
 			t.Fatalf("no %q in %q", want, all)
 		}
+	}
+}
+
+// cancelsWith cancels each job with an error when it fetches.
+type cancelsWith struct{ error }
+
+func (c cancelsWith) Run(ctx context.Context, _ image.Job, work func(context.Context, image.Stage) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	return work(ctx, func(name, _ string, _ time.Time) {
+		if name == "fetching" {
+			cancel(c.error)
+		}
+	})
+}
+
+// TestCancelledPull: its error is the cause of the cancellation, which those who wait can recognize.
+func TestCancelledPull(t *testing.T) {
+	r := &imagetest.Registry{}
+	r.Push("app", "1", build(t, layersOf(2, "gzip")))
+	cause := fmt.Errorf("an operator has cancelled the job: %w", errs.Unavailable)
+	cfg := testConfig(t)
+	cfg.Jobs = cancelsWith{cause}
+	ref := serve(t, r) + "/app:1"
+	_, err := open(t, cfg).Pull(t.Context(), ref, image.Auth{}, nil)
+	if !errors.Is(err, cause) || errs.Message(err) != "cannot pull image "+ref+": an operator has cancelled the job" {
+		t.Errorf("%v", err)
 	}
 }
 

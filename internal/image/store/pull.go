@@ -31,7 +31,12 @@ func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report fu
 		defer end()
 		img, err := s.pull(ctx, named, auth, m)
 		if err != nil {
-			return "", fmt.Errorf("cannot pull image %s: %w", named, keepRefusal(err, auth))
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause // of this host: it has no secret of a registry
+			} else {
+				err = keepRefusal(err, auth)
+			}
+			return "", fmt.Errorf("cannot pull image %s: %w", named, err)
 		}
 		return img.ID, nil
 	})
