@@ -36,6 +36,7 @@ func TestCrash(t *testing.T) {
 	c := newCrash(t, uint64(seed))
 	begin := time.Now()
 	for int64(c.kills) < rounds || rounds == 0 && (time.Since(begin) < 12*time.Second || !c.enough() && time.Since(begin) < 2*time.Minute) {
+		c.insist = rounds == 0 && time.Since(begin) >= 12*time.Second
 		c.round()
 	}
 	c.finish()
@@ -63,6 +64,9 @@ type crash struct {
 	kills, rotations, takenBack int
 	// ringKills is how many kills left a ring behind, readKills how many a read into one.
 	ringKills, readKills int
+	// insist is set when chance has not brought enough of them on this machine: each round lasts long
+	// enough for a ring, and rotates the log to the end.
+	insist bool
 }
 
 func newCrash(t *testing.T, seed uint64) *crash {
@@ -84,11 +88,14 @@ func newCrash(t *testing.T, seed uint64) *crash {
 // round kills the child 0.2 to 18 ms after the start of its main. Some rounds rotate the log
 // meanwhile, and some last longer, so that the child has a ring when it is killed.
 func (c *crash) round() {
-	if c.rnd.IntN(10) == 0 {
+	if c.rnd.IntN(10) == 0 || c.insist {
 		c.rotate()
 	}
-	if c.rnd.IntN(8) == 0 {
+	if c.rnd.IntN(8) == 0 || c.insist {
 		time.Sleep(3 * c.lifetime())
+	}
+	if c.insist {
+		time.Sleep(20 * c.lifetime())
 	}
 	time.Sleep(c.lifetime())
 	c.restart()
@@ -146,7 +153,7 @@ func (c *crash) rotate() {
 			break
 		}
 		c.restart()
-		if _, err := os.Lstat(log); os.IsNotExist(err) && c.rnd.IntN(3) == 0 {
+		if _, err := os.Lstat(log); os.IsNotExist(err) && c.rnd.IntN(3) == 0 && !c.insist {
 			// The child that was just started may create the log at this moment, if it found
 			// neither name. The test has to avoid that.
 			c.child.await('o')
