@@ -20,6 +20,7 @@ LDFLAGS := -s -w -X $(PKG)/internal/version.Version=$(VERSION) -X $(PKG)/interna
 SUPERVISOR_TAGS := seccomp netgo osusergo runc_nocriu
 # The program of its children is embedded in it.
 CHILD           := internal/supervisor/ownstart/program
+UNPACK          := internal/image/helper/program
 DAEMON_TAGS     := netgo osusergo nri_no_wasm
 TEST_TAGS       := $(SUPERVISOR_TAGS)
 # Packages with tests on real parts.
@@ -44,7 +45,8 @@ build: deps-build binaries ## bin/berth, bin/berth-supervisor and the demo image
 BIN = bin
 binaries:
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o $(BIN)/berth ./cmd/berth
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(UNPACK)/berth-unpack ./cmd/berth-unpack
+	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS) berth_unpack" -ldflags '$(LDFLAGS)' -o $(BIN)/berth ./cmd/berth
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CHILD)/berth-init ./cmd/berth-init
 	CGO_ENABLED=1 go build -trimpath -tags "netgo osusergo" -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CHILD)/berth-enter ./cmd/berth-init
 	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS) berth_init" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o $(BIN)/berth-supervisor ./cmd/berth-supervisor

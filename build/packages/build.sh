@@ -8,6 +8,7 @@ binaries=$(realpath -m "$1") out=$(realpath -m "$2")
 shift 2
 native=$(go env GOHOSTARCH)
 child=internal/supervisor/ownstart/program
+unpack=internal/image/helper/program
 tool=$binaries/packages
 
 rm -rf "$out"
@@ -15,12 +16,12 @@ mkdir -p "$out" "$binaries"
 go -C tools/packages build -trimpath -o "$tool" .
 
 # binaries ARCH: those of an architecture. The tree is not written to: an overlay has the programs
-# that the supervisor embeds.
+# that berth and the supervisor embed.
 binaries() {
   local arch=$1 dir=$binaries/$1
   mkdir -p "$dir/child"
-  printf '{"Replace": {"%s/%s/berth-init": "%s/child/berth-init", "%s/%s/berth-enter": "%s/child/berth-enter"}}\n' \
-    "$PWD" "$child" "$dir" "$PWD" "$child" "$dir" > "$dir/overlay.json"
+  printf '{"Replace": {"%s/%s/berth-init": "%s/child/berth-init", "%s/%s/berth-enter": "%s/child/berth-enter", "%s/%s/berth-unpack": "%s/child/berth-unpack"}}\n' \
+    "$PWD" "$child" "$dir" "$PWD" "$child" "$dir" "$PWD" "$unpack" "$dir" > "$dir/overlay.json"
   local env=(GOARCH="$arch")
   if [ "$arch" != "$native" ]; then
     local triple
@@ -30,7 +31,7 @@ binaries() {
     esac
     env+=(CC="$triple-gcc" PKG_CONFIG_LIBDIR="/usr/lib/$triple/pkgconfig:/usr/share/pkgconfig")
   fi
-  env "${env[@]}" "${MAKE:-make}" --no-print-directory binaries berth-cni BIN="$dir" CHILD="$dir/child" GOFLAGS="-mod=readonly -buildvcs=false -overlay=$dir/overlay.json"
+  env "${env[@]}" "${MAKE:-make}" --no-print-directory binaries berth-cni BIN="$dir" CHILD="$dir/child" UNPACK="$dir/child" GOFLAGS="-mod=readonly -buildvcs=false -overlay=$dir/overlay.json"
 }
 
 # The commands of this machine's berth are those of every architecture's.

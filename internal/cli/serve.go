@@ -25,7 +25,7 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// newUnpackLayer is the confined helper that the daemon runs for each layer.
+// newUnpackLayer is the helper of the image store, for a berth that does not embed it; see package program.
 func newUnpackLayer() *cobra.Command {
 	return &cobra.Command{
 		Use:                "unpack-layer",

@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
-	"github.com/berthrun/berth/internal/image/helper"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/local"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/spawn"
@@ -88,7 +88,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
 		PullRules:    pullRules(cfg),
-		UnpackHelper: helper.Own(),
+		UnpackHelper: program.Own(),
 		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
 		UserAgent:    "berth/" + version.Version,
 		Observer:     pulls,

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/image/helper"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/local"
 )
 
@@ -24,7 +24,7 @@ func newPreload() *cobra.Command {
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelError}))
-			made, err := local.MakePreloaded(cmd.Context(), args[0], args[1:], helper.Own(), log)
+			made, err := local.MakePreloaded(cmd.Context(), args[0], args[1:], program.Own(), log)
 			if err != nil {
 				return fmt.Errorf("cannot make %s: %w", args[0], err)
 			}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
 // Arg is the first argument of a child, which calls Main.
@@ -44,10 +45,10 @@ const (
 	exitLocked  = 4
 )
 
-// Check lets a child read the database at path; helper is the command that calls Main. The
+// Check lets a child read the database at path; helper is the program that calls Main. The
 // error is ErrDamaged, or of kind Unavailable when another process has the database, or the
 // reason why there was no check. Nil for a missing file.
-func Check(ctx context.Context, helper []string, path string) error {
+func Check(ctx context.Context, helper program.Program, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -56,15 +57,20 @@ func Check(ctx context.Context, helper []string, path string) error {
 
 // check ends the child after timeout. A child that has used the processor meanwhile is in an
 // endless loop. A child that has waited reads from a slow disk; the database is not at fault.
-func check(parent context.Context, helper []string, path string, timeout time.Duration) error {
+func check(parent context.Context, helper program.Program, path string, timeout time.Duration) error {
+	exe, args, release, err := helper.Use()
+	if err != nil {
+		return err
+	}
+	defer release()
 	ctx, cancel := context.WithTimeout(parent, timeout)
 	defer cancel()
-	argv := append(append([]string{}, helper[1:]...), Arg, path)
-	cmd := exec.CommandContext(ctx, helper[0], argv...)
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Args = append(args, Arg, path)
 	cmd.Env = []string{}
 	noise := tail{}
 	cmd.Stderr = &noise
-	err := cmd.Run()
+	err = cmd.Run()
 	var exit *exec.ExitError
 	switch {
 	case err == nil:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
 func TestMain(m *testing.M) {
@@ -56,7 +57,7 @@ func database(t *testing.T) string {
 
 func check(t *testing.T, path string) error {
 	t.Helper()
-	return dbcheck.Check(t.Context(), []string{"/proc/self/exe"}, path)
+	return dbcheck.Check(t.Context(), program.Command{"/proc/self/exe"}, path)
 }
 
 func TestHealthyDatabases(t *testing.T) {

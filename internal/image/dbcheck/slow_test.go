@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
 // TestSlowDisk: a database counts as damaged if the reader loops. It does not if the disk is slow,
@@ -17,14 +19,14 @@ func TestSlowDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	for script, damaged := range map[string]bool{"exec sleep 1000": false, "while :; do :; done": true} {
-		err := check(t.Context(), []string{"/bin/sh", "-c", script}, path, 2*time.Second)
+		err := check(t.Context(), program.Command{"/bin/sh", "-c", script}, path, 2*time.Second)
 		if err == nil || errors.Is(err, ErrDamaged) != damaged {
 			t.Errorf("%s: %v", script, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := check(ctx, []string{"/bin/sh", "-c", "exec sleep 1000"}, path, time.Minute); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrDamaged) {
+	if err := check(ctx, program.Command{"/bin/sh", "-c", "exec sleep 1000"}, path, time.Minute); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrDamaged) {
 		t.Errorf("a start that is ended: %v", err)
 	}
 }

@@ -1,4 +1,5 @@
-// Package helper is the process in which an image store unpacks layers and checks databases.
+// Package helper is what the process does in which an image store unpacks layers and checks databases. Package program
+// starts it.
 package helper
 
 import (
@@ -6,17 +7,8 @@ import (
 	"github.com/berthrun/berth/internal/image/unpack"
 )
 
-// Own is the command of a program that is its own helper; see Main.
-func Own() []string { return []string{"/proc/self/exe", "unpack-layer"} }
-
-// Main is the main function of the helper. A program that opens a store calls it as early as
-// it can, when it finds itself started by the store's UnpackHelper:
-//
-//	if len(os.Args) > 1 && os.Args[1] == "unpack-layer" {
-//		os.Exit(helper.Main(os.Args[2:]))
-//	}
-//
-// with Own. The program must be built without cgo, since Go can take capabilities from all
+// Main is the main function of the process. args are its arguments without its name, and those that a program.Program puts
+// before them. It returns the exit code. The program must be built without cgo, since Go can take capabilities from all
 // threads only then.
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == dbcheck.Arg {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
@@ -54,7 +55,7 @@ func crashWorker(args []string) {
 		}
 	}
 	s, err := Open(ctx, Config{
-		Root: args[0], State: args[1], UnpackHelper: args[3:], CgroupParent: "/berth-image-test", Log: slog.New(slog.DiscardHandler),
+		Root: args[0], State: args[1], UnpackHelper: program.Command(args[3:]), CgroupParent: "/berth-image-test", Log: slog.New(slog.DiscardHandler),
 	})
 	fail(err)
 	fmt.Println("open")

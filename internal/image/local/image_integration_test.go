@@ -13,12 +13,13 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
 )
 
 // helper is the unpack helper, built once for all tests.
-var helper []string
+var helper program.Command
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == crashWorkerArg {

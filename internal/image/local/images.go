@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
@@ -52,8 +53,8 @@ type Config struct {
 	PreloadedDirs []string
 	// ImportRules hold until SetImportRules.
 	ImportRules
-	// UnpackHelper is the command that ends up in helper.Main.
-	UnpackHelper []string
+	// UnpackHelper is the program that ends up in helper.Main.
+	UnpackHelper program.Program
 	// CgroupParent is where the helper's cgroups are made, a path from the root
 	// of the hierarchy; "/berth-unpack" if empty.
 	CgroupParent string
@@ -181,7 +182,7 @@ func (c *Config) complete() error {
 			return fmt.Errorf("%s directory of the image store %q: want an absolute path without comma, colon and backslash (overlay mounts take none): %w", name, dir, errs.Invalid)
 		}
 	}
-	if len(c.UnpackHelper) == 0 {
+	if c.UnpackHelper == nil {
 		return fmt.Errorf("the image store has no unpack helper: %w", errs.Invalid)
 	}
 	if c.CgroupParent == "" {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
 const damageWorkerArg = "damage-worker"
@@ -30,7 +31,7 @@ const damageWorkerArg = "damage-worker"
 // and repairs it, pulls what is lost, and opens it again.
 type workerJob struct {
 	Root, State string
-	Helper      []string
+	Helper      program.Command
 	// Want are the files of each image by its name.
 	Want map[string]map[string]string
 	// Env is the environment in the config of each image.

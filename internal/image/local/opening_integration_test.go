@@ -16,11 +16,12 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
 // heldChecks is a helper whose checks of databases wait for a line each in a FIFO.
-func heldChecks(t *testing.T) (command []string, release func()) {
+func heldChecks(t *testing.T) (command program.Command, release func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "turns")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -32,7 +33,7 @@ func heldChecks(t *testing.T) (command []string, release func()) {
 	}
 	t.Cleanup(func() { fifo.Close() })
 	script := fmt.Sprintf(`if [ "$1" = check-database ]; then read -r turn < %s; fi; exec %s "$@"`, path, helper[0])
-	return []string{"/bin/sh", "-c", script, "sh"}, func() {
+	return program.Command{"/bin/sh", "-c", script, "sh"}, func() {
 		if _, err := fifo.WriteString("go\ngo\n"); err != nil {
 			t.Error(err)
 		}

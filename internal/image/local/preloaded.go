@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/preload"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -17,7 +18,7 @@ import (
 // MakePreloaded writes a preloaded directory (see package preload) of the images of archives,
 // complete or not at all. helper is as in Config. Kind Exists when dir is there, Invalid for a
 // bad archive.
-func MakePreloaded(ctx context.Context, dir string, archives, helper []string, log *slog.Logger) (_ []image.Image, err error) {
+func MakePreloaded(ctx context.Context, dir string, archives []string, helper program.Program, log *slog.Logger) (_ []image.Image, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
 // checkedStore is a store whose helper notes the databases that it is asked to check.
@@ -25,7 +26,7 @@ func newCheckedStore(t *testing.T) *checkedStore {
 	s := &checkedStore{t: t, note: filepath.Join(dir, "checks")}
 	s.Repairer = Repairer{
 		Paths: database.Paths{Root: filepath.Join(dir, "root")}, Log: slog.New(slog.DiscardHandler),
-		Helper: []string{"/bin/sh", "-c", `echo "$2" >> ` + s.note, "sh"},
+		Helper: program.Command{"/bin/sh", "-c", `echo "$2" >> ` + s.note, "sh"},
 	}
 	for _, path := range s.databases() {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -35,6 +35,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -44,8 +45,8 @@ const reportName = "report.json"
 // Repairer checks the databases of a store and rebuilds them.
 type Repairer struct {
 	Paths database.Paths
-	// Helper is the command in which databases are checked.
-	Helper []string
+	// Helper is the program in which databases are checked.
+	Helper program.Program
 	// Lost gets the images that a rebuild cannot restore.
 	Lost *lost.List
 	Log  *slog.Logger

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -32,8 +33,8 @@ const (
 
 // Runner starts children.
 type Runner struct {
-	// Helper is the command that ends up in Main; the job is appended to it.
-	Helper []string
+	// Helper is the program that ends up in Main; the job is its last argument.
+	Helper program.Program
 	// Cgroups makes the children's cgroups; nil runs them in ours.
 	Cgroups *cgroup.HelperGroups
 }
@@ -77,8 +78,13 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File) ([]byte, err
 	}
 	out := limited{max: maxAnswer}
 	noise := limited{max: maxNoise}
-	argv := append(append([]string{}, r.Helper[1:]...), string(arg))
-	cmd := exec.CommandContext(ctx, r.Helper[0], argv...)
+	exe, args, release, err := r.Helper.Use()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Args = append(args, string(arg))
 	cmd.Env = []string{}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = layer, &out, &noise
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -15,13 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // helper is the unpack helper, built once for all tests.
-var helper []string
+var helper program.Command
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "berth-unpack-layer-")
