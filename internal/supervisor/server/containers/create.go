@@ -60,7 +60,7 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.claim(record.Container{
+	c, err := s.claimFor(ctx, record.Container{
 		Version:  record.Version,
 		ID:       req.ID,
 		BootID:   s.bootID,

@@ -19,6 +19,24 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 )
 
+// TestCancelledCreateClaimsNothing: a Remove that follows the cancellation of a create has found nothing, so the create
+// makes nothing.
+func TestCancelledCreateClaimsNothing(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	s := &Set{opts: Options{StateDir: t.TempDir()}, log: log, held: heldfiles.New(nil, log), containers: map[string]*Container{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.claimFor(ctx, record.Container{ID: "box"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled create claims its ID: %v", err)
+	}
+	if _, err := s.Find("box"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("a container that nobody creates: %v", err)
+	}
+	if _, err := s.claimFor(t.Context(), record.Container{ID: "box"}); err != nil {
+		t.Errorf("the next create: %v", err)
+	}
+}
+
 // TestIDOfAnExecThatWasNotStarted: the caller gets an error and retries with the same id while the
 // supervisor still completes the first request. Both use the same record.
 func TestIDOfAnExecThatWasNotStarted(t *testing.T) {

@@ -336,6 +336,21 @@ func (s *Set) claim(rec record.Container) (*Container, error) {
 	return c, nil
 }
 
+// claimFor is claim for a create. It fails when ctx has ended: a Remove that came after the end has found no container,
+// and nothing of it may exist from then on.
+func (s *Set) claimFor(ctx context.Context, rec record.Container) (*Container, error) {
+	c, err := s.claim(rec)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		s.delete(c)
+		c.unlock()
+		return nil, context.Cause(ctx)
+	}
+	return c, nil
+}
+
 func (s *Set) delete(c *Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
