@@ -16,6 +16,11 @@ func TestInMemory(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		p := newInMemory(content, Command{"/nothing"})
+		copied := func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.file != nil
+		}
 		path, args, release, err := p.Use()
 		if err != nil || len(args) != 1 || args[0] != Name {
 			t.Fatalf("%q, %v", args, err)
@@ -31,7 +36,7 @@ func TestInMemory(t *testing.T) {
 		release()
 		release() // counts once
 		time.Sleep(time.Hour)
-		if p.file == nil {
+		if !copied() {
 			t.Error("it is freed while it is used")
 		}
 		releaseSecond()
@@ -40,12 +45,12 @@ func TestInMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if p.file == nil {
+		if !copied() {
 			t.Error("it is freed while it is used again")
 		}
 		release()
 		time.Sleep(2 * lingering)
-		if p.file != nil {
+		if copied() {
 			t.Error("it is not freed")
 		}
 	})
