@@ -61,6 +61,7 @@ func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 // first. ready waits until content has layer i; unpacked gets the bytes as they
 // are unpacked, a negative number when some must be unpacked again.
 func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
+	defer u.runner.Helper.Hold()() // of which a process starts for each layer
 	chains := t.Chains()
 	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])
 	if err != nil {

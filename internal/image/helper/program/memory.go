@@ -5,13 +5,9 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// lingering is how long the copy in memory stays after its last use: the next layer follows soon.
-const lingering = 10 * time.Second
 
 // inMemory is a program that is copied into a sealed file in memory while it is in use.
 type inMemory struct {
@@ -22,11 +18,18 @@ type inMemory struct {
 	mu    sync.Mutex // guards what follows
 	users int
 	file  *os.File // nil if there is no copy
-	end   *time.Timer
 }
 
 func newInMemory(content []byte, otherwise Program) *inMemory {
 	return &inMemory{content: content, otherwise: otherwise}
+}
+
+// Hold implements Program.
+func (p *inMemory) Hold() (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.users++
+	return sync.OnceFunc(p.release)
 }
 
 // Use implements Program.
@@ -41,9 +44,6 @@ func (p *inMemory) Use() (path string, args []string, release func(), err error)
 			return "", nil, nil, err
 		}
 	}
-	if p.end != nil {
-		p.end.Stop()
-	}
 	p.users++
 	return fmt.Sprint("/proc/self/fd/", p.file.Fd()), []string{Name}, sync.OnceFunc(p.release), nil
 }
@@ -51,16 +51,7 @@ func (p *inMemory) Use() (path string, args []string, release func(), err error)
 func (p *inMemory) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.users--; p.users == 0 {
-		p.end = time.AfterFunc(lingering, p.drop)
-	}
-}
-
-// drop frees the memory, unless somebody uses the program again.
-func (p *inMemory) drop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.users == 0 && p.file != nil {
+	if p.users--; p.users == 0 && p.file != nil {
 		p.file.Close()
 		p.file = nil
 	}

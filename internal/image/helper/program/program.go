@@ -11,6 +11,8 @@ const Name = "berth-unpack"
 
 // Program is the program of the helper.
 type Program interface {
+	// Hold keeps what Use makes, from the first Use until release: several processes follow.
+	Hold() (release func())
 	// Use returns the path of the program, and the first arguments of its processes with their name. The path is valid until
 	// release is called.
 	Use() (path string, args []string, release func(), err error)
@@ -18,6 +20,9 @@ type Program interface {
 
 // Command is a program in a file, with its first arguments.
 type Command []string
+
+// Hold implements Program.
+func (c Command) Hold() (release func()) { return func() {} }
 
 // Use implements Program.
 func (c Command) Use() (path string, args []string, release func(), err error) {
