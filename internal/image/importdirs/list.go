@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"sync"
 
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -63,8 +61,8 @@ type list struct {
 // that images which were removed come back.
 func readList(root string, log *slog.Logger) *list {
 	l := &list{path: filepath.Join(root, FileName), log: log}
-	data, err := readBounded(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
+	data, err := sysfile.ReadRegular(l.path, maxFile)
+	if errors.Is(err, errs.NotFound) {
 		return l
 	}
 	var found content
@@ -80,19 +78,6 @@ func readList(root string, log *slog.Logger) *list {
 	}
 	l.all = found.Archives
 	return l
-}
-
-func readBounded(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("it has more than %d bytes", maxFile)
-	}
-	return data, err
 }
 
 func (l *list) get(path string) (record, bool) {
