@@ -62,7 +62,8 @@ func (k *podRun) retry(ctx context.Context, stop <-chan struct{}, patience time.
 		if !errors.Is(err, errs.Unavailable) || ctx.Err() != nil {
 			return err
 		}
-		var stopped <-chan struct{} // only watchRuntime gives up a runtime that does not answer: later calls must know
+		// If the runtime does not answer, watchRuntime ends the call: it also records that for later calls.
+		var stopped <-chan struct{}
 		if k.Conn.Reachable(ctx) {
 			if left--; left < 0 {
 				return err

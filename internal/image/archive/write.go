@@ -80,7 +80,7 @@ func (w *writer) add(s *Saved) {
 	for _, blob := range append([]imagespec.Descriptor{s.Manifest, s.Config}, s.Layers...) {
 		w.blobs[blob.Digest] = blob
 	}
-	// Where it was pulled from is no part of the image.
+	// The descriptor in the store also names the registry of the pull. An archive does not.
 	manifest := imagespec.Descriptor{MediaType: s.Manifest.MediaType, Digest: s.Manifest.Digest, Size: s.Manifest.Size}
 	if s.ArtifactType != "" {
 		manifest.ArtifactType = s.ArtifactType

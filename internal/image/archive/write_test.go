@@ -109,6 +109,6 @@ func TestWrite(t *testing.T) {
 	}
 	delete(store.blobs, one.Config.Digest)
 	if err := Write(context.Background(), store, &first, []Saved{one}); err == nil {
-		t.Error("a missing blob is no error")
+		t.Error("Write succeeds although a blob is missing")
 	}
 }

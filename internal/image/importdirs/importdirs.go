@@ -116,7 +116,7 @@ func (i *Importer) Run(ctx context.Context, lost []string) {
 	}
 }
 
-// await returns after a time, or when something has changed. 0 is no time.
+// await returns after next, or when something changes. If next is 0, it waits for a change alone.
 func (i *Importer) await(ctx context.Context, next time.Duration) {
 	var due <-chan time.Time
 	if next > 0 {

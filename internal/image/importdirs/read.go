@@ -79,7 +79,7 @@ func stageOf(p image.Progress, size int64) (stage, waitsFor string) {
 	return p.Stage, "the record of the images"
 }
 
-// unchanged returns an error if an open file is not as it was, or is no regular file.
+// unchanged returns errChanges if an open file differs from its earlier state, or is not a regular file.
 func unchanged(opened *os.File, was state) error {
 	info, err := opened.Stat()
 	if err != nil {

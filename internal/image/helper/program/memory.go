@@ -17,7 +17,7 @@ type inMemory struct {
 
 	mu    sync.Mutex // guards what follows
 	users int
-	file  *os.File // nil if there is no copy
+	file  *os.File // the copy; nil before the first Use, and after the last release
 }
 
 func newInMemory(content []byte, otherwise Program) *inMemory {
