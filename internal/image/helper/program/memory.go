@@ -12,6 +12,8 @@ import (
 // inMemory is a program that is copied into a sealed file in memory while it is in use.
 type inMemory struct {
 	content []byte
+	// copied is called after each copy.
+	copied func()
 	// otherwise is the program where the kernel executes no file in memory (the sysctl vm.memfd_noexec).
 	otherwise Program
 
@@ -20,8 +22,8 @@ type inMemory struct {
 	file  *os.File // the copy; nil before the first Use, and after the last release
 }
 
-func newInMemory(content []byte, otherwise Program) *inMemory {
-	return &inMemory{content: content, otherwise: otherwise}
+func newInMemory(content []byte, copied func(), otherwise Program) *inMemory {
+	return &inMemory{content: content, copied: copied, otherwise: otherwise}
 }
 
 // Hold implements Program.
@@ -43,6 +45,7 @@ func (p *inMemory) Use() (path string, args []string, release func(), err error)
 		if err != nil {
 			return "", nil, nil, err
 		}
+		p.copied()
 	}
 	p.users++
 	return fmt.Sprint("/proc/self/fd/", p.file.Fd()), []string{Name}, sync.OnceFunc(p.release), nil

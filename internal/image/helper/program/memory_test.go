@@ -12,7 +12,7 @@ func TestInMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newInMemory(content, Command{"/nothing"})
+	p := newInMemory(content, func() {}, Command{"/nothing"})
 	unhold := p.Hold()
 	if p.file != nil {
 		t.Error("it is copied before it is used")
