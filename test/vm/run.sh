@@ -17,7 +17,7 @@ if [[ ${1:-} = cluster* ]]; then
   tags="e2e $tags"
   packages=./test/e2e
   programs="kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns"
-  export MEMORY=6144 BERTH_VM_SECONDS=${BERTH_VM_SECONDS:-7200}
+  export MEMORY=6144
 fi
 ./test/kube/build.sh out/kube $programs
 rm -rf "$work"
@@ -34,4 +34,4 @@ if [ "$packages" = ./test/e2e ]; then
   ./bin/berth cluster build-image --kubernetes out/kube --rootfs out/systemd/root --output "$work/node.tar"
 fi
 echo "$*" > "$work/steps"
-exec ./test/vm/boot.sh "$work" "${BERTH_VM_SECONDS:-4800}"
+exec ./test/vm/boot.sh "$work" "${BERTH_VM_SECONDS:-7200}"
