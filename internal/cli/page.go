@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/connect"
-	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/cli/daemon/pageserver"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/nodepage"
@@ -33,9 +33,12 @@ func newPage() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				address, err := pageAddress(status.GetInfo())
+				address, fault, err := pageAddress(status.GetInfo())
 				if err != nil {
 					return err
+				}
+				if fault != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "warning: the node page is served as before the last reload; mend the cause and reload the configuration:", fault)
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), address)
 				return nil
@@ -46,41 +49,44 @@ func newPage() *cobra.Command {
 	return cmd
 }
 
-// pageAddress makes the address from a daemon's verbose status.
-func pageAddress(info map[string]string) (string, error) {
+// pageAddress makes the address from a daemon's verbose status. fault is why the page is not served as the configuration says.
+func pageAddress(info map[string]string) (address, fault string, err error) {
 	var instance struct{ State string }
-	var cfg config.Daemon
-	if json.Unmarshal([]byte(info["instance"]), &instance) != nil || json.Unmarshal([]byte(info["config"]), &cfg) != nil {
-		return "", fmt.Errorf("the runtime has no node page: it is not berth: %w", errs.Unsupported)
+	var page pageserver.State
+	if json.Unmarshal([]byte(info["instance"]), &instance) != nil || json.Unmarshal([]byte(info["page"]), &page) != nil {
+		return "", "", fmt.Errorf("the runtime does not say where its node page is: it is not berth, or an older one: %w", errs.Unsupported)
 	}
-	if cfg.Page.Listen == "" {
-		return "", fmt.Errorf("the node page is off: set page.listen in the daemon's configuration, for example to 127.0.0.1:9718, and reload it (systemctl reload berth); a daemon without a configuration needs `berth serve --page 127.0.0.1:9718`: %w", errs.State)
+	switch {
+	case page.Listen == "" && page.Fault != "":
+		return "", "", fmt.Errorf("the node page is not served; mend the cause and reload the configuration (systemctl reload berth): %s: %w", page.Fault, errs.State)
+	case page.Listen == "":
+		return "", "", fmt.Errorf("the node page is off: set page.listen in the daemon's configuration, for example to 127.0.0.1:9718, and reload it (systemctl reload berth); a daemon without a configuration needs `berth serve --page 127.0.0.1:9718`: %w", errs.State)
 	}
-	host, port, err := net.SplitHostPort(cfg.Page.Listen)
+	host, port, err := net.SplitHostPort(page.Listen)
 	if err != nil {
-		return "", fmt.Errorf("cannot read page.listen %q: %w", cfg.Page.Listen, err)
+		return "", "", fmt.Errorf("cannot read page.listen %q: %w", page.Listen, err)
 	}
 	scheme := "http"
-	if cfg.Page.TLSCert != "" {
+	if page.TLS {
 		scheme = "https"
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		if host, err = os.Hostname(); err != nil {
-			return "", fmt.Errorf("cannot read the host's name: %w", err)
+			return "", "", fmt.Errorf("cannot read the host's name: %w", err)
 		}
 	}
-	address := scheme + "://" + net.JoinHostPort(host, port) + "/"
-	if cfg.Page.Auth != "token" {
-		return address, nil
+	address = scheme + "://" + net.JoinHostPort(host, port) + "/"
+	if page.Auth != "token" {
+		return address, page.Fault, nil
 	}
 	token, err := nodepage.ReadToken(instance.State)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("the node page has no token, so it is not served: look at the daemon's log: %w", errs.State)
+		return "", "", fmt.Errorf("the node page has no token, so it is not served: look at the daemon's log: %w", errs.State)
 	case errors.Is(err, os.ErrPermission):
-		return "", fmt.Errorf("the token of the node page is for root: run this as root: %w", err)
+		return "", "", fmt.Errorf("the token of the node page is for root: run this as root: %w", err)
 	case err != nil:
-		return "", err
+		return "", "", err
 	}
-	return address + "#token=" + token, nil
+	return address + "#token=" + token, page.Fault, nil
 }

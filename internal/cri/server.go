@@ -110,7 +110,7 @@ type Images interface {
 	Usage(ctx context.Context) (image.DiskUsage, error)
 }
 
-// Options configure a Server. All but Config, Metrics and Log are required.
+// Options configure a Server. All but Config, Page, Metrics and Log are required.
 type Options struct {
 	Lifecycle Lifecycle
 	Sessions  Sessions
@@ -127,6 +127,8 @@ type Options struct {
 	// Instance names this berth among those on the host, and its directories, for verbose Status: name,
 	// root, state.
 	Instance map[string]string
+	// Page returns where the node page is served, for verbose Status. Nil leaves it out.
+	Page func() any
 	// Metrics are the groups of metrics of pods (package cadvisor); nil means all.
 	Metrics []string
 	// Log gets warnings that a response cannot carry. Nil discards them.

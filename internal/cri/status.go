@@ -95,6 +95,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}
+	if s.opts.Page != nil {
+		verbose["page"] = s.opts.Page()
+	}
 	if config != nil {
 		verbose["cniconfig"] = config
 	}

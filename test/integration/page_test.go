@@ -156,6 +156,9 @@ func TestNodePage(t *testing.T) {
 		log := b.LogTail()
 		return strings.Contains(log, "the node page is served as before; mend the cause and reload the configuration") && strings.Contains(log, "/none.crt")
 	})
+	if out, errOut, err := b.CLI("page"); err != nil || !strings.Contains(out, "http://"+pageListen+"/#token=") || !strings.Contains(errOut, "/none.crt") {
+		t.Errorf("berth page of a page that is served as before: %v %s %s", err, out, errOut)
+	}
 	if code := askPage(b, "/api/state", token, nil); code != http.StatusOK {
 		t.Errorf("after two reloads the token is another: %d", code)
 	}

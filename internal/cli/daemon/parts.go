@@ -106,6 +106,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		Lifecycle: p.pods, Sessions: p.pods, View: p.pods, Events: p.pods, Node: p.pods, Images: p.backend.images, Streams: p.streams, Version: version.Version,
 		Metrics: cfg.Stats.PodMetrics,
 		Config:  p.shownConfig, Log: log,
+		Page:     func() any { return p.page.State() },
 		Instance: map[string]string{"name": instanceOf(cfg), "root": cfg.Root, "state": cfg.State},
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -55,6 +56,19 @@ type Server struct {
 	mu sync.Mutex
 	// stop ends what the page does while it is served; nil while it is not.
 	stop func()
+	// state is what the last Serve has reached.
+	state atomic.Pointer[State]
+}
+
+// State is where the page is served, for verbose Status.
+type State struct {
+	// Listen is the address, HOST:PORT with the host of the configuration. Empty: the page is not served.
+	Listen string `json:"listen"`
+	TLS    bool   `json:"tls"`
+	// Auth is who may see the page: token or none.
+	Auth string `json:"auth"`
+	// Fault is why the page is not served as the configuration says.
+	Fault string `json:"fault,omitempty"`
 }
 
 // source has the calls of the pods in the shape of the page.
@@ -85,6 +99,7 @@ func (s *Server) Serve(ctx context.Context, cfg *config.Daemon) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.apply(ctx, cfg)
+	s.note(cfg, err)
 	switch address := s.server.Address(); {
 	case err == nil:
 	case address != "":
@@ -92,6 +107,44 @@ func (s *Server) Serve(ctx context.Context, cfg *config.Daemon) {
 	default:
 		s.log.Error("the node page is not served; mend the cause and reload the configuration", "error", errs.Message(err))
 	}
+}
+
+// State returns where the page is served. It does not wait for a Serve.
+func (s *Server) State() State {
+	if state := s.state.Load(); state != nil {
+		return *state
+	}
+	return State{}
+}
+
+// note records what a Serve has reached. s.mu is held.
+func (s *Server) note(cfg *config.Daemon, err error) {
+	var state State
+	address := s.server.Address()
+	switch {
+	case err != nil && address != "": // as before
+		state = s.State()
+		state.Fault = errs.Message(err)
+	case err != nil:
+		state.Fault = errs.Message(err)
+	case address != "":
+		state = State{Listen: listenOf(cfg.Page.Listen, address), TLS: cfg.Page.TLSCert != "", Auth: cfg.Page.Auth}
+	}
+	s.state.Store(&state)
+}
+
+// listenOf is the host of the configuration with the port of the address where the server listens: the configuration may
+// have port 0.
+func listenOf(listen, address string) string {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return listen
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return listen
+	}
+	return net.JoinHostPort(host, port)
 }
 
 func (s *Server) apply(ctx context.Context, cfg *config.Daemon) error {

@@ -66,7 +66,13 @@ func TestReloadThatCannotBeApplied(t *testing.T) {
 		page.Listen, page.TLSCert, page.TLSKey = "127.0.0.1:0", "/no/such/cert", "/no/such/key"
 	}
 
+	if state := s.State(); state != (State{}) {
+		t.Errorf("before the first Serve: %+v", state)
+	}
 	serve(missing)
+	if state := s.State(); state.Listen != "" || !strings.Contains(state.Fault, "/no/such/cert") {
+		t.Errorf("at the start: %+v", state)
+	}
 	if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "the node page is not served; mend the cause and reload the configuration") ||
 		!strings.Contains(said, "/no/such/cert") || s.server.Address() != "" {
 		t.Errorf("at the start, served at %q: %s", s.server.Address(), said)
@@ -76,13 +82,24 @@ func TestReloadThatCannotBeApplied(t *testing.T) {
 	if said := log.take(); strings.Contains(said, "level=ERROR") || !answers(address) {
 		t.Fatalf("a page without a fault at %q: %s", address, said)
 	}
+	served := State{Listen: address, Auth: "token"}
+	if state := s.State(); state != served {
+		t.Errorf("a page without a fault: %+v, want %+v", state, served)
+	}
 	serve(missing)
+	state := s.State()
+	if !strings.Contains(state.Fault, "/no/such/cert") {
+		t.Errorf("after a reload with a fault: %+v", state)
+	}
+	if state.Fault = ""; state != served {
+		t.Errorf("after a reload with a fault: %+v, want %+v", state, served)
+	}
 	if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "the node page is served as before; mend the cause and reload the configuration") ||
 		!strings.Contains(said, "address="+address) || !strings.Contains(said, "/no/such/cert") || !answers(address) {
 		t.Errorf("after a reload with a fault, at %q: %s", s.server.Address(), said)
 	}
 	serve(func(page *config.Page) { page.Listen = "" })
-	if said := log.take(); strings.Contains(said, "level=ERROR") || answers(address) {
-		t.Errorf("after a page is turned off: %s", said)
+	if said := log.take(); strings.Contains(said, "level=ERROR") || answers(address) || s.State() != (State{}) {
+		t.Errorf("after a page is turned off: %s, %+v", said, s.State())
 	}
 }
