@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/harness/hungfs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -142,17 +143,17 @@ func TestPodsAreListedBeforeTheImageStoreIsChecked(t *testing.T) {
 	pod := b.RunPod("stays", "exec sleep 1000")
 	ended := b.RunPod("ends", "exec sleep 1000")
 	b.KillDaemon()
-	// The database of layers is on a disk that hangs.
+	// The database of layers is on a disk that hangs when it is opened. It is a mount: the store follows no symbolic link.
 	database := filepath.Join(b.Root, "images", "snapshots", "metadata.db")
 	behind, at := t.TempDir(), t.TempDir()
-	own := database + ".own"
-	must(t, os.Rename(database, own))
-	data, err := os.ReadFile(own)
+	data, err := os.ReadFile(database)
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(behind, "metadata.db"), data, 0o600))
+	onDisk := filepath.Join(behind, "metadata.db")
+	must(t, os.WriteFile(onDisk, data, 0o600))
 	disk := hungfs.Mount(t, behind, at)
-	must(t, os.Symlink(filepath.Join(at, "metadata.db"), database))
-	disk.Hang()
+	must(t, unix.Mount(filepath.Join(at, "metadata.db"), database, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(database, unix.MNT_DETACH) }) // if the test ends early
+	disk.HangOpens()
 	b.LaunchDaemon()
 	b.AwaitDaemon()
 
@@ -180,17 +181,22 @@ func TestPodsAreListedBeforeTheImageStoreIsChecked(t *testing.T) {
 	}
 	select {
 	case err := <-image:
-		t.Errorf("an image was found in databases that nobody has read: %v", err)
+		t.Fatalf("an image was found in databases that nobody has read: %v", err)
 	default:
 	}
 	disk.Answer()
 	if err := <-image; err != nil {
 		t.Errorf("the image, once the disk answers: %v", err)
 	}
+	if aside, err := filepath.Glob(filepath.Join(b.Root, "images", "quarantine", "*")); err != nil || len(aside) > 0 {
+		t.Errorf("the store was not opened as it was: %v, %v", aside, err)
+	}
 	b.RemoveAllPods()
 	b.StopDaemon() // before the disk is unmounted
-	must(t, os.Rename(filepath.Join(behind, "metadata.db"), own))
-	must(t, os.Rename(own, database))
+	must(t, unix.Unmount(database, 0))
+	data, err = os.ReadFile(onDisk)
+	must(t, err)
+	must(t, os.WriteFile(database, data, 0o600))
 	b.StartDaemon()
 }
 

@@ -97,6 +97,14 @@ func (f *FS) Hang() {
 	}
 }
 
+// HangOpens makes every open of a file wait from now on, until Answer. Other requests are answered.
+func (f *FS) HangOpens() {
+	f.t.Helper()
+	if err := f.send(wordHangOpens); err != nil {
+		f.t.Fatalf("let opens in the file system at %s hang: %v", f.at, err)
+	}
+}
+
 // Answer lets the waiting requests continue.
 func (f *FS) Answer() {
 	f.t.Helper()

@@ -22,10 +22,11 @@ const serverName = "hungfs"
 
 // The test's commands, one word a line. Each gets an answer of one line: done, or the error.
 const (
-	wordHang   = "hang"
-	wordAnswer = "answer"
-	wordEnd    = "end"
-	done       = "done"
+	wordHang      = "hang"
+	wordHangOpens = "hang-opens"
+	wordAnswer    = "answer"
+	wordEnd       = "end"
+	done          = "done"
 )
 
 // Every program that can mount can serve. So no test has to call it in a TestMain.
@@ -46,7 +47,9 @@ func serve(dir, at string) (code int) {
 	for words := bufio.NewScanner(os.Stdin); words.Scan(); {
 		switch words.Text() {
 		case wordHang:
-			d.hang()
+			d.hang(false)
+		case wordHangOpens:
+			d.hang(true)
 		case wordAnswer:
 			d.answer()
 		case wordEnd:
@@ -71,8 +74,9 @@ func serve(dir, at string) (code int) {
 type disk struct {
 	fuse.RawFileSystem
 
-	mu   sync.Mutex
-	hung chan struct{} // closed when it no longer hangs; nil while it does not hang
+	mu    sync.Mutex
+	hung  chan struct{} // closed when it no longer hangs; nil while it does not hang
+	opens bool          // only opens of files hang
 }
 
 func mount(dir, at string) (*disk, error) {
@@ -100,9 +104,10 @@ func unmount(at string) error {
 	}
 }
 
-func (d *disk) hang() {
+func (d *disk) hang(opens bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.opens = opens
 	if d.hung == nil {
 		d.hung = make(chan struct{})
 	}
@@ -117,9 +122,15 @@ func (d *disk) answer() {
 	}
 }
 
-func (d *disk) pass() {
+// pass waits while the file system hangs.
+func (d *disk) pass() { d.wait(false) }
+
+func (d *disk) wait(open bool) {
 	d.mu.Lock()
 	hung := d.hung
+	if d.opens && !open {
+		hung = nil
+	}
 	d.mu.Unlock()
 	if hung != nil {
 		<-hung
@@ -160,7 +171,7 @@ func (d *disk) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, ou
 
 // Open opens a file.
 func (d *disk) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	d.pass()
+	d.wait(true)
 	return d.RawFileSystem.Open(cancel, in, out)
 }
 
