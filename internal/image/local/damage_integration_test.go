@@ -255,7 +255,7 @@ func TestInterruptedRebuildStartsAgain(t *testing.T) {
 	// The rebuild stops after it has restored the layers of images, and before those of root
 	// filesystems.
 	cut := func() ([]string, error) { return nil, why }
-	if err := s.repair.Rebuild(ctx, half, under, cut); !errors.Is(err, why) {
+	if _, err := s.repair.Rebuild(ctx, half, under, cut); !errors.Is(err, why) {
 		t.Fatalf("rebuild: %v, want %v", err, why)
 	}
 	if err := half.Close(); err != nil {

@@ -107,6 +107,8 @@ type Images struct {
 	layers *layers.Unpacker
 	store  *store.Store
 	rootfs *rootfs.Manager
+	// lostPinned are the names of pinned images that a rebuild has lost.
+	lostPinned []string
 	// checker accounts for what is on disk.
 	checker *check.Checker
 }

@@ -86,4 +86,22 @@ func TestArchivesOfADirectoryAreImported(t *testing.T) {
 	if _, err := s.Get(ctx, "one:1"); err != nil {
 		t.Errorf("an image that was lost: %v", err)
 	}
+
+	// The database is lost, too.
+	database := s.db.MetadataFile()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	alter(t, database, func([]byte) []byte { return []byte("no database") })
+	if err := os.Remove(filepath.Join(cfg.Root, "content/blobs/sha256", manifest)); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, cfg)
+	jobs.until(t, "import archive: ok")
+	if _, err := s.Get(ctx, "one:1"); err != nil {
+		t.Errorf("an image that was lost in a rebuild: %v", err)
+	}
+	if _, err := s.Get(ctx, "registry.example/two:1"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("an image that was removed, after a rebuild: %v", err)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -123,7 +124,7 @@ func (s *Images) open(ctx context.Context) error {
 	s.background.Go(s.noteQuiet)
 	s.changed()
 	s.fetchLost()
-	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, s.store.LostPinned()) })
+	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, slices.Concat(s.lostPinned, s.store.LostPinned())) })
 	return nil
 }
 
@@ -201,7 +202,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 		return err
 	}
 	if under != nil {
-		if err := s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
+		if s.lostPinned, err = s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
 			return fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err)
 		}
 	} else if err := s.repair.LostRecords(ctx, s.db); err != nil {

@@ -30,8 +30,8 @@ type rebuilder struct {
 	used func() ([]string, error)
 	// names are the copy of the names, nil if it is lost too.
 	names []database.NamedImage
-	// lost are those whose images are to be pulled again.
-	lost   []lost.Image
+	// lost are those whose images could not be rebuilt.
+	lost   lost.Losses
 	report report
 	// keep are blobs of images that are there again, ids those images.
 	keep map[digest.Digest]bool
@@ -47,12 +47,13 @@ type foundLayer struct {
 }
 
 // Rebuild fills both databases, which are new and open, and writes a report. used returns the
-// topmost snapshots below the existing root filesystems.
-func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuilding, used func() ([]string, error)) error {
+// topmost snapshots below the existing root filesystems. Rebuild returns the names of pinned images that could not be
+// rebuilt.
+func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuilding, used func() ([]string, error)) ([]string, error) {
 	ctx = database.WithNamespace(ctx)
 	b := &rebuilder{
 		db: db, under: under, used: used, report: report{At: time.Now().UTC(), Reason: under.Reason},
-		keep: map[digest.Digest]bool{}, ids: map[string]*tree.Tree{},
+		lost: lost.Losses{}, keep: map[digest.Digest]bool{}, ids: map[string]*tree.Tree{},
 		found: map[string]foundLayer{}, restored: map[string]bool{},
 	}
 	var err error
@@ -61,18 +62,18 @@ func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuildin
 	}
 	// A rebuild that is interrupted starts over, so one sync at its end is enough.
 	if err := db.Unsynced(func() error { return b.run(ctx) }); err != nil {
-		return err
+		return nil, err
 	}
-	r.Lost.Add(b.lost)
+	r.Lost.Add(b.lost.FromRegistries())
 	data, err := json.MarshalIndent(b.report, "", "  ")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := sysfile.ReplaceSynced(filepath.Join(under.Dir, reportName), data); err != nil {
-		return err
+		return nil, err
 	}
 	r.Log.Error(b.report.text(under.Dir), "images", b.report.Images, "lost", len(b.report.Lost), "quarantine", under.Dir)
-	return os.Remove(r.rebuildingPath())
+	return b.lost.PinnedNames(), os.Remove(r.rebuildingPath())
 }
 
 func (r *rebuilder) run(ctx context.Context) error {
@@ -96,9 +97,7 @@ func (r *rebuilder) namedImages(ctx context.Context) error {
 			}
 			if !names.IsID(named.Name) {
 				r.report.Lost = append(r.report.Lost, fmt.Sprintf("%s: %v", named.Name, err))
-				if !named.Pinned {
-					r.lost = append(r.lost, lost.Image{Names: []string{named.Name}, Target: named.Target})
-				}
+				r.lost.Note(named.Target, named.Name, named.Pinned)
 			}
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
@@ -28,16 +29,16 @@ func (s *Store) Load(ctx context.Context) error {
 		return err
 	}
 	trees := map[string]*tree.Tree{}
-	found := losses{}
+	found := lost.Losses{}
 	names := map[string][]string{}
 	pinned := map[string]bool{}
-	lost := map[string]bool{}
+	gone := map[string]bool{}
 	for _, record := range records {
 		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
 		if err != nil {
 			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
-			lost[record.Name] = true
-			found.note(record.Target, record.Name, database.IsPinned(record))
+			gone[record.Name] = true
+			found.Note(record.Target, record.Name, database.IsPinned(record))
 			continue
 		}
 		id := t.ID()
@@ -50,8 +51,8 @@ func (s *Store) Load(ctx context.Context) error {
 		if err != nil {
 			s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
 			for _, name := range names[id] {
-				lost[name] = true
-				found.note(t.Target, name, pinned[id])
+				gone[name] = true
+				found.Note(t.Target, name, pinned[id])
 			}
 			continue
 		}
@@ -61,17 +62,17 @@ func (s *Store) Load(ctx context.Context) error {
 	if err := s.keepHeld(ctx); err != nil {
 		return err
 	}
-	s.lostPinned = found.pinnedNames()
-	s.lost.Add(found.fromRegistries()) // before the records go, which have the names
-	return s.deleteRecords(ctx, lost)
+	s.lostPinned = found.PinnedNames()
+	s.lost.Add(found.FromRegistries()) // before the records go, which have the names
+	return s.deleteRecords(ctx, gone)
 }
 
 // deleteRecords removes the names of incomplete images.
-func (s *Store) deleteRecords(ctx context.Context, lost map[string]bool) error {
-	if len(lost) > 0 {
-		s.db.SaveNames(ctx, lost)
+func (s *Store) deleteRecords(ctx context.Context, gone map[string]bool) error {
+	if len(gone) > 0 {
+		s.db.SaveNames(ctx, gone)
 	}
-	for name := range lost {
+	for name := range gone {
 		if err := s.db.Images.Delete(ctx, name); err != nil {
 			return err
 		}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
-	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -19,50 +17,6 @@ import (
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/tree"
 )
-
-// losses are the images that a load has found incomplete, by their targets.
-type losses map[digest.Digest]*loss
-
-type loss struct {
-	lost.Image
-	pinned bool
-}
-
-// note notes a name of a lost image.
-func (l losses) note(target imagespec.Descriptor, name string, pinned bool) {
-	if names.IsID(name) {
-		return
-	}
-	one := l[target.Digest]
-	if one == nil {
-		one = &loss{Image: lost.Image{Target: target}}
-		l[target.Digest] = one
-	}
-	one.Names, one.pinned = append(one.Names, name), one.pinned || pinned
-}
-
-// fromRegistries are those that are to be pulled again, in the order of their targets. Pinned images come from an archive
-// or a directory of the node.
-func (l losses) fromRegistries() []lost.Image {
-	var all []lost.Image
-	for _, dgst := range slices.Sorted(maps.Keys(l)) {
-		if !l[dgst].pinned {
-			all = append(all, l[dgst].Image)
-		}
-	}
-	return all
-}
-
-// pinnedNames are the names of lost images that come from an archive or a directory of the node.
-func (l losses) pinnedNames() []string {
-	var all []string
-	for _, one := range l {
-		if one.pinned {
-			all = append(all, one.Names...)
-		}
-	}
-	return all
-}
 
 // LostPinned returns the names of pinned images that Load could not use.
 func (s *Store) LostPinned() []string { return s.lostPinned }
