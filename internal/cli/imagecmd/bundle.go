@@ -312,7 +312,7 @@ func (b *bundling) report(images []bill.Image, archive digest.Digest) error {
 	w := b.cmd.OutOrStdout()
 	for i := range images {
 		img := &images[i]
-		fmt.Fprintf(w, "%s  %s  %d packages  %s\n", img.Digest, img.Kind(), len(img.Packages), strings.Join(img.Names, " "))
+		fmt.Fprintf(w, "%s  %s  packages: %d  %s\n", img.Digest, img.Kind(), len(img.Packages), strings.Join(img.Names, " "))
 		if img.Fault != nil {
 			fmt.Fprintf(b.cmd.ErrOrStderr(), "warning: the bill of materials lacks the packages of %s: %s\n", img.Digest, errs.Message(img.Fault))
 		}
