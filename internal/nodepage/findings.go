@@ -37,8 +37,10 @@ type examination struct {
 	running sync.WaitGroup
 }
 
-// answerFindings begins an examination with ?examine=1, unless one is under way. Nothing else does: it takes processor time.
-func (p *Page) answerFindings(r *http.Request) (any, error) {
+func (p *Page) answerFindings(r *http.Request) (any, error) { return p.findings(r), nil }
+
+// findings begins an examination with ?examine=1, unless one is under way. Nothing else does: it takes processor time.
+func (p *Page) findings(r *http.Request) Findings {
 	if r.URL.Query().Get("examine") == "1" {
 		p.doctor.begin(context.WithoutCancel(r.Context()), p.source.Examine)
 	}
@@ -49,7 +51,7 @@ func (p *Page) answerFindings(r *http.Request) (any, error) {
 	if answer.Findings == nil {
 		answer.Findings = []finding.Finding{}
 	}
-	return answer, nil
+	return answer
 }
 
 // begin begins an examination in the background.

@@ -62,6 +62,37 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// TestFindingsInTables: the page without scripts begins an examination on request alone, and shows its findings as text.
+func TestFindingsInTables(t *testing.T) {
+	source := (&fake{}).source()
+	begun, release := make(chan struct{}, 10), make(chan struct{})
+	source.Examine = func(context.Context) ([]finding.Finding, error) {
+		begun <- struct{}{}
+		<-release
+		return []finding.Finding{{Level: finding.OK, Skipped: "unseen"}, {Level: finding.Problem, Object: "<b>o</b>", Fix: "mend it"}}, nil
+	}
+	p := newPage(t, source, usual())
+	shows := func(path, text string) {
+		t.Helper()
+		if got := ask(p, "GET", path).Body.String(); !strings.Contains(got, text) {
+			t.Errorf("%s lacks %q: %s", path, text, got)
+		}
+	}
+	shows("/tables", "Not examined yet")
+	if len(begun) != 0 {
+		t.Error("it examines without a request")
+	}
+	shows("/tables?examine=1", "under way")
+	<-begun
+	close(release)
+	awaitFindings(t, p)
+	shows("/tables", "Examined at ")
+	shows("/tables", "<td>problem</td><td></td><td>&lt;b&gt;o&lt;/b&gt;</td><td></td><td>mend it</td>")
+	if got := ask(p, "GET", "/tables").Body.String(); strings.Contains(got, "unseen") {
+		t.Errorf("a check that had nothing to examine is shown: %s", got)
+	}
+}
+
 // An examination that fails or panics is an answer with the error. One under way ends with the page.
 func TestFailedExamination(t *testing.T) {
 	source := (&fake{}).source()

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/podusage"
 )
 
-// serveTables is the page without scripts: pods, jobs and images as they are now. The browser asks the user for the
-// token, as a password.
+// serveTables is the page without scripts: pods, jobs and images as they are now, and the findings of the last
+// examination. The browser asks the user for the token, as a password.
 func (p *Page) serveTables(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	state, err := p.state.get(r.Context())
@@ -37,7 +37,28 @@ func (p *Page) serveTables(w http.ResponseWriter, r *http.Request) {
 		stored = append(stored, []string{strings.Join(images.Images[i].Names, ", "), megabytes(float64(images.Images[i].Size))})
 	}
 	out += table("Images", []string{"Image", "Size"}, stored)
-	p.write(w, out+"</body></html>\n")
+	p.write(w, out+findingsTable(p.findings(r))+"</body></html>\n")
+}
+
+// findingsTable is the last examination, and a link that begins another one.
+func findingsTable(found Findings) string {
+	state := `Not examined yet. <a href="tables?examine=1">Examine</a>`
+	switch {
+	case found.Running:
+		state = `An examination is under way. <a href="tables">Show its findings</a>`
+	case !found.Ended.IsZero():
+		state = `Examined at ` + found.Ended.UTC().Format(time.RFC3339) + `. <a href="tables?examine=1">Examine again</a>`
+	}
+	if found.Error != "" {
+		state += "</p><p>" + html.EscapeString(found.Error)
+	}
+	var rows [][]string
+	for i := range found.Findings {
+		if f := &found.Findings[i]; f.Skipped == "" {
+			rows = append(rows, []string{string(f.Level), f.Check, f.Object, f.Evidence, f.Fix})
+		}
+	}
+	return "<h2>Findings</h2><p>" + state + "</p>\n" + scrolled([]string{"Level", "Check", "Object", "Evidence", "What to do"}, rows)
 }
 
 func (p *Page) write(w http.ResponseWriter, page string) {
@@ -52,10 +73,19 @@ func tablesHead(title string) string {
 		`<title>` + title + `</title><link rel="stylesheet" href="style.css"></head><body><h1>` + title + `</h1>`
 }
 
-// table escapes every cell.
+// table is a table with a title.
 func table(title string, header []string, rows [][]string) string {
+	out := "<h2>" + html.EscapeString(title) + "</h2>" + scrolled(header, rows)
+	if len(rows) == 0 {
+		out += "<p class=\"none\">None.</p>\n"
+	}
+	return out
+}
+
+// scrolled is a table that scrolls by itself where the window is narrow. It escapes every cell.
+func scrolled(header []string, rows [][]string) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "<h2>%s</h2><div class=\"scroll\"><table><thead><tr>", html.EscapeString(title))
+	out.WriteString("<div class=\"scroll\"><table><thead><tr>")
 	for _, name := range header {
 		fmt.Fprintf(&out, "<th>%s</th>", html.EscapeString(name))
 	}
@@ -68,9 +98,6 @@ func table(title string, header []string, rows [][]string) string {
 		out.WriteString("</tr>\n")
 	}
 	out.WriteString("</tbody></table></div>\n")
-	if len(rows) == 0 {
-		out.WriteString("<p class=\"none\">None.</p>\n")
-	}
 	return out.String()
 }
 
