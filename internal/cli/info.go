@@ -90,6 +90,9 @@ func printInfo(w io.Writer, endpoint string, version *runtimeapi.VersionResponse
 	info := show.Info(status.Info)
 	delete(info, "config")
 	delete(info, "instance")
+	if status.Info["page"] == "{}" { // it is off
+		delete(info, "page")
+	}
 	if len(info) == 0 {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
+	"github.com/berthrun/berth/internal/cli/daemon/pageserver"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/image"
@@ -157,6 +158,7 @@ func serveFakes(t *testing.T) (socket string) {
 	api, err := cri.New(cri.Options{
 		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service, Images: images, Streams: streams, Version: "1.2.3",
 		Instance: map[string]string{"name": "ab12", "root": world.RootDir},
+		Page:     func() any { return pageserver.State{} },
 		Config:   func() any { return struct{ Root, State string }{world.RootDir, world.StateDir} },
 	})
 	if err != nil {

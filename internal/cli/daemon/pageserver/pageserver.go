@@ -63,10 +63,10 @@ type Server struct {
 // State is where the page is served, for verbose Status.
 type State struct {
 	// Listen is the address, HOST:PORT with the host of the configuration. Empty: the page is not served.
-	Listen string `json:"listen"`
-	TLS    bool   `json:"tls"`
+	Listen string `json:"listen,omitempty"`
+	TLS    bool   `json:"tls,omitempty"`
 	// Auth is who may see the page: token or none.
-	Auth string `json:"auth"`
+	Auth string `json:"auth,omitempty"`
 	// Fault is why the page is not served as the configuration says.
 	Fault string `json:"fault,omitempty"`
 }
