@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"strings"
 	"strconv"
 	"syscall"
 	"time"
@@ -128,6 +129,12 @@ func (p *place) release(log *slog.Logger) error {
 	if lived || err != nil {
 		return err
 	}
+	// The engine has mounted it on itself. No pod is left that has a namespace in it.
+	if netns := Resolved(p.cfg.Network.NetNSDir); isBelow(netns, Resolved(p.cfg.State)) {
+		if err := sysmount.Unmount(netns); err != nil {
+			return fmt.Errorf("cannot unmount the directory of network namespaces, which is in the state directory: %w", err)
+		}
+	}
 	// The keeper releases its lock a moment before it removes its other files.
 	for {
 		err := sysmount.Unmount(p.cfg.State)
@@ -142,6 +149,9 @@ func (p *place) release(log *slog.Logger) error {
 	log.Info("nothing lives in the state directory; unmounted it", "state", p.cfg.State)
 	return nil
 }
+
+// isBelow reports whether one path is below another one. Both are clean.
+func isBelow(path, dir string) bool { return strings.HasPrefix(path, dir+"/") }
 
 // keeperPoll is the time between two checks for the end of a keeper: there is no event for the lock
 // of another process.
