@@ -84,6 +84,8 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkRange("network.max_conf_num", d.Network.MaxConfNum, 0, 64, report)
 	checkRange("network.max_plugin_processes", d.Network.MaxProcesses, 0, 65536, report)
 	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
+	checkRange("pools.network_namespaces", d.Pools.NetworkNamespaces, 0, 64, report)
+	checkRange("pools.root_filesystems", d.Pools.RootFilesystems, 0, 256, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
 	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
 	for key, duration := range map[string]Duration{

@@ -24,6 +24,7 @@ type Daemon struct {
 	Network    Network    `toml:"network" help:"How pods reach the network."`
 	Docker     Docker     `toml:"docker" help:"The Docker Engine (engine docker)."`
 	Runtime    Runtime    `toml:"runtime" help:"How containers run."`
+	Pools      Pools      `toml:"pools" help:"What berth makes ahead, so that the start of a pod need not wait for it. Nothing in a pool is used twice, and a start of berth fills the pools anew. berth info and the metrics berth_pool_* show how many are ready and how many were used." engine:"native"`
 	Default    Default    `toml:"defaults" help:"Defaults of pods and containers that ask for nothing else."`
 	NRI        NRI        `toml:"nri" help:"Plugins of the Node Resource Interface. docs/nri.md is the guide."`
 	Image      Image      `toml:"image" help:"Where images come from."`
@@ -117,6 +118,12 @@ type Runtime struct {
 	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash. What the runtime itself obeys (org.systemd.property.*, org.criu.*, bundle) is never passed." reload:"yes" engine:"native"`
 	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes" engine:"native"`
 	AllowedAnnotations   []string `toml:"allowed_annotations" help:"Annotations of CRI-O's by which pods may ask for more than their fields say: unified-cgroup.crio.io/CONTAINER sets files of the container's cgroup (v2), limits that the kubelet has set included; link-logs.crio.io shows the pod's logs in one of its emptyDir volumes. Others of CRI-O's, and these where they are not named here, are ignored with a warning." oneof:"unified-cgroup.crio.io link-logs.crio.io" reload:"yes"`
+}
+
+// Pools are what is made ahead.
+type Pools struct {
+	NetworkNamespaces int `toml:"network_namespaces" help:"How many network namespaces are ready, 0 to 64. Each takes some 90 KiB of the kernel's memory, and no process. 0: none; the start of a pod makes its own." engine:"native"`
+	RootFilesystems   int `toml:"root_filesystems" help:"How many pairs of empty directories for the writable layers of containers are ready, 0 to 256. They take three directories each on the disk of root, and no memory. 0: none; the start of a container makes its own." engine:"native"`
 }
 
 // Default has the defaults of pods and containers.
@@ -308,6 +315,7 @@ func DefaultDaemon() *Daemon {
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},
 		Stream:     Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
+		Pools:      Pools{NetworkNamespaces: 4, RootFilesystems: 16},
 		Jobs:       Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
 		Checkpoint: Checkpoint{CRIU: "/usr/sbin/criu", Runtime: "/usr/sbin/runc"},
 		Metrics:    Metrics{Peers: []string{}},

@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/cri/scrub"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/pod/events"
 	"github.com/berthrun/berth/internal/pod/view"
@@ -110,7 +111,7 @@ type Images interface {
 	Usage(ctx context.Context) (image.DiskUsage, error)
 }
 
-// Options configure a Server. All but Config, Page, Metrics and Log are required.
+// Options configure a Server. All but Config, Pools, Page, Metrics and Log are required.
 type Options struct {
 	Lifecycle Lifecycle
 	Sessions  Sessions
@@ -127,6 +128,8 @@ type Options struct {
 	// Instance names this berth among those on the host, and its directories, for verbose Status: name,
 	// root, state.
 	Instance map[string]string
+	// Pools returns what is made ahead, for verbose Status. Nil, or no pool, leaves it out.
+	Pools func() []figures.Pool
 	// Page returns where the node page is served, for verbose Status. Nil leaves it out.
 	Page func() any
 	// Metrics are the groups of metrics of pods (package cadvisor); nil means all.

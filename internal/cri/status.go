@@ -95,6 +95,11 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}
+	if s.opts.Pools != nil {
+		if pools := s.opts.Pools(); len(pools) > 0 {
+			verbose["pools"] = pools
+		}
+	}
 	if s.opts.Page != nil {
 		verbose["page"] = s.opts.Page()
 	}

@@ -5,11 +5,13 @@ package figures
 // Pool is what is kept ready for use.
 type Pool struct {
 	// Name says what is in the pool, in lower case: "network_namespaces".
-	Name string
+	Name string `json:"name"`
 	// Size is how many objects the pool keeps ready, Ready how many are ready now.
-	Size, Ready int
+	Size  int `json:"size"`
+	Ready int `json:"ready"`
 	// Hits counts objects that were ready when they were needed, Misses those that had to be made then.
-	Hits, Misses uint64
+	Hits   uint64 `json:"hits"`
+	Misses uint64 `json:"misses"`
 }
 
 // Supervisor is what the supervisor counts. What it counts up begins at its start.

@@ -127,14 +127,19 @@ func (p *parts) readDisk(ctx context.Context, set metrics.Set) error {
 	return nil
 }
 
-func (p *parts) readPools(_ context.Context, set metrics.Set) error {
+// pools are the pools of all parts, none with engine docker.
+func (p *parts) pools() []figures.Pool {
 	var all []figures.Pool
 	for _, part := range []any{p.backend.engine, p.backend.images} {
 		if pooled, ok := part.(engine.Pooled); ok {
 			all = append(all, pooled.Pools()...)
 		}
 	}
-	for _, pool := range all {
+	return all
+}
+
+func (p *parts) readPools(_ context.Context, set metrics.Set) error {
+	for _, pool := range p.pools() {
 		set(metrics.PoolSize, float64(pool.Size), pool.Name)
 		set(metrics.PoolReady, float64(pool.Ready), pool.Name)
 		set(metrics.PoolHits, float64(pool.Hits), pool.Name)

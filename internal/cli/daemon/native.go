@@ -96,6 +96,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		Log:          log,
 		After:        answering,
 
+		ReadyRootfs:   cfg.Pools.RootFilesystems,
 		PreloadedDirs: cfg.Image.PreloadedDirs,
 		ImportRules:   importRules(cfg),
 	})
@@ -158,6 +159,7 @@ func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Clie
 
 		SELinux:           selinux.Mode(cfg.Runtime.SELinux),
 		SELinuxCategories: cfg.Runtime.SELinuxRange,
+		ReadyNamespaces:   cfg.Pools.NetworkNamespaces,
 		StatsPeriod:       time.Duration(cfg.Stats.Period),
 
 		Supervisor: client,

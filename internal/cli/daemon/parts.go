@@ -107,6 +107,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		Metrics: cfg.Stats.PodMetrics,
 		Config:  p.shownConfig, Log: log,
 		Page:     func() any { return p.page.State() },
+		Pools:    p.pools,
 		Instance: map[string]string{"name": instanceOf(cfg), "root": cfg.Root, "state": cfg.State},
 	})
 	if err != nil {

@@ -101,7 +101,7 @@ func (c *commands) newContainerInspect() *cobra.Command {
 					return err
 				}
 				return output.Print(cmd.OutOrStdout(), value, func(w io.Writer) error {
-					return printContainer(w, status.Status, time.Now())
+					return printContainer(w, status, time.Now())
 				})
 			})
 		},

@@ -2,6 +2,7 @@ package podcmd
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -114,14 +115,15 @@ func (i *inspected) print(w io.Writer, now time.Time) error {
 	}
 	for _, container := range i.containers {
 		fmt.Fprintln(w)
-		if err := printContainer(w, container.Status, now); err != nil {
+		if err := printContainer(w, container, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func printContainer(w io.Writer, c *runtimeapi.ContainerStatus, now time.Time) error {
+func printContainer(w io.Writer, resp *runtimeapi.ContainerStatusResponse, now time.Time) error {
+	c := resp.Status
 	rows := [][]string{
 		{"  ID:", c.Id},
 		{"  Image:", show.Or(c.GetImage().GetImage())},
@@ -132,7 +134,22 @@ func printContainer(w io.Writer, c *runtimeapi.ContainerStatus, now time.Time) e
 	if c.Message != "" {
 		rows = append(rows, []string{"  Message:", c.Message})
 	}
+	if starter := starterOf(resp.Info); starter != "" {
+		rows = append(rows, []string{"  Starter:", starter})
+	}
 	return show.Table(w, []string{"Container:", fmt.Sprintf("%s (attempt %d)", c.Metadata.GetName(), c.Metadata.GetAttempt())}, rows)
+}
+
+// starterOf is what created a container, and why it was not berth's own init, of a verbose status; "" if that does not say.
+func starterOf(info map[string]string) string {
+	var shown struct{ Starter, StarterReason string }
+	if json.Unmarshal([]byte(info["info"]), &shown) != nil || shown.Starter == "" {
+		return ""
+	}
+	if shown.StarterReason == "" {
+		return shown.Starter
+	}
+	return shown.Starter + ": " + shown.StarterReason
 }
 
 func containerState(c *runtimeapi.ContainerStatus) string {

@@ -57,7 +57,7 @@ func newWorld(t testing.TB) *world {
 	mountState(t, state)
 	w := &world{t: t, dir: dir, rootfs: &busyboxRootfs{dir: filepath.Join(dir, "rootfs"), busybox: busybox}}
 	w.cfg = native.Config{
-		Instance: "nativetest", StateDir: filepath.Join(state, "engine"), NetNSDir: filepath.Join(dir, "netns"),
+		Instance: "nativetest", StateDir: filepath.Join(state, "engine"), NetNSDir: filepath.Join(dir, "netns"), ReadyNamespaces: 2,
 		PodInit:    binary, // and the host's own cgroup driver
 		Supervisor: startSupervisor(t, binary, filepath.Join(state, "supervisor")), Rootfs: w.rootfs,
 	}

@@ -52,6 +52,8 @@ type Config struct {
 	StateDir string
 	// NetNSDir is where network namespaces are pinned.
 	NetNSDir string
+	// ReadyNamespaces is how many network namespaces are made ahead, 0 for none.
+	ReadyNamespaces int
 	// CgroupDriver is "cgroupfs" or "systemd"; "" is systemd where systemd is
 	// pid 1, else cgroupfs.
 	CgroupDriver string
@@ -164,10 +166,6 @@ const (
 	probeLimit   = 256
 )
 
-// readyNamespaces is how many network namespaces are made ahead. Each costs some hundred
-// kilobytes of kernel memory.
-const readyNamespaces = 4
-
 // Engine is an engine.Engine.
 type Engine struct {
 	cfg Config
@@ -250,7 +248,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := errors.Join(e.adoptLabels(), e.podInitRoot.Detach(), e.rootContainer.Detach()); err != nil {
 		return nil, err
 	}
-	e.netns = nspool.New(readyNamespaces, cfg.After)
+	e.netns = nspool.New(cfg.ReadyNamespaces, cfg.After)
 	e.meter = meter.New(tree, cfg.Rootfs, cfg.StatsPeriod)
 	return e, nil
 }

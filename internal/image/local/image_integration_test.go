@@ -58,6 +58,7 @@ func testConfig(t *testing.T) Config {
 		State:        filepath.Join(dir, "state"),
 		PullRules:    PullRules{RegistryConfigDirs: []string{filepath.Dir(hosts)}},
 		UnpackHelper: helper,
+		ReadyRootfs:  4,
 		CgroupParent: "/berth-image-test",
 		Log:          slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}

@@ -46,6 +46,8 @@ type Config struct {
 	// State is a directory on tmpfs: root filesystems are mounted on
 	// State/rootfs/<key>.
 	State string
+	// ReadyRootfs is how many directories for root filesystems are made ahead, 0 for none.
+	ReadyRootfs int
 	// PullRules hold until SetPullRules.
 	PullRules
 	// PreloadedDirs have images that are used in place; see package preload. A missing

@@ -13,13 +13,12 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
-// poolSize is how many directories are kept ready. Making one takes a millisecond
-// on ext4, which a container's start need not wait for.
-const poolSize = 16
-
-// dirPool keeps directories with upper and work in them ready for use. Its mode
-// bits do not depend on the umask.
+// dirPool keeps directories with upper and work in them ready for use: making one takes a millisecond on ext4, which a
+// container's start need not wait for. Their mode bits do not depend on the umask.
 type dirPool struct {
+	// size is how many are kept ready, 0 for none.
+	size int
+	// ready is nil before start, and where size is 0.
 	ready        chan string
 	hits, misses atomic.Uint64
 }
@@ -27,7 +26,7 @@ type dirPool struct {
 // PoolFigures counts the directories that are kept ready.
 func (m *Manager) PoolFigures() figures.Pool {
 	p := &m.pool
-	return figures.Pool{Name: "root_filesystems", Size: poolSize, Ready: len(p.ready), Hits: p.hits.Load(), Misses: p.misses.Load()}
+	return figures.Pool{Name: "root_filesystems", Size: p.size, Ready: len(p.ready), Hits: p.hits.Load(), Misses: p.misses.Load()}
 }
 
 // StartPool begins to keep directories ready, until the background group closes. Call it once,
@@ -36,7 +35,10 @@ func (m *Manager) StartPool() { m.pool.start(m) }
 
 // start fills the pool and keeps it filled until the store closes.
 func (p *dirPool) start(m *Manager) {
-	p.ready = make(chan string, poolSize)
+	if p.size == 0 {
+		return
+	}
+	p.ready = make(chan string, p.size)
 	m.background.Go(func(ctx context.Context) {
 		for {
 			dir, err := p.make(m)
@@ -88,8 +90,11 @@ func (p *dirPool) make(m *Manager) (string, error) {
 
 // RenewPool discards the directories that are ready, and returns when others are being made.
 func (m *Manager) RenewPool(ctx context.Context) error {
+	if m.pool.size == 0 {
+		return nil
+	}
 	// One more than the pool holds is ready.
-	for range poolSize + 1 {
+	for range m.pool.size + 1 {
 		select {
 		case dir := <-m.pool.ready:
 			if dir == "" {
@@ -108,7 +113,7 @@ func (m *Manager) RenewPool(ctx context.Context) error {
 // CanMount reports whether a root filesystem can have a directory below it: nil, or
 // why not. Overlays can be on overlays twice only.
 func (m *Manager) CanMount(lower string) (err error) {
-	dir, err := m.pool.take(m)
+	dir, err := m.pool.make(m)
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,8 @@ type Config struct {
 	// Images have the layers, LayersDir has their directories.
 	Images    *store.Store
 	LayersDir string
+	// ReadyDirs is how many directories are made ahead, 0 for none.
+	ReadyDirs int
 	// Discard removes a directory in the background.
 	Discard    func(path string) error
 	Background *background.Group
@@ -87,7 +89,7 @@ type Manager struct {
 func New(cfg Config) *Manager {
 	return &Manager{
 		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
-		uses: map[string]use{},
+		uses: map[string]use{}, pool: dirPool{size: cfg.ReadyDirs},
 	}
 }
 
