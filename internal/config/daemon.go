@@ -24,7 +24,7 @@ type Daemon struct {
 	Network    Network    `toml:"network" help:"How pods reach the network."`
 	Docker     Docker     `toml:"docker" help:"The Docker Engine (engine docker)."`
 	Runtime    Runtime    `toml:"runtime" help:"How containers run."`
-	Pools      Pools      `toml:"pools" help:"What berth makes ahead, so that the start of a pod need not wait for it. Nothing in a pool is used twice, and a start of berth fills the pools anew. berth info and the metrics berth_pool_* show how many are ready and how many were used." engine:"native"`
+	Pools      Pools      `toml:"pools" help:"What berth makes ahead, so that the start of a pod need not wait for it. Nothing in a pool is used twice, and a start of berth fills the pools again. berth info and the metrics berth_pool_* show how many are ready and how many were used." engine:"native"`
 	Default    Default    `toml:"defaults" help:"Defaults of pods and containers that ask for nothing else."`
 	NRI        NRI        `toml:"nri" help:"Plugins of the Node Resource Interface. docs/nri.md is the guide."`
 	Image      Image      `toml:"image" help:"Where images come from."`
