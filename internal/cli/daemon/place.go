@@ -10,8 +10,8 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"strings"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
