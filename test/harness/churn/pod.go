@@ -184,19 +184,13 @@ func (p *pod) restarted(seen *corev1.Pod, name string) bool {
 		(status.LastTerminationState.Terminated != nil || status.RestartCount > p.ordered[name])
 }
 
-// checkLast compares the code with which a container exited before its expected restart. Of the dead containers of one name
-// a kubelet keeps the newest, and removes the others, at its start, too. One that starts when both attempts have ended does
-// not report how the first one ended.
+// checkLast compares the code with which a container exited before its expected restart.
 func (p *pod) checkLast(seen *corev1.Pod, name string, code int32) error {
 	status := statusOf(seen, name)
 	if status.RestartCount > p.ordered[name] {
 		return nil // the last attempt was never started: see checkRestarts
 	}
-	last := status.LastTerminationState.Terminated
-	if last == nil && status.State.Terminated != nil && p.disruptedSince(p.made, kubeletAway()) {
-		return nil
-	}
-	if last == nil || last.ExitCode != code {
+	if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode != code {
 		return fmt.Errorf("container %s had ended so: %+v, want code %d", name, last, code)
 	}
 	return nil
