@@ -253,25 +253,24 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	return e.write()
 }
 
-// open opens and identifies the process. pid is 0 when its runtime has reaped it.
+// open opens and identifies the process, unless its runtime has reaped it: pid is 0 then, or no process has it any
+// more.
 func (e *Execution) open(pid int) error {
 	if pid == 0 {
 		return nil
 	}
 	pidfd, err := sysproc.OpenPidfd(pid)
-	if errors.Is(err, errs.NotFound) {
-		return nil // reaped a moment ago
-	}
-	if err != nil {
-		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
-	}
-	init, err := identify(pid, pidfd)
-	if err != nil {
+	if err == nil {
+		if e.init, err = identify(pid, pidfd); err == nil {
+			e.pidfd = pidfd
+			return nil
+		}
 		pidfd.Close()
-		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
 	}
-	e.pidfd, e.init = pidfd, init
-	return nil
+	if errors.Is(err, errs.NotFound) {
+		return nil // reaped a moment ago; the runtime knows its code
+	}
+	return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
 }
 
 func (e *Execution) key() string { return e.container.key("exec/" + e.id) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +74,34 @@ func TestIDOfAnExecThatWasNotStarted(t *testing.T) {
 		e.remove()
 		if _, err := os.Stat(e.path()); !errors.Is(err, os.ErrNotExist) || len(c.execs) != 0 {
 			t.Fatalf("left behind: %v, %v", err, c.execs)
+		}
+	}
+}
+
+// TestOpenExecThatItsRuntimeReaps: a shim reaps a short command at any time, also between the two steps with which the
+// supervisor opens it. That does not fail the exec.
+func TestOpenExecThatItsRuntimeReaps(t *testing.T) {
+	c := &Container{id: "box"}
+	for range 500 {
+		command := exec.CommandContext(t.Context(), "true")
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		reaped := make(chan error, 1)
+		go func() { reaped <- command.Wait() }()
+		for open := true; open; {
+			e := c.newExecution("one")
+			if err := e.open(command.Process.Pid); err != nil {
+				t.Fatal(err)
+			}
+			if open = e.pidfd != nil; open {
+				e.pidfd.Close()
+			} else if e.init != nil {
+				t.Fatal("an identity without a process")
+			}
+		}
+		if err := <-reaped; err != nil {
+			t.Fatal(err)
 		}
 	}
 }
