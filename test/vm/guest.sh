@@ -13,7 +13,8 @@ if [ $lsm = selinux ] && ! grep -q :unconfined_t: /proc/self/attr/current; then
   exec runcon -t unconfined_t bash "$0"
 fi
 # Emulated. The machine declares all abilities, so that no test skips.
-export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
+export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm,binary:runc,binary:containerd-shim-runc-v2 \
+  BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
 
 # What a step runs: a test binary and its flags. TestPodRunExample needs the repository.
 declare -A steps=(

@@ -13,7 +13,7 @@ cp test/vm/container.cil "$out/"
 cd "$out"
 echo "vm: making the root filesystem (some minutes)"
 debootstrap --variant=minbase \
-  --include=systemd,systemd-sysv,dbus,curl,apparmor,iproute2,nftables,iptables,procps,kmod,busybox-static,runc,containernetworking-plugins,conntrack,psmisc,selinux-policy-default,policycoreutils \
+  --include=systemd,systemd-sysv,dbus,curl,apparmor,iproute2,nftables,iptables,procps,kmod,busybox-static,runc,containerd,containernetworking-plugins,conntrack,psmisc,selinux-policy-default,policycoreutils \
   bookworm root > debootstrap.log 2>&1 || { tail -5 debootstrap.log >&2; exit 1; }
 
 package=$(apt-cache depends linux-image-cloud-amd64 | awk '$1=="Depends:"{print $2; exit}')
@@ -48,7 +48,8 @@ UNIT
 mkdir -p root/etc/systemd/system/graphical.target.wants
 ln -sf ../berth-test.service root/etc/systemd/system/graphical.target.wants/berth-test.service
 ln -sf /lib/systemd/system/graphical.target root/etc/systemd/system/default.target
-for unit in systemd-networkd-wait-online.service systemd-udev-settle.service systemd-binfmt.service apt-daily.timer \
+# Only the shim of package containerd is wanted.
+for unit in containerd.service systemd-networkd-wait-online.service systemd-udev-settle.service systemd-binfmt.service apt-daily.timer \
   apt-daily-upgrade.timer e2scrub_all.timer getty@tty1.service serial-getty@ttyS0.service; do
   ln -sf /dev/null "root/etc/systemd/system/$unit"
 done
