@@ -1,12 +1,14 @@
 package churn
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -190,10 +192,37 @@ func (p *pod) checkLast(seen *corev1.Pod, name string, code int32) error {
 	if status.RestartCount > p.ordered[name] {
 		return nil // the last attempt was never started: see checkRestarts
 	}
-	if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode != code {
+	last := status.LastTerminationState.Terminated
+	if last == nil && p.disruptedSince(p.made, kubeletAway()) {
+		// A kubelet removes all dead containers of a name but the newest as soon as it starts. It reports the ends of
+		// those that it finds afterwards.
+		removed, err := p.removedAttempt(name, status.RestartCount-1)
+		if err != nil {
+			return err
+		}
+		if removed {
+			p.t.Logf("%s: the kubelet removed the first attempt of container %s before it reported how that ended", p.name, name)
+			return nil
+		}
+	}
+	if last == nil || last.ExitCode != code {
 		return fmt.Errorf("container %s had ended so: %+v, want code %d", name, last, code)
 	}
 	return nil
+}
+
+// removedAttempt reports whether berth has removed an attempt of a container, as its log has it. Only the kubelet
+// requests that while the pod exists.
+func (p *pod) removedAttempt(name string, attempt int32) (bool, error) {
+	log, err := os.ReadFile(filepath.Join(p.b.Dir, "berth.log"))
+	if err != nil {
+		return false, err
+	}
+	sandbox := regexp.MustCompile(` key=` + namespace + `/` + p.name + `/` + p.uid + `/0 id=(\w+) `).FindSubmatch(log)
+	if sandbox == nil {
+		return false, fmt.Errorf("the log of berth does not name the sandbox of pod %s", p.name)
+	}
+	return bytes.Contains(log, fmt.Appendf(nil, " job=remove key=%s/%s/%d ", sandbox[1], name, attempt)), nil
 }
 
 // statusOf finds a container's status of any kind, or nil.
