@@ -49,7 +49,7 @@ func (s *side) mountsOf(path string) []string {
 		}
 		t.children[parent] = append(t.children[parent], m)
 	}
-	t.walk(0, 0)
+	t.walk(nil, 0, false)
 	return t.lines
 }
 
@@ -62,16 +62,23 @@ func readMounts(path string) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMountsFromReader(f, nil)
 }
 
-func (t *mountTree) walk(parent, depth int) {
-	below := t.children[parent]
+// walk prints the mounts on a parent, nil for those without one. covered: nobody sees them, as another mount covers them.
+func (t *mountTree) walk(parent *mountinfo.Info, depth int, covered bool) {
+	at, cover := 0, -1
+	if parent != nil {
+		at = parent.ID
+		cover = t.coverOf(parent)
+	}
+	below := t.children[at]
 	slices.SortStableFunc(below, func(a, b *mountinfo.Info) int {
 		return cmp.Or(cmp.Compare(a.Mountpoint, b.Mountpoint), cmp.Compare(a.ID, b.ID))
 	})
 	for _, m := range below {
+		hidden := covered || cover >= 0 && m.ID != cover
 		var propagation []string
 		for _, field := range strings.Fields(m.Optional) {
 			kind, group, _ := strings.Cut(field, ":")
-			propagation = append(propagation, kind+":"+t.group(m, group))
+			propagation = append(propagation, kind+":"+t.group(m, group, hidden || t.coverOf(m) >= 0))
 		}
 		source := m.Source
 		if m.FSType == "cgroup" {
@@ -80,8 +87,18 @@ func (t *mountTree) walk(parent, depth int) {
 		line := fmt.Sprintf("%s%s root %s options %s propagation %v type %s source %s device %s super %s", strings.Repeat("  ", depth),
 			m.Mountpoint, m.Root, m.Options, propagation, m.FSType, source, t.device(m), m.VFSOptions)
 		t.lines = append(t.lines, t.s.normal(line))
-		t.walk(m.ID, depth+1)
+		t.walk(m, depth+1, hidden)
 	}
+}
+
+// coverOf returns the number of the mount that covers another one and all that is on it, -1 for none.
+func (t *mountTree) coverOf(m *mountinfo.Info) int {
+	for _, on := range t.children[m.ID] {
+		if on.Mountpoint == m.Mountpoint {
+			return on.ID
+		}
+	}
+	return -1
 }
 
 // device names the device of a mount: by the host's mounts of it, or else by a number of ours.
@@ -100,8 +117,13 @@ func (t *mountTree) device(m *mountinfo.Info) string {
 
 // group names a peer group likewise. The device nodes of the host, which a user namespace gets as mounts, are
 // in one group with libcontainer, and each in its own with berth's init. That makes no difference: what is
-// mounted on one node is at no other.
-func (t *mountTree) group(m *mountinfo.Info, id string) string {
+// mounted on one node is at no other. The group of a mount that another one covers has no name: with libcontainer, a
+// volume of a user namespace that is covered by the same volume, shared, gets what is mounted there, and with berth's
+// init it does not. Nobody sees that.
+func (t *mountTree) group(m *mountinfo.Info, id string, covered bool) string {
+	if covered {
+		return "of a covered mount"
+	}
 	var places []string
 	for _, h := range t.host {
 		for _, field := range strings.Fields(h.Optional) {
