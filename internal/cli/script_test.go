@@ -25,6 +25,7 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/pod/podtest"
+	"github.com/berthrun/berth/internal/reload"
 )
 
 func TestMain(m *testing.M) {
@@ -159,6 +160,9 @@ func serveFakes(t *testing.T) (socket string) {
 		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service, Images: images, Streams: streams, Version: "1.2.3",
 		Instance: map[string]string{"name": "ab12", "root": world.RootDir},
 		Page:     func() any { return pageserver.State{} },
+		Reload: func() any {
+			return reload.State{At: time.Unix(0, 0), Refused: true, Error: "a.toml:1: key: no such key; token=https://joe:s3cr3t@host", NeedRestart: []string{"network.mtu", "root"}}
+		},
 		Config:   func() any { return struct{ Root, State string }{world.RootDir, world.StateDir} },
 	})
 	if err != nil {

@@ -72,6 +72,8 @@ const (
 	SupervisorUp         = "berth_supervisor_up"
 	SupervisorFDs        = "berth_supervisor_open_fds"
 	SupervisorMaxFDs     = "berth_supervisor_max_fds"
+	ConfigReloadOK       = "berth_config_last_reload_successful"
+	ConfigNeedRestart    = "berth_config_keys_need_restart"
 	EngineCalls          = "berth_engine_calls_total"
 	EngineCallErrors     = "berth_engine_call_errors_total"
 	EngineCallTimeouts   = "berth_engine_call_timeouts_total"
@@ -141,6 +143,8 @@ func scrapedFamilies() []Family {
 		{SupervisorUp, Gauge, nil, "1 if the supervisor answers. Its keeper is not in it."},
 		{SupervisorFDs, Gauge, nil, "Descriptors that the supervisor has open."},
 		{SupervisorMaxFDs, Gauge, nil, "Limit of them."},
+		{ConfigReloadOK, Gauge, nil, "1 if the daemon has applied the configuration that it has read last, 0 if it has refused it at a reload, and runs as before."},
+		{ConfigNeedRestart, Gauge, nil, "Keys that the last accepted configuration changes, and that the daemon applies at its next start only."},
 		{EngineCalls, Counter, call, "Calls of the Docker Engine (engine docker)."},
 		{EngineCallErrors, Counter, call, "Calls of the Docker Engine that failed."},
 		{EngineCallTimeouts, Counter, call, "Calls of the Docker Engine that it did not answer in time."},

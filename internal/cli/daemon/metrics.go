@@ -42,6 +42,7 @@ func (p *parts) addSources() {
 		{Name: "disk", Read: p.readDisk},
 		{Name: "pools", Read: p.readPools},
 		{Name: "engine", Read: p.readEngine},
+		{Name: "reload", Read: p.readReload},
 	} {
 		p.metrics.AddSource(source)
 	}
@@ -145,6 +146,16 @@ func (p *parts) readPools(_ context.Context, set metrics.Set) error {
 		set(metrics.PoolHits, float64(pool.Hits), pool.Name)
 		set(metrics.PoolMisses, float64(pool.Misses), pool.Name)
 	}
+	return nil
+}
+
+func (p *parts) readReload(_ context.Context, set metrics.Set) error {
+	state, successful := p.reloads.State(), 1.0
+	if state.Refused {
+		successful = 0
+	}
+	set(metrics.ConfigReloadOK, successful)
+	set(metrics.ConfigNeedRestart, float64(len(state.NeedRestart)))
 	return nil
 }
 

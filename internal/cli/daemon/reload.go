@@ -25,6 +25,7 @@ func reloadOnHangup(ctx context.Context, file string, load Load, p *parts, log *
 		}
 		next, err := load()
 		if err != nil {
+			p.reloads.Refuse(time.Now(), err)
 			log.Error("cannot reload the configuration", "error", err)
 			continue
 		}
@@ -33,6 +34,7 @@ func reloadOnHangup(ctx context.Context, file string, load Load, p *parts, log *
 		merged := config.Reloaded(current, next)
 		log.SetLevel(merged.Log.Level)
 		p.apply(merged)
+		p.reloads.Accept(time.Now(), refused)
 		p.serveMetrics(ctx, merged, log.Logger)
 		p.sendTraces(merged, log.Logger)
 		p.page.Serve(ctx, merged)
