@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -38,8 +37,10 @@ func newConfig() *cobra.Command {
 		&cobra.Command{
 			Use:   "check [FILE]",
 			Short: "Check a configuration file, and report every fault",
-			Long: "check reads FILE as `berth serve --config FILE` does, and reports every fault. Without FILE it reads\n" +
-				unitConfigFile + ", the file of berth.service. Keys that have no effect with the engine are a warning.",
+			Long: "check reads FILE as `berth serve --config FILE` does, and reports every fault with its key and line. It reads the\n" +
+				"files that keys name, too, such as certificates and profiles. What it refuses, a reload refuses. A start refuses less:\n" +
+				"a node does without its metrics rather than without its pods. Without FILE it reads " + unitConfigFile + ",\n" +
+				"the file of berth.service. Keys that have no effect with the engine are a warning.",
 			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return checkConfig(cmd, append(args, unitConfigFile)[0])
@@ -66,11 +67,8 @@ const unitConfigFile = doctorcmd.ConfigFile
 // checkConfig reports the faults of a configuration file as an error, and prints what else the daemon
 // would warn of.
 func checkConfig(cmd *cobra.Command, file string) error {
-	cfg, err := config.LoadDaemon(file, nil)
+	cfg, err := config.LoadDaemon(file, nil, configcheck.Files)
 	if err != nil {
-		return err
-	}
-	if err := errors.Join(configcheck.Files(cfg)...); err != nil {
 		return err
 	}
 	if warning := daemon.UnusedWarning(cfg); warning != "" {
@@ -161,12 +159,12 @@ func (d *daemonFlags) given(cmd *cobra.Command) bool {
 }
 
 // load reads the configuration; only flags that are set override the file.
-func (d *daemonFlags) load(cmd *cobra.Command) (*config.Daemon, error) {
+func (d *daemonFlags) load(cmd *cobra.Command, checks ...config.Check) (*config.Daemon, error) {
 	given := map[string]string{}
 	for _, field := range config.Fields(config.DefaultDaemon()) {
 		if flag := cmd.Flags().Lookup(field.Flag); flag != nil && flag.Changed {
 			given[field.Key] = flag.Value.String()
 		}
 	}
-	return config.LoadDaemon(d.file, given)
+	return config.LoadDaemon(d.file, given, checks...)
 }

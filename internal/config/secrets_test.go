@@ -22,8 +22,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if _, err := LoadDaemon(write(t, shown), nil); err == nil || !strings.Contains(err.Error(), "defaults.env: TOKEN: ") {
 		t.Errorf("a configuration without its secrets is read: %v", err)
 	}
-	for _, text := range []string{"hunter2", "TOKEN=hunter2\u0000"} {
-		_, err := LoadDaemon(write(t, "[defaults]\nenv = [\""+text+"\"]\n"), nil)
+	for _, text := range []string{`["hunter2"]`, `["TOKEN=hunter2\u0000"]`, `"TOKEN=hunter2"`, `{TOKEN = "hunter2"}`} {
+		_, err := LoadDaemon(write(t, "[defaults]\nenv = "+text+"\n"), nil)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("the fault of %q: %v", text, err)
 		}

@@ -52,6 +52,13 @@ func TestReload(t *testing.T) {
 	if out := b.MustCLI("info", "-o", "json"); !strings.Contains(out, `"refused": true`) {
 		t.Errorf("the verbose status does not have the refused reload: %s", out)
 	}
+	reload("[runtime]\nseccomp_profile = '/no/such/profile'\n", "cannot reload the configuration", file+":2: runtime.seccomp_profile")
+	if out, errOut, err := b.CLI("config", "check", file); err == nil || !strings.Contains(errOut, file+":2: runtime.seccomp_profile") {
+		t.Errorf("config check and a reload do not agree: %v %s%s", err, out, errOut)
+	}
+	if out := b.MustCLI("config", "dump", "--running"); !strings.Contains(out, "\nseccomp_profile = ''\n") || !strings.Contains(out, "\nroot = '"+b.Root+"'\n") {
+		t.Errorf("the running configuration is %s", out)
+	}
 	reload("root == 1", "cannot reload the configuration", file+":1:")
 	reload("[log]\nlevel = 'debug'\n[jobs]\nstage_timeout = '1m'\n[network]\nmtu = 1400\n",
 		"reloaded", "log.level", "jobs.stage_timeout", "need a restart", "network.mtu")
