@@ -67,6 +67,7 @@ const (
 	LogWrittenBytes      = "berth_log_written_bytes_total"
 	LogWrittenLines      = "berth_log_written_lines_total"
 	LogDiscardedBytes    = "berth_log_discarded_bytes_total"
+	LogThrottled         = "berth_log_throttled_seconds_total"
 	LogPendingBytes      = "berth_log_pending_bytes"
 	LogFaults            = "berth_log_faults"
 	SupervisorUp         = "berth_supervisor_up"
@@ -138,6 +139,7 @@ func scrapedFamilies() []Family {
 		{LogWrittenBytes, Counter, nil, "Bytes written to log files of containers, with the heads of lines."},
 		{LogWrittenLines, Counter, nil, "Lines written to log files of containers."},
 		{LogDiscardedBytes, Counter, nil, "Output without a log file to go to, because somebody deleted the file."},
+		{LogThrottled, Counter, nil, "How long containers have waited, all together, because they write more than runtime.log_rate_mib to their logs."},
 		{LogPendingBytes, Gauge, nil, "Output that is read and not yet in a log file: how far logs lag behind."},
 		{LogFaults, Gauge, nil, "Containers whose logs cannot be written now; such containers wait when their pipes are full."},
 		{SupervisorUp, Gauge, nil, "1 if the supervisor answers. Its keeper is not in it."},

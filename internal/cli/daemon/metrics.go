@@ -190,6 +190,7 @@ func (p *parts) readEngine(ctx context.Context, set metrics.Set) error {
 	set(metrics.LogWrittenBytes, float64(counted.Logs.WrittenBytes))
 	set(metrics.LogWrittenLines, float64(counted.Logs.WrittenLines))
 	set(metrics.LogDiscardedBytes, float64(counted.Logs.DiscardedBytes))
+	set(metrics.LogThrottled, counted.Logs.Throttled.Seconds())
 	set(metrics.LogPendingBytes, float64(counted.Logs.PendingBytes))
 	set(metrics.LogFaults, float64(counted.Logs.Faults))
 	return nil
