@@ -166,7 +166,7 @@ func serveFakes(t *testing.T) (socket string) {
 		Reload: func() any {
 			return reload.State{At: time.Unix(0, 0), Refused: true, Error: "a.toml:1: key: no such key; token=https://joe:s3cr3t@host", NeedRestart: []string{"network.mtu", "root"}}
 		},
-		Config:   func() any { return cfg },
+		Config: func() any { return cfg },
 	})
 	if err != nil {
 		t.Fatal(err)
