@@ -1,16 +1,20 @@
 package cli
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/configcheck"
+	"github.com/berthrun/berth/internal/cli/connect"
 	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/cli/doctorcmd"
 	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 func newConfig() *cobra.Command {
@@ -33,8 +37,10 @@ func newConfig() *cobra.Command {
 		&cobra.Command{
 			Use:   "check [FILE]",
 			Short: "Check a configuration file, and report every fault",
-			Long: "check reads FILE as `berth serve --config FILE` does, and reports every fault. Without FILE it reads\n" +
-				unitConfigFile + ", the file of berth.service. Keys that have no effect with the engine are a warning.",
+			Long: "check reads FILE as `berth serve --config FILE` does, and reports every fault with its key and line. It reads the\n" +
+				"files that keys name, too, such as certificates and profiles. What it refuses, a reload refuses. A start refuses less:\n" +
+				"a node does without its metrics rather than without its pods. Without FILE it reads " + unitConfigFile + ",\n" +
+				"the file of berth.service. Keys that have no effect with the engine are a warning.",
 			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return checkConfig(cmd, append(args, unitConfigFile)[0])
@@ -61,11 +67,8 @@ const unitConfigFile = doctorcmd.ConfigFile
 // checkConfig reports the faults of a configuration file as an error, and prints what else the daemon
 // would warn of.
 func checkConfig(cmd *cobra.Command, file string) error {
-	cfg, err := config.LoadDaemon(file, nil)
+	cfg, err := config.LoadDaemon(file, nil, configcheck.Files)
 	if err != nil {
-		return err
-	}
-	if err := errors.Join(configcheck.Files(cfg)...); err != nil {
 		return err
 	}
 	if warning := daemon.UnusedWarning(cfg); warning != "" {
@@ -77,13 +80,24 @@ func checkConfig(cmd *cobra.Command, file string) error {
 
 func newConfigDump() *cobra.Command {
 	var load daemonFlags
-	var secrets bool
+	var endpoint connect.Flag
+	var running, secrets bool
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Print the configuration that `berth serve` uses with the same flags",
-		Args:  cobra.NoArgs,
+		Short: "Print the configuration that `berth serve` uses with the same flags, or the one with which a daemon runs",
+		Long: "dump prints the configuration that `berth serve` uses with the same flags. With --running it asks the daemon with which\n" +
+			"one it runs: that of its start, with what reloads have changed. `berth info` names the keys that wait for a restart.",
+		Example: "  diff <(berth config dump --running) <(berth config dump --config /etc/berth/berth.toml)",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := load.load(cmd)
+			read := func() (*config.Daemon, error) { return load.load(cmd) }
+			if running && load.given(cmd) {
+				return fmt.Errorf("--running prints what the daemon has, and takes no other configuration: remove --config and the flags of `berth serve`: %w", errs.Invalid)
+			}
+			if running {
+				read = func() (*config.Daemon, error) { return runningConfig(cmd, &endpoint) }
+			}
+			cfg, err := read()
 			if err != nil {
 				return err
 			}
@@ -95,8 +109,30 @@ func newConfigDump() *cobra.Command {
 		},
 	}
 	load.register(cmd)
-	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "print the values of defaults.env, too")
+	endpoint.Register(cmd)
+	cmd.Flags().BoolVar(&running, "running", false, "print the configuration with which the daemon at --endpoint runs")
+	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "print the values of defaults.env, too; a daemon shows its own with debug.show_secrets only")
 	return cmd
+}
+
+// runningConfig asks a daemon for the configuration with which it runs.
+func runningConfig(cmd *cobra.Command, endpoint *connect.Flag) (cfg *config.Daemon, err error) {
+	err = endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
+		version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
+		if err != nil {
+			return err
+		}
+		if name := version.GetRuntimeName(); name != "berth" {
+			return fmt.Errorf("the runtime at %s is %s; --running asks a daemon of berth: %w", conn.Endpoint, name, errs.Unsupported)
+		}
+		status, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+		if err != nil {
+			return err
+		}
+		cfg, err = config.ReadShown(status.GetInfo()["config"])
+		return err
+	})
+	return cfg, err
 }
 
 // daemonFlags are the flags of a daemon's configuration: --config, and one for each key that has a
@@ -123,12 +159,12 @@ func (d *daemonFlags) given(cmd *cobra.Command) bool {
 }
 
 // load reads the configuration; only flags that are set override the file.
-func (d *daemonFlags) load(cmd *cobra.Command) (*config.Daemon, error) {
+func (d *daemonFlags) load(cmd *cobra.Command, checks ...config.Check) (*config.Daemon, error) {
 	given := map[string]string{}
 	for _, field := range config.Fields(config.DefaultDaemon()) {
 		if flag := cmd.Flags().Lookup(field.Flag); flag != nil && flag.Changed {
 			given[field.Key] = flag.Value.String()
 		}
 	}
-	return config.LoadDaemon(d.file, given)
+	return config.LoadDaemon(d.file, given, checks...)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/connect"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/reload"
 )
 
 func newInfo() *cobra.Command {
@@ -83,6 +85,13 @@ func printInfo(w io.Writer, endpoint string, version *runtimeapi.VersionResponse
 	if json.Unmarshal([]byte(status.Info["instance"]), &instance) == nil {
 		rows = append(rows, []string{"Instance:", instance.Name}, []string{"Root:", instance.Root}, []string{"State:", instance.State})
 	}
+	reloaded := reload.Parse(status.Info)
+	if refusal := reloaded.Refusal(); refusal != "" {
+		rows = append(rows, []string{"Last reload:", refusal})
+	}
+	if len(reloaded.NeedRestart) > 0 {
+		rows = append(rows, []string{"Keys that need a restart:", strings.Join(reloaded.NeedRestart, ", ")})
+	}
 	if err := show.Table(w, []string{"Endpoint:", endpoint}, rows); err != nil {
 		return err
 	}
@@ -90,6 +99,7 @@ func printInfo(w io.Writer, endpoint string, version *runtimeapi.VersionResponse
 	info := show.Info(status.Info)
 	delete(info, "config")
 	delete(info, "instance")
+	delete(info, "reload")
 	if status.Info["page"] == "{}" { // it is off
 		delete(info, "page")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/nodepage"
+	"github.com/berthrun/berth/internal/reload"
 )
 
 func newPage() *cobra.Command {
@@ -32,6 +33,10 @@ func newPage() *cobra.Command {
 				status, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 				if err != nil {
 					return err
+				}
+				// The page may be off, or elsewhere, because the file that says otherwise was refused.
+				if refusal := reload.Parse(status.GetInfo()).Refusal(); refusal != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "warning: the last reload of the configuration was "+refusal)
 				}
 				address, fault, err := pageAddress(status.GetInfo())
 				if err != nil {

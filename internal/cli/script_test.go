@@ -19,12 +19,14 @@ import (
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
 	"github.com/berthrun/berth/internal/cli/daemon/pageserver"
+	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/pod/podtest"
+	"github.com/berthrun/berth/internal/reload"
 )
 
 func TestMain(m *testing.M) {
@@ -155,11 +157,16 @@ func serveFakes(t *testing.T) (socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg := config.DefaultDaemon()
+	cfg.Root, cfg.State, cfg.Default.Env = world.RootDir, world.StateDir, []string{"TOKEN=s3cr3t"}
 	api, err := cri.New(cri.Options{
 		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service, Images: images, Streams: streams, Version: "1.2.3",
 		Instance: map[string]string{"name": "ab12", "root": world.RootDir},
 		Page:     func() any { return pageserver.State{} },
-		Config:   func() any { return struct{ Root, State string }{world.RootDir, world.StateDir} },
+		Reload: func() any {
+			return reload.State{At: time.Unix(0, 0), Refused: true, Error: "a.toml:1: key: no such key; token=https://joe:s3cr3t@host", NeedRestart: []string{"network.mtu", "root"}}
+		},
+		Config: func() any { return cfg },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ func newServe() *cobra.Command {
 			"  berth serve --listen unix:///run/berth2/berth.sock --root /var/lib/berth2 --state /run/berth2",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return daemon.Run(cmd.Context(), load.file, func() (*config.Daemon, error) { return load.load(cmd) })
+			return daemon.Run(cmd.Context(), load.file, func(checks ...config.Check) (*config.Daemon, error) { return load.load(cmd, checks...) })
 		},
 	}
 	load.register(cmd)

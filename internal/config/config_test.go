@@ -309,6 +309,25 @@ func TestPageOfDockerNamesKeysWithoutEffect(t *testing.T) {
 	}
 }
 
+// TestChecksOfOthers: what a check reports has its line like a fault of the text, and no key has both. A key of a flag has no
+// line.
+func TestChecksOfOthers(t *testing.T) {
+	file := write(t, "root = '/a'\n[runtime]\nsupervisor = 'x'\nseccomp_profile = '/p'\n")
+	_, err := LoadDaemon(file, map[string]string{"root": "/b"}, func(cfg *Daemon, report func(key, format string, args ...any)) {
+		report("runtime.supervisor", "%q: no such file", cfg.Runtime.Supervisor)
+		report("runtime.seccomp_profile", "%q: no such file", cfg.Runtime.SeccompProfile)
+		report("root", "%q: no such file", cfg.Root)
+	})
+	want := Faults{
+		{Key: "root", Problem: `"/b": no such file`},
+		{File: file, Line: 3, Key: "runtime.supervisor", Problem: `"x": want an absolute path`},
+		{File: file, Line: 4, Key: "runtime.seccomp_profile", Problem: `"/p": no such file`},
+	}
+	if diff := cmp.Diff(error(want), err); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestEndpointOfTheFlag: the flag is checked like the file.
 func TestEndpointOfTheFlag(t *testing.T) {
 	_, err := LoadDaemon("", map[string]string{"docker.endpoint": "/var/run/docker.sock"})

@@ -55,12 +55,19 @@ func (f Faults) Error() string {
 // Unwrap gives Faults their kind.
 func (f Faults) Unwrap() error { return errs.Invalid }
 
+// Check looks at more of a configuration than its text, such as the files that its keys name. It reports each fault with
+// the dotted key that has it.
+type Check func(cfg *Daemon, report func(key, format string, args ...any))
+
 // LoadDaemon returns the defaults, overlaid by the file (if not "") and then by
-// flags (key to text as on the command line). The error is of type Faults, or of
+// flags (key to text as on the command line). The checks see what is set; their
+// faults count as those of the text, except for keys that have one already.
+//
+// The error is of type Faults, or of
 // kind errs.NotFound when the file is not there. With Faults it returns the other
 // keys as they are set, and the defaults of those with a fault: berth does not run
 // with such a configuration, but the directories that it names can be examined.
-func LoadDaemon(file string, flags map[string]string) (*Daemon, error) {
+func LoadDaemon(file string, flags map[string]string, checks ...Check) (*Daemon, error) {
 	cfg := DefaultDaemon()
 	l := loader{cfg: cfg, file: file, fields: map[string]Field{}, lines: map[string]int{}}
 	for _, field := range Fields(cfg) {
@@ -84,6 +91,7 @@ func LoadDaemon(file string, flags map[string]string) (*Daemon, error) {
 	}
 	// A value that could not be read keeps its default, which has no fault.
 	cfg.check(l.fault)
+	l.run(checks)
 	if len(l.faults) > 0 {
 		slices.SortStableFunc(l.faults, func(a, b Fault) int {
 			return cmpFault(a, b)
@@ -92,6 +100,18 @@ func LoadDaemon(file string, flags map[string]string) (*Daemon, error) {
 		return cfg, l.faults
 	}
 	return cfg, nil
+}
+
+// run runs checks of others.
+func (l *loader) run(checks []Check) {
+	faulty := slices.Clone(l.faults)
+	for _, check := range checks {
+		check(l.cfg, func(key, format string, args ...any) {
+			if !slices.ContainsFunc(faulty, func(f Fault) bool { return f.Key == key }) {
+				l.fault(key, format, args...)
+			}
+		})
+	}
 }
 
 // dropFaulty gives each key with a fault its default.
@@ -190,6 +210,9 @@ func describeTypeError(err error, field Field, value any) string {
 	if want == "" {
 		text := err.Error()
 		return strings.TrimPrefix(text, "toml: ")
+	}
+	if field.SecretValues {
+		return "want " + want
 	}
 	return fmt.Sprintf("%v: want %s", value, want)
 }

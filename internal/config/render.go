@@ -35,8 +35,10 @@ func Reference(cfg *Daemon) string {
 		"<!-- Made by `make generate` from internal/config/daemon.go. Do not edit. -->\n\n" +
 		"`berth serve --config FILE` reads a TOML file; flags win over it. `berth config default` prints the\n" +
 		"file below with its help, `berth config check` names every fault with its line, `berth config dump`\n" +
-		"prints the effective configuration. On SIGHUP the daemon reads the file again. Keys with a ✔ under *reload* apply to\n" +
-		"what is created from then on. The log names a changed key without one; it keeps its value until the next start.\n" +
+		"prints the effective configuration, `berth config dump --running` that of the daemon. On SIGHUP the\n" +
+		"daemon reads the file again. Keys with a ✔ under *reload* apply to what is created from then on.\n" +
+		"`berth info` and the log name a changed key without one; it keeps its value until the next start. A\n" +
+		"file with faults changes nothing: see [what a reload did](running.md#what-a-reload-did).\n" +
 		"Options of other runtimes, and where they are here: [peers.md](peers.md).\n")
 	for _, section := range Sections(cfg) {
 		if section.Name != "" {

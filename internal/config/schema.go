@@ -4,12 +4,15 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Field is one key of a configuration.
@@ -167,6 +170,20 @@ func Reloaded(current, next *Daemon) *Daemon {
 		}
 	}
 	return &merged
+}
+
+// ReadShown reads the configuration that a daemon shows in its verbose Status, its key "config". A key that an older daemon
+// does not have gets its default. The error is of kind Unsupported if the text is not a configuration.
+func ReadShown(text string) (*Daemon, error) {
+	cfg := DefaultDaemon()
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &keys); err != nil || len(keys) == 0 {
+		return nil, fmt.Errorf("the runtime does not show the configuration of a berth: %w", errs.Unsupported)
+	}
+	if err := json.Unmarshal([]byte(text), cfg); err != nil {
+		return nil, fmt.Errorf("cannot read the configuration that the daemon shows: %w: %w", err, errs.Unsupported)
+	}
+	return cfg, nil
 }
 
 // Hidden replaces the value of a secret. No configuration may have it as a value.

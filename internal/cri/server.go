@@ -111,7 +111,7 @@ type Images interface {
 	Usage(ctx context.Context) (image.DiskUsage, error)
 }
 
-// Options configure a Server. All but Config, Pools, Page, Metrics and Log are required.
+// Options configure a Server. All but Config, Pools, Page, Reload, Metrics and Log are required.
 type Options struct {
 	Lifecycle Lifecycle
 	Sessions  Sessions
@@ -132,6 +132,8 @@ type Options struct {
 	Pools func() []figures.Pool
 	// Page returns where the node page is served, for verbose Status. Nil leaves it out.
 	Page func() any
+	// Reload returns the outcome of the last reload of the configuration, for verbose Status. Nil leaves it out.
+	Reload func() any
 	// Metrics are the groups of metrics of pods (package cadvisor); nil means all.
 	Metrics []string
 	// Log gets warnings that a response cannot carry. Nil discards them.

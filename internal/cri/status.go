@@ -103,15 +103,20 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if s.opts.Page != nil {
 		verbose["page"] = s.opts.Page()
 	}
+	if s.opts.Reload != nil {
+		verbose["reload"] = s.opts.Reload()
+	}
 	if config != nil {
 		verbose["cniconfig"] = config
 	}
 	if resp.Info, err = asJSON(verbose); err != nil {
 		return nil, err
 	}
-	// Administrators write it, and plugins may have credentials in it.
-	if text, ok := resp.Info["cniconfig"]; ok {
-		resp.Info["cniconfig"] = s.scrub.Text(text)
+	// Administrators write these files, and they may have credentials in them. The errors of a reload quote one.
+	for _, quoted := range []string{"cniconfig", "reload"} {
+		if text, ok := resp.Info[quoted]; ok {
+			resp.Info[quoted] = s.scrub.Text(text)
+		}
 	}
 	if config != nil {
 		// Plain text, as containerd has it.

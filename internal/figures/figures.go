@@ -2,6 +2,8 @@
 // those who show it.
 package figures
 
+import "time"
+
 // Pool is what is kept ready for use.
 type Pool struct {
 	// Name says what is in the pool, in lower case: "network_namespaces".
@@ -35,6 +37,9 @@ type Logs struct {
 	WrittenLines uint64 `json:"writtenLines"`
 	// DiscardedBytes had no file to go to, because it was deleted.
 	DiscardedBytes uint64 `json:"discardedBytes"`
+	// Throttled is how long containers have waited, all together, because they wrote more than their rate. In JSON it is
+	// in nanoseconds; an older supervisor has none.
+	Throttled time.Duration `json:"throttled"`
 	// PendingBytes are read and not yet in a file. Faults are logs that cannot be written now.
 	PendingBytes uint64 `json:"pendingBytes"`
 	Faults       uint64 `json:"faults"`

@@ -67,11 +67,14 @@ const (
 	LogWrittenBytes      = "berth_log_written_bytes_total"
 	LogWrittenLines      = "berth_log_written_lines_total"
 	LogDiscardedBytes    = "berth_log_discarded_bytes_total"
+	LogThrottled         = "berth_log_throttled_seconds_total"
 	LogPendingBytes      = "berth_log_pending_bytes"
 	LogFaults            = "berth_log_faults"
 	SupervisorUp         = "berth_supervisor_up"
 	SupervisorFDs        = "berth_supervisor_open_fds"
 	SupervisorMaxFDs     = "berth_supervisor_max_fds"
+	ConfigReloadOK       = "berth_config_last_reload_successful"
+	ConfigNeedRestart    = "berth_config_keys_need_restart"
 	EngineCalls          = "berth_engine_calls_total"
 	EngineCallErrors     = "berth_engine_call_errors_total"
 	EngineCallTimeouts   = "berth_engine_call_timeouts_total"
@@ -136,11 +139,14 @@ func scrapedFamilies() []Family {
 		{LogWrittenBytes, Counter, nil, "Bytes written to log files of containers, with the heads of lines."},
 		{LogWrittenLines, Counter, nil, "Lines written to log files of containers."},
 		{LogDiscardedBytes, Counter, nil, "Output without a log file to go to, because somebody deleted the file."},
+		{LogThrottled, Counter, nil, "How long containers have waited, all together, because they write more than runtime.log_rate_mib to their logs."},
 		{LogPendingBytes, Gauge, nil, "Output that is read and not yet in a log file: how far logs lag behind."},
 		{LogFaults, Gauge, nil, "Containers whose logs cannot be written now; such containers wait when their pipes are full."},
 		{SupervisorUp, Gauge, nil, "1 if the supervisor answers. Its keeper is not in it."},
 		{SupervisorFDs, Gauge, nil, "Descriptors that the supervisor has open."},
 		{SupervisorMaxFDs, Gauge, nil, "Limit of them."},
+		{ConfigReloadOK, Gauge, nil, "1 if the daemon has applied the configuration that it has read last, 0 if it has refused it at a reload, and runs as before."},
+		{ConfigNeedRestart, Gauge, nil, "Keys that the last accepted configuration changes, and that the daemon applies at its next start only."},
 		{EngineCalls, Counter, call, "Calls of the Docker Engine (engine docker)."},
 		{EngineCallErrors, Counter, call, "Calls of the Docker Engine that failed."},
 		{EngineCallTimeouts, Counter, call, "Calls of the Docker Engine that it did not answer in time."},

@@ -49,6 +49,11 @@ func durations() []float64 {
 	return []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 }
 
+// stageDurations are those of stages: many take less than the shortest call.
+func stageDurations() []float64 {
+	return append([]float64{.0001, .00025}, durations()...)
+}
+
 // pullDurations are those of pulls.
 func pullDurations() []float64 {
 	return []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}
@@ -86,7 +91,10 @@ func newRecorder(registry *prometheus.Registry) *Recorder {
 			registry.MustRegister(vec)
 		case Histogram:
 			buckets := durations()
-			if f.Name == pullSeconds {
+			switch f.Name {
+			case jobStageSeconds:
+				buckets = stageDurations()
+			case pullSeconds:
 				buckets = pullDurations()
 			}
 			vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: f.Name, Help: f.Help, Buckets: buckets}, f.Labels)

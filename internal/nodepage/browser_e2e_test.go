@@ -101,6 +101,7 @@ func TestPageOfADaemonThatIsAway(t *testing.T) {
 	status("the text of an answer that is not JSON", "bad", "the daemon does not answer (too many requests at once)")
 	g.set(map[string]string{"/api/images": "drop", "/api/events": "drop"})
 	status("the state though other parts are away", "good", "")
+	x.Await("the notice", `document.getElementById("notices").textContent.startsWith("refused: </td><script>")`)
 	x.Await("the parts to say that they are away", `["images-count", "events-status"].every((id) => document.getElementById(id).textContent.startsWith("cannot be read now: "))`)
 	g.set(nil)
 	x.Await("the parts", `document.getElementById("events-status").textContent === "" && document.querySelectorAll("#images-table tbody tr").length === 2`)

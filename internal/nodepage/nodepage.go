@@ -35,6 +35,8 @@ type Source struct {
 	// Jobs returns the running jobs, the oldest first, Stages how long stages took since the daemon's start.
 	Jobs   func() []berthapi.Job
 	Stages func() []figures.Stage
+	// Notices returns what a person at the node must know, a sentence each. Nil: nothing.
+	Notices func() []string
 	// Images and Disk are those of the image store.
 	Images func(ctx context.Context) ([]image.Image, error)
 	Disk   func(ctx context.Context) (image.DiskUsage, error)

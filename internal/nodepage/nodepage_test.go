@@ -45,7 +45,7 @@ type fake struct {
 
 func (f *fake) source() Source {
 	return Source{
-		Node: "node-1", Instance: "default", Version: "1.2.3",
+		Node: "node-1", Instance: "default", Version: "1.2.3", Notices: func() []string { return []string{"refused: " + hostile} },
 		Reading: func(ctx context.Context) (*podusage.Reading, error) {
 			if f.hang != nil {
 				select {
@@ -288,7 +288,7 @@ func TestHostileText(t *testing.T) {
 			if !json.Valid(w.Body.Bytes()) || w.Header().Get("Content-Type") != "application/json" {
 				t.Errorf("%s is no JSON: %s", path, body)
 			}
-		} else if !strings.Contains(body, "&lt;script&gt;") || !strings.Contains(body, `\x1b[2J\u202e`) {
+		} else if !strings.Contains(body, "&lt;script&gt;") || !strings.Contains(body, `\x1b[2J\u202e`) || !strings.Contains(body, `<p class="notice">refused: &lt;`) {
 			t.Errorf("%s does not show the name: %s", path, body)
 		}
 	}
@@ -313,7 +313,7 @@ func TestState(t *testing.T) {
 	for range 5 {
 		state := decode[State](t, ask(p, "GET", "/api/state"))
 		if state.Node != "node-1" || len(state.Pods) != 1 || state.Pods[0].Containers[0].State != "running" || state.Pods[0].CPU != podusage.Unknown ||
-			len(state.Jobs) != 1 || state.Stages[0].Count != 3 {
+			len(state.Jobs) != 1 || state.Stages[0].Count != 3 || len(state.Notices) != 1 {
 			t.Errorf("got %+v", state)
 		}
 	}

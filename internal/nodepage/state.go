@@ -18,6 +18,7 @@ type State struct {
 	Node     string          `json:"node"`
 	Instance string          `json:"instance"`
 	Version  string          `json:"version"`
+	Notices  []string        `json:"notices,omitempty"`
 	Pods     []podusage.Pod  `json:"pods"`
 	Jobs     []berthapi.Job  `json:"jobs"`
 	Stages   []figures.Stage `json:"stages"`
@@ -39,6 +40,11 @@ func (p *Page) readState(ctx context.Context) (State, error) {
 		Pods: podusage.Join(earlier, reading), Jobs: p.source.Jobs(), Stages: p.source.Stages(),
 	}
 	p.before = &timed{now, reading}
+	if p.source.Notices != nil {
+		for _, notice := range p.source.Notices() {
+			state.Notices = append(state.Notices, printable.Text(notice))
+		}
+	}
 	for i := range state.Pods {
 		pod := &state.Pods[i]
 		pod.Namespace, pod.Name = printable.Text(pod.Namespace), printable.Text(pod.Name)

@@ -25,7 +25,11 @@ func (p *Page) serveTables(w http.ResponseWriter, r *http.Request) {
 		p.write(w, tablesHead("berth")+"<p>"+html.EscapeString(errs.Message(err))+"</p></body></html>\n")
 		return
 	}
-	out := tablesHead("berth "+state.Node) + table("Pods", []string{"Pod / container", "State", "CPU", "Memory", "Restarts", "Age"}, podRows(&state))
+	out := tablesHead("berth " + state.Node)
+	for _, notice := range state.Notices {
+		out += `<p class="notice">` + html.EscapeString(notice) + "</p>"
+	}
+	out += table("Pods", []string{"Pod / container", "State", "CPU", "Memory", "Restarts", "Age"}, podRows(&state))
 	var jobs [][]string
 	for i := range state.Jobs {
 		j := &state.Jobs[i]

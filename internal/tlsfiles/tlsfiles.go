@@ -32,6 +32,28 @@ type Files struct {
 	CipherSuites []uint16
 }
 
+// Check returns what is wrong with the certificate, with its key, and with the authorities, each nil for a file that can be
+// used or is not named.
+func (f Files) Check() (cert, key, authorities error) {
+	if f.CertFile != "" && f.KeyFile != "" {
+		var chain, secret []byte
+		chain, cert = os.ReadFile(f.CertFile)
+		secret, key = os.ReadFile(f.KeyFile)
+		if cert == nil && key == nil {
+			if _, err := tls.X509KeyPair(chain, secret); err != nil {
+				cert = fmt.Errorf("cannot be used with key %s: %w", f.KeyFile, err)
+			}
+		}
+	}
+	if f.ClientCAFile != "" {
+		var data []byte
+		if data, authorities = os.ReadFile(f.ClientCAFile); authorities == nil && !x509.NewCertPool().AppendCertsFromPEM(data) {
+			authorities = fmt.Errorf("it holds no certificate: %w", errs.Invalid)
+		}
+	}
+	return cert, key, authorities
+}
+
 // selfSigned is the validity of a self-signed certificate: longer than any daemon
 // runs.
 const selfSigned = 10 * 365 * 24 * time.Hour

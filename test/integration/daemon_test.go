@@ -374,50 +374,6 @@ func TestInterruptedStarts(t *testing.T) {
 	n.nothing(t)
 }
 
-func TestReload(t *testing.T) {
-	b := harness.New(t, harness.Options{Config: "[log]\nlevel = 'info'\n"})
-	file := filepath.Join(b.Dir, "berth.toml")
-	// The harness sets a level by flag, which overrides the file.
-	n := &freshHost{b, t}
-	c := n.start(n.berth(), n.places("--config", file)...)
-	n.Await("the daemon", func() bool {
-		_, err := b.Runtime.Version(b.Ctx(), &runtimeapi.VersionRequest{})
-		return err == nil
-	})
-	reload := func(text string, words ...string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		before := len(c.out.String())
-		if err := c.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		for _, word := range words {
-			n.Await("the log to say "+word, func() bool { return strings.Contains(c.out.String()[before:], word) })
-		}
-	}
-	reload("[log]\nlevel = 'loud'\n[nets]\n", "cannot reload the configuration", file+":2: log.level", "debug, info, warn, error", file+":3: nets")
-	reload("root == 1", "cannot reload the configuration", file+":1:")
-	reload("[log]\nlevel = 'debug'\n[jobs]\nstage_timeout = '1m'\n[network]\nmtu = 1400\n",
-		"reloaded", "log.level", "jobs.stage_timeout", "need a restart", "network.mtu")
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	n.Await("the log to miss the file", func() bool { return strings.Contains(c.out.String(), "not found") })
-	if _, err := b.Runtime.Version(b.Ctx(), &runtimeapi.VersionRequest{}); err != nil {
-		t.Errorf("it answers no more: %v", err)
-	}
-	_ = c.Process.Signal(syscall.SIGTERM)
-	if r := n.end(c); r.code != 0 {
-		t.Errorf("exit code %d:\n%s", r.code, r.out)
-	}
-	n.nothing(t)
-}
-
 // If the state directory is not a tmpfs, berth mounts one on it while it is in use, and finds it
 // again. If it is one, berth mounts nothing.
 func TestStateDirectory(t *testing.T) {

@@ -21,6 +21,12 @@ import (
 // reload gives the daemon another configuration and waits for the line in its log.
 func (f *fields) reload(t *testing.T, text string, words ...string) {
 	t.Helper()
+	f.hangup(t, text, append(words, "configuration reloaded")...)
+}
+
+// hangup gives the daemon another configuration, which it may refuse, and waits for words in its log.
+func (f *fields) hangup(t *testing.T, text string, words ...string) {
+	t.Helper()
 	if err := os.WriteFile(filepath.Join(f.Dir, "berth.toml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +41,7 @@ func (f *fields) reload(t *testing.T, text string, words ...string) {
 	if err := syscall.Kill(f.DaemonPid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	for _, word := range append(words, "configuration reloaded") {
+	for _, word := range words {
 		f.Await("the log to say "+word, func() bool { return strings.Contains(log()[before:], word) })
 	}
 }

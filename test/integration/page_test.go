@@ -150,15 +150,18 @@ func TestNodePage(t *testing.T) {
 		t.Errorf("berth page of a page that is off: %v %s", err, errOut)
 	}
 	reload("[page]\nlisten = '"+pageListen+"'\n", true)
-	// What cannot be served is an error in the log, and the page stays where it is.
+	// A configuration with a certificate that does not exist is refused, and the page stays where it is.
 	reload("[page]\nlisten = '192.0.2.1:9719'\ntls_cert_file = '/none.crt'\ntls_key_file = '/none.key'\n", true)
-	b.Await("the log to say that the page stays", func() bool {
-		log := b.LogTail()
-		return strings.Contains(log, "the node page is served as before; mend the cause and reload the configuration") && strings.Contains(log, "/none.crt")
+	b.Await("the log to have the refused reload", func() bool {
+		return strings.Contains(b.LogTail(), "cannot reload the configuration") && strings.Contains(b.LogTail(), "berth.toml:3: page.tls_cert_file")
 	})
-	if out, errOut, err := b.CLI("page"); err != nil || !strings.Contains(out, "http://"+pageListen+"/#token=") || !strings.Contains(errOut, "/none.crt") {
+	if out, errOut, err := b.CLI("page"); err != nil || !strings.Contains(out, "http://"+pageListen+"/#token=") ||
+		!strings.Contains(errOut, "warning: the last reload of the configuration was refused at ") || !strings.Contains(errOut, "/none.crt") {
 		t.Errorf("berth page of a page that is served as before: %v %s %s", err, out, errOut)
 	}
+	b.Await("the notice on the page", func() bool {
+		return askPage(b, "/api/state", token, &state) == http.StatusOK && len(state.Notices) == 1 && strings.Contains(state.Notices[0], "/none.crt")
+	})
 	if code := askPage(b, "/api/state", token, nil); code != http.StatusOK {
 		t.Errorf("after two reloads the token is another: %d", code)
 	}

@@ -1,55 +1,136 @@
-// Package configcheck checks the files that the daemon's configuration names, for `berth config check` and `berth doctor`.
-// What is in the configuration itself, internal/config checks.
+// Package configcheck checks the files that the daemon's configuration names, for `berth config check`, a reload and
+// `berth doctor`. What is in the configuration itself, internal/config checks.
 package configcheck
 
 import (
+	"errors"
 	"fmt"
-	"log/slog"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine/basespec"
 	"github.com/berthrun/berth/internal/engine/ioclass"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
+	"github.com/berthrun/berth/internal/engine/seccomp"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/policy"
+	"github.com/berthrun/berth/internal/image/verifier"
+	"github.com/berthrun/berth/internal/network/cni/conftemplate"
 	"github.com/berthrun/berth/internal/tlsfiles"
 )
 
-// Files returns the faults of the files that a configuration names, as far as they are on this machine. Each error names
-// the key.
-func Files(cfg *config.Daemon) []error {
-	faults := []error{checkHooks("runtime.hooks_dirs", cfg.Runtime.HookDirs), ioclass.CheckBlockIO(cfg.Runtime.BlockIOFile)}
-	for _, name := range slices.Sorted(maps.Keys(cfg.Handlers)) {
-		h := cfg.Handlers[name]
-		_, err := basespec.Read(name, h.BaseSpec)
-		faults = append(faults, checkHooks("handlers."+name+".hooks_dirs", h.HookDirs), err)
+// report is that of a config.Check.
+type report func(key, format string, args ...any)
+
+// file reports a file that a key names, unless err is nil.
+func (r report) file(key, path string, err error) {
+	var fault *fs.PathError
+	switch {
+	case err == nil:
+	case errors.Is(err, errs.NotFound), errors.Is(err, fs.ErrNotExist):
+		r(key, "%q: no such file", path)
+	case errors.As(err, &fault):
+		r(key, "%q: %v", path, fault.Err)
+	default:
+		r(key, "%q: %s", path, errs.Message(err))
 	}
+}
+
+// Files is the config.Check of the files that keys name, as far as something fails on this machine without them. Files that
+// may come later, such as those with credentials, are no fault.
+func Files(cfg *config.Daemon, report func(key, format string, args ...any)) {
+	checkContainers(cfg, report)
+	checkImages(cfg, report)
+	checkStart(cfg, report)
 	if cfg.Stream.TLS != "off" {
-		faults = append(faults, checkCertificates("stream", tlsfiles.Files{CertFile: cfg.Stream.TLSCert, KeyFile: cfg.Stream.TLSKey, ClientCAFile: cfg.Stream.TLSClientCA}))
+		checkCertificates("stream.tls_cert", "stream.tls_key", "stream.tls_client_ca",
+			tlsfiles.Files{CertFile: cfg.Stream.TLSCert, KeyFile: cfg.Stream.TLSKey, ClientCAFile: cfg.Stream.TLSClientCA}, report)
 	}
-	faults = append(faults,
-		checkCertificates("metrics", tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA}),
-		checkCertificates("page", tlsfiles.Files{CertFile: cfg.Page.TLSCert, KeyFile: cfg.Page.TLSKey, ClientCAFile: cfg.Page.ClientCA}),
-		checkCertificates("traces", tlsfiles.Files{CertFile: cfg.Traces.TLSCert, KeyFile: cfg.Traces.TLSKey, ClientCAFile: cfg.Traces.CA}))
-	return slices.DeleteFunc(faults, func(err error) bool { return err == nil })
+	checkCertificates("metrics.tls_cert_file", "metrics.tls_key_file", "metrics.client_ca_file",
+		tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA}, report)
+	checkCertificates("page.tls_cert_file", "page.tls_key_file", "page.client_ca_file",
+		tlsfiles.Files{CertFile: cfg.Page.TLSCert, KeyFile: cfg.Page.TLSKey, ClientCAFile: cfg.Page.ClientCA}, report)
+	checkCertificates("traces.tls_cert_file", "traces.tls_key_file", "traces.tls_ca_file",
+		tlsfiles.Files{CertFile: cfg.Traces.TLSCert, KeyFile: cfg.Traces.TLSKey, ClientCAFile: cfg.Traces.CA}, report)
 }
 
-// checkCertificates reads the PEM files of a section. The daemon only logs faults of metrics, page and traces, and runs
-// without that server.
-func checkCertificates(section string, files tlsfiles.Files) error {
-	if files.CertFile == "" && files.KeyFile == "" && files.ClientCAFile == "" {
-		return nil
-	}
-	if _, err := tlsfiles.New(files, section, "localhost", slog.New(slog.DiscardHandler)); err != nil {
-		return fmt.Errorf("%s: %w", section, err)
-	}
-	return nil
+// Faults returns the faults that Files reports, for those who have a configuration and not its file.
+func Faults(cfg *config.Daemon) []error {
+	var faults []error
+	Files(cfg, func(key, format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
+	})
+	return faults
 }
 
-func checkHooks(key string, dirs []string) error {
+// checkContainers checks what containers are made with. They fail while a file cannot be used.
+func checkContainers(cfg *config.Daemon, report report) {
+	for key, path := range map[string]string{
+		"runtime.seccomp_profile": cfg.Runtime.SeccompProfile, "runtime.privileged_seccomp_profile": cfg.Runtime.SeccompPrivileged,
+	} {
+		checkProfile(key, path, report)
+	}
+	if path := cfg.Default.Seccomp; filepath.IsAbs(path) {
+		checkProfile("defaults.seccomp", path, report)
+	}
+	checkHooks("runtime.hooks_dirs", cfg.Runtime.HookDirs, report)
+	report.file("runtime.blockio_config_file", cfg.Runtime.BlockIOFile, ioclass.CheckFile(cfg.Runtime.BlockIOFile))
+	for _, name := range slices.Sorted(maps.Keys(cfg.Handlers)) {
+		h, key := cfg.Handlers[name], "handlers."+name
+		checkProfile(key+".seccomp_profile", h.SeccompProfile, report)
+		checkHooks(key+".hooks_dirs", h.HookDirs, report)
+		report.file(key+".base_runtime_spec", h.BaseSpec, basespec.CheckFile(h.BaseSpec))
+	}
+}
+
+func checkProfile(key, path string, report report) {
+	if path != "" {
+		report.file(key, path, seccomp.CheckFile(path))
+	}
+}
+
+func checkHooks(key string, dirs []string, report report) {
 	_, faults := new(ocihooks.Reader).Read(dirs)
-	if err := ocihooks.Join(faults); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
+	for _, fault := range faults {
+		report(key, "%s", errs.Message(fault))
 	}
-	return nil
+}
+
+// checkImages checks what decides on images. None may be used while it cannot be read.
+func checkImages(cfg *config.Daemon, report report) {
+	if path := cfg.Image.Policy; path != "" {
+		_, err := policy.Read(path)
+		report.file("image.policy", path, err)
+	}
+	if dir := cfg.Image.VerifierDir; dir != "" {
+		_, err := verifier.Programs(dir)
+		report.file("image.verifier_dir", dir, err)
+	}
+}
+
+// checkStart checks files without which the daemon does not start.
+func checkStart(cfg *config.Daemon, report report) {
+	if path := cfg.Network.ConfTemplate; path != "" && cfg.Network.Mode == "cni" {
+		_, err := conftemplate.Load(path)
+		report.file("network.conf_template", path, err)
+	}
+	if path := cfg.Runtime.Supervisor; path != "" && cfg.Engine == "native" {
+		info, err := os.Stat(path)
+		if err == nil && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) {
+			err = fmt.Errorf("it is not a program: %w", errs.Invalid)
+		}
+		report.file("runtime.supervisor", path, err)
+	}
+}
+
+// checkCertificates checks PEM files by the keys that name them.
+func checkCertificates(certKey, secretKey, authoritiesKey string, files tlsfiles.Files, report report) {
+	cert, secret, authorities := files.Check()
+	report.file(certKey, files.CertFile, cert)
+	report.file(secretKey, files.KeyFile, secret)
+	report.file(authoritiesKey, files.ClientCAFile, authorities)
 }

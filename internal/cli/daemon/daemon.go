@@ -21,8 +21,8 @@ import (
 // stopTimeout bounds the graceful stop: of requests under way, then of background work.
 const stopTimeout = 10 * time.Second
 
-// Load reads the configuration; each SIGHUP calls it again.
-type Load func() (*config.Daemon, error)
+// Load reads the configuration, and runs checks of it; each SIGHUP calls it again.
+type Load func(checks ...config.Check) (*config.Daemon, error)
 
 // Run serves until SIGTERM or SIGINT. A signal to stop is not an error. file is the configuration that load reads, empty
 // for none.

@@ -42,6 +42,7 @@ func (p *parts) addSources() {
 		{Name: "disk", Read: p.readDisk},
 		{Name: "pools", Read: p.readPools},
 		{Name: "engine", Read: p.readEngine},
+		{Name: "reload", Read: p.readReload},
 	} {
 		p.metrics.AddSource(source)
 	}
@@ -148,6 +149,16 @@ func (p *parts) readPools(_ context.Context, set metrics.Set) error {
 	return nil
 }
 
+func (p *parts) readReload(_ context.Context, set metrics.Set) error {
+	state, successful := p.reloads.State(), 1.0
+	if state.Refused {
+		successful = 0
+	}
+	set(metrics.ConfigReloadOK, successful)
+	set(metrics.ConfigNeedRestart, float64(len(state.NeedRestart)))
+	return nil
+}
+
 func (p *parts) readEngine(ctx context.Context, set metrics.Set) error {
 	for call, n := range p.pods.EngineCalls() {
 		set(metrics.EngineCalls, float64(n.Calls), call)
@@ -179,6 +190,7 @@ func (p *parts) readEngine(ctx context.Context, set metrics.Set) error {
 	set(metrics.LogWrittenBytes, float64(counted.Logs.WrittenBytes))
 	set(metrics.LogWrittenLines, float64(counted.Logs.WrittenLines))
 	set(metrics.LogDiscardedBytes, float64(counted.Logs.DiscardedBytes))
+	set(metrics.LogThrottled, counted.Logs.Throttled.Seconds())
 	set(metrics.LogPendingBytes, float64(counted.Logs.PendingBytes))
 	set(metrics.LogFaults, float64(counted.Logs.Faults))
 	return nil

@@ -30,6 +30,7 @@ import (
 	"github.com/berthrun/berth/internal/network/former"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/record"
+	"github.com/berthrun/berth/internal/reload"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/tlsfiles"
 	"github.com/berthrun/berth/internal/traces"
@@ -42,7 +43,8 @@ import (
 // parts are the parts of a running daemon, in the order of their creation.
 type parts struct {
 	// config is the effective configuration; a reload replaces it.
-	config atomic.Pointer[config.Daemon]
+	config  atomic.Pointer[config.Daemon]
+	reloads reload.Last
 
 	network network.Network
 	// awaitNetwork is backend.await for the network.
@@ -107,6 +109,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 		Metrics: cfg.Stats.PodMetrics,
 		Config:  p.shownConfig, Log: log,
 		Page:     func() any { return p.page.State() },
+		Reload:   func() any { return p.reloads.State() },
 		Pools:    p.pools,
 		Instance: map[string]string{"name": instanceOf(cfg), "root": cfg.Root, "state": cfg.State},
 	})
@@ -118,6 +121,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	p.addSources()
 	p.page, err = pageserver.New(pageserver.Options{
 		Pods: p.pods, Images: p.backend.images, Jobs: p.own.Jobs, Stages: p.metrics.Stages,
+		Notices: func() []string { return p.reloads.State().Notices() },
 		Examine: pageserver.Doctor(cfg.SocketPath()), Instance: instanceOf(cfg), Log: log,
 	})
 	if err != nil {

@@ -7,12 +7,16 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/cli/configcheck"
 	"github.com/berthrun/berth/internal/cli/daemon/daemonlog"
 	"github.com/berthrun/berth/internal/config"
 )
 
 // reloadOnHangup reads the configuration again on SIGHUP. A bad file changes
-// nothing; a key that cannot change while the daemon runs is refused by name.
+// nothing, and so does one that names files which cannot be used: the node runs on
+// with what works. A start does not check these files, since a node does without its
+// metrics rather than without its pods. A key that cannot change while the daemon
+// runs is refused by name.
 func reloadOnHangup(ctx context.Context, file string, load Load, p *parts, log *daemonlog.Logger) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -23,8 +27,9 @@ func reloadOnHangup(ctx context.Context, file string, load Load, p *parts, log *
 			return
 		case <-hangups:
 		}
-		next, err := load()
+		next, err := load(configcheck.Files)
 		if err != nil {
+			p.reloads.Refuse(time.Now(), err)
 			log.Error("cannot reload the configuration", "error", err)
 			continue
 		}
@@ -33,6 +38,7 @@ func reloadOnHangup(ctx context.Context, file string, load Load, p *parts, log *
 		merged := config.Reloaded(current, next)
 		log.SetLevel(merged.Log.Level)
 		p.apply(merged)
+		p.reloads.Accept(time.Now(), refused)
 		p.serveMetrics(ctx, merged, log.Logger)
 		p.sendTraces(merged, log.Logger)
 		p.page.Serve(ctx, merged)

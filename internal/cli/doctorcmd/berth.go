@@ -2,7 +2,6 @@ package doctorcmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -90,9 +89,9 @@ func ask(ctx context.Context, endpoint string) (*config.Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := config.DefaultDaemon()
-	if err := json.Unmarshal([]byte(status.GetInfo()["config"]), cfg); err != nil {
-		return nil, fmt.Errorf("the berth at %s does not say its configuration; give the flags of its `berth serve`: %w: %w", endpoint, errs.Unsupported, err)
+	cfg, err := config.ReadShown(status.GetInfo()["config"])
+	if err != nil {
+		return nil, fmt.Errorf("the berth at %s does not say its configuration: %w", endpoint, err)
 	}
 	return cfg, nil
 }
@@ -101,7 +100,7 @@ func ask(ctx context.Context, endpoint string) (*config.Daemon, error) {
 func (c Configuration) Berth() doctor.Berth {
 	cfg := c.Daemon
 	b := doctor.Berth{
-		File: c.File, Fault: c.Fault, FileFaults: configcheck.Files(cfg), Unused: daemon.UnusedWarning(cfg), Engine: cfg.Engine, Socket: cfg.SocketPath(), Root: cfg.Root, State: cfg.State,
+		File: c.File, Fault: c.Fault, FileFaults: configcheck.Faults(cfg), Unused: daemon.UnusedWarning(cfg), Engine: cfg.Engine, Socket: cfg.SocketPath(), Root: cfg.Root, State: cfg.State,
 		Network: cfg.Network.Mode, ConfDir: cfg.Network.ConfDir, BinDirs: cfg.Network.BinDirs, Subnets: cfg.Network.Subnets,
 		CgroupDriver: cfg.Runtime.CgroupDriver,
 		SELinux:      cfg.Runtime.SELinux, AppArmor: cfg.Runtime.AppArmor, AppArmorProfile: cfg.Runtime.AppArmorProfile,

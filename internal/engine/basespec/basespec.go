@@ -25,6 +25,20 @@ func (e *Error) Unwrap() error { return errs.Unavailable }
 
 // Read reads the base spec of a handler, nil for none (path ""). The error is an *Error, with handler and file.
 func Read(handler, path string) (*specs.Spec, error) {
+	base, err := read(path)
+	if err != nil {
+		return nil, &Error{fmt.Errorf("handler %q: base_runtime_spec %s: %w", handler, path, err)}
+	}
+	return base, nil
+}
+
+// CheckFile returns what is wrong with a file, nil for none (path ""). Kind NotFound when it does not exist.
+func CheckFile(path string) error {
+	_, err := read(path)
+	return err
+}
+
+func read(path string) (*specs.Spec, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // no base is no failure
 	}
@@ -32,12 +46,8 @@ func Read(handler, path string) (*specs.Spec, error) {
 	if err == nil && len(data) > maxFile {
 		err = fmt.Errorf("it is longer than %d bytes", maxFile)
 	}
-	var base *specs.Spec
-	if err == nil {
-		base, err = ocispec.ParseBase(data)
-	}
 	if err != nil {
-		return nil, &Error{fmt.Errorf("handler %q: base_runtime_spec %s: %w", handler, path, err)}
+		return nil, err
 	}
-	return base, nil
+	return ocispec.ParseBase(data)
 }

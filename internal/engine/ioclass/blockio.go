@@ -59,26 +59,44 @@ func BlockIO(path, class string) (*specs.LinuxBlockIO, error) {
 	if !ok {
 		return nil, fmt.Errorf("no class of block IO is named %q; %s has %s: %w", class, path, strings.Join(slices.Sorted(maps.Keys(classes)), ", "), errs.Invalid)
 	}
+	made, err := join(class, list)
+	if err != nil {
+		return nil, &fileError{fmt.Errorf("runtime.blockio_config_file %s: %w", path, err)}
+	}
+	return made, nil
+}
+
+// join joins the parameters of a class.
+func join(class string, list []parameters) (*specs.LinuxBlockIO, error) {
 	made := &specs.LinuxBlockIO{}
 	for i := range list {
 		if err := list[i].addTo(made); err != nil {
-			return nil, &fileError{fmt.Errorf("runtime.blockio_config_file %s: Classes[%q][%d].%w", path, class, i, err)}
+			return nil, fmt.Errorf("in Classes[%q][%d].%w", class, i, err)
 		}
 	}
 	return made, nil
 }
 
-// CheckBlockIO returns an error when the file of classes cannot be used. "" is no file.
+// CheckBlockIO returns an error when the file of classes cannot be used. "" is no file. Kind Unavailable; it names the key
+// of the configuration.
 func CheckBlockIO(path string) error {
+	if err := CheckFile(path); err != nil {
+		return &fileError{fmt.Errorf("runtime.blockio_config_file %s: %w", path, err)}
+	}
+	return nil
+}
+
+// CheckFile returns what is wrong with the file of classes, nil for none (path ""). Kind NotFound when it does not exist.
+func CheckFile(path string) error {
 	if path == "" {
 		return nil
 	}
 	classes, err := readClasses(path)
 	if err != nil {
-		return &fileError{fmt.Errorf("runtime.blockio_config_file %s: %w", path, err)}
+		return err
 	}
 	for _, class := range slices.Sorted(maps.Keys(classes)) {
-		if _, err := BlockIO(path, class); err != nil {
+		if _, err := join(class, classes[class]); err != nil {
 			return err
 		}
 	}

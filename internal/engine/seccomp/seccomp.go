@@ -167,6 +167,15 @@ func (l *Loader) filter(ctx context.Context, chosen chosenProfile, capabilities 
 	return profile, nil
 }
 
+// CheckFile returns an error when the file of a profile cannot be used. Kind NotFound when it does not exist.
+func CheckFile(path string) error {
+	data, err := sysfile.ReadRegular(path, maxProfile)
+	if err == nil {
+		_, err = parse(data, nil)
+	}
+	return err
+}
+
 // parse reads a profile for a process with these capabilities. Kind Invalid for data that is
 // not a profile.
 func parse(data []byte, capabilities []string) (*specs.LinuxSeccomp, error) {

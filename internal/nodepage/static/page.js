@@ -363,6 +363,18 @@ function say(text, kind) {
   status.className = kind;
 }
 
+// showNotices says what a person at the node must know. A screen reader says it again only when it changes.
+function showNotices() {
+  const notices = state.notices || [];
+  if ([...$("notices").children].map((p) => p.textContent).join("\n") === notices.join("\n")) return;
+  $("notices").replaceChildren(...notices.map((text) => {
+    const p = document.createElement("p");
+    p.className = "notice";
+    p.textContent = text;
+    return p;
+  }));
+}
+
 async function refresh() {
   state = await ask("api/state");
   document.title = "berth - " + state.node;
@@ -370,6 +382,7 @@ async function refresh() {
   $("about").textContent = "version " + state.version + ", instance " + state.instance;
   $("ask").hidden = true;
   $("main").hidden = false;
+  showNotices();
   showPods();
   showJobs();
   showStages();

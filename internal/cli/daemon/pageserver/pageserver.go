@@ -34,6 +34,8 @@ type Options struct {
 	// Jobs returns the running jobs, Stages how long stages took.
 	Jobs   func() []berthapi.Job
 	Stages func() []figures.Stage
+	// Notices returns what the page shows at its top.
+	Notices func() []string
 	// Examine returns what a doctor finds; see Doctor.
 	Examine func(ctx context.Context) ([]finding.Finding, error)
 	// Instance names this berth among those on the host.
@@ -83,7 +85,7 @@ func New(opts Options) (*Server, error) {
 	pods := &source{opts.Pods}
 	page, err := nodepage.New(nodepage.Source{
 		Node: node, Instance: opts.Instance, Version: version.Version,
-		Reading: pods.reading, Jobs: opts.Jobs, Stages: opts.Stages,
+		Reading: pods.reading, Jobs: opts.Jobs, Stages: opts.Stages, Notices: opts.Notices,
 		Images: opts.Images.List, Disk: opts.Images.Usage,
 		LogPath: pods.logPath, Follow: pods.followEvents, Examine: opts.Examine,
 	}, opts.Log)

@@ -127,6 +127,7 @@ func addStats(to *figures.Logs, stats Stats) {
 	to.WrittenBytes += uint64(stats.Written)                                      //nolint:gosec // as above
 	to.WrittenLines += uint64(stats.Lines)                                        //nolint:gosec // as above
 	to.DiscardedBytes += uint64(stats.Discarded)                                  //nolint:gosec // as above
+	to.Throttled += stats.Throttled
 }
 
 // Figures adds up all pumps of this process, those that are closed included.

@@ -104,11 +104,15 @@ type Pump struct {
 	lost    error // a copy of the journal's
 	stalled *time.Timer
 	backoff time.Duration
+	// waitsSince is when the stall of a container above its rate began, zero for another stall or none.
+	waitsSince time.Time
 
 	subscribers fanOut
 
 	read  [crilog.Streams]atomic.Int64
 	lines atomic.Int64
+	// waited is how long the container has waited for its rate, in nanoseconds.
+	waited atomic.Int64
 	// pending is what the last turn has left in the stages.
 	pending [crilog.Streams]atomic.Int64
 }

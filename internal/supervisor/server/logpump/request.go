@@ -139,6 +139,9 @@ type Stats struct {
 	Reopened int64
 	// Pending is how many bytes were read and are not in the log.
 	Pending int64
+	// Throttled is how long the container has waited because it wrote more than its rate. A wait counts when it ends;
+	// none is long.
+	Throttled time.Duration
 }
 
 // Stats returns the counts.
@@ -150,5 +153,6 @@ func (p *Pump) Stats() Stats {
 		Discarded: p.journal.discarded.Load(),
 		Reopened:  p.journal.reopened.Load(),
 		Pending:   p.pending[0].Load() + p.pending[1].Load(),
+		Throttled: time.Duration(p.waited.Load()),
 	}
 }

@@ -2,7 +2,9 @@ package logpump
 
 import (
 	"bytes"
+	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,6 +47,8 @@ func TestThrottle(t *testing.T) {
 func TestFloodIsHeldToItsRate(t *testing.T) {
 	b := newBench(t)
 	b.cfg.Rate = 1 << 20
+	warnings := &lockedBuffer{}
+	b.cfg.Log = slog.New(slog.NewTextHandler(warnings, nil))
 	began := time.Now()
 	p := b.open()
 	var stop atomic.Bool
@@ -72,12 +76,28 @@ func TestFloodIsHeldToItsRate(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	// Nearly all of this time it has waited. The figures count it, and the one warning names the log.
+	waited, since := p.Stats().Throttled, time.Since(began)
+	if waited < 400*time.Millisecond || waited > since {
+		t.Errorf("the container has waited %v in %v", waited, since)
+	}
+	if got := b.loop.Figures().Throttled; got < waited || got > time.Since(began) {
+		t.Errorf("the figures have %v, the pump %v", got, waited)
+	}
+	if said := warnings.String(); strings.Count(said, "level=WARN") != 1 || !strings.Contains(said, "log="+b.path("0.log")+" ") {
+		t.Errorf("the log has %s", said)
+	}
 	stop.Store(true)
 	b.drain(p)
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
 	b.drain(p)
+	// What a closed pump has waited stays in the figures.
+	p.Close()
+	if got := b.loop.Figures().Throttled; got < waited {
+		t.Errorf("the figures go back from %v to %v", waited, got)
+	}
 	log, err := os.ReadFile(b.path("0.log"))
 	if err != nil {
 		t.Fatal(err)

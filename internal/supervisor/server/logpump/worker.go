@@ -2,6 +2,7 @@ package logpump
 
 import (
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"time"
 
@@ -42,6 +43,7 @@ func (p *Pump) retry() {
 		p.stalled.Stop()
 		p.stalled = nil
 	}
+	p.endWait()
 	p.start()
 }
 
@@ -55,6 +57,7 @@ func (p *Pump) shutDown() {
 	if p.stalled != nil {
 		p.stalled.Stop()
 	}
+	p.endWait()
 	if !p.working {
 		p.release()
 	}
@@ -444,8 +447,9 @@ func (p *Pump) pause() (nap time.Duration) {
 	if wait > 0 && !p.final && !p.throttle.reported {
 		p.throttle.reported = true
 		p.cfg.Log.Warn("the container writes more than its rate to its log; it waits",
-			"bytes per second", p.throttle.rate)
+			"log", p.logFile(), "bytes per second", p.throttle.rate)
 	}
+	throttled := wait > 0
 	if p.hasRing() {
 		nap = p.pace.nap(p.took)
 	} else {
@@ -456,8 +460,27 @@ func (p *Pump) pause() (nap time.Duration) {
 		return 0
 	}
 	if wait > 0 {
+		if throttled {
+			p.waitsSince = now
+		}
 		p.stall(wait)
 		return 0
 	}
 	return nap
+}
+
+// endWait counts the wait of a container above its rate, if it waits. p.mu is held.
+func (p *Pump) endWait() {
+	if !p.waitsSince.IsZero() {
+		p.waited.Add(int64(time.Since(p.waitsSince)))
+		p.waitsSince = time.Time{}
+	}
+}
+
+// logFile is the path of the log, by which people find the pod; "" for a container without a log.
+func (p *Pump) logFile() string {
+	if p.cfg.LogPath == "" {
+		return ""
+	}
+	return filepath.Join(p.cfg.LogDir, p.cfg.LogPath)
 }
