@@ -112,7 +112,7 @@ cmp before after >&2
 		{"berth-config", "/etc/berth/doctor.toml", "a socket path has at most 107 bytes"},
 		{"berth-config", "/etc/berth/doctor.toml", "runtime.hooks_dirs"},
 		{"berth-config", "/etc/berth/doctor.toml", "/no/such/page.crt"},
-		{"berth-config", "/etc/berth/doctor.toml", "metrics: "},
+		{"berth-config", "/etc/berth/doctor.toml", "metrics.tls_cert_file: "},
 		{"berth-config", "/etc/berth/doctor.toml", "/no/such/stream.crt"},
 		{"berth-programs", "/no/such/supervisor", "which is not there: berth does not start"},
 		{"records", "%T/root/pods/quarantine", "could not read 1 of its files"},
