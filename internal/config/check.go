@@ -87,6 +87,8 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkRange("pools.network_namespaces", d.Pools.NetworkNamespaces, 0, 64, report)
 	checkRange("pools.root_filesystems", d.Pools.RootFilesystems, 0, 256, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
+	checkRange("image.max_total_downloads", d.Image.MaxTotalDownloads, 0, 1024, report)
+	checkRange("image.download_rate_mib", d.Image.DownloadRateMiB, 0, 1<<20, report)
 	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
 	for key, duration := range map[string]Duration{
 		"nri.plugin_registration_timeout": d.NRI.RegistrationTimeout, "nri.plugin_request_timeout": d.NRI.RequestTimeout,

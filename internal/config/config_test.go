@@ -128,6 +128,8 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[stream]\naddress = 'localhost'":                                 "stream.address: ",
 		"[runtime]\nscope_prefix = 'a/b'":                                 "runtime.scope_prefix: ",
 
+		"[image]\nmax_total_downloads = -1":                                                             "image.max_total_downloads: -1: want 0 to 1024",
+		"[image]\ndownload_rate_mib = -1":                                                               "image.download_rate_mib: -1: want 0 to ",
 		"[runtime]\nmax_log_line_size = 100":                                                            "runtime.max_log_line_size: ",
 		"[runtime]\nselinux_category_range = 1":                                                         "runtime.selinux_category_range: ",
 		"[runtime]\nabsent_mount_sources_to_reject = ['etc']":                                           "runtime.absent_mount_sources_to_reject: ",

@@ -184,6 +184,8 @@ type Image struct {
 	ImportDirs             []string `toml:"import_dirs" help:"Directories with docker or OCI archives (.tar, .tar.gz, .tgz, .tar.zst) that the daemon imports in the background: those that are there and those that appear, each once until its content changes. A directory that does not exist is skipped. Who can write there decides what images of any name contain." reload:"yes" engine:"native"`
 	ImportPinned           bool     `toml:"import_pinned" help:"Images of import_dirs are protected from the kubelet's garbage collection. It counts for archives that are imported from then on." reload:"yes" engine:"native"`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes" engine:"native"`
+	MaxTotalDownloads      int      `toml:"max_total_downloads" help:"Layers fetched at a time on the node, for all images together. A layer for a pod gets the next free place before those that are fetched again in the background. 0: any number." reload:"yes" engine:"native"`
+	DownloadRateMiB        int      `toml:"download_rate_mib" help:"MiB per second of layers that all pulls together download. What is fetched again in the background gets what pulls for pods leave of it. 0 is no limit." reload:"yes" engine:"native"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes" engine:"native"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails. Over a Docker Engine: one without progress." reload:"yes"`
 }
@@ -311,6 +313,7 @@ func DefaultDaemon() *Daemon {
 			ImportDirs:             []string{"/var/lib/berth-images"},
 			ImportPinned:           true,
 			MaxConcurrentDownloads: 3,
+			MaxTotalDownloads:      12, // four pulls at their full width: together they fill the link of most nodes
 			MaxLayerGiB:            128,
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},

@@ -175,6 +175,8 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		CredentialFiles:        cfg.Image.CredentialFiles,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		MaxTotalDownloads:      cfg.Image.MaxTotalDownloads,
+		DownloadRate:           int64(cfg.Image.DownloadRateMiB) << 20,
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
 		PolicyFile:             cfg.Image.Policy,
 		VerifierDir:            cfg.Image.VerifierDir,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
@@ -110,13 +111,15 @@ func (s *Store) resolve(ctx context.Context, named reference.Named, remote *regi
 		if err := s.db.DropDamagedDocument(ctx, desc); err != nil {
 			return err
 		}
-		return s.fetch(ctx, remote, desc, m, func(int64) { m.Touch() })
+		return s.fetch(ctx, remote, desc, downloads.Turn{}, m, func(int64) { m.Touch() })
 	})
 }
 
 // fetch gets one blob into the content store. Two pulls that want the same one
-// fetch it once.
-func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, m *progress.Meter, got func(int64)) error {
+// fetch it once. The turn of a document has no bounds: it is small, and a container that starts may wait for a signature.
+func (s *Store) fetch(
+	ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, turn downloads.Turn, m *progress.Meter, got func(int64),
+) error {
 	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
 	if err != nil {
 		return err
@@ -127,7 +130,7 @@ func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc ima
 		// Registries do not agree on what they send of it.
 		return errs.OfDisk(s.db.WriteEmpty(ctx, desc))
 	}
-	return errs.OfDisk(remote.Fetch(ctx, s.db, desc, got))
+	return errs.OfDisk(remote.Fetch(ctx, s.db, desc, turn, got))
 }
 
 // fetchLayers fetches the layers side by side and unpacks each as soon as it and
@@ -169,9 +172,10 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
+	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
 	for i, layer := range t.Layers {
 		group.Go(func() error {
-			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, m, m.Add) })
+			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, turn, m, m.Add) })
 			if err != nil {
 				return fmt.Errorf("layer %d: %w", i, err)
 			}
