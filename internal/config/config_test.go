@@ -128,6 +128,13 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[stream]\naddress = 'localhost'":                                 "stream.address: ",
 		"[runtime]\nscope_prefix = 'a/b'":                                 "runtime.scope_prefix: ",
 
+		"[image]\nsearch_registries = ['https://a.test/']":                                              "image.search_registries: \"https://a.test/\": has a scheme; want the host alone, such as a.test,",
+		"[image]\nsearch_registries = ['a.test/team']":                                                  "image.search_registries: \"a.test/team\": has a path; want the host alone",
+		"[image]\nsearch_registries = ['a b.test']":                                                     "image.search_registries: \"a b.test\": is not the host of a registry",
+		"[image]\nsearch_registries = ['']":                                                             "image.search_registries: \"\": is not the host of a registry",
+		"[image]\nsearch_registries = ['a.test', 'a.test']":                                             "image.search_registries: \"a.test\": is there twice",
+		"[image]\nsearch_registries = ['index.docker.io']":                                              "image.search_registries: \"index.docker.io\": names of images have docker.io",
+		"[image]\nsearch_registries = ['registry']":                                                     "image.search_registries: \"registry\": has neither a dot nor a port",
 		"[image]\nmax_total_downloads = -1":                                                             "image.max_total_downloads: -1: want 0 to 1024",
 		"[image]\ndownload_rate_mib = -1":                                                               "image.download_rate_mib: -1: want 0 to ",
 		"[runtime]\nmax_log_line_size = 100":                                                            "runtime.max_log_line_size: ",

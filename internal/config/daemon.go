@@ -176,6 +176,7 @@ type NRI struct {
 // Image has the settings of images and registries.
 type Image struct {
 	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes" engine:"native"`
+	SearchRegistries       []string `toml:"search_registries" help:"Hosts of the registries (HOST or HOST:PORT) at which an image without a registry in its name is searched, in this order. A pull goes on to the next one if a registry does not have the image, refuses access (401, 403) or cannot be reached. Such a name means the first of these images that the node has. Empty: docker.io alone." reload:"yes" engine:"native"`
 	CredentialFiles        []string `toml:"credential_files" help:"Files with credentials for registries, in the format of docker's config.json, with its credential helpers (docker-credential-*). They are used for hosts for which a request has no credentials, each entry for the host that it names, mirrors included. A file that does not exist has none." reload:"yes" engine:"native"`
 	Policy                 string   `toml:"policy" help:"File that says which images may be used, in the format of containers-policy.json(5), such as /etc/containers/policy.json. It is read for each pull and each container, so a change counts at once. A file that cannot be read, or is wrong, refuses all images. docs/howto/verify-images.md is the guide. Empty: all images." reload:"yes" engine:"native"`
 	VerifierDir            string   `toml:"verifier_dir" help:"Directory of programs that say whether an image may be used, as those of containerd's plugin io.containerd.image-verifier.v1.bindir. All must accept it, each within 10s. A directory that does not exist refuses all images. Empty: none is asked." reload:"yes" engine:"native"`
@@ -308,6 +309,7 @@ func DefaultDaemon() *Daemon {
 		},
 		Image: Image{
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
+			SearchRegistries:       []string{},
 			CredentialFiles:        []string{},
 			PreloadedDirs:          []string{"/usr/share/berth/preloaded"},
 			ImportDirs:             []string{"/var/lib/berth-images"},

@@ -172,6 +172,7 @@ func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Clie
 func pullRules(cfg *config.Daemon) local.PullRules {
 	return local.PullRules{
 		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
+		SearchRegistries:       cfg.Image.SearchRegistries,
 		CredentialFiles:        cfg.Image.CredentialFiles,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,

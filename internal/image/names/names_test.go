@@ -2,6 +2,7 @@ package names
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,4 +54,40 @@ func FuzzReference(f *testing.F) {
 			t.Errorf("%q became %q, and then %v, %v", ref, whole, again, err)
 		}
 	})
+}
+
+func TestCandidates(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("a", 64)
+	list := []string{"registry.test", "docker.io", "127.0.0.1:5000"}
+	for _, c := range []struct {
+		ref        string
+		registries []string
+		want       []string
+	}{
+		{"app", nil, []string{"docker.io/library/app:latest"}},
+		{"team/app:1", nil, []string{"docker.io/team/app:1"}},
+		{"app", list, []string{"registry.test/app:latest", "docker.io/library/app:latest", "127.0.0.1:5000/app:latest"}},
+		{"team/app:1", list, []string{"registry.test/team/app:1", "docker.io/team/app:1", "127.0.0.1:5000/team/app:1"}},
+		{"app:1" + digest, list[:2], []string{"registry.test/app" + digest, "docker.io/library/app" + digest}},
+		// With a registry, the list is of no use.
+		{"docker.io/app", list, []string{"docker.io/library/app:latest"}},
+		{"other.test/app:1", list, []string{"other.test/app:1"}},
+		{"localhost/app:1", list, []string{"localhost/app:1"}},
+		{"Team/app:1", list, []string{"Team/app:1"}},
+	} {
+		all, err := Candidates(c.ref, c.registries)
+		var got []string
+		for _, named := range all {
+			got = append(got, named.String())
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s of %v: %v, %v, want %v", c.ref, c.registries, got, err, c.want)
+		}
+	}
+	// Neither an id nor what is no reference becomes one by a registry before it.
+	for _, ref := range []string{strings.Repeat("f", 64), "", "/app", "App", "a b", "app:", "x:y@sha256:0"} {
+		if all, err := Candidates(ref, list); !errors.Is(err, errs.Invalid) {
+			t.Errorf("%q: %v, %v, want an error", ref, all, err)
+		}
+	}
 }

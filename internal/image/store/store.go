@@ -28,6 +28,9 @@ import (
 type PullRules struct {
 	// RegistryConfigDirs are searched for <host>/hosts.toml, first one wins.
 	RegistryConfigDirs []string
+	// SearchRegistries are the hosts of the registries at which an image without a registry in its name is searched, in
+	// this order; docker.io if empty.
+	SearchRegistries []string
 	// CredentialFiles are config files of docker with credentials of the node. Each entry is for the
 	// host that it names, and is used where a pull has no credentials.
 	CredentialFiles []string
