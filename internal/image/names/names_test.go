@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distribution/reference"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
@@ -34,6 +36,7 @@ func FuzzReference(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+	registries := []string{"registry.test", "docker.io", "127.0.0.1:5000"}
 	f.Fuzz(func(t *testing.T, ref string) {
 		if id, ok := IDPrefix(ref); ok && !IsID(id) {
 			t.Errorf("%q became the id %q", ref, id)
@@ -52,6 +55,19 @@ func FuzzReference(f *testing.F) {
 		again, err := Parse(whole)
 		if err != nil || again.String() != whole {
 			t.Errorf("%q became %q, and then %v, %v", ref, whole, again, err)
+		}
+		// The registry of the list, or the reference itself: no name leads to another registry.
+		for i, host := range registries {
+			all, err := Candidates(ref, registries)
+			switch {
+			case err != nil && !errors.Is(err, errs.Invalid):
+				t.Errorf("%q: %v blames nobody", ref, err)
+			case err != nil: // too long with a registry before it
+			case !IsShort(ref) && (len(all) != 1 || all[0].String() != whole):
+				t.Errorf("%q became %v, want %q", ref, all, whole)
+			case IsShort(ref) && (len(all) != len(registries) || reference.Domain(all[i]) != host):
+				t.Errorf("%q became %v at %v", ref, all, registries)
+			}
 		}
 	})
 }
