@@ -146,6 +146,7 @@ func floors() []string {
 		"database",
 		"tree",
 		"progress",
+		"downloads",
 		"names",
 	}
 }

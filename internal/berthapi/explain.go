@@ -9,7 +9,10 @@ import (
 )
 
 func explanationToProto(e *image.Explanation) *berthpb.ExplainImageResponse {
-	resp := &berthpb.ExplainImageResponse{Ref: e.Ref, ShortName: e.ShortName, Candidates: e.Candidates}
+	resp := &berthpb.ExplainImageResponse{Ref: e.Ref, ShortName: e.ShortName, Candidates: e.Candidates, Present: e.Present}
+	for i := range e.Next {
+		resp.Next = append(resp.Next, explanationToProto(&e.Next[i]))
+	}
 	for i := range e.Endpoints {
 		at := &e.Endpoints[i]
 		sent := &berthpb.Endpoint{
@@ -97,7 +100,10 @@ func admissionFromProto(sent *berthpb.Admission) *image.Admission {
 }
 
 func explanationFromProto(resp *berthpb.ExplainImageResponse) *image.Explanation {
-	e := &image.Explanation{Ref: resp.GetRef(), ShortName: resp.GetShortName(), Candidates: resp.GetCandidates()}
+	e := &image.Explanation{Ref: resp.GetRef(), ShortName: resp.GetShortName(), Candidates: resp.GetCandidates(), Present: resp.GetPresent()}
+	for _, next := range resp.GetNext() {
+		e.Next = append(e.Next, *explanationFromProto(next))
+	}
 	for _, at := range resp.GetEndpoints() {
 		got := image.Endpoint{
 			URL: at.GetUrl(), Mirror: at.GetMirror(), Source: at.GetSource(), Problem: at.GetProblem(), Credentials: at.GetCredentials(),

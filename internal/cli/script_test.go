@@ -106,6 +106,14 @@ func (i importer) Tag(ctx context.Context, ref string, _ []string) error {
 }
 
 func (i importer) Explain(_ context.Context, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+	if ref == "searched" {
+		return &image.Explanation{
+			Ref: "registry.test/searched:latest", ShortName: true, Candidates: []string{"registry.test/searched:latest", "docker.io/library/searched:latest"},
+			Present:   "docker.io/library/searched:latest",
+			Endpoints: []image.Endpoint{{URL: "https://registry.test/v2", Source: "default", Credentials: "none"}},
+			Next:      []image.Explanation{{Ref: "docker.io/library/searched:latest", Endpoints: []image.Endpoint{{URL: "https://registry-1.docker.io/v2", Source: "default", Credentials: "none"}}}},
+		}, nil
+	}
 	e := &image.Explanation{Ref: "registry.test/" + ref, ShortName: true, Candidates: []string{"registry.test/" + ref}, Endpoints: []image.Endpoint{
 		{URL: "https://mirror.test/v2", Mirror: true, Source: "/etc/berth/certs.d/registry.test/hosts.toml:3", Credentials: "none", TLS: []string{"verified"}, Capabilities: []string{"pull"}},
 		{URL: "https://registry.test/v2", Credentials: "those of user " + auth.Username, Skipped: "not asked"},

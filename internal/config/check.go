@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
+
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/defaults"
 )
@@ -53,6 +55,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
 	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
 	checkDirs("image.import_dirs", d.Image.ImportDirs, report)
+	d.Image.checkSearch(report)
 	d.checkVerification(report)
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
 		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
@@ -87,6 +90,8 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkRange("pools.network_namespaces", d.Pools.NetworkNamespaces, 0, 64, report)
 	checkRange("pools.root_filesystems", d.Pools.RootFilesystems, 0, 256, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
+	checkRange("image.max_total_downloads", d.Image.MaxTotalDownloads, 0, 1024, report)
+	checkRange("image.download_rate_mib", d.Image.DownloadRateMiB, 0, 1<<20, report)
 	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
 	for key, duration := range map[string]Duration{
 		"nri.plugin_registration_timeout": d.NRI.RegistrationTimeout, "nri.plugin_request_timeout": d.NRI.RequestTimeout,
@@ -103,6 +108,32 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
 			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
+	}
+}
+
+// checkSearch refuses what is not the host of a registry as names of images have it.
+func (i *Image) checkSearch(report func(key, format string, args ...any)) {
+	const key = "image.search_registries"
+	seen := map[string]bool{}
+	for _, host := range i.SearchRegistries {
+		named, err := reference.ParseNormalizedNamed(host + "/a/b")
+		_, rest, scheme := strings.Cut(host, "://")
+		switch {
+		case scheme:
+			report(key, "%q: has a scheme; want the host alone, such as %s, and the scheme in its hosts.toml", host, strings.Trim(rest, "/"))
+		case strings.Contains(host, "/"):
+			report(key, "%q: has a path; want the host alone, such as registry.example or registry.example:5000", host)
+		case err != nil:
+			report(key, "%q: is not the host of a registry; want one such as registry.example or registry.example:5000", host)
+		case reference.Domain(named) == host && !seen[host]:
+		case reference.Domain(named) == host:
+			report(key, "%q: is there twice; remove one of them", host)
+		case strings.Contains(host, "."):
+			report(key, "%q: names of images have %s for this registry; write that", host, reference.Domain(named))
+		default:
+			report(key, "%q: has neither a dot nor a port, so names of images cannot have it as their registry; want one such as registry.example or registry.example:5000", host)
+		}
+		seen[host] = true
 	}
 }
 

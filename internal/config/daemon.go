@@ -176,6 +176,7 @@ type NRI struct {
 // Image has the settings of images and registries.
 type Image struct {
 	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes" engine:"native"`
+	SearchRegistries       []string `toml:"search_registries" help:"Hosts of the registries (HOST or HOST:PORT) at which an image without a registry in its name is searched, in this order. A pull goes on to the next one if a registry does not have the image, refuses access (401, 403) or cannot be reached. Such a name means the first of these images that the node has. Empty: docker.io alone." reload:"yes" engine:"native"`
 	CredentialFiles        []string `toml:"credential_files" help:"Files with credentials for registries, in the format of docker's config.json, with its credential helpers (docker-credential-*). They are used for hosts for which a request has no credentials, each entry for the host that it names, mirrors included. A file that does not exist has none." reload:"yes" engine:"native"`
 	Policy                 string   `toml:"policy" help:"File that says which images may be used, in the format of containers-policy.json(5), such as /etc/containers/policy.json. It is read for each pull and each container, so a change counts at once. A file that cannot be read, or is wrong, refuses all images. docs/howto/verify-images.md is the guide. Empty: all images." reload:"yes" engine:"native"`
 	VerifierDir            string   `toml:"verifier_dir" help:"Directory of programs that say whether an image may be used, as those of containerd's plugin io.containerd.image-verifier.v1.bindir. All must accept it, each within 10s. A directory that does not exist refuses all images. Empty: none is asked." reload:"yes" engine:"native"`
@@ -184,6 +185,8 @@ type Image struct {
 	ImportDirs             []string `toml:"import_dirs" help:"Directories with docker or OCI archives (.tar, .tar.gz, .tgz, .tar.zst) that the daemon imports in the background: those that are there and those that appear, each once until its content changes. A directory that does not exist is skipped. Who can write there decides what images of any name contain." reload:"yes" engine:"native"`
 	ImportPinned           bool     `toml:"import_pinned" help:"Images of import_dirs are protected from the kubelet's garbage collection. It counts for archives that are imported from then on." reload:"yes" engine:"native"`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes" engine:"native"`
+	MaxTotalDownloads      int      `toml:"max_total_downloads" help:"Layers fetched at a time on the node, for all images together. A layer for a pod gets the next free place before those that are fetched again in the background. 0: any number." reload:"yes" engine:"native"`
+	DownloadRateMiB        int      `toml:"download_rate_mib" help:"MiB per second of layers that all pulls together download. What is fetched again in the background gets what pulls for pods leave of it. 0 is no limit." reload:"yes" engine:"native"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes" engine:"native"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails. Over a Docker Engine: one without progress." reload:"yes"`
 }
@@ -306,11 +309,13 @@ func DefaultDaemon() *Daemon {
 		},
 		Image: Image{
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
+			SearchRegistries:       []string{},
 			CredentialFiles:        []string{},
 			PreloadedDirs:          []string{"/usr/share/berth/preloaded"},
 			ImportDirs:             []string{"/var/lib/berth-images"},
 			ImportPinned:           true,
 			MaxConcurrentDownloads: 3,
+			MaxTotalDownloads:      12, // four pulls at their full width: together they fill the link of most nodes
 			MaxLayerGiB:            128,
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},

@@ -17,12 +17,17 @@ type Explainer interface {
 
 // Explanation is where a pull looks for an image, and whether it may be used. It contains no secret.
 type Explanation struct {
-	// Ref is the full reference.
+	// Ref is the full reference that this explanation is about: the first candidate.
 	Ref string `json:"ref"`
 	// ShortName is set if the reference that was asked for names no registry. Candidates are the full
 	// references that are tried for it, in this order.
 	ShortName  bool     `json:"shortName"`
 	Candidates []string `json:"candidates"`
+	// Present is the candidate by which the node has an image, so that the reference means this image; "" if it has none.
+	Present string `json:"present,omitempty"`
+	// Next explains the other candidates, in their order. Those after the first one that an endpoint knows are not tried,
+	// as in a pull.
+	Next []Explanation `json:"next,omitempty"`
 	// Endpoints in the order in which they are asked, then those that are not asked.
 	Endpoints []Endpoint `json:"endpoints"`
 	// Admission is nil on a node that has neither a policy nor verifiers: all images may be used.

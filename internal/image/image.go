@@ -67,7 +67,8 @@ type Auth struct {
 
 // Progress is the progress of a pull or an import, in bytes. Total is 0 while unknown.
 type Progress struct {
-	// Stage is "resolving", "fetching", "unpacking" or "done".
+	// Stage is "resolving", "fetching", "waiting", "unpacking" or "done". A pull that is "waiting" fetches nothing, because
+	// other downloads of the node go first; "fetching" follows.
 	Stage       string
 	Done, Total int64
 }

@@ -1706,7 +1706,7 @@ func (x *ExplainImageRequest) GetTry() bool {
 
 type ExplainImageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The full reference.
+	// The full reference that this is about: the first candidate.
 	Ref string `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
 	// The request's reference names no registry.
 	ShortName bool `protobuf:"varint,2,opt,name=short_name,json=shortName,proto3" json:"short_name,omitempty"`
@@ -1717,7 +1717,11 @@ type ExplainImageResponse struct {
 	// What decides whether the image may be used. Absent where nothing does.
 	Admission *Admission `protobuf:"bytes,5,opt,name=admission,proto3" json:"admission,omitempty"`
 	// The artifacts that are about the image. Absent if nothing was asked, or no endpoint knows the image.
-	Referrers     *Referrers `protobuf:"bytes,6,opt,name=referrers,proto3" json:"referrers,omitempty"`
+	Referrers *Referrers `protobuf:"bytes,6,opt,name=referrers,proto3" json:"referrers,omitempty"`
+	// The candidate by which the node has an image, empty if it has none.
+	Present string `protobuf:"bytes,7,opt,name=present,proto3" json:"present,omitempty"`
+	// The other candidates, in order.
+	Next          []*ExplainImageResponse `protobuf:"bytes,8,rep,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1790,6 +1794,20 @@ func (x *ExplainImageResponse) GetAdmission() *Admission {
 func (x *ExplainImageResponse) GetReferrers() *Referrers {
 	if x != nil {
 		return x.Referrers
+	}
+	return nil
+}
+
+func (x *ExplainImageResponse) GetPresent() string {
+	if x != nil {
+		return x.Present
+	}
+	return ""
+}
+
+func (x *ExplainImageResponse) GetNext() []*ExplainImageResponse {
+	if x != nil {
+		return x.Next
 	}
 	return nil
 }
@@ -3728,7 +3746,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x13ExplainImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x10\n" +
-	"\x03try\x18\x03 \x01(\bR\x03try\"\xff\x01\n" +
+	"\x03try\x18\x03 \x01(\bR\x03try\"\xcd\x02\n" +
 	"\x14ExplainImageResponse\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x1d\n" +
 	"\n" +
@@ -3738,7 +3756,9 @@ const file_berth_proto_rawDesc = "" +
 	"candidates\x120\n" +
 	"\tendpoints\x18\x04 \x03(\v2\x12.berth.v2.EndpointR\tendpoints\x121\n" +
 	"\tadmission\x18\x05 \x01(\v2\x13.berth.v2.AdmissionR\tadmission\x121\n" +
-	"\treferrers\x18\x06 \x01(\v2\x13.berth.v2.ReferrersR\treferrers\"t\n" +
+	"\treferrers\x18\x06 \x01(\v2\x13.berth.v2.ReferrersR\treferrers\x12\x18\n" +
+	"\apresent\x18\a \x01(\tR\apresent\x122\n" +
+	"\x04next\x18\b \x03(\v2\x1e.berth.v2.ExplainImageResponseR\x04next\"t\n" +
 	"\tReferrers\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12&\n" +
 	"\x04list\x18\x02 \x03(\v2\x12.berth.v2.ReferrerR\x04list\x12\x19\n" +
@@ -4000,64 +4020,65 @@ var file_berth_proto_depIdxs = []int32{
 	39, // 14: berth.v2.ExplainImageResponse.endpoints:type_name -> berth.v2.Endpoint
 	33, // 15: berth.v2.ExplainImageResponse.admission:type_name -> berth.v2.Admission
 	31, // 16: berth.v2.ExplainImageResponse.referrers:type_name -> berth.v2.Referrers
-	32, // 17: berth.v2.Referrers.list:type_name -> berth.v2.Referrer
-	34, // 18: berth.v2.Admission.policy:type_name -> berth.v2.PolicyDecision
-	36, // 19: berth.v2.Admission.verifiers:type_name -> berth.v2.Verifiers
-	37, // 20: berth.v2.Admission.trial:type_name -> berth.v2.AdmissionTrial
-	35, // 21: berth.v2.PolicyDecision.requirements:type_name -> berth.v2.PolicyRequirement
-	38, // 22: berth.v2.AdmissionTrial.signatures:type_name -> berth.v2.SignatureTrial
-	40, // 23: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
-	57, // 24: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
-	43, // 25: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
-	44, // 26: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
-	47, // 27: berth.v2.CheckUpdate.report:type_name -> berth.v2.CheckReport
-	19, // 28: berth.v2.CheckUpdate.progress:type_name -> berth.v2.Progress
-	49, // 29: berth.v2.CheckUpdate.damage:type_name -> berth.v2.Damage
-	49, // 30: berth.v2.CheckReport.damage:type_name -> berth.v2.Damage
-	48, // 31: berth.v2.CheckReport.quarantined:type_name -> berth.v2.Quarantined
-	58, // 32: berth.v2.Quarantined.at:type_name -> google.protobuf.Timestamp
-	52, // 33: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
-	53, // 34: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
-	56, // 35: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
-	10, // 36: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
-	13, // 37: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
-	15, // 38: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
-	17, // 39: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
-	21, // 40: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
-	23, // 41: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
-	27, // 42: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
-	29, // 43: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
-	41, // 44: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
-	45, // 45: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
-	50, // 46: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
-	54, // 47: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
-	8,  // 48: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
-	0,  // 49: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
-	2,  // 50: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
-	4,  // 51: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
-	6,  // 52: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
-	11, // 53: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
-	18, // 54: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
-	18, // 55: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
-	18, // 56: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
-	22, // 57: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
-	24, // 58: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
-	28, // 59: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
-	30, // 60: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
-	42, // 61: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
-	46, // 62: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckUpdate
-	51, // 63: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
-	55, // 64: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
-	9,  // 65: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
-	1,  // 66: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
-	3,  // 67: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
-	5,  // 68: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
-	7,  // 69: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
-	53, // [53:70] is the sub-list for method output_type
-	36, // [36:53] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	30, // 17: berth.v2.ExplainImageResponse.next:type_name -> berth.v2.ExplainImageResponse
+	32, // 18: berth.v2.Referrers.list:type_name -> berth.v2.Referrer
+	34, // 19: berth.v2.Admission.policy:type_name -> berth.v2.PolicyDecision
+	36, // 20: berth.v2.Admission.verifiers:type_name -> berth.v2.Verifiers
+	37, // 21: berth.v2.Admission.trial:type_name -> berth.v2.AdmissionTrial
+	35, // 22: berth.v2.PolicyDecision.requirements:type_name -> berth.v2.PolicyRequirement
+	38, // 23: berth.v2.AdmissionTrial.signatures:type_name -> berth.v2.SignatureTrial
+	40, // 24: berth.v2.Endpoint.attempt:type_name -> berth.v2.Attempt
+	57, // 25: berth.v2.Attempt.took:type_name -> google.protobuf.Duration
+	43, // 26: berth.v2.GetDiskUseResponse.images:type_name -> berth.v2.ImageUse
+	44, // 27: berth.v2.GetDiskUseResponse.kept:type_name -> berth.v2.LayerUse
+	47, // 28: berth.v2.CheckUpdate.report:type_name -> berth.v2.CheckReport
+	19, // 29: berth.v2.CheckUpdate.progress:type_name -> berth.v2.Progress
+	49, // 30: berth.v2.CheckUpdate.damage:type_name -> berth.v2.Damage
+	49, // 31: berth.v2.CheckReport.damage:type_name -> berth.v2.Damage
+	48, // 32: berth.v2.CheckReport.quarantined:type_name -> berth.v2.Quarantined
+	58, // 33: berth.v2.Quarantined.at:type_name -> google.protobuf.Timestamp
+	52, // 34: berth.v2.ListNetworksResponse.networks:type_name -> berth.v2.Network
+	53, // 35: berth.v2.Network.plugins:type_name -> berth.v2.NetworkPlugin
+	56, // 36: berth.v2.CheckNetworksResponse.checks:type_name -> berth.v2.NetworkCheck
+	10, // 37: berth.v2.Berth.ListJobs:input_type -> berth.v2.ListJobsRequest
+	13, // 38: berth.v2.Berth.PullImage:input_type -> berth.v2.PullImageRequest
+	15, // 39: berth.v2.Berth.ImportImage:input_type -> berth.v2.ImportImageRequest
+	17, // 40: berth.v2.Berth.ImportFile:input_type -> berth.v2.ImportFileRequest
+	21, // 41: berth.v2.Berth.ExportImage:input_type -> berth.v2.ExportImageRequest
+	23, // 42: berth.v2.Berth.ListLayers:input_type -> berth.v2.ListLayersRequest
+	27, // 43: berth.v2.Berth.TagImage:input_type -> berth.v2.TagImageRequest
+	29, // 44: berth.v2.Berth.ExplainImage:input_type -> berth.v2.ExplainImageRequest
+	41, // 45: berth.v2.Berth.GetDiskUse:input_type -> berth.v2.GetDiskUseRequest
+	45, // 46: berth.v2.Berth.CheckImages:input_type -> berth.v2.CheckImagesRequest
+	50, // 47: berth.v2.Berth.ListNetworks:input_type -> berth.v2.ListNetworksRequest
+	54, // 48: berth.v2.Berth.CheckNetworks:input_type -> berth.v2.CheckNetworksRequest
+	8,  // 49: berth.v2.Berth.GetMetrics:input_type -> berth.v2.GetMetricsRequest
+	0,  // 50: berth.v2.Berth.WatchJobs:input_type -> berth.v2.WatchJobsRequest
+	2,  // 51: berth.v2.Berth.CancelJob:input_type -> berth.v2.CancelJobRequest
+	4,  // 52: berth.v2.Berth.GetProfile:input_type -> berth.v2.GetProfileRequest
+	6,  // 53: berth.v2.Berth.ListOwned:input_type -> berth.v2.ListOwnedRequest
+	11, // 54: berth.v2.Berth.ListJobs:output_type -> berth.v2.ListJobsResponse
+	18, // 55: berth.v2.Berth.PullImage:output_type -> berth.v2.ImageUpdate
+	18, // 56: berth.v2.Berth.ImportImage:output_type -> berth.v2.ImageUpdate
+	18, // 57: berth.v2.Berth.ImportFile:output_type -> berth.v2.ImageUpdate
+	22, // 58: berth.v2.Berth.ExportImage:output_type -> berth.v2.ExportImageResponse
+	24, // 59: berth.v2.Berth.ListLayers:output_type -> berth.v2.ListLayersResponse
+	28, // 60: berth.v2.Berth.TagImage:output_type -> berth.v2.TagImageResponse
+	30, // 61: berth.v2.Berth.ExplainImage:output_type -> berth.v2.ExplainImageResponse
+	42, // 62: berth.v2.Berth.GetDiskUse:output_type -> berth.v2.GetDiskUseResponse
+	46, // 63: berth.v2.Berth.CheckImages:output_type -> berth.v2.CheckUpdate
+	51, // 64: berth.v2.Berth.ListNetworks:output_type -> berth.v2.ListNetworksResponse
+	55, // 65: berth.v2.Berth.CheckNetworks:output_type -> berth.v2.CheckNetworksResponse
+	9,  // 66: berth.v2.Berth.GetMetrics:output_type -> berth.v2.GetMetricsResponse
+	1,  // 67: berth.v2.Berth.WatchJobs:output_type -> berth.v2.JobUpdate
+	3,  // 68: berth.v2.Berth.CancelJob:output_type -> berth.v2.CancelJobResponse
+	5,  // 69: berth.v2.Berth.GetProfile:output_type -> berth.v2.GetProfileResponse
+	7,  // 70: berth.v2.Berth.ListOwned:output_type -> berth.v2.ListOwnedResponse
+	54, // [54:71] is the sub-list for method output_type
+	37, // [37:54] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }

@@ -23,7 +23,7 @@ func newPull(s *settings) *cobra.Command {
 			name, password, _ := strings.Cut(user, ":")
 			req := berthapi.PullRequest{Ref: args[0], Auth: berthapi.Auth{Username: name, Password: password}}
 			return s.use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
-				if err := podrun.Pull(ctx, conn, req, progress.New(cmd.ErrOrStderr(), req.Ref)); err != nil {
+				if _, err := podrun.Pull(ctx, conn, req, progress.New(cmd.ErrOrStderr(), req.Ref)); err != nil {
 					return fmt.Errorf("cannot pull %s: %w", req.Ref, err)
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: done\n", req.Ref)

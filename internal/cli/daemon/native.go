@@ -172,9 +172,12 @@ func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Clie
 func pullRules(cfg *config.Daemon) local.PullRules {
 	return local.PullRules{
 		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
+		SearchRegistries:       cfg.Image.SearchRegistries,
 		CredentialFiles:        cfg.Image.CredentialFiles,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		MaxTotalDownloads:      cfg.Image.MaxTotalDownloads,
+		DownloadRate:           int64(cfg.Image.DownloadRateMiB) << 20,
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
 		PolicyFile:             cfg.Image.Policy,
 		VerifierDir:            cfg.Image.VerifierDir,

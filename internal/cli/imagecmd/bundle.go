@@ -206,7 +206,7 @@ func (b *bundling) ensure(ctx context.Context, w wantedImage) ([]string, error) 
 		return nil, err
 	}
 	if img == nil || b.again {
-		if err := podrun.Pull(ctx, b.conn, berthapi.PullRequest{Ref: ref, Auth: b.auth}, progress.New(b.cmd.ErrOrStderr(), ref)); err != nil {
+		if _, err := podrun.Pull(ctx, b.conn, berthapi.PullRequest{Ref: ref, Auth: b.auth}, progress.New(b.cmd.ErrOrStderr(), ref)); err != nil {
 			return nil, err
 		}
 		if img, err = b.status(ctx, ref); err != nil {

@@ -23,7 +23,8 @@ func (c *commands) newExplain() *cobra.Command {
 		Use:   "explain IMAGE",
 		Short: "Show where a pull looks for an image, whether it may be used, and why",
 		Long: "explain lists the endpoints that a pull of the image asks, in their order: the mirrors of hosts.toml, then the\n" +
-			"registry. It shows which file names each, whose credentials it gets, and how it failed lately. On a node with\n" +
+			"registry. For a name without a registry, it lists the full names that image.search_registries makes of it, in the\n" +
+			"order in which a pull tries them, and says which of them the node has. It shows which file names each, whose credentials it gets, and how it failed lately. On a node with\n" +
 			"image.policy it shows the scope of the policy that holds for the image, and what that requires; with\n" +
 			"image.verifier_dir the programs that are asked. It sends nothing without --try, and shows no secret. With --try it\n" +
 			"decides about the image as a pull does, from its manifest and signatures, and lists the artifacts that refer to the\n" +
@@ -53,10 +54,46 @@ func (c *commands) newExplain() *cobra.Command {
 }
 
 func explain(w io.Writer, ref string, e *image.Explanation) error {
-	text := fmt.Sprintf("%s is pulled as %s\n", ref, e.Ref)
-	if e.ShortName {
-		text += "A name without a registry is of docker.io. Tried in this order: " + strings.Join(e.Candidates, ", ") + "\n"
+	if _, err := io.WriteString(w, meaning(ref, e)+candidate(e)); err != nil {
+		return err
 	}
+	for i := range e.Next {
+		next := &e.Next[i]
+		if _, err := fmt.Fprintf(w, "\n%s\n%s", next.Ref, candidate(next)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meaning says which full names a name means.
+func meaning(ref string, e *image.Explanation) string {
+	text := ""
+	switch {
+	case len(e.Candidates) > 1:
+		text = fmt.Sprintf("%s names no registry. A pull tries the registries of image.search_registries, in this order:\n", ref)
+		for i, name := range e.Candidates {
+			text += fmt.Sprintf("   %d. %s\n", i+1, name)
+		}
+	case e.ShortName && strings.HasPrefix(e.Ref, "docker.io/"):
+		text = fmt.Sprintf("%s is pulled as %s\nA name without a registry is of docker.io.\n", ref, e.Ref)
+	case e.ShortName:
+		text = fmt.Sprintf("%s is pulled as %s\nThe registry is the one of image.search_registries.\n", ref, e.Ref)
+	default:
+		text = fmt.Sprintf("%s is pulled as %s\n", ref, e.Ref)
+	}
+	if e.Present != "" && e.ShortName {
+		text += "The node has it as " + e.Present + "\n"
+	}
+	if len(e.Candidates) > 1 {
+		text += "\n" + e.Ref + "\n"
+	}
+	return text
+}
+
+// candidate says where a pull looks for one full name, and what decides about its image.
+func candidate(e *image.Explanation) string {
+	text := ""
 	number := 0
 	for i := range e.Endpoints {
 		at := &e.Endpoints[i]
@@ -81,8 +118,7 @@ func explain(w io.Writer, ref string, e *image.Explanation) error {
 			{"answer", answer(at.Attempt)},
 		})
 	}
-	_, err := io.WriteString(w, text+admission(e.Admission)+referrers(e.Referrers))
-	return err
+	return text + admission(e.Admission) + referrers(e.Referrers)
 }
 
 // referrers lists the artifacts that refer to the image.

@@ -1,12 +1,15 @@
 package imagecmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 )
 
 func (c *commands) newPull() *cobra.Command {
@@ -61,14 +65,37 @@ func credentials(in io.Reader, user string, passwordStdin bool) (berthapi.Auth, 
 }
 
 func pull(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, req berthapi.PullRequest) error {
-	if err := podrun.Pull(ctx, conn, req, progress.New(cmd.ErrOrStderr(), req.Ref)); err != nil {
+	id, err := podrun.Pull(ctx, conn, req, progress.New(cmd.ErrOrStderr(), req.Ref))
+	if err != nil {
 		return err
 	}
-	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: req.Ref}})
+	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: cmp.Or(id, req.Ref)}})
 	if err != nil {
 		return err
 	}
 	img := resp.GetImage()
-	report(cmd.OutOrStdout(), []berthapi.Image{{ID: img.GetId(), Tags: []string{req.Ref}, Size: int64(img.GetSize())}})
+	report(cmd.OutOrStdout(), []berthapi.Image{{ID: img.GetId(), Tags: fullNames(req.Ref, img), Size: int64(img.GetSize())}})
 	return nil
+}
+
+// fullNames are the names of a pulled image that a name without a registry can mean. Another name is returned as it is.
+func fullNames(ref string, img *runtimeapi.Image) []string {
+	if !names.IsShort(ref) {
+		return []string{ref}
+	}
+	var full []string
+	for _, name := range slices.Concat(img.GetRepoTags(), img.GetRepoDigests()) {
+		named, err := names.Parse(name)
+		if err != nil {
+			continue
+		}
+		at, err := names.Candidates(ref, []string{reference.Domain(named)})
+		if err == nil && at[0].String() == name {
+			full = append(full, name)
+		}
+	}
+	if len(full) == 0 {
+		return []string{ref}
+	}
+	return full
 }

@@ -69,6 +69,7 @@ func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 		return nil, err
 	}
 	config := made.Config
+	k.usePulled(config)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

@@ -90,6 +90,9 @@ type podRun struct {
 	facts     podyaml.Facts
 	sandboxID string
 	out       *output.Multiplexer
+	// pulled are the ids of images that were pulled by a name which means another image of the node. Nothing changes it once
+	// a container is created.
+	pulled map[string]string
 	// ready counts containers that are not ready yet.
 	ready readiness
 	// followers are goroutines that print logs.

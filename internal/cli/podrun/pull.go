@@ -60,14 +60,37 @@ func (k *podRun) pull(ctx context.Context, what, ref string, policy corev1.PullP
 	if img != nil && policy != corev1.PullAlways {
 		return img, nil
 	}
-	if err := k.pullWith(ctx, ref, credentials); err != nil {
+	id, err := k.pullWith(ctx, ref, credentials)
+	if err != nil {
 		return nil, fmt.Errorf("cannot %s: %w", what, err)
 	}
-	return k.image(ctx, ref)
+	img, err = k.image(ctx, ref)
+	if err != nil || id == "" || img.GetId() == id {
+		return img, err
+	}
+	// The name has no registry, and the node has an older image from one that is tried before.
+	if k.pulled == nil {
+		k.pulled = map[string]string{}
+	}
+	k.pulled[ref] = id
+	return k.image(ctx, id)
 }
 
-// pullWith tries the credentials that are for an image, the best first, or none.
-func (k *podRun) pullWith(ctx context.Context, ref string, credentials []pullsecret.Credential) error {
+// usePulled has a container use what was pulled for it, where its name means another image of the node.
+func (k *podRun) usePulled(config *runtimeapi.ContainerConfig) {
+	images := []*runtimeapi.ImageSpec{config.GetImage()}
+	for _, mount := range config.GetMounts() {
+		images = append(images, mount.GetImage())
+	}
+	for _, img := range images {
+		if id := k.pulled[img.GetImage()]; id != "" {
+			img.Image = id
+		}
+	}
+}
+
+// pullWith tries the credentials that are for an image, the best first, or none. It returns what Pull returns.
+func (k *podRun) pullWith(ctx context.Context, ref string, credentials []pullsecret.Credential) (id string, err error) {
 	type fitting struct {
 		fit  int
 		auth berthapi.Auth
@@ -85,13 +108,13 @@ func (k *podRun) pullWith(ctx context.Context, ref string, credentials []pullsec
 	}
 	var failed []error
 	for _, f := range all {
-		err := Pull(ctx, k.Conn, berthapi.PullRequest{Ref: ref, Auth: f.auth}, progress.New(k.Say, ref))
+		id, err := Pull(ctx, k.Conn, berthapi.PullRequest{Ref: ref, Auth: f.auth}, progress.New(k.Say, ref))
 		if err == nil {
-			return nil
+			return id, nil
 		}
 		failed = append(failed, err)
 	}
-	return errors.Join(failed...)
+	return "", errors.Join(failed...)
 }
 
 func (k *podRun) image(ctx context.Context, ref string) (*runtimeapi.Image, error) {
@@ -112,12 +135,16 @@ func pullPolicy(ref string, policy corev1.PullPolicy) corev1.PullPolicy {
 	return corev1.PullAlways
 }
 
-// Pull pulls with a progress bar if the runtime is berth, and silently otherwise.
-func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, bar *progress.Bar) error {
-	_, err := conn.Berth.PullImage(ctx, req, bar.Show)
+// Pull pulls with a progress bar if the runtime is berth, and silently otherwise. It returns the image's id if the runtime
+// is berth, and "" otherwise: others may return a name.
+func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, bar *progress.Bar) (id string, err error) {
+	img, err := conn.Berth.PullImage(ctx, req, bar.Show)
 	bar.Clear()
+	if err == nil {
+		return img.ID, nil
+	}
 	if !errors.Is(err, errs.Unsupported) {
-		return err
+		return "", err
 	}
 	_, err = conn.Images.PullImage(ctx, &runtimeapi.PullImageRequest{
 		Image: &runtimeapi.ImageSpec{Image: req.Ref},
@@ -126,7 +153,7 @@ func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, b
 			IdentityToken: req.Auth.IdentityToken, RegistryToken: req.Auth.RegistryToken,
 		},
 	})
-	return err
+	return "", err
 }
 
 // checkUser enforces runAsNonRoot, with the image's user.

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/lost"
+	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/image/store"
 )
@@ -49,7 +50,7 @@ func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
 func (c *Checker) WantImage(gone lost.Image) {
 	job := image.Job{Kind: "pull image again", Key: gone.Names[0], ID: gone.Target.Digest.Encoded()}
 	c.want(job, 0, func(ctx context.Context, at *image.Stages) error {
-		return c.Store.Restore(ctx, gone, func(p image.Progress) { at.Say(p.Stage, fmt.Sprintf("a registry, %d of %d bytes", p.Done, p.Total)) })
+		return c.Store.Restore(ctx, gone, func(p image.Progress) { at.Say(p.Stage, progress.WaitsFor("a registry", p)) })
 	}, func() { c.Lost.Forget(gone.Target.Digest) })
 }
 

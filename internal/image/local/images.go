@@ -115,7 +115,7 @@ type Images struct {
 	checker *check.Checker
 }
 
-// SetPullRules makes other rules hold for pulls that begin from now on. It does not wait until the store is open.
+// SetPullRules makes other rules hold for pulls that begin from now on; see store.Store. It does not wait until the store is open.
 func (s *Images) SetPullRules(rules PullRules) {
 	s.rulesMu.Lock()
 	defer s.rulesMu.Unlock()

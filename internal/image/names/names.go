@@ -31,6 +31,27 @@ func IsShort(ref string) bool {
 	return !slash || first != "localhost" && !strings.ContainsAny(first, ".:") && first == strings.ToLower(first)
 }
 
+// Candidates are the full references that a reference can mean, in the order in which they are tried: that of Parse,
+// or, for a reference without a registry, one for each of registries, if there are some. Kind Invalid.
+func Candidates(ref string, registries []string) ([]reference.Named, error) {
+	named, err := Parse(ref)
+	if err != nil {
+		return nil, err
+	}
+	if len(registries) == 0 || !IsShort(ref) {
+		return []reference.Named{named}, nil
+	}
+	all := make([]reference.Named, 0, len(registries))
+	for _, host := range registries {
+		named, err := Parse(host + "/" + ref)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, named)
+	}
+	return all, nil
+}
+
 // WithDigest is the reference of the same repository by digest.
 func WithDigest(named reference.Named, dgst digest.Digest) string {
 	return reference.TrimNamed(named).Name() + "@" + dgst.String()

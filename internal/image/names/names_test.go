@@ -2,8 +2,11 @@ package names
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/distribution/reference"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
@@ -33,6 +36,7 @@ func FuzzReference(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+	registries := []string{"registry.test", "docker.io", "127.0.0.1:5000"}
 	f.Fuzz(func(t *testing.T, ref string) {
 		if id, ok := IDPrefix(ref); ok && !IsID(id) {
 			t.Errorf("%q became the id %q", ref, id)
@@ -52,5 +56,54 @@ func FuzzReference(f *testing.F) {
 		if err != nil || again.String() != whole {
 			t.Errorf("%q became %q, and then %v, %v", ref, whole, again, err)
 		}
+		// The registry of the list, or the reference itself: no name leads to another registry.
+		for i, host := range registries {
+			all, err := Candidates(ref, registries)
+			switch {
+			case err != nil && !errors.Is(err, errs.Invalid):
+				t.Errorf("%q: %v blames nobody", ref, err)
+			case err != nil: // too long with a registry before it
+			case !IsShort(ref) && (len(all) != 1 || all[0].String() != whole):
+				t.Errorf("%q became %v, want %q", ref, all, whole)
+			case IsShort(ref) && (len(all) != len(registries) || reference.Domain(all[i]) != host):
+				t.Errorf("%q became %v at %v", ref, all, registries)
+			}
+		}
 	})
+}
+
+func TestCandidates(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("a", 64)
+	list := []string{"registry.test", "docker.io", "127.0.0.1:5000"}
+	for _, c := range []struct {
+		ref        string
+		registries []string
+		want       []string
+	}{
+		{"app", nil, []string{"docker.io/library/app:latest"}},
+		{"team/app:1", nil, []string{"docker.io/team/app:1"}},
+		{"app", list, []string{"registry.test/app:latest", "docker.io/library/app:latest", "127.0.0.1:5000/app:latest"}},
+		{"team/app:1", list, []string{"registry.test/team/app:1", "docker.io/team/app:1", "127.0.0.1:5000/team/app:1"}},
+		{"app:1" + digest, list[:2], []string{"registry.test/app" + digest, "docker.io/library/app" + digest}},
+		// With a registry, the list is of no use.
+		{"docker.io/app", list, []string{"docker.io/library/app:latest"}},
+		{"other.test/app:1", list, []string{"other.test/app:1"}},
+		{"localhost/app:1", list, []string{"localhost/app:1"}},
+		{"Team/app:1", list, []string{"Team/app:1"}},
+	} {
+		all, err := Candidates(c.ref, c.registries)
+		var got []string
+		for _, named := range all {
+			got = append(got, named.String())
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s of %v: %v, %v, want %v", c.ref, c.registries, got, err, c.want)
+		}
+	}
+	// Neither an id nor what is no reference becomes one by a registry before it.
+	for _, ref := range []string{strings.Repeat("f", 64), "", "/app", "App", "a b", "app:", "x:y@sha256:0"} {
+		if all, err := Candidates(ref, list); !errors.Is(err, errs.Invalid) {
+			t.Errorf("%q: %v, %v, want an error", ref, all, err)
+		}
+	}
 }

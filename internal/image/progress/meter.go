@@ -16,13 +16,19 @@ import (
 // reportInterval is the shortest time between two reports of one stage.
 const reportInterval = 50 * time.Millisecond
 
-// The stages of image.Progress, in their order.
+// The stages of image.Progress, in their order. Waiting is reported in the place of Fetching while no layer is
+// fetched because all wait for other downloads of the node.
 const (
 	Resolving = "resolving"
 	Fetching  = "fetching"
+	Waiting   = "waiting"
 	Unpacking = "unpacking"
 	Done      = "done"
 )
+
+// shownWait is how long a wait for other downloads lasts before it is reported: a pull at a limited rate has many
+// short ones.
+const shownWait = time.Second
 
 // Meter counts what a pull or an import has done and reports it. Its methods are safe for
 // concurrent use.
@@ -36,9 +42,10 @@ type Meter struct {
 	unpacked int64
 	// fetched counts the bytes of the stage Fetching.
 	fetched int64
-	// active transfers, and when the last byte of any came.
-	active int
-	last   time.Time
+	// active transfers, and when the last byte of any came. waiting of them wait for other downloads of the node,
+	// long of these longer than shownWait.
+	active, waiting, long int
+	last                  time.Time
 }
 
 // NewMeter returns a Meter that calls report, which may be nil.
@@ -114,7 +121,11 @@ func (m *Meter) send() {
 		return
 	}
 	m.reported = time.Now()
-	m.report(m.progress)
+	p := m.progress
+	if p.Stage == Fetching && m.long > 0 && m.long >= m.active {
+		p.Stage = Waiting
+	}
+	m.report(p)
 }
 
 // Transfer counts a transfer from elsewhere until end is called.
@@ -130,6 +141,37 @@ func (m *Meter) Transfer() (end func()) {
 	}
 }
 
+// Wait notes that a running transfer waits for other downloads of the node until end is called. That is no lack of
+// progress.
+func (m *Meter) Wait() (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting++
+	shown, over := false, false
+	timer := time.AfterFunc(shownWait, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if over {
+			return
+		}
+		shown = true
+		m.long++
+		m.send()
+	})
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		timer.Stop()
+		over = true
+		m.waiting--
+		m.last = time.Now()
+		if shown {
+			m.long--
+			m.send()
+		}
+	}
+}
+
 // Touch notes that a byte came that is part of no stage.
 func (m *Meter) Touch() {
 	m.mu.Lock()
@@ -137,11 +179,11 @@ func (m *Meter) Touch() {
 	m.last = time.Now()
 }
 
-// idle is how long the running transfers have brought nothing.
+// idle is how long the running transfers have brought nothing, without those that wait for other downloads.
 func (m *Meter) idle() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.active == 0 {
+	if m.active <= m.waiting {
 		return 0
 	}
 	return time.Since(m.last)

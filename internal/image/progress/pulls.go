@@ -39,7 +39,9 @@ func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, 
 		}
 		err = jobs.Run(ctx, jobOf(named), func(ctx context.Context, at image.Stage) (err error) {
 			stages := image.NewStages(at)
-			defer feed.Watch(func(now image.Progress) { stages.Say(now.Stage, waitsFor(named, now)) })()
+			defer feed.Watch(func(now image.Progress) {
+				stages.Say(now.Stage, WaitsFor("the registry "+reference.Domain(named), now))
+			})()
 			id, err = p.observed(ctx, named, feed, pull)
 			return err
 		})
@@ -67,10 +69,11 @@ func jobOf(named reference.Named) image.Job {
 	return image.Job{Kind: "pull image", Key: named.String(), ID: strings.ToLower(rand.Text()), Waited: true, Beside: true}
 }
 
-// waitsFor says what a pull waits for at a stage.
-func waitsFor(named reference.Named, now image.Progress) string {
-	from := "the registry " + reference.Domain(named)
+// WaitsFor says what a pull waits for at a stage. from is what it fetches from.
+func WaitsFor(from string, now image.Progress) string {
 	switch now.Stage {
+	case Waiting:
+		from = "other downloads of the node (image.max_total_downloads, image.download_rate_mib)"
 	case Unpacking:
 		from = "the disk"
 	case Done:

@@ -64,6 +64,24 @@ func kindOfStatus(code int) error {
 	return errs.Invalid
 }
 
+// UnservedError is the error of a registry that does not serve a reference: it does not have it, it refuses this client
+// (401, 403), or it cannot be reached. Another registry may serve it. Its text and kind are Err's.
+type UnservedError struct{ Err error }
+
+func (e *UnservedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *UnservedError) Unwrap() error { return e.Err }
+
+// isUnserved reports whether an error of the endpoints of a registry says that the registry does not serve a reference.
+func isUnserved(err error) bool {
+	if errors.Is(err, errs.NotFound) || errors.Is(err, errs.Unavailable) || errors.Is(err, docker.ErrInvalidAuthorization) {
+		return true
+	}
+	var status remoteerrors.ErrUnexpectedStatus
+	return errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden)
+}
+
 // Scrub returns err without all text that could be a secret: user info and queries of
 // URLs, authorization headers, and the credentials themselves in each form in which
 // they are sent. It wraps only the kind and the end of a context.

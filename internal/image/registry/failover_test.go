@@ -22,6 +22,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/image/registry/keyring"
 )
@@ -100,7 +101,7 @@ func (s *site) open(t *testing.T, auth Auth) *Repository {
 func (s *site) fetchLayer(t *testing.T, r *Repository) error {
 	t.Helper()
 	layer := s.img.Layers[0]
-	if err := r.Fetch(t.Context(), target{s.store}, layer.Descriptor, func(int64) {}); err != nil {
+	if err := r.Fetch(t.Context(), target{s.store}, layer.Descriptor, downloads.Turn{}, func(int64) {}); err != nil {
 		return err
 	}
 	data, err := content.ReadBlob(t.Context(), s.store, imagespec.Descriptor{Digest: layer.Digest, Size: layer.Size})
@@ -167,7 +168,7 @@ func TestAFetchContinuesWhatAnEarlierOneLeft(t *testing.T) {
 	}
 	r.Intercept = nil
 	var got int64
-	if err := s.open(t, Auth{}).Fetch(t.Context(), target{s.store}, layer.Descriptor, func(n int64) { got += n }); err != nil {
+	if err := s.open(t, Auth{}).Fetch(t.Context(), target{s.store}, layer.Descriptor, downloads.Turn{}, func(n int64) { got += n }); err != nil {
 		t.Fatal(err)
 	}
 	if sent := r.Sent(layer.Digest); sent != layer.Size-300_000 || got != layer.Size {

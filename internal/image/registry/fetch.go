@@ -13,6 +13,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/downloads"
 )
 
 // Target is where blobs are written.
@@ -27,14 +28,15 @@ type Target interface {
 // Fetch fetches the blob of desc, and checks its digest and size. It does not fetch a blob that the
 // target has, nor the part that an earlier fetch has left. got is called with the number of bytes of
 // each read, a negative number when some are fetched again. What Fetch has fetched stays if the error
-// is that the registry or the network does not answer, or that ctx has ended.
-func (r *Repository) Fetch(ctx context.Context, to Target, desc imagespec.Descriptor, got func(int64)) error {
+// is that the registry or the network does not answer, or that ctx has ended. turn says how the download
+// takes part in what the node downloads: it has a place there while a request for the blob runs.
+func (r *Repository) Fetch(ctx context.Context, to Target, desc imagespec.Descriptor, turn downloads.Turn, got func(int64)) error {
 	if desc.Size <= 0 {
 		return fmt.Errorf("blob %s: its descriptor says that it has %d bytes: %w", desc.Digest, desc.Size, errs.Invalid)
 	}
 	// Data inline in a manifest and URLs in it would bypass the registry.
 	desc.Data, desc.URLs = nil, nil
-	b := &body{r: r, got: got, ctx: ctx, desc: desc, again: map[*endpoint]int{}, served: map[*endpoint]bool{}}
+	b := &body{r: r, got: got, turn: turn, ctx: ctx, desc: desc, again: map[*endpoint]int{}, served: map[*endpoint]bool{}}
 	defer b.leave()
 	for {
 		began, err := b.copy(to)
@@ -105,6 +107,7 @@ const (
 type body struct {
 	r      *Repository
 	got    func(int64)
+	turn   downloads.Turn
 	ctx    context.Context //nolint:containedctx // io.Reader has none
 	desc   imagespec.Descriptor
 	offset int64
@@ -120,6 +123,8 @@ type body struct {
 
 	at      *endpoint
 	current io.ReadCloser
+	// release gives back the place of the current request among the downloads of the node.
+	release func()
 	// moved: the current endpoint has sent something. stop ends its request, which has the context
 	// request.
 	moved   bool
@@ -141,12 +146,17 @@ func (b *body) Read(p []byte) (int, error) {
 			b.offset += int64(n)
 			b.moved, b.served[b.at] = true, true
 			b.got(int64(n))
+			// Not within the time of a stall: the endpoint is not at fault.
+			if err := b.turn.Read(b.ctx, n); err != nil {
+				return n, err
+			}
 		}
 		switch {
 		case err == nil:
 			return n, nil
 		case errors.Is(err, io.EOF) && b.offset >= b.desc.Size:
 			b.r.health.worked(b.at.name)
+			b.leave() // the next download need not wait until this one is written
 			return n, io.EOF
 		case errors.Is(err, io.EOF):
 			err = fmt.Errorf("the answer ends after %d of %d bytes: %w", b.offset, b.desc.Size, io.ErrUnexpectedEOF)
@@ -185,6 +195,10 @@ func (b *body) open() error {
 		b.faults = nil
 		b.left = b.r.order(docker.HostCapabilityPull)
 	}
+	release, err := b.turn.Acquire(b.ctx)
+	if err != nil {
+		return err
+	}
 	b.at, b.left, b.moved = b.left[0], b.left[1:], false
 	request, stop := context.WithCancelCause(b.ctx)
 	b.request, b.stop = request, stop
@@ -195,9 +209,10 @@ func (b *body) open() error {
 	rc, err := b.at.fetcher.Fetch(request, b.desc)
 	if err != nil {
 		stop(nil)
+		release()
 		return classify(err)
 	}
-	b.current = rc
+	b.current, b.release = rc, release
 	if b.offset == 0 {
 		return nil
 	}
@@ -230,6 +245,7 @@ func (b *body) leave() {
 	b.stall.Stop()
 	b.stop(nil)
 	_ = b.current.Close()
+	b.release()
 	b.current = nil
 }
 

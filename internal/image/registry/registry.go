@@ -103,7 +103,8 @@ func (r *Repository) arrange(need docker.HostCapabilities, keeps func(name strin
 	return append(fit, behind...)
 }
 
-// Resolve asks the endpoints for the descriptor of the reference.
+// Resolve asks the endpoints for the descriptor of the reference. An error is an UnservedError if the registry has no
+// such image for this client.
 func (r *Repository) Resolve(ctx context.Context) (imagespec.Descriptor, error) {
 	for round := 0; ; round++ {
 		var faults []fault
@@ -118,7 +119,11 @@ func (r *Repository) Resolve(ctx context.Context) (imagespec.Descriptor, error) 
 			faults = append(faults, fault{e, err})
 		}
 		if !await(ctx, faults, round) {
-			return imagespec.Descriptor{}, r.creds.scrub(r.failure(faults))
+			err := r.failure(faults)
+			if !isUnserved(err) {
+				return imagespec.Descriptor{}, r.creds.scrub(err)
+			}
+			return imagespec.Descriptor{}, &UnservedError{Err: r.creds.scrub(err)}
 		}
 	}
 }

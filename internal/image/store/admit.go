@@ -241,7 +241,8 @@ func (s *Store) Admit(ctx context.Context, ref, name string) error {
 	}
 	m := progress.NewMeter(func(image.Progress) {})
 	var faults []error
-	for _, named := range namesFor(img, name) {
+	candidates, _ := names.Candidates(name, rules.SearchRegistries) // none if it is no name
+	for _, named := range namesFor(img, candidates) {
 		err := s.admitAs(ctx, named, t, image.Auth{}, rules, m)
 		if err == nil {
 			return nil
@@ -251,40 +252,42 @@ func (s *Store) Admit(ctx context.Context, ref, name string) error {
 	return fmt.Errorf("image %s may not be used: %w", name, keepRefusal(faults[0], image.Auth{}))
 }
 
-// namesFor are the names by which an image is judged, one of which must be accepted: the name that the
-// pod has, if it is one of the image; else those of the same repository, since a tag may have moved;
+// namesFor are the names by which an image is judged, one of which must be accepted: the first of those that the
+// pod's name can mean and the image has; else those of the first such repository, since a tag may have moved;
 // else all. A nil name is that of an image without one.
-func namesFor(img *image.Image, name string) []reference.Named {
-	asked, err := names.Parse(name)
-	if err == nil && (slices.Contains(img.Tags, asked.String()) || slices.Contains(img.Digests, asked.String())) {
+func namesFor(img *image.Image, candidates []reference.Named) []reference.Named {
+	if asked := nameIn(img.Tags, img.Digests, candidates); asked != nil {
 		return []reference.Named{asked}
 	}
-	var same, all []reference.Named
+	var all []reference.Named
 	for _, text := range slices.Concat(img.Tags, img.Digests) {
-		named, parseErr := names.Parse(text)
-		if parseErr != nil {
-			continue
-		}
-		all = append(all, named)
-		if err == nil && named.Name() == asked.Name() {
-			same = append(same, named)
+		if named, err := names.Parse(text); err == nil {
+			all = append(all, named)
 		}
 	}
-	switch {
-	case len(same) > 0:
-		return same
-	case len(all) > 0:
+	for _, asked := range candidates {
+		same := slices.DeleteFunc(slices.Clone(all), func(named reference.Named) bool { return named.Name() != asked.Name() })
+		if len(same) > 0 {
+			return same
+		}
+	}
+	if len(all) > 0 {
 		return all
 	}
 	return []reference.Named{nil}
 }
 
-// keepRefusal removes secrets from an error, as registry.Scrub does, and keeps that it is a refusal.
+// keepRefusal removes secrets from an error, as registry.Scrub does, and keeps that it is a refusal, or that of a
+// registry which does not serve the image.
 func keepRefusal(err error, auth image.Auth) error {
 	clean := registry.Scrub(err, registry.Auth(auth))
 	var r *image.RefusedError
-	if errors.As(err, &r) {
+	var unserved *unservedError
+	switch {
+	case errors.As(err, &r):
 		return &image.RefusedError{Err: clean}
+	case errors.As(err, &unserved):
+		return &unservedError{clean}
 	}
 	return clean
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -22,20 +23,50 @@ import (
 
 // Explain implements image.Explainer with what a pull uses.
 func (s *Store) Explain(ctx context.Context, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
-	named, err := names.Parse(ref)
+	rules := s.rules.Load()
+	found, err := rules.search(ref, auth)
 	if err != nil {
 		return nil, err
 	}
-	rules := s.rules.Load()
+	var all []image.Explanation
+	for _, named := range found.candidates {
+		one, err := s.explain(ctx, named, found.auth, rules, try)
+		if err != nil {
+			return nil, err
+		}
+		try = try && !slices.ContainsFunc(one.Endpoints, knows)
+		one.ShortName = names.IsShort(ref)
+		all = append(all, *one)
+	}
+	explained := all[0]
+	explained.Next = all[1:]
+	explained.Candidates = []string{}
+	for _, named := range found.candidates {
+		explained.Candidates = append(explained.Candidates, named.String())
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if e, err := s.find(ref); err == nil {
+		if named := nameIn(e.Tags, e.Digests, found.candidates); named != nil {
+			explained.Present = named.String()
+		}
+	}
+	return &explained, nil
+}
+
+// knows reports whether an endpoint that a pull asks knows the reference.
+func knows(at image.Endpoint) bool {
+	return at.Skipped == "" && at.Attempt != nil && at.Attempt.Digest != ""
+}
+
+// explain is Explain of a full reference.
+func (s *Store) explain(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, try bool) (*image.Explanation, error) {
 	remote, err := s.openRegistry(ctx, named, auth, rules)
 	if err != nil {
 		return nil, fmt.Errorf("cannot explain image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
 	}
 	defer remote.Close()
-	explained := &image.Explanation{
-		Ref: named.String(), ShortName: names.IsShort(ref), Candidates: []string{named.String()},
-		Endpoints: remote.Explain(ctx, try),
-	}
+	explained := &image.Explanation{Ref: named.String(), Candidates: []string{named.String()}, Endpoints: remote.Explain(ctx, try)}
 	for i := range explained.Endpoints {
 		if a := explained.Endpoints[i].Attempt; a != nil && a.Fault != "" {
 			a.Fault = registry.Scrub(errors.New(a.Fault), registry.Auth(auth)).Error()
@@ -44,11 +75,8 @@ func (s *Store) Explain(ctx context.Context, ref string, auth image.Auth, try bo
 	if explained.Admission = rules.explainAdmission(named); explained.Admission != nil && try {
 		explained.Admission.Trial = s.tryAdmission(ctx, named, auth, rules)
 	}
-	for _, at := range explained.Endpoints {
-		if at.Skipped == "" && at.Attempt != nil && at.Attempt.Digest != "" {
-			explained.Referrers = referrersOf(ctx, remote, at.Attempt.Digest, auth)
-			break
-		}
+	if i := slices.IndexFunc(explained.Endpoints, knows); i >= 0 {
+		explained.Referrers = referrersOf(ctx, remote, explained.Endpoints[i].Attempt.Digest, auth)
 	}
 	return explained, nil
 }

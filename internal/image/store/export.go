@@ -59,8 +59,10 @@ func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 	if len(refs) == 0 {
 		refs = e.Digests
 	}
-	if named, err := names.Parse(ref); err == nil && (slices.Contains(e.Tags, named.String()) || slices.Contains(e.Digests, named.String())) {
-		refs, record = []string{named.String()}, named.String()
+	if candidates, err := names.Candidates(ref, s.rules.Load().SearchRegistries); err == nil {
+		if named := nameIn(e.Tags, e.Digests, candidates); named != nil {
+			refs, record = []string{named.String()}, named.String()
+		}
 	}
 	found, err := s.db.Images.Get(ctx, record)
 	if err != nil {

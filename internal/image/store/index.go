@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/names"
@@ -103,8 +105,8 @@ func (s *Store) find(ref string) (*entry, error) {
 	if e := s.index[ref]; e != nil {
 		return e, nil
 	}
-	named, nameErr := names.Parse(ref)
-	if nameErr == nil {
+	candidates, nameErr := names.Candidates(ref, s.rules.Load().SearchRegistries)
+	for _, named := range candidates {
 		if e := s.index[s.names[named.String()]]; e != nil {
 			return e, nil
 		}
@@ -161,6 +163,17 @@ func (e *entry) clone() image.Image {
 	img := e.Image
 	img.Tags, img.Digests = slices.Clone(e.Tags), slices.Clone(e.Digests)
 	return img
+}
+
+// nameIn returns the one of a reference's candidates that is a name of an image which find has found by it, nil for
+// none: it was found by its id.
+func nameIn(tags, digests []string, candidates []reference.Named) reference.Named {
+	for _, named := range candidates {
+		if slices.Contains(tags, named.String()) || slices.Contains(digests, named.String()) {
+			return named
+		}
+	}
+	return nil
 }
 
 // findPresent is find for verbs to which an absent image is success: nil then.

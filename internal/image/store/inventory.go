@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
@@ -83,7 +84,7 @@ func (s *Store) WhileUnused(ctx context.Context, chain string, fn func() error) 
 
 // FetchAgain fetches a blob of an image by the image's names, with the node's own credentials, until
 // one of its registries has it. It returns the repository that has given it. got is called with the bytes
-// as they come.
+// as they come. Downloads for pods go first.
 func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descriptor, to registry.Target, got func(int64)) (from string, err error) {
 	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
 	if err != nil {
@@ -126,7 +127,8 @@ func (s *Store) fetchBlob(ctx context.Context, named reference.Named, desc image
 	ctx, release := m.Guard(ctx, rules.NoProgressTimeout)
 	defer release()
 	defer m.Transfer()()
-	err = remote.Fetch(ctx, to, desc, func(n int64) {
+	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
+	err = remote.Fetch(downloads.InBackground(ctx), to, desc, turn, func(n int64) {
 		m.Touch()
 		got(n)
 	})

@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/distribution/reference"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
@@ -17,12 +20,85 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// Pull implements image.Store.
+// Pull implements image.Store. A reference without a registry is tried at each of the rules' registries, in their order,
+// until one of them serves it. What a registry serves is not sought at the next one, also if the rest of the pull fails.
 func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
-	named, err := names.Parse(ref)
+	found, err := s.rules.Load().search(ref, auth)
 	if err != nil {
 		return "", err
 	}
+	var answers Faults
+	for _, named := range found.candidates {
+		id, err := s.pullNamed(ctx, named, found.auth, report)
+		var unserved *unservedError
+		if err == nil && found.searched {
+			s.log.Info("pulled an image that was named without a registry", "name", ref, "image", named.String(), "asked_before", len(answers))
+		}
+		if err == nil || !found.searched || ctx.Err() != nil || !errors.As(err, &unserved) {
+			return id, err
+		}
+		answers = append(answers, fmt.Errorf("%s: %w", named, unserved))
+	}
+	return "", found.unserved(ref, answers)
+}
+
+// unservedError is the error of a pull whose registry does not serve the reference; see registry.UnservedError. That
+// of a signature, or of a blob, is none.
+type unservedError struct{ err error }
+
+func (e *unservedError) Error() string { return e.err.Error() }
+
+func (e *unservedError) Unwrap() error { return e.err }
+
+// search is how a reference is looked for.
+type search struct {
+	// candidates are the full references that are tried, in this order. searched is set if the reference names no
+	// registry, and the rules have a list of registries for it.
+	candidates []reference.Named
+	searched   bool
+	// auth are the request's credentials. limited is set if the request does not say for which registry they are, so
+	// that they are for docker.io only.
+	auth    image.Auth
+	limited bool
+}
+
+// search returns how a reference is looked for. The client of CRI has chosen its credentials by the reference: for it,
+// and for a kubelet, a reference without a registry is of docker.io. So credentials without an address go to docker.io
+// and to no other registry of the list.
+func (r *PullRules) search(ref string, auth image.Auth) (search, error) {
+	candidates, err := names.Candidates(ref, r.SearchRegistries)
+	if err != nil {
+		return search{}, err
+	}
+	found := search{candidates: candidates, searched: len(r.SearchRegistries) > 0 && names.IsShort(ref), auth: auth}
+	if found.searched && auth != (image.Auth{}) && auth.ServerAddress == "" {
+		found.auth.ServerAddress, found.limited = "docker.io", true
+	}
+	return found, nil
+}
+
+// unserved returns the error of a reference that no registry serves. A registry that may serve it later, or to another
+// client, decides its kind.
+func (f *search) unserved(ref string, answers Faults) error {
+	texts := make([]string, len(answers))
+	for i, err := range answers {
+		texts[i] = errs.Message(err)
+	}
+	text := strings.Join(texts, "; ")
+	if f.limited {
+		text += " (the credentials of the request do not say for which registry they are, so only docker.io gets them)"
+	}
+	kind := errs.NotFound
+	for _, other := range []error{errs.Invalid, errs.Unavailable} {
+		if errors.Is(answers, other) {
+			kind = other
+		}
+	}
+	return fmt.Errorf("cannot pull image %s: no registry of image.search_registries serves it: %s: %w", ref, text, kind)
+}
+
+// pullNamed pulls the image of a full reference.
+func (s *Store) pullNamed(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress)) (string, error) {
 	return s.pulls.Do(ctx, named, auth, report, func(ctx context.Context, m *progress.Meter) (string, error) {
 		ctx, end, err := s.background.Begin(ctx)
 		if err != nil {
@@ -59,7 +135,8 @@ func (s *Store) pullTo(
 	defer release()
 	defer func() {
 		// The guard's reason is more precise than "context canceled".
-		if cause := context.Cause(ctx); err != nil && cause != nil {
+		var unserved *unservedError
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.As(err, &unserved) {
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
@@ -103,20 +180,28 @@ func (s *Store) resolve(ctx context.Context, named reference.Named, remote *regi
 	end := m.Transfer()
 	target, err := remote.Resolve(ctx)
 	end()
-	if err != nil {
+	var unserved *registry.UnservedError
+	switch cause := context.Cause(ctx); {
+	case err != nil && errors.Is(cause, progress.ErrNoProgress):
+		return nil, &unservedError{cause}
+	case errors.As(err, &unserved):
+		return nil, &unservedError{err}
+	case err != nil:
 		return nil, err
 	}
 	return s.db.ReadTree(ctx, named.String(), target, func(ctx context.Context, desc imagespec.Descriptor) error {
 		if err := s.db.DropDamagedDocument(ctx, desc); err != nil {
 			return err
 		}
-		return s.fetch(ctx, remote, desc, m, func(int64) { m.Touch() })
+		return s.fetch(ctx, remote, desc, downloads.Turn{}, m, func(int64) { m.Touch() })
 	})
 }
 
 // fetch gets one blob into the content store. Two pulls that want the same one
-// fetch it once.
-func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, m *progress.Meter, got func(int64)) error {
+// fetch it once. The turn of a document has no bounds: it is small, and a container that starts may wait for a signature.
+func (s *Store) fetch(
+	ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, turn downloads.Turn, m *progress.Meter, got func(int64),
+) error {
 	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
 	if err != nil {
 		return err
@@ -127,7 +212,7 @@ func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc ima
 		// Registries do not agree on what they send of it.
 		return errs.OfDisk(s.db.WriteEmpty(ctx, desc))
 	}
-	return errs.OfDisk(remote.Fetch(ctx, s.db, desc, got))
+	return errs.OfDisk(remote.Fetch(ctx, s.db, desc, turn, got))
 }
 
 // fetchLayers fetches the layers side by side and unpacks each as soon as it and
@@ -169,9 +254,10 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
+	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
 	for i, layer := range t.Layers {
 		group.Go(func() error {
-			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, m, m.Add) })
+			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, turn, m, m.Add) })
 			if err != nil {
 				return fmt.Errorf("layer %d: %w", i, err)
 			}

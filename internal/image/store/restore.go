@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
@@ -58,11 +59,12 @@ func (s *Store) AwaitIdle(ctx context.Context) error { return s.pulls.AwaitIdle(
 func (s *Store) OnPull(fn func()) (stop func()) { return s.pulls.OnPull(fn) }
 
 // Restore pulls a lost image again, by its digest, with the node's own credentials, and gives it those of its
-// names that no other image has got meanwhile. The policy holds as for a pull.
+// names that no other image has got meanwhile. The policy holds as for a pull. Downloads for pods go first.
 func (s *Store) Restore(ctx context.Context, gone lost.Image, report func(image.Progress)) error {
 	if !s.anyFree(gone.Names) {
 		return nil
 	}
+	ctx = downloads.InBackground(ctx)
 	var all Faults
 	asked := map[string]bool{}
 	for _, name := range gone.Names {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/policy"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
@@ -119,7 +120,7 @@ func (s *Store) smallBlob(ctx context.Context, remote *registry.Repository, desc
 	if desc.Size > maxSignatureBlob {
 		return nil, fmt.Errorf("it has %d bytes, at most %d are read: %w", desc.Size, maxSignatureBlob, errs.Invalid)
 	}
-	if err := s.fetch(ctx, remote, desc, m, func(int64) { m.Touch() }); err != nil {
+	if err := s.fetch(ctx, remote, desc, downloads.Turn{}, m, func(int64) { m.Touch() }); err != nil {
 		return nil, err
 	}
 	desc.Data = nil

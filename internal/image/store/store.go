@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/progress"
@@ -27,6 +28,9 @@ import (
 type PullRules struct {
 	// RegistryConfigDirs are searched for <host>/hosts.toml, first one wins.
 	RegistryConfigDirs []string
+	// SearchRegistries are the hosts of the registries at which an image without a registry in its name is searched, in
+	// this order; docker.io if empty.
+	SearchRegistries []string
 	// CredentialFiles are config files of docker with credentials of the node. Each entry is for the
 	// host that it names, and is used where a pull has no credentials.
 	CredentialFiles []string
@@ -34,6 +38,10 @@ type PullRules struct {
 	NoProgressTimeout time.Duration
 	// MaxConcurrentDownloads of one pull; 3 if 0.
 	MaxConcurrentDownloads int
+	// MaxTotalDownloads of all pulls together; any number if 0.
+	MaxTotalDownloads int
+	// DownloadRate is how many bytes of layers a second all pulls together download; any number if 0.
+	DownloadRate int64
 	// MaxLayer bounds the bytes of one layer's archive, unpacked; 128 GiB if 0.
 	MaxLayer int64
 	// PolicyFile says which images may be used; see package policy. "" for all.
@@ -52,11 +60,12 @@ func (r PullRules) withDefaults() PullRules {
 	return r
 }
 
-// SetPullRules makes other rules hold for pulls that begin from now on.
+// SetPullRules makes other rules hold for pulls that begin from now on. The bounds of all downloads hold at once.
 func (s *Store) SetPullRules(rules PullRules) {
 	rules = rules.withDefaults()
 	s.rules.Store(&rules)
 	s.layers.SetMaxLayer(rules.MaxLayer)
+	s.downloads.Configure(downloads.Limits{Places: rules.MaxTotalDownloads, Rate: rules.DownloadRate})
 }
 
 const (
@@ -96,6 +105,8 @@ type Store struct {
 	pulls progress.Pulls
 	// health is what pulls learn about endpoints.
 	health registry.Health
+	// downloads bounds what all pulls together download.
+	downloads *downloads.Gate
 	// blobs are held while one is fetched.
 	blobs keyed.Mutex
 	lost  *lost.List
@@ -125,6 +136,7 @@ func New(cfg Config) *Store {
 	s := &Store{
 		db: cfg.DB, layers: cfg.Layers, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, log: cfg.Log,
 		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(), damaged: func(digest.Digest) {},
+		downloads: downloads.New(downloads.Limits{}),
 	}
 	s.pulls.Observer, s.pulls.Jobs = cfg.Observer, cfg.Jobs
 	s.SetPullRules(cfg.PullRules)

@@ -1,0 +1,156 @@
+//go:build integration
+
+package local
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+// holding is a registry that answers requests for blobs of layers one by one, as the test lets them through.
+type holding struct {
+	imagetest.Registry
+	host string
+	let  chan struct{}
+
+	mu         sync.Mutex
+	layers     map[string]bool
+	open, most int
+	changed    chan struct{}
+}
+
+func newHolding(t *testing.T) *holding {
+	h := &holding{let: make(chan struct{}), layers: map[string]bool{}, changed: make(chan struct{})}
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	h.host = strings.TrimPrefix(server.URL, "http://")
+	return h
+}
+
+// push adds an image with n layers that no other one has.
+func (h *holding) push(t *testing.T, name string, n int) {
+	spec := imagetest.Spec{Env: []string{"NAME=" + name}}
+	for i := range n {
+		spec.Layers = append(spec.Layers, imagetest.Layer{{Path: name, Content: []byte(strings.Repeat(name, 1000+i))}})
+	}
+	img := build(t, spec)
+	for _, layer := range img.Layers {
+		h.layers[layer.Digest.String()] = true
+	}
+	h.Push(name, "1", img)
+}
+
+func (h *holding) count(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open += n
+	h.most = max(h.most, h.open)
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// ServeHTTP implements http.Handler. A request counts until it is let through: its answer may be complete before its
+// handler returns.
+func (h *holding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if h.layers[req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]] {
+		h.count(1)
+		select {
+		case <-h.let:
+			h.count(-1)
+		case <-req.Context().Done():
+			h.count(-1)
+			return
+		}
+	}
+	h.Registry.ServeHTTP(w, req)
+}
+
+// await returns when so many requests for layers are held.
+func (h *holding) await(t *testing.T, open int) {
+	t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		h.mu.Lock()
+		now, changed := h.open, h.changed
+		h.mu.Unlock()
+		if now == open {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("%d requests for layers are open, want %d", now, open)
+		}
+	}
+}
+
+func TestPullsShareTheDownloadsOfTheNode(t *testing.T) {
+	ctx := context.Background()
+	h := newHolding(t)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		h.push(t, name, 4)
+	}
+	cfg := testConfig(t)
+	cfg.MaxTotalDownloads = 2
+	s := open(t, cfg)
+	pull := func(ctx context.Context, name string, report func(image.Progress)) chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Pull(ctx, h.host+"/"+name+":1", image.Auth{}, report)
+			ended <- err
+		}()
+		return ended
+	}
+	a, b := pull(ctx, "a", nil), pull(ctx, "b", nil)
+	for left := 8; left > 0; left-- {
+		h.await(t, min(left, 2))
+		h.let <- struct{}{}
+	}
+	if err := errors.Join(<-a, <-b); err != nil {
+		t.Fatal(err)
+	}
+	if h.most != 2 {
+		t.Errorf("two pulls had %d layers open, want 2", h.most)
+	}
+
+	// A pull that waits for another one does not fail, says so, and gets the places of one that is cancelled.
+	cancelled, cancel := context.WithCancel(ctx)
+	c := pull(cancelled, "c", nil)
+	h.await(t, 2)
+	cfg.NoProgressTimeout = 800 * time.Millisecond // less than a wait that is reported
+	s.SetPullRules(cfg.PullRules)
+	var once sync.Once
+	waiting := make(chan struct{})
+	d := pull(ctx, "d", func(p image.Progress) {
+		if p.Stage == "waiting" {
+			once.Do(func() { close(waiting) })
+		}
+	})
+	select {
+	case <-waiting:
+	case err := <-d:
+		t.Fatalf("the pull that waits has ended: %v", err)
+	}
+	cancel()
+	if err := <-c; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	for range 4 {
+		h.let <- struct{}{}
+	}
+	if err := <-d; err != nil {
+		t.Errorf("after the end of the cancelled pull: %v", err)
+	}
+	if h.most != 2 {
+		t.Errorf("%d layers were open, want 2", h.most)
+	}
+}
