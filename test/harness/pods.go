@@ -43,12 +43,20 @@ func (b *Berth) Import(archive io.Reader) ([]berthapi.Image, error) {
 // that it declares as volumes.
 func (b *Berth) ImportDeclaring(name string, volumes []string, files ...imagetest.File) {
 	b.T.Helper()
-	spec := busyboxSpec(b)
-	spec.Name, spec.Volumes, spec.Files = name, volumes, append(spec.Files, files...)
+	spec := BusyboxSpec(b, name, files...)
+	spec.Volumes = volumes
 	var archive bytes.Buffer
 	must(b.T, imagetest.Archive(&archive, spec))
 	_, err := b.Import(&archive)
 	must(b.T, err)
+}
+
+// BusyboxSpec is the test image under another name, with additional files.
+func BusyboxSpec(b *Berth, name string, files ...imagetest.File) imagetest.Spec {
+	b.T.Helper()
+	spec := busyboxSpec(b)
+	spec.Name, spec.Files = name, append(spec.Files, files...)
+	return spec
 }
 
 // BusyboxArchive writes the test image's archive into the instance's directory.

@@ -3,7 +3,7 @@
 # Each step's output goes to out/STEP.log, a line per test to the console.
 set -uo pipefail
 here=$PWD
-export BERTH_BIN=/usr/local/bin KUBELET=$here/kubelet BERTH_NODE_IMAGE=$here/node.tar BERTH_ATTACK=$here/attack HOME=/root
+export BERTH_BIN=/usr/local/bin KUBELET=$here/kubelet BERTH_POWER_CONSOLES=$here/consoles BERTH_NODE_IMAGE=$here/node.tar BERTH_ATTACK=$here/attack HOME=/root
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # The kernel's security module.
 lsm=apparmor
@@ -26,6 +26,7 @@ declare -A steps=(
   [network]="builtin -test.skip Bench"
   [crash]="integration -test.run TestCrash"
   [kubelet]="vm -test.run TestKubelet"
+  [power]="vm -test.run TestPowerLoss"
   [selinux]="integration -test.run SELinux|TestPodInit|TestContainersThat"
   [cluster]="e2e -test.run TestClusterOfInstalledBerth -test.timeout 110m"
 )
@@ -47,6 +48,14 @@ setup() {
   ip link set up0 up
   ip -n world link set down0 up
   ip route add default via 192.0.2.1
+  if [ -b /dev/vdd ]; then # the disk of power.sh
+    mkdir -p /data
+    mount /dev/vdd /data || return # bash ignores -e here: setup is called in a condition
+    for dir in /var/lib/berth /var/log/pods; do
+      mkdir -p "$dir" "/data$dir"
+      mount --bind "/data$dir" "$dir" || return
+    done
+  fi
   systemctl daemon-reload
   systemctl enable berth-supervisor.service berth.service
   systemctl start berth.service

@@ -41,7 +41,7 @@ func (r report) file(key, path string, err error) {
 }
 
 // Files is the config.Check of the files that keys name, as far as something fails on this machine without them. Files that
-// may come later, such as those with credentials, are no fault.
+// may come later, such as those with credentials, are no fault, nor are files that have no effect.
 func Files(cfg *config.Daemon, report func(key, format string, args ...any)) {
 	checkContainers(cfg, report)
 	checkImages(cfg, report)
@@ -50,12 +50,18 @@ func Files(cfg *config.Daemon, report func(key, format string, args ...any)) {
 		checkCertificates("stream.tls_cert", "stream.tls_key", "stream.tls_client_ca",
 			tlsfiles.Files{CertFile: cfg.Stream.TLSCert, KeyFile: cfg.Stream.TLSKey, ClientCAFile: cfg.Stream.TLSClientCA}, report)
 	}
-	checkCertificates("metrics.tls_cert_file", "metrics.tls_key_file", "metrics.client_ca_file",
-		tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA}, report)
-	checkCertificates("page.tls_cert_file", "page.tls_key_file", "page.client_ca_file",
-		tlsfiles.Files{CertFile: cfg.Page.TLSCert, KeyFile: cfg.Page.TLSKey, ClientCAFile: cfg.Page.ClientCA}, report)
-	checkCertificates("traces.tls_cert_file", "traces.tls_key_file", "traces.tls_ca_file",
-		tlsfiles.Files{CertFile: cfg.Traces.TLSCert, KeyFile: cfg.Traces.TLSKey, ClientCAFile: cfg.Traces.CA}, report)
+	if cfg.Metrics.Listen != "" {
+		checkCertificates("metrics.tls_cert_file", "metrics.tls_key_file", "metrics.client_ca_file",
+			tlsfiles.Files{CertFile: cfg.Metrics.TLSCert, KeyFile: cfg.Metrics.TLSKey, ClientCAFile: cfg.Metrics.ClientCA}, report)
+	}
+	if cfg.Page.Listen != "" {
+		checkCertificates("page.tls_cert_file", "page.tls_key_file", "page.client_ca_file",
+			tlsfiles.Files{CertFile: cfg.Page.TLSCert, KeyFile: cfg.Page.TLSKey, ClientCAFile: cfg.Page.ClientCA}, report)
+	}
+	if cfg.Traces.Endpoint != "" {
+		checkCertificates("traces.tls_cert_file", "traces.tls_key_file", "traces.tls_ca_file",
+			tlsfiles.Files{CertFile: cfg.Traces.TLSCert, KeyFile: cfg.Traces.TLSKey, ClientCAFile: cfg.Traces.CA}, report)
+	}
 }
 
 // Faults returns the faults that Files reports, for those who have a configuration and not its file.
@@ -76,6 +82,9 @@ func checkContainers(cfg *config.Daemon, report report) {
 	}
 	if path := cfg.Default.Seccomp; filepath.IsAbs(path) {
 		checkProfile("defaults.seccomp", path, report)
+	}
+	if cfg.Engine != "native" {
+		return // the rest has no effect
 	}
 	checkHooks("runtime.hooks_dirs", cfg.Runtime.HookDirs, report)
 	report.file("runtime.blockio_config_file", cfg.Runtime.BlockIOFile, ioclass.CheckFile(cfg.Runtime.BlockIOFile))

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/daemon/pageserver"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
+	"github.com/berthrun/berth/internal/cri/scrub"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/httpserver"
@@ -119,9 +120,16 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	jobs := []jobcalls.Table{p.pods, p.backend.jobs}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(jobs...), Control: jobcalls.Control(jobs...), Metrics: p.metrics.Text, Owned: p.owned}
 	p.addSources()
+	clean := scrub.New() // the errors of a reload quote the configuration
 	p.page, err = pageserver.New(pageserver.Options{
 		Pods: p.pods, Images: p.backend.images, Jobs: p.own.Jobs, Stages: p.metrics.Stages,
-		Notices: func() []string { return p.reloads.State().Notices() },
+		Notices: func() []string {
+			notices := p.reloads.State().Notices()
+			for i := range notices {
+				notices[i] = clean.Text(notices[i])
+			}
+			return notices
+		},
 		Examine: pageserver.Doctor(cfg.SocketPath()), Instance: instanceOf(cfg), Log: log,
 	})
 	if err != nil {

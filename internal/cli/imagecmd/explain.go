@@ -24,11 +24,12 @@ func (c *commands) newExplain() *cobra.Command {
 		Short: "Show where a pull looks for an image, whether it may be used, and why",
 		Long: "explain lists the endpoints that a pull of the image asks, in their order: the mirrors of hosts.toml, then the\n" +
 			"registry. For a name without a registry, it lists the full names that image.search_registries makes of it, in the\n" +
-			"order in which a pull tries them, and says which of them the node has. It shows which file names each, whose credentials it gets, and how it failed lately. On a node with\n" +
-			"image.policy it shows the scope of the policy that holds for the image, and what that requires; with\n" +
-			"image.verifier_dir the programs that are asked. It sends nothing without --try, and shows no secret. With --try it\n" +
-			"decides about the image as a pull does, from its manifest and signatures, and lists the artifacts that refer to the\n" +
-			"image, such as signatures and bills of materials. Only berth supports this.",
+			"order in which a pull tries them, and says which of them the node has. It shows which file names each endpoint,\n" +
+			"whose credentials it gets, and how it failed lately. On a node with image.policy it shows the scope of the policy\n" +
+			"that holds for the image, and what that requires; with image.verifier_dir the programs that are asked. It sends\n" +
+			"nothing without --try, and shows no secret. With --try it decides about the image as a pull does, from its manifest\n" +
+			"and signatures, and lists the artifacts that refer to the image, such as signatures and bills of materials. Only\n" +
+			"berth supports this.",
 		Example: "  berth image explain busybox\n  berth image explain --try registry.example/team/app:v1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -24,8 +24,7 @@ func Parse(ref string) (reference.Named, error) {
 	return named, nil
 }
 
-// IsShort reports whether a reference that Parse accepts names no registry, so that its registry is
-// docker.io.
+// IsShort reports whether a reference that Parse accepts names no registry. Candidates says what it means.
 func IsShort(ref string) bool {
 	first, _, slash := strings.Cut(ref, "/")
 	return !slash || first != "localhost" && !strings.ContainsAny(first, ".:") && first == strings.ToLower(first)

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -155,6 +156,21 @@ func TestAnEndpointThatCutsIsAskedForTheRest(t *testing.T) {
 	}
 	if sent := only.Sent(layer.Digest); sent != layer.Size-300_000 {
 		t.Errorf("it sent %d more bytes, want %d", sent, layer.Size-300_000)
+	}
+}
+
+// TestLayerThatFillsTheLastRead: the store reads a mebibyte at a time. When the layer ends with one, the store has
+// its end with its last bytes, and asks for it again.
+func TestLayerThatFillsTheLastRead(t *testing.T) {
+	r := &imagetest.Registry{}
+	s := newSite(t, r)
+	for _, size := range []int{1 << 20, 2 << 20, 1<<20 + 1} {
+		blob := imagetest.NewBlob(imagespec.MediaTypeImageLayer, bytes.Repeat([]byte{byte(size)}, size))
+		r.PushBlob(blob)
+		s.img.Layers = []imagetest.Blob{blob}
+		if err := s.fetchLayer(t, s.open(t, Auth{})); err != nil {
+			t.Errorf("a layer of %d bytes: %v", size, err)
+		}
 	}
 }
 

@@ -136,6 +136,9 @@ type body struct {
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	for {
+		if b.current == nil && b.offset >= b.desc.Size {
+			return 0, io.EOF // again: who gets the end with the last bytes may ask for it once more
+		}
 		if b.current == nil {
 			if err := b.open(); err != nil {
 				return 0, err

@@ -3,6 +3,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -31,6 +32,8 @@ type Options struct {
 	CgroupDriver string
 	// Args are added to the kubelet's flags.
 	Args []string
+	// Dir is the kubelet's directory; "" is one in that of the berth.
+	Dir string
 	// Kubeconfig is the path of one for an API server, which may then reach the kubelet at the
 	// node's address. With "" the kubelet has static pods only.
 	Kubeconfig string
@@ -55,7 +58,7 @@ type Kubelet struct {
 // removes its pods.
 func Start(t testing.TB, b *harness.Berth, opts Options) *Kubelet {
 	t.Helper()
-	k := &Kubelet{t: t, berth: b, args: opts.Args, cgroups: "kubepods", dir: filepath.Join(b.Dir, "kubelet")}
+	k := &Kubelet{t: t, berth: b, args: opts.Args, cgroups: "kubepods", dir: cmp.Or(opts.Dir, filepath.Join(b.Dir, "kubelet"))}
 	k.manifests = filepath.Join(k.dir, "manifests")
 	k.logFile = filepath.Join(b.Dir, "kubelet.log")
 	for _, dir := range []string{k.manifests, k.Root(), k.Logs()} {
