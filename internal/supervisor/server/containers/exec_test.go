@@ -82,7 +82,7 @@ func TestIDOfAnExecThatWasNotStarted(t *testing.T) {
 // supervisor opens it. That does not fail the exec.
 func TestOpenExecThatItsRuntimeReaps(t *testing.T) {
 	c := &Container{id: "box"}
-	for range 500 {
+	for range 100 {
 		command := exec.CommandContext(t.Context(), "true")
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
