@@ -45,7 +45,7 @@ for round in $(seq "$rounds"); do
     kill -0 "$boot" 2>/dev/null || failed "$console" "round $round: the node did not come back"
     sleep 0.2
   done
-  sleep $((RANDOM % 40)).$((RANDOM % 10))
+  sleep $((10 + RANDOM % 40)).$((RANDOM % 10))
   power_off || failed "$console" "round $round: the node ended by itself"
   wait "$boot" || : # 125: it did not end by itself
   if grep -q -e '^--- FAIL' -e '^panic:' -e '^POWER failed' "$console"; then failed "$console" "round $round"; fi
