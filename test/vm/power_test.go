@@ -250,7 +250,14 @@ func (p *power) kubelet() (k *kubelet.Kubelet, names []string) {
 	p.t.Helper()
 	dir := filepath.Join(powerDisk, "kubelet")
 	p.acknowledge("forgetting - -")
-	must(p.t, os.RemoveAll(filepath.Join(dir, "manifests")))
+	// The other manifests stay, as on a node: a kubelet that starts without them ends the pods of the last boot.
+	for _, kind := range []string{"ends-*", "starts-*"} {
+		manifests, err := filepath.Glob(filepath.Join(dir, "manifests", kind))
+		must(p.t, err)
+		for _, manifest := range manifests {
+			must(p.t, os.Remove(manifest))
+		}
+	}
 	k = kubelet.Start(p.t, p.b, kubelet.Options{CgroupDriver: "systemd", Dir: dir})
 	for name, manifest := range kubelet.Manifests(powerPods, require.Patience(time.Second)) {
 		k.Add(name, manifest)

@@ -40,8 +40,8 @@ func (r report) file(key, path string, err error) {
 	}
 }
 
-// Files is the config.Check of the files that keys name, as far as something fails on this machine without them. Files that
-// may come later, such as those with credentials, are no fault, nor are files that have no effect.
+// Files is the config.Check of the files that keys name. It checks a file if something fails on this machine without it.
+// It ignores files that may come later, such as those with credentials, and files that have no effect.
 func Files(cfg *config.Daemon, report func(key, format string, args ...any)) {
 	checkContainers(cfg, report)
 	checkImages(cfg, report)

@@ -77,8 +77,8 @@ func join(class string, list []parameters) (*specs.LinuxBlockIO, error) {
 	return made, nil
 }
 
-// CheckBlockIO returns an error when the file of classes cannot be used. "" is no file. Kind Unavailable; it names the key
-// of the configuration.
+// CheckBlockIO returns an error when the file of classes cannot be used. The error has kind Unavailable, and names the key
+// of the configuration. An empty path names no file, and is no error.
 func CheckBlockIO(path string) error {
 	if err := CheckFile(path); err != nil {
 		return &fileError{fmt.Errorf("runtime.blockio_config_file %s: %w", path, err)}

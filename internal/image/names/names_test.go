@@ -100,7 +100,7 @@ func TestCandidates(t *testing.T) {
 			t.Errorf("%s of %v: %v, %v, want %v", c.ref, c.registries, got, err, c.want)
 		}
 	}
-	// Neither an id nor what is no reference becomes one by a registry before it.
+	// A registry in front does not make a reference of an id, or of a text that is invalid.
 	for _, ref := range []string{strings.Repeat("f", 64), "", "/app", "App", "a b", "app:", "x:y@sha256:0"} {
 		if all, err := Candidates(ref, list); !errors.Is(err, errs.Invalid) {
 			t.Errorf("%q: %v, %v, want an error", ref, all, err)

@@ -141,8 +141,8 @@ func (m *Meter) Transfer() (end func()) {
 	}
 }
 
-// Wait notes that a running transfer waits for other downloads of the node until end is called. That is no lack of
-// progress.
+// Wait notes that a running transfer waits for other downloads of the node, until the caller calls end. The time of the
+// wait does not count as time without progress.
 func (m *Meter) Wait() (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

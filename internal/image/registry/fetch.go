@@ -123,7 +123,7 @@ type body struct {
 
 	at      *endpoint
 	current io.ReadCloser
-	// release gives back the place of the current request among the downloads of the node.
+	// release frees the place that the current request has in the gate of downloads.
 	release func()
 	// moved: the current endpoint has sent something. stop ends its request, which has the context
 	// request.
