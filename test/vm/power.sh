@@ -33,7 +33,8 @@ start() { # STEP CONSOLE
 }
 failed() { # CONSOLE WHAT
   { grep -E '^(    [a-z_]+\.go:|--- FAIL|vm: |POWER failed)' "$1" | cut -c1-1000 | head -n 40; } || :
-  echo "power: $2; the console is $1"
+  debugfs -R "dump /kubelet/kubelet.log $work/kubelet.log" "$BERTH_VM_DISK" 2>/dev/null
+  echo "power: $2; the console is $1, the log of the kubelet $work/kubelet.log"
   exit 1
 }
 count() { cat "$work"/consoles/* | grep -c "^POWER $1" || :; }

@@ -32,7 +32,7 @@ type Options struct {
 	CgroupDriver string
 	// Args are added to the kubelet's flags.
 	Args []string
-	// Dir is the kubelet's directory; "" is one in that of the berth.
+	// Dir is the kubelet's directory, which then has its log as well; "" is one in that of the berth.
 	Dir string
 	// Kubeconfig is the path of one for an API server, which may then reach the kubelet at the
 	// node's address. With "" the kubelet has static pods only.
@@ -60,7 +60,7 @@ func Start(t testing.TB, b *harness.Berth, opts Options) *Kubelet {
 	t.Helper()
 	k := &Kubelet{t: t, berth: b, args: opts.Args, cgroups: "kubepods", dir: cmp.Or(opts.Dir, filepath.Join(b.Dir, "kubelet"))}
 	k.manifests = filepath.Join(k.dir, "manifests")
-	k.logFile = filepath.Join(b.Dir, "kubelet.log")
+	k.logFile = filepath.Join(cmp.Or(opts.Dir, b.Dir), "kubelet.log")
 	for _, dir := range []string{k.manifests, k.Root(), k.Logs()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -152,7 +152,13 @@ func (k *Kubelet) end(sig syscall.Signal) {
 // Add makes a static pod from a manifest.
 func (k *Kubelet) Add(name, manifest string) {
 	k.t.Helper()
-	if err := os.WriteFile(filepath.Join(k.manifests, name+".yaml"), []byte(manifest), 0o600); err != nil {
+	// The kubelet ignores files whose names start with a dot, and must not see a manifest half written: it ends a pod
+	// whose manifest it cannot parse.
+	unfinished := filepath.Join(k.manifests, "."+name)
+	if err := os.WriteFile(unfinished, []byte(manifest), 0o600); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := os.Rename(unfinished, filepath.Join(k.manifests, name+".yaml")); err != nil {
 		k.t.Fatal(err)
 	}
 }
