@@ -72,6 +72,10 @@ func OpenDir[T any](s *Store, opts store.Options[T]) (*store.Dir[T], error) {
 	opts.Disk, opts.Quarantine = s.disk, filepath.Join(s.rootDir, "quarantine")
 	dir, bad, err := store.Open(opts)
 	for _, q := range bad {
+		if q.Lost {
+			s.log.Info("removed the empty file of a record", "file", q.Path, "reason", q.Err)
+			continue
+		}
 		s.log.Error("cannot read a record; moving it to the quarantine",
 			"file", q.Path, "error", q.Err)
 	}

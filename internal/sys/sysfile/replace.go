@@ -27,6 +27,24 @@ func Replace(path string, data []byte) error {
 	return nil
 }
 
+// ReplaceWhole is Replace that also holds for a loss of power, except that the name of a new file may be lost with it:
+// the content is on the disk before the file has its name, so the file is never empty or cut off. SyncDir makes the
+// names of all files of a directory durable.
+func ReplaceWhole(path string, data []byte) error {
+	temp := filepath.Join(filepath.Dir(path), TempPrefix+filepath.Base(path))
+	err := errs.IgnoreNotExist(os.Remove(temp))
+	if err == nil {
+		err = writeWhole(temp, data)
+	}
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return errors.Join(err, errs.IgnoreNotExist(os.Remove(temp)))
+	}
+	return nil
+}
+
 // ReplaceSynced replaces a file, mode 0600, so that a loss of power leaves the old or the
 // new one.
 func ReplaceSynced(path string, data []byte) error {
@@ -42,16 +60,25 @@ func ReplaceSynced(path string, data []byte) error {
 
 // WriteSynced makes a file, mode 0600, that a loss of power does not take.
 func WriteSynced(path string, data []byte) error {
+	if err := writeWhole(path, data); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// writeWhole makes a file, mode 0600, and syncs its content.
+func writeWhole(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// SyncDir returns once the names of the files in a directory would survive a loss of power.
+func SyncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
