@@ -45,17 +45,13 @@ func ReplaceWhole(path string, data []byte) error {
 	return nil
 }
 
-// ReplaceSynced replaces a file, mode 0600, so that a loss of power leaves the old or the
-// new one.
+// ReplaceSynced replaces a file, mode 0600, so that a loss of power after it leaves the new one, and a loss of power
+// during it the old or the new one. What is written to the disk afterwards is never there without the new one.
 func ReplaceSynced(path string, data []byte) error {
-	temp := filepath.Join(filepath.Dir(path), TempPrefix+filepath.Base(path))
-	if err := errs.IgnoreNotExist(os.Remove(temp)); err != nil {
+	if err := ReplaceWhole(path, data); err != nil {
 		return err
 	}
-	if err := WriteSynced(temp, data); err != nil {
-		return errors.Join(err, os.RemoveAll(temp))
-	}
-	return os.Rename(temp, path)
+	return SyncDir(filepath.Dir(path))
 }
 
 // WriteSynced makes a file, mode 0600, that a loss of power does not take.
