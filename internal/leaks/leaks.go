@@ -104,7 +104,7 @@ func sources() []source {
 		{Info: doctor.Info{ID: "leak-nftables", Title: "nftables entries without a record", Reads: "berth's own tables: host ports and sources of frames"}, list: elements, owners: (*Facts).attached, anyOwner: true, refuse: whileBuiltinRuns},
 		{Info: doctor.Info{ID: "leak-addresses", Title: "addresses without a record", Reads: "stores of the IPAM plugin host-local, of the configurations in use; berth's cache of CNI results"}, list: addresses, owners: (*Facts).ids},
 		{Info: doctor.Info{ID: "leak-attachments", Title: "attachments without a sandbox", Reads: "records of attachments to networks"}, list: attachments, owners: (*Facts).sandboxIDs},
-		{Info: doctor.Info{ID: "leak-files", Title: "files without a record", Reads: "directories of root filesystems and sandboxes below berth's directories"}, list: files, owners: (*Facts).ids},
+		{Info: doctor.Info{ID: "leak-files", Title: "files without a record", Reads: "directories of root filesystems, sandboxes and containers below berth's directories"}, list: files, owners: (*Facts).ids},
 	}
 }
 

@@ -77,6 +77,8 @@ func plantedLeaks() []planted {
 		{"an attachment", func(w *world) { w.file(w.root, "pods/attachments", lostID+".json") }, "leak-attachments", "%R/pods/attachments/" + lostID + ".json", "restart berth", false},
 		{"a container of the supervisor", func(w *world) { w.file(w.state, "supervisor/supervisor", lostID, "record.json") }, "leak-containers", lostID, "restart berth", false},
 		{"what a container has written", func(w *world) { w.file(w.root, "images/containers", lostID, "record") }, "leak-files", "%R/images/containers/" + lostID, "restart berth", false},
+		{"files on disk of a sandbox", func(w *world) { w.file(w.root, "pods/sandboxes", lostID, "hosts") }, "leak-files", "%R/pods/sandboxes/" + lostID, "restart berth", false},
+		{"files on disk of a container", func(w *world) { w.file(w.root, "pods/containers", lostID, "restored/pages-1.img") }, "leak-files", "%R/pods/containers/" + lostID, "restart berth", false},
 		{"files of a sandbox", func(w *world) { w.file(w.state, "engine/sandboxes", lostID, "hosts") }, "leak-files", "%S/engine/sandboxes/" + lostID, "restart berth", false},
 	}
 }

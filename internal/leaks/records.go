@@ -52,7 +52,7 @@ func attachments(_ context.Context, f *Facts) ([]object, error) {
 	return all, nil
 }
 
-// files lists the directories of root filesystems on disk, and of sandboxes.
+// files lists the directories of root filesystems on disk, of sandboxes and of containers.
 func files(_ context.Context, f *Facts) ([]object, error) {
 	if !f.Native {
 		return nil, nil
@@ -60,6 +60,7 @@ func files(_ context.Context, f *Facts) ([]object, error) {
 	var all []object
 	for _, dir := range []string{
 		filepath.Join(f.Root, "images", "containers"), filepath.Join(f.State, "engine", "bundles"), filepath.Join(f.State, "engine", "sandboxes"),
+		filepath.Join(f.Root, "pods", "sandboxes"), filepath.Join(f.Root, "pods", "containers"),
 	} {
 		entries, err := os.ReadDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {

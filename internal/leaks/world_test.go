@@ -64,6 +64,8 @@ func newWorld(t *testing.T) *world {
 	w.attached(sandboxID, "vetha1", "10.88.0.2/16")
 	w.file(w.root, "images/containers", containerID, "record")
 	w.file(w.state, "engine/sandboxes", sandboxID, "uts")
+	w.file(w.root, "pods/sandboxes", sandboxID, "hosts")
+	w.file(w.root, "pods/containers", containerID, "restored/pages-1.img")
 	for _, name := range []string{"berth-default-" + sandboxID, "berth-12345678-" + lostID, "cni-" + lostID, "berth-default-x-" + lostID} {
 		w.file(w.netnsDir, name)
 	}

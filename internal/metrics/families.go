@@ -108,7 +108,7 @@ func eventFamilies() []Family {
 		{pullBytesTotal, Counter, nil, "Bytes of layers that pulls have fetched, compressed. Layers that were there are not in it."},
 		{pullsInFlight, Gauge, nil, "Pulls under way."},
 		{exitsTotal, Counter, []string{"reason"}, "Containers that have exited, by the reason that their statuses have: Completed, Error, OOMKilled, StartError and so on."},
-		{leaksFoundTotal, Counter, []string{"kind"}, "Objects that no record owns: sandbox and container (of the engine), attachment, address (of a CNI plugin)."},
+		{leaksFoundTotal, Counter, []string{"kind"}, "Objects that no record owns: sandbox and container (of the engine), attachment, address (of a CNI plugin), files (of a sandbox or container, on disk)."},
 		{leaksRepairedTotal, Counter, []string{"kind"}, "Those of them that berth has removed."},
 		{buildInfo, Gauge, []string{"version", "commit", "goversion"}, "Always 1."},
 	}

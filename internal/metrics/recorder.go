@@ -107,7 +107,7 @@ func newRecorder(registry *prometheus.Registry) *Recorder {
 		}
 	}
 	// What has not happened is 0, so that queries and alerts have data.
-	for _, kind := range []string{"sandbox", "container", "attachment", "address"} {
+	for _, kind := range []string{"sandbox", "container", "attachment", "address", "files"} {
 		r.leaksFound.WithLabelValues(kind)
 		r.leaksRepaired.WithLabelValues(kind)
 	}

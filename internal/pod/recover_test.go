@@ -352,6 +352,41 @@ func TestReboot(t *testing.T) {
 	}
 }
 
+// After a reboot the engine has no record of a sandbox's files on disk. They are removed with the sandbox; those of what
+// has no record, and so is removed by nobody, at the start.
+func TestFilesFromBeforeAReboot(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	podtest.Eventually(t, "its tombstone is written", func() bool { return b.tombstones(sandbox, "") })
+	lost := strings.Repeat("c", 64)
+	own, foreign := filepath.Join(b.RootDir, "sandboxes", sandbox, "hosts"), filepath.Join(b.RootDir, "sandboxes", "notes", "text")
+	of := []string{filepath.Join(b.RootDir, "sandboxes", lost, "hosts"), filepath.Join(b.RootDir, "containers", lost, "restored", "pages-1.img")}
+	for _, file := range append(of, own, foreign) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("x"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := &tally{}
+	b.Observer = seen
+	b.reboot(true)
+	podtest.Eventually(t, "files without a record are gone", func() bool { return seen.of("repaired", "files") == 1 })
+	seen.wantCounts(t, map[string]int{"found: files": 1})
+	for _, file := range of {
+		if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", file, err)
+		}
+	}
+	for _, file := range []string{own, foreign} {
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.Remove(foreign); err != nil {
+		t.Fatal(err)
+	}
+	b.clear()
+}
+
 // tombstones reports whether the tombstone of an id is on disk and contains a word.
 func (b *bed) tombstones(id, word string) bool {
 	b.Helper()

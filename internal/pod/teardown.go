@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/pod/job"
@@ -167,7 +168,7 @@ func (s *Sandboxes) teardown(ctx context.Context, j *job.Job, id string, to reco
 	}
 	if to == record.SandboxRemoving {
 		step("remove sandbox", "the engine", func(ctx context.Context) error {
-			return s.call(ctx, id, "remove sandbox", s.engine.RemoveSandbox)
+			return s.removeFromEngine(ctx, id)
 		})
 	}
 	if err := errors.Join(failed...); err != nil || to != record.SandboxRemoving {
@@ -180,6 +181,17 @@ func (s *Sandboxes) teardown(ctx context.Context, j *job.Job, id string, to reco
 	s.retries.Done(id)
 	s.tombstones.Touch(id)
 	return nil
+}
+
+// removeFromEngine removes what the engine has of a sandbox, and its files on disk: the engine has no record of the
+// files of a sandbox from before a reboot.
+func (s *Sandboxes) removeFromEngine(ctx context.Context, id string) error {
+	if err := s.call(ctx, id, "remove sandbox", s.engine.RemoveSandbox); err != nil {
+		return err
+	}
+	return s.call(ctx, id, "remove the sandbox's files", func(context.Context, string) error {
+		return os.RemoveAll(s.records.SandboxDir(id))
+	})
 }
 
 // endContainers stops or removes all containers of a sandbox, those that are

@@ -2,9 +2,11 @@ package pod_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,4 +61,31 @@ func TestNoTombstoneWithoutItsSandbox(t *testing.T) {
 		left, err := filepath.Glob(filepath.Join(w.RootDir, "tombstones", "*", "*.json"))
 		return err == nil && len(left) == 0
 	})
+}
+
+// TestRecordsThatALossOfPowerTook: a loss of power leaves empty files of records that were not synced. They are no damage,
+// and the pods whose records are whole are restored.
+func TestRecordsThatALossOfPowerTook(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	done := b.mustStart(sandbox, "done", b.Programs.Exit(7))
+	podtest.Eventually(t, "its tombstones are written", func() bool { return b.tombstones(sandbox, "") && b.tombstones(done, `"exited"`) })
+	b.script.Kill()
+	var lost []string
+	for _, dir := range []string{"tombstones/sandboxes", "tombstones/containers", "attachments"} {
+		file, before := filepath.Join(b.RootDir, dir, strings.Repeat("c", 64)+".json"), time.Unix(0, 0)
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, before, before)); err != nil {
+			t.Fatal(err)
+		}
+		lost = append(lost, file)
+	}
+	b.reboot(true)
+	b.assertExit(done, 7, "Error")
+	for _, file := range lost {
+		podtest.Eventually(t, file+" is gone", func() bool { _, err := os.Stat(file); return errors.Is(err, os.ErrNotExist) })
+	}
+	if found, err := os.ReadDir(filepath.Join(b.RootDir, "quarantine")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the quarantine has %v, %v", found, err)
+	}
+	b.clear()
 }

@@ -40,6 +40,14 @@ type Options[T any] struct {
 	// Group returns the group under which InGroup finds a record; it never changes. Nil when
 	// records of this kind have no groups.
 	Group func(*T) string
+	// Whole reports whether a record is synced before it replaces the file, so that a loss of power never
+	// leaves it empty. Dir.Sync makes such records durable. Nil for none.
+	Whole func(*T) bool
+	// Unsynced is true if nobody relies on records that were not synced. An empty file from an earlier
+	// boot, which a loss of power leaves of such a record, is no damage then: Open removes it. If KeepLost
+	// is not "", Open moves it into that directory, where its name stays.
+	Unsynced bool
+	KeepLost string
 	// Changed, if not nil, is called after each change, once readers see it: old is nil
 	// for a new record, new for one that is gone. Changes of one record come one
 	// after the other, in order. It must not write to the Dir.
@@ -337,7 +345,11 @@ func (d *Dir[T]) write(id string, value *T) error {
 	if err != nil {
 		return fmt.Errorf("cannot encode record %q: %w", id, err)
 	}
-	if err := d.opts.Disk.Write(d.file(id), data); err != nil {
+	write := d.opts.Disk.Write
+	if d.opts.Whole != nil && d.opts.Whole(value) {
+		write = d.opts.Disk.WriteWhole
+	}
+	if err := write(d.file(id), data); err != nil {
 		return fmt.Errorf("cannot write record %q: %w", id, err)
 	}
 	return nil
@@ -397,14 +409,10 @@ func (d *Dir[T]) forgetName(name, id string) {
 	d.names[name] = left
 }
 
-// Sync returns once the record of a full id would survive a loss of power. Nil
-// when there is none.
-func (d *Dir[T]) Sync(id string) error {
-	if _, err := d.Get(id); err != nil {
-		return nil //nolint:nilerr // deleted since: nothing to keep
-	}
-	if err := d.opts.Disk.Sync(d.file(id)); err != nil {
-		return fmt.Errorf("cannot sync record %q: %w", id, err)
+// Sync returns once all records of Options.Whole that were written would survive a loss of power.
+func (d *Dir[T]) Sync() error {
+	if err := d.opts.Disk.Sync(d.opts.Path); err != nil {
+		return fmt.Errorf("cannot sync the directory of records %s: %w", d.opts.Path, err)
 	}
 	return nil
 }

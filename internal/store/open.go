@@ -24,14 +24,17 @@ const suffix = ".json"
 // Quarantined is a file that could not be read, and is in the quarantine now.
 type Quarantined struct {
 	// Path is where the file is now, or where it still is when it could not be
-	// moved.
+	// moved. It is where the file was if it is lost.
 	Path string
 	// Err says what is wrong with it.
 	Err error
+	// Lost is true for an empty file of a record that a loss of power took before it was synced. It is not in
+	// the quarantine; see Options.Unsynced.
+	Lost bool
 }
 
 // Open reads a directory of records. It moves a file that is not a record to the
-// quarantine and reports it; only a directory that cannot be made or read at all is an
+// quarantine, or drops it (Options.Unsynced), and reports it; only a directory that cannot be made or read at all is an
 // error. If a record has the methods Validate() error or RecordID() string, Open calls
 // them: the id inside the record, which the undo uses, must be the file's.
 func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
@@ -59,10 +62,14 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 		}
 		// A killed writer left this file; the record itself is complete.
 		if err := os.Remove(path); err != nil {
-			bad = append(bad, Quarantined{path, err})
+			bad = append(bad, Quarantined{Path: path, Err: err})
 		}
 	}
 	readAll(paths, func(path, id string, value *T, err error) {
+		if err != nil && opts.Unsynced && emptyFromEarlierBoot(path) && dropLost(path, opts.KeepLost) == nil {
+			bad = append(bad, Quarantined{path, errLost, true})
+			return
+		}
 		if err != nil {
 			bad = append(bad, quarantine(opts.Quarantine, path, err))
 			return
@@ -212,9 +219,35 @@ func quarantine(dir, path string, why error) Quarantined {
 		err = move(path, to)
 	}
 	if err != nil {
-		return Quarantined{path, errors.Join(why, fmt.Errorf("cannot move it aside: %w", err))}
+		return Quarantined{Path: path, Err: errors.Join(why, fmt.Errorf("cannot move it aside: %w", err))}
 	}
-	return Quarantined{to, why}
+	return Quarantined{Path: to, Err: why}
+}
+
+// errLost is what is wrong with a file that is lost.
+var errLost = errors.New("the record is empty: the power went before its content was on the disk")
+
+// emptyFromEarlierBoot reports whether a file is empty and was written before the machine started, or by a clock that
+// was ahead of the present one. In the boot in which a record was written its file is never empty.
+func emptyFromEarlierBoot(path string) bool {
+	info, err := os.Lstat(path)
+	var up unix.Timespec
+	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return false
+	}
+	now := time.Now()
+	return info.ModTime().Before(now.Add(-time.Duration(up.Nano()))) || info.ModTime().After(now)
+}
+
+// dropLost removes a file, or moves it into the directory keep.
+func dropLost(path, keep string) error {
+	if keep == "" {
+		return errs.IgnoreNotExist(os.Remove(path))
+	}
+	if err := os.MkdirAll(keep, 0o700); err != nil {
+		return err
+	}
+	return os.Rename(path, filepath.Join(keep, filepath.Base(path)))
 }
 
 // move is a rename that also works from one file system to another.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/google/go-cmp/cmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -43,6 +44,9 @@ func TestReboot(t *testing.T) {
 	})
 
 	b.Reboot()
+	for _, kind := range []string{"sandboxes", "containers"} { // files of what was being made, whose tombstone was not written
+		must(t, os.MkdirAll(filepath.Join(b.Root, "pods", kind, strings.Repeat("c", 64), "part"), 0o700))
+	}
 	b.StartDaemon()
 
 	after := b.Status(ended.Container)
@@ -85,6 +89,15 @@ func TestReboot(t *testing.T) {
 	b.RemovePod(running.Sandbox)
 	if left, err := filepath.Glob(volumes); err != nil || len(left) != 0 {
 		t.Errorf("volumes are left: %q, %v", left, err)
+	}
+	for _, pod := range []harness.Pod{ended, clean, again} {
+		b.RemovePod(pod.Sandbox)
+	}
+	for _, dir := range []string{"pods/sandboxes", "pods/containers"} {
+		b.Await(dir+" to be empty", func() bool {
+			left, err := os.ReadDir(filepath.Join(b.Root, dir))
+			return errs.IgnoreNotExist(err) == nil && len(left) == 0
+		})
 	}
 }
 

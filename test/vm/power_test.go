@@ -38,23 +38,20 @@ const powerPods = 20
 // again, and works until the next loss. The console has what berth acknowledged.
 func TestPowerLoss(t *testing.T) {
 	p := afterPowerLoss(t)
-	k, names := p.kubelet()
-	k.AwaitReady(names...)
-	p.awaitAttachments()
+	k, _ := p.runPods()
 	p.work(k)
 }
 
 // TestPowerRestored is the last round: everything is removed, and nothing is left.
 func TestPowerRestored(t *testing.T) {
 	p := afterPowerLoss(t)
-	k, names := p.kubelet()
-	k.AwaitReady(names...)
-	p.awaitAttachments()
+	k, names := p.runPods()
 	for _, name := range names {
 		k.Remove(name)
 	}
 	k.Await("all pods to be gone", func() bool { return len(k.Pods()) == 0 && len(sandboxes(t, p.b)) == 0 })
-	for _, dir := range []string{"pods/attachments", "pods/tombstones/sandboxes", "pods/tombstones/containers", "pods/sandboxes"} {
+	p.acknowledge("all pods gone")
+	for _, dir := range []string{"pods/attachments", "pods/tombstones/sandboxes", "pods/tombstones/containers", "pods/sandboxes", "pods/containers"} {
 		p.b.Await(dir+" to be empty", func() bool { return len(p.files(dir)) == 0 })
 	}
 }
@@ -263,6 +260,16 @@ func (p *power) kubelet() (k *kubelet.Kubelet, names []string) {
 		k.Add(name, manifest)
 		names = append(names, name)
 	}
+	return k, names
+}
+
+// runPods starts a kubelet and waits until its pods run, and only they have addresses.
+func (p *power) runPods() (k *kubelet.Kubelet, names []string) {
+	p.t.Helper()
+	k, names = p.kubelet()
+	k.AwaitReady(names...)
+	p.acknowledge("%d pods ready", len(names))
+	p.awaitAttachments()
 	return k, names
 }
 

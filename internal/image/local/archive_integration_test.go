@@ -233,6 +233,51 @@ func TestImportRefusesBadArchivesAndLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestImportHealsDocuments: an import writes again what is damaged on disk of the manifests and configs of its images.
+func TestImportHealsDocuments(t *testing.T) {
+	for format, write := range map[string]func(io.Writer, ...imagetest.Spec) error{"docker": imagetest.Archive, "oci": imagetest.OCIArchive} {
+		t.Run(format, func(t *testing.T) {
+			var archive bytes.Buffer
+			if err := write(&archive, imagetest.Spec{Name: "one:1", Files: []imagetest.File{{Path: "f", Content: []byte("1")}}}); err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, testConfig(t))
+			list, err := s.Import(t.Context(), bytes.NewReader(archive.Bytes()), "", false, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var documents []digest.Digest
+			files, err := filepath.Glob(filepath.Join(filepath.Dir(s.db.BlobPath(digest.FromString(""))), "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range files {
+				data, err := os.ReadFile(file)
+				if err != nil || !bytes.HasPrefix(data, []byte("{")) {
+					continue // a layer
+				}
+				documents = append(documents, digest.NewDigestFromEncoded(digest.SHA256, filepath.Base(file)))
+				alter(t, file, func(data []byte) []byte { data[len(data)/2] ^= 1; return data })
+			}
+			again, err := s.Import(t.Context(), bytes.NewReader(archive.Bytes()), "", false, nil)
+			if err != nil || len(again) != 1 || again[0].ID != list[0].ID {
+				t.Fatalf("%+v, %v", again, err)
+			}
+			for _, document := range documents {
+				if data, err := os.ReadFile(s.db.BlobPath(document)); err != nil || digest.FromBytes(data) != document {
+					t.Errorf("%s is still damaged: %v", document, err)
+				}
+			}
+			if len(documents) < 2 {
+				t.Errorf("only %d documents", len(documents))
+			}
+			if err := s.Export(t.Context(), []string{list[0].ID}, io.Discard); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func corrupt(gz []byte) []byte {
 	bad := append([]byte{}, gz...)
 	for i := len(bad) / 2; i < len(bad)/2+64; i++ {

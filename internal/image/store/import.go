@@ -2,11 +2,15 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -51,7 +55,7 @@ func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback ref
 		return nil, err
 	}
 	m.Stage(progress.Fetching, 0)
-	found, err := archive.Read(ctx, s.db.Content, stream, archive.Limits{Bytes: free}, m.Add)
+	found, err := archive.Read(ctx, healing{s.db.Content, s.db}, stream, archive.Limits{Bytes: free}, m.Add)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +79,57 @@ func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback ref
 		list = append(list, *img)
 	}
 	return list, nil
+}
+
+// healing is the content store for an import. It removes a damaged manifest, index or config before the archive's own is
+// written: the content store does not overwrite what it has.
+type healing struct {
+	content.Store
+	db *database.DB
+}
+
+// Writer implements content.Ingester.
+func (h healing) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
+	var asked content.WriterOpts
+	for _, opt := range opts {
+		if err := opt(&asked); err != nil {
+			return nil, err
+		}
+	}
+	if err := h.drop(ctx, asked.Desc); err != nil {
+		return nil, err
+	}
+	w, err := h.Store.Writer(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return healingWriter{w, h}, nil
+}
+
+// drop removes a damaged blob that has at most the size of a document: only the end of the archive says what a blob is.
+// What is unpacked of a small layer stays in use. A blob that is used in place is not removed; what reads it reports it.
+func (h healing) drop(ctx context.Context, desc imagespec.Descriptor) error {
+	if desc.Digest == "" || desc.Size > tree.MaxDocument {
+		return nil
+	}
+	if err := h.db.DropDamagedDocument(ctx, desc); !errors.Is(err, errs.Invalid) {
+		return err
+	}
+	return nil
+}
+
+// healingWriter writes what may have no digest in its name.
+type healingWriter struct {
+	content.Writer
+	h healing
+}
+
+// Commit implements content.Writer.
+func (w healingWriter) Commit(ctx context.Context, size int64, expected digest.Digest, opts ...content.Opt) error {
+	if err := w.h.drop(ctx, imagespec.Descriptor{Digest: expected, Size: size}); err != nil {
+		return err
+	}
+	return w.Writer.Commit(ctx, size, expected, opts...)
 }
 
 // ArchiveNames are the names that an image of an archive gets.

@@ -326,13 +326,17 @@ func (n *Network) load() error {
 		return fmt.Errorf("cannot read the network's attachments: %w", err)
 	}
 	chosen, badChoice, err := store.Open(store.Options[subnetChoice]{
-		Path: filepath.Join(n.cfg.RootDir, "subnets"), Quarantine: quarantine,
+		Path: filepath.Join(n.cfg.RootDir, "subnets"), Quarantine: quarantine, Unsynced: true,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot read the network's choice of subnets: %w", err)
 	}
 	n.records, n.chosen = records, chosen
 	for _, q := range slices.Concat(bad, badChoice) {
+		if q.Lost {
+			n.log.Info("removed the empty file of the network's choice of subnets; it is made again", "file", q.Path, "reason", q.Err)
+			continue
+		}
 		n.log.Warn("moved a damaged record of the network to the quarantine",
 			"file", q.Path, "error", q.Err)
 	}

@@ -149,22 +149,30 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		cfg.CacheDir = filepath.Join(cfg.RootDir, "cache")
 	}
 	quarantine := filepath.Join(cfg.RootDir, "quarantine")
-	records, bad, err := store.Open(store.Options[record]{Path: filepath.Join(cfg.RootDir, "attachments"), Quarantine: quarantine})
+	records, bad, err := store.Open(store.Options[record]{
+		Path: filepath.Join(cfg.RootDir, "attachments"), Quarantine: quarantine, Unsynced: true, KeepLost: filepath.Join(cfg.RootDir, lostDir),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the network's attachments: %w", err)
 	}
-	ranges, badRanges, err := store.Open(store.Options[podRanges]{Path: filepath.Join(cfg.RootDir, "ranges"), Quarantine: quarantine})
+	ranges, badRanges, err := store.Open(store.Options[podRanges]{Path: filepath.Join(cfg.RootDir, "ranges"), Quarantine: quarantine, Unsynced: true})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the node's pod ranges: %w", err)
 	}
-	good, badGood, err := store.Open(store.Options[inUse]{Path: filepath.Join(cfg.RootDir, "configuration"), Quarantine: quarantine})
+	good, badGood, err := store.Open(store.Options[inUse]{Path: filepath.Join(cfg.RootDir, "configuration"), Quarantine: quarantine, Unsynced: true})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read which configuration was in use: %w", err)
 	}
 	for _, q := range badGood {
+		if reportLost(cfg.Log, q) {
+			continue
+		}
 		cfg.Log.Warn("moved a damaged record of the CNI configuration in use to the quarantine", "file", q.Path, "error", q.Err)
 	}
 	for _, q := range append(bad, badRanges...) {
+		if reportLost(cfg.Log, q) {
+			continue
+		}
 		cfg.Log.Warn("moved a damaged record of the network to the quarantine; the resources of its attachment may stay allocated",
 			"file", q.Path, "error", q.Err)
 	}
@@ -196,6 +204,14 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	}
 	n.replays = startReplayer(n)
 	return n, nil
+}
+
+// reportLost logs a record that a loss of power took, and reports whether it is one.
+func reportLost(log *slog.Logger, q store.Quarantined) bool {
+	if q.Lost {
+		log.Info("removed the empty file of a record of the network; GC releases what plugins hold for it", "file", q.Path, "reason", q.Err)
+	}
+	return q.Lost
 }
 
 // confsOf returns the configurations for pods of a handler.

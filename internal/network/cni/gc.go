@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -275,7 +276,10 @@ func (n *Network) gcInUse(ctx context.Context) error {
 		}
 	}
 	n.reportForeign(foreign)
-	return errors.Join(faults...)
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	return n.forgetLost(lost)
 }
 
 // attached returns the attachments that have a record, to every network: those whose ADD or
@@ -290,16 +294,36 @@ func (n *Network) attached() []types.GCAttachment {
 	return valid
 }
 
-// lostSandboxes are sandboxes of this berth whose record was damaged.
+// lostDir, below Config.RootDir, has an empty file for each sandbox whose record a loss of power took. A collection that
+// has released what the sandbox held removes the file.
+const lostDir = "lost"
+
+// lostSandboxes returns the names of files that contain the ids of sandboxes of this berth whose record was damaged, or
+// was taken by a loss of power.
 func (n *Network) lostSandboxes() []string {
-	files, err := filepath.Glob(filepath.Join(n.cfg.RootDir, "quarantine", "*"))
-	if err != nil {
-		return nil // the pattern is valid
+	var all []string
+	for _, dir := range []string{"quarantine", lostDir} {
+		files, err := filepath.Glob(filepath.Join(n.cfg.RootDir, dir, "*"))
+		if err != nil {
+			return nil // the pattern is valid
+		}
+		for _, file := range files {
+			all = append(all, filepath.Base(file))
+		}
 	}
-	for i, file := range files {
-		files[i] = filepath.Base(file)
+	return all
+}
+
+// forgetLost removes the files of those sandboxes for which nothing is held any more. What a sandbox holds that still
+// exists stays until it is detached.
+func (n *Network) forgetLost(names []string) error {
+	var faults []error
+	for _, name := range names {
+		if id := strings.TrimSuffix(name, ".json"); !n.upkeep.keeps(id) {
+			faults = append(faults, errs.IgnoreNotExist(os.Remove(filepath.Join(n.cfg.RootDir, lostDir, name))))
+		}
 	}
-	return files
+	return errors.Join(faults...)
 }
 
 // sort returns the entries of host-local's stores without a record: stale ones, which a

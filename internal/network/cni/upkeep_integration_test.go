@@ -307,8 +307,8 @@ func TestAddEndsGC(t *testing.T) {
 	}
 }
 
-// TestStoreOfHostLocal: GC at the start releases the address of a sandbox whose record is damaged. The
-// address of a container that berth never had stays, and is reported.
+// TestStoreOfHostLocal: GC at the start releases the addresses of sandboxes whose record is damaged, or was taken by a
+// loss of power. The address of a container that berth never had stays, and is reported.
 func TestStoreOfHostLocal(t *testing.T) {
 	l := newLab(t)
 	for _, plugin := range []string{"bridge", "host-local"} {
@@ -317,8 +317,8 @@ func TestStoreOfHostLocal(t *testing.T) {
 	l.write("conf/10-net.conflist", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","plugins":[
  {"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.56.0.0/24"}]]}}]}`, l.path("ipam")), 0o644)
 	n := l.open(l.config())
-	lost, kept := l.pod(), l.pod()
-	for _, att := range []*network.Attachment{lost, kept} {
+	lost, kept, empty := l.pod(), l.pod(), l.pod()
+	for _, att := range []*network.Attachment{lost, kept, empty} {
 		if _, err := n.Attach(t.Context(), att); err != nil {
 			t.Fatal(err)
 		}
@@ -326,9 +326,12 @@ func TestStoreOfHostLocal(t *testing.T) {
 	n.Close()
 	l.write("ipam/net/10.56.0.9", "foreign-container\r\neth0", 0o600)
 	l.write("root/attachments/"+lost.SandboxID+".json", "{", 0o600)
-	if err := os.RemoveAll(l.path("root", "cache")); err != nil {
+	l.write("root/attachments/"+empty.SandboxID+".json", "", 0o600)
+	before := time.Unix(0, 0)
+	if err := errors.Join(os.Chtimes(l.path("root/attachments", empty.SandboxID+".json"), before, before), os.RemoveAll(l.path("root", "cache"))); err != nil {
 		t.Fatal(err)
 	}
+	l.open(l.config()).Close() // an earlier start that ended before it collected
 	n = l.open(l.config())
 	defer n.Close()
 	if err := n.GC(t.Context(), []string{kept.SandboxID}); err != nil {
@@ -340,6 +343,11 @@ func TestStoreOfHostLocal(t *testing.T) {
 	}
 	if err != nil || !slices.Equal(given, []string{"10.56.0.3", "10.56.0.9"}) {
 		t.Errorf("given out: %q, %v; want that of the known sandbox and that of the other container", given, err)
+	}
+	for dir, want := range map[string]int{"quarantine": 1, "lost": 0} {
+		if found, err := os.ReadDir(l.path("root", dir)); err != nil || len(found) != want {
+			t.Errorf("%s has %v, %v", dir, found, err)
+		}
 	}
 	if text := n.Info()["foreignAddresses"]; !strings.Contains(text, "10.56.0.9") || strings.Contains(text, "10.56.0.3") {
 		t.Errorf("reported: %q", text)

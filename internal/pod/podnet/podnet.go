@@ -50,7 +50,8 @@ type Records struct {
 // pods do not need them: the first call of an Attachments reads them.
 func OpenRecords(pods *record.Store, dir string) Records {
 	return Records{sync.OnceValues(func() (*store.Dir[network.Attachment], error) {
-		return record.OpenDir(pods, store.Options[network.Attachment]{Path: dir})
+		// An attachment that a loss of power has taken is found by the network: it has records of its own.
+		return record.OpenDir(pods, store.Options[network.Attachment]{Path: dir, Unsynced: true})
 	})}
 }
 

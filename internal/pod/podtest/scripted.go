@@ -194,6 +194,9 @@ func (d *Disk) Write(path string, data []byte) error {
 	return run(context.Background(), d.Script, "disk.Write", func() error { return store.FileSystem{}.Write(path, data) })
 }
 
+// WriteWhole implements store.Disk. It is Write: nothing is seen of the difference without a loss of power.
+func (d *Disk) WriteWhole(path string, data []byte) error { return d.Write(path, data) }
+
 // Remove implements store.Disk.
 func (d *Disk) Remove(path string) error {
 	return run(context.Background(), d.Script, "disk.Remove", func() error { return store.FileSystem{}.Remove(path) })

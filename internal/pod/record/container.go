@@ -130,6 +130,8 @@ func (r *Container) Validate() error {
 	return fmt.Errorf("state %q is unknown", r.State)
 }
 
+func (r *Container) hasExited() bool { return r.State == ContainerExited }
+
 // Visible reports whether clients may see the container.
 func (r *Container) Visible() bool { return r.State != ContainerCreating }
 

@@ -6,9 +6,11 @@
 package record
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -70,6 +72,10 @@ func OpenDir[T any](s *Store, opts store.Options[T]) (*store.Dir[T], error) {
 	opts.Disk, opts.Quarantine = s.disk, filepath.Join(s.rootDir, "quarantine")
 	dir, bad, err := store.Open(opts)
 	for _, q := range bad {
+		if q.Lost {
+			s.log.Info("removed the empty file of a record", "file", q.Path, "reason", q.Err)
+			continue
+		}
 		s.log.Error("cannot read a record; moving it to the quarantine",
 			"file", q.Path, "error", q.Err)
 	}
@@ -119,9 +125,12 @@ func (s *Store) ReadySandbox(id string) (*Sandbox, error) {
 func (s *Store) SandboxSpec(rec *Sandbox) *engine.SandboxSpec {
 	return &engine.SandboxSpec{
 		ID: rec.ID, Config: rec.Config.Get(), Handler: rec.Handler,
-		Dir: filepath.Join(s.rootDir, "sandboxes", rec.ID),
+		Dir: s.SandboxDir(rec.ID),
 	}
 }
+
+// SandboxDir is where the engine keeps files of a sandbox on disk.
+func (s *Store) SandboxDir(id string) string { return filepath.Join(s.rootDir, "sandboxes", id) }
 
 // Container returns a container that clients may see. NotFound when there is none.
 func (s *Store) Container(id string) (*Container, error) {
@@ -172,6 +181,35 @@ func (s *Store) ContainersOf(sandboxID string) []string {
 
 // ContainerDir is where the engine keeps files of a container on disk.
 func (s *Store) ContainerDir(id string) string { return filepath.Join(s.rootDir, "containers", id) }
+
+// UnownedFiles returns the ids of sandboxes and containers that have a directory on disk and no record, each with the
+// paths of its directories. It lists the directories before it looks at the records: a record is written before
+// the directory, so what is being made is not among them. What has no id as its name is somebody else's.
+func (s *Store) UnownedFiles() (map[string][]string, error) {
+	found := map[string][]string{}
+	for _, path := range []string{s.SandboxDir(""), s.ContainerDir("")} {
+		entries, err := os.ReadDir(path)
+		if err = errs.IgnoreNotExist(err); err != nil {
+			return nil, fmt.Errorf("cannot list the files of sandboxes and containers: %w", err)
+		}
+		for _, entry := range entries {
+			if raw, err := hex.DecodeString(entry.Name()); err == nil && len(raw) == idBytes && entry.IsDir() {
+				found[entry.Name()] = append(found[entry.Name()], filepath.Join(path, entry.Name()))
+			}
+		}
+	}
+	for id := range found {
+		_, noSandbox := s.Sandboxes.Get(id)
+		_, noContainer := s.Containers.Get(id)
+		if noSandbox == nil || noContainer == nil {
+			delete(found, id)
+		}
+	}
+	return found, nil
+}
+
+// idBytes is the length of ids, which are written as hexadecimal digits.
+const idBytes = 32
 
 // NewestTime is the newest time of any record, in nanoseconds since 1970.
 func (s *Store) NewestTime() int64 {

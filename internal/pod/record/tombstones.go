@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
@@ -16,8 +17,9 @@ import (
 // reboot, which removes the records: names, labels, annotations, times, codes, log
 // paths, images. A tombstone is a record without all other fields (environments hold
 // secrets). Tombstones are written in batches, outside of requests: a container that is
-// created and removed within a batch never reaches the disk, and the tombstone of an
-// exited one is synced.
+// created and removed within a batch never reaches the disk. Those of sandboxes and of exited
+// containers are durable at the end of their batch. A sandbox's is durable before those of its
+// containers have their names.
 type Tombstones struct {
 	records *Store
 	opts    TombstoneOptions
@@ -27,6 +29,9 @@ type Tombstones struct {
 	opening    sync.Mutex
 	sandboxes  *store.Dir[Sandbox]
 	containers *store.Dir[Container]
+
+	// Tombstones were written since the last sync of their directory. Only flush uses them.
+	unsyncedSandboxes, unsyncedContainers bool
 
 	mu      sync.Mutex
 	touched map[string]struct{}
@@ -54,17 +59,21 @@ func (t *Tombstones) open() error {
 	if t.containers != nil {
 		return nil
 	}
-	sandboxes, err := OpenDir(t.records, store.Options[Sandbox]{Path: filepath.Join(t.opts.Dir, "sandboxes")})
+	sandboxes, err := OpenDir(t.records, store.Options[Sandbox]{
+		// An earlier berth did not sync them.
+		Path: filepath.Join(t.opts.Dir, "sandboxes"), Whole: func(*Sandbox) bool { return true }, Unsynced: true,
+	})
 	if err != nil {
 		return err
 	}
 	containers, err := OpenDir(t.records, store.Options[Container]{
-		Path: filepath.Join(t.opts.Dir, "containers"), Group: (*Container).sandbox,
+		Path: filepath.Join(t.opts.Dir, "containers"), Group: (*Container).sandbox, Whole: (*Container).hasExited, Unsynced: true,
 	})
 	if err != nil {
 		return err
 	}
 	t.sandboxes, t.containers = sandboxes, containers
+	t.unsyncedSandboxes, t.unsyncedContainers = true, true // what a killed daemon wrote last may be
 	return nil
 }
 
@@ -150,16 +159,9 @@ func (t *Tombstones) flush() {
 		return
 	}
 	failed := map[string]error{}
-	steps := []func(id string) error{t.writeSandbox, t.writeContainer, t.deleteSandbox}
-	if err := t.open(); err != nil {
-		steps = []func(string) error{func(string) error { return err }}
-	}
-	// A loss of power between two writes leaves no container without its sandbox.
-	for _, step := range steps {
+	if err := t.write(batch, failed); err != nil {
 		for id := range batch {
-			if err := errs.Guard("tombstone of "+id, func() error { return step(id) }); err != nil {
-				failed[id] = err
-			}
+			failed[id] = err
 		}
 	}
 	for id, err := range failed {
@@ -176,12 +178,65 @@ func (t *Tombstones) flush() {
 	}
 }
 
+// write writes a batch. Errors of single tombstones go to failed; the returned one is that of the whole batch.
+// A loss of power between two writes leaves no container without its sandbox.
+func (t *Tombstones) write(batch map[string]struct{}, failed map[string]error) error {
+	if err := t.open(); err != nil {
+		return err
+	}
+	each := func(step func(id string) error) {
+		for id := range batch {
+			if err := errs.Guard("tombstone of "+id, func() error { return step(id) }); err != nil {
+				failed[id] = err
+			}
+		}
+	}
+	t.missing(batch)
+	each(t.writeSandbox)
+	if err := syncOnce(t.sandboxes, &t.unsyncedSandboxes); err != nil {
+		return err
+	}
+	each(t.writeContainer)
+	if err := syncOnce(t.containers, &t.unsyncedContainers); err != nil {
+		return err
+	}
+	each(t.deleteSandbox)
+	return nil
+}
+
+// missing adds to a batch the sandboxes of its containers that have no tombstone yet: after a loss of power nothing would
+// remove a container without its sandbox.
+func (t *Tombstones) missing(batch map[string]struct{}) {
+	var sandboxes []string
+	for id := range batch {
+		if rec, err := t.records.Containers.Get(id); err == nil {
+			sandboxes = append(sandboxes, rec.SandboxID)
+		}
+	}
+	for _, id := range sandboxes {
+		if _, err := t.sandboxes.Get(id); errors.Is(err, errs.NotFound) {
+			batch[id] = struct{}{}
+		}
+	}
+}
+
+// syncOnce makes durable what was written since the last sync, if anything was.
+func syncOnce[T any](dir *store.Dir[T], unsynced *bool) error {
+	if !*unsynced {
+		return nil
+	}
+	err := dir.Sync()
+	*unsynced = err != nil
+	return err
+}
+
 // writeSandbox is for an id that may be a sandbox's.
 func (t *Tombstones) writeSandbox(id string) error {
 	rec, err := t.records.Sandboxes.Get(id)
 	if err != nil {
 		return nil //nolint:nilerr // deleteSandbox handles it
 	}
+	t.unsyncedSandboxes = true
 	return put(t.sandboxes, id, rec.tombstone())
 }
 
@@ -202,22 +257,19 @@ func (t *Tombstones) deleteSandbox(id string) error {
 	return t.sandboxes.Delete(id)
 }
 
-// writeContainer is for an id that may be a container's. It writes the tombstone of a sandbox that
-// has none yet, too: after a loss of power nothing would remove a container without its sandbox.
+// writeContainer is for an id that may be a container's.
 func (t *Tombstones) writeContainer(id string) error {
 	rec, err := t.records.Containers.Get(id)
 	if err != nil {
 		return t.containers.Delete(id)
 	}
-	if _, err := t.sandboxes.Get(rec.SandboxID); errors.Is(err, errs.NotFound) {
-		if err := t.writeSandbox(rec.SandboxID); err != nil {
-			return err
+	if _, err := t.sandboxes.Get(rec.SandboxID); err != nil {
+		if _, lost := t.records.Sandboxes.Get(rec.SandboxID); lost == nil {
+			return fmt.Errorf("the tombstone of its sandbox is not written: %w", err)
 		}
 	}
-	if err := put(t.containers, id, rec.tombstone()); err != nil || rec.State != ContainerExited {
-		return err
-	}
-	return t.containers.Sync(id)
+	t.unsyncedContainers = t.unsyncedContainers || rec.hasExited()
+	return put(t.containers, id, rec.tombstone())
 }
 
 // put makes or replaces a record.

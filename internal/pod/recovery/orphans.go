@@ -2,6 +2,8 @@ package recovery
 
 import (
 	"context"
+	"errors"
+	"os"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -9,12 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// clean removes orphans: tombstones whose removal was not written, objects of the engine and
+// clean removes orphans: tombstones whose removal was not written, objects of the engine, files and
 // attachments without a record, and orphans that the network itself finds.
 func (r *recovery) clean(ctx context.Context, actual []engine.Actual) {
 	r.Tombstones.Reconcile()
 	r.removeOrphans(ctx, actual, engine.KindContainer)
 	r.removeOrphans(ctx, actual, engine.KindSandbox)
+	r.removeFiles(ctx)
 	attached, err := r.Attachments.IDs()
 	if err != nil {
 		r.Log.Error("cannot read which sandboxes are attached to their network; what has no record is not detached", "error", err)
@@ -64,6 +67,38 @@ func (r *recovery) removeOrphans(ctx context.Context, actual []engine.Actual, ki
 			removed(err)
 			if err != nil {
 				r.Log.Error("cannot remove an orphan, which has no record", "kind", a.Kind, "id", a.ID, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // each has reported its own error
+}
+
+// removeFiles removes the files on disk of sandboxes and containers that have no record: of what was being made when the
+// power went, and of what an earlier berth removed after a reboot.
+func (r *recovery) removeFiles(ctx context.Context) {
+	unowned, err := r.Records.UnownedFiles()
+	if err != nil {
+		r.Log.Error("cannot find files without a record", "error", err)
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for id, dirs := range unowned {
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, r.Step)
+			defer cancel()
+			r.Log.Info("removing files of a sandbox or container that has no record", "dirs", dirs)
+			removed := r.leak(filesKind)
+			err := call.Run(ctx, r.Calls, id, "remove files that have no record", func(context.Context) (err error) {
+				for _, dir := range dirs {
+					err = errors.Join(err, os.RemoveAll(dir))
+				}
+				return err
+			})
+			removed(err)
+			if err != nil {
+				r.Log.Error("cannot remove files that have no record; the next start tries again", "dirs", dirs, "error", err)
 			}
 			return nil
 		})

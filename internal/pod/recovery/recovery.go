@@ -70,15 +70,18 @@ type Options struct {
 	After <-chan struct{}
 }
 
-// Observer counts objects that no record owns: of kind "sandbox", "container" or "attachment".
+// Observer counts objects that no record owns: of kind "sandbox", "container", "attachment" or "files".
 type Observer interface {
 	LeakFound(kind string)
 	// LeakRepaired is called when such an object is removed.
 	LeakRepaired(kind string)
 }
 
-// attachmentKind is the kind of an attachment without a sandbox, for the Observer.
-const attachmentKind = "attachment"
+// The kinds of an attachment without a sandbox, and of files of sandboxes and containers, for the Observer.
+const (
+	attachmentKind = "attachment"
+	filesKind      = "files"
+)
 
 // leak counts an object that no record owns. The returned function counts its removal, unless that has failed.
 func (r *recovery) leak(kind string) (removed func(error)) {

@@ -24,9 +24,10 @@ import (
 // memory is a disk that keeps nothing.
 type memory struct{}
 
-func (memory) Write(string, []byte) error { return nil }
-func (memory) Remove(string) error        { return nil }
-func (memory) Sync(string) error          { return nil }
+func (memory) Write(string, []byte) error      { return nil }
+func (memory) WriteWhole(string, []byte) error { return nil }
+func (memory) Remove(string) error             { return nil }
+func (memory) Sync(string) error               { return nil }
 
 func newView(t testing.TB) *View {
 	t.Helper()

@@ -36,16 +36,25 @@ func KeepReserve(path string) *Reserve {
 
 // Replace is Replace that takes what it needs from the reserve when the file system is full
 // and the file is there already.
-func (r *Reserve) Replace(path string, data []byte) error {
+func (r *Reserve) Replace(path string, data []byte) error { return r.replace(path, data, Replace) }
+
+// ReplaceWhole is ReplaceWhole that takes what it needs from the reserve as Replace does.
+func (r *Reserve) ReplaceWhole(path string, data []byte) error {
+	return r.replace(path, data, ReplaceWhole)
+}
+
+func (r *Reserve) replace(path string, data []byte, with func(string, []byte) error) error {
 	if _, err := os.Lstat(path); err != nil {
-		return Replace(path, data)
+		return with(path, data)
 	}
-	return r.Write(path, data)
+	return r.write(path, data, with)
 }
 
 // Write is Replace that takes what it needs from the reserve whether the file is there or not.
-func (r *Reserve) Write(path string, data []byte) error {
-	err := Replace(path, data)
+func (r *Reserve) Write(path string, data []byte) error { return r.write(path, data, Replace) }
+
+func (r *Reserve) write(path string, data []byte, with func(string, []byte) error) error {
+	err := with(path, data)
 	if r == nil {
 		return err
 	}
@@ -53,7 +62,7 @@ func (r *Reserve) Write(path string, data []byte) error {
 	defer r.mu.Unlock()
 	if full(err) {
 		if r.held = false; errs.IgnoreNotExist(os.Remove(r.path)) == nil {
-			err = Replace(path, data)
+			err = with(path, data)
 		}
 	}
 	if !r.held {
