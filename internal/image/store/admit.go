@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,7 +96,17 @@ func (s *Store) evidenceOf(id string) *evidence {
 	return e
 }
 
-func (s *Store) keepEvidence(id string, e *evidence) error {
+// keepEvidence adds to what the node has kept of an image. Requests for one image may come at the same time, so it reads
+// again what is kept.
+func (s *Store) keepEvidence(ctx context.Context, id string, fresh *evidence) error {
+	unlock, err := s.evidence.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e := s.evidenceOf(id)
+	e.add(fresh.Signatures)
+	maps.Copy(e.Verifiers, fresh.Verifiers)
 	data, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -104,7 +115,11 @@ func (s *Store) keepEvidence(id string, e *evidence) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return errs.OfDisk(err)
 	}
-	return errs.OfDisk(sysfile.WriteSynced(path, data))
+	// An image has evidence more than once: it has several names, and keys and programs change.
+	if err := sysfile.ReplaceSynced(path, data); err != nil {
+		return fmt.Errorf("cannot keep what shows that image %s may be used: %w", id, errs.OfDisk(err))
+	}
+	return nil
 }
 
 // add adds signatures, and forgets the oldest beyond a bound.
@@ -139,30 +154,29 @@ func (s *Store) admitAs(ctx context.Context, named reference.Named, t *tree.Tree
 	if rules.admitAll() {
 		return nil
 	}
-	e := s.evidenceOf(t.ID())
-	shown, err := s.judge(ctx, named, t, e, auth, rules, m)
-	if shown {
-		err = errors.Join(err, s.keepEvidence(t.ID(), e))
+	fresh, err := s.judge(ctx, named, t, s.evidenceOf(t.ID()), auth, rules, m)
+	if len(fresh.Signatures)+len(fresh.Verifiers) > 0 {
+		err = errors.Join(err, s.keepEvidence(ctx, t.ID(), &fresh))
 	}
 	return err
 }
 
-// judge is admitAs with the evidence e, to which it adds what it finds. shown reports whether some of that
-// is worth keeping, also with an error. It keeps nothing.
+// judge is admitAs with the evidence e, to which it adds the signatures that it fetches. fresh is what is worth keeping
+// of what it has found now, also with an error. It keeps nothing.
 func (s *Store) judge(
 	ctx context.Context, named reference.Named, t *tree.Tree, e *evidence, auth image.Auth, rules *PullRules, m *progress.Meter,
-) (shown bool, err error) {
+) (fresh evidence, err error) {
 	required, err := rules.rulesFor(named)
 	if err != nil {
-		return false, err
+		return fresh, err
 	}
 	if required != nil {
-		if shown, err = s.checkSignatures(ctx, *required, named, t, e, auth, rules, m); err != nil {
-			return false, err
+		if fresh.Signatures, err = s.checkSignatures(ctx, *required, named, t, e, auth, rules, m); err != nil {
+			return fresh, err
 		}
 	}
 	if rules.VerifierDir == "" {
-		return shown, nil
+		return fresh, nil
 	}
 	name := t.ID()
 	if named != nil {
@@ -170,17 +184,17 @@ func (s *Store) judge(
 	}
 	now, err := verifier.Fingerprint(rules.VerifierDir)
 	if err != nil {
-		return shown, refused(err)
+		return fresh, refused(err)
 	}
 	now = t.Target.Digest.String() + " " + now
 	if e.Verifiers[name] == now {
-		return shown, nil
+		return fresh, nil
 	}
 	if err := verifier.Check(ctx, rules.VerifierDir, name, t.Target); err != nil {
-		return shown, refused(err)
+		return fresh, refused(err)
 	}
-	e.Verifiers[name] = now
-	return true, nil
+	fresh.Verifiers = map[string]string{name: now}
+	return fresh, nil
 }
 
 // subjectOf is the image as the policy sees it.
@@ -188,17 +202,17 @@ func subjectOf(named reference.Named, t *tree.Tree, rules *PullRules) policy.Ima
 	return policy.Image{Name: named, Digests: digestsOf(t), Unnamed: rules.UnnamedSignatures}
 }
 
-// checkSignatures returns nil if the image meets the requirements. fresh reports that signatures which were
-// fetched now have shown that.
+// checkSignatures returns no error if the image meets the requirements. fresh are the signatures that were fetched now
+// and have shown that. It adds all that it fetches to e.
 func (s *Store) checkSignatures(
 	ctx context.Context, required policy.Rules, named reference.Named, t *tree.Tree, e *evidence, auth image.Auth, rules *PullRules, m *progress.Meter,
-) (fresh bool, err error) {
+) (fresh []policy.Signature, err error) {
 	subject := subjectOf(named, t, rules)
 	if err = required.Check(subject, e.Signatures); err == nil {
-		return false, nil
+		return nil, nil
 	}
 	if !required.NeedsSignatures() || named == nil {
-		return false, refused(err)
+		return nil, refused(err)
 	}
 	// What is fetched needs a lease only until it is read.
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
@@ -208,13 +222,17 @@ func (s *Store) checkSignatures(
 				return fmt.Errorf("%w (needed because of %s, scope %s)", fetchErr, required.File, required.Scope)
 			}
 			e.add(found)
+			fresh = append(fresh, found...)
 			if err = required.Check(subject, e.Signatures); err == nil {
 				return nil
 			}
 		}
 		return refused(err)
 	})
-	return err == nil, err
+	if err != nil {
+		return nil, err
+	}
+	return fresh, nil
 }
 
 // Admit implements image.Admitter.
