@@ -123,6 +123,10 @@ func (s *Store) smallBlob(ctx context.Context, remote *registry.Repository, desc
 	if err := s.fetch(ctx, remote, desc, downloads.Turn{}, m, func(int64) { m.Touch() }); err != nil {
 		return nil, err
 	}
+	// The store may have had the blob, such as a layer of another image, in another size than the descriptor says.
+	if err := s.db.Present(ctx, desc); err != nil {
+		return nil, err
+	}
 	desc.Data = nil
 	return content.ReadBlob(ctx, s.db.Content, desc)
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -157,7 +158,7 @@ func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, pro
 		return nil, err
 	}
 	desc.Data = nil
-	data, err := content.ReadBlob(ctx, r.Content, desc)
+	data, err := r.readBlob(ctx, desc)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read blob %s: %w", desc.Digest, err)
 	}
@@ -165,6 +166,28 @@ func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, pro
 		return nil, fmt.Errorf("%s %s is no JSON: %w", desc.MediaType, desc.Digest, errs.Invalid)
 	}
 	return data, nil
+}
+
+// readBlob reads a blob of at most MaxDocument bytes. What content has under a digest may be larger than the descriptor
+// says, such as a layer of another image.
+func (r Reader) readBlob(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
+	blob, err := r.Content.ReaderAt(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	if blob.Size() > MaxDocument {
+		return nil, fmt.Errorf("it has %d bytes, its descriptor says %d: %w", blob.Size(), desc.Size, errs.Invalid)
+	}
+	data := make([]byte, blob.Size())
+	n, err := blob.ReadAt(data, 0)
+	switch {
+	case n == len(data) && errors.Is(err, io.EOF):
+		err = nil
+	case n < len(data) && errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF
+	}
+	return data, err
 }
 
 func isIndex(desc imagespec.Descriptor, document []byte) bool {
