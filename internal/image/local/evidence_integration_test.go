@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -111,5 +112,41 @@ func TestSignaturesAreKeptAgain(t *testing.T) {
 	g.admits(t, "with the file", "/team/app:v1")
 	if more := g.registry.Requests()[asked:]; len(more) > 0 {
 		t.Errorf("the registry was asked for signatures that the node has: %v", more)
+	}
+}
+
+// TestAnImageIsJudgedByTheManifestOfItsName: a signature of an index stays one of the image when another registry has the
+// same image without the index, and a program gets the digest that the name has.
+func TestAnImageIsJudgedByTheManifestOfItsName(t *testing.T) {
+	g := newGuarded(t)
+	index := g.registry.PushIndex("team/app", "multi", map[string]*imagetest.Image{"linux/" + runtime.GOARCH: g.img})
+	g.registry.Push("other/app", "v1", g.img)
+	g.sign(g.signer, index.Digest)
+	key := filepath.Join(filepath.Dir(g.policy), "key.pub")
+	g.write(t, fmt.Sprintf(`{"default": [{"type":"reject"}], "transports": {"docker": {
+		%q: [{"type":"sigstoreSigned", "keyPath": %q, "signedIdentity": {"type": "matchRepository"}}],
+		%q: [{"type":"insecureAcceptAnything"}]}}}`, g.host+"/team", key, g.host+"/other"))
+	names := []string{"/team/app:multi", "/other/app:v1", "/team/app@" + index.Digest.String()}
+	for _, ref := range names[:2] {
+		if id, err := g.pull(ref); err != nil || id != g.img.ID() {
+			t.Fatalf("%s: %s, %v", ref, id, err)
+		}
+	}
+	asked := len(g.registry.Requests())
+	g.admits(t, "after a pull of the manifest alone", names...)
+	if more := g.registry.Requests()[asked:]; len(more) > 0 {
+		t.Errorf("the registry was asked for signatures that the node has: %v", more)
+	}
+
+	_, calls := g.verifierOf(t)
+	for _, ref := range names {
+		if _, err := g.pull(ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := calls()
+	g.admits(t, "accepted by its pull", names...)
+	if again := calls(); again != before {
+		t.Errorf("a program was asked again: %d calls, then %d", before, again)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 
@@ -261,13 +262,34 @@ func (s *Store) Admit(ctx context.Context, ref, name string) error {
 	var faults []error
 	candidates, _ := names.Candidates(name, rules.SearchRegistries) // none if it is no name
 	for _, named := range namesFor(img, candidates) {
-		err := s.admitAs(ctx, named, t, image.Auth{}, rules, m)
+		own, err := s.treeOfName(ctx, named, t)
+		if err == nil {
+			err = s.admitAs(ctx, named, own, image.Auth{}, rules, m)
+		}
 		if err == nil {
 			return nil
 		}
 		faults = append(faults, err)
 	}
 	return fmt.Errorf("image %s may not be used: %w", name, keepRefusal(faults[0], image.Auth{}))
+}
+
+// treeOfName reads the tree of an image by one of its names. A name keeps the manifest that it was pulled with, and the id
+// gets that of the newest pull, which may be another one with the same config: of another registry, or without the index
+// that is signed. byID is the tree of the id. It serves for an image without a name, for a name with a digest of it, and
+// for a name that another image has got meanwhile.
+func (s *Store) treeOfName(ctx context.Context, named reference.Named, byID *tree.Tree) (*tree.Tree, error) {
+	if named == nil {
+		return byID, nil
+	}
+	if by, ok := named.(reference.Digested); ok && slices.Contains(digestsOf(byID), by.Digest()) {
+		return byID, nil
+	}
+	own, err := s.treeOf(ctx, named.String())
+	if errdefs.IsNotFound(err) || err == nil && own.ID() != byID.ID() {
+		return byID, nil
+	}
+	return own, err
 }
 
 // namesFor are the names by which an image is judged, one of which must be accepted: the first of those that the
