@@ -150,3 +150,31 @@ func TestAnImageIsJudgedByTheManifestOfItsName(t *testing.T) {
 		t.Errorf("a program was asked again: %d calls, then %d", before, again)
 	}
 }
+
+// TestOnlyAcceptedSignaturesAreKept: anybody who can push to a repository can add signatures to an image. The node keeps
+// those that count, and shows the others where it explains.
+func TestOnlyAcceptedSignaturesAreKept(t *testing.T) {
+	g := newGuarded(t)
+	g.sign(imagetest.NewSigner(), g.img.Manifest.Digest)
+	bundle := g.signer.Bundle(g.host+"/team/app", g.img.Manifest.Digest, "https://sigstore.dev/cosign/sign/v1")
+	g.registry.PushBundle("team/app", g.img.Manifest.Digest, bundle)
+	if _, err := g.pull("/team/app:v1"); err != nil {
+		t.Fatal(err)
+	}
+	var kept struct {
+		Signatures []struct {
+			Bundle []byte `json:"bundle"`
+		} `json:"signatures"`
+	}
+	if err := json.Unmarshal(must(t, g.evidence()), &kept); err != nil {
+		t.Fatal(err)
+	}
+	if len(kept.Signatures) != 1 || string(kept.Signatures[0].Bundle) != string(bundle) {
+		t.Errorf("the node keeps %s", must(t, g.evidence()))
+	}
+	asked := len(g.registry.Requests())
+	g.admits(t, "with the signature that counts", "/team/app:v1")
+	if more := g.registry.Requests()[asked:]; len(more) > 0 {
+		t.Errorf("the registry was asked for signatures that the node has: %v", more)
+	}
+}

@@ -69,7 +69,7 @@ func (r *PullRules) mayAsk(named reference.Named) error {
 	return nil
 }
 
-// evidence is what has shown that an image may be used. It is kept on disk, since registries may be
+// evidence is what has shown that an image may be used, and while that is decided also what may show it. It is kept on disk, since registries may be
 // away when a container is made.
 type evidence struct {
 	Signatures []policy.Signature `json:"signatures,omitempty"`
@@ -107,6 +107,7 @@ func (s *Store) keepEvidence(ctx context.Context, id string, fresh *evidence) er
 	defer unlock()
 	e := s.evidenceOf(id)
 	e.add(fresh.Signatures)
+	e.Signatures = e.Signatures[max(0, len(e.Signatures)-maxSignatures):] // the oldest may be of keys that are gone
 	maps.Copy(e.Verifiers, fresh.Verifiers)
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -123,16 +124,13 @@ func (s *Store) keepEvidence(ctx context.Context, id string, fresh *evidence) er
 	return nil
 }
 
-// add adds signatures, and forgets the oldest beyond a bound.
+// add adds signatures that it does not have.
 func (e *evidence) add(found []policy.Signature) {
-	for _, sig := range found {
-		if !slices.ContainsFunc(e.Signatures, func(old policy.Signature) bool {
-			return old.Signature == sig.Signature && string(old.Bundle) == string(sig.Bundle)
-		}) {
-			e.Signatures = append(e.Signatures, sig)
+	for i := range found {
+		if !slices.ContainsFunc(e.Signatures, func(old policy.Signature) bool { return old.Equal(&found[i]) }) {
+			e.Signatures = append(e.Signatures, found[i])
 		}
 	}
-	e.Signatures = e.Signatures[max(0, len(e.Signatures)-maxSignatures):]
 }
 
 // digestsOf are those of an image that a signature may be of.
@@ -203,8 +201,8 @@ func subjectOf(named reference.Named, t *tree.Tree, rules *PullRules) policy.Ima
 	return policy.Image{Name: named, Digests: digestsOf(t), Unnamed: rules.UnnamedSignatures}
 }
 
-// checkSignatures returns no error if the image meets the requirements. fresh are the signatures that were fetched now
-// and have shown that. It adds all that it fetches to e.
+// checkSignatures returns no error if the image meets the requirements. fresh are the signatures that have shown that if
+// those in e did not suffice. It adds all that it fetches to e: anybody who can push to the repository can add more.
 func (s *Store) checkSignatures(
 	ctx context.Context, required policy.Rules, named reference.Named, t *tree.Tree, e *evidence, auth image.Auth, rules *PullRules, m *progress.Meter,
 ) (fresh []policy.Signature, err error) {
@@ -217,13 +215,14 @@ func (s *Store) checkSignatures(
 	}
 	// What is fetched needs a lease only until it is read.
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
+		left := maxSignatures
 		for _, dgst := range subject.Digests {
-			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, m)
+			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, left, m)
 			if fetchErr != nil {
 				return fmt.Errorf("%w (needed because of %s, scope %s)", fetchErr, required.File, required.Scope)
 			}
 			e.add(found)
-			fresh = append(fresh, found...)
+			left -= len(found)
 			if err = required.Check(subject, e.Signatures); err == nil {
 				return nil
 			}
@@ -233,7 +232,7 @@ func (s *Store) checkSignatures(
 	if err != nil {
 		return nil, err
 	}
-	return fresh, nil
+	return required.Shown(subject, e.Signatures), nil
 }
 
 // Admit implements image.Admitter.
