@@ -179,11 +179,35 @@ func TestShortNameStaysWithTheRegistryThatServesIt(t *testing.T) {
 	s.store.SetPullRules(rules)
 	s.spy(s.first, func(*http.Request) int { return http.StatusNotFound })
 	var refused *image.RefusedError
+	explained := func(what, why string) {
+		t.Helper()
+		e, err := s.store.Explain(t.Context(), "app:1", image.Auth{}, true)
+		if err != nil || len(e.Next) != 1 || e.Next[0].Endpoints[0].Attempt != nil {
+			t.Errorf("%s: a pull stops at the first name, and the explanation goes on: %+v, %v", what, e, err)
+			return
+		}
+		if skipped := e.Next[0].Endpoints[0].Skipped; !strings.Contains(skipped, "a pull stops at "+s.hosts[0]+"/app:1: ") || !strings.Contains(skipped, why) {
+			t.Errorf("%s: the next name is not asked because of %q, want %q", what, skipped, why)
+		}
+	}
 	if _, err := s.store.Pull(t.Context(), "app:1", image.Auth{}, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), s.hosts[1]+"/app:1") {
 		t.Errorf("the policy rejects the registry that has the image: %v", err)
 	}
 	s.spy(s.first, nil)
 	s.want(t, "app:1", image.Auth{}, ours, s.hosts[0]+"/app:1")
+
+	// An explanation stops where a pull stops.
+	explained("the first registry has it", "its registry has the image")
+	s.spy(s.first, func(*http.Request) int { return http.StatusBadRequest })
+	explained("the first registry fails", "400 Bad Request")
+	put(t, policy, []byte(`{"default": [{"type": "insecureAcceptAnything"}], "transports": {"docker": {"`+s.hosts[0]+`": [{"type": "reject"}]}}}`))
+	explained("the policy rejects the first one", "images of this scope are rejected")
+	s.refuses(t, "app:1", image.Auth{}, errs.State, s.hosts[0]+"/app:1", "rejected")
+	s.spy(s.first, func(*http.Request) int { return http.StatusNotFound })
+	put(t, policy, []byte(`{"default": [{"type": "insecureAcceptAnything"}]}`))
+	if e, err := s.store.Explain(t.Context(), "app:1", image.Auth{}, true); err != nil || e.Next[0].Endpoints[0].Attempt == nil || e.Next[0].Endpoints[0].Skipped != "" {
+		t.Errorf("a pull goes on, and the explanation stops: %+v, %v", e, err)
+	}
 }
 
 func TestShortNameSendsCredentialsToTheirRegistryAlone(t *testing.T) {
