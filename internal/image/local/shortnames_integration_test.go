@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -149,6 +150,52 @@ func TestShortNamesAreSearched(t *testing.T) {
 		t.Fatal(err)
 	}
 	meant(again, "both:1", theirs)
+}
+
+// counts is an observer of pulls.
+type counts struct {
+	mu           sync.Mutex
+	began, bytes int64
+	results      []error
+}
+
+func (c *counts) PullBegan() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.began++
+}
+
+func (c *counts) PullEnded(bytes int64, _ time.Duration, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bytes += bytes
+	c.results = append(c.results, err)
+}
+
+// TestShortNameCountsOnce: a registry that does not have an image makes no failed pull if another one has it.
+func TestShortNameCountsOnce(t *testing.T) {
+	s := newSearched(t)
+	seen := &counts{}
+	if err := s.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Observer = seen
+	s.store = open(t, s.cfg)
+	img := named(t, "ours")
+	s.last.Push("app", "1", img)
+	s.want(t, "app:1", image.Auth{}, img, s.hosts[1]+"/app:1")
+	if seen.began != 1 || len(seen.results) != 1 || seen.results[0] != nil || seen.bytes != img.Layers[0].Size {
+		t.Errorf("a pull from the second registry: %+v", seen)
+	}
+	s.refuses(t, "none:1", image.Auth{}, errs.NotFound)
+	s.refuses(t, s.hosts[0]+"/none:1", image.Auth{}, errs.NotFound)
+	s.spy(s.first, func(*http.Request) int { return http.StatusInternalServerError })
+	s.refuses(t, "none:1", image.Auth{}, errs.Unavailable)
+	for i, kind := range []error{errs.NotFound, errs.NotFound, errs.Unavailable} {
+		if len(seen.results) != 4 || seen.began != 4 || !errors.Is(seen.results[i+1], kind) {
+			t.Fatalf("pull %d ended with %v, want kind %v", i, seen.results, kind)
+		}
+	}
 }
 
 func TestShortNameStaysWithTheRegistryThatServesIt(t *testing.T) {
