@@ -27,6 +27,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // Limits of an archive.
@@ -273,6 +274,9 @@ func (r *reader) document(name string, size int64, body io.Reader) error {
 	}
 	if !json.Valid(data) {
 		return fmt.Errorf("archive entry %q is no JSON: %w", name, errs.Invalid)
+	}
+	if err := tree.CheckElements(data); err != nil {
+		return fmt.Errorf("archive entry %q %w", name, err)
 	}
 	r.documents[name] = data
 	return nil

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -81,14 +80,6 @@ func TestReadIsBounded(t *testing.T) {
 // TestNamesAreBounded: names are held in memory, and a few bytes of an archive can be many of them.
 func TestNamesAreBounded(t *testing.T) {
 	long := strings.Repeat("n", maxName)
-	many := func(w *tar.Writer, typeflag byte, link string) error {
-		for i := range maxNames/(maxName-10) + 1 {
-			if err := w.WriteHeader(&tar.Header{Typeflag: typeflag, Name: fmt.Sprint(i, long[10:]), Linkname: link}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	manifest := func(w *tar.Writer, text string) error {
 		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dockerManifest, Size: int64(len(text))})
 		if err == nil {
@@ -109,14 +100,15 @@ func TestNamesAreBounded(t *testing.T) {
 		"the longest name": {func(w *tar.Writer) error {
 			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: long})
 		}, "neither manifest.json"},
-		"many files": {func(w *tar.Writer) error { return many(w, tar.TypeReg, "") }, "together"},
-		"many links": {func(w *tar.Writer) error { return many(w, tar.TypeSymlink, "x") }, "together"},
 		"many layers": {func(w *tar.Writer) error {
 			return manifest(w, `[{"Config":"c","Layers":["a"`+strings.Repeat(`,"a"`, 500)+`]}]`)
 		}, "501 layers"},
 		"many tags": {func(w *tar.Writer) error {
 			return manifest(w, `[{"Config":"c","RepoTags":["a"`+strings.Repeat(`,"a"`, maxEntries)+`]}]`)
 		}, "100001 names"},
+		"many elements": {func(w *tar.Writer) error {
+			return manifest(w, `[{"Config":"c","Layers":[0`+strings.Repeat(`,0`, 200_000)+`]}]`)
+		}, "200002 elements"},
 		"many images": {func(w *tar.Writer) error { return manifest(w, `[{}`+strings.Repeat(`,{}`, maxEntries)+`]`) }, "100001 images"},
 	} {
 		var buf bytes.Buffer
@@ -128,6 +120,13 @@ func TestNamesAreBounded(t *testing.T) {
 		_, err := Read(t.Context(), store, &buf, Limits{Bytes: 1 << 30}, func(int64) {})
 		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 1000 {
 			t.Errorf("%s: %.1000v, want %q", name, err, c.want)
+		}
+	}
+	for _, typeflag := range []byte{tar.TypeReg, tar.TypeSymlink} {
+		r := &reader{blobs: map[string]imagespec.Descriptor{}, links: map[string]string{}, named: maxNames - 5}
+		err := r.entry(t.Context(), &tar.Header{Typeflag: typeflag, Name: "abcdef", Linkname: "x"}, strings.NewReader(""))
+		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "together") {
+			t.Errorf("an entry of type %c after many others: %v", typeflag, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package tree
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,9 @@ import (
 const (
 	// MaxDocument bounds manifests, indexes and configs, which are held in memory.
 	MaxDocument = 8 << 20
+	// maxElements bounds the elements of a document, by its commas. A list of descriptors takes 2 bytes for each in the
+	// document, and more than 100 in memory.
+	maxElements = 200_000
 	// maxIndexDepth bounds indexes in indexes.
 	maxIndexDepth = 4
 	// MaxLayers bounds the layers of one image.
@@ -165,7 +169,18 @@ func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, pro
 	if !json.Valid(data) {
 		return nil, fmt.Errorf("%s %s is no JSON: %w", desc.MediaType, desc.Digest, errs.Invalid)
 	}
+	if err := CheckElements(data); err != nil {
+		return nil, fmt.Errorf("%s %s %w", desc.MediaType, desc.Digest, err)
+	}
 	return data, nil
+}
+
+// CheckElements returns Invalid for a JSON document whose lists take many times its bytes in memory.
+func CheckElements(document []byte) error {
+	if n := bytes.Count(document, []byte(",")); n > maxElements {
+		return fmt.Errorf("has %d elements, at most %d are read: %w", n+1, maxElements, errs.Invalid)
+	}
+	return nil
 }
 
 // readBlob reads a blob of at most MaxDocument bytes. What content has under a digest may be larger than the descriptor
