@@ -10,7 +10,8 @@ import (
 // Explainer is a store that pulls by itself, and says how.
 type Explainer interface {
 	// Explain says where a pull of ref with auth looks for the image, and what decides whether it may be
-	// used. It sends nothing, unless try is set: then it asks each endpoint what ref means, decides
+	// used. It sends nothing, unless try is set: then it asks each endpoint what ref means, up to the
+	// candidate at which a pull stops, decides
 	// about the image as a pull does, and asks for the artifacts that refer to it. Errors are those of Pull.
 	Explain(ctx context.Context, ref string, auth Auth, try bool) (*Explanation, error)
 }
@@ -25,8 +26,9 @@ type Explanation struct {
 	Candidates []string `json:"candidates"`
 	// Present is the candidate by which the node has an image, so that the reference means this image; "" if it has none.
 	Present string `json:"present,omitempty"`
-	// Next explains the other candidates, in their order. Those after the first one that an endpoint knows are not tried,
-	// as in a pull.
+	// Next explains the other candidates, in their order. Those after the one at which a pull stops are not tried, and their
+	// endpoints say so in Skipped: the policy rejects that one, or, with try, its registry has the image, or fails in a way
+	// for which a pull asks no other registry.
 	Next []Explanation `json:"next,omitempty"`
 	// Endpoints in the order in which they are asked, then those that are not asked.
 	Endpoints []Endpoint `json:"endpoints"`

@@ -76,14 +76,15 @@ type Progress struct {
 // PullObserver counts pulls. It must not block.
 type PullObserver interface {
 	// PullBegan is called for each pull, and not for a caller that joins one; PullEnded at its end, with how many
-	// bytes of layers it has fetched.
+	// bytes of layers it has fetched. A pull that tries several registries is one pull.
 	PullBegan()
 	PullEnded(bytes int64, took time.Duration, err error)
 }
 
 // PullTracer follows pulls in traces. It is an optional interface of a PullObserver. It must not block.
 type PullTracer interface {
-	// PullTraced is called for each pull, and not for a caller that joins one, with the context of the caller. It
+	// PullTraced is called for each pull, and not for a caller that joins one, with the context of the caller. Of a pull
+	// that tries several registries it is called for each full reference. It
 	// returns the context of the pull, and two functions, which are nil for a pull that is not traced: what to call
 	// with the name of each stage of Progress, and at the end.
 	PullTraced(ctx context.Context, ref string) (_ context.Context, stage func(string), ended func(bytes int64, err error))

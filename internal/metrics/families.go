@@ -103,7 +103,7 @@ func eventFamilies() []Family {
 		{cniTotal, Counter, []string{"plugin", "operation"}, "Calls of CNI plugins (ADD, DEL, CHECK, GC, STATUS, VERSION), those of IPAM plugins in berth's process included."},
 		{cniErrorsTotal, Counter, []string{"plugin", "operation"}, "Calls of CNI plugins that failed."},
 		{cniSeconds, Histogram, []string{"plugin", "operation"}, "Duration of calls of CNI plugins."},
-		{pullsTotal, Counter, []string{"result"}, "Pulls of images that have ended: ok, cancelled (all clients have left), or the kind of the error. Callers that share a pull count once."},
+		{pullsTotal, Counter, []string{"result"}, "Pulls of images that have ended: ok, cancelled (all clients have left), or the kind of the error. Callers that share a pull count once, and so does a pull that tries several registries, by its final result."},
 		{pullSeconds, Histogram, nil, "Duration of pulls, unpacking included."},
 		{pullBytesTotal, Counter, nil, "Bytes of layers that pulls have fetched, compressed. Layers that were there are not in it."},
 		{pullsInFlight, Gauge, nil, "Pulls under way."},

@@ -27,6 +27,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // Limits of an archive.
@@ -38,8 +39,11 @@ type Limits struct {
 const (
 	// maxDocument bounds what is held in memory: manifest.json and index.json.
 	maxDocument = 8 << 20
-	// maxEntries bounds the map of names.
+	// maxEntries bounds the entries of an archive, its images and their names. maxName bounds one name of an entry, or the
+	// target of a link, in bytes, as Linux bounds a path; maxNames bounds all of them together, which are held in memory.
 	maxEntries = 100_000
+	maxName    = 4096
+	maxNames   = 32 << 20
 	// maxBlob is more than any layer has; a header with more is wrong.
 	maxBlob = 1 << 40
 	// bufferSize is how much is read and written at a time.
@@ -97,7 +101,9 @@ type reader struct {
 	// documents are the small files that say what the blobs are.
 	documents map[string][]byte
 	entries   int
-	stored    int64
+	// named is the length of all names in blobs and links.
+	named  int
+	stored int64
 	// buffer is for copying.
 	buffer []byte
 }
@@ -200,6 +206,9 @@ func (r *reader) entry(ctx context.Context, header *tar.Header, body io.Reader) 
 	if r.entries++; r.entries > maxEntries {
 		return fmt.Errorf("the archive has more than %d entries: %w", maxEntries, errs.Invalid)
 	}
+	if longest := max(len(header.Name), len(header.Linkname)); longest > maxName {
+		return fmt.Errorf("archive entry %.100q... has a name, or the target of a link, of %d bytes, at most %d are taken: %w", header.Name, longest, maxName, errs.Invalid)
+	}
 	name, err := cleanName(header.Name)
 	if err != nil {
 		return err
@@ -212,7 +221,7 @@ func (r *reader) entry(ctx context.Context, header *tar.Header, body io.Reader) 
 			return err
 		}
 		r.links[name] = target
-		return nil
+		return r.count(name, target)
 	case tar.TypeReg:
 	case tar.TypeDir:
 		return nil
@@ -229,7 +238,21 @@ func (r *reader) entry(ctx context.Context, header *tar.Header, body io.Reader) 
 		// The oldest docker format's list of tags, which manifest.json repeats.
 		return nil
 	}
+	if err := r.count(name); err != nil {
+		return err
+	}
 	return r.blob(ctx, name, header.Size, body)
+}
+
+// count adds names that are held in memory.
+func (r *reader) count(names ...string) error {
+	for _, name := range names {
+		r.named += len(name)
+	}
+	if r.named > maxNames {
+		return fmt.Errorf("the names in the archive have more than %d bytes together: %w", maxNames, errs.Invalid)
+	}
+	return nil
 }
 
 // cleanName normalizes an entry's name and refuses one that leaves the archive's root.
@@ -251,6 +274,9 @@ func (r *reader) document(name string, size int64, body io.Reader) error {
 	}
 	if !json.Valid(data) {
 		return fmt.Errorf("archive entry %q is no JSON: %w", name, errs.Invalid)
+	}
+	if err := tree.CheckElements(data); err != nil {
+		return fmt.Errorf("archive entry %q %w", name, err)
 	}
 	r.documents[name] = data
 	return nil

@@ -1,9 +1,11 @@
 package archive
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -72,6 +74,60 @@ func TestReadIsBounded(t *testing.T) {
 	_, err := Read(context.Background(), newStore(t), &buf, Limits{Bytes: 10_000}, func(int64) {})
 	if !errors.Is(err, errs.Exhausted) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestNamesAreBounded: names are held in memory, and a few bytes of an archive can be many of them.
+func TestNamesAreBounded(t *testing.T) {
+	long := strings.Repeat("n", maxName)
+	manifest := func(w *tar.Writer, text string) error {
+		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dockerManifest, Size: int64(len(text))})
+		if err == nil {
+			_, err = io.WriteString(w, text)
+		}
+		return err
+	}
+	for name, c := range map[string]struct {
+		write func(w *tar.Writer) error
+		want  string
+	}{
+		"a long name": {func(w *tar.Writer) error {
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: long + "x"})
+		}, "at most 4096"},
+		"a long link": {func(w *tar.Writer) error {
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: long + "x"})
+		}, "at most 4096"},
+		"the longest name": {func(w *tar.Writer) error {
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: long})
+		}, "neither manifest.json"},
+		"many layers": {func(w *tar.Writer) error {
+			return manifest(w, `[{"Config":"c","Layers":["a"`+strings.Repeat(`,"a"`, 500)+`]}]`)
+		}, "501 layers"},
+		"many tags": {func(w *tar.Writer) error {
+			return manifest(w, `[{"Config":"c","RepoTags":["a"`+strings.Repeat(`,"a"`, maxEntries)+`]}]`)
+		}, "100001 names"},
+		"many elements": {func(w *tar.Writer) error {
+			return manifest(w, `[{"Config":"c","Layers":[0`+strings.Repeat(`,0`, 200_000)+`]}]`)
+		}, "200002 elements"},
+		"many images": {func(w *tar.Writer) error { return manifest(w, `[{}`+strings.Repeat(`,{}`, maxEntries)+`]`) }, "100001 images"},
+	} {
+		var buf bytes.Buffer
+		w := tar.NewWriter(&buf)
+		if err := errors.Join(c.write(w), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		store := &memory{blobs: map[digest.Digest][]byte{}, open: map[string]bool{}}
+		_, err := Read(t.Context(), store, &buf, Limits{Bytes: 1 << 30}, func(int64) {})
+		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 1000 {
+			t.Errorf("%s: %.1000v, want %q", name, err, c.want)
+		}
+	}
+	for _, typeflag := range []byte{tar.TypeReg, tar.TypeSymlink} {
+		r := &reader{blobs: map[string]imagespec.Descriptor{}, links: map[string]string{}, named: maxNames - 5}
+		err := r.entry(t.Context(), &tar.Header{Typeflag: typeflag, Name: "abcdef", Linkname: "x"}, strings.NewReader(""))
+		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "together") {
+			t.Errorf("an entry of type %c after many others: %v", typeflag, err)
+		}
 	}
 }
 

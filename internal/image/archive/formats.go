@@ -18,6 +18,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // Layout reads the oci-layout file and the index.json of an OCI image layout, and returns
@@ -86,6 +87,17 @@ func (r *reader) docker(ctx context.Context) ([]Image, error) {
 	var entries []dockerEntry
 	if err := json.Unmarshal(r.documents[dockerManifest], &entries); err != nil {
 		return nil, fmt.Errorf("archive entry %q: %w: %w", dockerManifest, err, errs.Invalid)
+	}
+	names := 0
+	for _, entry := range entries {
+		names += len(entry.RepoTags)
+		if len(entry.Layers) > tree.MaxLayers {
+			return nil, fmt.Errorf("archive entry %q: the image with the config %.100q has %d layers, at most %d are taken: %w",
+				dockerManifest, entry.Config, len(entry.Layers), tree.MaxLayers, errs.Invalid)
+		}
+	}
+	if len(entries) > maxEntries || names > maxEntries {
+		return nil, fmt.Errorf("archive entry %q lists %d images with %d names, at most %d of each are taken: %w", dockerManifest, len(entries), names, maxEntries, errs.Invalid)
 	}
 	var found []Image
 	for _, entry := range entries {

@@ -14,6 +14,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -27,9 +28,14 @@ func (d *DB) Present(ctx context.Context, desc imagespec.Descriptor) error {
 		return fmt.Errorf("blob %s is missing: %w", desc.Digest, errs.Invalid)
 	}
 	if err == nil && info.Size != desc.Size {
-		return fmt.Errorf("blob %s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errs.Invalid)
+		return wrongSize(info, desc)
 	}
 	return err
+}
+
+// wrongSize is the error of a descriptor that lies about the size of a blob.
+func wrongSize(info content.Info, desc imagespec.Descriptor) error {
+	return fmt.Errorf("blob %s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errs.Invalid)
 }
 
 // Intact is the tree.Provide that also checks the blob's file: the database does not know the
@@ -96,7 +102,8 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 }
 
 // DropDamagedDocument removes a document of an image whose content has another digest than its name,
-// so that it can be fetched again. Nothing happens to a blob that is whole, or not there.
+// so that it can be fetched again. Nothing happens to a blob that is whole, or not there. Invalid when the descriptor lies
+// about the size: a registry may name a layer of any size as a document, and that is not read into memory.
 func (d *DB) DropDamagedDocument(ctx context.Context, desc imagespec.Descriptor) error {
 	info, err := d.Content.Info(ctx, desc.Digest)
 	if errdefs.IsNotFound(err) {
@@ -105,10 +112,16 @@ func (d *DB) DropDamagedDocument(ctx context.Context, desc imagespec.Descriptor)
 	if err != nil {
 		return err
 	}
+	if info.Size > tree.MaxDocument {
+		return wrongSize(info, desc)
+	}
 	problem := d.FileProblem(info)
 	if problem == "" {
 		data, err := sysfile.ReadRegular(d.BlobPath(desc.Digest), info.Size)
 		if err == nil && desc.Digest.Algorithm().FromBytes(data) == desc.Digest {
+			if info.Size != desc.Size {
+				return wrongSize(info, desc)
+			}
 			return nil
 		}
 		problem = "its content has another digest"

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -151,6 +152,52 @@ func TestShortNamesAreSearched(t *testing.T) {
 	meant(again, "both:1", theirs)
 }
 
+// counts is an observer of pulls.
+type counts struct {
+	mu           sync.Mutex
+	began, bytes int64
+	results      []error
+}
+
+func (c *counts) PullBegan() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.began++
+}
+
+func (c *counts) PullEnded(bytes int64, _ time.Duration, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bytes += bytes
+	c.results = append(c.results, err)
+}
+
+// TestShortNameCountsOnce: a registry that does not have an image makes no failed pull if another one has it.
+func TestShortNameCountsOnce(t *testing.T) {
+	s := newSearched(t)
+	seen := &counts{}
+	if err := s.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Observer = seen
+	s.store = open(t, s.cfg)
+	img := named(t, "ours")
+	s.last.Push("app", "1", img)
+	s.want(t, "app:1", image.Auth{}, img, s.hosts[1]+"/app:1")
+	if seen.began != 1 || len(seen.results) != 1 || seen.results[0] != nil || seen.bytes != img.Layers[0].Size {
+		t.Errorf("a pull from the second registry: %+v", seen)
+	}
+	s.refuses(t, "none:1", image.Auth{}, errs.NotFound)
+	s.refuses(t, s.hosts[0]+"/none:1", image.Auth{}, errs.NotFound)
+	s.spy(s.first, func(*http.Request) int { return http.StatusInternalServerError })
+	s.refuses(t, "none:1", image.Auth{}, errs.Unavailable)
+	for i, kind := range []error{errs.NotFound, errs.NotFound, errs.Unavailable} {
+		if len(seen.results) != 4 || seen.began != 4 || !errors.Is(seen.results[i+1], kind) {
+			t.Fatalf("pull %d ended with %v, want kind %v", i, seen.results, kind)
+		}
+	}
+}
+
 func TestShortNameStaysWithTheRegistryThatServesIt(t *testing.T) {
 	s := newSearched(t)
 	ours, theirs := named(t, "ours"), named(t, "theirs")
@@ -179,11 +226,35 @@ func TestShortNameStaysWithTheRegistryThatServesIt(t *testing.T) {
 	s.store.SetPullRules(rules)
 	s.spy(s.first, func(*http.Request) int { return http.StatusNotFound })
 	var refused *image.RefusedError
+	explained := func(what, why string) {
+		t.Helper()
+		e, err := s.store.Explain(t.Context(), "app:1", image.Auth{}, true)
+		if err != nil || len(e.Next) != 1 || e.Next[0].Endpoints[0].Attempt != nil {
+			t.Errorf("%s: a pull stops at the first name, and the explanation goes on: %+v, %v", what, e, err)
+			return
+		}
+		if skipped := e.Next[0].Endpoints[0].Skipped; !strings.Contains(skipped, "a pull stops at "+s.hosts[0]+"/app:1: ") || !strings.Contains(skipped, why) {
+			t.Errorf("%s: the next name is not asked because of %q, want %q", what, skipped, why)
+		}
+	}
 	if _, err := s.store.Pull(t.Context(), "app:1", image.Auth{}, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), s.hosts[1]+"/app:1") {
 		t.Errorf("the policy rejects the registry that has the image: %v", err)
 	}
 	s.spy(s.first, nil)
 	s.want(t, "app:1", image.Auth{}, ours, s.hosts[0]+"/app:1")
+
+	// An explanation stops where a pull stops.
+	explained("the first registry has it", "its registry has the image")
+	s.spy(s.first, func(*http.Request) int { return http.StatusBadRequest })
+	explained("the first registry fails", "400 Bad Request")
+	put(t, policy, []byte(`{"default": [{"type": "insecureAcceptAnything"}], "transports": {"docker": {"`+s.hosts[0]+`": [{"type": "reject"}]}}}`))
+	explained("the policy rejects the first one", "images of this scope are rejected")
+	s.refuses(t, "app:1", image.Auth{}, errs.State, s.hosts[0]+"/app:1", "rejected")
+	s.spy(s.first, func(*http.Request) int { return http.StatusNotFound })
+	put(t, policy, []byte(`{"default": [{"type": "insecureAcceptAnything"}]}`))
+	if e, err := s.store.Explain(t.Context(), "app:1", image.Auth{}, true); err != nil || e.Next[0].Endpoints[0].Attempt == nil || e.Next[0].Endpoints[0].Skipped != "" {
+		t.Errorf("a pull goes on, and the explanation stops: %+v, %v", e, err)
+	}
 }
 
 func TestShortNameSendsCredentialsToTheirRegistryAlone(t *testing.T) {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -51,6 +52,35 @@ func (r Rules) Check(image Image, signatures []Signature) error {
 		}
 	}
 	return nil
+}
+
+// Shown returns the signatures that show that the image meets the requirements: for each requirement that wants one, the
+// first that it accepts. After a Check without an error, Check is content with them alone.
+func (r Rules) Shown(image Image, signatures []Signature) []Signature {
+	used := map[int]bool{}
+	var shown []Signature
+	for i := range r.requirements {
+		one := &r.requirements[i]
+		if one.kind != SigstoreSigned || one.never() != nil {
+			continue
+		}
+		trust, err := one.trust()
+		if err != nil {
+			continue
+		}
+		at := slices.IndexFunc(signatures, func(s Signature) bool { return trust.accepts(image, &s) == nil })
+		if at >= 0 && !used[at] {
+			used[at] = true
+			shown = append(shown, signatures[at])
+		}
+	}
+	return shown
+}
+
+// Equal reports whether two signatures are the same one, wherever they were found.
+func (s *Signature) Equal(other *Signature) bool {
+	return bytes.Equal(s.Payload, other.Payload) && s.Signature == other.Signature && s.Certificate == other.Certificate &&
+		s.Chain == other.Chain && s.Rekor == other.Rekor && bytes.Equal(s.Bundle, other.Bundle) && s.Fault == other.Fault
 }
 
 // meets returns nil if the image meets the requirement.

@@ -66,3 +66,29 @@ func TestExplainSignatures(t *testing.T) {
 		t.Errorf("without a key: %q", got)
 	}
 }
+
+// TestShownSignatures: what is kept of an image are the signatures that count, whatever else is beside them.
+func TestShownSignatures(t *testing.T) {
+	first, second, other, dgst := imagetest.NewSigner(), imagetest.NewSigner(), imagetest.NewSigner(), digest.FromString("image")
+	ref := named(t, "r.test/app:1")
+	image := Image{Name: ref, Digests: []digest.Digest{dgst}}
+	one := func(s *imagetest.Signer) string {
+		return `{"type":"sigstoreSigned","keyPath":"` + write(t, "key.pub", s.PublicKey()) + `","signedIdentity":{"type":"matchRepository"}}`
+	}
+	rules := read(t, `{"default": [`+one(first)+`, {"type":"insecureAcceptAnything"}, `+one(second)+`, `+one(first)+`]}`).For(ref)
+	all := []Signature{
+		{Place: "x", Fault: "too large"},
+		claim(other, "r.test/app", dgst), claim(first, "r.test/app", digest.FromString("another")),
+		claim(second, "r.test/app", dgst), claim(first, "r.test/app", dgst), claim(first, "r.test/app", dgst),
+	}
+	got := rules.Shown(image, all)
+	if len(got) != 2 || !got[0].Equal(&all[4]) || !got[1].Equal(&all[3]) {
+		t.Errorf("%+v show that the image may be used", got)
+	}
+	if err := rules.Check(image, got); err != nil {
+		t.Errorf("they do not suffice: %v", err)
+	}
+	if got := rules.Shown(image, all[:3]); len(got) != 0 {
+		t.Errorf("%+v show nothing", got)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/distribution/reference"
@@ -31,7 +32,48 @@ type Pulls struct {
 // pull returns. report, which may be nil, gets the progress. A caller leaves when its ctx ends.
 // The context of pull ends when the last caller has left, which waits until pull has returned.
 func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
-	flight, err := p.flights.Join(ctx, pullKey(named, auth), func(ctx context.Context, feed *Feed) (id string, err error) {
+	return p.do(ctx, named, auth, report, func(ctx context.Context, feed *Feed) (string, error) {
+		meter := NewMeter(feed.Report)
+		return p.counted(named.String(), meter.Fetched, func() (string, error) { return p.traced(ctx, named, meter, feed, pull) })
+	})
+}
+
+// Search is a pull whose image may be at one of several registries. To the observer it is one pull, with the last result
+// and with what all its parts have fetched. Each part is a job and has a trace, as other pulls.
+type Search struct {
+	pulls   *Pulls
+	feed    *Feed
+	fetched atomic.Int64
+}
+
+// Search joins the search of the candidates with auth, or starts it, which calls search. The rest is as with Do.
+func (p *Pulls) Search(
+	ctx context.Context, candidates []reference.Named, auth image.Auth, report func(image.Progress), search func(context.Context, *Search) (id string, err error),
+) (string, error) {
+	names := make([]string, len(candidates))
+	for i, named := range candidates {
+		names[i] = named.String()
+	}
+	what := strings.Join(names, " ")
+	return p.share(ctx, "search "+pullKey(what, auth), report, func(ctx context.Context, feed *Feed) (string, error) {
+		s := &Search{pulls: p, feed: feed}
+		return p.counted(what, s.fetched.Load, func() (string, error) { return search(ctx, s) })
+	})
+}
+
+// Do is Pulls.Do for one of the candidates.
+func (s *Search) Do(ctx context.Context, named reference.Named, auth image.Auth, pull func(context.Context, *Meter) (id string, err error)) (string, error) {
+	return s.pulls.do(ctx, named, auth, s.feed.Report, func(ctx context.Context, feed *Feed) (string, error) {
+		meter := NewMeter(feed.Report)
+		id, err := s.pulls.traced(ctx, named, meter, feed, pull)
+		s.fetched.Add(meter.Fetched())
+		return id, err
+	})
+}
+
+// do shares a pull, which is a job.
+func (p *Pulls) do(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress), pull func(context.Context, *Feed) (string, error)) (string, error) {
+	return p.share(ctx, pullKey(named.String(), auth), report, func(ctx context.Context, feed *Feed) (id string, err error) {
 		defer p.busy.begin()()
 		jobs := p.Jobs
 		if jobs == nil {
@@ -42,11 +84,16 @@ func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, 
 			defer feed.Watch(func(now image.Progress) {
 				stages.Say(now.Stage, WaitsFor("the registry "+reference.Domain(named), now))
 			})()
-			id, err = p.observed(ctx, named, feed, pull)
+			id, err = pull(ctx, feed)
 			return err
 		})
 		return id, err
 	})
+}
+
+// share joins the run of a key, or starts it, and waits for its result.
+func (p *Pulls) share(ctx context.Context, key string, report func(image.Progress), run func(context.Context, *Feed) (string, error)) (string, error) {
+	flight, err := p.flights.Join(ctx, key, run)
 	if err != nil {
 		return "", err
 	}
@@ -85,22 +132,31 @@ func WaitsFor(from string, now image.Progress) string {
 	return fmt.Sprintf("%s, %d of %d bytes", from, now.Done, now.Total)
 }
 
-// observed calls pull, and reports its beginning and its end to the observer.
-func (p *Pulls) observed(ctx context.Context, named reference.Named, feed *Feed, pull func(context.Context, *Meter) (string, error)) (id string, err error) {
-	meter, began := NewMeter(feed.Report), time.Now()
+// counted calls pull, and reports its beginning and its end to the observer. fetched is how many bytes it has fetched.
+func (p *Pulls) counted(what string, fetched func() int64, pull func() (string, error)) (id string, err error) {
 	if p.Observer == nil {
-		return pull(ctx, meter)
+		return pull()
 	}
+	began := time.Now()
 	p.Observer.PullBegan()
+	err = errs.Guard("pull of "+what, func() error { // its end counts even if it panics
+		id, err = pull()
+		return err
+	})
+	p.Observer.PullEnded(fetched(), time.Since(began), err)
+	return id, err
+}
+
+// traced calls pull, and traces it if the observer does.
+func (p *Pulls) traced(ctx context.Context, named reference.Named, meter *Meter, feed *Feed, pull func(context.Context, *Meter) (string, error)) (id string, err error) {
 	ended := func(int64, error) {}
 	if tracer, ok := p.Observer.(image.PullTracer); ok {
 		ctx, ended = trace(ctx, tracer, named, meter, feed)
 	}
-	err = errs.Guard("pull of "+named.String(), func() error { // its end counts even if it panics
+	err = errs.Guard("pull of "+named.String(), func() error {
 		id, err = pull(ctx, meter)
 		return err
 	})
-	p.Observer.PullEnded(meter.Fetched(), time.Since(began), err)
 	ended(meter.Fetched(), err)
 	return id, err
 }
@@ -124,7 +180,7 @@ func trace(ctx context.Context, tracer image.PullTracer, named reference.Named, 
 }
 
 // pullKey is the key of a pull, which differs by credentials and keeps none.
-func pullKey(named reference.Named, auth image.Auth) string {
+func pullKey(what string, auth image.Auth) string {
 	fields := []string{auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken}
-	return fmt.Sprintf("%s %x", named, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))
+	return fmt.Sprintf("%s %x", what, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))
 }

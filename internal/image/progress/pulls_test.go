@@ -2,6 +2,7 @@ package progress
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,64 @@ func TestPullsAreCounted(t *testing.T) {
 		_, err = pulls.Do(t.Context(), named, image.Auth{}, nil, func(context.Context, *Meter) (string, error) { panic("oh no") })
 		if err == nil || seen.began != 3 || seen.ended != 3 {
 			t.Errorf("%v; %+v, want an end of the pull that panics", err, *seen)
+		}
+	})
+}
+
+// TestSearchCountsOnce: a search is one pull, with its last result, whatever its parts have come to.
+func TestSearchCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := &counted{}
+		pulls := Pulls{Observer: seen}
+		var candidates []reference.Named
+		for _, text := range []string{"a.test/app:1", "b.test/app:1"} {
+			named, err := reference.ParseNormalizedNamed(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			candidates = append(candidates, named)
+		}
+		var mu sync.Mutex
+		var reports []image.Progress
+		report := func(p image.Progress) {
+			mu.Lock()
+			defer mu.Unlock()
+			reports = append(reports, p)
+		}
+		search := func(last error) error {
+			_, err := pulls.Search(t.Context(), candidates, image.Auth{}, report, func(ctx context.Context, s *Search) (string, error) {
+				if _, err := s.Do(ctx, candidates[0], image.Auth{}, func(context.Context, *Meter) (string, error) {
+					time.Sleep(time.Second)
+					return "", errs.NotFound
+				}); err == nil {
+					t.Error("the error of a part is lost")
+				}
+				return s.Do(ctx, candidates[1], image.Auth{}, func(_ context.Context, m *Meter) (string, error) {
+					m.Stage(Fetching, 100)
+					time.Sleep(time.Second)
+					m.Add(100)
+					return "id", last
+				})
+			})
+			return err
+		}
+		results := make(chan error)
+		for range 2 {
+			go func() { results <- search(nil) }()
+		}
+		for range 2 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		if *seen != (counted{1, 1, 100, 2 * time.Second, nil}) {
+			t.Errorf("%+v, want one pull of 100 bytes in two seconds", *seen)
+		}
+		if len(reports) == 0 || reports[0].Stage != Fetching {
+			t.Errorf("progress %+v", reports)
+		}
+		if err := search(errs.Unavailable); err == nil || seen.began != 2 || seen.ended != 2 || seen.err == nil {
+			t.Errorf("%v; %+v, want a failure that counts once", err, *seen)
 		}
 	})
 }

@@ -64,6 +64,7 @@ func (r *Repository) configure(ctx context.Context, auth Auth, cfg Config) ([]do
 		if err != nil {
 			return nil, err
 		}
+		hosts[i].Authorizer = tokens{hosts[i].Authorizer}
 		if token != "" {
 			hosts[i].Authorizer = bearer{hosts[i].Host, token}
 		}
@@ -108,7 +109,8 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 
 // guarded refuses to send credentials in clear text to a host that configuration does
 // not name: a registry may choose the host that issues tokens, not the protocol by
-// which passwords are sent. It also refuses redirects to the node itself; see local.go.
+// which passwords are sent. It also refuses redirects to the node itself, see local.go, and
+// answers that take memory without a bound, see bounds.go.
 type guarded struct {
 	http.RoundTripper
 	// known hosts may use their configured protocol, and have any address.
@@ -137,13 +139,20 @@ func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := g.RoundTripper.RoundTrip(req.WithContext(context.WithValue(req.Context(), sentKey{}, s)))
+	asked := req.WithContext(context.WithValue(req.Context(), sentKey{}, s))
+	plain(asked)
+	resp, err := g.RoundTripper.RoundTrip(asked)
 	if err != nil {
 		return nil, g.unanswered(req, err)
 	}
 	if err := throttled(resp); err != nil {
 		return nil, err
 	}
+	if err := encoded(resp, req.URL.Host); err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	limit(resp, req)
 	return resp, nil
 }
 

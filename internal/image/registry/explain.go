@@ -13,8 +13,8 @@ import (
 )
 
 // Explain returns the endpoints in the order in which a pull asks them, and why. With try it asks each
-// of them what the reference means, as a pull does, and pulls nothing.
-func (r *Repository) Explain(ctx context.Context, try bool) []image.Endpoint {
+// of them what the reference means, as a pull does, and pulls nothing. The error is then that with which Resolve ends.
+func (r *Repository) Explain(ctx context.Context, try bool) ([]image.Endpoint, error) {
 	files := readSources(r.place, len(r.endpoints))
 	var all []image.Endpoint
 	asked := map[*endpoint]bool{}
@@ -36,12 +36,25 @@ func (r *Repository) Explain(ctx context.Context, try bool) []image.Endpoint {
 		}
 		all = append(all, shown)
 	}
-	if try {
-		for i := range all {
-			r.try(ctx, &all[i])
+	if !try {
+		return all, nil
+	}
+	var faults []fault
+	found := false
+	for i := range all {
+		e, err := r.try(ctx, &all[i])
+		switch {
+		case all[i].Skipped != "":
+		case err == nil:
+			found = true
+		default:
+			faults = append(faults, fault{e, err})
 		}
 	}
-	return all
+	if found {
+		return all, nil
+	}
+	return all, r.unresolved(faults)
 }
 
 // explain describes one endpoint.
@@ -96,7 +109,7 @@ func (c *credentials) describe(e *endpoint, where string) string {
 }
 
 // try asks an endpoint what the reference means.
-func (r *Repository) try(ctx context.Context, shown *image.Endpoint) {
+func (r *Repository) try(ctx context.Context, shown *image.Endpoint) (*endpoint, error) {
 	i := slices.IndexFunc(r.endpoints, func(e *endpoint) bool { return e.name == shown.URL })
 	began := time.Now()
 	desc, err := r.resolveAt(ctx, r.endpoints[i])
@@ -104,4 +117,5 @@ func (r *Repository) try(ctx context.Context, shown *image.Endpoint) {
 	if err != nil {
 		shown.Attempt.Fault = r.creds.scrub(err).Error()
 	}
+	return r.endpoints[i], err
 }

@@ -407,7 +407,7 @@ func TestAnEndpointThatFailsIsAskedLast(t *testing.T) {
 	if n := len(mirror.Requests()); n != maxFailures {
 		t.Errorf("the mirror was asked %d times, want %d", n, maxFailures)
 	}
-	shown := s.open(t, Auth{}).Explain(t.Context(), false)
+	shown, _ := s.open(t, Auth{}).Explain(t.Context(), false)
 	if len(shown) != 2 || shown[0].Mirror || !strings.Contains(shown[1].Health, "asked after the others until") {
 		t.Errorf("explained as %+v", shown)
 	}
@@ -445,7 +445,8 @@ func TestCredentialsOfTheNodeAreForTheirHost(t *testing.T) {
 	if !slices.Equal(slices.Compact(leaked), []string{"m:mirror-pw"}) {
 		t.Errorf("sent %q", leaked)
 	}
-	for _, e := range s.open(t, request).Explain(t.Context(), true) {
+	tried, _ := s.open(t, request).Explain(t.Context(), true)
+	for _, e := range tried {
 		text := fmt.Sprintf("%+v %+v", e, e.Attempt)
 		if strings.Contains(text, "mirror-pw") || strings.Contains(text, "request-pw") || strings.Contains(text, pair) {
 			t.Errorf("a secret is shown: %s", text)
@@ -481,7 +482,8 @@ func TestExplainNamesFilesAndLines(t *testing.T) {
 	}
 	defer r.Close()
 	var got []string
-	for _, e := range r.Explain(t.Context(), false) {
+	shown, _ := r.Explain(t.Context(), false)
+	for _, e := range shown {
 		got = append(got, strings.Join([]string{e.URL, e.Source, e.Credentials, strings.Join(e.TLS, ","), strings.Join(e.Capabilities, ","), e.Skipped}, " | "))
 	}
 	const none = "none: those of a request are for team.test only, and no credential file names this host"
@@ -501,7 +503,7 @@ func TestExplainNamesFilesAndLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if all := r.Explain(t.Context(), false); len(all) != 1 || !strings.Contains(all[0].Problem, path+" is not used") {
+	if all, _ := r.Explain(t.Context(), false); len(all) != 1 || !strings.Contains(all[0].Problem, path+" is not used") {
 		t.Errorf("a broken file: %+v", all)
 	}
 }

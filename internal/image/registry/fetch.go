@@ -203,7 +203,7 @@ func (b *body) open() error {
 		return err
 	}
 	b.at, b.left, b.moved = b.left[0], b.left[1:], false
-	request, stop := context.WithCancelCause(b.ctx)
+	request, stop := context.WithCancelCause(withBound(b.ctx, bound{})) // Fetch reads as much as the descriptor says
 	b.request, b.stop = request, stop
 	b.stall = time.AfterFunc(stallTime, func() {
 		stop(fmt.Errorf("it sent nothing for %s: %w", stallTime, errs.Unavailable))

@@ -119,13 +119,18 @@ func (r *Repository) Resolve(ctx context.Context) (imagespec.Descriptor, error) 
 			faults = append(faults, fault{e, err})
 		}
 		if !await(ctx, faults, round) {
-			err := r.failure(faults)
-			if !isUnserved(err) {
-				return imagespec.Descriptor{}, r.creds.scrub(err)
-			}
-			return imagespec.Descriptor{}, &UnservedError{Err: r.creds.scrub(err)}
+			return imagespec.Descriptor{}, r.unresolved(faults)
 		}
 	}
+}
+
+// unresolved is the error of Resolve when no endpoint has answered.
+func (r *Repository) unresolved(faults []fault) error {
+	err := r.failure(faults)
+	if !isUnserved(err) {
+		return r.creds.scrub(err)
+	}
+	return &UnservedError{Err: r.creds.scrub(err)}
 }
 
 // resolveAt asks one endpoint.

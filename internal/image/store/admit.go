@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 
@@ -67,7 +69,7 @@ func (r *PullRules) mayAsk(named reference.Named) error {
 	return nil
 }
 
-// evidence is what has shown that an image may be used. It is kept on disk, since registries may be
+// evidence is what has shown that an image may be used, and while that is decided also what may show it. It is kept on disk, since registries may be
 // away when a container is made.
 type evidence struct {
 	Signatures []policy.Signature `json:"signatures,omitempty"`
@@ -95,7 +97,18 @@ func (s *Store) evidenceOf(id string) *evidence {
 	return e
 }
 
-func (s *Store) keepEvidence(id string, e *evidence) error {
+// keepEvidence adds to what the node has kept of an image. Requests for one image may come at the same time, so it reads
+// again what is kept.
+func (s *Store) keepEvidence(ctx context.Context, id string, fresh *evidence) error {
+	unlock, err := s.evidence.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e := s.evidenceOf(id)
+	e.add(fresh.Signatures)
+	e.Signatures = e.Signatures[max(0, len(e.Signatures)-maxSignatures):] // the oldest may be of keys that are gone
+	maps.Copy(e.Verifiers, fresh.Verifiers)
 	data, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -104,19 +117,20 @@ func (s *Store) keepEvidence(id string, e *evidence) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return errs.OfDisk(err)
 	}
-	return errs.OfDisk(sysfile.WriteSynced(path, data))
+	// An image has evidence more than once: it has several names, and keys and programs change.
+	if err := sysfile.ReplaceSynced(path, data); err != nil {
+		return fmt.Errorf("cannot keep what shows that image %s may be used: %w", id, errs.OfDisk(err))
+	}
+	return nil
 }
 
-// add adds signatures, and forgets the oldest beyond a bound.
+// add adds signatures that it does not have.
 func (e *evidence) add(found []policy.Signature) {
-	for _, sig := range found {
-		if !slices.ContainsFunc(e.Signatures, func(old policy.Signature) bool {
-			return old.Signature == sig.Signature && string(old.Bundle) == string(sig.Bundle)
-		}) {
-			e.Signatures = append(e.Signatures, sig)
+	for i := range found {
+		if !slices.ContainsFunc(e.Signatures, func(old policy.Signature) bool { return old.Equal(&found[i]) }) {
+			e.Signatures = append(e.Signatures, found[i])
 		}
 	}
-	e.Signatures = e.Signatures[max(0, len(e.Signatures)-maxSignatures):]
 }
 
 // digestsOf are those of an image that a signature may be of.
@@ -139,30 +153,29 @@ func (s *Store) admitAs(ctx context.Context, named reference.Named, t *tree.Tree
 	if rules.admitAll() {
 		return nil
 	}
-	e := s.evidenceOf(t.ID())
-	shown, err := s.judge(ctx, named, t, e, auth, rules, m)
-	if shown {
-		err = errors.Join(err, s.keepEvidence(t.ID(), e))
+	fresh, err := s.judge(ctx, named, t, s.evidenceOf(t.ID()), auth, rules, m)
+	if len(fresh.Signatures)+len(fresh.Verifiers) > 0 {
+		err = errors.Join(err, s.keepEvidence(ctx, t.ID(), &fresh))
 	}
 	return err
 }
 
-// judge is admitAs with the evidence e, to which it adds what it finds. shown reports whether some of that
-// is worth keeping, also with an error. It keeps nothing.
+// judge is admitAs with the evidence e, to which it adds the signatures that it fetches. fresh is what is worth keeping
+// of what it has found now, also with an error. It keeps nothing.
 func (s *Store) judge(
 	ctx context.Context, named reference.Named, t *tree.Tree, e *evidence, auth image.Auth, rules *PullRules, m *progress.Meter,
-) (shown bool, err error) {
+) (fresh evidence, err error) {
 	required, err := rules.rulesFor(named)
 	if err != nil {
-		return false, err
+		return fresh, err
 	}
 	if required != nil {
-		if shown, err = s.checkSignatures(ctx, *required, named, t, e, auth, rules, m); err != nil {
-			return false, err
+		if fresh.Signatures, err = s.checkSignatures(ctx, *required, named, t, e, auth, rules, m); err != nil {
+			return fresh, err
 		}
 	}
 	if rules.VerifierDir == "" {
-		return shown, nil
+		return fresh, nil
 	}
 	name := t.ID()
 	if named != nil {
@@ -170,17 +183,17 @@ func (s *Store) judge(
 	}
 	now, err := verifier.Fingerprint(rules.VerifierDir)
 	if err != nil {
-		return shown, refused(err)
+		return fresh, refused(err)
 	}
 	now = t.Target.Digest.String() + " " + now
 	if e.Verifiers[name] == now {
-		return shown, nil
+		return fresh, nil
 	}
 	if err := verifier.Check(ctx, rules.VerifierDir, name, t.Target); err != nil {
-		return shown, refused(err)
+		return fresh, refused(err)
 	}
-	e.Verifiers[name] = now
-	return true, nil
+	fresh.Verifiers = map[string]string{name: now}
+	return fresh, nil
 }
 
 // subjectOf is the image as the policy sees it.
@@ -188,33 +201,38 @@ func subjectOf(named reference.Named, t *tree.Tree, rules *PullRules) policy.Ima
 	return policy.Image{Name: named, Digests: digestsOf(t), Unnamed: rules.UnnamedSignatures}
 }
 
-// checkSignatures returns nil if the image meets the requirements. fresh reports that signatures which were
-// fetched now have shown that.
+// checkSignatures returns no error if the image meets the requirements. fresh are the signatures that have shown that if
+// those in e did not suffice. It adds all that it fetches to e: anybody who can push to the repository can add more.
 func (s *Store) checkSignatures(
 	ctx context.Context, required policy.Rules, named reference.Named, t *tree.Tree, e *evidence, auth image.Auth, rules *PullRules, m *progress.Meter,
-) (fresh bool, err error) {
+) (fresh []policy.Signature, err error) {
 	subject := subjectOf(named, t, rules)
 	if err = required.Check(subject, e.Signatures); err == nil {
-		return false, nil
+		return nil, nil
 	}
 	if !required.NeedsSignatures() || named == nil {
-		return false, refused(err)
+		return nil, refused(err)
 	}
 	// What is fetched needs a lease only until it is read.
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
+		left := maxSignatures
 		for _, dgst := range subject.Digests {
-			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, m)
+			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, left, m)
 			if fetchErr != nil {
 				return fmt.Errorf("%w (needed because of %s, scope %s)", fetchErr, required.File, required.Scope)
 			}
 			e.add(found)
+			left -= len(found)
 			if err = required.Check(subject, e.Signatures); err == nil {
 				return nil
 			}
 		}
 		return refused(err)
 	})
-	return err == nil, err
+	if err != nil {
+		return nil, err
+	}
+	return required.Shown(subject, e.Signatures), nil
 }
 
 // Admit implements image.Admitter.
@@ -243,13 +261,34 @@ func (s *Store) Admit(ctx context.Context, ref, name string) error {
 	var faults []error
 	candidates, _ := names.Candidates(name, rules.SearchRegistries) // none if it is no name
 	for _, named := range namesFor(img, candidates) {
-		err := s.admitAs(ctx, named, t, image.Auth{}, rules, m)
+		own, err := s.treeOfName(ctx, named, t)
+		if err == nil {
+			err = s.admitAs(ctx, named, own, image.Auth{}, rules, m)
+		}
 		if err == nil {
 			return nil
 		}
 		faults = append(faults, err)
 	}
 	return fmt.Errorf("image %s may not be used: %w", name, keepRefusal(faults[0], image.Auth{}))
+}
+
+// treeOfName reads the tree of an image by one of its names. A name keeps the manifest that it was pulled with, and the id
+// gets that of the newest pull, which may be another one with the same config: of another registry, or without the index
+// that is signed. byID is the tree of the id. It serves for an image without a name, for a name with a digest of it, and
+// for a name that another image has got meanwhile.
+func (s *Store) treeOfName(ctx context.Context, named reference.Named, byID *tree.Tree) (*tree.Tree, error) {
+	if named == nil {
+		return byID, nil
+	}
+	if by, ok := named.(reference.Digested); ok && slices.Contains(digestsOf(byID), by.Digest()) {
+		return byID, nil
+	}
+	own, err := s.treeOf(ctx, named.String())
+	if errdefs.IsNotFound(err) || err == nil && own.ID() != byID.ID() {
+		return byID, nil
+	}
+	return own, err
 }
 
 // namesFor are the names by which an image is judged, one of which must be accepted: the first of those that the

@@ -65,13 +65,13 @@ func (s *Store) Details(ctx context.Context, ref string) (*imagespec.Image, erro
 	return &t.Image, nil
 }
 
-// treeOf reads the tree of an image by its id.
-func (s *Store) treeOf(ctx context.Context, id string) (*tree.Tree, error) {
-	record, err := s.db.Images.Get(ctx, id)
+// treeOf reads the tree of an image by its id, or by a full name of it.
+func (s *Store) treeOf(ctx context.Context, name string) (*tree.Tree, error) {
+	record, err := s.db.Images.Get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.db.ReadTree(ctx, id, record.Target, s.db.Present)
+	t, err := s.db.ReadTree(ctx, name, record.Target, s.db.Present)
 	return t, s.noteDamage(err)
 }
 

@@ -29,12 +29,20 @@ func (s *Store) Explain(ctx context.Context, ref string, auth image.Auth, try bo
 		return nil, err
 	}
 	var all []image.Explanation
+	stopped := "" // why a pull asks no further candidate
 	for _, named := range found.candidates {
-		one, err := s.explain(ctx, named, found.auth, rules, try)
+		one, ends, err := s.explain(ctx, named, found.auth, rules, try && stopped == "")
 		if err != nil {
 			return nil, err
 		}
-		try = try && !slices.ContainsFunc(one.Endpoints, knows)
+		for i := range one.Endpoints {
+			if stopped != "" && one.Endpoints[i].Skipped == "" {
+				one.Endpoints[i].Skipped = stopped
+			}
+		}
+		if stopped == "" && ends != "" {
+			stopped = fmt.Sprintf("not asked: a pull stops at %s: %s", named, ends)
+		}
 		one.ShortName = names.IsShort(ref)
 		all = append(all, *one)
 	}
@@ -59,14 +67,19 @@ func knows(at image.Endpoint) bool {
 	return at.Skipped == "" && at.Attempt != nil && at.Attempt.Digest != ""
 }
 
-// explain is Explain of a full reference.
-func (s *Store) explain(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, try bool) (*image.Explanation, error) {
+// explain is Explain of a full reference. ends says why a pull goes no further than this candidate, "" if it goes on or that
+// is not known.
+func (s *Store) explain(
+	ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, try bool,
+) (_ *image.Explanation, ends string, err error) {
 	remote, err := s.openRegistry(ctx, named, auth, rules)
 	if err != nil {
-		return nil, fmt.Errorf("cannot explain image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
+		return nil, "", fmt.Errorf("cannot explain image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
 	}
 	defer remote.Close()
-	explained := &image.Explanation{Ref: named.String(), Candidates: []string{named.String()}, Endpoints: remote.Explain(ctx, try)}
+	endpoints, failed := remote.Explain(ctx, try)
+	ends = rules.endsAt(named, auth, try, failed)
+	explained := &image.Explanation{Ref: named.String(), Candidates: []string{named.String()}, Endpoints: endpoints}
 	for i := range explained.Endpoints {
 		if a := explained.Endpoints[i].Attempt; a != nil && a.Fault != "" {
 			a.Fault = registry.Scrub(errors.New(a.Fault), registry.Auth(auth)).Error()
@@ -78,7 +91,22 @@ func (s *Store) explain(ctx context.Context, named reference.Named, auth image.A
 	if i := slices.IndexFunc(explained.Endpoints, knows); i >= 0 {
 		explained.Referrers = referrersOf(ctx, remote, explained.Endpoints[i].Attempt.Digest, auth)
 	}
-	return explained, nil
+	return explained, ends, nil
+}
+
+// endsAt says why a pull stops at a candidate, as Pull does, "" if it goes on or that is not known. tried is set if the
+// registry was asked what the name means; failed is the error then.
+func (r *PullRules) endsAt(named reference.Named, auth image.Auth, tried bool, failed error) string {
+	var unserved *registry.UnservedError
+	switch err := r.mayAsk(named); {
+	case err != nil:
+		return errs.Message(err)
+	case !tried, errors.As(failed, &unserved):
+		return ""
+	case failed == nil:
+		return "its registry has the image"
+	}
+	return errs.Message(registry.Scrub(failed, registry.Auth(auth)))
 }
 
 // maxReferrers bounds how many referrers are shown: an image may have any number.

@@ -27,19 +27,25 @@ func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report fu
 	if err != nil {
 		return "", err
 	}
-	var answers Faults
-	for _, named := range found.candidates {
-		id, err := s.pullNamed(ctx, named, found.auth, report)
-		var unserved *unservedError
-		if err == nil && found.searched {
-			s.log.Info("pulled an image that was named without a registry", "name", ref, "image", named.String(), "asked_before", len(answers))
-		}
-		if err == nil || !found.searched || ctx.Err() != nil || !errors.As(err, &unserved) {
-			return id, err
-		}
-		answers = append(answers, fmt.Errorf("%s: %w", named, unserved))
+	if !found.searched {
+		named := found.candidates[0]
+		return s.pulls.Do(ctx, named, found.auth, report, s.pullOf(named, found.auth))
 	}
-	return "", found.unserved(ref, answers)
+	return s.pulls.Search(ctx, found.candidates, found.auth, report, func(ctx context.Context, search *progress.Search) (string, error) {
+		var answers Faults
+		for _, named := range found.candidates {
+			id, err := search.Do(ctx, named, found.auth, s.pullOf(named, found.auth))
+			var unserved *unservedError
+			if err == nil {
+				s.log.Info("pulled an image that was named without a registry", "name", ref, "image", named.String(), "asked_before", len(answers))
+			}
+			if err == nil || ctx.Err() != nil || !errors.As(err, &unserved) {
+				return id, err
+			}
+			answers = append(answers, fmt.Errorf("%s: %w", named, unserved))
+		}
+		return "", found.unserved(ref, answers)
+	})
 }
 
 // unservedError is the error of a pull whose registry does not serve the reference; see registry.UnservedError. That
@@ -97,9 +103,9 @@ func (f *search) unserved(ref string, answers Faults) error {
 	return fmt.Errorf("cannot pull image %s: no registry of image.search_registries serves it: %s: %w", ref, text, kind)
 }
 
-// pullNamed pulls the image of a full reference.
-func (s *Store) pullNamed(ctx context.Context, named reference.Named, auth image.Auth, report func(image.Progress)) (string, error) {
-	return s.pulls.Do(ctx, named, auth, report, func(ctx context.Context, m *progress.Meter) (string, error) {
+// pullOf returns what pulls the image of a full reference, and returns its id.
+func (s *Store) pullOf(named reference.Named, auth image.Auth) func(context.Context, *progress.Meter) (string, error) {
+	return func(ctx context.Context, m *progress.Meter) (string, error) {
 		ctx, end, err := s.background.Begin(ctx)
 		if err != nil {
 			return "", err
@@ -115,7 +121,7 @@ func (s *Store) pullNamed(ctx context.Context, named reference.Named, auth image
 			return "", fmt.Errorf("cannot pull image %s: %w", named, err)
 		}
 		return img.ID, nil
-	})
+	}
 }
 
 func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, m *progress.Meter) (img *image.Image, err error) {

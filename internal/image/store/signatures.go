@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/image/registry"
 )
 
-// What is read of signatures at most: a registry may have any number of any size.
+// What is read of signatures at most for one decision: a registry may have any number of any size.
 const (
 	maxSignatures    = 64
 	maxSignatureBlob = 1 << 20
@@ -33,9 +33,14 @@ const (
 	annotated  = "dev.cosignproject.cosign/signature"
 )
 
-// signatures fetches the signatures of a manifest: those of the tag sha256-DIGEST.sig, and the bundles
-// that refer to it. ctx has a lease.
-func (s *Store) signatures(ctx context.Context, named reference.Named, dgst digest.Digest, auth image.Auth, rules *PullRules, m *progress.Meter) ([]policy.Signature, error) {
+// signatures fetches the signatures of a manifest, the first of them up to most: those of the tag sha256-DIGEST.sig, and
+// the bundles that refer to it. ctx has a lease.
+func (s *Store) signatures(
+	ctx context.Context, named reference.Named, dgst digest.Digest, auth image.Auth, rules *PullRules, most int, m *progress.Meter,
+) ([]policy.Signature, error) {
+	if most <= 0 {
+		return nil, nil
+	}
 	tag, err := reference.WithTag(reference.TrimNamed(named), strings.Replace(dgst.String(), ":", "-", 1)+".sig")
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w: %w", dgst, err, errs.Invalid)
@@ -50,7 +55,7 @@ func (s *Store) signatures(ctx context.Context, named reference.Named, dgst dige
 	desc, err := remote.Resolve(ctx)
 	end()
 	if err == nil {
-		found, err = s.signaturesIn(ctx, remote, desc, tag.String(), m)
+		found, err = s.signaturesIn(ctx, remote, desc, tag.String(), most, m)
 	}
 	if errs.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("cannot fetch the signatures %s: %w", tag, err)
@@ -62,18 +67,21 @@ func (s *Store) signatures(ctx context.Context, named reference.Named, dgst dige
 		return nil, fmt.Errorf("cannot fetch the signatures that refer to %s: %w", dgst, err)
 	}
 	for _, referrer := range referrers[:min(len(referrers), maxSignatures)] {
-		more, err := s.signaturesIn(ctx, remote, referrer, "referrer "+referrer.Digest.String(), m)
+		if len(found) >= most {
+			break
+		}
+		more, err := s.signaturesIn(ctx, remote, referrer, "referrer "+referrer.Digest.String(), most-len(found), m)
 		if errs.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("cannot fetch a signature of %s: %w", dgst, err)
 		}
 		found = append(found, more...)
 	}
-	return found[:min(len(found), maxSignatures)], nil
+	return found, nil
 }
 
-// signaturesIn reads the signatures of a manifest of them. One that cannot be used is returned with
+// signaturesIn reads the signatures of a manifest of them, the first of them up to most. One that cannot be used is returned with
 // its fault, so that it does not hide others.
-func (s *Store) signaturesIn(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, place string, m *progress.Meter) ([]policy.Signature, error) {
+func (s *Store) signaturesIn(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, place string, most int, m *progress.Meter) ([]policy.Signature, error) {
 	data, err := s.smallBlob(ctx, remote, desc, m)
 	if errors.Is(err, errs.Invalid) {
 		return []policy.Signature{{Place: place, Fault: err.Error()}}, nil
@@ -86,7 +94,7 @@ func (s *Store) signaturesIn(ctx context.Context, remote *registry.Repository, d
 		return []policy.Signature{{Place: place, Fault: "it is not a manifest: " + err.Error()}}, nil
 	}
 	var found []policy.Signature
-	for _, layer := range manifest.Layers[:min(len(manifest.Layers), maxSignatures)] {
+	for _, layer := range manifest.Layers[:min(len(manifest.Layers), most)] {
 		sig := policy.Signature{Place: place}
 		if layer.MediaType != claimType && layer.MediaType != bundleType {
 			sig.Fault = fmt.Sprintf("it has the media type %q, not one of cosign's", layer.MediaType)
@@ -121,6 +129,10 @@ func (s *Store) smallBlob(ctx context.Context, remote *registry.Repository, desc
 		return nil, fmt.Errorf("it has %d bytes, at most %d are read: %w", desc.Size, maxSignatureBlob, errs.Invalid)
 	}
 	if err := s.fetch(ctx, remote, desc, downloads.Turn{}, m, func(int64) { m.Touch() }); err != nil {
+		return nil, err
+	}
+	// The store may have had the blob, such as a layer of another image, in another size than the descriptor says.
+	if err := s.db.Present(ctx, desc); err != nil {
 		return nil, err
 	}
 	desc.Data = nil

@@ -107,9 +107,9 @@ type Store struct {
 	health registry.Health
 	// downloads bounds what all pulls together download.
 	downloads *downloads.Gate
-	// blobs are held while one is fetched.
-	blobs keyed.Mutex
-	lost  *lost.List
+	// blobs are held while one is fetched, evidence while that of an image is written.
+	blobs, evidence keyed.Mutex
+	lost            *lost.List
 	// absent are the blobs of layers that Load has found missing.
 	absent []digest.Digest
 	// lostPinned are the names of pinned images that Load cannot use.

@@ -4,10 +4,12 @@
 package tree
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -27,6 +29,9 @@ import (
 const (
 	// MaxDocument bounds manifests, indexes and configs, which are held in memory.
 	MaxDocument = 8 << 20
+	// maxElements bounds the elements of a document, by its commas. A list of descriptors takes 2 bytes for each in the
+	// document, and more than 100 in memory.
+	maxElements = 200_000
 	// maxIndexDepth bounds indexes in indexes.
 	maxIndexDepth = 4
 	// MaxLayers bounds the layers of one image.
@@ -157,14 +162,47 @@ func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, pro
 		return nil, err
 	}
 	desc.Data = nil
-	data, err := content.ReadBlob(ctx, r.Content, desc)
+	data, err := r.readBlob(ctx, desc)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read blob %s: %w", desc.Digest, err)
 	}
 	if !json.Valid(data) {
 		return nil, fmt.Errorf("%s %s is no JSON: %w", desc.MediaType, desc.Digest, errs.Invalid)
 	}
+	if err := CheckElements(data); err != nil {
+		return nil, fmt.Errorf("%s %s %w", desc.MediaType, desc.Digest, err)
+	}
 	return data, nil
+}
+
+// CheckElements returns Invalid for a JSON document whose lists take many times its bytes in memory.
+func CheckElements(document []byte) error {
+	if n := bytes.Count(document, []byte(",")); n > maxElements {
+		return fmt.Errorf("has %d elements, at most %d are read: %w", n+1, maxElements, errs.Invalid)
+	}
+	return nil
+}
+
+// readBlob reads a blob of at most MaxDocument bytes. What content has under a digest may be larger than the descriptor
+// says, such as a layer of another image.
+func (r Reader) readBlob(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
+	blob, err := r.Content.ReaderAt(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	if blob.Size() > MaxDocument {
+		return nil, fmt.Errorf("it has %d bytes, its descriptor says %d: %w", blob.Size(), desc.Size, errs.Invalid)
+	}
+	data := make([]byte, blob.Size())
+	n, err := blob.ReadAt(data, 0)
+	switch {
+	case n == len(data) && errors.Is(err, io.EOF):
+		err = nil
+	case n < len(data) && errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF
+	}
+	return data, err
 }
 
 func isIndex(desc imagespec.Descriptor, document []byte) bool {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/containerd/containerd/v2/pkg/imageverifier/bindir"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -50,7 +52,8 @@ func Programs(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Fingerprint changes when a program of the directory is added, removed or replaced.
+// Fingerprint changes when a program of the directory is added, removed or replaced. Of a symbolic link it is the program
+// to which the link leads, which is what Check runs.
 func Fingerprint(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -58,7 +61,14 @@ func Fingerprint(dir string) (string, error) {
 	}
 	hash := sha256.New()
 	for _, entry := range entries {
-		info, err := entry.Info()
+		path := filepath.Join(dir, entry.Name())
+		info, err := os.Stat(path)
+		if err == nil && entry.Type()&fs.ModeSymlink != 0 {
+			// Another program may have the same size and time: packages are built so.
+			if path, err = filepath.EvalSymlinks(path); err == nil {
+				fmt.Fprintf(hash, "%s\x00", path)
+			}
+		}
 		if err != nil {
 			return "", fmt.Errorf("cannot read image.verifier_dir: %w: %w", err, errs.State)
 		}
