@@ -310,11 +310,17 @@ func (n *Network) sort(list *libcni.NetworkConfigList, lost []string) (stale, ot
 		if !ok {
 			continue
 		}
+		if err := n.releaseEmpty(store, list.Name); err != nil {
+			return nil, nil, fmt.Errorf("network %q: %w", list.Name, err)
+		}
 		entries, err := store.Entries()
 		if err != nil {
 			return nil, nil, fmt.Errorf("network %q: %w", list.Name, err)
 		}
 		for _, e := range entries {
+			if e.ContainerID == "" {
+				continue // of an ADD of another runtime that has not written it yet, or for the next collection
+			}
 			if _, err := n.records.Get(e.ContainerID); !errors.Is(err, errs.NotFound) || n.upkeep.keeps(e.ContainerID) {
 				continue
 			}
@@ -327,6 +333,16 @@ func (n *Network) sort(list *libcni.NetworkConfigList, lost []string) (stale, ot
 		}
 	}
 	return stale, others, nil
+}
+
+// releaseEmpty releases addresses whose files a loss of power has emptied.
+func (n *Network) releaseEmpty(store hostlocal.Store, network string) error {
+	addresses, err := store.ReleaseEmpty()
+	for _, a := range addresses {
+		n.log.Warn("released an address whose file in host-local's store has no container; a loss of power does that", "network", network, "address", a)
+		n.leak(addressLeak, network, a.String())()
+	}
+	return err
 }
 
 // reportForeign logs a change of the addresses that others hold, and keeps it for Info.
