@@ -20,11 +20,15 @@ import (
 )
 
 // noIPAM is an IPAM plugin with nothing to do.
-type noIPAM struct{ version.PluginDecoder }
+type noIPAM struct {
+	version.PluginDecoder
+	calls int
+}
 
-func (noIPAM) FindInPath(name string, _ []string) (string, error) { return "/nonesuch/" + name, nil }
+func (*noIPAM) FindInPath(name string, _ []string) (string, error) { return "/nonesuch/" + name, nil }
 
-func (noIPAM) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+func (n *noIPAM) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+	n.calls++
 	return nil, nil
 }
 
@@ -73,6 +77,21 @@ esac
 			t.Fatal(err)
 		}
 		return strings.Split(strings.TrimSpace(string(content)), "\n")
+	}
+}
+
+// TestAddressIsReleasedLast: a DEL that fails keeps the address, which no other pod gets while rules refer to it.
+func TestAddressIsReleasedLast(t *testing.T) {
+	for _, name := range []string{"bridge", "ptp"} {
+		for _, rules := range []string{busy, "-P POSTROUTING ACCEPT\n"} {
+			fakeIPTables(t, rules)
+			ipam := &noIPAM{}
+			env := append(os.Environ(), "CNI_COMMAND=DEL", "CNI_CONTAINERID=the-pod", "CNI_IFNAME=eth0", "CNI_PATH=/nonesuch", "CNI_NETNS=/nonesuch")
+			_, err := all.ByType(name).Run(t.Context(), plugin.Environment{Exec: ipam, Env: env}, []byte(`{"cniVersion":"1.0.0","name":"net","ipMasq":true,"ipam":{"type":"none"}}`))
+			if released := ipam.calls == 1; released == (rules == busy) || released != (err == nil) {
+				t.Errorf("%s with the rules %q: the address is released: %t; %v", name, rules, released, err)
+			}
+		}
 	}
 }
 
