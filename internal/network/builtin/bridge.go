@@ -262,7 +262,7 @@ func (n *Network) build(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := n.table.rebuild(subnets, n.elements()); err != nil {
+	if err := n.table.rebuild(subnets, n.elements); err != nil {
 		return err
 	}
 	return n.fire.Ensure(ctx)
