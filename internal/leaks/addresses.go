@@ -17,7 +17,7 @@ import (
 )
 
 // addresses lists what host-local has given out for the networks of this berth. Another runtime may use
-// the same networks, so only what is known to be this berth's is removed.
+// the same networks, so only what is known to be this berth's is removed, and what names no container.
 func addresses(_ context.Context, f *Facts) ([]object, error) {
 	stores, err := f.addressStores()
 	if err != nil {
@@ -31,6 +31,10 @@ func addresses(_ context.Context, f *Facts) ([]object, error) {
 			return nil, fmt.Errorf("network %q: %w", network, err)
 		}
 		for _, e := range entries {
+			if e.ContainerID == "" {
+				all = append(all, emptyAddress(network, store, e))
+				continue
+			}
 			was, err := f.wasOurs(e.ContainerID)
 			if err != nil {
 				return nil, err
@@ -50,6 +54,19 @@ func addresses(_ context.Context, f *Facts) ([]object, error) {
 		}
 	}
 	return all, nil
+}
+
+// emptyAddress is an address whose file names no container, whoever had it.
+func emptyAddress(network string, store hostlocal.Store, e hostlocal.Entry) object {
+	return object{
+		unowned:  true,
+		name:     fmt.Sprintf("%s %s", network, e.Address),
+		key:      "empty " + e.Address.String(),
+		evidence: fmt.Sprintf("%s of the network %s is given out, and its file names no container; a loss of power does that", e.Address, network),
+		fix:      "berth releases it within 15 minutes while it runs",
+		does:     "releases the addresses of the network " + network + " whose files are empty",
+		remove:   func(context.Context) error { _, err := store.ReleaseEmpty(); return err },
+	}
 }
 
 // addressStores are the stores of the configurations in berth's directory, by network.

@@ -66,8 +66,9 @@ func New(cfg Config) *Facts { return &Facts{Config: cfg, held: sysfd.LockHolder}
 
 // object is one thing on the host that belongs to a sandbox or container.
 type object struct {
-	// owner is what records have, such as an id.
-	owner string
+	// owner is what records have, such as an id. unowned: no record can have the object, whose owner is unknown.
+	owner   string
+	unowned bool
 	// name is for people. key changes if the thing is replaced by another one with its name.
 	name, key string
 	// evidence says what it is, fix what to do by hand.
@@ -168,7 +169,7 @@ func (s source) unowned(ctx context.Context, f *Facts, all []object) ([]object, 
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(o object) bool { return owned[o.owner] || !s.anyOwner && !isID(o.owner) }), nil
+	return slices.DeleteFunc(slices.Clone(all), func(o object) bool { return owned[o.owner] || !s.anyOwner && !o.unowned && !isID(o.owner) }), nil
 }
 
 // isID reports whether a name is that of a sandbox or a container, as berth and Docker Engines make them.

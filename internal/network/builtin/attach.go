@@ -41,7 +41,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err := n.repair(ctx, false); err != nil {
 		return nil, err
 	}
-	rec, err := n.known(ctx, att)
+	rec, err := n.known(att)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 			return nil, err
 		}
 	}
-	if err := n.guard(ctx, rec); err != nil {
+	if err := n.guard(rec); err != nil {
 		return nil, err
 	}
 	if fresh || !n.plugged(rec) {
@@ -62,7 +62,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 			return nil, err
 		}
 	}
-	if err := n.openPorts(ctx, rec); err != nil {
+	if err := n.openPorts(rec); err != nil {
 		return nil, err
 	}
 	return rec.result(), nil
@@ -70,7 +70,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 
 // known returns the record that Attach continues with, nil when it must make one. Then nothing of
 // an earlier attachment is left.
-func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, error) {
+func (n *Network) known(att *network.Attachment) (*record, error) {
 	rec, err := n.records.Get(att.SandboxID)
 	if errors.Is(err, errs.NotFound) {
 		return nil, nil
@@ -83,7 +83,7 @@ func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, 
 			return rec, nil
 		}
 		// It is for another namespace, or adoptLinks made it from the link.
-		if err := n.release(ctx, rec.Sandbox); err != nil {
+		if err := n.release(rec.Sandbox); err != nil {
 			return nil, err
 		}
 	}

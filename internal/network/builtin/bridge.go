@@ -239,9 +239,9 @@ func macOf(addr netip.Addr) []byte {
 	return append([]byte{0x0a, 0x58}, b[12:]...)
 }
 
-// build makes or repairs everything on the host. It runs on a thread of the host;
+// build makes or repairs everything on the host but for what fire.EnsureLegacy does. It runs on a thread of the host;
 // the caller holds n.repairing, or is New.
-func (n *Network) build(ctx context.Context) error {
+func (n *Network) build() error {
 	n.mu.Lock()
 	subnets := n.subnets
 	n.mu.Unlock()
@@ -262,10 +262,10 @@ func (n *Network) build(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := n.table.rebuild(subnets, n.elements()); err != nil {
+	if err := n.table.rebuild(subnets, n.elements); err != nil {
 		return err
 	}
-	return n.fire.Ensure(ctx)
+	return n.fire.Ensure()
 }
 
 // repair does what build does if something of it is missing. thorough looks at
@@ -274,6 +274,17 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 	if err := n.awaiting(); err != nil {
 		return err
 	}
+	if err := n.repairKernel(thorough); err != nil {
+		return err
+	}
+	if thorough {
+		n.fire.EnsureLegacy(ctx) // not under n.repairing, which attachments wait for
+	}
+	return nil
+}
+
+// repairKernel repairs what needs no program.
+func (n *Network) repairKernel(thorough bool) error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
 	index := n.host.index(n.cfg.Bridge)
@@ -291,10 +302,10 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 	if !intact {
 		n.log.Warn("the bridge or the nftables table of the built-in network was missing or changed; creating it again",
 			"bridge", n.cfg.Bridge, "table", n.table.name)
-		return n.build(ctx)
+		return n.build()
 	}
 	if n.fire.Due(changed, thorough) {
-		return n.fire.Ensure(ctx)
+		return n.fire.Ensure()
 	}
 	return nil
 }

@@ -286,7 +286,11 @@ func (n *Network) open(ctx context.Context) error {
 	if n.awaiting() != nil {
 		return nil
 	}
-	return n.build(ctx)
+	if err := n.build(); err != nil {
+		return err
+	}
+	n.fire.EnsureLegacy(ctx)
+	return nil
 }
 
 // followRoutes makes the routes to the pods of other nodes.
@@ -373,6 +377,7 @@ func (n *Network) Info() map[string]string {
 	if err := n.ready(context.Background()); err != nil {
 		return map[string]string{"mode": mode, "fault": err.Error()}
 	}
+	firewall := n.fire.Note()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	info := map[string]string{
@@ -391,8 +396,8 @@ func (n *Network) Info() map[string]string {
 	for key, note := range n.notes {
 		info[key] = note
 	}
-	if note := n.fire.Note(); note != "" {
-		info["firewall"] = note
+	if firewall != "" {
+		info["firewall"] = firewall
 	}
 	if conf := firstConf(n.cfg.CNIConfDir); conf != "" {
 		info["cni"] = conf + " is not in use: network mode is builtin"

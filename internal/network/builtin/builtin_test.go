@@ -143,12 +143,14 @@ func TestNames(t *testing.T) {
 }
 
 func TestAliasNamesTheRecord(t *testing.T) {
-	rec := &record{Sandbox: "abc", Link: "vethabc", BootID: "boot", Addrs: prefixes("10.0.0.2/24", "fd00::2/64")}
-	got, ok := recordOf("vethabc", aliasOf(rec), "boot")
-	if diff := cmp.Diff(fmt.Sprint(rec), fmt.Sprint(got)); !ok || diff != "" {
-		t.Errorf("%v: %s", ok, diff)
+	for _, checked := range []bool{true, false} {
+		rec := &record{Sandbox: "abc", Link: "vethabc", BootID: "boot", Addrs: prefixes("10.0.0.2/24", "fd00::2/64"), Checked: checked}
+		got, ok := recordOf("vethabc", aliasOf(rec), "boot")
+		if diff := cmp.Diff(fmt.Sprint(rec), fmt.Sprint(got)); !ok || diff != "" {
+			t.Errorf("%v: %s", ok, diff)
+		}
 	}
-	for _, alias := range []string{"", "berth sandbox ", "berth sandbox abc", "berth sandbox abc x", "berth sandbox ../x 10.0.0.2/24", "other abc 10.0.0.2/24"} {
+	for _, alias := range []string{"", "berth sandbox ", "berth sandbox abc", "berth sandbox abc x", "berth sandbox abc checked", "berth sandbox abc checked 10.0.0.2/24", "berth sandbox ../x 10.0.0.2/24", "other abc 10.0.0.2/24"} {
 		if rec, ok := recordOf("veth0", alias, ""); ok {
 			t.Errorf("alias %q is taken for %v", alias, rec)
 		}

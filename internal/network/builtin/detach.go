@@ -24,7 +24,7 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 		return err
 	}
 	err := n.calls.Do(ctx, sandbox, "detach from the network", func() error {
-		return n.host.do(func() error { return n.release(context.WithoutCancel(ctx), sandbox) })
+		return n.host.do(func() error { return n.release(sandbox) })
 	})
 	if err != nil {
 		return fmt.Errorf("cannot detach sandbox %s from the network: %w", sandbox, err)
@@ -34,7 +34,7 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 
 // release has the steps in their order. It records the release first; callers repeat it until all
 // steps succeed.
-func (n *Network) release(ctx context.Context, sandbox string) error {
+func (n *Network) release(sandbox string) error {
 	rec, err := n.records.Get(sandbox)
 	if errors.Is(err, errs.NotFound) {
 		// There may be a link whose record was damaged.
@@ -48,7 +48,7 @@ func (n *Network) release(ctx context.Context, sandbox string) error {
 			return err
 		}
 	}
-	if err := n.closePorts(ctx, rec); err != nil {
+	if err := n.closePorts(rec); err != nil {
 		return err
 	}
 	n.reaper.add(sandbox)

@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"context"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -148,12 +147,12 @@ func (t *table) frameElements(rec *record) []element {
 }
 
 // guard checks the frames of a record's link, which is not there yet.
-func (n *Network) guard(ctx context.Context, rec *record) error {
+func (n *Network) guard(rec *record) error {
 	err := n.table.change(n.table.frameElements(rec), nil)
 	if err == nil {
 		return nil
 	}
-	return n.rebuild(ctx, err)
+	return n.rebuild(err)
 }
 
 // unguard removes the checks of a link that is gone. If that fails, the next check of the table

@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,12 +18,12 @@ import (
 
 // openPorts maps the record's ports. When the table has changed since its check, openPorts creates
 // it again, with these ports in it.
-func (n *Network) openPorts(ctx context.Context, rec *record) error {
+func (n *Network) openPorts(rec *record) error {
 	if len(rec.Ports) == 0 {
 		return nil
 	}
 	if err := n.table.change(elementsOf(rec), nil); err != nil {
-		if err := n.rebuild(ctx, err); err != nil {
+		if err := n.rebuild(err); err != nil {
 			return err
 		}
 	}
@@ -32,13 +31,13 @@ func (n *Network) openPorts(ctx context.Context, rec *record) error {
 }
 
 // closePorts takes the ports of a released record out of the maps.
-func (n *Network) closePorts(ctx context.Context, rec *record) error {
+func (n *Network) closePorts(rec *record) error {
 	if len(rec.Ports) == 0 {
 		return nil
 	}
 	if err := n.table.change(nil, n.table.present(elementsOf(rec))); err != nil {
 		// The record is released, so a new table is without its ports.
-		if err := n.rebuild(ctx, err); err != nil {
+		if err := n.rebuild(err); err != nil {
 			return err
 		}
 	}
@@ -47,12 +46,12 @@ func (n *Network) closePorts(ctx context.Context, rec *record) error {
 }
 
 // rebuild makes the table again after a change was refused.
-func (n *Network) rebuild(ctx context.Context, cause error) error {
+func (n *Network) rebuild(cause error) error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
 	n.log.Warn("cannot change the nftables table of the built-in network; creating it again",
 		"table", n.table.name, "error", cause)
-	if err := n.build(ctx); err != nil {
+	if err := n.build(); err != nil {
 		return errors.Join(cause, err)
 	}
 	return nil

@@ -42,10 +42,16 @@ func linkName(sandbox string) string {
 // addresses: for people, and to find the sandbox of a link when its record was lost.
 const aliasPrefix = "berth sandbox "
 
+// checkedWord ends the alias of a link whose frames are checked. Links of older berths do not have it.
+const checkedWord = "checked"
+
 func aliasOf(rec *record) string {
 	alias := aliasPrefix + rec.Sandbox
 	for _, p := range rec.Addrs {
 		alias += " " + p.String()
+	}
+	if rec.Checked {
+		alias += " " + checkedWord
 	}
 	return alias
 }
@@ -59,7 +65,11 @@ func recordOf(link, alias, boot string) (*record, bool) {
 		return nil, false
 	}
 	rec := &record{Sandbox: words[0], Link: link, BootID: boot}
-	for _, word := range words[1:] {
+	addrs := words[1:]
+	if last := len(addrs) - 1; last > 0 && addrs[last] == checkedWord {
+		rec.Checked, addrs = true, addrs[:last]
+	}
+	for _, word := range addrs {
 		p, err := netip.ParsePrefix(word)
 		if err != nil {
 			return nil, false

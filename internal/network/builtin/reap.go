@@ -123,10 +123,10 @@ func (n *Network) finishRelease(sandbox string) error {
 		if err := n.unplug(rec.Link); err != nil {
 			return err
 		}
-		n.unguard(rec) // not before: its frames would pass
 		if err := n.records.Delete(sandbox); err != nil {
 			return err
 		}
+		n.unguard(rec) // not before: frames of the link would pass, and a rebuild would list what has a record
 		n.freeTaken(rec)
 	}
 	n.reaper.forget(sandbox)

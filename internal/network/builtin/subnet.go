@@ -152,12 +152,23 @@ func (n *Network) SetPodCIDR(ctx context.Context, cidr string) error {
 		n.notes["podCIDR"] = joinPrefixes(want) + " was asked for; the configured subnets stay"
 		return nil
 	}
+	return n.host.do(func() error {
+		if adopted, err := n.rebuildFor(want); err != nil || !adopted {
+			return err
+		}
+		n.fire.EnsureLegacy(ctx)
+		return nil
+	})
+}
+
+// rebuildFor is adoptIfIdle, and makes what the subnets need.
+func (n *Network) rebuildFor(want []netip.Prefix) (adopted bool, err error) {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
-	if adopted, err := n.adoptIfIdle(want); err != nil || !adopted {
-		return err
+	if adopted, err = n.adoptIfIdle(want); err != nil || !adopted {
+		return false, err
 	}
-	return n.host.do(func() error { return n.build(ctx) })
+	return true, n.build()
 }
 
 // adoptIfIdle makes want the current subnets when no address is taken, and

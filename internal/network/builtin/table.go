@@ -92,10 +92,12 @@ func (t *table) setBridgeMAC(mac []byte) {
 	t.bridgeMAC = mac
 }
 
-// rebuild replaces the table by what it should be.
-func (t *table) rebuild(subnets []netip.Prefix, elements []element) error {
+// rebuild replaces the table by what it should be. list returns the elements. A change comes before or after all of
+// rebuild. Its record is written before it, so one that comes before is in the list.
+func (t *table) rebuild(subnets []netip.Prefix, list func() []element) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	elements := list()
 	for _, table := range t.tables() {
 		t.conn.AddTable(table) // so that there is one to delete
 		t.conn.DelTable(table)

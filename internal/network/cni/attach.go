@@ -27,10 +27,11 @@ import (
 func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	var result *network.Result
 	err := n.calls.Do(ctx, att.SandboxID, "CNI ADD", func() (err error) {
-		if err := n.upkeep.gate.enter(ctx); err != nil {
+		leave, err := n.upkeep.gate.enter(ctx, "CNI ADD of sandbox "+att.SandboxID, true)
+		if err != nil {
 			return err
 		}
-		defer n.upkeep.gate.leave()
+		defer leave()
 		result, err = n.attach(ctx, att)
 		return err
 	})

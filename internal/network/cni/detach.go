@@ -25,7 +25,7 @@ func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
 
 func (n *Network) detach(ctx context.Context, sandbox string) error {
 	err := n.calls.Do(ctx, sandbox, "CNI DEL", func() error {
-		err := n.del(context.WithoutCancel(ctx), sandbox)
+		err := n.delBesideNoGC(context.WithoutCancel(ctx), sandbox)
 		if err != nil {
 			n.replays.add(sandbox)
 		}
@@ -36,6 +36,16 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 	}
 	n.upkeep.drop(sandbox)
 	return nil
+}
+
+// delBesideNoGC waits for a collection, and then runs del.
+func (n *Network) delBesideNoGC(ctx context.Context, sandbox string) error {
+	leave, err := n.upkeep.gate.enter(ctx, "CNI DEL of sandbox "+sandbox, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return n.del(ctx, sandbox)
 }
 
 // del runs DEL and removes the record. Nil when there is none. Runs as the sandbox's
@@ -128,8 +138,11 @@ func (n *Network) GC(ctx context.Context, live []string) error {
 		_, err := n.records.Get(id)
 		return !errors.Is(err, errs.NotFound)
 	})
-	n.collect(ctx) // it reports its own fault
-	n.startUpkeep(n.records.All())
+	pause := gcAgain
+	if n.collect(ctx, 0) { // it reports its own fault
+		pause = gcPeriod
+	}
+	n.startUpkeep(n.records.All(), pause)
 	return err
 }
 

@@ -142,7 +142,7 @@ type program struct {
 	calls map[*turn]struct{} // guarded by turns.mu
 }
 
-// turn is one call of a program.
+// turn is one call of a program, or one that a collection waits for.
 type turn struct {
 	what  string
 	since time.Time
@@ -191,8 +191,12 @@ func (t *turns) take(ctx context.Context, path string, environ []string) (end fu
 func (t *turns) oldest(p *program) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return oldest(p.calls)
+}
+
+func oldest(calls map[*turn]struct{}) string {
 	var first *turn
-	for c := range p.calls {
+	for c := range calls {
 		if first == nil || c.since.Before(first.since) {
 			first = c
 		}

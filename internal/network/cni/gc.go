@@ -23,8 +23,22 @@ const (
 	// gcPeriod is between two collections, gcAgain after one that could not run or finish.
 	gcPeriod = 15 * time.Minute
 	gcAgain  = time.Minute
-	// gcTimeout bounds one collection. At the start, attachments wait for it.
+	// gcTimeout bounds one collection. Attachments wait for it at the start, and later for the call of a plugin
+	// that it makes; see gcGate.
 	gcTimeout = 10 * time.Second
+	// gcGrace is how long the plugin of a collection may take to end after it was killed.
+	gcGrace = 5 * time.Second
+	// gcWait is how long a periodic collection waits for a moment without an ADD or DEL.
+	gcWait = 30 * time.Second
+)
+
+var (
+	// errEnded is that a pod that starts has ended a collection.
+	errEnded = errors.New("ended by a pod that starts")
+	// errBusy is that a collection did not begin because of ADDs or DELs.
+	errBusy = errors.New("pods are being attached and detached")
+	// errHung is that a plugin does not end.
+	errHung = errors.New("a plugin of the collection does not end, although it was killed; ps shows what it waits for")
 )
 
 // The kinds of what plugins hold without a record, for the Observer.
@@ -49,9 +63,10 @@ type upkeep struct {
 	leaks   map[string]string
 	ended   bool
 	end     context.CancelFunc
-	checks  string // faults of CHECK
-	fault   string // of the last collection
-	foreign string // addresses of others
+	checks  string    // faults of CHECK
+	fault   string    // of the last collection
+	tried   time.Time // when the last collection began, or the first was due
+	foreign string    // addresses of others
 }
 
 // keep notes which of the sandboxes that exist have no record.
@@ -105,8 +120,8 @@ func (u *upkeep) addTo(info map[string]string) {
 }
 
 // startUpkeep begins the work in the background, once. adopted are the attachments of an
-// earlier process.
-func (n *Network) startUpkeep(adopted []*record) {
+// earlier process, pause is the time until the next collection.
+func (n *Network) startUpkeep(adopted []*record, pause time.Duration) {
 	n.upkeep.once.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		n.upkeep.mu.Lock()
@@ -118,7 +133,7 @@ func (n *Network) startUpkeep(adopted []*record) {
 		n.upkeep.end = cancel
 		n.upkeep.work.Go(func() {
 			errs.Protect("CNI CHECK of running pods", func() { n.checkAdopted(ctx, adopted) })
-			for pause := gcPeriod; ; {
+			for {
 				select {
 				case <-ctx.Done():
 					return
@@ -126,7 +141,7 @@ func (n *Network) startUpkeep(adopted []*record) {
 				}
 				pause = gcAgain
 				errs.Protect("CNI GC", func() {
-					if n.collect(ctx) {
+					if n.collect(ctx, gcWait) {
 						pause = gcPeriod
 					}
 				})
@@ -146,31 +161,46 @@ func (u *upkeep) stop() {
 	u.work.Wait()
 }
 
-// collect has the plugins release what no record has, and reports whether it has finished. It
-// does not run beside an ADD, whose resources may be older than the list of attachments: an ADD
-// that comes ends it.
-func (n *Network) collect(ctx context.Context) (done bool) {
-	return n.upkeep.gate.run(ctx, func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, gcTimeout)
-		defer cancel()
-		err := errors.Join(n.delCached(ctx), n.gcInUse(ctx))
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return
-		}
-		if err == nil {
-			n.noLeaks()
-		}
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
-		n.upkeep.mu.Lock()
-		defer n.upkeep.mu.Unlock()
-		if text != "" && text != n.upkeep.fault {
-			n.log.Warn("CNI GC failed; it is repeated", "error", err)
-		}
-		n.upkeep.fault = text
+// collect has the plugins release what no record has, and reports whether it has finished. It waits for a moment
+// without an ADD or DEL; see gcGate.
+func (n *Network) collect(ctx context.Context, wait time.Duration) (done bool) {
+	u := &n.upkeep
+	err := u.gate.run(ctx, wait, func(ctx context.Context) error {
+		return errors.Join(n.delCached(ctx), n.gcInUse(ctx))
 	})
+	u.mu.Lock()
+	now := time.Now()
+	if u.tried.IsZero() || !errors.Is(err, errBusy) {
+		u.tried = now
+	}
+	late := now.Sub(u.tried) > 2*gcPeriod
+	u.mu.Unlock()
+	switch {
+	case ctx.Err() != nil || errors.Is(err, errEnded):
+		return false
+	case errors.Is(err, errBusy) && !late:
+		return false
+	case errors.Is(err, errBusy):
+		err = fmt.Errorf("what plugins hold without a record was not collected for more than %s: %w", 2*gcPeriod, err)
+	case err == nil:
+		n.noLeaks()
+	}
+	n.reportGC(err)
+	return !errors.Is(err, errBusy) && !errors.Is(err, errHung)
+}
+
+// reportGC logs a change of the fault of collections, and keeps it for Info.
+func (n *Network) reportGC(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	n.upkeep.mu.Lock()
+	defer n.upkeep.mu.Unlock()
+	if text != "" && text != n.upkeep.fault {
+		n.log.Warn("CNI GC failed; it is repeated", "error", err)
+	}
+	n.upkeep.fault = text
 }
 
 // delCached runs DEL for the attachments in libcni's cache that have no record, with the
@@ -184,6 +214,9 @@ func (n *Network) delCached(ctx context.Context) error {
 	for _, a := range cached {
 		if _, err := n.records.Get(a.ContainerID); !errors.Is(err, errs.NotFound) || n.upkeep.keeps(a.ContainerID) {
 			continue
+		}
+		if err := n.upkeep.gate.next(ctx); err != nil {
+			return errors.Join(append(faults, err)...)
 		}
 		released := n.leak(attachmentLeak, a.ContainerID, a.Network, a.IfName)
 		list, err := libcni.NetworkConfFromBytes(a.Config)
@@ -262,6 +295,9 @@ func (n *Network) gcInUse(ctx context.Context) error {
 			foreign = append(foreign, fmt.Sprintf("%s of network %s (%s)", e.Address, c.list.Name, e.ContainerID))
 		}
 		for _, e := range stale {
+			if err := n.upkeep.gate.next(ctx); err != nil {
+				return errors.Join(append(faults, err)...)
+			}
 			n.log.Warn("releasing an address of a sandbox that has no record", "sandbox", e.ContainerID, "network", c.list.Name, "address", e.Address)
 			released := n.leak(addressLeak, e.ContainerID, c.list.Name, e.Interface, fmt.Sprint(e.Address))
 			err := n.lib.DelNetworkList(ctx, c.list, &libcni.RuntimeConf{ContainerID: e.ContainerID, IfName: e.Interface, CapabilityArgs: map[string]any{}})
@@ -270,6 +306,9 @@ func (n *Network) gcInUse(ctx context.Context) error {
 				continue
 			}
 			released()
+		}
+		if err := n.upkeep.gate.next(ctx); err != nil {
+			return errors.Join(append(faults, err)...)
 		}
 		if err := n.lib.GCNetworkList(ctx, c.list, &libcni.GCArgs{ValidAttachments: valid}); err != nil {
 			faults = append(faults, fmt.Errorf("CNI GC of network %q: %w", c.list.Name, withKind(ctx, err)))
@@ -334,11 +373,17 @@ func (n *Network) sort(list *libcni.NetworkConfigList, lost []string) (stale, ot
 		if !ok {
 			continue
 		}
+		if err := n.releaseEmpty(store, list.Name); err != nil {
+			return nil, nil, fmt.Errorf("network %q: %w", list.Name, err)
+		}
 		entries, err := store.Entries()
 		if err != nil {
 			return nil, nil, fmt.Errorf("network %q: %w", list.Name, err)
 		}
 		for _, e := range entries {
+			if e.ContainerID == "" {
+				continue // of an ADD of another runtime that has not written it yet, or for the next collection
+			}
 			if _, err := n.records.Get(e.ContainerID); !errors.Is(err, errs.NotFound) || n.upkeep.keeps(e.ContainerID) {
 				continue
 			}
@@ -353,6 +398,16 @@ func (n *Network) sort(list *libcni.NetworkConfigList, lost []string) (stale, ot
 	return stale, others, nil
 }
 
+// releaseEmpty releases addresses whose files a loss of power has emptied.
+func (n *Network) releaseEmpty(store hostlocal.Store, network string) error {
+	addresses, err := store.ReleaseEmpty()
+	for _, a := range addresses {
+		n.log.Warn("released an address whose file in host-local's store has no container; a loss of power does that", "network", network, "address", a)
+		n.leak(addressLeak, network, a.String())()
+	}
+	return err
+}
+
 // reportForeign logs a change of the addresses that others hold, and keeps it for Info.
 func (n *Network) reportForeign(foreign []string) {
 	text := strings.Join(foreign, ", ")
@@ -365,59 +420,138 @@ func (n *Network) reportForeign(foreign []string) {
 	n.upkeep.foreign = text
 }
 
-// gcGate keeps collections and ADDs apart. An ADD ends a collection that runs.
+// gcGate keeps collections apart from ADDs and DELs, as CNI demands of GC: the plugin gets the attachments that it
+// must keep, and would release what an ADD has got meanwhile. So none of them begins while a collection runs a plugin,
+// which no pod kills: the program may be a client whose server goes on. An ADD that waits ends the collection before
+// its next call of a plugin. A collection begins when no ADD and no DEL runs.
+//
+// All of it is bounded: gcTimeout ends a collection, and kills its plugin. Where that does not end gcGrace later, such as
+// a process on a dead mount, the gate opens, and no other collection begins until it has ended.
 type gcGate struct {
-	mu   sync.Mutex
-	adds int
-	stop context.CancelFunc // of the collection that runs
-	over chan struct{}      // closed at its end
+	mu     sync.Mutex
+	inside map[*turn]struct{} // ADDs and DELs
+	idle   chan struct{}      // closed when the last of them leaves; nil if no collection waits for that
+	over   chan struct{}      // closed at the end of the collection that runs; nil if none does
+	ended  bool               // an ADD waits for that end
+	hung   bool               // a collection that was given up has not ended
 }
 
-// enter waits until no collection runs. Each call needs a leave, unless it fails: with the
-// error of ctx.
-func (g *gcGate) enter(ctx context.Context) error {
+// enter waits until no collection runs. It ends one if ends is true. what is for people. Each call needs a leave, unless
+// it fails: with the error of ctx.
+func (g *gcGate) enter(ctx context.Context, what string, ends bool) (leave func(), err error) {
 	for {
 		g.mu.Lock()
-		if g.stop == nil {
-			g.adds++
-			g.mu.Unlock()
-			return nil
-		}
-		g.stop()
 		over := g.over
+		if over == nil {
+			own := &turn{what, time.Now()}
+			if g.inside == nil {
+				g.inside = map[*turn]struct{}{}
+			}
+			g.inside[own] = struct{}{}
+			g.mu.Unlock()
+			return func() { g.leave(own) }, nil
+		}
+		g.ended = g.ended || ends
 		g.mu.Unlock()
 		select {
 		case <-over:
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
 
-func (g *gcGate) leave() {
+func (g *gcGate) leave(own *turn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.adds--
+	delete(g.inside, own)
+	if len(g.inside) == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+	}
 }
 
-// run calls fn if nothing else is inside, and reports whether fn ran to its end.
-func (g *gcGate) run(ctx context.Context, fn func(context.Context)) bool {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	g.mu.Lock()
-	if g.adds > 0 || g.stop != nil {
-		g.mu.Unlock()
-		return false
+// next is for a collection before each call of a plugin. The error is why it must not make it.
+func (g *gcGate) next(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	over := make(chan struct{})
-	g.stop, g.over = cancel, over
-	g.mu.Unlock()
-	defer func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.stop = nil
-		close(over)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return errEnded
+	}
+	return nil
+}
+
+// run calls fn while nothing else is inside, for which it waits as long as wait. The error is errBusy, errHung, or fn's.
+func (g *gcGate) run(ctx context.Context, wait time.Duration, fn func(context.Context) error) error {
+	over, err := g.begin(ctx, wait)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, gcTimeout)
+	defer cancel()
+	done := make(chan error, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		done <- errs.Guard("CNI GC", func() error { return fn(ctx) })
 	}()
-	fn(ctx)
-	return ctx.Err() == nil
+	hung := false
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		select {
+		case err = <-done:
+		case <-time.After(gcGrace):
+			err, hung = errHung, true
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.over = nil
+	close(over)
+	if hung {
+		g.hung = true
+		go func() {
+			<-ended
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.hung = false
+		}()
+	}
+	return err
+}
+
+// begin closes the gate.
+func (g *gcGate) begin(ctx context.Context, wait time.Duration) (over chan struct{}, err error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for {
+		g.mu.Lock()
+		switch {
+		case g.hung:
+			g.mu.Unlock()
+			return nil, errHung
+		case g.over != nil:
+			g.mu.Unlock()
+			return nil, errBusy
+		case len(g.inside) == 0:
+			over := make(chan struct{})
+			g.over, g.ended = over, false
+			g.mu.Unlock()
+			return over, nil
+		}
+		if g.idle == nil {
+			g.idle = make(chan struct{})
+		}
+		idle, oldest := g.idle, oldest(g.inside)
+		g.mu.Unlock()
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w, %s", errBusy, oldest)
+		}
+	}
 }

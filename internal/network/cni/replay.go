@@ -72,7 +72,7 @@ func (r *replayer) repeat(sandbox string) {
 		if err != nil || !rec.Deleting {
 			return // another call has done it
 		}
-		err = r.n.calls.Do(ctx, sandbox, "CNI DEL", func() error { return r.n.del(ctx, sandbox) })
+		err = r.n.calls.Do(ctx, sandbox, "CNI DEL", func() error { return r.n.delBesideNoGC(ctx, sandbox) })
 		if err == nil {
 			return
 		}

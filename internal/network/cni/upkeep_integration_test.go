@@ -285,24 +285,40 @@ func TestGCKeepsAPodWithoutARecord(t *testing.T) {
 	}
 }
 
-// TestAddEndsGC: a GC that hangs does not hold up a pod.
-func TestAddEndsGC(t *testing.T) {
+// TestNothingBesideGC: an ADD and a DEL wait for the GC of a plugin, which nobody kills; see gcGate.
+func TestNothingBesideGC(t *testing.T) {
 	l := newLab(t)
-	l.plugin("fake", `case $CNI_COMMAND in GC) echo >>`+l.path("hangs")+`; sleep 600;; ADD) `+answer("1.1.0")+`;; esac`)
+	l.plugin("fake", `case $CNI_COMMAND in ADD) `+answer("1.1.0")+`;; esac
+[ $CNI_COMMAND != GC ] || { until [ -e `+l.path("end")+` ]; do sleep 0.02; done; echo "GC-END " >>`+l.path("calls")+`; }`)
 	l.write("conf/10-fake.conflist", newest(), 0o644)
 	n := l.open(l.config())
 	defer n.Close()
-	done := make(chan error, 1)
-	go func() { done <- n.GC(t.Context(), nil) }()
-	await(t, "GC", func() bool { _, err := os.Stat(l.path("hangs")); return err == nil })
-	att := l.pod()
-	if _, err := n.Attach(t.Context(), att); err != nil {
+	old, young := l.pod(), l.pod()
+	if _, err := n.Attach(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
+	done := make(chan error, 3)
+	go func() { done <- n.GC(t.Context(), []string{old.SandboxID}) }()
+	await(t, "GC", func() bool { return l.verbs() == "ADD GC" })
+	go func() { done <- n.Detach(t.Context(), old) }()
+	go func() {
+		_, err := n.Attach(t.Context(), young)
+		done <- err
+	}()
+	time.Sleep(200 * time.Millisecond)
+	if got := l.verbs(); got != "ADD GC" {
+		t.Errorf("while GC runs the plugin saw %q", got)
 	}
-	if err := n.Detach(t.Context(), att); err != nil {
+	l.write("end", "", 0o644)
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := l.verbs(); got != "ADD GC GC-END ADD DEL" && got != "ADD GC GC-END DEL ADD" {
+		t.Errorf("the plugin saw %q", got)
+	}
+	if err := n.Detach(t.Context(), young); err != nil {
 		t.Error(err)
 	}
 }
@@ -324,6 +340,7 @@ func TestStoreOfHostLocal(t *testing.T) {
 		}
 	}
 	n.Close()
+	l.write("ipam/net/10.56.0.8", "", 0o600) // after a loss of power
 	l.write("ipam/net/10.56.0.9", "foreign-container\r\neth0", 0o600)
 	l.write("root/attachments/"+lost.SandboxID+".json", "{", 0o600)
 	l.write("root/attachments/"+empty.SandboxID+".json", "", 0o600)
@@ -342,7 +359,7 @@ func TestStoreOfHostLocal(t *testing.T) {
 		given[i] = filepath.Base(path)
 	}
 	if err != nil || !slices.Equal(given, []string{"10.56.0.3", "10.56.0.9"}) {
-		t.Errorf("given out: %q, %v; want that of the known sandbox and that of the other container", given, err)
+		t.Errorf("given out: %q, %v; want that of the known sandbox and that of the other container, and not the empty one", given, err)
 	}
 	for dir, want := range map[string]int{"quarantine": 1, "lost": 0} {
 		if found, err := os.ReadDir(l.path("root", dir)); err != nil || len(found) != want {

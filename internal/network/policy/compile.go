@@ -20,6 +20,9 @@ import (
 type Cluster struct {
 	// Pods are those of all nodes.
 	Pods []Pod
+	// Gone are pods of the node without an object, whose processes may still run. No pod of Pods has one of their
+	// addresses. Policies isolate them as they were, and they are nobody's peers.
+	Gone []Pod
 	// Namespaces has the labels of each namespace.
 	Namespaces map[string]map[string]string
 	Policies   []*networkingv1.NetworkPolicy
@@ -126,7 +129,7 @@ func newCompiler(c Cluster) *compiler {
 		local: map[string][]Pod{}, contested: shared, pods: without(shared, c.Pods),
 		byNamespace: map[string][]Pod{}, namespaces: c.Namespaces,
 	}
-	for _, p := range c.Pods {
+	for _, p := range slices.Concat(c.Pods, c.Gone) {
 		made.local[p.Namespace] = append(made.local[p.Namespace], p)
 	}
 	for _, p := range made.pods {

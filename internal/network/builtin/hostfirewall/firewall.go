@@ -23,7 +23,7 @@ import (
 // forwards a packet only when no chain drops it, so an accept in berth's own table is not enough.
 // Where a foreign chain drops all packets that no rule accepts (docker, ufw and firewalld make such
 // chains), Ensure inserts rules at its head: they accept packets from the bridge, and packets to
-// the bridge that are answers or came through a host port. The rules have a tag. Ensure inserts
+// the bridge that are answers or came through a host port. The rules have a tag. Ensure and EnsureLegacy insert
 // them again when they are gone; Remove removes them.
 //
 // Its methods are safe for concurrent use.
@@ -31,12 +31,25 @@ type Firewall struct {
 	bridge string
 	tag    string
 	log    *slog.Logger
+	// legacyTables lists those of the calling thread's network namespace.
+	legacyTables func() []legacyTable
 
-	mu      sync.Mutex
+	// mu guards what follows; it is never held over a program.
+	mu            sync.Mutex
+	chains        outcome // of nftables
+	legacy        outcome // of iptables-legacy
+	dirty         bool    // the host's rules have changed since the last check
+	checked       time.Time
+	legacyChecked time.Time
+
+	// programs lets one check of legacy tables run at a time.
+	programs sync.Mutex
+}
+
+// outcome is what came of a check.
+type outcome struct {
 	opened  []string // chains with our rules
 	refused []string // chains that we could not change, with the reason
-	dirty   bool     // the host's rules have changed since the last check
-	checked time.Time
 }
 
 const (
@@ -50,13 +63,13 @@ const (
 // New returns a Firewall for the traffic of a bridge. The tag of its rules contains the name of
 // the network's nftables table.
 func New(bridge, table string, log *slog.Logger) *Firewall {
-	return &Firewall{bridge: bridge, tag: "berth network " + table, log: log}
+	return &Firewall{bridge: bridge, tag: "berth network " + table, log: log, legacyTables: legacyTables}
 }
 
-// Ensure inserts our rules where they are needed and missing. A chain that refuses them is no
+// Ensure inserts our rules where they are needed and missing in nftables. A chain that refuses them is no
 // error, since pods that only talk to each other need no forwarding: Note reports it. The calling
 // thread is in the host's network namespace.
-func (f *Firewall) Ensure(ctx context.Context) error {
+func (f *Firewall) Ensure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	conn, err := nftables.New()
@@ -67,9 +80,8 @@ func (f *Firewall) Ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot list the host's nftables chains: %w", err)
 	}
-	f.dirty, f.checked = false, time.Now()
-	before := f.refused
-	f.opened, f.refused = nil, nil
+	f.dirty = false
+	var now outcome
 	for _, c := range chains {
 		if !forwards4or6(c) {
 			continue
@@ -79,27 +91,54 @@ func (f *Firewall) Ensure(ctx context.Context) error {
 			continue // gone since it was listed
 		}
 		if count := f.tagged(rules); count > 0 || drops(c, rules) {
-			f.report(chainName(c), f.insert(conn, c, rules, count))
+			now.add(chainName(c), f.insert(conn, c, rules, count))
 		}
 	}
-	for _, legacy := range legacyTables() {
-		f.report(legacy.name(), legacy.ensure(ctx, f.bridge, f.tag))
-	}
-	if len(f.refused) > 0 && !slices.Equal(before, f.refused) {
-		f.log.Warn("cannot change a firewall on the host that drops the pods' traffic",
-			"bridge", f.bridge, "chains", f.refused)
-	}
+	f.report(&f.chains, now)
+	f.checked = time.Now()
 	return nil
 }
 
+// EnsureLegacy does what Ensure does in the tables of iptables-legacy, which announce no changes: where the last check is
+// older than legacyAge. Its programs wait for a lock that others may hold, up to 10 seconds in all. So no attachment
+// waits for it, and a second call returns at once. The calling thread is in the host's network namespace.
+func (f *Firewall) EnsureLegacy(ctx context.Context) {
+	if !f.programs.TryLock() {
+		return
+	}
+	defer f.programs.Unlock()
+	f.mu.Lock()
+	age := time.Since(f.legacyChecked)
+	f.mu.Unlock()
+	if age < legacyAge {
+		return
+	}
+	var now outcome
+	for _, legacy := range f.legacyTables() {
+		now.add(legacy.name(), legacy.ensure(ctx, f.bridge, f.tag))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report(&f.legacy, now)
+	f.legacyChecked = time.Now() // and not that of the begin: a lock that is held would be waited for without a pause
+}
+
+// report keeps what came of a check, and logs a change of what was refused. The caller holds f.mu.
+func (f *Firewall) report(last *outcome, now outcome) {
+	if len(now.refused) > 0 && !slices.Equal(last.refused, now.refused) {
+		f.log.Warn("cannot change a firewall on the host that drops the pods' traffic",
+			"bridge", f.bridge, "chains", now.refused)
+	}
+	*last = now
+}
+
 // Due reports whether Ensure should run again. changed: the host's rules have changed since the
-// last call of Due; thorough: no request waits for the answer.
+// last call of Due; thorough: no attachment waits for it.
 func (f *Firewall) Due(changed, thorough bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dirty = f.dirty || changed
-	age := time.Since(f.checked)
-	return f.dirty && (thorough || age > CheckPause) || thorough && age > legacyAge
+	return f.dirty && (thorough || time.Since(f.checked) > CheckPause)
 }
 
 // Pending reports whether the host's rules have changed since Ensure ran, so that Ensure is due
@@ -110,14 +149,14 @@ func (f *Firewall) Pending() bool {
 	return f.dirty
 }
 
-// report keeps the outcome for Note. errNotNeeded is none.
-func (f *Firewall) report(chain string, err error) {
+// add keeps what came of a chain for Note. errNotNeeded is nothing.
+func (o *outcome) add(chain string, err error) {
 	switch {
 	case errors.Is(err, errNotNeeded):
 	case err != nil:
-		f.refused = append(f.refused, fmt.Sprintf("%s (%v)", chain, err))
+		o.refused = append(o.refused, fmt.Sprintf("%s (%v)", chain, err))
 	default:
-		f.opened = append(f.opened, chain)
+		o.opened = append(o.opened, chain)
 	}
 }
 
@@ -177,26 +216,28 @@ const (
 // Remove removes our rules from every chain. The calling thread is in the host's network
 // namespace.
 func (f *Firewall) Remove() error {
+	f.programs.Lock()
+	defer f.programs.Unlock()
+	var errList []error
+	for _, legacy := range f.legacyTables() {
+		errList = append(errList, legacy.remove(f.bridge, f.tag))
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	conn, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("cannot open an nftables socket: %w", err)
+		return errors.Join(append(errList, fmt.Errorf("cannot open an nftables socket: %w", err))...)
 	}
 	chains, err := conn.ListChains()
 	if err != nil {
-		return fmt.Errorf("cannot list the host's nftables chains: %w", err)
+		return errors.Join(append(errList, fmt.Errorf("cannot list the host's nftables chains: %w", err))...)
 	}
-	var errList []error
 	for _, c := range chains {
 		if forwards4or6(c) {
 			errList = append(errList, f.removeFrom(conn, c))
 		}
 	}
-	for _, legacy := range legacyTables() {
-		errList = append(errList, legacy.remove(f.bridge, f.tag))
-	}
-	f.opened, f.refused = nil, nil
+	f.chains, f.legacy = outcome{}, outcome{}
 	return errors.Join(errList...)
 }
 
@@ -223,11 +264,11 @@ func (f *Firewall) Note() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var parts []string
-	if len(f.opened) > 0 {
-		parts = append(parts, "accept rules for "+f.bridge+" in "+strings.Join(f.opened, ", "))
+	if opened := slices.Concat(f.chains.opened, f.legacy.opened); len(opened) > 0 {
+		parts = append(parts, "accept rules for "+f.bridge+" in "+strings.Join(opened, ", "))
 	}
-	if len(f.refused) > 0 {
-		parts = append(parts, "forwarded traffic of "+f.bridge+" is dropped by "+strings.Join(f.refused, ", "))
+	if refused := slices.Concat(f.chains.refused, f.legacy.refused); len(refused) > 0 {
+		parts = append(parts, "forwarded traffic of "+f.bridge+" is dropped by "+strings.Join(refused, ", "))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -1,5 +1,5 @@
 // Package hostlocal reads the store of addresses of the IPAM plugin host-local. It changes
-// nothing there but by Release: only the plugin does.
+// nothing there but by Release and ReleaseEmpty: only the plugin does.
 package hostlocal
 
 import (
@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -19,11 +20,14 @@ import (
 // defaultDataDir is the plugin's own default.
 const defaultDataDir = "/var/lib/cni/networks"
 
+// lockFile is what the plugin locks with flock, in the directory of a network.
+const lockFile = "lock"
+
 // Entry is an address that the plugin has given out.
 type Entry struct {
 	Address netip.Addr
 	// ContainerID and Interface are those of ADD. Before version 0.8 the plugin wrote no
-	// interface.
+	// interface. Both are empty for a file without content; see ReleaseEmpty.
 	ContainerID, Interface string
 }
 
@@ -102,6 +106,42 @@ func (s Store) Release(e Entry) (err error) {
 		return fmt.Errorf("cannot release address %s: %w", e.Address, err)
 	}
 	return nil
+}
+
+// ReleaseEmpty removes the files of addresses that have no content, and returns these addresses. After a loss of power
+// a file may be there without what the plugin wrote into it, and no DEL finds it: DEL compares contents. The plugin
+// writes a new file under its lock. While another has the lock, ReleaseEmpty returns nothing.
+func (s Store) ReleaseEmpty() (released []netip.Addr, err error) {
+	fault := func(err error) error {
+		return fmt.Errorf("cannot release addresses without a container in %s: %w", s.dir, err)
+	}
+	lock, err := os.OpenFile(filepath.Join(s.dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // there is no store
+	}
+	if err != nil {
+		return nil, fault(err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }() // and the lock
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fault(err)
+	}
+	entries, err := s.Entries()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.ContainerID != "" {
+			continue
+		}
+		if err := os.Remove(s.File(e.Address)); err != nil {
+			return released, fault(err)
+		}
+		released = append(released, e.Address)
+	}
+	return released, nil
 }
 
 func wrap(err error) error {

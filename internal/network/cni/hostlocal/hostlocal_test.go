@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -61,6 +63,43 @@ func TestRelease(t *testing.T) {
 	}
 	if file := store.File(netip.MustParseAddr("10.1.0.3")); file != filepath.Join(dir, "net", "10.1.0.3") {
 		t.Error(file)
+	}
+}
+
+// TestReleaseEmpty: files without content are released, and no others; not while the plugin has its lock.
+func TestReleaseEmpty(t *testing.T) {
+	dir := t.TempDir()
+	store, _ := Of(fmt.Appendf(nil, `{"ipam":{"type":"host-local","dataDir":%q}}`, dir), "net")
+	if released, err := store.ReleaseEmpty(); err != nil || released != nil {
+		t.Errorf("without a store: %v, %v", released, err)
+	}
+	plugin, err := disk.New("net", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"10.1.0.2": "abc\r\neth0", "10.1.0.3": "", "fd00::3": "", "last_reserved_ip.0": ""} {
+		if err := os.WriteFile(filepath.Join(dir, "net", name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := plugin.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	if released, err := store.ReleaseEmpty(); err != nil || released != nil {
+		t.Errorf("beside the plugin: %v, %v", released, err)
+	}
+	if err := plugin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if released, err := store.ReleaseEmpty(); err != nil || fmt.Sprint(released) != "[10.1.0.3 fd00::3]" {
+		t.Errorf("%v, %v", released, err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "net", "*"))
+	for i, file := range left {
+		left[i] = filepath.Base(file)
+	}
+	if err != nil || fmt.Sprint(left) != "[10.1.0.2 last_reserved_ip.0 lock]" {
+		t.Errorf("%v, %v", left, err)
 	}
 }
 

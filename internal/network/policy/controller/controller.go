@@ -56,6 +56,7 @@ const (
 type controller struct {
 	Config
 	pods, namespaces, policies cache.Store
+	gone                       gone
 	// changed has room for one: many changes during one run of apply cause one more.
 	changed chan struct{}
 	// reported are the faults of policies that were logged, and still exist.
@@ -75,7 +76,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Node == "" {
 		return fmt.Errorf("want the name of the node: %w", errs.Invalid)
 	}
-	c := &controller{Config: cfg, changed: make(chan struct{}, 1), reported: map[string]bool{}, last: counts{-1, -1, -1}}
+	c := &controller{Config: cfg, changed: make(chan struct{}, 1), gone: gone{node: cfg.Node}, reported: map[string]bool{}, last: counts{-1, -1, -1}}
 	if c.CheckEvery == 0 {
 		c.CheckEvery = 5 * time.Second
 	}
@@ -106,11 +107,15 @@ func (c *controller) watch(what string, from cache.ListerWatcher, of runtime.Obj
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { c.notify() },
 			UpdateFunc: func(old, now any) {
+				c.gone.replaced(old, now)
 				if differs(old, now) {
 					c.notify()
 				}
 			},
-			DeleteFunc: func(any) { c.notify() },
+			DeleteFunc: func(object any) {
+				c.gone.deleted(object)
+				c.notify()
+			},
 		},
 	})
 }
@@ -134,7 +139,7 @@ func (c *controller) serve(ctx context.Context) {
 			return
 		case <-check.C:
 			c.checkHost()
-			if c.intact() {
+			if c.intact() && !c.gone.due() {
 				continue
 			}
 		case <-c.Changes:
@@ -220,6 +225,7 @@ func (c *controller) cluster() policy.Cluster {
 			known.Pods = append(known.Pods, p)
 		}
 	}
+	known.Gone = c.gone.rest(known.Pods)
 	for _, object := range c.namespaces.List() {
 		n := object.(*corev1.Namespace)
 		known.Namespaces[n.Name] = n.Labels

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/policy"
@@ -201,6 +203,65 @@ func TestFollowsTheCluster(t *testing.T) {
 	w.await(t)
 	w.policies.events.Delete(only)
 	w.await(t)
+}
+
+// TestDeletedPodStaysIsolated: a pod of the node whose object is deleted while it runs stays isolated, and is nobody's peer,
+// until another pod reports its address. One that has ended, or of another node, does not.
+func TestDeletedPodStaysIsolated(t *testing.T) {
+	w := newWorld()
+	only := denyAll()
+	only.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}
+	w.policies.list = &networkingv1.NetworkPolicyList{Items: []networkingv1.NetworkPolicy{*only}}
+	w.run(t)
+	w.await(t, "10.0.0.1")
+	w.pods.events.Add(pod("web", "10.0.0.2"))
+	w.await(t, "10.0.0.1", "10.0.0.2")
+	w.pods.events.Delete(pod("db", "10.0.0.1"))
+	db, web := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	m := w.await(t, "10.0.0.1", "10.0.0.2")
+	for m.Allows(policy.Conn{Source: db, Destination: web, Proto: 6, Port: 80}) { // of before
+		m = w.await(t, "10.0.0.1", "10.0.0.2")
+	}
+	if !m.Allows(policy.Conn{Source: web, Destination: db, Proto: 6, Port: 80}) {
+		t.Error("a policy has lost what it allows to the pod")
+	}
+	successor := pod("next", "10.0.0.1")
+	successor.Namespace = "open"
+	w.pods.events.Add(successor)
+	w.await(t, "10.0.0.2")
+	w.pods.events.Delete(successor)
+	ended := pod("web", "10.0.0.2")
+	ended.Status.Phase = corev1.PodFailed
+	w.pods.events.Modify(ended)
+	w.pods.events.Delete(ended)
+	far := pod("far", "10.0.0.3")
+	far.Spec.NodeName = "n2"
+	w.pods.events.Add(far)
+	w.pods.events.Delete(far)
+	w.pods.events.Add(pod("last", "10.0.0.4"))
+	w.await(t, "10.0.0.4")
+}
+
+// TestGoneIsForgotten: after a while, whether or not somebody reports the address.
+func TestGoneIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := gone{node: "n1"}
+		g.deleted(cache.DeletedFinalStateUnknown{Obj: pod("a", "10.0.0.1")})
+		other := pod("b", "10.0.0.2")
+		other.UID = "new"
+		g.replaced(pod("b", "10.0.0.2"), other)
+		g.replaced(other, other)
+		if left := g.rest(nil); len(left) != 2 || g.due() {
+			t.Errorf("%+v, due %t", left, g.due())
+		}
+		time.Sleep(keepGone)
+		if !g.due() {
+			t.Error("not due")
+		}
+		if left := g.rest(nil); len(left) != 0 || g.due() {
+			t.Errorf("%+v, due %t", left, g.due())
+		}
+	})
 }
 
 // TestNothingIsWrittenBeforeAllIsKnown: the rules of an earlier run stay until pods, namespaces and

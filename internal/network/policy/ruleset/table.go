@@ -16,7 +16,10 @@
 // answers are compared in the hook forward, where they still have the address of the pod, and already
 // that of the client. Packets between two pods of one bridge get there by the kernel's br_netfilter.
 //
-// Isolation is by addresses of pods. base.go drops the packets that reach a pod without one of them.
+// Isolation is by the addresses that pods report. base.go drops packets that reach a pod without one of them by the link
+// alone: link-local ones, those to groups, broadcast. A pod may have further addresses in its namespace, such as that of a
+// bridge of its own, which no object names. What another pod of the node sends there passes: see "Paths beside these
+// addresses" in docs/running.md.
 package ruleset
 
 import (

@@ -2,7 +2,9 @@ package all_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,16 +20,21 @@ import (
 )
 
 // noIPAM is an IPAM plugin with nothing to do.
-type noIPAM struct{ version.PluginDecoder }
+type noIPAM struct {
+	version.PluginDecoder
+	calls int
+}
 
-func (noIPAM) FindInPath(name string, _ []string) (string, error) { return "/nonesuch/" + name, nil }
+func (*noIPAM) FindInPath(name string, _ []string) (string, error) { return "/nonesuch/" + name, nil }
 
-func (noIPAM) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+func (n *noIPAM) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+	n.calls++
 	return nil, nil
 }
 
 const (
 	busy     = "busy"
+	onePort  = `"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"tcp"}]},` + previous
 	previous = `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/nonesuch"}],
  "ips":[{"address":"10.1.0.2/24","interface":0},{"address":"fd01::2/64","interface":0}]}`
 )
@@ -52,7 +59,7 @@ echo "%[2]s $* [$CNI_COMMAND $CNI_CONTAINERID]" >>%[1]s/calls
 [ %[2]s != iptables ] || [ ! -e %[1]s/busy ] || exit 4
 case %[2]s in
 *-restore) sed 's/^/< /' >>%[1]s/calls;;
-nft) exit 1;;
+nft) case "$*" in *list*) echo "Error: No such file or directory" >&2; exit 1;; esac; [ -e %[1]s/busy ];;
 *) case "$*" in *" -S"*) cat %[1]s/rules;; *" -C "*) exit 1;; esac;;
 esac
 `, dir, name)
@@ -63,10 +70,28 @@ esac
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	return func() []string {
 		content, err := os.ReadFile(calls)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		return strings.Split(strings.TrimSpace(string(content)), "\n")
+	}
+}
+
+// TestAddressIsReleasedLast: a DEL that fails keeps the address, which no other pod gets while rules refer to it.
+func TestAddressIsReleasedLast(t *testing.T) {
+	for _, name := range []string{"bridge", "ptp"} {
+		for _, rules := range []string{busy, "-P POSTROUTING ACCEPT\n"} {
+			fakeIPTables(t, rules)
+			ipam := &noIPAM{}
+			env := append(os.Environ(), "CNI_COMMAND=DEL", "CNI_CONTAINERID=the-pod", "CNI_IFNAME=eth0", "CNI_PATH=/nonesuch", "CNI_NETNS=/nonesuch")
+			_, err := all.ByType(name).Run(t.Context(), plugin.Environment{Exec: ipam, Env: env}, []byte(`{"cniVersion":"1.0.0","name":"net","ipMasq":true,"ipam":{"type":"none"}}`))
+			if released := ipam.calls == 1; released == (rules == busy) || released != (err == nil) {
+				t.Errorf("%s with the rules %q: the address is released: %t; %v", name, rules, released, err)
+			}
+		}
 	}
 }
 
@@ -147,16 +172,49 @@ func TestMasqueradeGoesWithoutTheLink(t *testing.T) {
 // TestBusyTableFailsDEL: a DEL that cannot look at the rules, because another program holds the lock, fails and is
 // repeated. It leaves no rules behind.
 func TestBusyTableFailsDEL(t *testing.T) {
-	for name, options := range map[string]string{
-		"portmap":  `"backend":"iptables","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"tcp"}]},` + previous,
-		"firewall": `"backend":"iptables",` + previous,
-		"bridge":   `"ipMasq":true,"ipam":{"type":"none"}`,
-		"ptp":      `"ipMasq":true,"ipam":{"type":"none"}`,
+	for _, c := range []struct{ plugin, options string }{
+		{"portmap", `"backend":"iptables",` + onePort},
+		{"portmap", onePort}, // the host's nftables is not a reason to leave the rules of iptables
+		{"firewall", `"backend":"iptables",` + previous},
+		{"bridge", `"ipMasq":true,"ipam":{"type":"none"}`},
+		{"ptp", `"ipMasq":true,"ipam":{"type":"none"}`},
 	} {
 		fakeIPTables(t, busy)
+		if err := runVerb(t, c.plugin, "DEL", `{"cniVersion":"1.0.0","name":"net",`+c.options+`}`); err == nil {
+			t.Errorf("%s %s: DEL succeeds", c.plugin, c.options)
+		}
+	}
+}
+
+// TestUnstartedProgramFailsDEL: DEL fails if the host has iptables and cannot run it, as one without memory cannot. That
+// is no host without iptables.
+func TestUnstartedProgramFailsDEL(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/nonesuch\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	for name, options := range map[string]string{
+		"portmap": `"backend":"iptables",` + onePort, "bridge": `"ipMasq":true,"ipam":{"type":"none"}`, "ptp": `"ipMasq":true,"ipam":{"type":"none"}`,
+	} {
 		if err := runVerb(t, name, "DEL", `{"cniVersion":"1.0.0","name":"net",`+options+`}`); err == nil {
 			t.Errorf("%s: DEL succeeds", name)
 		}
+	}
+}
+
+// TestPodWithoutPortsAsksNoProgram: portmap has nothing to do for a pod without host ports, and does not wait for a lock.
+func TestPodWithoutPortsAsksNoProgram(t *testing.T) {
+	calls := fakeIPTables(t, busy)
+	for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+		if err := runVerb(t, "portmap", verb, `{"cniVersion":"1.0.0","name":"net",`+previous+`}`); err != nil && verb != "ADD" {
+			t.Errorf("%s: %v", verb, err) // ADD reports the namespace, which is none
+		}
+	}
+	if called := calls(); called != nil {
+		t.Errorf("%q", called)
 	}
 }
 

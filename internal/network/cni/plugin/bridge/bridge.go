@@ -309,21 +309,11 @@ func del(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	release := func() error {
-		if n.IPAM.Type == "" {
-			return nil
-		}
-		c.Stage("DEL of the IPAM plugin " + n.IPAM.Type)
-		return c.Delegate(ctx, "DEL", n.IPAM.Type)
-	}
 	gone := c.NetNS == ""
 	if !gone {
 		if gone, err = podlink.Delete(c); err != nil {
 			return err
 		}
-	}
-	if err := release(); err != nil {
-		return err
 	}
 	if n.MacSpoofCheck && !gone {
 		c.Stage("macspoofchk")
@@ -331,10 +321,17 @@ func del(ctx context.Context, c *plugin.Call) error {
 			fmt.Fprintf(os.Stderr, "%v", err) // as the reference: nothing depends on the rules of a link that is gone
 		}
 	}
-	if n.IPAM.Type != "" && n.IPMasq {
-		return podlink.RemoveMasquerade(ctx, c, n.Name)
+	if n.IPAM.Type == "" {
+		return nil
 	}
-	return nil
+	if n.IPMasq {
+		if err := podlink.RemoveMasquerade(ctx, c, n.Name); err != nil {
+			return err
+		}
+	}
+	// The address is released last, other than by the reference: until all that refers to it is gone, no other pod may get it.
+	c.Stage("DEL of the IPAM plugin " + n.IPAM.Type)
+	return c.Delegate(ctx, "DEL", n.IPAM.Type)
 }
 
 func status(ctx context.Context, c *plugin.Call) error {

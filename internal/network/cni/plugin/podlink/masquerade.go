@@ -133,7 +133,8 @@ func RemoveMasquerade(ctx context.Context, c *plugin.Call, network string) error
 			return err
 		}
 	}
-	if !usesNFT() {
+	// Where the kernel cannot be asked, the reference's way says what is wrong.
+	if has, err := xtables.InNFTables(nftables.TableFamilyINet, nftMasqTable); err == nil && !has {
 		return nil
 	}
 	return ip.TeardownIPMasqForNetworks(nil, network, c.IfName, c.ContainerID)
@@ -145,32 +146,18 @@ func removeChain(ctx context.Context, c *plugin.Call, v6 bool, chain string) (er
 		var now *xtables.Table
 		now, err = xtables.Read(ctx, c.Environ(), v6, natTable)
 		switch {
-		case ctx.Err() != nil || xtables.IsBusy(err):
+		case ctx.Err() != nil:
 			return errors.Join(err, ctx.Err())
-		case err != nil || !now.HasChain(chain):
+		case xtables.IsAbsent(err):
 			return nil // a host without iptables, or without the family, has no chain
+		case err != nil:
+			return fmt.Errorf("could not look for the masquerade rules of the pod: %w", err)
+		case !now.HasChain(chain):
+			return nil
 		}
 		if err = now.Change(ctx, now.RemoveChain(chain, postrouting)); err == nil {
 			return nil
 		}
 	}
 	return err
-}
-
-// usesNFT reports whether a pod may have rules of the backend nftables.
-func usesNFT() bool {
-	conn, err := nftables.New()
-	if err != nil {
-		return true // the reference's way says what is wrong
-	}
-	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return true
-	}
-	for _, t := range tables {
-		if t.Name == nftMasqTable {
-			return true
-		}
-	}
-	return false
 }

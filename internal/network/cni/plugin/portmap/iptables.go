@@ -112,12 +112,12 @@ func (iptablesRules) remove(ctx context.Context, n *conf) error {
 	var faults []error
 	for _, v6 := range []bool{false, true} {
 		now, err := xtables.Read(ctx, n.environ, v6, table)
-		if xtables.IsBusy(err) {
-			return fmt.Errorf("could not look for the rules of the pod's ports: %w", err)
-		}
-		if err != nil {
+		if xtables.IsAbsent(err) {
 			faults = append(faults, err)
 			continue
+		}
+		if err != nil {
+			return fmt.Errorf("could not look for the rules of the pod's ports: %w", err)
 		}
 		if err := own.remove(ctx, now, v6); err != nil {
 			family := "4"

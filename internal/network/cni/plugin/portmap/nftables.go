@@ -2,11 +2,16 @@ package portmap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os/exec"
 	"strconv"
 
+	"github.com/google/nftables"
 	"sigs.k8s.io/knftables"
+
+	"github.com/berthrun/berth/internal/network/cni/plugin/xtables"
 )
 
 const (
@@ -140,8 +145,18 @@ func rulesOf(ctx context.Context, nft knftables.Interface, chain, pod string) ([
 func (nftablesRules) remove(ctx context.Context, n *conf) error {
 	for _, v6 := range []bool{false, true} {
 		nft, err := tableOf(v6)
+		if errors.Is(err, exec.ErrNotFound) {
+			continue
+		}
 		if err != nil {
-			continue // without nft, or the family in the kernel, there are no rules
+			family := nftables.TableFamilyIPv4
+			if v6 {
+				family = nftables.TableFamilyIPv6
+			}
+			if has, fault := xtables.InNFTables(family, nftTable); has || fault != nil {
+				return fmt.Errorf("could not look for the rules of the pod's ports: %w", errors.Join(err, fault))
+			}
+			continue // without the family in the kernel there are no rules
 		}
 		tx := nft.NewTransaction()
 		for _, chain := range []string{nftPorts, nftOldPorts, nftMasq} {

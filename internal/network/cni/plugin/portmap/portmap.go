@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/pkg/utils"
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
@@ -102,8 +103,11 @@ func load(c *plugin.Call) (*conf, error) {
 	if n.mark < 0 || n.mark > 31 {
 		return nil, errors.New("MasqMarkBit must be between 0 and 31")
 	}
-	if err := n.chooseBackend(); err != nil {
-		return nil, err
+	// A pod without host ports asks no program: it does not wait for a lock of iptables.
+	if n.Backend != nil || len(n.RuntimeConfig.Ports) > 0 {
+		if err := n.chooseBackend(); err != nil {
+			return nil, err
+		}
 	}
 	for _, m := range n.RuntimeConfig.Ports {
 		if m.ContainerPort <= 0 {
@@ -284,7 +288,28 @@ func del(ctx context.Context, c *plugin.Call) error {
 		return nil
 	}
 	c.Stage("remove the rules")
-	return n.backend.remove(ctx, n)
+	if n.Backend != nil {
+		return n.backend.remove(ctx, n)
+	}
+	return n.removeAll(ctx)
+}
+
+// removeAll removes the rules of both backends: the host may have had another one when the pod was added.
+func (n *conf) removeAll(ctx context.Context) error {
+	err := iptablesRules{}.remove(ctx, n)
+	if _, chosen := n.backend.(iptablesRules); !chosen && xtables.IsAbsent(err) {
+		err = nil
+	}
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+		has, fault := xtables.InNFTables(family, nftTable)
+		if fault != nil {
+			return errors.Join(err, fmt.Errorf("could not look for table %s: %w", nftTable, fault))
+		}
+		if has {
+			return errors.Join(err, nftablesRules{}.remove(ctx, n))
+		}
+	}
+	return err
 }
 
 func check(ctx context.Context, c *plugin.Call) error {

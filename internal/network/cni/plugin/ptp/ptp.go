@@ -153,19 +153,19 @@ func del(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	c.Stage("DEL of the IPAM plugin " + n.IPAM.Type)
-	if err := c.Delegate(ctx, "DEL", n.IPAM.Type); err != nil {
-		return err
-	}
+	// The address is released last, other than by the reference: until all that refers to it is gone, no other pod may get it.
 	if c.NetNS != "" {
 		if _, err := podlink.Delete(c); err != nil {
 			return err
 		}
 	}
-	if !n.IPMasq {
-		return nil
+	if n.IPMasq {
+		if err := podlink.RemoveMasquerade(ctx, c, n.Name); err != nil {
+			return err
+		}
 	}
-	return podlink.RemoveMasquerade(ctx, c, n.Name)
+	c.Stage("DEL of the IPAM plugin " + n.IPAM.Type)
+	return c.Delegate(ctx, "DEL", n.IPAM.Type)
 }
 
 func check(ctx context.Context, c *plugin.Call) error {

@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -18,6 +20,8 @@ import (
 	"syscall"
 
 	"github.com/coreos/go-iptables/iptables"
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -45,14 +49,15 @@ func Open(v6 bool) (*iptables.IPTables, error) {
 	return iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockWait))
 }
 
-// Usable reports whether the host has iptables for IPv4.
+// Usable reports whether the host has iptables for IPv4. A table that is in use for now is there: else a pod would get
+// rules of another kind for as long as some program holds the lock.
 func Usable() bool {
 	ipt, err := Open(false)
 	if err != nil {
 		return false
 	}
 	_, err = ipt.ChainExists("filter", "INPUT")
-	return err == nil
+	return err == nil || IsBusy(err)
 }
 
 // IsBusy reports whether an error of iptables, of this package or of go-iptables, is that the table cannot be used now.
@@ -65,6 +70,63 @@ func IsBusy(err error) bool {
 	return errors.As(err, &exit) && (exit.ExitCode() == busyStatus || !exit.Exited())
 }
 
+// absentError is that the host has no such table.
+type absentError struct{ error }
+
+func (e absentError) Unwrap() error { return e.error }
+
+// IsAbsent reports whether an error of Read is that the host has no such table: it has no iptables, or none for the
+// family. All other errors leave open whether the table has rules.
+func IsAbsent(err error) bool {
+	var absent absentError
+	return errors.As(err, &absent)
+}
+
+// isAbsent decides IsAbsent for the error of a program. Exit statuses do not: a table of nftables that iptables cannot
+// list has the same as a kernel without nftables. So it asks the kernel.
+func isAbsent(v6 bool, name string, err error) bool {
+	var exit *exec.ExitError
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return true
+	case IsBusy(err) || !errors.As(err, &exit):
+		return false // such as a host that cannot start a process now
+	}
+	file, family := "/proc/thread-self/net/ip_tables_names", nftables.TableFamilyIPv4
+	if v6 {
+		file, family = "/proc/thread-self/net/ip6_tables_names", nftables.TableFamilyIPv6
+	}
+	old, err := os.ReadFile(file) // of the legacy variant
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || slices.Contains(strings.Fields(string(old)), name) {
+		return false
+	}
+	has, err := InNFTables(family, name)
+	return err == nil && !has
+}
+
+// InNFTables reports whether the kernel has a table of nftables. False, without an error, for a kernel without nftables.
+func InNFTables(family nftables.TableFamily, name string) (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, ignoreMissing(err)
+	}
+	tables, err := conn.ListTablesOfFamily(family)
+	if err != nil {
+		return false, ignoreMissing(err)
+	}
+	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == name }), nil
+}
+
+// ignoreMissing returns nil for what a kernel without nftables, or without netlink for it, answers.
+func ignoreMissing(err error) error {
+	for _, missing := range []error{unix.EINVAL, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP} {
+		if errors.Is(err, missing) {
+			return nil
+		}
+	}
+	return err
+}
+
 // program is a program of a family.
 func program(v6 bool, suffix string) string {
 	if v6 {
@@ -73,11 +135,13 @@ func program(v6 bool, suffix string) string {
 	return "iptables" + suffix
 }
 
-// Read reads a table. The error is that the host has no such table, or not the program (exec.ErrNotFound), or IsBusy.
-// environ are the variables of the plugin's call, for this program and those of Change: a daemon that starts again
+// Read reads a table. IsAbsent and IsBusy are the errors that have a meaning of their own. environ are the variables of the plugin's call, for this program and those of Change: a daemon that starts again
 // finds by them what the former one has left.
 func Read(ctx context.Context, environ []string, v6 bool, name string) (*Table, error) {
 	out, err := run(exec.CommandContext(ctx, program(v6, ""), "-w", strconv.Itoa(lockWait), "-t", name, "-S"), environ)
+	if err != nil && isAbsent(v6, name, err) {
+		return nil, absentError{err}
+	}
 	if err != nil {
 		return nil, err
 	}
