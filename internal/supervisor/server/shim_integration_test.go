@@ -410,3 +410,64 @@ func TestShimDeletionIsCutOff(t *testing.T) {
 	}
 	h.assertNoSleeper()
 }
+
+// TestShimExecRunsOnce: the supervisor dies at many moments of an exec. The shim has the start by then, or opens the streams
+// after it has started the process. The command does not run a second time, and one that is reported as lost does not run on.
+func TestShimExecRunsOnce(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("box", `sleep 1000`)
+	began := time.Now()
+	if _, _, _, err := h.exec("box", "true"); err != nil {
+		t.Fatal(err)
+	}
+	const points = 6
+	span := time.Since(began)
+	kept, lost := 0, 0
+	for i := range points {
+		pid, delay := h.pid(), span*time.Duration(i)/(points-2)
+		time.AfterFunc(delay, func() { syscall.Kill(pid, syscall.SIGKILL) })
+		var out strings.Builder
+		code, err := h.client.Exec(h.ctx(), execRequest("box", "echo begin >> /tmp/runs; sleep 0.15; echo end; exit 66"), supervisor.Streams{Stdout: &out})
+		h.eventually("death", func() bool { return syscall.Kill(pid, 0) != nil })
+		if left := len(h.procs("box")); left > 1 {
+			t.Errorf("killed after %v: %d processes are left", delay, left-1)
+		}
+		all, _, _, execErr := h.exec("box", "cat /tmp/runs 2>/dev/null; rm -f /tmp/runs")
+		if execErr != nil {
+			t.Fatal(execErr)
+		}
+		switch runs := strings.Count(all, "begin"); {
+		case err == nil && code == 66 && out.String() == "end\n" && runs == 1:
+			kept++
+		case errors.Is(err, errs.Unavailable) && runs <= 1:
+			lost++
+		default:
+			t.Errorf("killed after %v: it ran %d times: %d %v %q", delay, runs, code, err, out.String())
+		}
+	}
+	t.Logf("%d execs ran to their end, %d were lost", kept, lost)
+	if kept == 0 {
+		t.Error("no exec outlived a supervisor")
+	}
+}
+
+// TestShimInterruptedExec: nothing is left of an exec that is cancelled while the shim starts it.
+func TestShimInterruptedExec(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("box", `sleep 1000`)
+	for after := 5 * time.Millisecond; after < 100*time.Millisecond; after += 8 * time.Millisecond {
+		ctx, stop := context.WithTimeout(h.ctx(), after)
+		if _, err := h.client.Exec(ctx, execRequest("box", "sleep 1000 & sleep 1000"), supervisor.Streams{Stdout: io.Discard}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("cancelled after %v: %v", after, err)
+		}
+		stop()
+	}
+	for deadline := time.Now().Add(2 * time.Second); len(h.procs("box")) > 1; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("processes of execs are left: %v", h.procs("box"))
+		}
+	}
+	if _, _, code, err := h.exec("box", "exit 3"); code != 3 || err != nil {
+		t.Errorf("an exec after them: %d %v", code, err)
+	}
+}
