@@ -27,6 +27,9 @@ import (
 type runtime interface {
 	// Prints reports whether Create may write to the container's streams itself.
 	Prints() bool
+	// Check returns an error of kind Unavailable when what makes containers is not there. It may look at a file system
+	// that hangs, as long as ctx allows.
+	Check(ctx context.Context) error
 	Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error)
 	Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error)
 	Start(ctx context.Context, s *ociruntime.Starting) error
@@ -116,6 +119,8 @@ type ownRuntime struct {
 }
 
 func (o ownRuntime) Prints() bool { return false }
+
+func (o ownRuntime) Check(context.Context) error { return nil }
 
 func (o ownRuntime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
 	if request.Restore != nil {
