@@ -471,3 +471,45 @@ func TestShimInterruptedExec(t *testing.T) {
 		t.Errorf("an exec after them: %d %v", code, err)
 	}
 }
+
+// TestShimLauncherDies: the launcher of a shim is killed after the shim has begun. The create fails, nothing of the start is
+// left, and the pod's next container has a shim.
+func TestShimLauncherDies(t *testing.T) {
+	h := newHost(t)
+	shim, begun, program := shimProgram(t), filepath.Join(h.dir, "begun"), filepath.Join(h.dir, "containerd-shim-runc-v2")
+	// It has started the shim, and does not end. A start with parameters that the shim does not read fails before.
+	text := fmt.Sprintf("#!/bin/sh\nfor a in \"$@\"; do [ \"$a\" = start ] && [ ! -e %[1]s ] && { %[2]s \"$@\" > /dev/null && touch %[1]s && exec %[3]s; exit 1; }; done\nexec %[2]s \"$@\"\n",
+		begun, shim, sleeperOf())
+	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.overShim(program).keep()
+	created := make(chan error, 1)
+	request := h.bundle("one", []string{"/bin/sleep", "1000"}, inPod("pod"))
+	go func() {
+		_, err := h.client.Create(h.ctx(), request)
+		created <- err
+	}()
+	h.eventually("a shim that has begun", func() bool { return isThere(begun) })
+	killed := 0
+	for _, pid := range children(t, h.pid()) {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.Contains(string(line), "\x00launch\x00") && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed++
+		}
+	}
+	if killed != 1 {
+		t.Fatalf("%d launchers", killed)
+	}
+	if err := <-created; !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "the launcher ended without a result") {
+		t.Errorf("a create whose launcher was killed: %v", err)
+	}
+	if pids := h.shims(); len(pids) > 0 {
+		t.Errorf("left: %v", pids)
+	}
+	h.assertNoSleeper()
+	h.run("two", "sleep 1000", inPod("pod"))
+	if _, _, code, err := h.exec("two", "exit 3"); code != 3 || err != nil {
+		t.Errorf("the pod's next container: %d %v", code, err)
+	}
+}

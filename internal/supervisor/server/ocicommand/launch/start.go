@@ -81,9 +81,13 @@ type Failure struct{ text string }
 
 func (f *Failure) Error() string { return f.text }
 
+// ErrLost is the error of a launcher that was killed. The program is killed with it. What the program has started, and
+// whether it has done its work, is not known. Kind Unavailable.
+var ErrLost = fmt.Errorf("the launcher ended without a result: %w", errs.Unavailable)
+
 // Start runs a program, and returns when it has ended with success. When ctx ends first, Start kills the
 // program and all that it has started, and returns the context's error. The error is a *Failure
-// when the program fails; then nothing of it is left, either.
+// when the program fails; then nothing of it is left, either. It is ErrLost when the launcher is killed.
 func Start(ctx context.Context, c *Command) (*Begun, error) {
 	order := c.Order
 	order.Timeout = unwatched
@@ -136,7 +140,7 @@ func Start(ctx context.Context, c *Command) (*Begun, error) {
 	go func() {
 		var result Result
 		if err := json.NewDecoder(conn).Decode(&result); err != nil {
-			result.Error = "the launcher ended without a result"
+			result = Result{lost: true}
 		}
 		results <- result
 	}()
@@ -150,6 +154,9 @@ func Start(ctx context.Context, c *Command) (*Begun, error) {
 	case late != nil:
 		abandon()
 		return nil, late
+	case result.lost:
+		release()
+		return nil, ErrLost
 	case !result.Done:
 		release()
 		return nil, &Failure{result.Error}
