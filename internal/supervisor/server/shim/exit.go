@@ -170,7 +170,8 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 	message := fmt.Sprintf("the shim of handler %q has ended, and the container with it", r.handler.Name)
 	found, err := r.all.readPod(st.Pod)
 	lives := err == nil && found.lives()
-	if !lives && w.ExecID == "" {
+	// A shim that lives may be another one, which a later container of the pod has got. It does not find this container.
+	if w.ExecID == "" && (!lives || errors.Is(cause, errs.NotFound)) {
 		if exit := r.all.files(w.ContainerID).ofShim(); exit != nil {
 			return r.known(r.all.files(w.ContainerID), w, exit), nil // it had ended before the shim
 		}
