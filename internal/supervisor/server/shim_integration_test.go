@@ -4,6 +4,7 @@ package server_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -511,5 +512,58 @@ func TestShimLauncherDies(t *testing.T) {
 	h.run("two", "sleep 1000", inPod("pod"))
 	if _, _, code, err := h.exec("two", "exit 3"); code != 3 || err != nil {
 		t.Errorf("the pod's next container: %d %v", code, err)
+	}
+}
+
+// TestShimRelayDies: a relay is killed. Its container or its command ends, with the reason, and others do not.
+func TestShimRelayDies(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	for id, option := range map[string]option{"in": withStdin, "tty": withTTY, "other": withStdin} {
+		h.run(id, "echo ready; sleep 1000", option, inPod("pod"))
+		h.waitLine(id, "ready")
+	}
+	killRelay := func(id, exec string) {
+		t.Helper()
+		records, _ := filepath.Glob(filepath.Join(h.state, "shims", "containers", id, "berth-relay-"+exec+".json"))
+		var found struct{ Pid int }
+		if len(records) == 1 {
+			data, err := os.ReadFile(records[0])
+			if err = errors.Join(err, json.Unmarshal(data, &found)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if found.Pid <= 1 || syscall.Kill(found.Pid, syscall.SIGKILL) != nil {
+			t.Fatalf("relays of %s: %q", id, records)
+		}
+	}
+	h.crash() // the next supervisor watches it, too
+	for _, id := range []string{"in", "tty"} {
+		killRelay(id, "")
+		if exit := h.wantExit(id, 137); !strings.Contains(exit.Message, "berth-supervisor shim-relay") || exit.StartFailed {
+			t.Errorf("exit of %s: %+v", id, exit)
+		}
+	}
+	input, keep := io.Pipe()
+	defer keep.Close()
+	said, say := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		code, err := h.client.Exec(h.ctx(), execRequest("other", "echo ready; sleep 1000"), supervisor.Streams{Stdin: input, Stdout: say})
+		if err == nil && code != 137 {
+			err = fmt.Errorf("code %d", code)
+		}
+		ended <- err
+	}()
+	if _, err := said.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	killRelay("other", "?*")
+	if err := <-ended; err != nil {
+		t.Errorf("the command: %v", err)
+	}
+	var echoed strings.Builder
+	code, err := h.client.Exec(h.ctx(), execRequest("other", "cat"), supervisor.Streams{Stdin: strings.NewReader("on\n"), Stdout: &echoed})
+	if code != 0 || err != nil || echoed.String() != "on\n" {
+		t.Errorf("another command: %q %d %v", echoed.String(), code, err)
 	}
 }
