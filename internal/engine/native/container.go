@@ -132,8 +132,8 @@ func (e *Engine) checkRestorer(ctx context.Context, sb *sandbox) error {
 		return err
 	}
 	h := e.rules().restorer(sb)
-	facts := e.programs.Now(h)
-	switch err := h.Check(); {
+	facts := e.programs.Now(ctx, h)
+	switch err := e.programs.Check(ctx, h); {
 	case err != nil:
 		return fmt.Errorf("%v: %w", err, errs.Unsupported) //nolint:errorlint // the kind is Unsupported alone: another attempt fails, too
 	case facts.Broken:

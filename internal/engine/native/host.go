@@ -85,7 +85,8 @@ func (e *Engine) checkCgroups(h *handler.Handler) error {
 	return nil
 }
 
-// handlerWarnings are the faults of handlers. As all that Status reports, they wait for no program.
+// handlerWarnings are the faults of handlers. As all that Status reports, they wait for no program, and for its file system a
+// moment only.
 func (e *Engine) handlerWarnings(rules *Rules) []string {
 	var warnings []string
 	for _, named := range rules.Handlers.List()[1:] { // the default one has a name, too
@@ -186,8 +187,8 @@ func (e *Engine) handlerOf(ctx context.Context, spec *engine.SandboxSpec) (*hand
 	if err != nil {
 		return nil, err
 	}
-	facts := e.programs.Now(h)
-	if err := h.Check(); err != nil {
+	facts := e.programs.Now(ctx, h)
+	if err := e.programs.Check(ctx, h); err != nil {
 		return nil, err
 	}
 	if facts.Broken {

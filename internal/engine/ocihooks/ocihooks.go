@@ -84,10 +84,12 @@ func clone(h *specs.Hook) specs.Hook {
 }
 
 // Reader reads directories, and keeps what it has read of files that do not change. The zero value is ready. All
-// methods are safe for concurrent use.
+// methods are safe for concurrent use. A file system that hangs delays those that read its directories, and no one else.
 type Reader struct {
-	mu    sync.Mutex
-	known map[string]parsed
+	// mu is held during no call to a file system.
+	mu sync.Mutex
+	// known has the files of the last Read of a list of directories, by their paths. A map does not change once it is here.
+	known map[string]map[string]parsed
 }
 
 // parsed is the content of a version of a file.
@@ -108,14 +110,14 @@ type fileVersion struct {
 // Read returns the hooks of directories. A file of a later directory replaces one of the same name in an earlier
 // one. A directory that does not exist has none. Faults are those of files that are not replaced, by their paths.
 func (r *Reader) Read(dirs []string) (Hooks, []*Fault) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	key := strings.Join(dirs, "\x00")
+	known := r.knownOf(key)
 	byName, faults := list(dirs)
 	kept := make(map[string]parsed, len(byName))
 	hooks := make(Hooks, 0, len(byName))
 	for _, name := range order(byName) {
 		path := byName[name]
-		p, err := r.parse(path)
+		p, err := readFile(path, known)
 		if errors.Is(err, errs.NotFound) && isGone(path) {
 			continue // between the listing and now
 		}
@@ -131,9 +133,24 @@ func (r *Reader) Read(dirs []string) (Hooks, []*Fault) {
 		}
 		hooks = append(hooks, p.made)
 	}
-	r.known = kept
+	r.keep(key, kept)
 	slices.SortFunc(faults, func(a, b *Fault) int { return cmp.Compare(a.Path, b.Path) })
 	return hooks, faults
+}
+
+func (r *Reader) knownOf(key string) map[string]parsed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known[key]
+}
+
+func (r *Reader) keep(key string, files map[string]parsed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known == nil {
+		r.known = map[string]map[string]parsed{}
+	}
+	r.known[key] = files
 }
 
 // list returns the paths of the files by their names.
@@ -164,8 +181,8 @@ func order(byName map[string]string) []string {
 	})
 }
 
-// parse returns the content of a file. The error is that of finding and reading it.
-func (r *Reader) parse(path string) (parsed, error) {
+// readFile returns the content of a file, that of known when it is the same version. The error is that of finding and reading it.
+func readFile(path string, known map[string]parsed) (parsed, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return parsed{}, fmt.Errorf("it does not exist: %w", errs.NotFound)
@@ -175,7 +192,7 @@ func (r *Reader) parse(path string) (parsed, error) {
 	}
 	st := info.Sys().(*syscall.Stat_t)
 	p := parsed{version: fileVersion{st.Dev, st.Ino, st.Size, info.ModTime(), st.Ctim}}
-	if last, ok := r.known[path]; ok && last.version == p.version {
+	if last, ok := known[path]; ok && last.version == p.version {
 		return last, nil
 	}
 	data, err := sysfile.ReadRegular(path, maxFile+1)

@@ -77,3 +77,46 @@ func TestPanicOfAProbeIsItsError(t *testing.T) {
 		}
 	}
 }
+
+// Only the first callers of a run that hangs wait for it, and later ones have the result of another run.
+func TestSharedDoesNotWaitAgain(t *testing.T) {
+	var shared Shared[int]
+	var asked atomic.Int32
+	hang := make(chan struct{})
+	ask := func() int {
+		if asked.Add(1) == 1 {
+			<-hang
+		}
+		return 7
+	}
+	const wait = 20 * time.Millisecond
+	if n, ok := shared.Ask(context.Background(), "look at /dead", wait, ask); ok {
+		t.Errorf("a run that hangs: %d", n)
+	}
+	began := time.Now()
+	for range 100 {
+		if _, ok := shared.Ask(context.Background(), "look at /dead", wait, ask); ok {
+			t.Error("a run that hangs has a result")
+		}
+	}
+	if took := time.Since(began); took > 100*wait/2 || asked.Load() != 1 {
+		t.Errorf("100 callers waited %s for %d runs", took, asked.Load())
+	}
+	if n, ok := shared.Ask(context.Background(), "look at /alive", time.Minute, func() int { return 8 }); n != 8 || !ok {
+		t.Errorf("another key: %d %v", n, ok)
+	}
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, ok := shared.Ask(canceled, "look at /dead", time.Minute, ask); ok {
+		t.Error("a caller that has left has a result")
+	}
+	close(hang)
+	if n, ok := shared.Ask(context.Background(), "look at /dead", time.Minute, ask); n != 7 || !ok {
+		t.Errorf("after it has answered: %d %v", n, ok)
+	}
+	for range 2 {
+		if _, ok := shared.Ask(context.Background(), "look at /odd", time.Minute, func() int { panic("oh no") }); ok {
+			t.Error("a panic is a result")
+		}
+	}
+}

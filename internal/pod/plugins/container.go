@@ -213,14 +213,19 @@ func (p *Plugins) knows(id string) bool {
 // RemoveContainer calls remove, which deletes the record, and sends RemoveContainer, after
 // StopContainer where that was not sent. An error is that of remove.
 func (p *Plugins) RemoveContainer(ctx context.Context, rec *record.Container, remove func() error) error {
-	if p.host == nil || !p.knows(rec.ID) {
+	if p.host == nil {
 		return remove()
 	}
-	p.endContainer(ctx, rec)
-	active, release := p.hold(ctx)
+	if p.knows(rec.ID) {
+		p.endContainer(ctx, rec)
+	}
+	active, release := p.hold(ctx) // also for one that no plugin knows: one that is being synchronized may learn of it now
 	defer release()
 	if !active {
 		p.forget(rec.ID)
+		return remove()
+	}
+	if !p.knows(rec.ID) {
 		return remove()
 	}
 	pod, container := p.podOf(rec), p.container(rec)

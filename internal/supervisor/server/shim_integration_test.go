@@ -4,6 +4,7 @@ package server_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -409,4 +410,160 @@ func TestShimDeletionIsCutOff(t *testing.T) {
 		t.Errorf("the other container: %d %v", code, err)
 	}
 	h.assertNoSleeper()
+}
+
+// TestShimExecRunsOnce: the supervisor dies at many moments of an exec. The shim has the start by then, or opens the streams
+// after it has started the process. The command does not run a second time, and one that is reported as lost does not run on.
+func TestShimExecRunsOnce(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("box", `sleep 1000`)
+	began := time.Now()
+	if _, _, _, err := h.exec("box", "true"); err != nil {
+		t.Fatal(err)
+	}
+	const points = 6
+	span := time.Since(began)
+	kept, lost := 0, 0
+	for i := range points {
+		pid, delay := h.pid(), span*time.Duration(i)/(points-2)
+		time.AfterFunc(delay, func() { syscall.Kill(pid, syscall.SIGKILL) })
+		var out strings.Builder
+		code, err := h.client.Exec(h.ctx(), execRequest("box", "echo begin >> /tmp/runs; sleep 0.15; echo end; exit 66"), supervisor.Streams{Stdout: &out})
+		h.eventually("death", func() bool { return syscall.Kill(pid, 0) != nil })
+		if left := len(h.procs("box")); left > 1 {
+			t.Errorf("killed after %v: %d processes are left", delay, left-1)
+		}
+		all, _, _, execErr := h.exec("box", "cat /tmp/runs 2>/dev/null; rm -f /tmp/runs")
+		if execErr != nil {
+			t.Fatal(execErr)
+		}
+		switch runs := strings.Count(all, "begin"); {
+		case err == nil && code == 66 && out.String() == "end\n" && runs == 1:
+			kept++
+		case errors.Is(err, errs.Unavailable) && runs <= 1:
+			lost++
+		default:
+			t.Errorf("killed after %v: it ran %d times: %d %v %q", delay, runs, code, err, out.String())
+		}
+	}
+	t.Logf("%d execs ran to their end, %d were lost", kept, lost)
+	if kept == 0 {
+		t.Error("no exec outlived a supervisor")
+	}
+}
+
+// TestShimInterruptedExec: nothing is left of an exec that is cancelled while the shim starts it.
+func TestShimInterruptedExec(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	h.run("box", `sleep 1000`)
+	for after := 5 * time.Millisecond; after < 100*time.Millisecond; after += 8 * time.Millisecond {
+		ctx, stop := context.WithTimeout(h.ctx(), after)
+		if _, err := h.client.Exec(ctx, execRequest("box", "sleep 1000 & sleep 1000"), supervisor.Streams{Stdout: io.Discard}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("cancelled after %v: %v", after, err)
+		}
+		stop()
+	}
+	for deadline := time.Now().Add(2 * time.Second); len(h.procs("box")) > 1; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("processes of execs are left: %v", h.procs("box"))
+		}
+	}
+	if _, _, code, err := h.exec("box", "exit 3"); code != 3 || err != nil {
+		t.Errorf("an exec after them: %d %v", code, err)
+	}
+}
+
+// TestShimLauncherDies: the launcher of a shim is killed after the shim has begun. The create fails, nothing of the start is
+// left, and the pod's next container has a shim.
+func TestShimLauncherDies(t *testing.T) {
+	h := newHost(t)
+	shim, begun, program := shimProgram(t), filepath.Join(h.dir, "begun"), filepath.Join(h.dir, "containerd-shim-runc-v2")
+	// It has started the shim, and does not end. A start with parameters that the shim does not read fails before.
+	text := fmt.Sprintf("#!/bin/sh\nfor a in \"$@\"; do [ \"$a\" = start ] && [ ! -e %[1]s ] && { %[2]s \"$@\" > /dev/null && touch %[1]s && exec %[3]s; exit 1; }; done\nexec %[2]s \"$@\"\n",
+		begun, shim, sleeperOf())
+	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.overShim(program).keep()
+	created := make(chan error, 1)
+	request := h.bundle("one", []string{"/bin/sleep", "1000"}, inPod("pod"))
+	go func() {
+		_, err := h.client.Create(h.ctx(), request)
+		created <- err
+	}()
+	h.eventually("a shim that has begun", func() bool { return isThere(begun) })
+	killed := 0
+	for _, pid := range children(t, h.pid()) {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.Contains(string(line), "\x00launch\x00") && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed++
+		}
+	}
+	if killed != 1 {
+		t.Fatalf("%d launchers", killed)
+	}
+	if err := <-created; !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "the launcher ended without a result") {
+		t.Errorf("a create whose launcher was killed: %v", err)
+	}
+	if pids := h.shims(); len(pids) > 0 {
+		t.Errorf("left: %v", pids)
+	}
+	h.assertNoSleeper()
+	h.run("two", "sleep 1000", inPod("pod"))
+	if _, _, code, err := h.exec("two", "exit 3"); code != 3 || err != nil {
+		t.Errorf("the pod's next container: %d %v", code, err)
+	}
+}
+
+// TestShimRelayDies: a relay is killed. Its container or its command ends, with the reason, and others do not.
+func TestShimRelayDies(t *testing.T) {
+	h := newHost(t).overShim(shimProgram(t)).keep()
+	for id, option := range map[string]option{"in": withStdin, "tty": withTTY, "other": withStdin} {
+		h.run(id, "echo ready; sleep 1000", option, inPod("pod"))
+		h.waitLine(id, "ready")
+	}
+	killRelay := func(id, exec string) {
+		t.Helper()
+		records, _ := filepath.Glob(filepath.Join(h.state, "shims", "containers", id, "berth-relay-"+exec+".json"))
+		var found struct{ Pid int }
+		if len(records) == 1 {
+			data, err := os.ReadFile(records[0])
+			if err = errors.Join(err, json.Unmarshal(data, &found)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if found.Pid <= 1 || syscall.Kill(found.Pid, syscall.SIGKILL) != nil {
+			t.Fatalf("relays of %s: %q", id, records)
+		}
+	}
+	h.crash() // the next supervisor watches it, too
+	for _, id := range []string{"in", "tty"} {
+		killRelay(id, "")
+		if exit := h.wantExit(id, 137); !strings.Contains(exit.Message, "berth-supervisor shim-relay") || exit.StartFailed {
+			t.Errorf("exit of %s: %+v", id, exit)
+		}
+	}
+	input, keep := io.Pipe()
+	defer keep.Close()
+	said, say := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		code, err := h.client.Exec(h.ctx(), execRequest("other", "echo ready; sleep 1000"), supervisor.Streams{Stdin: input, Stdout: say})
+		if err == nil && code != 137 {
+			err = fmt.Errorf("code %d", code)
+		}
+		ended <- err
+	}()
+	if _, err := said.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	killRelay("other", "?*")
+	if err := <-ended; err != nil {
+		t.Errorf("the command: %v", err)
+	}
+	var echoed strings.Builder
+	code, err := h.client.Exec(h.ctx(), execRequest("other", "cat"), supervisor.Streams{Stdin: strings.NewReader("on\n"), Stdout: &echoed})
+	if code != 0 || err != nil || echoed.String() != "on\n" {
+		t.Errorf("another command: %q %d %v", echoed.String(), code, err)
+	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -28,6 +29,9 @@ const (
 	maxOutput = 64 << 10
 	// faultLife is how long a fault holds before the program is asked again.
 	faultLife = time.Minute
+	// lookTimeout bounds a look at the program's file, and glanceTimeout one for Last.
+	lookTimeout   = 2 * time.Second
+	glanceTimeout = 250 * time.Millisecond
 )
 
 // Facts are what CRIU says of itself and of the host.
@@ -50,12 +54,32 @@ type Tool struct {
 	facts  Facts
 	at     time.Time
 	asking singleflight.Group
+	// looks are those at the file, whose file system may hang.
+	looks probe.Shared[looked]
+}
+
+// looked is what a look at the program's file has found.
+type looked struct {
+	info os.FileInfo
+	err  error
+}
+
+// look looks at the program's file. Kind Unavailable when its file system does not answer in time.
+func (t *Tool) look(ctx context.Context, wait time.Duration) (os.FileInfo, error) {
+	found, answered := t.looks.Ask(ctx, "look at "+t.Path, wait, func() looked {
+		info, err := os.Stat(t.Path)
+		return looked{info, err}
+	})
+	if !answered {
+		return nil, fmt.Errorf("the file system of %s has not answered: %w", t.Path, errs.Unavailable)
+	}
+	return found.info, found.err
 }
 
 // Last returns the last facts, and does not wait for the program. Where they may be out of date it lets the program
 // be asked in the background, for a later call.
 func (t *Tool) Last() Facts {
-	info, err := os.Stat(t.Path)
+	info, err := t.look(context.Background(), glanceTimeout)
 	if err != nil {
 		return Facts{Fault: err.Error()}
 	}
@@ -70,9 +94,12 @@ func (t *Tool) Last() Facts {
 }
 
 // Now returns the facts of a program that can be used, and asks it again if it could not when it was asked last.
-// Kind Unsupported when it cannot be used.
+// Kind Unsupported when it cannot be used, Unavailable when its file system does not answer.
 func (t *Tool) Now(ctx context.Context) (Facts, error) {
-	info, err := os.Stat(t.Path)
+	info, err := t.look(ctx, lookTimeout)
+	if errors.Is(err, errs.Unavailable) {
+		return Facts{}, fmt.Errorf("CRIU cannot be used (checkpoint.criu of the configuration): %w", err)
+	}
 	if err != nil {
 		return Facts{}, fmt.Errorf("CRIU is not there (checkpoint.criu of the configuration): %w: %w", err, errs.Unsupported)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -29,6 +30,12 @@ const (
 	outputTimeout = time.Second
 	// maxOutput bounds an answer.
 	maxOutput = 1 << 20
+	// answersTimeout bounds all questions to a program. The execution of one on a file system that hangs does not end with
+	// askTimeout.
+	answersTimeout = 4 * askTimeout
+	// lookTimeout bounds a look at the file of a program, and glanceTimeout one for Last.
+	lookTimeout   = 2 * time.Second
+	glanceTimeout = 250 * time.Millisecond
 )
 
 // Facts are what a program says of itself.
@@ -52,8 +59,16 @@ const faultLife = time.Minute
 type Prober struct {
 	mu    sync.Mutex
 	known map[asked]answered
+	// looks are those at the files of programs, whose file systems may hang.
+	looks probe.Shared[looked]
 	// asking lets concurrent callers share one run of a program, also one that hangs.
 	asking singleflight.Group
+}
+
+// looked is what a look at the file of a program has found.
+type looked struct {
+	file file
+	err  error
 }
 
 // asked is what an answer depends on, beside the version of the file.
@@ -93,13 +108,19 @@ func (p *Prober) All(t Table) {
 
 // Of returns the facts of a handler's program, the zero value for berth itself. A fault may be one minute
 // old.
-func (p *Prober) Of(h *Handler) Facts { return p.of(h, false) }
+func (p *Prober) Of(h *Handler) Facts { return p.of(context.Background(), h, false) }
 
-// Now is Of, but asks a program again that could not be used when it was asked last.
-func (p *Prober) Now(h *Handler) Facts { return p.of(h, true) }
+// Now is Of, but asks a program again that could not be used when it was asked last. When ctx ends first, the facts are Broken.
+func (p *Prober) Now(ctx context.Context, h *Handler) Facts { return p.of(ctx, h, true) }
 
-func (p *Prober) of(h *Handler, now bool) Facts {
-	q, fault := questionOf(h)
+// Check returns an error when pods of the handler cannot run now. Kind Unavailable.
+func (p *Prober) Check(ctx context.Context, h *Handler) error {
+	_, _, err := p.look(ctx, h, lookTimeout)
+	return err
+}
+
+func (p *Prober) of(ctx context.Context, h *Handler, now bool) Facts {
+	q, fault, _ := p.look(ctx, h, lookTimeout)
 	if q == nil {
 		return fault
 	}
@@ -107,13 +128,22 @@ func (p *Prober) of(h *Handler, now bool) Facts {
 	if known && last.file == q.file && last.holds(now) {
 		return last.facts
 	}
-	return (<-p.askAgain(q)).Val.(Facts)
+	timer := time.NewTimer(answersTimeout)
+	defer timer.Stop()
+	select {
+	case answer := <-p.askAgain(q):
+		return answer.Val.(Facts)
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	last.facts.Fault, last.facts.Broken = fmt.Sprintf("handler %q: %s has not answered", h.Name, h.Path), true
+	return last.facts
 }
 
 // Last returns the last facts of a handler's program, and does not wait for it. Where Of would ask the
 // program, Last lets it be asked in the background, for a later call.
 func (p *Prober) Last(h *Handler) Facts {
-	q, fault := questionOf(h)
+	q, fault, _ := p.look(context.Background(), h, glanceTimeout)
 	if q == nil {
 		return fault
 	}
@@ -135,23 +165,35 @@ type question struct {
 	file    file
 }
 
-// questionOf returns nil and the facts of a handler whose program is not there, or that has none.
-func questionOf(h *Handler) (*question, Facts) {
+// look looks at the file of a handler's program. It returns nil, the facts and the error of a handler whose program is not
+// there, or whose file system does not answer: then the facts are the last ones, with the fault. All are zero for a handler
+// that has no program.
+func (p *Prober) look(ctx context.Context, h *Handler, wait time.Duration) (*question, Facts, error) {
 	if !h.hasProgram() {
-		return nil, Facts{}
+		return nil, Facts{}, nil
 	}
-	if err := h.Check(); err != nil {
-		return nil, Facts{Fault: err.Error(), Broken: true}
+	key := asked{h.Name, h.Path, strings.Join(h.Args, "\x00"), strings.Join(h.Options, "\x00")}
+	found, answered := p.looks.Ask(ctx, fmt.Sprintf("look at the program of handler %q: %s", h.Name, h.Path), wait, func() looked {
+		if err := h.Check(); err != nil {
+			return looked{err: err}
+		}
+		info, err := os.Stat(h.Path)
+		if err != nil {
+			return looked{err: err}
+		}
+		return looked{file: file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}}
+	})
+	var facts Facts
+	if !answered {
+		last, _ := p.answer(key)
+		facts = last.facts
+		found.err = fmt.Errorf("handler %q: unable to get OCI runtime: the file system of %s has not answered: %w", h.Name, h.Path, errs.Unavailable)
 	}
-	info, err := os.Stat(h.Path)
-	if err != nil {
-		return nil, Facts{Fault: err.Error(), Broken: true}
+	if found.err != nil {
+		facts.Fault, facts.Broken = found.err.Error(), true
+		return nil, facts, found.err
 	}
-	return &question{
-		h,
-		asked{h.Name, h.Path, strings.Join(h.Args, "\x00"), strings.Join(h.Options, "\x00")},
-		file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()},
-	}, Facts{}
+	return &question{h, key, found.file}, Facts{}, nil
 }
 
 func (p *Prober) answer(key asked) (last answered, known bool) {

@@ -85,7 +85,8 @@ func (h *Handler) MakesSandbox() bool { return h != nil && h.Kind == Shim && h.I
 
 func (h *Handler) hasProgram() bool { return h != nil && (h.Kind == OCI || h.Kind == Shim) }
 
-// Check returns an error when pods of the handler cannot run now. Kind Unavailable.
+// Check returns an error when pods of the handler cannot run now. Kind Unavailable. It waits for the file system of the
+// program: see Prober.Check.
 func (h *Handler) Check() error {
 	if !h.hasProgram() {
 		return nil

@@ -86,7 +86,7 @@ func TestFaultsPass(t *testing.T) {
 	if facts := p.Of(h); !facts.Broken {
 		t.Errorf("it was asked again at once: %+v", facts)
 	}
-	if facts := p.Now(h); facts.Broken || p.Of(h).Broken {
+	if facts := p.Now(t.Context(), h); facts.Broken || p.Of(h).Broken {
 		t.Errorf("a program that has recovered: %+v", facts)
 	}
 }
@@ -102,7 +102,7 @@ case "$1" in --version) echo runtime 1.2;; *) [ -e "$0.well" ] || exit 1; echo '
 	if err := os.WriteFile(h.Path+".well", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if p.Of(h); p.Now(h).RecursiveReadOnly || timesAsked(h) != 2 {
+	if p.Of(h); p.Now(t.Context(), h).RecursiveReadOnly || timesAsked(h) != 2 {
 		t.Errorf("it was asked %d times in the first minute", timesAsked(h))
 	}
 	age(&p, faultLife)

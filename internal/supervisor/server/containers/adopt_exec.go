@@ -36,13 +36,13 @@ func (c *Container) adoptExecs(ctx context.Context) {
 }
 
 func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
-	held := e.container.set.held.Get(e.key())
+	held, sent := e.container.set.held.Get(e.key()), true
 	if len(held) == 1 {
 		socket, err := sysfd.Pollable(held[0])
 		if err == nil {
 			e.socket = socket
 			e.container.set.held.Hold(ctx, e.key(), socket)
-			e.adoptPidfd()
+			sent = e.adoptPidfd()
 		}
 	}
 	if e.pidfd == nil && e.init != nil {
@@ -53,7 +53,7 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 	var began bool
 	var err error
 	if r.Code == nil && !r.Unknown && e.pidfd == nil && e.init == nil {
-		began, err = e.askRuntime(ctx)
+		began, err = e.askRuntime(ctx, sent)
 	}
 	switch {
 	case r.Code != nil:
@@ -81,8 +81,8 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 }
 
 // askRuntime reports whether the runtime has started the process of an exec, as far as that knows. It opens the process, if it
-// still runs.
-func (e *Execution) askRuntime(ctx context.Context) (began bool, err error) {
+// still runs. sent is false when the predecessor has sent nothing for its successor.
+func (e *Execution) askRuntime(ctx context.Context, sent bool) (began bool, err error) {
 	if e.began {
 		return true, nil
 	}
@@ -90,7 +90,7 @@ func (e *Execution) askRuntime(ctx context.Context) (began bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	pid, began, err := runtime.Began(ctx, e.container.id, e.id)
+	pid, began, err := runtime.Began(ctx, e.container.id, e.id, sent)
 	if err != nil || !began {
 		return false, err
 	}
@@ -98,20 +98,21 @@ func (e *Execution) askRuntime(ctx context.Context) (began bool, err error) {
 	return true, errors.Join(e.open(pid), e.write())
 }
 
-func (e *Execution) adoptPidfd() {
+// adoptPidfd takes the pidfd that a runtime has sent for a successor. sent is false when nothing was sent.
+func (e *Execution) adoptPidfd() (sent bool) {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second) // either it is there, or its sender is alive
 	defer stop()
 	fd, err := sysfd.PeekFD(ctx, e.socket)
 	if err != nil {
-		return
+		return !errors.Is(err, errs.NotFound)
 	}
 	if sysfd.IsSocket(fd) { // the connection over which a shim started the process
 		sysfd.CloseFDs([]int{fd})
-		return
+		return true
 	}
 	pidfd, err := sysproc.NewPidfd(fd)
 	if err != nil {
-		return
+		return true
 	}
 	e.pidfd = pidfd
 	if pid, err := sysproc.PidfdPid(pidfd); err == nil && e.init == nil {
@@ -119,4 +120,5 @@ func (e *Execution) adoptPidfd() {
 			e.init = init
 		}
 	}
+	return true
 }

@@ -40,16 +40,19 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	}
 	ctx, stop := context.WithTimeout(ctx, timeout(req.StartTimeout))
 	defer stop()
+	runtime, err := s.runtimeOf(req.Handler)
+	if err != nil {
+		return nil, err
+	}
+	if err := runtime.Check(ctx); err != nil { // before the lock: a program on a dead mount must not stop the creates of others
+		return nil, err
+	}
 	leave, err := s.enterFork(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	spec, err := readSpec(req.Bundle)
-	if err != nil {
-		return nil, err
-	}
-	runtime, err := s.runtimeOf(req.Handler)
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,9 @@ import (
 type runtime interface {
 	// Prints reports whether Create may write to the container's streams itself.
 	Prints() bool
+	// Check returns an error of kind Unavailable when what makes containers is not there. It may look at a file system
+	// that hangs, as long as ctx allows.
+	Check(ctx context.Context) error
 	Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error)
 	Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime.StdIO) (pid int, release func(), err error)
 	Start(ctx context.Context, s *ociruntime.Starting) error
@@ -47,9 +50,9 @@ type runtime interface {
 	// kernel has these processes: then the caller finds them by pidfd and cgroup. Kind NotFound when they have ended.
 	Signal(ctx context.Context, s *ociruntime.Signalled) (done bool, err error)
 	// Began reports whether an exec of a predecessor, which did not record its process, has begun as far
-	// as the runtime knows, and its pid, 0 when it has ended. An error means that it may have, and is not
-	// to be run again.
-	Began(ctx context.Context, id, exec string) (pid int, began bool, err error)
+	// as the runtime knows, and its pid, 0 when it has ended. sent is false when the predecessor has sent nothing to
+	// Exec.Pidfd. An error means that the exec may have begun, and is not to be run again.
+	Began(ctx context.Context, id, exec string, sent bool) (pid int, began bool, err error)
 }
 
 // errNoRestore is the error of a restore by a runtime that is not a program with runc's command line.
@@ -105,7 +108,7 @@ func (local) Signal(context.Context, *ociruntime.Signalled) (done bool, err erro
 	return false, nil
 }
 
-func (local) Began(context.Context, string, string) (pid int, began bool, err error) {
+func (local) Began(context.Context, string, string, bool) (pid int, began bool, err error) {
 	return 0, false, nil
 }
 
@@ -116,6 +119,8 @@ type ownRuntime struct {
 }
 
 func (o ownRuntime) Prints() bool { return false }
+
+func (o ownRuntime) Check(context.Context) error { return nil }
 
 func (o ownRuntime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
 	if request.Restore != nil {

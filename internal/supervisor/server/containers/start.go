@@ -40,10 +40,6 @@ func (c *Container) Start(ctx context.Context) (pid int, err error) {
 	case record.Creating:
 		return 0, fmt.Errorf("its creation did not end: %w", errs.State)
 	}
-	pidfd, err := c.live()
-	if err != nil {
-		return 0, fmt.Errorf("its init has ended: %w", errs.State)
-	}
 	runtime, err := c.runtime()
 	if err != nil {
 		return 0, err
@@ -57,6 +53,11 @@ func (c *Container) Start(ctx context.Context) (pid int, err error) {
 	defer leave()
 	done := c.holdExit()
 	defer done()
+	// Under the hold: else the exit may be recorded meanwhile, and Starting would replace it.
+	pidfd, err := c.live()
+	if err != nil {
+		return 0, fmt.Errorf("its init has ended: %w", errs.State)
+	}
 	if err := c.update(func(r *record.Container) { r.Stage = record.Starting }); err != nil {
 		return 0, err
 	}

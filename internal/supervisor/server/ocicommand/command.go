@@ -55,7 +55,7 @@ func environment() []string {
 // run runs the program for one stage of a container, and returns its output. When ctx ends first, it
 // kills the program and what that has started.
 func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string, args ...string) ([]byte, error) {
-	if err := launch.CheckProgram(r.program.Name, r.program.Path); err != nil {
+	if err := r.Check(ctx); err != nil {
 		return nil, err
 	}
 	stdout, err := launch.NewOutput()

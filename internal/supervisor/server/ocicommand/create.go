@@ -20,12 +20,14 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
+// Check returns an error of kind Unavailable when the program is not there, or when its file system does not answer.
+func (r *Runtime) Check(ctx context.Context) error {
+	return r.all.checker.Check(ctx, r.program.Name, r.program.Path)
+}
+
 // Plan checks the spec and computes where the container will be. It changes spec where the host does
 // not allow what the spec requests. Nothing is made.
 func (r *Runtime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
-	if err := launch.CheckProgram(r.program.Name, r.program.Path); err != nil {
-		return nil, err
-	}
 	here := *request
 	here.NoOwnInit = true
 	plan, err := r.all.base.Plan(spec, &here)
@@ -91,7 +93,7 @@ func (r *Runtime) checkCreated(p *ociruntime.Plan, pid int) error {
 // Exec starts a process in a running container and returns its pid. The process is not reaped before
 // release is called. See ociruntime.Runtime.Exec.
 func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, release func(), err error) {
-	if err := launch.CheckProgram(r.program.Name, r.program.Path); err != nil {
+	if err := r.Check(ctx); err != nil {
 		return 0, nil, err
 	}
 	f := r.all.files(e.ContainerID)

@@ -8,18 +8,19 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/supervisor/shimoptions"
 )
 
+// Check returns an error of kind Unavailable when the program is not there, or when its file system does not answer.
+func (r *Runtime) Check(ctx context.Context) error {
+	return r.all.checker.Check(ctx, r.handler.Name, r.handler.Path)
+}
+
 // Plan checks the spec and computes where the container will be. It changes spec where the host does not
 // allow what the spec requests. Nothing is made.
 func (r *Runtime) Plan(spec *specs.Spec, request *ociruntime.PlanRequest) (*ociruntime.Plan, error) {
-	if err := launch.CheckProgram(r.handler.Name, r.handler.Path); err != nil {
-		return nil, err
-	}
 	if _, err := podOf(request.ID, spec); err != nil {
 		return nil, err
 	}

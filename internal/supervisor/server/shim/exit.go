@@ -77,11 +77,30 @@ func (r *Runtime) isGuest(st *state, w *ociruntime.Watched) bool {
 	return r.handler.IsSandbox && w.ExecID == "" && st.Pod != w.ContainerID
 }
 
+// await is Await, which also kills a process whose relay was killed. The end of such a process has a message.
 func (r *Runtime) await(ctx context.Context, f files, st *state, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	var saved savedExit
 	if w.ExecID == "" && readJSON(filepath.Join(f.dir, exitName), &saved) == nil {
 		return &ociruntime.Ended{Known: true, Code: saved.Code, At: saved.At}, nil
 	}
+	watching, stop := context.WithCancel(ctx)
+	killed := make(chan string, 1)
+	go func() {
+		why := ""
+		if f.relayDied(watching, w.ExecID) {
+			why = r.endWithoutRelay(ctx, st, w)
+		}
+		killed <- why
+	}()
+	ended, err := r.awaitEnd(ctx, f, st, w)
+	stop()
+	if why := <-killed; err == nil && ended.Message == "" {
+		ended.Message = why
+	}
+	return ended, err
+}
+
+func (r *Runtime) awaitEnd(ctx context.Context, f files, st *state, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
 	type answer struct {
@@ -170,7 +189,8 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 	message := fmt.Sprintf("the shim of handler %q has ended, and the container with it", r.handler.Name)
 	found, err := r.all.readPod(st.Pod)
 	lives := err == nil && found.lives()
-	if !lives && w.ExecID == "" {
+	// A shim that lives may be another one, which a later container of the pod has got. It does not find this container.
+	if w.ExecID == "" && (!lives || errors.Is(cause, errs.NotFound)) {
 		if exit := r.all.files(w.ContainerID).ofShim(); exit != nil {
 			return r.known(r.all.files(w.ContainerID), w, exit), nil // it had ended before the shim
 		}

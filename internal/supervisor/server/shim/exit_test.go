@@ -146,13 +146,16 @@ func TestExitsOfADeadShim(t *testing.T) {
 		isSandbox bool
 		written   string
 		want      ociruntime.Ended
+		// another: the pod has another shim by now.
+		another bool
 	}{
-		"written":      {"box", false, `{"Timestamp":"2023-11-14T22:13:20Z","Pid":7,"Status":36}`, ociruntime.Ended{Known: true, Code: 36, At: at}},
-		"not written":  {"box", false, "", ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
-		"no process":   {"box", false, `{"Timestamp":"2023-11-14T22:13:20Z","Status":36}`, ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
-		"garbage":      {"box", false, `{`, ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
-		"in a sandbox": {"box", true, "", ociruntime.Ended{Known: true, Code: 137, Shared: true, Message: "the shim of handler \"test\" has ended, and the container with it"}},
-		"the sandbox":  {"pod", true, "", ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}},
+		"written":      {"box", false, `{"Timestamp":"2023-11-14T22:13:20Z","Pid":7,"Status":36}`, ociruntime.Ended{Known: true, Code: 36, At: at}, false},
+		"another":      {"box", false, `{"Timestamp":"2023-11-14T22:13:20Z","Pid":7,"Status":36}`, ociruntime.Ended{Known: true, Code: 36, At: at}, true},
+		"not written":  {"box", false, "", ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}, false},
+		"no process":   {"box", false, `{"Timestamp":"2023-11-14T22:13:20Z","Status":36}`, ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}, false},
+		"garbage":      {"box", false, `{`, ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}, false},
+		"in a sandbox": {"box", true, "", ociruntime.Ended{Known: true, Code: 137, Shared: true, Message: "the shim of handler \"test\" has ended, and the container with it"}, false},
+		"the sandbox":  {"pod", true, "", ociruntime.Ended{Message: "the shim of handler \"test\" has ended, and the container with it"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := servedShim(t, &deadTasks{at: at})
@@ -160,7 +163,9 @@ func TestExitsOfADeadShim(t *testing.T) {
 			f := r.all.files(tc.id)
 			found, err := r.all.readPod("pod")
 			if err == nil {
-				found.Processes = nil
+				if !tc.another {
+					found.Processes = nil
+				}
 				err = errors.Join(os.MkdirAll(f.dir, 0o700), writeJSON(filepath.Join(r.all.podDir("pod"), podName), found),
 					writeJSON(filepath.Join(f.dir, stateName), &state{Pod: "pod", Cgroups: cgroup.Paths{}}))
 			}

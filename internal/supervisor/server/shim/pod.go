@@ -277,6 +277,7 @@ func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *spe
 	}
 	if len(found.Processes) == 0 {
 		begun.Release()
+		s.killStray(ctx, pod, address.Socket) // which an earlier start has left: its program answers with its address
 		return fmt.Errorf("it has left no process that could be the shim%s", r.said(dir))
 	}
 	err = writeJSON(filepath.Join(dir, podName), found)
@@ -295,7 +296,7 @@ func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *spe
 // one the options alone.
 func (r *Runtime) startShim(ctx context.Context, pod, dir string, input *taskapi.Bootstrap) (*launch.Begun, *taskapi.Address, error) {
 	begun, address, err := r.tryStart(ctx, pod, dir, input.Encode())
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, launch.ErrLost) { // the program has not refused the parameters
 		return begun, address, err
 	}
 	begun, address, oldErr := r.tryStart(ctx, pod, dir, input.Options)
@@ -367,6 +368,9 @@ func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 		removeSocket(ctx, found.Address.Socket)
 	}
 	for _, socket := range s.usualSockets(pod) { // of a shim that was killed before it was recorded
+		if errors.Is(err, errs.NotFound) { // or whose launcher was
+			s.killStray(ctx, pod, socket)
+		}
 		removeSocket(ctx, socket)
 	}
 	s.disconnect(pod)
@@ -452,6 +456,69 @@ func (p process) open() (*os.File, error) {
 		return nil, fmt.Errorf("process %d: %w", p.Pid, errs.NotFound)
 	}
 	return pidfd, nil
+}
+
+// strayTimeout bounds the question for the pid of a shim that has no record.
+const strayTimeout = 2 * time.Second
+
+// killStray kills a shim that listens at a socket of a pod and has no record: the launcher that had started it was killed. A
+// process that is no child of the keeper or of this process, or that a record of another pod has, is left alone.
+func (s *Shims) killStray(ctx context.Context, pod, socket string) {
+	if info, err := os.Lstat(socket); err != nil || info.Mode().Type() != os.ModeSocket {
+		return
+	}
+	asking, stop := context.WithTimeout(ctx, strayTimeout)
+	defer stop()
+	pid := askPid(asking, pod, socket)
+	if pid <= 1 {
+		return
+	}
+	pidfd, err := sysproc.OpenPidfd(pid)
+	if err != nil {
+		return
+	}
+	defer pidfd.Close()
+	proc, err := sysproc.ReadProc(pid)
+	if err != nil || proc.PPid != os.Getpid() && proc.PPid != os.Getppid() || s.isRecorded(process{pid, proc.Start}) {
+		return
+	}
+	killing, stop := context.WithTimeout(ctx, killTimeout)
+	defer stop()
+	err = sysproc.SignalPidfd(pidfd, syscall.SIGKILL)
+	if err == nil {
+		err = sysproc.AwaitExit(killing, pidfd)
+	}
+	s.forget(pid, proc.Start)
+	s.log.Warn("killed a shim that has no record, because its launcher was killed", "pod", pod, "pid", pid, "error", errs.IgnoreNotFound(err))
+}
+
+// askPid asks the shim at a socket for its pid, over each version of the task API. 0 when it does not answer.
+func askPid(ctx context.Context, pod, socket string) int {
+	for _, version := range []int{3, 2} {
+		conn, err := dial(ctx, socket)
+		if err != nil {
+			return 0
+		}
+		client := taskapi.NewClient(conn, version, namespace)
+		pid, err := client.Connect(ctx, pod)
+		client.Close()
+		if err == nil {
+			return pid
+		}
+	}
+	return 0
+}
+
+// isRecorded reports whether a process is that of a shim with a record.
+func (s *Shims) isRecorded(p process) bool {
+	pods, err := os.ReadDir(filepath.Join(s.dir, groupsName))
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(pods, func(pod fs.DirEntry) bool {
+		found, err := s.readPod(pod.Name())
+		return err == nil && slices.Contains(found.Processes, p)
+	})
 }
 
 // usualSockets are where the shims of containerd's library make the socket of a pod.

@@ -40,7 +40,7 @@ func (r *Runtime) environment() []string {
 // runProgram runs the program, and returns its output and what it has left. When it fails or ctx ends first,
 // it and all that it has started are killed.
 func (r *Runtime) runProgram(ctx context.Context, run *programRun) (*launch.Begun, []byte, error) {
-	if err := launch.CheckProgram(r.handler.Name, r.handler.Path); err != nil {
+	if err := r.Check(ctx); err != nil {
 		return nil, nil, err
 	}
 	input, err := inputFile(run)

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/relay"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
@@ -53,7 +55,7 @@ func (r *Runtime) streamsOf(pod, id, execID string, io *ociruntime.StdIO) (_ *st
 	defer input.Close()
 	s.input, s.files = toShim, append(s.files, toShim)
 	s.paths.Stdin = pathOf(toShim)
-	order := relay.Order{Address: s.pod.Address, Namespace: namespace, ID: id, Exec: execID, Terminal: io.Console != nil}
+	order := relay.Order{Address: s.pod.Address, Namespace: namespace, ID: id, Exec: execID, Terminal: io.Console != nil, Record: r.all.files(id).relay(execID)}
 	given := []*os.File{nil, input, io.Stdin}
 	if order.Terminal {
 		output, fromShim, err := sysfd.InputPipe(sysfd.Owner{})
@@ -72,27 +74,33 @@ func (r *Runtime) streamsOf(pod, id, execID string, io *ociruntime.StdIO) (_ *st
 	defer begun.Close()
 	given[0], s.begun = begun, ours
 	started, err := startRelay(&order, given)
-	if err == nil && order.Terminal {
-		err = writeJSON(r.all.files(id).relay(execID), started)
+	if err == nil { // it does not end by itself before close
+		err = writeJSON(order.Record, relayRecord{started, order.Terminal})
 	}
 	return s, err
 }
 
-// relay is the file with the process that a terminal's relay is, by the id of an exec.
+// relayRecord names the process that a relay is. Terminal is true when the output goes through it.
+type relayRecord struct {
+	process
+	Terminal bool `json:"terminal,omitempty"`
+}
+
+// relay is the file with the process that a relay is, by the id of an exec. The relay removes it before it ends by itself.
 func (f files) relay(execID string) string {
 	return filepath.Join(f.dir, "berth-relay-"+execID+".json")
 }
 
-// terminalTimeout bounds the wait for the end of a terminal's output: another process may have it open.
-const terminalTimeout = 2 * time.Second
+// relayTimeout bounds the wait for the end of a relay: another process may have the terminal open.
+const relayTimeout = 2 * time.Second
 
 // awaitRelay returns when the relay of a process that has ended has passed on the whole output of its terminal.
 func (f files) awaitRelay(ctx context.Context, execID string) {
-	var started process
-	if readJSON(f.relay(execID), &started) != nil {
-		return // it has no terminal
+	var started relayRecord
+	if readJSON(f.relay(execID), &started) != nil || !started.Terminal {
+		return // there is none, or it has ended
 	}
-	ctx, stop := context.WithTimeout(ctx, terminalTimeout)
+	ctx, stop := context.WithTimeout(ctx, relayTimeout)
 	defer stop()
 	if pidfd, err := started.open(); err == nil {
 		_ = sysproc.AwaitExit(ctx, pidfd) // the output goes on
@@ -101,6 +109,54 @@ func (f files) awaitRelay(ctx context.Context, execID string) {
 	if ctx.Err() == nil {
 		_ = os.Remove(f.relay(execID)) // the last of it goes with the container
 	}
+}
+
+// relayDied returns true when the relay of a process has been killed, and false when ctx ends, or when the relay has ended by
+// itself. Without a relay it returns false at once.
+func (f files) relayDied(ctx context.Context, execID string) bool {
+	var started relayRecord
+	if readJSON(f.relay(execID), &started) != nil {
+		return false
+	}
+	if pidfd, err := started.open(); err == nil {
+		err = sysproc.AwaitExit(ctx, pidfd)
+		pidfd.Close()
+		if err != nil {
+			return false
+		}
+	}
+	_, err := os.Lstat(f.relay(execID))
+	return err == nil
+}
+
+// endWithoutRelay kills a process whose relay was killed, and returns why, for people. The rest of its output and of its
+// input would be lost, and the process might wait for them forever. "" when it has ended.
+func (r *Runtime) endWithoutRelay(ctx context.Context, st *state, w *ociruntime.Watched) string {
+	if w.Pidfd != nil {
+		if ended, err := sysproc.PidfdEnded(w.Pidfd); ended && err == nil {
+			return ""
+		}
+	}
+	r.all.log.Error("the relay of a process was killed; killing the process", "container", w.ContainerID, "exec", w.ExecID, "handler", r.handler.Name)
+	ctx, stop := context.WithTimeout(ctx, killTimeout)
+	defer stop()
+	done, err := r.Signal(ctx, &ociruntime.Signalled{
+		ContainerID: w.ContainerID, ExecID: w.ExecID, Pidfd: w.Pidfd, Signal: syscall.SIGKILL, All: true,
+	})
+	if !done && err == nil {
+		group := st.Cgroups
+		if w.ExecID != "" {
+			group = ociruntime.ExecGroup(st.Cgroups, w.ExecID)
+		}
+		if err = group.Kill(ctx); w.Pidfd != nil {
+			err = errors.Join(err, errs.IgnoreNotFound(sysproc.SignalPidfd(w.Pidfd, syscall.SIGKILL)))
+		}
+	}
+	if errs.IgnoreNotFound(err) != nil {
+		r.all.log.Error("cannot kill a process whose relay was killed", "container", w.ContainerID, "exec", w.ExecID, "error", err)
+	}
+	return fmt.Sprintf("berth-supervisor %s, which passed on the input or the terminal of the container, was killed, and the container with it",
+		relay.Role)
 }
 
 // startRelay starts a relay, which ends by itself.

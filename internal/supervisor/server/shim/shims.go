@@ -23,6 +23,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -63,7 +64,8 @@ type Shims struct {
 	clients map[string]*taskapi.Client
 	events  net.Listener
 
-	ends ends
+	ends    ends
+	checker launch.Checker
 }
 
 // New returns Shims on dir, which it creates when needed. base checks specs, and computes where containers

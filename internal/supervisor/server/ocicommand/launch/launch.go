@@ -87,6 +87,9 @@ type Result struct {
 	Error string `json:"error,omitempty"`
 	// TimedOut is true when the program did not end in time.
 	TimedOut bool `json:"timedOut,omitempty"`
+
+	// lost is true when the launcher has not reported anything.
+	lost bool
 }
 
 const (
@@ -198,15 +201,10 @@ func (l *launcher) launch(ctx context.Context) Result {
 	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // see above
 	cmd.Dir = l.order.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	run := cmd.Start
-	if l.order.Apart != "" {
-		run = func() error { return startApart(cmd, l.order.Apart) }
-	}
-	if err := run(); err != nil {
+	done, err := run(cmd, l.order.Apart)
+	if err != nil {
 		return failed(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
 	ended := l.ended
 	if l.order.Persist {
 		ended = nil
@@ -242,25 +240,42 @@ func (l *launcher) launch(ctx context.Context) Result {
 	return Result{Done: true, Pid: pid}
 }
 
-// startApart starts a program with a mount namespace and a session keyring of its own, those of a thread which ends at once.
-func startApart(cmd *exec.Cmd, keyring string) error {
-	done := make(chan error, 1)
-	sysns.GoOnThread(func() { // and is not unlocked: the thread ends
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-				return fmt.Errorf("cannot make a mount namespace for %s: %w", cmd.Path, err)
-			}
-			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-				return fmt.Errorf("cannot make the mounts of %s its own: %w", cmd.Path, err)
-			}
-			// A kernel without keyrings has no keys of the supervisor's session.
-			if _, err := unix.KeyctlJoinSessionKeyring(keyring); err != nil && !errors.Is(err, unix.ENOSYS) {
-				return fmt.Errorf("cannot make a session keyring for %s: %w", cmd.Path, err)
-			}
-			return cmd.Start()
-		}()
+// run starts a program, and sends its end. The program is killed when this process is: the supervisor removes what it has
+// made, and must not meet it at work. With apart it has a mount namespace, and a session keyring of that name, of its own.
+func run(cmd *exec.Cmd, apart string) (ended <-chan error, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, done := make(chan error, 1), make(chan error, 1)
+	// The signal comes with the end of the thread that has started the program. So the thread waits for it. It is not
+	// unlocked: it ends with its namespaces.
+	sysns.GoOnThread(func() {
+		err := goApart(cmd.Path, apart)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			done <- cmd.Wait()
+		}
 	})
-	return <-done
+	return done, <-started
+}
+
+// goApart gives this thread a mount namespace and a session keyring of its own, for a program; "" for neither.
+func goApart(program, keyring string) error {
+	if keyring == "" {
+		return nil
+	}
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("cannot make a mount namespace for %s: %w", program, err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("cannot make the mounts of %s its own: %w", program, err)
+	}
+	// A kernel without keyrings has no keys of the supervisor's session.
+	if _, err := unix.KeyctlJoinSessionKeyring(keyring); err != nil && !errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("cannot make a session keyring for %s: %w", program, err)
+	}
+	return nil
 }
 
 func failed(err error) Result { return Result{Error: err.Error()} }

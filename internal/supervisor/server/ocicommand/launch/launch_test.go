@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -153,5 +154,59 @@ func TestApart(t *testing.T) {
 		if !slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == place }) {
 			t.Errorf("the program does not have the mount %s", place)
 		}
+	}
+}
+
+// A launcher that is killed takes its program with it: the supervisor removes what that has made.
+func TestDeathOfTheLauncher(t *testing.T) {
+	for _, apart := range []string{"", "_ses.test"} {
+		if apart != "" {
+			require.Root(t)
+		}
+		conn, theirs, err := sysfd.SocketPair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		dir := t.TempDir()
+		text, err := json.Marshal(Order{Args: []string{"/bin/sh", "-c", "echo $$ > .pid; mv .pid pid; exec sleep 1000"}, Dir: dir, Timeout: time.Minute, Apart: apart})
+		if err != nil {
+			t.Fatal(err)
+		}
+		launcher := exec.Command("/proc/self/exe", Role, string(text))
+		launcher.Stderr, launcher.ExtraFiles = os.Stderr, []*os.File{theirs}
+		if err := launcher.Start(); err != nil {
+			t.Fatal(err)
+		}
+		theirs.Close()
+		var data []byte
+		for deadline := time.Now().Add(10 * time.Second); len(data) == 0; time.Sleep(5 * time.Millisecond) {
+			data, _ = os.ReadFile(filepath.Join(dir, "pid"))
+			if time.Now().After(deadline) {
+				t.Fatal("the program did not start")
+			}
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pidfd, err := sysproc.OpenPidfd(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pidfd.Close()
+		time.Sleep(50 * time.Millisecond) // the end of a thread of the launcher must not end the program
+		if ended, err := sysproc.PidfdEnded(pidfd); ended || err != nil {
+			t.Errorf("apart %q: the program has ended before the launcher (%v)", apart, err)
+		}
+		if err := launcher.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = launcher.Wait()
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		if err := sysproc.AwaitExit(ctx, pidfd); err != nil {
+			t.Errorf("apart %q: the program outlives its launcher: %v", apart, err)
+		}
+		stop()
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
@@ -19,18 +21,36 @@ const (
 	unwatched = time.Minute
 	// launcherTimeout bounds the wait for a launcher that kills what it has started.
 	launcherTimeout = 10 * time.Second
+	// checkTimeout bounds a look at a program.
+	checkTimeout = 10 * time.Second
 )
 
-// CheckProgram returns an error of kind Unavailable when the program of a handler cannot be run.
-func CheckProgram(handler, path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", handler, err, errs.Unavailable)
-	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
-		return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", handler, path, errs.Unavailable)
+// Checker looks at the programs of handlers. The zero value is ready. All methods are safe for concurrent use.
+type Checker struct {
+	// looks has one thread for each program, also when its file system hangs.
+	looks singleflight.Group
+}
+
+// Check returns an error of kind Unavailable when the program of a handler cannot be run, or when its file system does not
+// answer in time, and ctx's when that ends first.
+func (c *Checker) Check(ctx context.Context, handler, path string) error {
+	timer := time.NewTimer(checkTimeout)
+	defer timer.Stop()
+	select {
+	case looked := <-c.looks.DoChan(path, func() (any, error) { return os.Stat(path) }):
+		switch info, _ := looked.Val.(os.FileInfo); {
+		case looked.Err != nil:
+			return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", handler, looked.Err, errs.Unavailable)
+		case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
+			return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", handler, path, errs.Unavailable)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %s: %w", handler, path, ctx.Err())
+	case <-timer.C:
+		return fmt.Errorf("unable to get OCI runtime: handler %q: the file system of %s has not answered for %s: %w",
+			handler, path, checkTimeout, errs.Unavailable)
 	}
-	return nil
 }
 
 // Command is one run of a program by a launcher.
@@ -61,9 +81,13 @@ type Failure struct{ text string }
 
 func (f *Failure) Error() string { return f.text }
 
+// ErrLost is the error of a launcher that was killed. The program is killed with it. What the program has started, and
+// whether it has done its work, is not known. Kind Unavailable.
+var ErrLost = fmt.Errorf("the launcher ended without a result: %w", errs.Unavailable)
+
 // Start runs a program, and returns when it has ended with success. When ctx ends first, Start kills the
 // program and all that it has started, and returns the context's error. The error is a *Failure
-// when the program fails; then nothing of it is left, either.
+// when the program fails; then nothing of it is left, either. It is ErrLost when the launcher is killed.
 func Start(ctx context.Context, c *Command) (*Begun, error) {
 	order := c.Order
 	order.Timeout = unwatched
@@ -116,7 +140,7 @@ func Start(ctx context.Context, c *Command) (*Begun, error) {
 	go func() {
 		var result Result
 		if err := json.NewDecoder(conn).Decode(&result); err != nil {
-			result.Error = "the launcher ended without a result"
+			result = Result{lost: true}
 		}
 		results <- result
 	}()
@@ -130,6 +154,9 @@ func Start(ctx context.Context, c *Command) (*Begun, error) {
 	case late != nil:
 		abandon()
 		return nil, late
+	case result.lost:
+		release()
+		return nil, ErrLost
 	case !result.Done:
 		release()
 		return nil, &Failure{result.Error}

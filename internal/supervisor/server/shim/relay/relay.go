@@ -39,6 +39,9 @@ type Order struct {
 	Exec string `json:"exec,omitempty"`
 	// Terminal is true for a process with a terminal.
 	Terminal bool `json:"terminal,omitempty"`
+	// Record is the path of the file that names the relay. The relay removes it before it ends by itself: while the file is
+	// there, the end of the relay is a fault.
+	Record string `json:"record"`
 }
 
 // The descriptors of a relay.
@@ -64,6 +67,7 @@ func Run(text string) error {
 		return fmt.Errorf("cannot read the order: %w", err)
 	}
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
+	defer r.forget()
 	r.begun = make(chan struct{})
 	begun := os.NewFile(BegunFD, "begun")
 	go func() {
@@ -81,6 +85,18 @@ func Run(text string) error {
 	return r.input(input)
 }
 
+// forget removes the record, unless it names another relay: that of the same command, which another supervisor starts again.
+// The container may be gone, with its directory.
+func (r *relay) forget() {
+	var named struct {
+		Pid int `json:"pid"`
+	}
+	data, err := os.ReadFile(r.order.Record)
+	if err == nil && json.Unmarshal(data, &named) == nil && named.Pid == os.Getpid() {
+		_ = os.Remove(r.order.Record)
+	}
+}
+
 type relay struct {
 	order Order
 	// begun is closed when the shim has opened its streams.
@@ -95,6 +111,7 @@ func (r *relay) input(to *os.File) error {
 	}
 	go func() {
 		awaitNoReader(to)
+		r.forget()
 		os.Exit(0) // the process has ended
 	}()
 	err = pass(to, from)

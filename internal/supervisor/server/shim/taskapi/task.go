@@ -65,6 +65,11 @@ func (c *Client) callForPid(ctx context.Context, method string, request Message)
 	return pid, err
 }
 
+// Connect returns the shim's own pid. The shim need not have the container.
+func (c *Client) Connect(ctx context.Context, id string) (pid int, err error) {
+	return c.callForPid(ctx, "Connect", Message{}.Text(1, id))
+}
+
 // Exec adds a process to a container. Start starts it.
 func (c *Client) Exec(ctx context.Context, id, exec string, io Stdio, spec []byte) error {
 	_, err := c.call(ctx, "Exec", process(id, exec).Flag(3, io.Terminal).

@@ -89,6 +89,10 @@ func (s *shim) Shutdown(ctx context.Context, r *task.ShutdownRequest) (*emptypb.
 	return &emptypb.Empty{}, s.answer(ctx, r)
 }
 
+func (s *shim) Connect(ctx context.Context, r *task.ConnectRequest) (*task.ConnectResponse, error) {
+	return &task.ConnectResponse{ShimPid: 4711, TaskPid: 12, Version: "v"}, s.answer(ctx, r)
+}
+
 func (s *shim) Pause(ctx context.Context, _ *task.PauseRequest) (*emptypb.Empty, error) {
 	<-ctx.Done() // never
 	return nil, ctx.Err()
@@ -163,6 +167,7 @@ func TestCalls(t *testing.T) {
 		{func() error { return c.Update(ctx, "id", []byte("{}")) }, &task.UpdateTaskRequest{ID: "id", Resources: ofSpec("LinuxResources", "{}")}},
 		{func() error { return c.ResizePty(ctx, "id", "e", 80, 24) }, &task.ResizePtyRequest{ID: "id", ExecID: "e", Width: 80, Height: 24}},
 		{func() error { return c.CloseIO(ctx, "id", "e") }, &task.CloseIORequest{ID: "id", ExecID: "e", Stdin: true}},
+		{func() error { return wantPid(c.Connect(ctx, "id")) }, &task.ConnectRequest{ID: "id"}},
 		{func() error { return c.Shutdown(ctx, "id") }, &task.ShutdownRequest{ID: "id"}},
 	} {
 		if err := tc.call(); err != nil {
