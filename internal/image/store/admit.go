@@ -69,8 +69,8 @@ func (r *PullRules) mayAsk(named reference.Named) error {
 	return nil
 }
 
-// evidence is what has shown that an image may be used, and while that is decided also what may show it. It is kept on disk, since registries may be
-// away when a container is made.
+// evidence is what has shown that an image may be used, and while that is decided also what may show it. It is kept on
+// disk, since registries may be away when a container is made.
 type evidence struct {
 	Signatures []policy.Signature `json:"signatures,omitempty"`
 	// Verifiers has the fingerprint of the verifiers that accepted the image, by its name.

@@ -79,8 +79,8 @@ func (s *Store) signatures(
 	return found, nil
 }
 
-// signaturesIn reads the signatures of a manifest of them, the first of them up to most. One that cannot be used is returned with
-// its fault, so that it does not hide others.
+// signaturesIn reads the signatures of a manifest of them, the first of them up to most. One that cannot be used is
+// returned with its fault, so that it does not hide others.
 func (s *Store) signaturesIn(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, place string, most int, m *progress.Meter) ([]policy.Signature, error) {
 	data, err := s.smallBlob(ctx, remote, desc, m)
 	if errors.Is(err, errs.Invalid) {
