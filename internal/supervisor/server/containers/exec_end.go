@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -71,6 +73,25 @@ func (e *Execution) watch() {
 	}
 	close(e.done)
 	e.scheduleOrphanKill()
+}
+
+// execsTimeout bounds the wait for execs whose container has ended. Their processes are dead, or do not die.
+const execsTimeout = 5 * time.Second
+
+// awaitExecs returns when all execs have ended and their exit codes are recorded, or after execsTimeout.
+func (c *Container) awaitExecs() {
+	c.mu.Lock()
+	execs := slices.Collect(maps.Values(c.execs))
+	c.mu.Unlock()
+	ctx, stop := context.WithTimeout(c.set.stopping, execsTimeout)
+	defer stop()
+	for _, e := range execs {
+		select {
+		case <-e.done:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // flush waits for the end of the output, and returns what the runtime knows of the end.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 )
 
@@ -133,6 +134,42 @@ func TestAdoptExecWithoutACode(t *testing.T) {
 		t.Errorf("record: %+v %v", r, err)
 	}
 	e.remove()
+}
+
+// distant is a runtime that knows more of exits than the kernel.
+type distant struct {
+	runtime
+	flushed time.Time
+}
+
+func (*distant) Local() bool { return false }
+
+func (d *distant) Flush(context.Context, *ociruntime.Watched) (*ociruntime.Ended, error) {
+	d.flushed = time.Now()
+	return &ociruntime.Ended{}, nil
+}
+
+// TestEndWaitsForExecs: a shim forgets the execs of a container with the init. The end of the container waits until their
+// codes are recorded, and not for one that does not end.
+func TestEndWaitsForExecs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Container{id: "box", set: &Set{stopping: t.Context()}, execs: map[string]*Execution{}}
+		for i := range 3 {
+			e := c.newExecution(fmt.Sprint("exec", i))
+			c.execs[e.id] = e
+			time.AfterFunc(time.Duration(i)*time.Second, func() { close(e.done) })
+		}
+		for _, want := range []time.Duration{2 * time.Second, execsTimeout} {
+			runtime, began := &distant{}, time.Now()
+			if _, err := c.flush(runtime); err != nil {
+				t.Fatal(err)
+			}
+			if waited := runtime.flushed.Sub(began); waited != want {
+				t.Errorf("waited %v for execs, want %v", waited, want)
+			}
+			c.execs["stuck"] = c.newExecution("stuck")
+		}
+	})
 }
 
 func TestExecIDs(t *testing.T) {

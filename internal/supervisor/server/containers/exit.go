@@ -78,7 +78,7 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 	exit := c.status(pidfd, rec.Init, end)
 	exit.ID = c.id
 	c.killRemaining(&rec)
-	last, err := runtime.Flush(c.set.stopping, &ociruntime.Watched{ContainerID: c.id})
+	last, err := c.flush(runtime)
 	if err != nil && c.set.stopping.Err() == nil {
 		c.set.log.Warn("the end of a container's output may be missing", "container", c.id, "error", err)
 	}
@@ -113,6 +113,15 @@ func (c *Container) recordExit(pidfd *os.File, runtime runtime, end *ociruntime.
 	}
 	close(c.exited)
 	c.set.opts.Clients.Exited(exit)
+}
+
+// flush waits for the end of the init's output, and returns what the runtime knows of the end. A runtime that is not local
+// then forgets the execs as well, and their exit codes: they are recorded before.
+func (c *Container) flush(runtime runtime) (*ociruntime.Ended, error) {
+	if !runtime.Local() {
+		c.awaitExecs()
+	}
+	return runtime.Flush(c.set.stopping, &ociruntime.Watched{ContainerID: c.id})
 }
 
 // killedCode is the code of a process that SIGKILL has ended. It says more than that the program never ran.
