@@ -17,9 +17,9 @@ import (
 // reboot, which removes the records: names, labels, annotations, times, codes, log
 // paths, images. A tombstone is a record without all other fields (environments hold
 // secrets). Tombstones are written in batches, outside of requests: a container that is
-// created and removed within a batch never reaches the disk. Those of sandboxes and of exited
-// containers are durable at the end of their batch. A sandbox's is durable before those of its
-// containers have their names.
+// created and removed within a batch never reaches the disk. Those of exited containers are
+// durable at the end of their batch, and those of their sandboxes before: a sync for each pod
+// that starts would slow down all starts.
 type Tombstones struct {
 	records *Store
 	opts    TombstoneOptions
@@ -32,6 +32,8 @@ type Tombstones struct {
 
 	// Tombstones were written since the last sync of their directory. Only flush uses them.
 	unsyncedSandboxes, unsyncedContainers bool
+	// durable has the sandboxes of exited containers. Only open and flush use it.
+	durable map[string]struct{}
 
 	mu      sync.Mutex
 	touched map[string]struct{}
@@ -59,9 +61,10 @@ func (t *Tombstones) open() error {
 	if t.containers != nil {
 		return nil
 	}
+	durable := map[string]struct{}{}
 	sandboxes, err := OpenDir(t.records, store.Options[Sandbox]{
-		// An earlier berth did not sync them.
-		Path: filepath.Join(t.opts.Dir, "sandboxes"), Whole: func(*Sandbox) bool { return true }, Unsynced: true,
+		Path: filepath.Join(t.opts.Dir, "sandboxes"), Unsynced: true,
+		Whole: func(rec *Sandbox) bool { _, yes := durable[rec.ID]; return yes },
 	})
 	if err != nil {
 		return err
@@ -72,7 +75,12 @@ func (t *Tombstones) open() error {
 	if err != nil {
 		return err
 	}
-	t.sandboxes, t.containers = sandboxes, containers
+	for _, rec := range containers.All() {
+		if rec.hasExited() {
+			durable[rec.SandboxID] = struct{}{}
+		}
+	}
+	t.sandboxes, t.containers, t.durable = sandboxes, containers, durable
 	t.unsyncedSandboxes, t.unsyncedContainers = true, true // what a killed daemon wrote last may be
 	return nil
 }
@@ -204,19 +212,25 @@ func (t *Tombstones) write(batch map[string]struct{}, failed map[string]error) e
 	return nil
 }
 
-// missing adds to a batch the sandboxes of its containers that have no tombstone yet: after a loss of power nothing would
-// remove a container without its sandbox.
+// missing adds sandboxes of containers to a batch: those that have no tombstone yet, and those whose tombstone must be
+// durable from now on, as a container has exited. After a loss of power nothing would remove a container without its sandbox.
 func (t *Tombstones) missing(batch map[string]struct{}) {
 	var sandboxes []string
 	for id := range batch {
-		if rec, err := t.records.Containers.Get(id); err == nil {
+		rec, err := t.records.Containers.Get(id)
+		if err != nil {
+			continue
+		}
+		_, durable := t.durable[rec.SandboxID]
+		if _, err := t.sandboxes.Get(rec.SandboxID); errors.Is(err, errs.NotFound) || rec.hasExited() && !durable {
 			sandboxes = append(sandboxes, rec.SandboxID)
+		}
+		if rec.hasExited() {
+			t.durable[rec.SandboxID] = struct{}{}
 		}
 	}
 	for _, id := range sandboxes {
-		if _, err := t.sandboxes.Get(id); errors.Is(err, errs.NotFound) {
-			batch[id] = struct{}{}
-		}
+		batch[id] = struct{}{}
 	}
 }
 
@@ -236,7 +250,8 @@ func (t *Tombstones) writeSandbox(id string) error {
 	if err != nil {
 		return nil //nolint:nilerr // deleteSandbox handles it
 	}
-	t.unsyncedSandboxes = true
+	_, durable := t.durable[id]
+	t.unsyncedSandboxes = t.unsyncedSandboxes || durable
 	return put(t.sandboxes, id, rec.tombstone())
 }
 
@@ -246,6 +261,7 @@ func (t *Tombstones) deleteSandbox(id string) error {
 	if _, err := t.records.Sandboxes.Get(id); err == nil {
 		return nil
 	}
+	delete(t.durable, id)
 	if _, err := t.sandboxes.Get(id); err != nil {
 		return nil //nolint:nilerr // it has none
 	}

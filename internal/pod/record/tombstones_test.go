@@ -61,7 +61,8 @@ func (w *writes) Sync(dir string) error {
 }
 
 // TestTombstonesAreDurable: in one batch, whole and synced sandboxes come before their containers, and directories are
-// synced once. Only the tombstones of containers that have exited are synced. A sync that fails is repeated first.
+// synced once. Only the tombstones of containers that have exited are synced, and those of their sandboxes: s2 has none.
+// A sync that fails is repeated first.
 func TestTombstonesAreDurable(t *testing.T) {
 	for name, failures := range map[string]int{"at once": 0, "after syncs that fail": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestTombstonesAreDurable(t *testing.T) {
 			got := disk.all()
 			at := func(what string) int { return slices.Index(got, what) }
 			synced := at("sync sandboxes")
-			for _, first := range []string{"whole sandboxes/s1.json", "whole sandboxes/s2.json"} {
+			for _, first := range []string{"whole sandboxes/s1.json", "write sandboxes/s2.json"} {
 				if i := at(first); i < 0 || i > synced {
 					t.Errorf("%s is not before the sync of sandboxes: %q", first, got)
 				}
