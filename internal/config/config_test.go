@@ -46,6 +46,32 @@ func TestFileThenFlags(t *testing.T) {
 	}
 }
 
+// TestLinksOfTheStateDirectory: /var/run is a link to /run. libcontainer takes no root filesystem behind a link.
+func TestLinksOfTheStateDirectory(t *testing.T) {
+	dir := t.TempDir()
+	real, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		err = errors.Join(os.MkdirAll(filepath.Join(dir, "run", "there"), 0o700), os.Symlink("run", filepath.Join(dir, "link")), os.Symlink("gone", filepath.Join(dir, "dangling")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state, want := range map[string]string{
+		"run/there": "run/there", "link/there": "run/there", "link/new/berth": "run/new/berth", "link": "run", "dangling/berth": "dangling/berth",
+	} {
+		cfg, err := LoadDaemon("", map[string]string{"state": filepath.Join(dir, state)})
+		if err != nil || cfg.State != filepath.Join(real, want) {
+			t.Errorf("state %s: %+v, %v", state, cfg, err)
+		}
+	}
+	if cfg, err := LoadDaemon("", map[string]string{"state": "/run/berth/"}); err != nil || cfg.State != DefaultState {
+		t.Errorf("with a slash: %+v, %v", cfg, err)
+	}
+	if _, err := LoadDaemon("", map[string]string{"state": "run/berth"}); err == nil || !strings.Contains(err.Error(), "want an absolute path") {
+		t.Errorf("a relative path: %v", err)
+	}
+}
+
 func TestEveryFaultIsReportedWithItsLine(t *testing.T) {
 	file := write(t, strings.Join([]string{
 		`root = 5`,

@@ -14,7 +14,7 @@ type Daemon struct {
 	Listen string `toml:"listen" help:"Address of the CRI socket." flag:"listen"`
 	Group  string `toml:"group" help:"Group that may use the CRI socket; a name or a number. Empty: root."`
 	Root   string `toml:"root" help:"Directory on disk: images, root filesystems, tombstones, network attachments." flag:"root"`
-	State  string `toml:"state" help:"Directory for what ends with a reboot: records, sockets, mounts. berth mounts a tmpfs on it unless it is on one." flag:"state"`
+	State  string `toml:"state" help:"Directory for what ends with a reboot: records, sockets, mounts. berth mounts a tmpfs on it unless it is on one, and follows links in it." flag:"state"`
 
 	CadvisorSocket string `toml:"cadvisor_socket" help:"Socket on which berth answers what a kubelet's cAdvisor asks of containerd, so that /metrics/cadvisor reports pods and images: /run/containerd/containerd.sock for a kubelet of defaults. Not used while another process answers there. Empty: none." flag:"cadvisor-socket"`
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -84,6 +85,7 @@ func LoadDaemon(file string, flags map[string]string, checks ...Check) (*Daemon,
 		l.readFile(data)
 	}
 	l.readFlags(flags)
+	cfg.State = withoutLinks(cfg.State)
 	for _, field := range l.fields {
 		if problem := field.checkOneOf(); problem != "" {
 			l.fault(field.Key, "%s", problem)
@@ -100,6 +102,22 @@ func LoadDaemon(file string, flags map[string]string, checks ...Check) (*Daemon,
 		return cfg, l.faults
 	}
 	return cfg, nil
+}
+
+// withoutLinks follows the symbolic links of a path, as far as it exists: /var/run/berth is /run/berth. The kernel names
+// mounts by such paths, libcontainer takes no other root filesystem, and the state directory is the name of its berth.
+func withoutLinks(path string) string {
+	if !filepath.IsAbs(path) {
+		return path
+	}
+	at, rest := filepath.Clean(path), ""
+	for at != "/" {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, rest)
+		}
+		at, rest = filepath.Dir(at), filepath.Join(filepath.Base(at), rest)
+	}
+	return path
 }
 
 // run runs checks of others.
