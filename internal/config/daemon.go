@@ -186,7 +186,7 @@ type Image struct {
 	ImportPinned           bool     `toml:"import_pinned" help:"Images of import_dirs are protected from the kubelet's garbage collection. It counts for archives that are imported from then on." reload:"yes" engine:"native"`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes" engine:"native"`
 	MaxTotalDownloads      int      `toml:"max_total_downloads" help:"Layers fetched at a time on the node, for all images together. A layer for a pod gets the next free place before those that are fetched again in the background. 0: any number." reload:"yes" engine:"native"`
-	DownloadRateMiB        int      `toml:"download_rate_mib" help:"MiB per second at which all pulls together download layers. Pulls for pods go first; repairs in the background get the rest. 0 is no limit." reload:"yes" engine:"native"`
+	DownloadRateMiB        int      `toml:"download_rate_mib" help:"Limit for the layers that all pulls together download, in MiB per second. Pulls for pods go first. Repairs in the background use what is left. 0 means unlimited." reload:"yes" engine:"native"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes" engine:"native"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails. Over a Docker Engine: one without progress." reload:"yes"`
 }

@@ -56,7 +56,7 @@ func addresses(_ context.Context, f *Facts) ([]object, error) {
 	return all, nil
 }
 
-// emptyAddress is an address whose file names no container, whoever had it.
+// emptyAddress is an address whose file is empty: the container that had it is not known.
 func emptyAddress(network string, store hostlocal.Store, e hostlocal.Entry) object {
 	return object{
 		unowned:  true,

@@ -78,7 +78,7 @@ func join(class string, list []parameters) (*specs.LinuxBlockIO, error) {
 }
 
 // CheckBlockIO returns an error when the file of classes cannot be used. The error has kind Unavailable, and names the key
-// of the configuration. An empty path names no file, and is no error.
+// of the configuration. With an empty path the error is nil.
 func CheckBlockIO(path string) error {
 	if err := CheckFile(path); err != nil {
 		return &fileError{fmt.Errorf("runtime.blockio_config_file %s: %w", path, err)}

@@ -18,7 +18,7 @@ import (
 const (
 	// maxToken bounds the answer of a host that issues tokens, in bytes.
 	maxToken = 1 << 20
-	// maxAnswer bounds each other answer that is no blob, in bytes: a manifest, a list of referrers, an error.
+	// maxAnswer bounds a manifest, a list of referrers and the text of an error, in bytes.
 	maxAnswer = 8 << 20
 )
 

@@ -117,7 +117,7 @@ func (s Store) ReleaseEmpty() (released []netip.Addr, err error) {
 	}
 	lock, err := os.OpenFile(filepath.Join(s.dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil // there is no store
+		return nil, nil // the network has no store yet
 	}
 	if err != nil {
 		return nil, fault(err)

@@ -186,8 +186,8 @@ func TestBusyTableFailsDEL(t *testing.T) {
 	}
 }
 
-// TestUnstartedProgramFailsDEL: DEL fails if the host has iptables and cannot run it, as one without memory cannot. That
-// is no host without iptables.
+// TestUnstartedProgramFailsDEL: DEL fails if the host has iptables and cannot run it, for example without memory. Only
+// a host that lacks iptables has no rules to remove.
 func TestUnstartedProgramFailsDEL(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"iptables", "ip6tables"} {

@@ -156,7 +156,7 @@ func (nftablesRules) remove(ctx context.Context, n *conf) error {
 			if has, fault := xtables.InNFTables(family, nftTable); has || fault != nil {
 				return fmt.Errorf("could not look for the rules of the pod's ports: %w", errors.Join(err, fault))
 			}
-			continue // without the family in the kernel there are no rules
+			continue // a kernel that lacks the family has no rules of it
 		}
 		tx := nft.NewTransaction()
 		for _, chain := range []string{nftPorts, nftOldPorts, nftMasq} {
