@@ -25,9 +25,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/engine/hostfacts"
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -97,7 +97,7 @@ func newPair(t *testing.T) *pair {
 	if p.host, err = hostfacts.Find(tree); err != nil {
 		t.Fatal(err)
 	}
-	p.profiles = seccomp.NewLoader(p.host, probe.New(patience, 4))
+	p.profiles = seccomp.NewLoader(p.host, &probe.Pool{Timeout: patience, Limit: 4})
 	p.pin()
 	p.libcontainer = p.side("libcontainer", "--own-init=false")
 	p.own = p.side("own", "--own-init=true")

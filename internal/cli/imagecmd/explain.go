@@ -28,8 +28,9 @@ func (c *commands) newExplain() *cobra.Command {
 			"whose credentials it gets, and how it failed lately. On a node with image.policy it shows the scope of the policy\n" +
 			"that holds for the image, and what that requires; with image.verifier_dir the programs that are asked. It sends\n" +
 			"nothing without --try, and shows no secret. With --try it decides about the image as a pull does, from its manifest\n" +
-			"and signatures, and lists the artifacts that refer to the image, such as signatures and bills of materials. Only\n" +
-			"berth supports this.",
+			"and signatures, and lists the artifacts that refer to the image, such as signatures and bills of materials. Of\n" +
+			"several full names, a pull tries the next one only if the registry lacks the image, refuses the client or cannot be\n" +
+			"reached. --try stops at the same name as a pull. Only berth supports this.",
 		Example: "  berth image explain busybox\n  berth image explain --try registry.example/team/app:v1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -11,12 +11,12 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 func TestDevices(t *testing.T) {
-	f, rules := Finder{probe.New(time.Second, 8)}, &Rules{}
+	f, rules := Finder{&probe.Pool{Timeout: time.Second, Limit: 8}}, &Rules{}
 	config := func(host, container string) *runtimeapi.ContainerConfig {
 		return &runtimeapi.ContainerConfig{Devices: []*runtimeapi.Device{{HostPath: host, ContainerPath: container, Permissions: "rw"}}}
 	}
@@ -46,7 +46,7 @@ func TestDevices(t *testing.T) {
 // TestConcurrentDeviceLookups: concurrent requests for the same node share one lookup. Requests for
 // other nodes do not wait for it.
 func TestConcurrentDeviceLookups(t *testing.T) {
-	f, rules := Finder{probe.New(time.Second, 8)}, &Rules{OwnedByUser: true}
+	f, rules := Finder{&probe.Pool{Timeout: time.Second, Limit: 8}}, &Rules{OwnedByUser: true}
 	var wg sync.WaitGroup
 	for i := range 400 {
 		wg.Go(func() {
@@ -67,7 +67,7 @@ func TestConcurrentDeviceLookups(t *testing.T) {
 
 // A device that a container requests replaces a device of the configuration at the same path.
 func TestAddedDevices(t *testing.T) {
-	f, rules := Finder{probe.New(time.Second, 8)}, &Rules{Added: []*runtimeapi.Device{
+	f, rules := Finder{&probe.Pool{Timeout: time.Second, Limit: 8}}, &Rules{Added: []*runtimeapi.Device{
 		{HostPath: "/dev/zero", ContainerPath: "/dev/a", Permissions: "r"}, {HostPath: "/dev/zero", ContainerPath: "/dev/b", Permissions: "r"},
 	}}
 	got, err := f.Of(t.Context(), rules, &runtimeapi.ContainerConfig{Devices: []*runtimeapi.Device{{HostPath: "/dev/full", ContainerPath: "/dev/b", Permissions: "rw"}}})

@@ -36,10 +36,10 @@ import (
 	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysns"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -131,13 +131,6 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Bounds of calls to file systems that may hang: the time for one call, and the number of
-// calls that hang at a time.
-const (
-	probeTimeout = 10 * time.Second
-	probeLimit   = 256
-)
-
 // New reads what the Docker Engine can do and prepares the directories. Kind Unavailable when
 // it does not answer, State when its cgroup driver is not the configured one. The rules hold
 // until SetRules.
@@ -214,7 +207,7 @@ func (e *Engine) findHost(driver string) (err error) {
 		Running: e.runningOf, Log: e.log,
 	}, e.tree)
 	e.strays = &strays.Killer{Cgroups: e.podCgroups, Driver: driver, Log: e.log}
-	e.probes = probe.New(probeTimeout, probeLimit)
+	e.probes = &probe.Pool{}
 	e.seccomp = seccomp.NewLoader(e.host, e.probes)
 	return nil
 }

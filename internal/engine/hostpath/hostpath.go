@@ -19,8 +19,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 // Place is where a source is or will be, links resolved, and how much of that exists.

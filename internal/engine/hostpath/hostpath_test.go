@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 func exists(path string) bool {
@@ -49,7 +49,7 @@ func TestMakeMissingSources(t *testing.T) {
 	if err := os.Mkdir(there, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	made := Made{Probes: probe.New(time.Minute, 8), File: filepath.Join(dir, "made")}
+	made := Made{Probes: &probe.Pool{Timeout: time.Minute, Limit: 8}, File: filepath.Join(dir, "made")}
 	a, b := filepath.Join(there, "x", "a"), filepath.Join(there, "x", "b", "c")
 	missing := []Missing{{"config.mounts[0].host_path", a}, {"config.mounts[1].host_path", b}}
 	makeAll := func() {
@@ -100,7 +100,7 @@ func TestMakeRefusedSources(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	made := Made{Probes: probe.New(time.Minute, 8), File: filepath.Join(dir, "made")}
+	made := Made{Probes: &probe.Pool{Timeout: time.Minute, Limit: 8}, File: filepath.Join(dir, "made")}
 	err := made.Make(t.Context(), []Missing{{"config.mounts[3].host_path", filepath.Join(dir, "x", "y")}, {"config.mounts[4].host_path", filepath.Join(file, "below")}})
 	if !errors.Is(err, errs.Invalid) || err.Error()[:len("config.mounts[4].host_path: ")] != "config.mounts[4].host_path: " {
 		t.Errorf("%v, want kind Invalid and the field", err)

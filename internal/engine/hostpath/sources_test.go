@@ -11,14 +11,14 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/fieldtest"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 func TestMountSources(t *testing.T) {
 	dir := t.TempDir()
-	f := Finder{Probes: probe.New(time.Second, 8)}
+	f := Finder{Probes: &probe.Pool{Timeout: time.Second, Limit: 8}}
 	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
 	if err := errors.Join(os.Mkdir(real, 0o755), os.Symlink("real", link)); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestMountSources(t *testing.T) {
 func TestAbsentMountSources(t *testing.T) {
 	dir := t.TempDir()
 	made, refused := filepath.Join(dir, "made"), filepath.Join(dir, "refused")
-	f := Finder{Probes: probe.New(time.Second, 8), Rejected: []string{refused}}
+	f := Finder{Probes: &probe.Pool{Timeout: time.Second, Limit: 8}, Rejected: []string{refused}}
 	for from, want := range map[string]error{made: nil, refused + "/": errs.Invalid} {
 		_, missing, err := f.Find(t.Context(), []*runtimeapi.Mount{{HostPath: from, ContainerPath: "/x"}}, "")
 		if !errors.Is(err, want) || (want == nil) != (len(missing) == 1) {

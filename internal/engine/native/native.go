@@ -33,12 +33,12 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysns"
@@ -159,13 +159,6 @@ func initMigrates(driver string, rules *Rules) bool {
 	return rules.NoOwnInit || driver == podcgroup.Systemd
 }
 
-// Bounds of calls to file systems that may hang: the time for one call, and the number of
-// calls that hang at a time.
-const (
-	probeTimeout = 10 * time.Second
-	probeLimit   = 256
-)
-
 // Engine is an engine.Engine.
 type Engine struct {
 	cfg Config
@@ -211,7 +204,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Log, tree: tree,
-		probes:   probe.New(probeTimeout, probeLimit),
+		probes:   &probe.Pool{},
 		apparmor: apparmor.Find("berth-" + cfg.Instance),
 		selinux:  selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
 		relabel:  selinux.NewRelabeller(selinux.Attribute),

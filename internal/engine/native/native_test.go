@@ -14,10 +14,10 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -42,7 +42,7 @@ func TestKernelIsPreparedForMigrationsAlone(t *testing.T) {
 // If this host cannot enforce a requested filter, the sandbox is refused, and not only its first
 // container. The sandbox may have no process to confine.
 func TestSandboxSeccompIsCheckedWhereThereIsNone(t *testing.T) {
-	e := ruled(&Engine{apparmor: apparmor.Find("t"), seccomp: seccomp.NewLoader(ocispec.Host{}, probe.New(time.Second, 1))}, Rules{})
+	e := ruled(&Engine{apparmor: apparmor.Find("t"), seccomp: seccomp.NewLoader(ocispec.Host{}, &probe.Pool{Timeout: time.Second, Limit: 1})}, Rules{})
 	for name, c := range map[string]struct {
 		profile    *runtimeapi.SecurityProfile
 		privileged bool

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 // MakeLogDir makes a sandbox's log directory and, beneath it, the directory of the log at path.

@@ -12,15 +12,15 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 // If only the configuration requests a profile, the refusal names the configuration.
 func TestDefaultSeccompIsRefusedByItsKey(t *testing.T) {
-	l := NewLoader(ocispec.Host{Seccomp: true}, probe.New(time.Second, 1))
+	l := NewLoader(ocispec.Host{Seccomp: true}, &probe.Pool{Timeout: time.Second, Limit: 1})
 	defaults := &ocispec.Defaults{Seccomp: request.SeccompProfile{Path: "/no/such.json"}}
 	silent := &runtimeapi.ContainerConfig{}
 	asks := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
@@ -71,7 +71,7 @@ func TestSeccompOfTheOperator(t *testing.T) {
 		"a privileged that is absent":   {absent, nil, true, "", "runtime.privileged_seccomp_profile"},
 		"one absent that is not needed": {absent, unconfined, false, "", ""},
 	} {
-		l := NewLoader(ocispec.Host{Seccomp: true}, probe.New(time.Minute, 1))
+		l := NewLoader(ocispec.Host{Seccomp: true}, &probe.Pool{Timeout: time.Minute, Limit: 1})
 		got, err := l.Container(t.Context(), &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{
 			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{Seccomp: c.profile, Privileged: c.privileged},
 		}}, &c.rules.Rules, &ocispec.Defaults{Seccomp: c.rules.byDefault})
@@ -93,7 +93,7 @@ func TestSeccompOfTheOperator(t *testing.T) {
 		}
 	}
 	// A sandbox that requests the profile is refused, before any container.
-	err := NewLoader(ocispec.Host{Seccomp: true}, probe.New(time.Minute, 1)).CheckSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
+	err := NewLoader(ocispec.Host{Seccomp: true}, &probe.Pool{Timeout: time.Minute, Limit: 1}).CheckSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Seccomp: runtimeDefault}},
 	}, &absent.Rules)
 	if err == nil || !strings.Contains(err.Error(), "runtime.seccomp_profile") {
@@ -102,7 +102,7 @@ func TestSeccompOfTheOperator(t *testing.T) {
 }
 
 func TestSeccompProfiles(t *testing.T) {
-	l := NewLoader(ocispec.Host{Seccomp: true, Capabilities: request.AllCapabilities()}, probe.New(time.Second, 8))
+	l := NewLoader(ocispec.Host{Seccomp: true, Capabilities: request.AllCapabilities()}, &probe.Pool{Timeout: time.Second, Limit: 8})
 	of := func(config *runtimeapi.ContainerConfig) (*specs.LinuxSeccomp, error) {
 		return l.Container(t.Context(), config, &Rules{}, &ocispec.Defaults{})
 	}

@@ -26,7 +26,7 @@ func TestHungTool(t *testing.T) {
 	tool := &Tool{Path: filepath.Join(at, "criu")}
 	began := time.Now()
 	for range 10 {
-		if facts := tool.Last(); !strings.Contains(facts.Fault, tool.Path+" has not answered") {
+		if facts := tool.Last(); !strings.Contains(facts.Fault, tool.Path+": the file system has not answered") {
 			t.Errorf("%+v", facts)
 		}
 	}

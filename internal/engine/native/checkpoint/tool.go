@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 const (
@@ -55,25 +55,12 @@ type Tool struct {
 	at     time.Time
 	asking singleflight.Group
 	// looks are those at the file, whose file system may hang.
-	looks probe.Shared[looked]
-}
-
-// looked is what a look at the program's file has found.
-type looked struct {
-	info os.FileInfo
-	err  error
+	looks probe.Pool
 }
 
 // look looks at the program's file. Kind Unavailable when its file system does not answer in time.
 func (t *Tool) look(ctx context.Context, wait time.Duration) (os.FileInfo, error) {
-	found, answered := t.looks.Ask(ctx, "look at "+t.Path, wait, func() looked {
-		info, err := os.Stat(t.Path)
-		return looked{info, err}
-	})
-	if !answered {
-		return nil, fmt.Errorf("the file system of %s has not answered: %w", t.Path, errs.Unavailable)
-	}
-	return found.info, found.err
+	return probe.AskWithin(ctx, &t.looks, wait, "look at "+t.Path, func() (os.FileInfo, error) { return os.Stat(t.Path) })
 }
 
 // Last returns the last facts, and does not wait for the program. Where they may be out of date it lets the program

@@ -19,8 +19,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 )
 
 const (
@@ -60,7 +60,7 @@ type Prober struct {
 	mu    sync.Mutex
 	known map[asked]answered
 	// looks are those at the files of programs, whose file systems may hang.
-	looks probe.Shared[looked]
+	looks probe.Pool
 	// asking lets concurrent callers share one run of a program, also one that hangs.
 	asking singleflight.Group
 }
@@ -173,21 +173,22 @@ func (p *Prober) look(ctx context.Context, h *Handler, wait time.Duration) (*que
 		return nil, Facts{}, nil
 	}
 	key := asked{h.Name, h.Path, strings.Join(h.Args, "\x00"), strings.Join(h.Options, "\x00")}
-	found, answered := p.looks.Ask(ctx, fmt.Sprintf("look at the program of handler %q: %s", h.Name, h.Path), wait, func() looked {
+	look := fmt.Sprintf("look at the program of handler %q: %s", h.Name, h.Path)
+	found, hung := probe.AskWithin(ctx, &p.looks, wait, look, func() (looked, error) {
 		if err := h.Check(); err != nil {
-			return looked{err: err}
+			return looked{err: err}, nil
 		}
 		info, err := os.Stat(h.Path)
 		if err != nil {
-			return looked{err: err}
+			return looked{err: err}, nil
 		}
-		return looked{file: file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}}
+		return looked{file: file{info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime()}}, nil
 	})
 	var facts Facts
-	if !answered {
+	if hung != nil {
 		last, _ := p.answer(key)
 		facts = last.facts
-		found.err = fmt.Errorf("handler %q: unable to get OCI runtime: the file system of %s has not answered: %w", h.Name, h.Path, errs.Unavailable)
+		found.err = fmt.Errorf("handler %q: unable to get OCI runtime: %w", h.Name, hung)
 	}
 	if found.err != nil {
 		facts.Fault, facts.Broken = found.err.Error(), true

@@ -43,11 +43,11 @@ func TestHungProgram(t *testing.T) {
 	within(time.Second, "the last facts", func() {
 		for range 20 {
 			facts := p.Last(&h)
-			if !facts.RecursiveReadOnly || !facts.Broken || !strings.Contains(facts.Fault, h.Path+" has not answered") {
+			if !facts.RecursiveReadOnly || !facts.Broken || !strings.Contains(facts.Fault, h.Path+": the file system has not answered") {
 				t.Fatalf("%+v", facts)
 			}
 		}
-		if facts := p.Last(&unknown); facts.RecursiveReadOnly || !strings.Contains(facts.Fault, h.Path+" has not answered") {
+		if facts := p.Last(&unknown); facts.RecursiveReadOnly || !strings.Contains(facts.Fault, h.Path+": the file system has not answered") {
 			t.Errorf("of a program that is not known: %+v", facts)
 		}
 	})

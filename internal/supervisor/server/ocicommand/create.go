@@ -22,7 +22,7 @@ import (
 
 // Check returns an error of kind Unavailable when the program is not there, or when its file system does not answer.
 func (r *Runtime) Check(ctx context.Context) error {
-	return r.all.checker.Check(ctx, r.program.Name, r.program.Path)
+	return launch.Check(ctx, &r.all.probes, r.program.Name, r.program.Path)
 }
 
 // Plan checks the spec and computes where the container will be. It changes spec where the host does

@@ -21,7 +21,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -49,7 +49,7 @@ type Programs struct {
 	log  *slog.Logger
 
 	abilities abilities
-	checker   launch.Checker
+	probes    probe.Pool
 }
 
 // New returns Programs on dir, which it creates when needed. base checks specs, and computes where

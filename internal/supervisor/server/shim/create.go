@@ -8,6 +8,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/supervisor/shimoptions"
@@ -15,7 +16,7 @@ import (
 
 // Check returns an error of kind Unavailable when the program is not there, or when its file system does not answer.
 func (r *Runtime) Check(ctx context.Context) error {
-	return r.all.checker.Check(ctx, r.handler.Name, r.handler.Path)
+	return launch.Check(ctx, &r.all.probes, r.handler.Name, r.handler.Path)
 }
 
 // Plan checks the spec and computes where the container will be. It changes spec where the host does not

@@ -23,7 +23,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/keyed"
-	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -64,8 +64,8 @@ type Shims struct {
 	clients map[string]*taskapi.Client
 	events  net.Listener
 
-	ends    ends
-	checker launch.Checker
+	ends   ends
+	probes probe.Pool
 }
 
 // New returns Shims on dir, which it creates when needed. base checks specs, and computes where containers

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/test/harness/hungfs"
 )
 
@@ -22,17 +23,17 @@ func TestHungProgram(t *testing.T) {
 	}
 	disk := hungfs.Mount(t, t.TempDir(), at)
 	disk.Hang()
-	var c Checker
+	var probes probe.Pool
 	path := filepath.Join(at, "program")
 	for range 3 {
 		ctx, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		err := c.Check(ctx, "x", path)
+		err := Check(ctx, &probes, "x", path)
 		stop()
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `handler "x"`) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := c.Check(t.Context(), "x", "/bin/sh"); err != nil {
+	if err := Check(t.Context(), &probes, "x", "/bin/sh"); err != nil {
 		t.Errorf("another program: %v", err)
 	}
 	disk.Answer()

@@ -10,9 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
@@ -21,36 +20,21 @@ const (
 	unwatched = time.Minute
 	// launcherTimeout bounds the wait for a launcher that kills what it has started.
 	launcherTimeout = 10 * time.Second
-	// checkTimeout bounds a look at a program.
-	checkTimeout = 10 * time.Second
 )
-
-// Checker looks at the programs of handlers. The zero value is ready. All methods are safe for concurrent use.
-type Checker struct {
-	// looks has one thread for each program, also when its file system hangs.
-	looks singleflight.Group
-}
 
 // Check returns an error of kind Unavailable when the program of a handler cannot be run, or when its file system does not
 // answer in time, and ctx's when that ends first.
-func (c *Checker) Check(ctx context.Context, handler, path string) error {
-	timer := time.NewTimer(checkTimeout)
-	defer timer.Stop()
-	select {
-	case looked := <-c.looks.DoChan(path, func() (any, error) { return os.Stat(path) }):
-		switch info, _ := looked.Val.(os.FileInfo); {
-		case looked.Err != nil:
-			return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", handler, looked.Err, errs.Unavailable)
-		case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
-			return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", handler, path, errs.Unavailable)
-		}
+func Check(ctx context.Context, probes *probe.Pool, handler, path string) error {
+	info, err := probe.Ask(ctx, probes, "look at the program "+path, func() (os.FileInfo, error) { return os.Stat(path) })
+	switch {
+	case err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0:
 		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("unable to get OCI runtime: handler %q: %s: %w", handler, path, ctx.Err())
-	case <-timer.C:
-		return fmt.Errorf("unable to get OCI runtime: handler %q: the file system of %s has not answered for %s: %w",
-			handler, path, checkTimeout, errs.Unavailable)
+	case err == nil:
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", handler, path, errs.Unavailable)
+	case ctx.Err() != nil, errs.Kind(err) != nil: // the file system has not answered
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %w", handler, err)
 	}
+	return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", handler, err, errs.Unavailable)
 }
 
 // Command is one run of a program by a launcher.

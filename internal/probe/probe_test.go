@@ -12,7 +12,7 @@ import (
 )
 
 func TestHungProbeIsNamedAndRunsOnce(t *testing.T) {
-	pool := New(5*time.Millisecond, 2)
+	pool := &Pool{Timeout: 5 * time.Millisecond, Limit: 2}
 	hang := make(chan struct{})
 	defer close(hang)
 	var asked atomic.Int32
@@ -37,7 +37,7 @@ func TestHungProbeIsNamedAndRunsOnce(t *testing.T) {
 }
 
 func TestTooManyHungProbes(t *testing.T) {
-	pool := New(time.Millisecond, 1)
+	pool := &Pool{Timeout: time.Millisecond, Limit: 1}
 	hang := make(chan struct{})
 	defer close(hang)
 	_, _ = Ask(context.Background(), pool, "a", func() (int, error) { <-hang; return 0, nil })
@@ -47,7 +47,7 @@ func TestTooManyHungProbes(t *testing.T) {
 }
 
 func TestResultIsNotCached(t *testing.T) {
-	pool := New(time.Second, 1)
+	pool := &Pool{Timeout: time.Second, Limit: 1}
 	n := 0
 	for want := 1; want <= 3; want++ {
 		got, err := Ask(context.Background(), pool, "count", func() (int, error) { n++; return n, nil })
@@ -58,7 +58,7 @@ func TestResultIsNotCached(t *testing.T) {
 }
 
 func TestCallerMayLeave(t *testing.T) {
-	pool := New(time.Minute, 1)
+	pool := &Pool{Timeout: time.Minute, Limit: 1}
 	hang := make(chan struct{})
 	defer close(hang)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -69,7 +69,7 @@ func TestCallerMayLeave(t *testing.T) {
 }
 
 func TestPanicOfAProbeIsItsError(t *testing.T) {
-	pool := New(time.Second, 1)
+	pool := &Pool{Timeout: time.Second, Limit: 1}
 	for range 2 {
 		_, err := Ask(context.Background(), pool, "look at /odd", func() (int, error) { panic("oh no") })
 		if err == nil || !strings.Contains(err.Error(), "look at /odd") || errs.Kind(err) != nil {
@@ -79,44 +79,28 @@ func TestPanicOfAProbeIsItsError(t *testing.T) {
 }
 
 // Only the first callers of a run that hangs wait for it, and later ones have the result of another run.
-func TestSharedDoesNotWaitAgain(t *testing.T) {
-	var shared Shared[int]
+func TestLaterCallersDoNotWait(t *testing.T) {
+	var pool Pool
 	var asked atomic.Int32
 	hang := make(chan struct{})
-	ask := func() int {
+	ask := func() (int, error) {
 		if asked.Add(1) == 1 {
 			<-hang
 		}
-		return 7
+		return 7, nil
 	}
 	const wait = 20 * time.Millisecond
-	if n, ok := shared.Ask(context.Background(), "look at /dead", wait, ask); ok {
-		t.Errorf("a run that hangs: %d", n)
-	}
 	began := time.Now()
 	for range 100 {
-		if _, ok := shared.Ask(context.Background(), "look at /dead", wait, ask); ok {
-			t.Error("a run that hangs has a result")
+		if n, err := AskWithin(context.Background(), &pool, wait, "look at /dead", ask); !errors.Is(err, errs.Unavailable) {
+			t.Errorf("a run that hangs: %d, %v", n, err)
 		}
 	}
 	if took := time.Since(began); took > 100*wait/2 || asked.Load() != 1 {
 		t.Errorf("100 callers waited %s for %d runs", took, asked.Load())
 	}
-	if n, ok := shared.Ask(context.Background(), "look at /alive", time.Minute, func() int { return 8 }); n != 8 || !ok {
-		t.Errorf("another key: %d %v", n, ok)
-	}
-	canceled, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, ok := shared.Ask(canceled, "look at /dead", time.Minute, ask); ok {
-		t.Error("a caller that has left has a result")
-	}
 	close(hang)
-	if n, ok := shared.Ask(context.Background(), "look at /dead", time.Minute, ask); n != 7 || !ok {
-		t.Errorf("after it has answered: %d %v", n, ok)
-	}
-	for range 2 {
-		if _, ok := shared.Ask(context.Background(), "look at /odd", time.Minute, func() int { panic("oh no") }); ok {
-			t.Error("a panic is a result")
-		}
+	if n, err := AskWithin(context.Background(), &pool, time.Minute, "look at /dead", ask); n != 7 || err != nil {
+		t.Errorf("after it has answered: %d %v", n, err)
 	}
 }
