@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -10,10 +11,12 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // A registry, and each host that it names for tokens, may answer without end, or with a few bytes that become many. What
-// is held in memory is bounded here, after it is decompressed. A blob goes to disk, and its reader ends at its size.
+// is held in memory is bounded here, after it is decompressed. A list takes far more memory than its text: its elements
+// are bounded, too. A blob goes to disk, and its reader ends at its size.
 
 const (
 	// maxToken bounds the answer of a host that issues tokens, in bytes.
@@ -56,7 +59,7 @@ func (t tokens) Authorize(ctx context.Context, req *http.Request) error {
 func limit(resp *http.Response, req *http.Request) {
 	b := boundOf(req.Context())
 	if b.bytes > 0 && resp.Body != nil {
-		resp.Body = &limited{ReadCloser: resp.Body, host: req.URL.Host, bound: b, left: b.bytes}
+		resp.Body = &limited{ReadCloser: resp.Body, host: req.URL.Host, bound: b, left: b.bytes, elements: tree.MaxElements}
 	}
 }
 
@@ -65,13 +68,19 @@ type limited struct {
 	io.ReadCloser
 	host  string
 	bound bound
-	left  int64
+	// left is the rest of the bytes, and elements that of the elements: see tree.MaxElements.
+	left     int64
+	elements int
 }
 
 // Read implements io.Reader.
 func (l *limited) Read(p []byte) (int, error) {
 	p = p[:min(int64(len(p)), l.left+1)]
 	n, err := l.ReadCloser.Read(p)
+	l.elements -= bytes.Count(p[:n], []byte(","))
+	if l.elements < 0 {
+		return 0, fmt.Errorf("%s sends more than %d elements in the place of %s: %w", l.host, tree.MaxElements, l.bound.what, errs.Invalid)
+	}
 	if int64(n) <= l.left {
 		l.left -= int64(n)
 		return n, err

@@ -12,10 +12,12 @@ import (
 
 	"github.com/distribution/reference"
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // zeros counts the bytes that it has written.
@@ -97,6 +99,30 @@ func TestAnswersAreBounded(t *testing.T) {
 				t.Errorf("the server has sent %d bytes", n)
 			}
 		})
+	}
+}
+
+// TestReferrersAreBounded: a list of referrers takes 60 times the bytes of its text.
+func TestReferrersAreBounded(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", imagespec.MediaTypeImageIndex)
+		if strings.Contains(req.URL.Path, "/referrers/") {
+			_, _ = io.WriteString(w, `{"schemaVersion":2,"manifests":[{}`+strings.Repeat(",{}", tree.MaxElements)+`]}`)
+		}
+	}))
+	defer server.Close()
+	named, err := reference.ParseDockerRef(strings.TrimPrefix(server.URL, "http://") + "/app:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(t.Context(), named, Auth{}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	list, err := r.Referrers(t.Context(), digest.FromString("x"), "")
+	if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "elements in the place of") {
+		t.Errorf("%d referrers, error %v", len(list), err)
 	}
 }
 

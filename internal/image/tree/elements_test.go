@@ -17,7 +17,7 @@ import (
 func TestElementsAreBounded(t *testing.T) {
 	for _, list := range []string{"manifests", "layers", "annotations"} {
 		for _, element := range []string{"0", "{}", "null"} {
-			document := `{"` + list + `":[` + element + strings.Repeat(","+element, maxElements+1) + `]}`
+			document := `{"` + list + `":[` + element + strings.Repeat(","+element, MaxElements+1) + `]}`
 			r := Reader{Content: &documents{left: [][]byte{[]byte(document)}}, Platform: platforms.Default()}
 			target := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromString("x"), Size: 1}
 			_, err := r.Read(t.Context(), "x", target, func(context.Context, imagespec.Descriptor) error { return nil })

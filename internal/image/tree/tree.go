@@ -29,9 +29,9 @@ import (
 const (
 	// MaxDocument bounds manifests, indexes and configs, which are held in memory.
 	MaxDocument = 8 << 20
-	// maxElements bounds the elements of a document, by its commas. A list of descriptors takes 2 bytes for each in the
+	// MaxElements bounds the elements of a document, by its commas. A list of descriptors takes 2 bytes for each in the
 	// document, and more than 100 in memory.
-	maxElements = 200_000
+	MaxElements = 200_000
 	// maxIndexDepth bounds indexes in indexes.
 	maxIndexDepth = 4
 	// MaxLayers bounds the layers of one image.
@@ -177,8 +177,8 @@ func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, pro
 
 // CheckElements returns Invalid for a JSON document whose lists take many times its bytes in memory.
 func CheckElements(document []byte) error {
-	if n := bytes.Count(document, []byte(",")); n > maxElements {
-		return fmt.Errorf("has %d elements, at most %d are read: %w", n+1, maxElements, errs.Invalid)
+	if n := bytes.Count(document, []byte(",")); n > MaxElements {
+		return fmt.Errorf("has %d elements, at most %d are read: %w", n+1, MaxElements, errs.Invalid)
 	}
 	return nil
 }
