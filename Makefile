@@ -47,8 +47,7 @@ binaries:
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(UNPACK)/berth-unpack ./cmd/berth-unpack
 	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS) berth_unpack" -ldflags '$(LDFLAGS)' -o $(BIN)/berth ./cmd/berth
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CHILD)/berth-init ./cmd/berth-init
-	CGO_ENABLED=1 go build -trimpath -tags "netgo osusergo" -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CHILD)/berth-enter ./cmd/berth-init
+	CGO_ENABLED=1 go build -trimpath -tags "netgo osusergo" -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CHILD)/berth-init ./cmd/berth-init
 	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS) berth_init" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o $(BIN)/berth-supervisor ./cmd/berth-supervisor
 
 install: build ## binaries, units and, if absent, /etc/berth/berth.toml and /etc/crictl.yaml below DESTDIR

@@ -20,8 +20,8 @@ go -C tools/packages build -trimpath -o "$tool" .
 binaries() {
   local arch=$1 dir=$binaries/$1
   mkdir -p "$dir/child"
-  printf '{"Replace": {"%s/%s/berth-init": "%s/child/berth-init", "%s/%s/berth-enter": "%s/child/berth-enter", "%s/%s/berth-unpack": "%s/child/berth-unpack"}}\n' \
-    "$PWD" "$child" "$dir" "$PWD" "$child" "$dir" "$PWD" "$unpack" "$dir" > "$dir/overlay.json"
+  printf '{"Replace": {"%s/%s/berth-init": "%s/child/berth-init", "%s/%s/berth-unpack": "%s/child/berth-unpack"}}\n' \
+    "$PWD" "$child" "$dir" "$PWD" "$unpack" "$dir" > "$dir/overlay.json"
   local env=(GOARCH="$arch")
   if [ "$arch" != "$native" ]; then
     local triple

@@ -19,12 +19,11 @@ import (
 type entrance struct {
 	// pid and user are a PID namespace and a user namespace to enter, or processes in them.
 	pid, user *os.File
-	// make are the flags of the namespaces to make in the user namespace.
+	// cgroup is a directory of cgroup v2 to be born in.
+	cgroup *os.File
+	// make are the flags of the namespaces to make, in the user namespace if there is one.
 	make uintptr
 }
-
-// needed reports whether package enter has anything to do.
-func (e *entrance) needed() bool { return e.pid != nil || e.user != nil }
 
 // order adds to a start what has package enter act. The descriptors come after those that are there.
 func (e *entrance) order(attr *syscall.ProcAttr, t *table) {
@@ -35,7 +34,7 @@ func (e *entrance) order(attr *syscall.ProcAttr, t *table) {
 		attr.Files = append(attr.Files, uintptr(t.of(f)))
 		return len(attr.Files) - 1
 	}
-	attr.Env = append(attr.Env, fmt.Sprintf("BERTH_ENTER=%d %d %d", number(e.pid), number(e.user), e.make))
+	attr.Env = append(attr.Env, fmt.Sprintf("BERTH_ENTER=%d %d %d %d", number(e.pid), number(e.user), number(e.cgroup), e.make))
 }
 
 // What package enter reports.
@@ -43,45 +42,55 @@ const (
 	entered = iota
 	notJoined
 	notForked
+	moved
 )
 
 // enterTimeout bounds the wait for package enter, which makes a few system calls.
 const enterTimeout = 10 * time.Second
 
 // awaitEntered replaces the process that was started, which ends, by the child that it has forked into the
-// namespaces.
+// namespaces and the cgroup. There may be another process in between.
 func (c *Child) awaitEntered() error {
-	outside := &Child{Pid: c.Pid, Pidfd: c.Pidfd, Conn: c.Conn}
-	message := make([]byte, 8)
 	err := c.Conn.SetReadDeadline(time.Now().Add(enterTimeout))
-	if err == nil {
-		_, err = io.ReadFull(c.Conn, message)
+	for done := false; err == nil && !done; {
+		done, err = c.follow()
 	}
 	if err == nil {
 		err = c.Conn.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
-		outside.Kill()
-		return fmt.Errorf("cannot hear of a child that enters namespaces: %w", err)
+		c.Kill()
+	}
+	return err
+}
+
+// follow replaces the process by the one that it reports. It is done when that one has entered.
+func (c *Child) follow() (done bool, err error) {
+	message := make([]byte, 8)
+	if _, err := io.ReadFull(c.Conn, message); errors.Is(err, os.ErrDeadlineExceeded) {
+		return false, fmt.Errorf("a child has not entered its namespaces for %s, its cgroup may be frozen: %w", enterTimeout, errs.Unavailable)
+	} else if err != nil {
+		return false, fmt.Errorf("cannot hear of a child that enters namespaces: %w", err)
 	}
 	what, value := binary.NativeEndian.Uint32(message), int(int32(binary.NativeEndian.Uint32(message[4:])))
 	switch what {
-	case entered:
-		// It is our child, and not reaped: the pid is its own.
-		c.Pid = value
-		c.Pidfd, err = sysproc.OpenPidfd(value)
+	case entered, moved:
 	case notJoined:
-		err = fmt.Errorf("cannot join a PID or user namespace: %w", &JoinError{syscall.Errno(value)})
+		return false, fmt.Errorf("cannot join a PID or user namespace: %w", &JoinError{syscall.Errno(value)})
 	case notForked:
-		err = fmt.Errorf("cannot start a child in its namespaces: %w", errs.OfFork(syscall.Errno(value)))
+		return false, fmt.Errorf("cannot start a child in its namespaces: %w", errs.OfFork(syscall.Errno(value)))
 	default:
-		err = errors.New("a child that enters namespaces has sent nonsense")
+		return false, errors.New("a child that enters namespaces has sent nonsense")
 	}
-	outside.reap()
+	// It is our child, and not reaped: the pid is its own.
+	next, err := sysproc.OpenPidfd(value)
 	if err != nil {
-		c.Conn.Close()
+		return false, err
 	}
-	return err
+	outside := &Child{Pid: c.Pid, Pidfd: c.Pidfd, Conn: c.Conn}
+	c.Pid, c.Pidfd = value, next
+	outside.reap()
+	return what == entered, nil
 }
 
 // splitPID returns the namespaces to join before the fork, and a file of the PID namespace that enter.c

@@ -1,9 +1,12 @@
-// Package fork starts this program again, as a child that is born into the namespaces and the cgroup
-// that the caller names.
+// Package fork starts the program of children, as a child in the namespaces and the cgroup that the caller
+// names.
+//
+// The first process begins outside, and package enter forks it into them before Go's runtime starts: until an
+// execve, a child shares the memory and the descriptors of the process that starts it. The supervisor's
+// must neither be seen by a container that may trace, nor depend on what befalls a container's cgroup.
 //
 // The child begins in an empty mount namespace: no mount of the host is in it, however long it waits.
-// All of its threads are in these namespaces. A thread that stays in those of the host until the execve
-// would be of use to a container that may trace it.
+// All of its threads are in these namespaces.
 package fork
 
 import (
@@ -28,7 +31,7 @@ import (
 
 // Program starts children. Its methods may be called by several goroutines.
 type Program struct {
-	exes Executables
+	exe *os.File
 	// place is an existing directory; no other process sees what is mounted on it.
 	place string
 
@@ -40,17 +43,9 @@ type Program struct {
 	err  error
 }
 
-// Executables are the files that children start from. A process that can open the child's /proc/PID/exe
-// must not be able to write to them: they are sealed memfds, or files of a read-only overlay.
-type Executables struct {
-	// Plain is for children that are born into all their namespaces.
-	Plain *os.File
-	// Entering is for the others, and has the C code of package enter. It takes longer to begin.
-	Entering *os.File
-}
-
-// New returns a Program that starts exes. place is a directory.
-func New(exes Executables, place string) *Program { return &Program{exes: exes, place: place} }
+// New returns a Program that starts exe. A process that can open a child's /proc/PID/exe must not be able to write
+// to it: it is a sealed memfd, or a file of a read-only overlay. place is a directory.
+func New(exe *os.File, place string) *Program { return &Program{exe: exe, place: place} }
 
 // Namespace is one to join. Kind is its CLONE_NEW flag.
 type Namespace struct {
@@ -117,7 +112,7 @@ func (p *Program) Start(r *Request) (*Child, error) {
 	if err == nil {
 		err = child.open()
 	}
-	if err == nil && r.enter().needed() {
+	if err == nil {
 		err = child.awaitEntered()
 	}
 	if err != nil {
@@ -144,16 +139,6 @@ func (c *Child) open() (err error) {
 	}
 }
 
-// enter returns what package enter does for the child.
-func (r *Request) enter() *entrance {
-	_, inPID := splitPID(r.Join)
-	e := &entrance{pid: inPID, user: r.User}
-	if r.User != nil {
-		e.make = r.New
-	}
-	return e
-}
-
 // start is called on a thread of its own.
 func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	before, inPID := splitPID(r.Join)
@@ -161,12 +146,8 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	for _, ns := range before {
 		files = append(files, ns.File)
 	}
-	enter := r.enter()
-	exe := p.exes.Plain
-	if enter.needed() {
-		exe = p.exes.Entering
-	}
-	program := strconv.Itoa(int(exe.Fd()))
+	enter := entrance{pid: inPID, user: r.User, cgroup: r.Cgroup, make: r.New}
+	program := strconv.Itoa(int(p.exe.Fd()))
 	t, err := p.ownTable(files)
 	if err != nil {
 		return fmt.Errorf("cannot prepare a thread: %w", err)
@@ -194,20 +175,12 @@ func (p *Program) start(r *Request, socket *os.File, child *Child) error {
 	attr := &syscall.ProcAttr{
 		// One P is enough for a child that works on one thread and has little to collect.
 		Env: []string{"GOMAXPROCS=1", "GOGC=off", "GOTRACEBACK=none"},
-		Sys: &syscall.SysProcAttr{Cloneflags: r.New, Setsid: true},
+		Sys: &syscall.SysProcAttr{Setsid: true},
 	}
 	for _, f := range []*os.File{r.Stdio[0], r.Stdio[1], r.Stdio[2], socket} {
 		attr.Files = append(attr.Files, uintptr(t.of(f)))
 	}
-	if r.User != nil {
-		attr.Sys.Cloneflags = 0
-	}
-	if enter.needed() {
-		enter.order(attr, t)
-	}
-	if r.Cgroup != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, t.of(r.Cgroup)
-	}
+	enter.order(attr, t)
 	child.Pid, err = syscall.ForkExec(program, []string{"berth-supervisor", r.Role}, attr)
 	if err != nil {
 		return fmt.Errorf("cannot start a child: %w", errs.OfFork(err))

@@ -13,16 +13,14 @@ import (
 	"github.com/opencontainers/runc/libcontainer/exeseal"
 
 	_ "github.com/berthrun/berth/internal/supervisor/ownstart/child" // this program is that of its children
-	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 )
 
 // Open returns this program, which contains that of children. dir is a directory for temporary files.
-func Open(dir string) (fork.Executables, error) {
+func Open(dir string) (*os.File, error) {
 	if err := checkStatic(); err != nil {
-		return fork.Executables{}, err
+		return nil, err
 	}
-	exe, err := sealSelf(dir)
-	return fork.Executables{Plain: exe, Entering: exe}, err
+	return sealSelf(dir)
 }
 
 // checkStatic refuses a program that needs a loader: a child has no other file than the program.

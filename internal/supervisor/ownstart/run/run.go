@@ -72,6 +72,9 @@ func Start(ctx context.Context, program *fork.Program, e *Exec) (pid int, err er
 		defer closeAll(spaces)
 	}
 	c, err := program.Start(request)
+	if errors.Is(err, errs.Unavailable) { // a process of libcontainer would hang in the cgroup, too, and its parent with it
+		return 0, err
+	}
 	if err != nil {
 		return 0, &NotBegunError{err}
 	}

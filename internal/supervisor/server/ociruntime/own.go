@@ -120,11 +120,11 @@ func keyringOf(id string, inUserNamespace bool) (name string, access uint32) {
 
 // openProgram returns the program of children. dir is the state directory.
 func openProgram(dir string) (*fork.Program, error) {
-	exes, err := program.Open(dir)
+	exe, err := program.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	children := fork.New(exes, dir)
+	children := fork.New(exe, dir)
 	return children, children.Prepare()
 }
 

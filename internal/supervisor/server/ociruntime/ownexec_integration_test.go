@@ -67,7 +67,7 @@ func (b *bench) ways() map[string]execWay {
 // staticParts are those with a program of children that is linked statically, as children have no other
 // file. A test's program is not.
 func staticParts(dir string) (*execParts, error) {
-	binary := filepath.Join(dir, "berth-enter")
+	binary := filepath.Join(dir, "berth-init")
 	build := exec.Command("go", "build", "-tags", "netgo osusergo", "-ldflags", "-linkmode external -extldflags -static",
 		"-o", binary, "github.com/berthrun/berth/cmd/berth-init")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
@@ -78,7 +78,7 @@ func staticParts(dir string) (*execParts, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openExecParts(func() (*fork.Program, error) { return fork.New(fork.Executables{Plain: exe, Entering: exe}, dir), nil })
+	return openExecParts(func() (*fork.Program, error) { return fork.New(exe, dir), nil })
 }
 
 // output runs a process and returns its output and its wait status.
