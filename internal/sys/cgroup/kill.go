@@ -88,17 +88,21 @@ func (p Paths) freezer() (f freezer, ok bool) {
 	return freezer{dir, "cgroup.freeze", "1", "0", "cgroup.events", "frozen 1"}, ok
 }
 
-// Frozen reports whether the cgroup is paused, or is about to be.
+// Frozen reports whether the cgroup is paused, or is about to be, alone or with one above it.
 func (p Paths) Frozen() (bool, error) {
 	f, ok := p.freezer()
 	if !ok {
 		return false, nil
 	}
 	data, err := os.ReadFile(filepath.Join(f.dir, f.file))
+	frozen := err == nil && strings.TrimSpace(string(data)) != f.thaw
+	if err == nil && !frozen { // on v2 the file has what was written to this cgroup, and the state has all
+		frozen, err = f.reached()
+	}
 	if absent(err) {
 		return false, nil
 	}
-	return err == nil && strings.TrimSpace(string(data)) != f.thaw, err
+	return frozen, err
 }
 
 // Thaw resumes the cgroup and all below it.
@@ -136,14 +140,17 @@ func (p Paths) freeze() {
 
 // done reports whether all processes are frozen, or the cgroup is gone.
 func (f *freezer) done() bool {
+	frozen, err := f.reached()
+	return frozen || err != nil
+}
+
+// reached reports whether all processes are frozen.
+func (f *freezer) reached() (bool, error) {
 	data, err := os.ReadFile(filepath.Join(f.dir, f.state))
-	if err != nil {
-		return true
-	}
 	for line := range strings.Lines(string(data)) {
 		if strings.TrimSpace(line) == f.frozen {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, err
 }
