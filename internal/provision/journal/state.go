@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/berthrun/berth/internal/provision"
@@ -139,6 +140,18 @@ func (j *Journal) NodeFile(n int) string {
 		}
 	}
 	return ""
+}
+
+// Changed reports whether an entry gave an object the state now: it left the object so, and did not find it so.
+func (j *Journal) Changed(o provision.Object, now provision.State) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	is := func(p Prior) bool {
+		return p.Object == o && p.State.Exists == now.Exists && p.State.Digest == now.Digest && maps.Equal(p.State.Attrs, now.Attrs)
+	}
+	return slices.ContainsFunc(j.state.entries, func(e *Entry) bool {
+		return e.Result != RolledBack && e.touched(o) && !slices.ContainsFunc(e.Touched, is) && slices.ContainsFunc(e.after, is)
+	})
 }
 
 // Touched lists what entry n touched so far.

@@ -37,6 +37,10 @@ type manager struct {
 	// refresh fetches lists of packages.
 	refresh []string
 	install []string
+	// noRemove is what makes install refuse to remove packages, and needsRemoval matches its output
+	// then; nil for managers that remove none unless they are told to.
+	noRemove     []string
+	needsRemoval *regexp.Regexp
 	// pin joins a name and a version.
 	pin string
 	// repair finishes what was interrupted; nil for managers that need none.
@@ -75,6 +79,7 @@ func managers() []manager {
 				"-o", "Dpkg::Use-Pty=0", // keeps dpkg's complaints out of the plan
 				namesWord,
 			},
+			noRemove: []string{"--no-remove"}, needsRemoval: regexp.MustCompile(`remove is disabled`),
 			pin: "=", repair: []string{"dpkg", "--configure", "-a", "--force-confold"},
 			// Without it, apt refuses a package that was left half unpacked.
 			tryRemove: []string{"dpkg", "--no-act", "--force-remove-reinstreq", "--purge", namesWord},
@@ -305,7 +310,26 @@ func (p *packages) pinned(wanted []provision.PackageVersion) []string {
 
 // Install installs; lists that do not know a package are fetched once more, and what
 // an install before left half done is finished first.
-func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersion, hold []string) (err error) {
+func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersion, hold []string) error {
+	return p.install(ctx, p.manager.orEmpty().install, wanted, hold)
+}
+
+// Revert is an install that removes nothing.
+func (p *packages) Revert(ctx context.Context, pkg provision.PackageVersion) error {
+	m := p.manager.orEmpty()
+	err := p.install(ctx, slices.Concat(m.install, m.noRemove), []provision.PackageVersion{pkg}, nil)
+	switch {
+	case err == nil || p.manager == nil || errors.Is(err, errs.Unavailable):
+		return err
+	case m.unknown.MatchString(err.Error()):
+		return fmt.Errorf("version %s of package %s is in no list any more: %w: %w", pkg.Version, pkg.Name, errs.State, err)
+	case m.needsRemoval != nil && m.needsRemoval.MatchString(err.Error()):
+		return fmt.Errorf("version %s of package %s does not fit what is installed: %w: %w", pkg.Version, pkg.Name, errs.State, err)
+	}
+	return err
+}
+
+func (p *packages) install(ctx context.Context, command []string, wanted []provision.PackageVersion, hold []string) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.waitLock(ctx); err != nil {
@@ -322,12 +346,12 @@ func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersio
 		}
 	}
 	names := p.pinned(wanted)
-	_, err = p.run(ctx, p.manager.orEmpty().install, names)
+	_, err = p.run(ctx, command, names)
 	if err != nil && p.manager != nil && p.manager.unknown.MatchString(err.Error()) {
 		if err := p.fetchLists(ctx); err != nil {
 			return err
 		}
-		_, err = p.run(ctx, p.manager.install, names)
+		_, err = p.run(ctx, command, names)
 	}
 	return p.failed("install "+strings.Join(names, " "), err)
 }

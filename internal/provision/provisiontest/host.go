@@ -112,6 +112,9 @@ func (h *Host) Ops() []string {
 // SetSysctlNow and the like set up the machine without an operation.
 func (h *Host) SetSysctlNow(key, value string) { h.sysctls[key] = value }
 
+// SetPackageNow installs a version of a package.
+func (h *Host) SetPackageNow(name, version string) { h.packages[name] = version }
+
 // AddMount mounts something without an operation.
 func (h *Host) AddMount(m provision.Mount) { h.mounts = append(h.mounts, m) }
 

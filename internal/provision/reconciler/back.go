@@ -99,9 +99,9 @@ func originals(owned []journal.Owned) []journal.Prior {
 
 // back compares priors with the machine.
 func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
-	b := &Back{Priors: priors, graph: g}
+	b := &Back{Priors: slices.Clone(priors), graph: g}
 	changed := map[provision.Object]bool{}
-	for _, p := range priors {
+	for i, p := range b.Priors {
 		kind, err := rc.kind(p.Object)
 		if err != nil {
 			return nil, err
@@ -109,6 +109,10 @@ func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior
 		now, err := kind.Read(ctx, rc.Host, p.Object.Name)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", p.Object, err)
+		}
+		if p.Object.Kind == provision.KindPackage && p.State.Exists && now.Attrs["version"] != "" && !rc.journal.Changed(p.Object, now) {
+			p.State = now // an update of the distribution stays
+			b.Priors[i] = p
 		}
 		d := diffStates(p.Object, now, p.State)
 		if d, err = rc.seal(d, now, p.State); err != nil {
