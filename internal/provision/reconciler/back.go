@@ -171,8 +171,29 @@ func diffStates(o provision.Object, now, then provision.State) provision.Diff {
 // does.
 func (rc *Reconciler) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
 	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: rc.Version}, func(left []Left) error {
-		return rc.journal.Leave(without(b.objects(), left))
+		return errors.Join(rc.journal.Leave(without(b.objects(), left)), rc.keepNeeded(ctx, b.graph, left))
 	})
+}
+
+// keepNeeded has those packages that a prune left because others need them come along with the packages of the target: they
+// would be unwanted for ever, although none of them is named.
+func (rc *Reconciler) keepNeeded(ctx context.Context, g *graph, left []Left) error {
+	var needed []journal.Prior
+	for _, o := range rc.journal.Owned() {
+		if cameAlong(o) && slices.ContainsFunc(left, func(l Left) bool { return l.Object == o.Object }) {
+			needed = append(needed, o.Prior)
+		}
+	}
+	for _, n := range g.nodes {
+		objects, err := n.task.Objects(ctx, rc.Host)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(objects, func(o provision.Object) bool { return o.Kind == provision.KindPackage }) {
+			return rc.journal.Own(n.task.ID(), n.meta.Restarts, needed)
+		}
+	}
+	return nil
 }
 
 // Rollback restores what PlanRollback found. It is an entry of its own, so that it can be rolled

@@ -102,3 +102,47 @@ func TestVersionOfAPackageGoesBack(t *testing.T) {
 		})
 	}
 }
+
+// TestPackagesThatComeAlong: packages that came along with others stay wanted when the list of packages grows. When it
+// shrinks, prune removes them, or keeps for good what another package needs.
+func TestPackagesThatComeAlong(t *testing.T) {
+	h := machine(t)
+	h.Repository["kmod"], h.Repository["rtd-data"] = provisiontest.Package{Version: "1"}, provisiontest.Package{Version: "1"}
+	h.Repository["rtd"] = provisiontest.Package{Version: "1", Needs: []string{"rtd-data"}}
+	h.Repository["socat"] = provisiontest.Package{Version: "1", Needs: []string{"libnet"}}
+	unwanted := func(target provision.Target, want ...string) {
+		t.Helper()
+		plan, err := newReconciler(t, h).Plan(t.Context(), target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, o := range plan.Unwanted {
+			got = append(got, o.Object.Name)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("unwanted are %v, want %v", got, want)
+		}
+	}
+	apply(t, h, packages("conntrack"))
+	more := packages("conntrack", "rtd", "socat")
+	apply(t, h, more)
+	unwanted(more)
+
+	fewer := packages("socat")
+	apply(t, h, fewer)
+	unwanted(fewer, "conntrack", "libnet", "rtd", "rtd-data")
+	e := newReconciler(t, h)
+	b, err := e.PlanPrune(t.Context(), fewer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := e.Prune(t.Context(), b, reconciler.BackOptions{})
+	if err != nil || len(out.Left) != 1 || out.Left[0].Object.Name != "libnet" {
+		t.Errorf("prune: %+v, %v", out, err)
+	}
+	unwanted(fewer)
+	apply(t, h, packages("socat", "kmod"))
+	unwanted(packages("socat", "kmod"))
+}
