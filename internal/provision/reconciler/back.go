@@ -171,7 +171,8 @@ func diffStates(o provision.Object, now, then provision.State) provision.Diff {
 // does.
 func (rc *Reconciler) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
 	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: rc.Version}, func(left []Left) error {
-		return errors.Join(rc.journal.Leave(without(b.objects(), left)), rc.keepNeeded(ctx, b.graph, left))
+		now, err := rc.states(ctx, b.objects()) // to which a rollback to this entry returns
+		return errors.Join(err, rc.journal.Done("prune", now), rc.journal.Leave(without(b.objects(), left)), rc.keepNeeded(ctx, b.graph, left))
 	})
 }
 
