@@ -67,7 +67,8 @@ func (s Swap) swaps(host provision.Host) ([]string, error) {
 	return host.Kernel().Swaps()
 }
 
-// files are those that turn swap on at boot, as they should be: /etc/fstab if it exists, and the configuration of
+// files are those that turn swap on at boot, as they should be: /etc/fstab if it exists and is no
+// link, and the configuration of
 // zram-generator if the machine has it.
 func (s Swap) files(host provision.Host) ([]desiredFile, error) {
 	var list []desiredFile
@@ -90,11 +91,17 @@ func (s Swap) files(host provision.Host) ([]desiredFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines := strings.SplitAfter(string(data), "\n")
+	lines, on := strings.SplitAfter(string(data), "\n"), false
 	for i, line := range lines {
 		if words := strings.Fields(line); len(words) >= 3 && !strings.HasPrefix(words[0], "#") && words[2] == "swap" {
-			lines[i] = "# off by berth node: " + line
+			lines[i], on = "# off by berth node: "+line, true
 		}
+	}
+	if err := provision.RefuseLink(host.Files(), fstab); err != nil {
+		if !on {
+			return list, nil
+		}
+		return nil, err
 	}
 	return append(list, desiredFile{
 		path: fstab, content: strings.Join(lines, ""), mode: info.Mode,

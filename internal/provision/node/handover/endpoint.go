@@ -72,6 +72,9 @@ func (k KubeletEndpoint) Check(_ context.Context, host provision.Host) (provisio
 	if err != nil || bytes.Equal(old, wanted) {
 		return provision.Change{}, err
 	}
+	if err := provision.RefuseLink(host.Files(), k.Path); err != nil {
+		return provision.Change{}, err
+	}
 	return provision.Change{Diffs: []provision.Diff{{
 		Object: provision.Object{Kind: provision.KindFile, Name: k.Path}, Action: provision.Modify, Reason: "the kubelet talks to another runtime",
 		Fields: []provision.Field{{Name: "endpoint", From: string(endpoints().FindSubmatch(old)[3]), To: k.Endpoint}},
@@ -82,6 +85,9 @@ func (k KubeletEndpoint) Check(_ context.Context, host provision.Host) (provisio
 func (k KubeletEndpoint) Apply(ctx context.Context, host provision.Host) error {
 	old, wanted, err := k.contents(host)
 	if err != nil || bytes.Equal(old, wanted) {
+		return err
+	}
+	if err := provision.RefuseLink(host.Files(), k.Path); err != nil {
 		return err
 	}
 	info, err := host.Files().Stat(k.Path)
