@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
@@ -329,13 +330,19 @@ func untar(t *testing.T, r io.Reader) map[string]string {
 
 func TestKubeletEndpoint(t *testing.T) {
 	const endpoint = "unix:///run/berth/berth.sock"
-	cases := map[string]struct{ in, want string }{
-		"kubeadm's flags":   {"KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock --x=y\"\n", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + endpoint + " --x=y\"\n"},
-		"at the end":        {"A=\"--x --container-runtime-endpoint=unix:///a\"\n", "A=\"--x --container-runtime-endpoint=" + endpoint + "\"\n"},
-		"configuration":     {"a: b\ncontainerRuntimeEndpoint: unix:///a\nc: d\n", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\nc: d\n"},
-		"quoted":            {"containerRuntimeEndpoint: \"unix:///a\"\n", "containerRuntimeEndpoint: \"" + endpoint + "\"\n"},
-		"empty, then other": {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "containerRuntimeEndpoint: \"\"\nvolume: x\n"},
-		"says nothing":      {"a: b\n", "a: b\n"},
+	cases := map[string]struct {
+		in, want string
+		add      bool
+	}{
+		"kubeadm's flags":   {"KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock --x=y\"\n", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + endpoint + " --x=y\"\n", false},
+		"at the end":        {"A=\"--x --container-runtime-endpoint=unix:///a\"\n", "A=\"--x --container-runtime-endpoint=" + endpoint + "\"\n", false},
+		"configuration":     {"a: b\ncontainerRuntimeEndpoint: unix:///a\nc: d\n", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\nc: d\n", false},
+		"quoted":            {"containerRuntimeEndpoint: \"unix:///a\"\n", "containerRuntimeEndpoint: \"" + endpoint + "\"\n", false},
+		"empty, then other": {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "containerRuntimeEndpoint: \"\"\nvolume: x\n", false},
+		"says nothing":      {"a: b\n", "a: b\n", false},
+		"adds it":           {"a: b", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\n", true},
+		"adds it to none":   {"", "containerRuntimeEndpoint: " + endpoint + "\n", true},
+		"fills it":          {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "volume: x\ncontainerRuntimeEndpoint: " + endpoint + "\n", true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +350,7 @@ func TestKubeletEndpoint(t *testing.T) {
 			if err := host.Files().Write("/etc/k", strings.NewReader(c.in), provision.Attr{Mode: 0o600}); err != nil {
 				t.Fatal(err)
 			}
-			task := KubeletEndpoint{Path: "/etc/k", Endpoint: endpoint}
+			task := KubeletEndpoint{Path: "/etc/k", Endpoint: endpoint, Add: c.add}
 			change, err := task.Check(t.Context(), host)
 			if err != nil || change.Empty() != (c.in == c.want) {
 				t.Errorf("%+v, %v", change, err)
@@ -367,6 +374,25 @@ func TestKubeletEndpoint(t *testing.T) {
 				t.Errorf("after apply: %+v, %v", change, err)
 			}
 		})
+	}
+}
+
+// TestKubeletEndpointRefuses: a file that berth could only spoil stays.
+func TestKubeletEndpointRefuses(t *testing.T) {
+	for name, content := range map[string]string{
+		"too large": "containerRuntimeEndpoint: unix:///a\n" + strings.Repeat("#\n", sizeLimit/2), "JSON": "{}\n",
+	} {
+		host := provisiontest.New()
+		if err := host.Files().Write("/etc/k", strings.NewReader(content), provision.Attr{Mode: 0o600}); err != nil {
+			t.Fatal(err)
+		}
+		task := KubeletEndpoint{Path: "/etc/k", Endpoint: "unix:///b", Add: true}
+		if change, err := task.Check(t.Context(), host); !errors.Is(err, errs.State) {
+			t.Errorf("%s: %+v, %v", name, change, err)
+		}
+		if err := task.Apply(t.Context(), host); !errors.Is(err, errs.State) {
+			t.Errorf("%s: applied with %v", name, err)
+		}
 	}
 }
 
