@@ -21,6 +21,9 @@ const (
 	// ConfigFile is its usual configuration, FlagsFile kubeadm's environment file for it.
 	ConfigFile = "/var/lib/kubelet/config.yaml"
 	FlagsFile  = "/var/lib/kubelet/kubeadm-flags.env"
+	// InstanceConfig is what kubeadm patches ConfigFile with at each upgrade, since 1.34 by default
+	// (NodeLocalCRISocket): the kubelet does not read it.
+	InstanceConfig = "/var/lib/kubelet/instance-config.yaml"
 	// DefaultEndpoint is the runtime's of a kubelet whose Endpoint has no Text.
 	DefaultEndpoint = "unix:///run/containerd/containerd.sock"
 )

@@ -126,7 +126,7 @@ func (b *builder) moveKubelet(endpoint string, before []string) {
 	if b.f.KubeletSilent && b.f.KubeletConfig == "" {
 		b.fieldError("runtime.name", fmt.Errorf("the kubelet names no endpoint, and has no configuration that could: give it --container-runtime-endpoint=%s: %w", endpoint, errs.State))
 	}
-	for _, file := range union([]string{kubelet.FlagsFile, kubelet.ConfigFile}, b.f.KubeletFiles) {
+	for _, file := range union([]string{kubelet.FlagsFile, kubelet.ConfigFile, kubelet.InstanceConfig}, b.f.KubeletFiles) {
 		task := handover.KubeletEndpoint{M: provision.Meta{Why: "runtime", Needs: before, Restarts: []string{kubeletUnit}}, Path: file, Endpoint: endpoint}
 		task.Add = b.f.KubeletSilent && file == b.f.KubeletConfig
 		b.add(task)
