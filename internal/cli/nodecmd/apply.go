@@ -38,9 +38,7 @@ func newApply() *cobra.Command {
 			"makes it. If a step fails, or if the runtime is not healthy after its restart, apply undoes all changes.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := session.UntilSignal(cmd.Context())
-			defer stop()
-			return a.run(ctx, cmd)
+			return session.Interruptible(cmd, func(ctx context.Context) error { return a.run(ctx, cmd) })
 		},
 	}
 	a.Register(cmd, true)

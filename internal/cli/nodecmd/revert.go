@@ -47,14 +47,14 @@ func (b *revertRun) registerWithUndo(cmd *cobra.Command, withFile bool) {
 
 // run opens the machine for changes, and calls f.
 func (b *revertRun) run(cmd *cobra.Command, f func(ctx context.Context, s *session.Session) error) error {
-	ctx, stop := session.UntilSignal(cmd.Context())
-	defer stop()
-	s, err := b.Change(ctx, cmd, false)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return f(ctx, s)
+	return session.Interruptible(cmd, func(ctx context.Context) error {
+		s, err := b.Change(ctx, cmd, false)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return f(ctx, s)
+	})
 }
 
 // consent shows what is restored and its effect on pods, and asks for consent.
