@@ -215,8 +215,10 @@ func (f files) Remove(p string) error {
 	})
 }
 
-// Tidy does nothing: writes here are atomic.
-func (f files) Tidy(string) error { return nil }
+// Tidy removes PATH.left, which stands for what a killed write leaves: writes here are atomic.
+func (f files) Tidy(p string) error {
+	return f.h.read(func() error { delete(f.h.nodes, p+".left"); return nil })
+}
 
 // RemoveAll removes a tree.
 func (f files) RemoveAll(p string) error {

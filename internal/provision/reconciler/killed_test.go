@@ -42,6 +42,31 @@ func brokenTarget(h *provisiontest.Host) provision.Target {
 	return target
 }
 
+// TestLeftByAKilledWrite: what a killed write left goes with the next apply, also if that one has nothing to write there.
+func TestLeftByAKilledWrite(t *testing.T) {
+	h := machine(t)
+	a := provision.Target{Tasks: []provision.Task{tasks.File{Path: "/etc/x", Content: "a"}}}
+	apply(t, h, a)
+	h.Fault = func(_ int, op string) provisiontest.Fault {
+		if op == "write /etc/x" {
+			return provisiontest.KillBefore
+		}
+		return provisiontest.None
+	}
+	b := provision.Target{Tasks: []provision.Task{tasks.File{Path: "/etc/x", Content: "b"}}}
+	if _, err := newReconciler(t, h).Apply(t.Context(), b, reconciler.ApplyOptions{}); !errors.Is(err, provisiontest.ErrKilled) {
+		t.Fatalf("apply: %v", err)
+	}
+	h.StartProcess()
+	if err := h.Files().Write("/etc/x.left", strings.NewReader("b"), provision.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, h, a)
+	if provision.Exists(h.Files(), "/etc/x.left") {
+		t.Error("it stays")
+	}
+}
+
 // TestKilledOnTheWayBack kills the process before, during and after every operation of a rollback.
 // The same verb, or an apply, completes it. A reset leaves the machine as before the first apply.
 func TestKilledOnTheWayBack(t *testing.T) {
