@@ -296,7 +296,7 @@ func (f *files) Reserve(p string, size int64) error {
 	return nil
 }
 
-// Mkdir makes a directory with its mode and owner at once.
+// Mkdir makes a directory beside its path, with its mode and owner, and renames it: one that is there is complete.
 func (f *files) Mkdir(p string, attr provision.Attr) error {
 	at, done, err := f.at(p)
 	if err != nil {
@@ -306,14 +306,22 @@ func (f *files) Mkdir(p string, attr provision.Attr) error {
 	if isDir(at) {
 		return nil
 	}
-	if err := os.Mkdir(at, 0o700); err != nil {
-		if isDir(at) { // somebody else created it
-			return nil
-		}
-		return fmt.Errorf("cannot make directory %s: %w", p, kind(err))
-	}
-	if err := f.SetAttr(p, attr); err != nil {
+	if err := f.Tidy(p); err != nil {
 		return err
+	}
+	err = os.Mkdir(temp(at, p), 0o700)
+	if err == nil {
+		err = f.SetAttr(temp(p, p), attr)
+	}
+	if err == nil {
+		err = os.Rename(temp(at, p), at)
+	}
+	if err != nil {
+		tidied := f.Tidy(p)
+		if isDir(at) { // somebody else created it
+			return tidied
+		}
+		return errors.Join(fmt.Errorf("cannot make directory %s: %w", p, kind(err)), tidied)
 	}
 	return f.settle(at, p)
 }

@@ -62,3 +62,22 @@ func TestTemporaryFileIsNoConfiguration(t *testing.T) {
 		}
 	}
 }
+
+// TestDirectoryIsComplete: a process that is killed while it creates a directory leaves none with another mode.
+func TestDirectoryIsComplete(t *testing.T) {
+	root := t.TempDir()
+	f := newFiles(root, nil, "")
+	attr := provision.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+	if err := os.Mkdir(temp(root+"/dir", "/dir"), 0o700); err != nil { // by the one that was killed
+		t.Fatal(err)
+	}
+	if err := f.Mkdir("/dir", attr); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(root + "/dir"); err != nil || info.Mode().Perm() != attr.Mode {
+		t.Errorf("it is %v, %v", info, err)
+	}
+	if names, err := f.ReadDir("/"); err != nil || len(names) != 1 {
+		t.Errorf("there are %v, %v", names, err)
+	}
+}
