@@ -119,7 +119,9 @@ func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *sessio
 		return err
 	}
 	b := revertRun{Flags: a.Flags, yes: true, opts: reconciler.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
-	b.planEviction(ctx, s, back)
+	if err := b.planEviction(ctx, s, back); err != nil {
+		return err
+	}
 	if err := back.Consent(b.opts.AllowDisruption); err != nil {
 		return fmt.Errorf("cannot prune: %w", errors.Join(err, planview.Back(cmd.ErrOrStderr(), back)))
 	}
@@ -128,7 +130,7 @@ func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *sessio
 		out.Left = append(out.Left, pruned.Left...)
 		out.Warnings = append(out.Warnings, pruned.Warnings...)
 	}
-	if err = b.finishEviction(ctx, back, err); err != nil {
+	if err = b.finishEviction(ctx, err); err != nil {
 		return fmt.Errorf("cannot prune: %w", err)
 	}
 	return nil

@@ -26,6 +26,8 @@ type Back struct {
 
 	// graph is the state that the machine goes back to, with its gates.
 	graph *graph
+	// kept are those of Priors that Keep has added.
+	kept []journal.Prior
 }
 
 // Empty reports whether there is nothing to restore.
@@ -34,6 +36,34 @@ func (b *Back) Empty() bool { return len(b.Priors) == 0 }
 // Disruptions lists what would happen to running pods.
 func (b *Back) Disruptions() []string {
 	return append(slices.Clone(b.Stops), restartDisruptions(b.Restarts)...)
+}
+
+// Keep has an object that Evict changes, such as the running kubelet, be as it is now when all is restored, also if the process
+// is killed and the command runs again. It is restored last. One that does not exist needs nothing.
+func (rc *Reconciler) Keep(ctx context.Context, b *Back, o provision.Object) error {
+	i := slices.IndexFunc(b.Priors, func(p journal.Prior) bool { return p.Object == o })
+	if i >= 0 && b.Priors[i].State.Exists { // as it was before a kill
+		b.kept = append(b.kept, b.Priors[i])
+		return nil
+	}
+	now, err := rc.states(ctx, []provision.Object{o})
+	if err != nil || !now[0].State.Exists {
+		return err
+	}
+	if i >= 0 {
+		b.Priors = slices.Delete(b.Priors, i, i+1)
+	}
+	b.Priors, b.kept = append(b.Priors, now...), append(b.kept, now...)
+	return nil
+}
+
+// resume restores what was kept after a failure, also one that the user caused.
+func (rc *Reconciler) resume(ctx context.Context, b *Back) error {
+	var failed []error
+	for _, p := range b.kept {
+		failed = append(failed, rc.restoreOne(context.WithoutCancel(ctx), p))
+	}
+	return errors.Join(failed...)
 }
 
 // Consent returns an error that says what would happen to running pods, if the user has not
@@ -235,7 +265,8 @@ func (rc *Reconciler) goBack(ctx context.Context, b *Back, opts BackOptions, beg
 		return err
 	})
 	if err != nil {
-		return r.end(ctx, err, opts.KeepFailed)
+		out, err := r.end(ctx, err, opts.KeepFailed)
+		return out, errors.Join(err, rc.resume(ctx, b))
 	}
 	if err = owned(r.out.Left); err != nil {
 		r.out.Result = journal.Failed
@@ -332,6 +363,14 @@ func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Ou
 		if err := rc.journal.Release(); err != nil { // of a process that was killed
 			return err
 		}
+		// A reset after this one, if it is killed, finds what was kept among what is ours.
+		fresh := slices.DeleteFunc(slices.Clone(b.kept), func(p journal.Prior) bool {
+			_, ok := rc.journal.Owns(p.Object)
+			return ok
+		})
+		if err := rc.journal.Own("reset", nil, fresh); err != nil {
+			return err
+		}
 		if opts.Evict != nil {
 			if err := opts.Evict(ctx); err != nil {
 				return err
@@ -351,6 +390,7 @@ func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Ou
 	})
 	if err != nil {
 		out.Result = journal.Failed
+		err = errors.Join(err, rc.resume(ctx, b))
 	}
 	return out, err
 }

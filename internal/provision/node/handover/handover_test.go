@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
+	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
 // fakeRuntime is a CRI server with pods and images.
@@ -396,27 +399,99 @@ func TestKubeletEndpointRefuses(t *testing.T) {
 	}
 }
 
-// TestEvict: the kubelet is stopped during the eviction of its pods, and started after it.
+// TestEvict: the kubelet is stopped during the eviction of its pods, and started after it, also by a second run of a command
+// that was killed meanwhile.
 func TestEvict(t *testing.T) {
+	for _, verb := range []string{"reset", "prune", "rollback"} {
+		for _, fault := range []provisiontest.Fault{provisiontest.None, provisiontest.KillAfter} {
+			t.Run(fmt.Sprint(verb, " ", fault), func(t *testing.T) { evict(t, verb, fault) })
+		}
+	}
+}
+
+func evict(t *testing.T, verb string, fault provisiontest.Fault) {
 	old := &fakeRuntime{pods: []*runtimeapi.PodSandbox{pod("1", "web", runtimeapi.PodSandboxState_SANDBOX_READY)}}
-	host := provisiontest.New()
+	endpoint, host := old.serve(t), provisiontest.New()
 	if err := host.Files().Write("/etc/systemd/system/"+kubeletUnit, strings.NewReader("[Service]\n"), provision.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
 	if err := host.Units().Start(t.Context(), kubeletUnit); err != nil {
 		t.Fatal(err)
 	}
-	resume, err := Evict(t.Context(), host, []string{old.serve(t)})
-	if err != nil {
-		t.Fatal(err)
+	kinds := tasks.Kinds()
+	maps.Copy(kinds, Kinds())
+	first, second := tasks.File{Path: "/etc/first", Content: "1"}, tasks.File{Path: "/etc/second", Content: "2"}
+	less, more := provision.Target{Tasks: []provision.Task{first}}, provision.Target{Tasks: []provision.Task{first, second}}
+	newReconciler := func() *reconciler.Reconciler {
+		t.Helper()
+		rc, err := reconciler.New(reconciler.Config{Host: host, Kinds: kinds, Version: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rc
 	}
-	if running, err := kubeletRuns(t.Context(), host); err != nil || running || len(old.pods) > 0 {
-		t.Errorf("pods %v are left, the kubelet runs: %t, %v", old.pods, running, err)
+	for _, target := range []provision.Target{less, more} {
+		if _, err := newReconciler().Apply(t.Context(), target, reconciler.ApplyOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := resume(t.Context()); err != nil {
-		t.Fatal(err)
+	run := func() (err error) {
+		rc := newReconciler()
+		var back *reconciler.Back
+		switch verb {
+		case "reset":
+			back, err = rc.PlanReset(t.Context())
+		case "prune":
+			back, err = rc.PlanPrune(t.Context(), less)
+		default:
+			back, err = rc.PlanRollback(t.Context(), 1, less)
+		}
+		if err == nil {
+			err = rc.Keep(t.Context(), back, RunningKubelet())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts := reconciler.BackOptions{Evict: func(ctx context.Context) error {
+			if err := Evict(ctx, host, []string{endpoint}); err != nil {
+				return err
+			}
+			if running, err := kubeletRuns(ctx, host); err != nil || running || len(old.pods) > 0 {
+				t.Errorf("pods %v are left, the kubelet runs: %t, %v", old.pods, running, err)
+			}
+			return nil
+		}}
+		switch verb {
+		case "reset":
+			_, err = rc.Reset(t.Context(), back, opts)
+		case "prune":
+			_, err = rc.Prune(t.Context(), back, opts)
+		default:
+			_, err = rc.Rollback(t.Context(), 1, back, opts)
+		}
+		return err
 	}
-	if running, err := kubeletRuns(t.Context(), host); err != nil || !running {
-		t.Errorf("the kubelet does not run again: %v", err)
+	host.Fault = func(_ int, op string) provisiontest.Fault {
+		if op == "stop "+kubeletUnit {
+			return fault
+		}
+		return provisiontest.None
+	}
+	err := run()
+	if (err != nil) != (fault != provisiontest.None) {
+		t.Fatalf("%s: %v", verb, err)
+	}
+	if host.StartProcess(); fault != provisiontest.None {
+		if err := run(); err != nil {
+			t.Fatalf("%s again: %v", verb, err)
+		}
+	}
+	if running, err := kubeletRuns(t.Context(), host); err != nil || !running || provision.Exists(host.Files(), "/etc/second") {
+		t.Errorf("the kubelet does not run again, or /etc/second stays: %v", err)
+	}
+	if rc := newReconciler(); verb != "reset" {
+		if _, ok := rc.Journal().Owns(RunningKubelet()); ok {
+			t.Error("the running kubelet stays berth's")
+		}
 	}
 }
