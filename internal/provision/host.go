@@ -123,7 +123,8 @@ type Units interface {
 	Mask(ctx context.Context, name string) error
 	Unmask(ctx context.Context, name string) error
 	// Start, Stop and Restart return when the job is done; a unit that did not come up
-	// is an error that names its result and the command that shows its log.
+	// is an error that names its result and the command that shows its log. Start and Restart first
+	// make systemd read the unit's files again if they have changed.
 	Start(ctx context.Context, name string) error
 	Stop(ctx context.Context, name string) error
 	Restart(ctx context.Context, name string) error
