@@ -76,6 +76,8 @@ type Files interface {
 	Write(path string, r io.Reader, attr Attr) error
 	// Append adds a record to a file durably, and creates the file.
 	Append(path string, data []byte, attr Attr) error
+	// Room is how many bytes may still be written below a directory; a large number if unknown.
+	Room(dir string) int64
 	// Reserve creates a file that occupies size bytes of its disk; an existing file grows to that
 	// size. The directory must be there.
 	Reserve(path string, size int64) error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -272,6 +273,20 @@ func (f *files) Append(p string, data []byte, attr provision.Attr) error {
 		return syncDir(filepath.Dir(at))
 	}
 	return nil
+}
+
+// Room is the space that the file system has for users other than root, too.
+func (f *files) Room(dir string) int64 {
+	at, done, err := f.at(dir)
+	defer done()
+	var disk unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(at, &disk)
+	}
+	if err != nil {
+		return math.MaxInt64
+	}
+	return int64(disk.Bavail) * disk.Bsize
 }
 
 // Reserve allocates the space without writing it, if the file system can.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -125,20 +122,6 @@ func managers() []manager {
 // reads.
 const aptCache = 256 << 20
 
-// room is how many bytes may be written below a directory; a large number if unknown.
-func (m *Machine) room(dir string) int64 {
-	at, done, err := m.files.at(dir)
-	defer done()
-	var disk unix.Statfs_t
-	if err == nil {
-		err = unix.Statfs(at, &disk)
-	}
-	if err != nil {
-		return math.MaxInt64
-	}
-	return int64(disk.Bavail) * disk.Bsize
-}
-
 // lockPause is the time between two checks of a lock.
 const lockPause = time.Second
 
@@ -199,7 +182,7 @@ func (p *packages) run(ctx context.Context, command, names []string) ([]byte, er
 		} else {
 			args = append(args, word)
 		}
-		if i == 0 && word == "apt-get" && p.machine.room("/var/cache/apt") < aptCache {
+		if i == 0 && word == "apt-get" && p.machine.files.Room("/var/cache/apt") < aptCache {
 			args = append(args, "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
 		}
 	}

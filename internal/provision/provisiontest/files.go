@@ -166,7 +166,10 @@ func (f files) add(p string, data []byte, attr provision.Attr) error {
 	return f.put(p, &inode{mode: attr.Mode, uid: attr.UID, gid: attr.GID, content: old + string(bytes.Clone(data))})
 }
 
-// Reserve creates an empty file: space is unlimited here.
+// Room is Host.Free.
+func (f files) Room(string) int64 { return f.h.Free }
+
+// Reserve creates an empty file: it takes no space.
 func (f files) Reserve(p string, _ int64) error {
 	return f.h.change("reserve "+p, func() error { return f.put(p, &inode{mode: 0o600}) })
 }
