@@ -142,6 +142,22 @@ func (j *Journal) NodeFile(n int) string {
 	return ""
 }
 
+// Interrupted is the number of the newest entry without a result, if no entry after it ended well: until then, the machine may
+// be as it left it, since the undo of a later one returns to that. It is 0 if there is none.
+func (j *Journal) Interrupted() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range slices.Backward(j.state.entries) {
+		switch e.Result {
+		case "":
+			return e.Number
+		case OK:
+			return 0
+		}
+	}
+	return 0
+}
+
 // Changed reports whether an entry gave an object the state now: it left the object so, and did not find it so.
 func (j *Journal) Changed(o provision.Object, now provision.State) bool {
 	j.mu.Lock()

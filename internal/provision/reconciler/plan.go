@@ -26,7 +26,8 @@ type Plan struct {
 	Restarts []Restart `json:"restarts,omitempty"`
 	// Unwanted are objects that are ours and that the target does not want any more.
 	Unwanted []journal.Owned `json:"unwanted,omitempty"`
-	// Unfinished is the entry of an apply that was interrupted, or 0.
+	// Unfinished is the entry of an apply that was interrupted and that none after it has continued
+	// to its end, or 0.
 	Unfinished int `json:"unfinished,omitempty"`
 }
 
@@ -108,9 +109,7 @@ func (rc *Reconciler) plan(ctx context.Context, g *graph) (*Plan, [][]provision.
 			})
 		}
 	}
-	if last, ok := rc.journal.Last(); ok && last.Result == "" {
-		plan.Unfinished = last.Number
-	}
+	plan.Unfinished = rc.journal.Interrupted()
 	var err error
 	plan.Restarts, err = rc.restarts(ctx, g, changes)
 	return plan, objects, err
