@@ -51,6 +51,8 @@ type manager struct {
 	settle []string
 	// unknown matches the output of an install that does not know a package.
 	unknown *regexp.Regexp
+	// informs are statuses of the manager's own program that stand for success, with a remark.
+	informs []int
 	// locks are the files that the manager locks.
 	locks []string
 	// busy matches the output of a command that found the lock held.
@@ -112,6 +114,9 @@ func managers() []manager {
 			// 104 is zypper's exit code for it; --xmlout does not write the message to standard
 			// error.
 			unknown: regexp.MustCompile(`No provider of|not found in package names|exit status 104`),
+			// A reboot or another run of zypper is due, a repository was skipped, a script of a package failed
+			// (zypper(8)).
+			informs: []int{102, 103, 106, 107},
 			locks:   []string{"/run/zypp.pid"}, busy: regexp.MustCompile(`System management is locked`),
 		},
 	}
@@ -186,7 +191,12 @@ func (p *packages) run(ctx context.Context, command, names []string) ([]byte, er
 			args = append(args, "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
 		}
 	}
-	return run(ctx, provision.Command{Args: args, Env: []string{"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1"}})
+	out, err := run(ctx, provision.Command{Args: args, Env: []string{"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1"}})
+	var exit *exec.ExitError
+	if command[0] == p.manager.program && errors.As(err, &exit) && slices.Contains(p.manager.informs, exit.ExitCode()) {
+		return out, nil
+	}
+	return out, err
 }
 
 // known queries the manager about names, a line for each.
