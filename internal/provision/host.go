@@ -76,6 +76,8 @@ type Files interface {
 	Write(path string, r io.Reader, attr Attr) error
 	// Append adds a record to a file durably, and creates the file.
 	Append(path string, data []byte, attr Attr) error
+	// Room is how many bytes may still be written below a directory; a large number if unknown.
+	Room(dir string) int64
 	// Reserve creates a file that occupies size bytes of its disk; an existing file grows to that
 	// size. The directory must be there.
 	Reserve(path string, size int64) error
@@ -123,7 +125,8 @@ type Units interface {
 	Mask(ctx context.Context, name string) error
 	Unmask(ctx context.Context, name string) error
 	// Start, Stop and Restart return when the job is done; a unit that did not come up
-	// is an error that names its result and the command that shows its log.
+	// is an error that names its result and the command that shows its log. Start and Restart first
+	// make systemd read the unit's files again if they have changed.
 	Start(ctx context.Context, name string) error
 	Stop(ctx context.Context, name string) error
 	Restart(ctx context.Context, name string) error
@@ -144,6 +147,9 @@ type Packages interface {
 	// manager's lock, and reports through ctx's progress who holds it. Packages do not start the
 	// units of hold that they bring; a running one is restarted.
 	Install(ctx context.Context, packages []PackageVersion, hold []string) error
+	// Revert installs a version, which may be older than the present one, and removes no package for it. It wraps
+	// errs.State if no list has that version, or if other packages would have to go.
+	Revert(ctx context.Context, pkg PackageVersion) error
 	// Plan lists what Install would install or change, dependencies first; it reads only. A
 	// package that the manager's lists do not have wraps errs.Unavailable.
 	Plan(ctx context.Context, packages []PackageVersion) ([]PackageVersion, error)

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // readLimit bounds what ReadFile returns, in bytes.
@@ -22,6 +25,17 @@ func ReadFile(files Files, name string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read %s: %w", name, err)
 	}
 	return b.Bytes(), nil
+}
+
+// RefuseLink refuses the change of a file that somebody else made, if it is a link: a write would replace the link, with the
+// mode of a link, and what the link points to would no longer be the file.
+func RefuseLink(files Files, name string) error {
+	info, err := files.Stat(name)
+	if err == nil && info.Type == fs.ModeSymlink {
+		err = fmt.Errorf("%s is a link to %s, which berth does not replace: change that file, or put it in the place of the link: %w",
+			name, info.Target, errs.State)
+	}
+	return errs.IgnoreNotFound(err)
 }
 
 // FirstExisting returns the first of the names that exists, or "".

@@ -38,9 +38,7 @@ func newApply() *cobra.Command {
 			"makes it. If a step fails, or if the runtime is not healthy after its restart, apply undoes all changes.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := session.UntilSignal(cmd.Context())
-			defer stop()
-			return a.run(ctx, cmd)
+			return session.Interruptible(cmd, func(ctx context.Context) error { return a.run(ctx, cmd) })
 		},
 	}
 	a.Register(cmd, true)
@@ -121,7 +119,9 @@ func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *sessio
 		return err
 	}
 	b := revertRun{Flags: a.Flags, yes: true, opts: reconciler.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
-	b.planEviction(ctx, s, back)
+	if err := b.planEviction(ctx, s, back); err != nil {
+		return err
+	}
 	if err := back.Consent(b.opts.AllowDisruption); err != nil {
 		return fmt.Errorf("cannot prune: %w", errors.Join(err, planview.Back(cmd.ErrOrStderr(), back)))
 	}
@@ -130,7 +130,7 @@ func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *sessio
 		out.Left = append(out.Left, pruned.Left...)
 		out.Warnings = append(out.Warnings, pruned.Warnings...)
 	}
-	if err = b.finishEviction(ctx, back, err); err != nil {
+	if err = b.finishEviction(ctx, err); err != nil {
 		return fmt.Errorf("cannot prune: %w", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package nodecmd
 
 import (
+	"context"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -26,30 +27,30 @@ func planCommand(use, short string, code func(*reconciler.Plan) int) *cobra.Comm
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := session.UntilSignal(cmd.Context())
-			defer stop()
-			s, err := at.Open(cmd)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			target, _, err := at.Target(ctx, cmd, s)
-			if err != nil {
-				return err
-			}
-			plan, err := s.Reconciler.Plan(ctx, target)
-			if err != nil {
-				return err
-			}
-			shown, err := s.Reconciler.Shown(plan)
-			if err != nil {
-				return err
-			}
-			err = output.Print(cmd.OutOrStdout(), shown, func(w io.Writer) error { return planview.Plan(w, plan) })
-			if err != nil {
-				return err
-			}
-			return exitcode.Of(code(plan))
+			return session.Interruptible(cmd, func(ctx context.Context) error {
+				s, err := at.Open(cmd)
+				if err != nil {
+					return err
+				}
+				defer s.Close()
+				target, _, err := at.Target(ctx, cmd, s)
+				if err != nil {
+					return err
+				}
+				plan, err := s.Reconciler.Plan(ctx, target)
+				if err != nil {
+					return err
+				}
+				shown, err := s.Reconciler.Shown(plan)
+				if err != nil {
+					return err
+				}
+				err = output.Print(cmd.OutOrStdout(), shown, func(w io.Writer) error { return planview.Plan(w, plan) })
+				if err != nil {
+					return err
+				}
+				return exitcode.Of(code(plan))
+			})
 		},
 	}
 	at.Register(cmd, true)

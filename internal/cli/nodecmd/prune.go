@@ -36,7 +36,7 @@ func newPrune() *cobra.Command {
 					return err
 				}
 				out, err := s.Reconciler.Prune(ctx, back, b.opts)
-				return b.report(ctx, cmd, s, back, out, err)
+				return b.report(ctx, cmd, s, out, err)
 			})
 		},
 	}

@@ -32,7 +32,7 @@ func newReset() *cobra.Command {
 					return err
 				}
 				out, err := s.Reconciler.Reset(ctx, back, b.opts)
-				return b.report(ctx, cmd, s, back, out, err)
+				return b.report(ctx, cmd, s, out, err)
 			})
 		},
 	}

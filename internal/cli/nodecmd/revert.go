@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/reconciler"
 )
@@ -25,8 +26,6 @@ type revertRun struct {
 	output show.Flag
 	yes    bool
 	opts   reconciler.BackOptions
-	// resume starts again what was stopped to stop the pods; nil if nothing was.
-	resume func(context.Context) error
 	// restartContainers starts docker's stopped containers again if docker stays.
 	restartContainers func(context.Context) error
 }
@@ -47,19 +46,21 @@ func (b *revertRun) registerWithUndo(cmd *cobra.Command, withFile bool) {
 
 // run opens the machine for changes, and calls f.
 func (b *revertRun) run(cmd *cobra.Command, f func(ctx context.Context, s *session.Session) error) error {
-	ctx, stop := session.UntilSignal(cmd.Context())
-	defer stop()
-	s, err := b.Change(ctx, cmd, false)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return f(ctx, s)
+	return session.Interruptible(cmd, func(ctx context.Context) error {
+		s, err := b.Change(ctx, cmd, false)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return f(ctx, s)
+	})
 }
 
 // consent shows what is restored and its effect on pods, and asks for consent.
 func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *reconciler.Back, question string) error {
-	b.planEviction(ctx, s, back)
+	if err := b.planEviction(ctx, s, back); err != nil {
+		return err
+	}
 	if err := planview.Back(cmd.ErrOrStderr(), back); err != nil {
 		return err
 	}
@@ -69,8 +70,9 @@ func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.
 	return session.Confirm(cmd, b.yes, question)
 }
 
-// planEviction adds to back the pods whose runtime stops, and stops them before their runtime.
-func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *reconciler.Back) {
+// planEviction adds to back the pods whose runtime stops, and stops them before their runtime. The kubelet runs again after
+// that, unless it stops, too.
+func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *reconciler.Back) error {
 	var endpoints []string
 	for _, d := range back.Diffs {
 		name, isService := strings.CutSuffix(d.Object.Name, ".service")
@@ -86,12 +88,16 @@ func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *
 			b.planContainerStop(ctx, back, slices.Contains(endpoints, socket))
 		}
 	}
-	if len(endpoints) > 0 {
-		b.addEviction(func(ctx context.Context) (err error) {
-			b.resume, err = handover.Evict(ctx, s.Host, endpoints)
-			return err
-		})
+	if len(endpoints) == 0 {
+		return nil
 	}
+	b.addEviction(func(ctx context.Context) error { return handover.Evict(ctx, s.Host, endpoints) })
+	if slices.ContainsFunc(back.Diffs, func(d provision.Diff) bool {
+		return d.Object.Kind == provision.KindUnit && d.Object.Name == kubelet.Unit && d.Stops()
+	}) {
+		return nil
+	}
+	return s.Reconciler.Keep(ctx, back, handover.RunningKubelet())
 }
 
 // podsAt lists the pods of a runtime. One that does not answer has no pods that could be stopped in
@@ -159,23 +165,17 @@ func shortList(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// finishEviction starts again what was stopped for the eviction and should run: the kubelet, and
-// docker's containers if docker is back. err is the result of the restore.
-func (b *revertRun) finishEviction(ctx context.Context, back *reconciler.Back, err error) error {
+// finishEviction starts docker's containers again if docker is back. err is the result of the restore.
+func (b *revertRun) finishEviction(ctx context.Context, err error) error {
 	if err != nil && b.restartContainers != nil {
 		err = errors.Join(err, b.restartContainers(context.WithoutCancel(ctx)))
 	}
-	stops := slices.ContainsFunc(back.Diffs, func(d provision.Diff) bool { return d.Object.Name == "kubelet.service" && d.Stops() })
-	if b.resume == nil || stops && err == nil {
-		return err
-	}
-	// Also after an interrupt: otherwise the node would have no kubelet.
-	return errors.Join(err, b.resume(context.WithoutCancel(ctx)))
+	return err
 }
 
 // report shows the outcome.
-func (b *revertRun) report(ctx context.Context, cmd *cobra.Command, s *session.Session, back *reconciler.Back, out *reconciler.Outcome, err error) error {
-	err = b.finishEviction(ctx, back, err)
+func (b *revertRun) report(ctx context.Context, cmd *cobra.Command, s *session.Session, out *reconciler.Outcome, err error) error {
+	err = b.finishEviction(ctx, err)
 	if out == nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func newRollback() *cobra.Command {
 					return err
 				}
 				out, err := s.Reconciler.Rollback(ctx, n, back, b.opts)
-				return b.report(ctx, cmd, s, back, out, err)
+				return b.report(ctx, cmd, s, out, err)
 			})
 		},
 	}

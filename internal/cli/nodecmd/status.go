@@ -21,6 +21,8 @@ import (
 type status struct {
 	// Last is the newest entry; nil when there is none.
 	Last *journal.Entry `json:"last"`
+	// Interrupted is the newest entry that was interrupted, until one after it ends well; 0 for none.
+	Interrupted int `json:"interrupted,omitempty"`
 	// Owned is the number of objects that are ours.
 	Owned int `json:"owned"`
 	// Pending lists units whose restart is due.
@@ -63,7 +65,7 @@ func newStatus() *cobra.Command {
 
 func readStatus(cmd *cobra.Command, p *session.Flags, s *session.Session) (status, error) {
 	j := s.Reconciler.Journal()
-	st := status{Owned: len(j.Owned()), Pending: j.Pending(), Drift: -1, Damaged: j.Bad()}
+	st := status{Owned: len(j.Owned()), Pending: j.Pending(), Interrupted: j.Interrupted(), Drift: -1, Damaged: j.Bad()}
 	if last, ok := j.Last(); ok {
 		last.Touched = nil
 		shown, err := s.Reconciler.ShownEntry(last)
@@ -107,6 +109,9 @@ func (st status) print(w io.Writer) error {
 		fmt.Fprintf(w, "entry %d (%s) was interrupted; the next apply continues\n", st.Last.Number, what(*st.Last))
 	default:
 		fmt.Fprintf(w, "entry %d: %s, %s, %s\n", st.Last.Number, what(*st.Last), result(*st.Last), st.Last.Started.Local().Format(time.DateTime))
+	}
+	if st.Busy == "" && st.Interrupted > 0 && st.Interrupted != st.Last.Number {
+		fmt.Fprintf(w, "entry %d was interrupted, and its changes are still there; the next apply continues\n", st.Interrupted)
 	}
 	if st.Busy != "" {
 		fmt.Fprintln(w, st.Busy)

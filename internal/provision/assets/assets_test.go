@@ -213,3 +213,26 @@ func TestMirrorsAndHashes(t *testing.T) {
 		})
 	}
 }
+
+// TestEndlessSource: a server cannot fill the disk, whether or not it says how much it sends.
+func TestEndlessSource(t *testing.T) {
+	for _, length := range []string{"", "1000000000"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if length != "" {
+				w.Header().Set("Content-Length", length)
+			}
+			for data := make([]byte, 32<<10); ; {
+				if _, err := w.Write(data); err != nil {
+					return
+				}
+			}
+		}))
+		s, h := newStore()
+		h.Free = 1 << 20
+		ref := provision.AssetRef{Name: "a", Sources: []string{server.URL + "/a.tar"}, Digest: digest.FromString("a").String()}
+		if _, err := s.Fetch(t.Context(), ref); !errors.Is(err, errs.Exhausted) {
+			t.Errorf("length %q: %v, want Exhausted", length, err)
+		}
+		server.Close()
+	}
+}

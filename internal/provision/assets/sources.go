@@ -96,7 +96,7 @@ func (s *Store) from(ctx context.Context, ref provision.AssetRef, p place, sourc
 	var body io.ReadCloser
 	switch {
 	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
-		body, err = r.get(ctx, source, header)
+		body, err = r.get(ctx, source, header, s.limit())
 	case strings.HasPrefix(source, "oci://"):
 		body, err = r.pull(ctx, ref, strings.TrimPrefix(source, "oci://"), header)
 	default:
@@ -108,10 +108,31 @@ func (s *Store) from(ctx context.Context, ref provision.AssetRef, p place, sourc
 	return s.store(ref, p, body)
 }
 
+// limit bounds what is downloaded, in bytes: only the end of it shows whether its hash is right, and pods need the disk.
+func (s *Store) limit() int64 { return min(maxBytes, s.files.Room(s.dir)/2) }
+
+func tooLarge(limit int64) error {
+	return fmt.Errorf("it has more than the %d bytes that it may have: half of the free disk, and 16 GiB at most: %w", limit, errs.Exhausted)
+}
+
+// bounded is a reader that returns an error after more than limit bytes.
+type bounded struct {
+	r           io.Reader
+	read, limit int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.read += int64(n); b.read > b.limit {
+		return 0, tooLarge(b.limit)
+	}
+	return n, err
+}
+
 // store writes body to the cache, unless its hash is wrong, and opens it.
 func (s *Store) store(ref provision.AssetRef, p place, body io.ReadCloser) (io.ReadCloser, error) {
 	defer body.Close()
-	if err := s.files.Write(p.file, newVerifier(body, ref), provision.Attr{Mode: 0o600}); err != nil {
+	if err := s.files.Write(p.file, newVerifier(&bounded{r: body, limit: s.limit()}, ref), provision.Attr{Mode: 0o600}); err != nil {
 		return nil, err
 	}
 	s.setVerified(p.file)
@@ -144,8 +165,8 @@ func (s *Store) local(ref provision.AssetRef, path string) (io.ReadCloser, error
 	return file, nil
 }
 
-// get asks a web server. An error that may pass is Unavailable.
-func (r reach) get(ctx context.Context, source, header string) (io.ReadCloser, error) {
+// get asks a web server for at most limit bytes. An error that may pass is Unavailable.
+func (r reach) get(ctx context.Context, source, header string, limit int64) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, source, nil)
 	if err != nil {
@@ -166,6 +187,11 @@ func (r reach) get(ctx context.Context, source, header string) (io.ReadCloser, e
 		resp.Body.Close()
 		cancel()
 		return nil, r.answered(resp.StatusCode, header)
+	}
+	if resp.ContentLength > limit {
+		resp.Body.Close()
+		cancel()
+		return nil, tooLarge(limit)
 	}
 	return &steady{body: resp.Body, cancel: cancel, timer: time.AfterFunc(stallTimeout, cancel)}, nil
 }

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/berthrun/berth/internal/provision"
@@ -139,6 +140,34 @@ func (j *Journal) NodeFile(n int) string {
 		}
 	}
 	return ""
+}
+
+// Interrupted is the number of the newest entry without a result, if no entry after it ended well: until then, the machine may
+// be as it left it, since the undo of a later one returns to that. It is 0 if there is none.
+func (j *Journal) Interrupted() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range slices.Backward(j.state.entries) {
+		switch e.Result {
+		case "":
+			return e.Number
+		case OK:
+			return 0
+		}
+	}
+	return 0
+}
+
+// Changed reports whether an entry gave an object the state now: it left the object so, and did not find it so.
+func (j *Journal) Changed(o provision.Object, now provision.State) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	is := func(p Prior) bool {
+		return p.Object == o && p.State.Exists == now.Exists && p.State.Digest == now.Digest && maps.Equal(p.State.Attrs, now.Attrs)
+	}
+	return slices.ContainsFunc(j.state.entries, func(e *Entry) bool {
+		return e.Result != RolledBack && e.touched(o) && !slices.ContainsFunc(e.Touched, is) && slices.ContainsFunc(e.after, is)
+	})
 }
 
 // Touched lists what entry n touched so far.

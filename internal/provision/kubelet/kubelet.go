@@ -21,6 +21,11 @@ const (
 	// ConfigFile is its usual configuration, FlagsFile kubeadm's environment file for it.
 	ConfigFile = "/var/lib/kubelet/config.yaml"
 	FlagsFile  = "/var/lib/kubelet/kubeadm-flags.env"
+	// InstanceConfig is what kubeadm patches ConfigFile with at each upgrade, since 1.34 by default
+	// (NodeLocalCRISocket): the kubelet does not read it.
+	InstanceConfig = "/var/lib/kubelet/instance-config.yaml"
+	// DefaultEndpoint is the runtime's of a kubelet whose Endpoint has no Text.
+	DefaultEndpoint = "unix:///run/containerd/containerd.sock"
 )
 
 // Value is a setting and the file or process that says so.
@@ -60,6 +65,11 @@ type Limits struct {
 
 // There reports whether the machine has a kubelet.
 func (k Kubelet) There() bool { return k.Source != "" }
+
+// SetUp reports whether the machine has a kubelet with its configuration: without it, as before kubeadm, it cannot start.
+func (k Kubelet) SetUp(files provision.Files) bool {
+	return k.There() && (k.Config == "" || provision.Exists(files, k.Config))
+}
 
 // Find looks for the kubelet. An error is a configuration that cannot be read; what was
 // found until then is returned with it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -160,10 +161,18 @@ func (f *files) ReadDir(p string) ([]string, error) {
 	return names, nil
 }
 
-// temp is the temporary file of a Write of a path. It is the same for each Write, so the next Write
-// replaces what a killed one left.
-func temp(at string) string {
-	return filepath.Join(filepath.Dir(at), ".berth-node."+filepath.Base(at))
+// crioDropIns is the directory of which CRI-O reads every file, whatever its name.
+const crioDropIns = "/etc/crio/crio.conf.d"
+
+// temp is the temporary file of a Write of a path, which at opens. It is the same for each Write, so the next Write
+// replaces what a killed one left. Programs that read a directory of configurations do not read it: its name has none of
+// their extensions, and CRI-O's lie above their directory.
+func temp(at, p string) string {
+	dir := filepath.Dir(at)
+	if path.Dir(path.Clean(p)) == crioDropIns {
+		dir += "/.." // not joined: at leads over a descriptor
+	}
+	return dir + "/.berth-node." + path.Base(p) + ".tmp"
 }
 
 // Write writes beside the file, syncs, and renames.
@@ -173,10 +182,10 @@ func (f *files) Write(p string, r io.Reader, attr provision.Attr) (err error) {
 		return err
 	}
 	defer done()
-	if err := os.Remove(temp(at)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+	if err := os.Remove(temp(at, p)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 		return fmt.Errorf("cannot write %s: %w", p, kind(err))
 	}
-	file, err := os.OpenFile(temp(at), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(temp(at, p), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", p, kind(err))
 	}
@@ -198,7 +207,7 @@ func (f *files) Write(p string, r io.Reader, attr provision.Attr) (err error) {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(temp(at), at); err != nil {
+	if err := os.Rename(temp(at, p), at); err != nil {
 		return err
 	}
 	return f.settle(at, p)
@@ -230,7 +239,10 @@ func (f *files) Tidy(p string) error {
 		return errs.IgnoreNotFound(err)
 	}
 	defer done()
-	return errs.IgnoreNotFound(kind(os.Remove(temp(at))))
+	if _, err := os.Lstat(temp(at, p)); err != nil { // a read-only file system refuses even to remove nothing
+		return errs.IgnoreNotFound(kind(err))
+	}
+	return errs.IgnoreNotFound(kind(os.Remove(temp(at, p))))
 }
 
 // Append writes at the end and syncs. It cuts off a record that it could not write whole.
@@ -263,6 +275,20 @@ func (f *files) Append(p string, data []byte, attr provision.Attr) error {
 	return nil
 }
 
+// Room is the space that the file system has for users other than root, too.
+func (f *files) Room(dir string) int64 {
+	at, done, err := f.at(dir)
+	defer done()
+	var disk unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(at, &disk)
+	}
+	if err != nil {
+		return math.MaxInt64
+	}
+	return int64(disk.Bavail) * disk.Bsize
+}
+
 // Reserve allocates the space without writing it, if the file system can.
 func (f *files) Reserve(p string, size int64) error {
 	at, done, err := f.at(p)
@@ -285,7 +311,7 @@ func (f *files) Reserve(p string, size int64) error {
 	return nil
 }
 
-// Mkdir makes a directory with its mode and owner at once.
+// Mkdir makes a directory beside its path, with its mode and owner, and renames it: one that is there is complete.
 func (f *files) Mkdir(p string, attr provision.Attr) error {
 	at, done, err := f.at(p)
 	if err != nil {
@@ -295,14 +321,22 @@ func (f *files) Mkdir(p string, attr provision.Attr) error {
 	if isDir(at) {
 		return nil
 	}
-	if err := os.Mkdir(at, 0o700); err != nil {
-		if isDir(at) { // somebody else created it
-			return nil
-		}
-		return fmt.Errorf("cannot make directory %s: %w", p, kind(err))
-	}
-	if err := f.SetAttr(p, attr); err != nil {
+	if err := f.Tidy(p); err != nil {
 		return err
+	}
+	err = os.Mkdir(temp(at, p), 0o700)
+	if err == nil {
+		err = f.SetAttr(temp(p, p), attr)
+	}
+	if err == nil {
+		err = os.Rename(temp(at, p), at)
+	}
+	if err != nil {
+		tidied := f.Tidy(p)
+		if isDir(at) { // somebody else created it
+			return tidied
+		}
+		return errors.Join(fmt.Errorf("cannot make directory %s: %w", p, kind(err)), tidied)
 	}
 	return f.settle(at, p)
 }
@@ -322,12 +356,12 @@ func (f *files) Link(target, p string, attr provision.Attr) error {
 	if err := f.Tidy(p); err != nil {
 		return err
 	}
-	err = os.Symlink(target, temp(at))
+	err = os.Symlink(target, temp(at, p))
 	if err == nil {
-		err = os.Lchown(temp(at), attr.UID, attr.GID)
+		err = os.Lchown(temp(at, p), attr.UID, attr.GID)
 	}
 	if err == nil {
-		err = os.Rename(temp(at), at)
+		err = os.Rename(temp(at, p), at)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot make link %s: %w", p, kind(err)), f.Tidy(p))

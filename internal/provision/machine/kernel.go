@@ -184,15 +184,18 @@ func (kernel) Swaps() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list swap: %w", err)
 	}
+	return swaps(string(data)), nil
+}
+
+// swaps are the files and devices of /proc/swaps, those in compressed memory as well: the kubelet counts every line.
+func swaps(text string) []string {
 	var list []string
-	for i, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
-		words := strings.Fields(line)
-		// Compressed memory is not on a disk, and its own unit restores it.
-		if i > 0 && len(words) > 0 && !strings.HasPrefix(words[0], "/dev/zram") {
+	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		if words := strings.Fields(line); i > 0 && len(words) > 0 {
 			list = append(list, words[0])
 		}
 	}
-	return list, nil
+	return list
 }
 
 // SwapOn is swapon.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -37,6 +34,10 @@ type manager struct {
 	// refresh fetches lists of packages.
 	refresh []string
 	install []string
+	// noRemove is what makes install refuse to remove packages, and needsRemoval matches its output
+	// then; nil for managers that remove none unless they are told to.
+	noRemove     []string
+	needsRemoval *regexp.Regexp
 	// pin joins a name and a version.
 	pin string
 	// repair finishes what was interrupted; nil for managers that need none.
@@ -50,6 +51,8 @@ type manager struct {
 	settle []string
 	// unknown matches the output of an install that does not know a package.
 	unknown *regexp.Regexp
+	// informs are statuses of the manager's own program that stand for success, with a remark.
+	informs []int
 	// locks are the files that the manager locks.
 	locks []string
 	// busy matches the output of a command that found the lock held.
@@ -75,6 +78,7 @@ func managers() []manager {
 				"-o", "Dpkg::Use-Pty=0", // keeps dpkg's complaints out of the plan
 				namesWord,
 			},
+			noRemove: []string{"--no-remove"}, needsRemoval: regexp.MustCompile(`remove is disabled`),
 			pin: "=", repair: []string{"dpkg", "--configure", "-a", "--force-confold"},
 			// Without it, apt refuses a package that was left half unpacked.
 			tryRemove: []string{"dpkg", "--no-act", "--force-remove-reinstreq", "--purge", namesWord},
@@ -110,6 +114,9 @@ func managers() []manager {
 			// 104 is zypper's exit code for it; --xmlout does not write the message to standard
 			// error.
 			unknown: regexp.MustCompile(`No provider of|not found in package names|exit status 104`),
+			// A reboot or another run of zypper is due, a repository was skipped, a script of a package failed
+			// (zypper(8)).
+			informs: []int{102, 103, 106, 107},
 			locks:   []string{"/run/zypp.pid"}, busy: regexp.MustCompile(`System management is locked`),
 		},
 	}
@@ -119,20 +126,6 @@ func managers() []manager {
 // without these files: when the disk is full it leaves parts of them behind, even when it only
 // reads.
 const aptCache = 256 << 20
-
-// room is how many bytes may be written below a directory; a large number if unknown.
-func (m *Machine) room(dir string) int64 {
-	at, done, err := m.files.at(dir)
-	defer done()
-	var disk unix.Statfs_t
-	if err == nil {
-		err = unix.Statfs(at, &disk)
-	}
-	if err != nil {
-		return math.MaxInt64
-	}
-	return int64(disk.Bavail) * disk.Bsize
-}
 
 // lockPause is the time between two checks of a lock.
 const lockPause = time.Second
@@ -194,11 +187,16 @@ func (p *packages) run(ctx context.Context, command, names []string) ([]byte, er
 		} else {
 			args = append(args, word)
 		}
-		if i == 0 && word == "apt-get" && p.machine.room("/var/cache/apt") < aptCache {
+		if i == 0 && word == "apt-get" && p.machine.files.Room("/var/cache/apt") < aptCache {
 			args = append(args, "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
 		}
 	}
-	return run(ctx, provision.Command{Args: args, Env: []string{"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1"}})
+	out, err := run(ctx, provision.Command{Args: args, Env: []string{"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1"}})
+	var exit *exec.ExitError
+	if command[0] == p.manager.program && errors.As(err, &exit) && slices.Contains(p.manager.informs, exit.ExitCode()) {
+		return out, nil
+	}
+	return out, err
 }
 
 // known queries the manager about names, a line for each.
@@ -305,7 +303,26 @@ func (p *packages) pinned(wanted []provision.PackageVersion) []string {
 
 // Install installs; lists that do not know a package are fetched once more, and what
 // an install before left half done is finished first.
-func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersion, hold []string) (err error) {
+func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersion, hold []string) error {
+	return p.install(ctx, p.manager.orEmpty().install, wanted, hold)
+}
+
+// Revert is an install that removes nothing.
+func (p *packages) Revert(ctx context.Context, pkg provision.PackageVersion) error {
+	m := p.manager.orEmpty()
+	err := p.install(ctx, slices.Concat(m.install, m.noRemove), []provision.PackageVersion{pkg}, nil)
+	switch {
+	case err == nil || p.manager == nil || errors.Is(err, errs.Unavailable):
+		return err
+	case m.unknown.MatchString(err.Error()):
+		return fmt.Errorf("version %s of package %s is in no list any more: %w: %w", pkg.Version, pkg.Name, errs.State, err)
+	case m.needsRemoval != nil && m.needsRemoval.MatchString(err.Error()):
+		return fmt.Errorf("version %s of package %s does not fit what is installed: %w: %w", pkg.Version, pkg.Name, errs.State, err)
+	}
+	return err
+}
+
+func (p *packages) install(ctx context.Context, command []string, wanted []provision.PackageVersion, hold []string) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.waitLock(ctx); err != nil {
@@ -322,12 +339,12 @@ func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersio
 		}
 	}
 	names := p.pinned(wanted)
-	_, err = p.run(ctx, p.manager.orEmpty().install, names)
+	_, err = p.run(ctx, command, names)
 	if err != nil && p.manager != nil && p.manager.unknown.MatchString(err.Error()) {
 		if err := p.fetchLists(ctx); err != nil {
 			return err
 		}
-		_, err = p.run(ctx, p.manager.install, names)
+		_, err = p.run(ctx, command, names)
 	}
 	return p.failed("install "+strings.Join(names, " "), err)
 }

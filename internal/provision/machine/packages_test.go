@@ -77,3 +77,39 @@ func TestPolicy(t *testing.T) {
 		t.Errorf("a policy of nobody stays: %v", err)
 	}
 }
+
+// TestRemarksOfZypper: zypper ends with a status of its own when it did what it should, and has a remark.
+func TestRemarksOfZypper(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	p := &packages{machine: &Machine{root: "/"}}
+	for _, m := range managers() {
+		if m.name == "zypper" {
+			p.manager = &m
+		}
+	}
+	for status, ok := range map[string]bool{"0": true, "102": true, "103": true, "106": true, "107": true, "4": false, "104": false} {
+		if err := os.WriteFile(filepath.Join(dir, "zypper"), []byte("#!/bin/sh\nexit "+status+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.run(t.Context(), p.manager.refresh, nil); (err == nil) != ok {
+			t.Errorf("status %s: %v", status, err)
+		}
+	}
+}
+
+// TestNotToRevert: these texts of managers mean that a version cannot be had, not that the machine is broken.
+func TestNotToRevert(t *testing.T) {
+	for text, manager := range map[string]string{
+		"E: Version '2.38.1-5+deb12u1' for 'util-linux' was not found":   "apt",
+		"E: Packages need to be removed but remove is disabled.":         "apt",
+		"Error: Unable to find a match: util-linux-2.38.1-1.el9":         "dnf",
+		"No provider of 'util-linux = 2.38.1-1' found.\nexit status 104": "zypper",
+	} {
+		for _, m := range managers() {
+			if m.name == manager && !m.unknown.MatchString(text) && (m.needsRemoval == nil || !m.needsRemoval.MatchString(text)) {
+				t.Errorf("%s: %q", m.name, text)
+			}
+		}
+	}
+}

@@ -179,6 +179,14 @@ func (s *systemd) job(ctx context.Context, verb, name string, f jobFunc) error {
 		return err
 	}
 	if verb == "start" || verb == "restart" {
+		// A unit of a package, or of somebody else, may have got a file or a drop-in from a task of files.
+		if state, err := s.State(ctx, name); err != nil {
+			return err
+		} else if state.NeedReload {
+			if err := s.Reload(ctx); err != nil {
+				return err
+			}
+		}
 		// This is an error for a unit that systemd does not know, or that has not failed.
 		_ = conn.ResetFailedUnitContext(ctx, name)
 	}

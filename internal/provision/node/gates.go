@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,7 +220,11 @@ func (p kubeletProbe) Run(_ context.Context, host provision.Host) error {
 		return fmt.Errorf("misconfiguration: kubelet cgroup driver: %q is different from %s cgroup driver: %q (%s): %w",
 			k.Driver.Text, p.runtime, p.driver, k.Driver.From, errs.State)
 	}
-	if endpoint := k.Endpoint; endpoint.Text != "" && !p.moves && crisock.Path(endpoint.Text) != crisock.Path(p.endpoint) {
+	endpoint := k.Endpoint
+	if endpoint.Text == "" && k.SetUp(host.Files()) {
+		endpoint = kubelet.Value{Text: kubelet.DefaultEndpoint, From: "containerRuntimeEndpoint in " + cmp.Or(k.Config, k.Source) + ", which does not name it"}
+	}
+	if endpoint.Text != "" && !p.moves && crisock.Path(endpoint.Text) != crisock.Path(p.endpoint) {
 		return fmt.Errorf("the kubelet talks to %s and %s listens on %s; change %s: %w", endpoint.Text, p.runtime, p.endpoint, endpoint.From, errs.State)
 	}
 	return nil

@@ -170,10 +170,14 @@ func (b *builder) kubeletUnit() string {
 		}
 		command += " $KUBELET_OPTIONS"
 	}
-	body := []string{
-		"EnvironmentFile=-" + kubeletEnv, "ExecStart=" + command,
-		"Restart=always", "RestartSec=10", "KillMode=process", "CPUAccounting=true", "MemoryAccounting=true", "OOMScoreAdjust=-999",
+	var body []string
+	if k.Kubeadm { // where the user of kubeadm's packages sets KUBELET_EXTRA_ARGS; the node file's settings win
+		body = []string{"EnvironmentFile=-/etc/default/kubelet", "EnvironmentFile=-/etc/sysconfig/kubelet"}
 	}
+	body = append(body,
+		"EnvironmentFile=-"+kubeletEnv, "ExecStart="+command,
+		"Restart=always", "RestartSec=10", "KillMode=process", "CPUAccounting=true", "MemoryAccounting=true", "OOMScoreAdjust=-999",
+	)
 	if b.n.Runtime.CgroupParent != "" && b.systemdCgroup() {
 		body = append(body, "Slice="+strings.TrimPrefix(b.n.Runtime.CgroupParent, "/"))
 	}
@@ -192,6 +196,6 @@ func kubeadmDropIn(binary string) string {
 		`Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"`,
 		"EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env",
 		"ExecStart=",
-		"ExecStart=" + binary + " $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_OPTIONS",
+		"ExecStart=" + binary + " $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS $KUBELET_OPTIONS",
 	}})
 }

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/facts"
@@ -121,8 +123,12 @@ func union(lists ...[]string) []string {
 // moveKubelet points a kubelet that berth does not manage at the new runtime.
 func (b *builder) moveKubelet(endpoint string, before []string) {
 	needs := slices.Clone(before)
-	for _, file := range union([]string{kubelet.FlagsFile, kubelet.ConfigFile}, b.f.KubeletFiles) {
+	if b.f.KubeletSilent && b.f.KubeletConfig == "" {
+		b.fieldError("runtime.name", fmt.Errorf("the kubelet names no endpoint, and has no configuration that could: give it --container-runtime-endpoint=%s: %w", endpoint, errs.State))
+	}
+	for _, file := range union([]string{kubelet.FlagsFile, kubelet.ConfigFile, kubelet.InstanceConfig}, b.f.KubeletFiles) {
 		task := handover.KubeletEndpoint{M: provision.Meta{Why: "runtime", Needs: before, Restarts: []string{kubeletUnit}}, Path: file, Endpoint: endpoint}
+		task.Add = b.f.KubeletSilent && file == b.f.KubeletConfig
 		b.add(task)
 		needs = append(needs, task.ID())
 	}

@@ -166,7 +166,10 @@ func (f files) add(p string, data []byte, attr provision.Attr) error {
 	return f.put(p, &inode{mode: attr.Mode, uid: attr.UID, gid: attr.GID, content: old + string(bytes.Clone(data))})
 }
 
-// Reserve creates an empty file: space is unlimited here.
+// Room is Host.Free.
+func (f files) Room(string) int64 { return f.h.Free }
+
+// Reserve creates an empty file: it takes no space.
 func (f files) Reserve(p string, _ int64) error {
 	return f.h.change("reserve "+p, func() error { return f.put(p, &inode{mode: 0o600}) })
 }
@@ -215,8 +218,10 @@ func (f files) Remove(p string) error {
 	})
 }
 
-// Tidy does nothing: writes here are atomic.
-func (f files) Tidy(string) error { return nil }
+// Tidy removes PATH.left, which stands for what a killed write leaves: writes here are atomic.
+func (f files) Tidy(p string) error {
+	return f.h.read(func() error { delete(f.h.nodes, p+".left"); return nil })
+}
 
 // RemoveAll removes a tree.
 func (f files) RemoveAll(p string) error {

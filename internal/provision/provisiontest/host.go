@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +48,8 @@ type Host struct {
 	StaleLists bool
 	// Sources maps asset sources to members and their contents.
 	Sources map[string]map[string]string
+	// Free is how many bytes the disk has room for; nothing uses them up.
+	Free int64
 	// Watchers is how many inotify instances can still be created; nil for any number.
 	Watchers *int
 
@@ -80,6 +83,7 @@ type Package struct {
 // New returns a machine with the directories that every machine has.
 func New() *Host {
 	h := &Host{
+		Free:     math.MaxInt64,
 		Programs: map[string]func(provision.Command) ([]byte, error){}, Broken: map[string]string{},
 		Repository: map[string]Package{}, Sources: map[string]map[string]string{},
 		nodes: map[string]*inode{}, units: map[string]*unit{}, packages: map[string]string{},
@@ -111,6 +115,9 @@ func (h *Host) Ops() []string {
 
 // SetSysctlNow and the like set up the machine without an operation.
 func (h *Host) SetSysctlNow(key, value string) { h.sysctls[key] = value }
+
+// SetPackageNow installs a version of a package.
+func (h *Host) SetPackageNow(name, version string) { h.packages[name] = version }
 
 // AddMount mounts something without an operation.
 func (h *Host) AddMount(m provision.Mount) { h.mounts = append(h.mounts, m) }

@@ -198,7 +198,8 @@ func (p packages) Plan(_ context.Context, wanted []provision.PackageVersion) ([]
 		}
 		for _, w := range wanted {
 			for _, name := range append(slices.Clone(p.h.Repository[w.Name].Needs), w.Name) {
-				if _, ok := p.h.packages[name]; !ok {
+				have, ok := p.h.packages[name]
+				if !ok || name == w.Name && w.Version != "" && w.Version != have {
 					list = append(list, provision.PackageVersion{Name: name, Version: p.h.Repository[name].Version})
 				}
 			}
@@ -222,6 +223,16 @@ func (p packages) Install(ctx context.Context, wanted []provision.PackageVersion
 		}
 	}
 	return nil
+}
+
+// Revert needs the version in the repository.
+func (p packages) Revert(_ context.Context, w provision.PackageVersion) error {
+	return p.h.change("revert "+w.Name, func() error {
+		if p.h.Repository[w.Name].Version != w.Version {
+			return fmt.Errorf("version %s of package %s: %w", w.Version, w.Name, errs.State)
+		}
+		return p.install(w.Name, nil)
+	})
 }
 
 func (p packages) install(name string, hold []string) error {

@@ -26,6 +26,8 @@ type Back struct {
 
 	// graph is the state that the machine goes back to, with its gates.
 	graph *graph
+	// kept are those of Priors that Keep has added.
+	kept []journal.Prior
 }
 
 // Empty reports whether there is nothing to restore.
@@ -34,6 +36,34 @@ func (b *Back) Empty() bool { return len(b.Priors) == 0 }
 // Disruptions lists what would happen to running pods.
 func (b *Back) Disruptions() []string {
 	return append(slices.Clone(b.Stops), restartDisruptions(b.Restarts)...)
+}
+
+// Keep has an object that Evict changes, such as the running kubelet, be as it is now when all is restored, also if the process
+// is killed and the command runs again. It is restored last. One that does not exist needs nothing.
+func (rc *Reconciler) Keep(ctx context.Context, b *Back, o provision.Object) error {
+	i := slices.IndexFunc(b.Priors, func(p journal.Prior) bool { return p.Object == o })
+	if i >= 0 && b.Priors[i].State.Exists { // as it was before a kill
+		b.kept = append(b.kept, b.Priors[i])
+		return nil
+	}
+	now, err := rc.states(ctx, []provision.Object{o})
+	if err != nil || !now[0].State.Exists {
+		return err
+	}
+	if i >= 0 {
+		b.Priors = slices.Delete(b.Priors, i, i+1)
+	}
+	b.Priors, b.kept = append(b.Priors, now...), append(b.kept, now...)
+	return nil
+}
+
+// resume restores what was kept after a failure, also one that the user caused.
+func (rc *Reconciler) resume(ctx context.Context, b *Back) error {
+	var failed []error
+	for _, p := range b.kept {
+		failed = append(failed, rc.restoreOne(context.WithoutCancel(ctx), p))
+	}
+	return errors.Join(failed...)
 }
 
 // Consent returns an error that says what would happen to running pods, if the user has not
@@ -99,9 +129,9 @@ func originals(owned []journal.Owned) []journal.Prior {
 
 // back compares priors with the machine.
 func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
-	b := &Back{Priors: priors, graph: g}
+	b := &Back{Priors: slices.Clone(priors), graph: g}
 	changed := map[provision.Object]bool{}
-	for _, p := range priors {
+	for i, p := range b.Priors {
 		kind, err := rc.kind(p.Object)
 		if err != nil {
 			return nil, err
@@ -109,6 +139,10 @@ func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior
 		now, err := kind.Read(ctx, rc.Host, p.Object.Name)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", p.Object, err)
+		}
+		if p.Object.Kind == provision.KindPackage && p.State.Exists && now.Attrs["version"] != "" && !rc.journal.Changed(p.Object, now) {
+			p.State = now // an update of the distribution stays
+			b.Priors[i] = p
 		}
 		d := diffStates(p.Object, now, p.State)
 		if d, err = rc.seal(d, now, p.State); err != nil {
@@ -167,8 +201,30 @@ func diffStates(o provision.Object, now, then provision.State) provision.Diff {
 // does.
 func (rc *Reconciler) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
 	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: rc.Version}, func(left []Left) error {
-		return rc.journal.Leave(without(b.objects(), left))
+		now, err := rc.states(ctx, b.objects()) // to which a rollback to this entry returns
+		return errors.Join(err, rc.journal.Done("prune", now), rc.journal.Leave(without(b.objects(), left)), rc.keepNeeded(ctx, b.graph, left))
 	})
+}
+
+// keepNeeded has those packages that a prune left because others need them come along with the packages of the target: they
+// would be unwanted for ever, although none of them is named.
+func (rc *Reconciler) keepNeeded(ctx context.Context, g *graph, left []Left) error {
+	var needed []journal.Prior
+	for _, o := range rc.journal.Owned() {
+		if cameAlong(o) && slices.ContainsFunc(left, func(l Left) bool { return l.Object == o.Object }) {
+			needed = append(needed, o.Prior)
+		}
+	}
+	for _, n := range g.nodes {
+		objects, err := n.task.Objects(ctx, rc.Host)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(objects, func(o provision.Object) bool { return o.Kind == provision.KindPackage }) {
+			return rc.journal.Own(n.task.ID(), n.meta.Restarts, needed)
+		}
+	}
+	return nil
 }
 
 // Rollback restores what PlanRollback found. It is an entry of its own, so that it can be rolled
@@ -209,7 +265,8 @@ func (rc *Reconciler) goBack(ctx context.Context, b *Back, opts BackOptions, beg
 		return err
 	})
 	if err != nil {
-		return r.end(ctx, err, opts.KeepFailed)
+		out, err := r.end(ctx, err, opts.KeepFailed)
+		return out, errors.Join(err, rc.resume(ctx, b))
 	}
 	if err = owned(r.out.Left); err != nil {
 		r.out.Result = journal.Failed
@@ -306,6 +363,14 @@ func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Ou
 		if err := rc.journal.Release(); err != nil { // of a process that was killed
 			return err
 		}
+		// A reset after this one, if it is killed, finds what was kept among what is ours.
+		fresh := slices.DeleteFunc(slices.Clone(b.kept), func(p journal.Prior) bool {
+			_, ok := rc.journal.Owns(p.Object)
+			return ok
+		})
+		if err := rc.journal.Own("reset", nil, fresh); err != nil {
+			return err
+		}
 		if opts.Evict != nil {
 			if err := opts.Evict(ctx); err != nil {
 				return err
@@ -325,6 +390,7 @@ func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Ou
 	})
 	if err != nil {
 		out.Result = journal.Failed
+		err = errors.Join(err, rc.resume(ctx, b))
 	}
 	return out, err
 }

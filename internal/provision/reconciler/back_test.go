@@ -235,3 +235,45 @@ func TestDataOfARuntime(t *testing.T) {
 		t.Errorf("after the rollback %+v is unwanted, want the data: %v", plan.Unwanted, err)
 	}
 }
+
+// TestRollbackToAPrune: what a prune removed, and a later apply created again, is not there after a rollback to the prune.
+func TestRollbackToAPrune(t *testing.T) {
+	h := machine(t)
+	keep := tasks.File{Path: "/etc/keep", Content: "k"}
+	yes := true
+	with := func(content string) provision.Target {
+		return provision.Target{Tasks: []provision.Task{
+			keep,
+			tasks.File{Path: "/etc/extra", Content: content},
+			tasks.Unit{Name: "extra.service", Content: "[Service]\n", Enable: &yes, Running: tasks.Started},
+		}}
+	}
+	without := provision.Target{Tasks: []provision.Task{keep}}
+	apply(t, h, with("1"))
+	apply(t, h, without)
+	e := newReconciler(t, h)
+	b, err := e.PlanPrune(t.Context(), without)
+	if err == nil {
+		_, err = e.Prune(t.Context(), b, reconciler.BackOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := h.Tree(reconciler.StateDir)
+	apply(t, h, with("2"))
+	e = newReconciler(t, h)
+	b, err = e.PlanRollback(t.Context(), 2, without)
+	if err == nil {
+		_, err = e.Rollback(t.Context(), 2, b, reconciler.BackOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, h.Tree(reconciler.StateDir)); diff != "" {
+		t.Errorf("the machine is not as after the prune (-want +got):\n%s", diff)
+	}
+	plan, err := newReconciler(t, h).Plan(t.Context(), without)
+	if err != nil || len(plan.Unwanted) > 0 {
+		t.Errorf("after the rollback %+v is unwanted: %v", plan.Unwanted, err)
+	}
+}

@@ -42,6 +42,64 @@ func brokenTarget(h *provisiontest.Host) provision.Target {
 	return target
 }
 
+// TestInterruptedUntilOneEndsWell: a failed apply after one that was killed is undone to what that one left, which stays to be
+// continued.
+func TestInterruptedUntilOneEndsWell(t *testing.T) {
+	h := machine(t)
+	target := func(content string) provision.Target {
+		return provision.Target{Tasks: []provision.Task{tasks.File{Path: "/etc/x", Content: content}}}
+	}
+	unfinished := func(want int) {
+		t.Helper()
+		if plan, err := newReconciler(t, h).Plan(t.Context(), target("1")); err != nil || plan.Unfinished != want {
+			t.Errorf("entry %d is unfinished, want %d: %v", plan.Unfinished, want, err)
+		}
+	}
+	apply(t, h, target("1"))
+	h.Fault = func(_ int, op string) provisiontest.Fault {
+		if op == "write /etc/x" {
+			return provisiontest.KillAfter
+		}
+		return provisiontest.None
+	}
+	if _, err := newReconciler(t, h).Apply(t.Context(), target("2"), reconciler.ApplyOptions{}); !errors.Is(err, provisiontest.ErrKilled) {
+		t.Fatalf("apply: %v", err)
+	}
+	h.StartProcess()
+	unfinished(2)
+	if _, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{}); err == nil {
+		t.Fatal("a unit that does not start is no error")
+	}
+	unfinished(2)
+	apply(t, h, target("1"))
+	unfinished(0)
+}
+
+// TestLeftByAKilledWrite: what a killed write left goes with the next apply, also if that one has nothing to write there.
+func TestLeftByAKilledWrite(t *testing.T) {
+	h := machine(t)
+	a := provision.Target{Tasks: []provision.Task{tasks.File{Path: "/etc/x", Content: "a"}}}
+	apply(t, h, a)
+	h.Fault = func(_ int, op string) provisiontest.Fault {
+		if op == "write /etc/x" {
+			return provisiontest.KillBefore
+		}
+		return provisiontest.None
+	}
+	b := provision.Target{Tasks: []provision.Task{tasks.File{Path: "/etc/x", Content: "b"}}}
+	if _, err := newReconciler(t, h).Apply(t.Context(), b, reconciler.ApplyOptions{}); !errors.Is(err, provisiontest.ErrKilled) {
+		t.Fatalf("apply: %v", err)
+	}
+	h.StartProcess()
+	if err := h.Files().Write("/etc/x.left", strings.NewReader("b"), provision.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, h, a)
+	if provision.Exists(h.Files(), "/etc/x.left") {
+		t.Error("it stays")
+	}
+}
+
 // TestKilledOnTheWayBack kills the process before, during and after every operation of a rollback.
 // The same verb, or an apply, completes it. A reset leaves the machine as before the first apply.
 func TestKilledOnTheWayBack(t *testing.T) {

@@ -26,7 +26,8 @@ type Plan struct {
 	Restarts []Restart `json:"restarts,omitempty"`
 	// Unwanted are objects that are ours and that the target does not want any more.
 	Unwanted []journal.Owned `json:"unwanted,omitempty"`
-	// Unfinished is the entry of an apply that was interrupted, or 0.
+	// Unfinished is the entry of an apply that was interrupted and that none after it has continued
+	// to its end, or 0.
 	Unfinished int `json:"unfinished,omitempty"`
 }
 
@@ -108,9 +109,7 @@ func (rc *Reconciler) plan(ctx context.Context, g *graph) (*Plan, [][]provision.
 			})
 		}
 	}
-	if last, ok := rc.journal.Last(); ok && last.Result == "" {
-		plan.Unfinished = last.Number
-	}
+	plan.Unfinished = rc.journal.Interrupted()
 	var err error
 	plan.Restarts, err = rc.restarts(ctx, g, changes)
 	return plan, objects, err
@@ -189,13 +188,27 @@ func (rc *Reconciler) unwanted(g *graph, objects [][]provision.Object) []journal
 	for _, o := range rc.journal.Owned() {
 		switch {
 		case wanted[o.Object], o.Object.Kind == provision.KindDir && dirs[o.Object.Name]:
-		case o.Object.Kind == provision.KindPackage && ids[o.Task]:
+		case cameAlong(o) && !slices.ContainsFunc(namesOf(o), func(name string) bool {
+			return !wanted[provision.Object{Kind: provision.KindPackage, Name: name}]
+		}):
 		case ids[o.Task] && !fetched[o.Task]: // not known before it is fetched
 		default:
 			list = append(list, o)
 		}
 	}
 	return list
+}
+
+// cameAlong reports whether a package was installed because one of those that its task names needs it.
+func cameAlong(o journal.Owned) bool {
+	return o.Object.Kind == provision.KindPackage && !slices.Contains(namesOf(o), o.Object.Name)
+}
+
+// namesOf lists the packages that the task of a package names. They are in its ID, which changes with them: what came along
+// keeps the ID that the task had then.
+func namesOf(o journal.Owned) []string {
+	words := strings.Fields(o.Task)
+	return words[min(len(words), 1):]
 }
 
 // parents lists the directories above an object, innermost first.

@@ -271,11 +271,18 @@ func (rc *Reconciler) keep(p journal.Prior) error {
 }
 
 // own makes the objects of a node ours that is already as wanted. Their state may be restored
-// later, so their contents are kept, too.
+// later, so their contents are kept, too. What a killed write of them left behind goes: no write follows that replaces it.
 func (r *run) own(ctx context.Context, n node) error {
 	objects, err := n.task.Objects(ctx, r.Host)
 	if err != nil {
 		return err
+	}
+	for _, o := range objects {
+		if placed, ok := r.Kinds[o.Kind].(provision.Placed); ok {
+			if err := r.Host.Files().Tidy(placed.Path(o.Name)); err != nil {
+				return err
+			}
+		}
 	}
 	objects = slices.DeleteFunc(objects, func(o provision.Object) bool {
 		task, ok := r.journal.Owns(o)

@@ -53,6 +53,7 @@ type cloudUser struct {
 	Shell        string `yaml:"shell,omitempty"`
 	System       bool   `yaml:"system,omitempty"`
 	LockPasswd   bool   `yaml:"lock_passwd"`
+	NoCreateHome bool   `yaml:"no_create_home"`
 }
 
 // CloudInit is user data for cloud-init 21.1 or newer.
@@ -151,7 +152,7 @@ func (c *cloudConfig) add(p *parts, task provision.Task) {
 }
 
 func newCloudUser(p *parts, u tasks.User) cloudUser {
-	user := cloudUser{Name: u.Name, Groups: strings.Join(u.Groups, ", "), Home: u.Home, Shell: u.Shell, System: u.System, LockPasswd: true}
+	user := cloudUser{Name: u.Name, Groups: strings.Join(u.Groups, ", "), Home: u.Home, Shell: u.Shell, System: u.System, LockPasswd: true, NoCreateHome: true}
 	if u.UID >= 0 {
 		user.UID = &u.UID
 	}

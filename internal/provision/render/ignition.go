@@ -87,6 +87,7 @@ type (
 		Home         string   `json:"homeDir,omitempty"`
 		Shell        string   `json:"shell,omitempty"`
 		System       bool     `json:"system,omitempty"`
+		NoCreateHome bool     `json:"noCreateHome"`
 	}
 )
 
@@ -200,7 +201,7 @@ func (g *ignitionForm) add(task provision.Task) error {
 	case tasks.Group:
 		g.config.Passwd.Groups = append(g.config.Passwd.Groups, ignGroup{Name: task.Name, GID: number(task.GID), System: task.System})
 	case tasks.User:
-		user := ignUser{Name: task.Name, UID: number(task.UID), Groups: task.Groups, Home: task.Home, Shell: task.Shell, System: task.System}
+		user := ignUser{Name: task.Name, UID: number(task.UID), Groups: task.Groups, Home: task.Home, Shell: task.Shell, System: task.System, NoCreateHome: true}
 		for _, group := range g.config.Passwd.Groups {
 			if group.GID != nil && *group.GID == task.GID {
 				user.PrimaryGroup = group.Name

@@ -301,6 +301,9 @@ swap_off() {
 		awk '$1 !~ /^#/ && NF >= 3 && $3 == "swap" { print "# off by berth node: " $0; next } { print }' \
 			"$root/etc/fstab" | put /etc/fstab 0644 root root
 	fi
+	if [ -e "$root/usr/lib/systemd/system-generators/zram-generator" ]; then
+		echo '# By berth node: no swap in compressed memory.' | put /etc/systemd/zram-generator.conf 0644 root root
+	fi
 	[ -n "$root" ] || swapoff -a
 }
 

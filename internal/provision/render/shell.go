@@ -184,10 +184,9 @@ func account(task provision.Task) string {
 		option("-g", strconv.Itoa(task.GID), task.GID >= 0)
 		option("-d", task.Home, task.Home != "")
 		option("-s", task.Shell, task.Shell != "")
+		words = append(words, "-M") // as apply
 		if task.System {
 			words = append(words, "-r")
-		} else {
-			words = append(words, "-m")
 		}
 	}
 	return call(words...)

@@ -157,12 +157,17 @@ func dataEntries(host provision.Host, name string) ([]string, error) {
 	return slices.DeleteFunc(names, func(entry string) bool { return path.Join(name, entry) == nodeDir }), nil
 }
 
-// Restore removes what came since. A tree in which something is mounted is in use, and stays.
+// Restore removes what came since. A tree in which something is mounted is in use, and stays, and so does one that podman uses.
 // Restore removes the tree's own bind mount with it.
 func (dataKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
 	entries, err := dataEntries(host, name)
 	if err != nil || state.Exists {
 		return err
+	}
+	for _, at := range podmans(name) {
+		if provision.Exists(host.Files(), at) {
+			return fmt.Errorf("%s stays: podman keeps its own there, too (%s): %w", name, at, errs.State)
+		}
 	}
 	bound, kept, err := dataMounts(host, name)
 	if err != nil {
@@ -183,6 +188,16 @@ func (dataKind) Restore(ctx context.Context, host provision.Host, name string, s
 		return errs.IgnoreNotFound(err)
 	}
 	return host.Files().Remove(name)
+}
+
+// podmans lists what podman makes of its own, and CRI-O does not, in a directory of images that the two share, or below it: its
+// records, in either of their forms, and its volumes.
+func podmans(name string) []string {
+	var list []string
+	for _, dir := range []string{name, path.Join(name, "storage")} {
+		list = append(list, dir+"/libpod", dir+"/db.sql", dir+"/volumes")
+	}
+	return list
 }
 
 // dataMounts counts how often a tree is bound on itself, and reports whether something else is

@@ -79,6 +79,11 @@ func (j JSONKeys) Check(_ context.Context, host provision.Host) (provision.Chang
 		want[key] = value
 		diffs = append(diffs, d)
 	}
+	if len(diffs) > 0 {
+		if err := provision.RefuseLink(host.Files(), j.Path); err != nil {
+			return provision.Change{}, err
+		}
+	}
 	if len(diffs) > 0 && !hidden {
 		data, err := writeJSON(want)
 		if err != nil {
@@ -150,6 +155,9 @@ func writeJSON(keys map[string]json.RawMessage) ([]byte, error) {
 
 // putJSON writes keys, with mode if the file does not exist yet.
 func putJSON(host provision.Host, path string, keys map[string]json.RawMessage, mode fs.FileMode) error {
+	if err := provision.RefuseLink(host.Files(), path); err != nil {
+		return err
+	}
 	attr := provision.Attr{Mode: mode}
 	info, err := host.Files().Stat(path)
 	switch {

@@ -163,5 +163,5 @@ func (k packageKind) Restore(ctx context.Context, host provision.Host, name stri
 	case !state.Exists:
 		return host.Packages().Remove(ctx, []string{name})
 	}
-	return host.Packages().Install(ctx, []provision.PackageVersion{{Name: name, Version: state.Attrs["version"]}}, nil)
+	return host.Packages().Revert(ctx, provision.PackageVersion{Name: name, Version: state.Attrs["version"]})
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Swap turns the machine's swap on or off. Off turns off active swap and comments out its lines in
-// /etc/fstab.
+// Swap turns the machine's swap on or off. Off turns off active swap, comments out its lines in
+// /etc/fstab, and has zram-generator make none at boot.
 type Swap struct {
 	M provision.Meta
 	// On: true for File in use; false for no swap at all.
@@ -32,6 +32,11 @@ func (s Swap) Meta() provision.Meta { return s.M }
 
 const (
 	fstab = "/etc/fstab"
+	// zramConf replaces the distribution's configuration of zramGenerator, which without sections makes nothing
+	// (zram-generator.conf(5)).
+	zramConf      = "/etc/systemd/zram-generator.conf"
+	zramContent   = "# By berth node: no swap in compressed memory.\n"
+	zramGenerator = "/usr/lib/systemd/system-generators/zram-generator"
 	// allSwaps is the object that stands for all swap of the machine.
 	allSwaps = "all"
 )
@@ -45,12 +50,12 @@ func (s Swap) Objects(_ context.Context, host provision.Host) ([]provision.Objec
 		return []provision.Object{{Kind: kindSwap, Name: s.File}}, checkPath(s.File)
 	}
 	var list []provision.Object
-	_, wanted, err := s.fstab(host)
+	wanted, err := s.files(host)
 	if err != nil {
 		return nil, err
 	}
-	if wanted.path != "" {
-		list = append(list, provision.Object{Kind: kindFile, Name: fstab})
+	for _, file := range wanted {
+		list = append(list, provision.Object{Kind: kindFile, Name: file.path})
 	}
 	return append(list, provision.Object{Kind: kindSwap, Name: allSwaps}), nil
 }
@@ -62,34 +67,46 @@ func (s Swap) swaps(host provision.Host) ([]string, error) {
 	return host.Kernel().Swaps()
 }
 
-// fstab returns /etc/fstab and what it should be; the desired file is empty where there is none.
-func (s Swap) fstab(host provision.Host) (string, desiredFile, error) {
+// files are those that turn swap on at boot, as they should be: /etc/fstab if it exists and is no
+// link, and the configuration of
+// zram-generator if the machine has it.
+func (s Swap) files(host provision.Host) ([]desiredFile, error) {
+	var list []desiredFile
+	if provision.Exists(host.Files(), zramGenerator) {
+		list = append(list, desiredFile{path: zramConf, content: zramContent, mode: defaultFileMode})
+	}
 	r, err := host.Files().Open(fstab)
 	if errors.Is(err, errs.NotFound) {
-		return "", desiredFile{}, nil
+		return list, nil
 	}
 	if err != nil {
-		return "", desiredFile{}, err
+		return nil, err
 	}
 	defer r.Close()
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return "", desiredFile{}, fmt.Errorf("cannot read %s: %w", fstab, err)
+		return nil, fmt.Errorf("cannot read %s: %w", fstab, err)
 	}
 	info, err := host.Files().Stat(fstab)
 	if err != nil {
-		return "", desiredFile{}, err
+		return nil, err
 	}
-	lines := strings.SplitAfter(string(data), "\n")
+	lines, on := strings.SplitAfter(string(data), "\n"), false
 	for i, line := range lines {
 		if words := strings.Fields(line); len(words) >= 3 && !strings.HasPrefix(words[0], "#") && words[2] == "swap" {
-			lines[i] = "# off by berth node: " + line
+			lines[i], on = "# off by berth node: "+line, true
 		}
 	}
-	return string(data), desiredFile{
+	if err := provision.RefuseLink(host.Files(), fstab); err != nil {
+		if !on {
+			return list, nil
+		}
+		return nil, err
+	}
+	return append(list, desiredFile{
 		path: fstab, content: strings.Join(lines, ""), mode: info.Mode,
 		owner: strconv.Itoa(info.UID), group: strconv.Itoa(info.GID),
-	}, nil
+	}), nil
 }
 
 // Check compares the active swap and the swap at boot.
@@ -107,12 +124,12 @@ func (s Swap) Check(_ context.Context, host provision.Host) (provision.Change, e
 		}), nil
 	}
 	var diffs []provision.Diff
-	old, want, err := s.fstab(host)
+	wanted, err := s.files(host)
 	if err != nil {
 		return provision.Change{}, err
 	}
-	if want.content != old {
-		d, err := want.check(host)
+	for _, file := range wanted {
+		d, err := file.check(host)
 		if err != nil {
 			return provision.Change{}, err
 		}
@@ -139,12 +156,18 @@ func (s Swap) Apply(ctx context.Context, host provision.Host) error {
 		}
 		return s.makeFile(ctx, host)
 	}
-	old, want, err := s.fstab(host)
+	wanted, err := s.files(host)
 	if err != nil {
 		return err
 	}
-	if want.content != old {
-		if err := want.write(host); err != nil {
+	for _, file := range wanted {
+		if d, err := file.check(host); err != nil || d.Action == "" {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := file.write(host); err != nil {
 			return err
 		}
 	}
@@ -216,13 +239,30 @@ func (k swapKind) Restore(ctx context.Context, host provision.Host, name string,
 	}
 	for _, path := range was {
 		if !slices.Contains(is, path) {
-			if err := host.Kernel().SwapOn(ctx, path); err != nil {
+			if err := swapOn(ctx, host, path); err != nil {
 				return err
 			}
 		}
 	}
 	if !state.Exists && name != allSwaps {
 		return host.Files().Remove(name)
+	}
+	return nil
+}
+
+// swapOn turns swap on again. That of compressed memory has gone with a reboot: its unit makes it again, once its
+// configuration is restored.
+func swapOn(ctx context.Context, host provision.Host, path string) error {
+	err := host.Kernel().SwapOn(ctx, path)
+	device, isZram := strings.CutPrefix(path, "/dev/zram")
+	if err == nil || !isZram {
+		return err
+	}
+	if err := host.Units().Reload(ctx); err != nil {
+		return err
+	}
+	if err := host.Units().Start(ctx, "dev-zram"+device+".swap"); err != nil {
+		return fmt.Errorf("swap %s, in memory, may come back at the next boot: %w: %w", path, errs.State, err)
 	}
 	return nil
 }

@@ -287,11 +287,11 @@ func isActive(state provision.UnitState) bool {
 	return state.Active == "active" || state.Active == "reloading" || state.Active == "refreshing"
 }
 
-// enabledAs reports whether a unit-file state counts as enabled or not. A state that cannot be
-// enabled or disabled (static, generated, …) counts as either.
+// enabledAs reports whether a unit-file state counts as enabled or not: whether the unit starts at every boot. A state that
+// cannot be enabled or disabled (static, generated, …) counts as either.
 func enabledAs(state string, enable bool) bool {
 	switch state {
-	case "enabled", "enabled-runtime", "alias", "linked", "linked-runtime":
+	case "enabled", "alias":
 		return enable
 	case "static", "indirect", "generated", "transient":
 		return true
@@ -330,6 +330,9 @@ func (unitKind) Release(ctx context.Context, host provision.Host, name string, s
 		}
 	}
 	if !enabledAs(state.Attrs["enabled"], true) && enabledAs(now.Enabled, true) && !enabledAs(now.Enabled, false) {
+		if strings.HasPrefix(state.Attrs["enabled"], "linked") {
+			return fmt.Errorf("%s was only linked, and stays enabled: systemctl disable would remove the link, too: %w", name, errs.State)
+		}
 		return host.Units().Disable(ctx, name)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/clustercmd/session"
+	"github.com/berthrun/berth/internal/cli/interrupt"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
@@ -107,7 +108,7 @@ func (b *build) run(cmd *cobra.Command) (err error) {
 			return err
 		}
 	}
-	return session.Interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error {
+	return interrupt.Run(cmd.Context(), steps.Say, func(ctx context.Context) error {
 		if b.output != "" {
 			return nodeimage.Build(ctx, b.options, b.output)
 		}

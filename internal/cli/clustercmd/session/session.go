@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/interrupt"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -85,7 +86,7 @@ func (s *Session) UseProvider(cmd *cobra.Command, engine provider.Provider, do f
 	if s.Quiet {
 		c.Step = func(string) func(error) { return func(error) {} }
 	}
-	return Interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error { return do(ctx, c) })
+	return interrupt.Run(cmd.Context(), steps.Say, func(ctx context.Context) error { return do(ctx, c) })
 }
 
 // UseCluster is Use with the name of the cluster to work on.

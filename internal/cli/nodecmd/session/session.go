@@ -5,14 +5,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/interrupt"
 	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -121,10 +120,8 @@ func (p *Flags) pathOnMachine() string {
 	return ""
 }
 
-// UntilSignal ends the context at the first SIGINT or SIGTERM; the command then undoes what it
-// began. A second signal ends the process.
-func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	return ctx, stop
+// Interruptible calls do with a context that a signal, or the end of the connection to the machine, ends; do then undoes what
+// it began.
+func Interruptible(cmd *cobra.Command, do func(ctx context.Context) error) error {
+	return interrupt.Run(cmd.Context(), func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }, do)
 }

@@ -92,7 +92,10 @@ func describeRuntime(ctx context.Context, host provision.Host, n *nodefile.Node)
 // kubeletEndpoint is the socket that the kubelet of this machine talks to, or "". A configuration
 // that cannot be read counts as absent.
 func kubeletEndpoint(host provision.Host) string {
-	k, _ := kubelet.Find(host)
+	k, err := kubelet.Find(host)
+	if err == nil && k.Endpoint.Text == "" && k.SetUp(host.Files()) {
+		return kubelet.DefaultEndpoint
+	}
 	return k.Endpoint.Text
 }
 

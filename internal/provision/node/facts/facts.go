@@ -64,6 +64,10 @@ type Facts struct {
 	KubeletBinary string
 	// KubeletFiles are those that it reads its settings from.
 	KubeletFiles []string
+	// KubeletSilent is true if a kubelet that is set up names no endpoint, and so has its default.
+	KubeletSilent bool
+	// KubeletConfig is its main configuration; empty if it has none.
+	KubeletConfig string
 	// CgroupV1 is true if the machine has cgroup v1. A kubelet from 1.35 on refuses to start on it
 	// by default.
 	CgroupV1 bool
@@ -106,7 +110,8 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	f.Disrupts = detectDisruption(ctx, host, n)
 	// If a file that cannot be read matters, the cross-checks report it.
 	k, _ := kubelet.Find(host)
-	f.Kubelet, f.KubeletFiles = k.There() && (k.Config == "" || provision.Exists(host.Files(), k.Config)), k.Files
+	f.Kubelet, f.KubeletFiles = k.SetUp(host.Files()), k.Files
+	f.KubeletSilent, f.KubeletConfig = f.Kubelet && k.Endpoint.Text == "", k.Config
 	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
 		return f, err
 	}

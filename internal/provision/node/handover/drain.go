@@ -43,7 +43,7 @@ func (d Drain) Meta() provision.Meta { return d.M }
 func (d Drain) Objects(context.Context, provision.Host) ([]provision.Object, error) {
 	var list []provision.Object
 	if d.Kubelet {
-		list = append(list, provision.Object{Kind: kindKubelet, Name: kubeletUnit})
+		list = append(list, RunningKubelet())
 	}
 	if d.Old.Engine != "" && d.New.Engine != "" {
 		list = append(list, provision.Object{Kind: kindEngine, Name: berthUnit})
@@ -181,30 +181,27 @@ func kubeletRuns(ctx context.Context, host provision.Host) (bool, error) {
 	return state.Active == "active" || state.Active == "activating", err
 }
 
+// RunningKubelet is the object that exists while the kubelet runs.
+func RunningKubelet() provision.Object {
+	return provision.Object{Kind: kindKubelet, Name: kubeletUnit}
+}
+
 // Evict stops and removes all pods of runtimes that are about to stop. The kubelet is
-// stopped before, or it would start them again; resume starts it where it ran.
-func Evict(ctx context.Context, host provision.Host, endpoints []string) (resume func(context.Context) error, err error) {
-	resume = func(context.Context) error { return nil }
+// stopped before, or it would start them again; RunningKubelet restores it.
+func Evict(ctx context.Context, host provision.Host, endpoints []string) error {
 	running, err := kubeletRuns(ctx, host)
 	if err != nil {
-		return resume, err
+		return err
 	}
 	if running {
 		if err := host.Units().Stop(ctx, kubeletUnit); err != nil {
-			return resume, err
-		}
-		resume = func(ctx context.Context) error {
-			state, err := host.Units().State(ctx, kubeletUnit)
-			if err != nil || state.Load != "loaded" || state.Active == "active" {
-				return err
-			}
-			return host.Units().Start(ctx, kubeletUnit)
+			return err
 		}
 	}
 	for _, endpoint := range endpoints {
 		if err := crisock.RemoveSandboxes(ctx, endpoint); err != nil {
-			return resume, err
+			return err
 		}
 	}
-	return resume, nil
+	return nil
 }

@@ -22,6 +22,8 @@ type KubeletEndpoint struct {
 	Path string
 	// Endpoint is "unix:///…".
 	Endpoint string
+	// Add is set for a configuration that gets an endpoint if it names none: no other file does.
+	Add bool
 }
 
 // ID is "file PATH".
@@ -44,6 +46,22 @@ func endpoints() *regexp.Regexp {
 	return regexp.MustCompile(`(--container-runtime-endpoint[= ]|(?m:^)containerRuntimeEndpoint:[ \t]*)("?)([^\s"]+)`)
 }
 
+// sizeLimit bounds the files, in bytes.
+const sizeLimit = 1 << 20
+
+// added is a configuration without an endpoint, with one.
+func (k KubeletEndpoint) added(old []byte) ([]byte, error) {
+	if bytes.HasPrefix(bytes.TrimSpace(old), []byte("{")) {
+		return nil, fmt.Errorf("%s is JSON and names no endpoint, so that the kubelet uses its default; add containerRuntimeEndpoint: %w", k.Path, errs.State)
+	}
+	empty := regexp.MustCompile(`(?m)^containerRuntimeEndpoint:[ \t]*(""|'')?[ \t]*$\n?`)
+	rest := bytes.TrimRight(empty.ReplaceAll(old, nil), "\n")
+	if len(rest) > 0 {
+		rest = append(rest, '\n')
+	}
+	return append(rest, "containerRuntimeEndpoint: "+k.Endpoint+"\n"...), nil
+}
+
 // contents returns the file as it is and as it should be; nil when it names no
 // endpoint.
 func (k KubeletEndpoint) contents(host provision.Host) (old, wanted []byte, err error) {
@@ -55,12 +73,19 @@ func (k KubeletEndpoint) contents(host provision.Host) (old, wanted []byte, err 
 		return nil, nil, fmt.Errorf("cannot read %s: %w", k.Path, err)
 	}
 	defer r.Close()
-	old, err = io.ReadAll(io.LimitReader(r, 1<<20))
+	old, err = io.ReadAll(io.LimitReader(r, sizeLimit+1))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read %s: %w", k.Path, err)
 	}
+	if len(old) > sizeLimit {
+		return nil, nil, fmt.Errorf("%s has more than %d MiB, too many for settings of a kubelet: %w", k.Path, sizeLimit>>20, errs.State)
+	}
 	if !endpoints().Match(old) {
-		return nil, nil, nil
+		if !k.Add {
+			return nil, nil, nil
+		}
+		wanted, err = k.added(old)
+		return old, wanted, err
 	}
 	replaced := endpoints().ReplaceAll(old, []byte("${1}${2}"+strings.ReplaceAll(k.Endpoint, "$", "$$")))
 	return old, replaced, nil
@@ -72,9 +97,16 @@ func (k KubeletEndpoint) Check(_ context.Context, host provision.Host) (provisio
 	if err != nil || bytes.Equal(old, wanted) {
 		return provision.Change{}, err
 	}
+	if err := provision.RefuseLink(host.Files(), k.Path); err != nil {
+		return provision.Change{}, err
+	}
+	from := "" // the kubelet's default
+	if match := endpoints().FindSubmatch(old); match != nil {
+		from = string(match[3])
+	}
 	return provision.Change{Diffs: []provision.Diff{{
 		Object: provision.Object{Kind: provision.KindFile, Name: k.Path}, Action: provision.Modify, Reason: "the kubelet talks to another runtime",
-		Fields: []provision.Field{{Name: "endpoint", From: string(endpoints().FindSubmatch(old)[3]), To: k.Endpoint}},
+		Fields: []provision.Field{{Name: "endpoint", From: from, To: k.Endpoint}},
 	}}}, nil
 }
 
@@ -82,6 +114,9 @@ func (k KubeletEndpoint) Check(_ context.Context, host provision.Host) (provisio
 func (k KubeletEndpoint) Apply(ctx context.Context, host provision.Host) error {
 	old, wanted, err := k.contents(host)
 	if err != nil || bytes.Equal(old, wanted) {
+		return err
+	}
+	if err := provision.RefuseLink(host.Files(), k.Path); err != nil {
 		return err
 	}
 	info, err := host.Files().Stat(k.Path)

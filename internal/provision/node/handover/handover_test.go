@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -20,8 +21,11 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
+	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
 // fakeRuntime is a CRI server with pods and images.
@@ -329,13 +333,19 @@ func untar(t *testing.T, r io.Reader) map[string]string {
 
 func TestKubeletEndpoint(t *testing.T) {
 	const endpoint = "unix:///run/berth/berth.sock"
-	cases := map[string]struct{ in, want string }{
-		"kubeadm's flags":   {"KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock --x=y\"\n", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + endpoint + " --x=y\"\n"},
-		"at the end":        {"A=\"--x --container-runtime-endpoint=unix:///a\"\n", "A=\"--x --container-runtime-endpoint=" + endpoint + "\"\n"},
-		"configuration":     {"a: b\ncontainerRuntimeEndpoint: unix:///a\nc: d\n", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\nc: d\n"},
-		"quoted":            {"containerRuntimeEndpoint: \"unix:///a\"\n", "containerRuntimeEndpoint: \"" + endpoint + "\"\n"},
-		"empty, then other": {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "containerRuntimeEndpoint: \"\"\nvolume: x\n"},
-		"says nothing":      {"a: b\n", "a: b\n"},
+	cases := map[string]struct {
+		in, want string
+		add      bool
+	}{
+		"kubeadm's flags":   {"KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock --x=y\"\n", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + endpoint + " --x=y\"\n", false},
+		"at the end":        {"A=\"--x --container-runtime-endpoint=unix:///a\"\n", "A=\"--x --container-runtime-endpoint=" + endpoint + "\"\n", false},
+		"configuration":     {"a: b\ncontainerRuntimeEndpoint: unix:///a\nc: d\n", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\nc: d\n", false},
+		"quoted":            {"containerRuntimeEndpoint: \"unix:///a\"\n", "containerRuntimeEndpoint: \"" + endpoint + "\"\n", false},
+		"empty, then other": {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "containerRuntimeEndpoint: \"\"\nvolume: x\n", false},
+		"says nothing":      {"a: b\n", "a: b\n", false},
+		"adds it":           {"a: b", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\n", true},
+		"adds it to none":   {"", "containerRuntimeEndpoint: " + endpoint + "\n", true},
+		"fills it":          {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "volume: x\ncontainerRuntimeEndpoint: " + endpoint + "\n", true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +353,7 @@ func TestKubeletEndpoint(t *testing.T) {
 			if err := host.Files().Write("/etc/k", strings.NewReader(c.in), provision.Attr{Mode: 0o600}); err != nil {
 				t.Fatal(err)
 			}
-			task := KubeletEndpoint{Path: "/etc/k", Endpoint: endpoint}
+			task := KubeletEndpoint{Path: "/etc/k", Endpoint: endpoint, Add: c.add}
 			change, err := task.Check(t.Context(), host)
 			if err != nil || change.Empty() != (c.in == c.want) {
 				t.Errorf("%+v, %v", change, err)
@@ -370,27 +380,118 @@ func TestKubeletEndpoint(t *testing.T) {
 	}
 }
 
-// TestEvict: the kubelet is stopped during the eviction of its pods, and started after it.
+// TestKubeletEndpointRefuses: a file that berth could only spoil stays.
+func TestKubeletEndpointRefuses(t *testing.T) {
+	for name, content := range map[string]string{
+		"too large": "containerRuntimeEndpoint: unix:///a\n" + strings.Repeat("#\n", sizeLimit/2), "JSON": "{}\n",
+	} {
+		host := provisiontest.New()
+		if err := host.Files().Write("/etc/k", strings.NewReader(content), provision.Attr{Mode: 0o600}); err != nil {
+			t.Fatal(err)
+		}
+		task := KubeletEndpoint{Path: "/etc/k", Endpoint: "unix:///b", Add: true}
+		if change, err := task.Check(t.Context(), host); !errors.Is(err, errs.State) {
+			t.Errorf("%s: %+v, %v", name, change, err)
+		}
+		if err := task.Apply(t.Context(), host); !errors.Is(err, errs.State) {
+			t.Errorf("%s: applied with %v", name, err)
+		}
+	}
+}
+
+// TestEvict: the kubelet is stopped during the eviction of its pods, and started after it, also by a second run of a command
+// that was killed meanwhile.
 func TestEvict(t *testing.T) {
+	for _, verb := range []string{"reset", "prune", "rollback"} {
+		for _, fault := range []provisiontest.Fault{provisiontest.None, provisiontest.KillAfter} {
+			t.Run(fmt.Sprint(verb, " ", fault), func(t *testing.T) { evict(t, verb, fault) })
+		}
+	}
+}
+
+func evict(t *testing.T, verb string, fault provisiontest.Fault) {
 	old := &fakeRuntime{pods: []*runtimeapi.PodSandbox{pod("1", "web", runtimeapi.PodSandboxState_SANDBOX_READY)}}
-	host := provisiontest.New()
+	endpoint, host := old.serve(t), provisiontest.New()
 	if err := host.Files().Write("/etc/systemd/system/"+kubeletUnit, strings.NewReader("[Service]\n"), provision.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
 	if err := host.Units().Start(t.Context(), kubeletUnit); err != nil {
 		t.Fatal(err)
 	}
-	resume, err := Evict(t.Context(), host, []string{old.serve(t)})
-	if err != nil {
-		t.Fatal(err)
+	kinds := tasks.Kinds()
+	maps.Copy(kinds, Kinds())
+	first, second := tasks.File{Path: "/etc/first", Content: "1"}, tasks.File{Path: "/etc/second", Content: "2"}
+	less, more := provision.Target{Tasks: []provision.Task{first}}, provision.Target{Tasks: []provision.Task{first, second}}
+	newReconciler := func() *reconciler.Reconciler {
+		t.Helper()
+		rc, err := reconciler.New(reconciler.Config{Host: host, Kinds: kinds, Version: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rc
 	}
-	if running, err := kubeletRuns(t.Context(), host); err != nil || running || len(old.pods) > 0 {
-		t.Errorf("pods %v are left, the kubelet runs: %t, %v", old.pods, running, err)
+	for _, target := range []provision.Target{less, more} {
+		if _, err := newReconciler().Apply(t.Context(), target, reconciler.ApplyOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := resume(t.Context()); err != nil {
-		t.Fatal(err)
+	run := func() (err error) {
+		rc := newReconciler()
+		var back *reconciler.Back
+		switch verb {
+		case "reset":
+			back, err = rc.PlanReset(t.Context())
+		case "prune":
+			back, err = rc.PlanPrune(t.Context(), less)
+		default:
+			back, err = rc.PlanRollback(t.Context(), 1, less)
+		}
+		if err == nil {
+			err = rc.Keep(t.Context(), back, RunningKubelet())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts := reconciler.BackOptions{Evict: func(ctx context.Context) error {
+			if err := Evict(ctx, host, []string{endpoint}); err != nil {
+				return err
+			}
+			if running, err := kubeletRuns(ctx, host); err != nil || running || len(old.pods) > 0 {
+				t.Errorf("pods %v are left, the kubelet runs: %t, %v", old.pods, running, err)
+			}
+			return nil
+		}}
+		switch verb {
+		case "reset":
+			_, err = rc.Reset(t.Context(), back, opts)
+		case "prune":
+			_, err = rc.Prune(t.Context(), back, opts)
+		default:
+			_, err = rc.Rollback(t.Context(), 1, back, opts)
+		}
+		return err
 	}
-	if running, err := kubeletRuns(t.Context(), host); err != nil || !running {
-		t.Errorf("the kubelet does not run again: %v", err)
+	host.Fault = func(_ int, op string) provisiontest.Fault {
+		if op == "stop "+kubeletUnit {
+			return fault
+		}
+		return provisiontest.None
+	}
+	err := run()
+	if (err != nil) != (fault != provisiontest.None) {
+		t.Fatalf("%s: %v", verb, err)
+	}
+	if host.StartProcess(); fault != provisiontest.None {
+		if err := run(); err != nil {
+			t.Fatalf("%s again: %v", verb, err)
+		}
+	}
+	if running, err := kubeletRuns(t.Context(), host); err != nil || !running || provision.Exists(host.Files(), "/etc/second") {
+		t.Errorf("the kubelet does not run again, or /etc/second stays: %v", err)
+	}
+	if rc := newReconciler(); verb != "reset" {
+		if _, ok := rc.Journal().Owns(RunningKubelet()); ok {
+			t.Error("the running kubelet stays berth's")
+		}
 	}
 }

@@ -36,9 +36,9 @@ func (kubeletKind) Restore(ctx context.Context, host provision.Host, name string
 	if !state.Exists || !host.Live() {
 		return nil
 	}
-	running, err := kubeletRuns(ctx, host)
-	if err != nil || running {
-		return err
+	now, err := host.Units().State(ctx, name)
+	if err != nil || now.Load != "loaded" || now.Active == "active" || now.Active == "activating" {
+		return err // one that is not loaded went with its package
 	}
 	return host.Units().Start(ctx, name)
 }

@@ -44,7 +44,7 @@ type User struct {
 	UID    *int     `json:"uid" help:"Number. Unset: chosen by the machine." example:"2000"`
 	Group  string   `json:"group" help:"First group. Empty: one of the user's name." example:"ops"`
 	Groups []string `json:"groups" help:"Further groups." example:"[adm]"`
-	Home   string   `json:"home" help:"Home directory." example:"/home/ops"`
+	Home   string   `json:"home" help:"Home directory. berth does not create it; files can." example:"/home/ops"`
 	Shell  string   `json:"shell" help:"Shell. Empty: none may log in." example:"/bin/bash"`
 	System bool     `json:"system" help:"A user of the system."`
 }

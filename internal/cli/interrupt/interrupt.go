@@ -1,4 +1,5 @@
-package session
+// Package interrupt gives commands time to undo their changes when a signal ends them.
+package interrupt
 
 import (
 	"context"
@@ -12,11 +13,11 @@ import (
 	"github.com/berthrun/berth/internal/cli/exitcode"
 )
 
-// Interruptible calls do with a context that ends on Ctrl-C, on SIGTERM, and when the terminal is
+// Run calls do with a context that ends on Ctrl-C, on SIGTERM, and when the terminal is
 // closed. do then has time to undo its changes: only a second Ctrl-C or SIGTERM ends the process at
 // once, which say announces. SIGPIPE does not end it: on Ctrl-C the reader of a pipe ends before
 // anything is undone. The exit code is that of a process that the signal has ended.
-func Interruptible(ctx context.Context, say func(string), do func(context.Context) error) error {
+func Run(ctx context.Context, say func(string), do func(context.Context) error) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
