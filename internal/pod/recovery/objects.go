@@ -107,22 +107,31 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 	}
 }
 
-// recheck finds lost objects after the connection to the engine was lost. It skips objects
-// that a job works on. It reads the records before it lists the engine's objects, so that
-// all objects of the records existed before the list.
+// recheck finds lost objects after the connection to the engine was lost. It looks until the engine has
+// listed its objects. A later call takes the place of this one.
 func (r *recovery) recheck(ctx context.Context) {
-	containers, sandboxes := r.Records.Containers.All(), r.Records.Sandboxes.All()
-	actual, err := r.Engine.List(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			r.Log.Error("cannot list the engine's objects", "error", err)
+	looking, end := context.WithCancel(ctx)
+	defer end()
+	if before := r.endRecheck.Swap(&end); before != nil {
+		(*before)()
+	}
+	repeat(looking, func() (done bool) {
+		containers, sandboxes := r.Records.Containers.All(), r.Records.Sandboxes.All()
+		actual, err := r.Engine.List(looking)
+		if err != nil {
+			if looking.Err() == nil {
+				r.Log.Error("cannot list the engine's objects; retrying", "error", err)
+			}
+			return false
 		}
-		return
-	}
-	found := make(map[string]engine.Actual, len(actual))
-	for _, a := range actual {
-		found[a.ID] = a
-	}
+		r.compare(ctx, containers, sandboxes, byID(actual))
+		return true
+	})
+}
+
+// compare finds lost objects. It skips objects that a job works on. The records were read before
+// the engine listed its objects, so that all objects of the records existed before the list.
+func (r *recovery) compare(ctx context.Context, containers []*record.Container, sandboxes []*record.Sandbox, found map[string]engine.Actual) {
 	for _, rec := range containers {
 		switch state := found[rec.ID].State; {
 		case rec.State == record.ContainerRunning && replaced(rec.Pid, found[rec.ID]):
@@ -178,30 +187,37 @@ func (r *recovery) recordRestarted(ctx context.Context, id string) {
 	r.endRestarted(ctx, id)
 }
 
-// Pauses before the kill of a container that runs again is repeated.
-const (
-	killPauseMin = time.Second
-	killPauseMax = 30 * time.Second
-)
-
 // endRestarted kills the processes of a container that has exited by its record: a kubelet may run
 // its successor. It tries until the engine has killed them or has no such processes.
 func (r *recovery) endRestarted(ctx context.Context, id string) {
 	r.Log.Warn("a container that has exited runs again; ending it", "container", id)
 	r.Background.Go(func() {
-		for pause := killPauseMin; ; pause = min(2*pause, killPauseMax) {
+		repeat(ctx, func() (done bool) {
 			err := r.kill(ctx, id)
 			if errs.IgnoreNotFound(err) == nil || ctx.Err() != nil {
-				return
+				return true
 			}
 			r.Log.Error("cannot end a container that has exited and runs again; retrying", "container", id, "error", err)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-			}
-		}
+			return false
+		})
 	})
+}
+
+// Pauses of repeat.
+const (
+	pauseMin = time.Second
+	pauseMax = 30 * time.Second
+)
+
+// repeat calls do until it is done or ctx ends, with growing pauses.
+func repeat(ctx context.Context, do func() (done bool)) {
+	for pause := pauseMin; !do(); pause = min(2*pause, pauseMax) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // kill sends SIGKILL to all processes of a container.

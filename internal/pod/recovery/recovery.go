@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -99,13 +100,15 @@ func (r *recovery) leak(kind string) (removed func(error)) {
 // recovery compares the records with the engine's objects.
 type recovery struct {
 	Options
+	// endRecheck ends the recheck that began last.
+	endRecheck atomic.Pointer[context.CancelFunc]
 }
 
 // Run reconciles the records with the objects of the engine. Work that needs the engine or the
 // network continues in the background, as jobs, until background ends. All that requests read
 // is correct when Run returns. ctx bounds only Run.
 func Run(ctx, background context.Context, opts Options) error {
-	return (&recovery{opts}).run(ctx, background)
+	return (&recovery{Options: opts}).run(ctx, background)
 }
 
 func (r *recovery) run(ctx, background context.Context) error {
@@ -122,10 +125,7 @@ func (r *recovery) run(ctx, background context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot list the objects of the engine: %w", err)
 	}
-	found := make(map[string]engine.Actual, len(actual))
-	for _, a := range actual {
-		found[a.ID] = a
-	}
+	found := byID(actual)
 	var g errgroup.Group
 	g.SetLimit(parallel)
 	for _, rec := range r.Records.Containers.All() {
@@ -154,4 +154,12 @@ func (r *recovery) run(ctx, background context.Context) error {
 		errs.Protect("clean-up after the start", func() { r.clean(background, actual) })
 	})
 	return err
+}
+
+func byID(actual []engine.Actual) map[string]engine.Actual {
+	found := make(map[string]engine.Actual, len(actual))
+	for _, a := range actual {
+		found[a.ID] = a
+	}
+	return found
 }
