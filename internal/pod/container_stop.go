@@ -192,7 +192,7 @@ func (c *Containers) signal(ctx context.Context, id string, sig syscall.Signal, 
 	return errs.IgnoreNotFound(err)
 }
 
-// gone reports whether, by the engine, nothing of the container runs.
+// gone reports whether, by the engine, nothing of the container runs. It may run if its state is unknown.
 func (c *Containers) gone(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.limits.Kill)
 	defer cancel()
@@ -201,8 +201,9 @@ func (c *Containers) gone(ctx context.Context, id string) (bool, error) {
 		return false, err
 	}
 	for _, a := range actual {
-		if a.ID == id && (a.State == engine.StateRunning || a.State == engine.StateCreated) {
-			return false, nil
+		if a.ID == id {
+			alive := a.State == engine.StateRunning || a.State == engine.StateCreated || a.State == engine.StateUnknown
+			return !alive, nil
 		}
 	}
 	return true, nil

@@ -1,7 +1,11 @@
 package pod_test
 
 import (
+	"bytes"
 	"context"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,6 +24,10 @@ type troubled struct {
 	*enginetest.Fake
 	// failures is how many calls of List fail from now on.
 	failures atomic.Int64
+	// silent is true while List reports no state.
+	silent atomic.Bool
+	// gone is the id of an object that List leaves out, nil for none.
+	gone atomic.Value
 }
 
 // List implements engine.Engine.
@@ -27,7 +35,13 @@ func (e *troubled) List(ctx context.Context) ([]engine.Actual, error) {
 	if e.failures.Add(-1) >= 0 {
 		return nil, errs.Unavailable
 	}
-	return e.Fake.List(ctx)
+	all, err := e.Fake.List(ctx)
+	if e.silent.Load() {
+		for i := range all {
+			all[i].State, all[i].Pid = engine.StateUnknown, 0
+		}
+	}
+	return slices.DeleteFunc(all, func(a engine.Actual) bool { return a.ID == e.gone.Load() }), err
 }
 
 // newTroubledBed is newBed over such an engine.
@@ -56,4 +70,51 @@ func TestEngineThatCannotListAtFirst(t *testing.T) {
 		b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: notReady})
 		b.clear()
 	})
+}
+
+// The engine does not report the states of objects while berth starts, because they hang. Their records stay
+// as they are. A start that an earlier berth began is found out about once the engine reports the state.
+func TestStartWithoutTheStatesOfObjects(t *testing.T) {
+	for point, want := range map[string]runtimeapi.ContainerState{"before engine.Start": created, "after engine.Start": running} {
+		t.Run(point, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, e := newTroubledBed(t)
+				sandbox := b.mustRun(b.SandboxConfig("web"))
+				up, waiting := b.mustStart(sandbox, "up", b.Programs.Sleep), b.mustCreate(sandbox, "waiting", b.Programs.Sleep)
+				starting, lost := b.mustCreate(sandbox, "starting", b.Programs.Sleep), b.mustStart(sandbox, "lost", b.Programs.Sleep)
+				hang := b.script.HangAt(point, false)
+				came := make(chan error, 1)
+				go func() { came <- b.s.StartContainer(t.Context(), starting) }()
+				<-hang.Reached
+				record := filepath.Join(b.StateDir, "containers", up+".json")
+				before, err := os.ReadFile(record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.silent.Store(true)
+				b.restart()
+				<-came
+				time.Sleep(10 * time.Minute)
+				for id, state := range map[string]runtimeapi.ContainerState{up: running, waiting: created, starting: created, lost: running} {
+					if got := b.status(id).GetState(); got != state {
+						t.Errorf("%s is %v, want %v", b.status(id).GetMetadata().GetName(), got, state)
+					}
+				}
+				b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: ready})
+				if after, err := os.ReadFile(record); err != nil || !bytes.Equal(before, after) {
+					t.Errorf("the record of a running container was\n%s\nand is\n%s, %v", before, after, err)
+				}
+				err = b.s.StartContainer(t.Context(), starting)
+				assertKind(t, err, errs.State, "it is starting")
+				e.gone.Store(lost)
+				e.silent.Store(false)
+				time.Sleep(time.Minute)
+				if got := b.status(starting).GetState(); got != want {
+					t.Errorf("the container that was being started is %v, want %v", got, want)
+				}
+				b.assertExit(lost, 255, "Unknown")
+				b.clear()
+			})
+		})
+	}
 }

@@ -42,6 +42,8 @@ type fate struct {
 	// removing is true once this engine removes the container, died once the end of its process is
 	// accepted as its exit. What runs after that was started by another program.
 	removing, died atomic.Bool
+	// unread is true while the engine does not answer an inspect of it.
+	unread atomic.Bool
 	// starting holds back its end while a start is under way.
 	starting endings.Starting
 	// witness has the exit code of its process, from the kernel.

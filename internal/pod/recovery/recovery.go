@@ -102,6 +102,9 @@ type recovery struct {
 	Options
 	// endRecheck ends the recheck that began last.
 	endRecheck atomic.Pointer[context.CancelFunc]
+	// starts has the ids of containers whose start an earlier berth began, and of which the engine has not
+	// reported yet whether they have started.
+	starts sync.Map
 }
 
 // Run reconciles the records with the objects of the engine. Work that needs the engine or the
@@ -143,6 +146,11 @@ func (r *recovery) run(ctx, background context.Context) error {
 	}
 	err = errors.Join(err, g.Wait())
 	r.stopSharedNames(background) // not before: what was lost keeps no name
+	if ids := unknownOf(r.Records.Containers.All(), r.Records.Sandboxes.All(), found); len(ids) > 0 {
+		r.Background.Go(func() {
+			errs.Protect("look at what the engine did not report", func() { r.recheckThose(background, ids) })
+		})
+	}
 	r.Background.Go(func() {
 		if r.After != nil {
 			select {
