@@ -93,8 +93,8 @@ type Engine interface {
 	// or the client's streams do.
 	Attach(ctx context.Context, spec *AttachSpec) error
 
-	// Stats reads the figures of the given containers; one that is gone is
-	// absent from the result. Attributes are left to the caller.
+	// Stats reads the figures of the given containers; one that is gone, or has no known
+	// process, is absent from the result. Attributes are left to the caller.
 	Stats(ctx context.Context, ids []string) (map[string]*runtimeapi.ContainerStats, error)
 	// SandboxStats reads the figures of sandboxes by id: pod cgroup, network,
 	// processes; one that is gone is absent. Containers are left to the caller.

@@ -79,6 +79,32 @@ func TestListWithAContainerThatHangs(t *testing.T) {
 	}
 }
 
+// TestStatsWithAContainerThatHangs: figures wait for no container whose process is not known, also while the
+// engine is away.
+func TestStatsWithAContainerThatHangs(t *testing.T) {
+	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{"*": fakeengine.Silent}})
+	e := engineOver(t, api.Options{Endpoint: fake.Endpoint, Timeout: time.Minute})
+	own, err := e.tree.OfProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.objects.put("runs", object{engineID: "x", pid: os.Getpid(), cgroups: own})
+	e.objects.put("hangs", object{engineID: "y"})
+	ids := []string{"hangs", "runs", "unknown"}
+	if _, err := e.Stats(t.Context(), ids); err != nil {
+		t.Errorf("Stats: %v", err)
+	}
+	if _, err := e.Figures(t.Context(), nil, ids); err != nil {
+		t.Errorf("Figures: %v", err)
+	}
+	if targets := e.containerTargets(ids); len(targets) != 1 || len(targets["runs"].Cgroups) == 0 {
+		t.Errorf("figures are read of %v", targets)
+	}
+	if calls := fake.Calls(); len(calls) > 0 {
+		t.Errorf("figures have called the engine: %v", calls)
+	}
+}
+
 // engineOver returns an engine that lists and measures.
 func engineOver(t *testing.T, opts api.Options) *Engine {
 	t.Helper()
