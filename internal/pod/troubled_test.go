@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +30,8 @@ type troubled struct {
 	silent atomic.Bool
 	// gone is the id of an object that List leaves out, nil for none.
 	gone atomic.Value
+	// exitDelay is how much later than List each exit comes.
+	exitDelay time.Duration
 }
 
 // List implements engine.Engine.
@@ -44,10 +48,34 @@ func (e *troubled) List(ctx context.Context) ([]engine.Actual, error) {
 	return slices.DeleteFunc(all, func(a engine.Actual) bool { return a.ID == e.gone.Load() }), err
 }
 
+// Exits implements engine.Engine.
+func (e *troubled) Exits(ctx context.Context) (<-chan engine.Exit, error) {
+	exits, err := e.Fake.Exits(ctx)
+	if err != nil || e.exitDelay == 0 {
+		return exits, err
+	}
+	late := make(chan engine.Exit)
+	go func() {
+		defer close(late)
+		var pending sync.WaitGroup
+		defer pending.Wait()
+		for exit := range exits {
+			pending.Go(func() {
+				time.Sleep(e.exitDelay)
+				select {
+				case late <- exit:
+				case <-ctx.Done():
+				}
+			})
+		}
+	}()
+	return late, nil
+}
+
 // newTroubledBed is newBed over such an engine.
-func newTroubledBed(t *testing.T) (*bed, *troubled) {
+func newTroubledBed(t *testing.T, exitDelay time.Duration) (*bed, *troubled) {
 	t.Helper()
-	parts, e := podtest.Fake(), &troubled{Fake: enginetest.NewFake()}
+	parts, e := podtest.Fake(), &troubled{Fake: enginetest.NewFake(), exitDelay: exitDelay}
 	parts.Engine, parts.Limits = e, pod.Limits{Batch: time.Millisecond}
 	w, script := podtest.NewWorld(t, parts), podtest.NewScript(nil)
 	return &bed{World: w, T: t, script: script, s: w.Daemon(script)}, e
@@ -56,7 +84,7 @@ func newTroubledBed(t *testing.T) (*bed, *troubled) {
 // The engine is back, and cannot list its objects at first.
 func TestEngineThatCannotListAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, e := newTroubledBed(t)
+		b, e := newTroubledBed(t, 0)
 		sandbox := b.mustRun(b.SandboxConfig("web"))
 		up := b.mustStart(sandbox, "up", b.Programs.Sleep)
 		synctest.Wait()
@@ -78,7 +106,7 @@ func TestStartWithoutTheStatesOfObjects(t *testing.T) {
 	for point, want := range map[string]runtimeapi.ContainerState{"before engine.Start": created, "after engine.Start": running} {
 		t.Run(point, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b, e := newTroubledBed(t)
+				b, e := newTroubledBed(t, 0)
 				sandbox := b.mustRun(b.SandboxConfig("web"))
 				up, waiting := b.mustStart(sandbox, "up", b.Programs.Sleep), b.mustCreate(sandbox, "waiting", b.Programs.Sleep)
 				starting, lost := b.mustCreate(sandbox, "starting", b.Programs.Sleep), b.mustStart(sandbox, "lost", b.Programs.Sleep)
@@ -117,4 +145,26 @@ func TestStartWithoutTheStatesOfObjects(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An engine reports an exit once the log of the container is complete, and may take ten seconds for that, and ten
+// for processes that run on. The exit code counts, also when a stop or a start of berth waits for it.
+func TestExitThatIsReportedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, e := newTroubledBed(t, 20*time.Second)
+		sandbox := b.mustRun(b.SandboxConfig("web"))
+		stubborn, job := b.mustStart(sandbox, "stubborn", b.Programs.Stubborn), b.mustStart(sandbox, "job", b.Programs.Sleep)
+		if err := b.s.StopContainer(t.Context(), stubborn, 1); err != nil {
+			t.Error(err)
+		}
+		b.assertExit(stubborn, 137, "Error")
+		b.script.Kill()
+		if err := e.Signal(t.Context(), job, syscall.SIGTERM, true); err != nil {
+			t.Fatal(err)
+		}
+		b.restart()
+		time.Sleep(time.Minute)
+		b.assertExit(job, 143, "Error")
+		b.clear()
+	})
 }

@@ -63,7 +63,7 @@ type Options struct {
 	// Observer counts what has no record, nil for nothing.
 	Observer Observer
 	// Step bounds the removal of one object that has no record. Settle is how long to wait
-	// for the exit of a container that is found dead.
+	// for the exit of a container that is found dead; see pod.Limits.
 	Step, Settle time.Duration
 	// Background has the goroutines that continue after Run.
 	Background *sync.WaitGroup
