@@ -105,6 +105,31 @@ func TestStatsWithAContainerThatHangs(t *testing.T) {
 	}
 }
 
+// TestStartedOfAForgottenContainer: a list or an exec that has read a container before its removal does not
+// bring it back.
+func TestStartedOfAForgottenContainer(t *testing.T) {
+	e := engineOver(t, api.Options{Endpoint: fakeengine.Start(t, fakeengine.Script{}).Endpoint})
+	got := &container.InspectResponse{ID: "x", State: &container.State{Running: true}, Config: &container.Config{Tty: true}, HostConfig: &container.HostConfig{}}
+	e.objects.put("c", object{engineID: "x"})
+	read, _ := e.objects.cached("c")
+	if obj := e.objects.started("c", got); obj.engineID != "x" || !obj.tty || obj.fate != read.fate {
+		t.Errorf("started: %+v", obj)
+	}
+	if obj, _ := e.objects.cached("c"); !obj.tty {
+		t.Errorf("cached: %+v", obj)
+	}
+	e.objects.forget("c")
+	if obj := e.objects.started("c", got); obj.engineID != "x" {
+		t.Errorf("started, after it was forgotten: %+v", obj)
+	}
+	if e.objects.update("c", read) {
+		t.Error("a copy that was read before is kept")
+	}
+	if known := e.objects.known(); len(known) != 0 || e.objects.idOf("x") != "" {
+		t.Errorf("kept of a container that was forgotten: %v", known)
+	}
+}
+
 // engineOver returns an engine that lists and measures.
 func engineOver(t *testing.T, opts api.Options) *Engine {
 	t.Helper()
