@@ -93,15 +93,15 @@ type Engine interface {
 	// or the client's streams do.
 	Attach(ctx context.Context, spec *AttachSpec) error
 
-	// Stats reads the figures of the given containers; one that is gone is
-	// absent from the result. Attributes are left to the caller.
+	// Stats reads the figures of the given containers; one that is gone, or has no known
+	// process, is absent from the result. Attributes are left to the caller.
 	Stats(ctx context.Context, ids []string) (map[string]*runtimeapi.ContainerStats, error)
 	// SandboxStats reads the figures of sandboxes by id: pod cgroup, network,
 	// processes; one that is gone is absent. Containers are left to the caller.
 	SandboxStats(ctx context.Context, sandboxes []SandboxRef) (map[string]*runtimeapi.LinuxPodSandboxStats, error)
 
 	// List reports what exists, for recovery: every sandbox and container of which anything
-	// is left.
+	// is left. It does not wait long for one of them, see StateUnknown.
 	List(ctx context.Context) ([]Actual, error)
 	// Exits delivers the exits of containers: first those of containers
 	// that ended without a listener and are not removed yet, then live ones, each at
@@ -230,9 +230,11 @@ type State string
 
 // The states that List reports. A partly created object is StateBroken. StateGone is that of a
 // container that the engine does not have any more, whether List has an entry for what is left of it or
-// not: no exit of it will be reported.
+// not: no exit of it will be reported. StateUnknown is that of an object that exists, and whose state
+// could not be read, such as a container that hangs in its start: it may be in any other state.
 const (
 	StateGone    State = ""
+	StateUnknown State = "unknown"
 	StateCreated State = "created"
 	StateRunning State = "running"
 	StateStopped State = "stopped"

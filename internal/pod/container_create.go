@@ -303,11 +303,14 @@ func (c *Containers) checkTarget(ctx context.Context, config *runtimeapi.Contain
 	if err != nil {
 		return fmt.Errorf("%s: %w", targetField, err)
 	}
-	ended, err := c.gone(ctx, target.ID)
+	state, err := c.stateOf(ctx, target.ID)
+	if err == nil && state == engine.StateUnknown {
+		err = fmt.Errorf("the engine does not report its state: %w", errs.Unavailable)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: cannot find out whether container %q still runs: %w", targetField, target.ID, err)
 	}
-	if ended {
+	if hasEnded(state) {
 		return fmt.Errorf("%s: container %q has ended meanwhile: %w", targetField, target.ID, errs.State)
 	}
 	return nil

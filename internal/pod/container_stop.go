@@ -171,12 +171,20 @@ func (c *Containers) kill(ctx context.Context, j *job.Job, id string) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	gone, err := c.gone(ctx, id)
+	state, err := c.stateOf(ctx, id)
 	if err != nil {
 		return fmt.Errorf("cannot find out whether container %q has ended: %w", id, err)
 	}
-	if !gone {
+	if !hasEnded(state) {
 		return fmt.Errorf("cannot stop container %q: %w: it did not exit within %s after SIGKILL (a process in uninterruptible sleep?)", id, errs.Unavailable, c.limits.Kill)
+	}
+	if state == engine.StateStopped {
+		j.Stage("wait for exit", "the engine, which completes the log before it reports the exit")
+		reported, cancel := context.WithTimeout(ctx, c.limits.Settle)
+		defer cancel()
+		if err := c.exits.Wait(reported, id); err == nil || ctx.Err() != nil {
+			return err
+		}
 	}
 	c.exits.RecordUnknown(id, "it has ended; its exit code was not reported")
 	return nil
@@ -192,20 +200,26 @@ func (c *Containers) signal(ctx context.Context, id string, sig syscall.Signal, 
 	return errs.IgnoreNotFound(err)
 }
 
-// gone reports whether, by the engine, nothing of the container runs.
-func (c *Containers) gone(ctx context.Context, id string) (bool, error) {
+// stateOf returns the state of a container in the engine.
+func (c *Containers) stateOf(ctx context.Context, id string) (engine.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.limits.Kill)
 	defer cancel()
 	actual, err := c.engine.List(ctx)
 	if err != nil {
-		return false, err
+		return engine.StateUnknown, err
 	}
 	for _, a := range actual {
-		if a.ID == id && (a.State == engine.StateRunning || a.State == engine.StateCreated) {
-			return false, nil
+		if a.ID == id {
+			return a.State, nil
 		}
 	}
-	return true, nil
+	return engine.StateGone, nil
+}
+
+// hasEnded reports whether nothing runs of a container that has a state in the engine. Something may run of one
+// whose state is unknown.
+func hasEnded(state engine.State) bool {
+	return state == engine.StateStopped || state == engine.StateBroken || state == engine.StateGone
 }
 
 // createdPause is the pause between two checks of a container whose exit is not reported.
@@ -242,9 +256,11 @@ func (c *Containers) killCreated(ctx context.Context, id string) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if gone, err := c.gone(ctx, id); err != nil {
+		state, err := c.stateOf(ctx, id)
+		if err != nil {
 			return fmt.Errorf("cannot find out whether container %q has ended: %w", id, err)
-		} else if gone {
+		}
+		if hasEnded(state) {
 			c.exits.RecordUnknown(id, "its sandbox was stopped before it was started")
 		}
 	}

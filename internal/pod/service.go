@@ -114,8 +114,9 @@ type Limits struct {
 	Kill time.Duration
 	// Dial is how long a forwarded port may take to be answered: 10 seconds.
 	Dial time.Duration
-	// Settle is how long recovery waits for the exit of a container that is
-	// found dead: 10 seconds.
+	// Settle is how long to wait for the exit of a container that the engine has
+	// as stopped: 30 seconds. Before an engine reports an exit, it may take 10
+	// seconds to end what runs on, and 10 to complete the log.
 	Settle time.Duration
 	// RetryMin and RetryMax bound the pauses between attempts to finish a
 	// teardown: 5 seconds and 5 minutes.
@@ -129,7 +130,7 @@ func (l Limits) withDefaults() Limits {
 	return Limits{
 		Stage: cmp.Or(l.Stage, 10*time.Minute), Total: cmp.Or(l.Total, time.Hour),
 		Step: cmp.Or(l.Step, 2*time.Minute), Grace: cmp.Or(l.Grace, 10*time.Second),
-		Kill: cmp.Or(l.Kill, 10*time.Second), Dial: cmp.Or(l.Dial, 10*time.Second), Settle: cmp.Or(l.Settle, 10*time.Second),
+		Kill: cmp.Or(l.Kill, 10*time.Second), Dial: cmp.Or(l.Dial, 10*time.Second), Settle: cmp.Or(l.Settle, 30*time.Second),
 		RetryMin: cmp.Or(l.RetryMin, 5*time.Second), RetryMax: cmp.Or(l.RetryMax, 5*time.Minute),
 		Batch: cmp.Or(l.Batch, 500*time.Millisecond),
 	}

@@ -9,15 +9,24 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/legacy"
 	"github.com/berthrun/berth/internal/errs"
+)
+
+// Bounds of the inspects of a list: how long it waits for one container, and how many it inspects at a
+// time. Each container that hangs takes the time of one.
+const (
+	inspectTimeout = 3 * time.Second
+	inspectLimit   = 16
 )
 
 // List reports the containers of the Docker Engine that have this berth's label, those that
@@ -33,12 +42,18 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	}
 	var mu sync.Mutex
 	g, groupCtx := errgroup.WithContext(ctx)
-	g.SetLimit(2 * runtime.GOMAXPROCS(0))
+	g.SetLimit(max(inspectLimit, 2*runtime.GOMAXPROCS(0)))
 	for id, c := range owned {
 		g.Go(func() error {
 			actual, err := e.actualOf(groupCtx, id, &c)
-			if err != nil {
-				return errs.IgnoreNotFound(err) // removed meanwhile
+			switch {
+			case errors.Is(err, errs.NotFound): // removed meanwhile
+				return nil
+			case err != nil && (groupCtx.Err() != nil || api.IsAway(err)):
+				return err
+			case err != nil:
+				e.logUnread(id, &c, err)
+				actual.State = engine.StateUnknown
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -112,6 +127,14 @@ func (o *objects) listAdopted(ctx context.Context, all map[string]container.Summ
 	return nil
 }
 
+// logUnread logs once that the state of a container cannot be read, until it can be.
+func (e *Engine) logUnread(id string, c *container.Summary, err error) {
+	if obj, ok := e.objects.cached(id); ok && !obj.unread.Swap(true) {
+		e.log.Warn("the Docker engine does not report the state of a container, which may hang in its start; berth asks again",
+			"container", id, "dockerID", c.ID, "listedAs", c.State, "error", err)
+	}
+}
+
 // actualOf inspects a container: a list has no process ids.
 func (e *Engine) actualOf(ctx context.Context, id string, c *container.Summary) (engine.Actual, error) {
 	actual := engine.Actual{Kind: engine.KindContainer, ID: id, State: stateOf(c.State)}
@@ -123,10 +146,15 @@ func (e *Engine) actualOf(ctx context.Context, id string, c *container.Summary) 
 	}
 	// A Docker Engine that is starting a container lists it as created. It answers this call once it
 	// has started it: without the wait, a kubelet would see a container that was not started, and run
-	// another one.
+	// another one. The start may hang, on a dead volume for example.
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
 	got, err := e.objects.inspect(ctx, id)
 	if err != nil {
 		return actual, err
+	}
+	if obj, ok := e.objects.cached(id); ok {
+		obj.unread.Store(false)
 	}
 	if actual.State = stateOf(got.State.Status); actual.State != engine.StateRunning {
 		return actual, nil

@@ -1,7 +1,9 @@
 package docker
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -9,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/berthrun/berth/internal/docker/api"
 	"github.com/berthrun/berth/internal/docker/fakeengine"
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
@@ -39,18 +43,7 @@ func TestListSeesAStart(t *testing.T) {
 			}
 		}))
 		defer server.Close()
-		client, err := api.New(api.Options{Endpoint: "tcp://" + strings.TrimPrefix(server.URL, "http://")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		tree, err := cgroup.Find()
-		if err != nil {
-			t.Fatal(err)
-		}
-		e := &Engine{client: client, log: slog.New(slog.DiscardHandler), tree: tree, objects: newObjects(client, "test", tree, slog.New(slog.DiscardHandler))}
-		e.meter = meter.New(tree, writable{e.objects}, 0)
-		defer e.meter.Close()
+		e := engineOver(t, api.Options{Endpoint: "tcp://" + strings.TrimPrefix(server.URL, "http://")})
 		e.objects.put("id", object{engineID: "x"})
 		got, err := e.actualOf(t.Context(), "id", &container.Summary{ID: "x", State: listed})
 		if err != nil || got.State != then.want {
@@ -59,19 +52,111 @@ func TestListSeesAStart(t *testing.T) {
 	}
 }
 
+// TestListWithAContainerThatHangs: an engine that starts a container from a dead volume answers no inspect of
+// it. The others are listed.
+func TestListWithAContainerThatHangs(t *testing.T) {
+	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
+		"GET /containers/json": fakeengine.Text(`[` +
+			`{"Id": "x", "State": "running", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c1"}},` +
+			`{"Id": "y", "State": "created", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c2"}}]`),
+		"GET /containers/x/json": fakeengine.Text(`{"Id": "x", "Config": {}, "HostConfig": {}, "State": {"Status": "running", "Running": true}}`),
+		"GET /containers/y/json": fakeengine.Silent,
+	}})
+	e := engineOver(t, api.Options{Endpoint: fake.Endpoint, Timeout: 500 * time.Millisecond})
+	e.objects.put("c1", object{engineID: "x"})
+	e.objects.put("c2", object{engineID: "y"})
+	got, err := e.List(t.Context())
+	want := []engine.Actual{
+		{Kind: engine.KindContainer, ID: "c1", State: engine.StateRunning}, {Kind: engine.KindContainer, ID: "c2", State: engine.StateUnknown},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := e.List(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a list that was cancelled: %v, %v", got, err)
+	}
+}
+
+// TestStatsWithAContainerThatHangs: figures wait for no container whose process is not known, also while the
+// engine is away.
+func TestStatsWithAContainerThatHangs(t *testing.T) {
+	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{"*": fakeengine.Silent}})
+	e := engineOver(t, api.Options{Endpoint: fake.Endpoint, Timeout: time.Minute})
+	own, err := e.tree.OfProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.objects.put("runs", object{engineID: "x", pid: os.Getpid(), cgroups: own})
+	e.objects.put("hangs", object{engineID: "y"})
+	ids := []string{"hangs", "runs", "unknown"}
+	if _, err := e.Stats(t.Context(), ids); err != nil {
+		t.Errorf("Stats: %v", err)
+	}
+	if _, err := e.Figures(t.Context(), nil, ids); err != nil {
+		t.Errorf("Figures: %v", err)
+	}
+	if targets := e.containerTargets(ids); len(targets) != 1 || len(targets["runs"].Cgroups) == 0 {
+		t.Errorf("figures are read of %v", targets)
+	}
+	if calls := fake.Calls(); len(calls) > 0 {
+		t.Errorf("figures have called the engine: %v", calls)
+	}
+}
+
+// TestStartedOfAForgottenContainer: a list or an exec that has read a container before its removal does not
+// bring it back.
+func TestStartedOfAForgottenContainer(t *testing.T) {
+	e := engineOver(t, api.Options{Endpoint: fakeengine.Start(t, fakeengine.Script{}).Endpoint})
+	got := &container.InspectResponse{ID: "x", State: &container.State{Running: true}, Config: &container.Config{Tty: true}, HostConfig: &container.HostConfig{}}
+	e.objects.put("c", object{engineID: "x"})
+	read, _ := e.objects.cached("c")
+	if obj := e.objects.started("c", got); obj.engineID != "x" || !obj.tty || obj.fate != read.fate {
+		t.Errorf("started: %+v", obj)
+	}
+	if obj, _ := e.objects.cached("c"); !obj.tty {
+		t.Errorf("cached: %+v", obj)
+	}
+	e.objects.forget("c")
+	if obj := e.objects.started("c", got); obj.engineID != "x" {
+		t.Errorf("started, after it was forgotten: %+v", obj)
+	}
+	if e.objects.update("c", read) {
+		t.Error("a copy that was read before is kept")
+	}
+	if known := e.objects.known(); len(known) != 0 || e.objects.idOf("x") != "" {
+		t.Errorf("kept of a container that was forgotten: %v", known)
+	}
+}
+
+// engineOver returns an engine that lists and measures.
+func engineOver(t *testing.T, opts api.Options) *Engine {
+	t.Helper()
+	client, err := api.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	tree, err := cgroup.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	e := &Engine{
+		client: client, log: log, tree: tree, objects: newObjects(client, "test", tree, log),
+		cfg: Config{StateDir: t.TempDir(), NetNSDir: t.TempDir(), Instance: "test"},
+	}
+	e.meter = meter.New(tree, writable{e.objects}, 0)
+	t.Cleanup(e.meter.Close)
+	return e
+}
+
 // TestListOfALostContainer: of a container that the engine does not have any more, its directory may be
 // left. It is listed, to be removed, and has gone: nothing waits for its exit.
 func TestListOfALostContainer(t *testing.T) {
 	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{"GET /containers/json": fakeengine.Text("[]")}})
-	client, err := api.New(api.Options{Endpoint: fake.Endpoint})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	e := &Engine{
-		client: client, cfg: Config{StateDir: t.TempDir(), NetNSDir: t.TempDir(), Instance: "test"},
-		objects: newObjects(client, "test", nil, slog.New(slog.DiscardHandler)),
-	}
+	e := engineOver(t, api.Options{Endpoint: fake.Endpoint})
 	for _, dir := range []string{e.containerDir("lost"), e.sandboxPaths("pod").dir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)

@@ -42,6 +42,8 @@ type fate struct {
 	// removing is true once this engine removes the container, died once the end of its process is
 	// accepted as its exit. What runs after that was started by another program.
 	removing, died atomic.Bool
+	// unread is true while the engine does not answer an inspect of it.
+	unread atomic.Bool
 	// starting holds back its end while a start is under way.
 	starting endings.Starting
 	// witness has the exit code of its process, from the kernel.
@@ -82,6 +84,17 @@ func (o *objects) put(id string, obj object) {
 	}
 	o.byID[id] = obj
 	o.ids[obj.engineID] = id
+}
+
+// update replaces what is cached of a container, unless it was forgotten since obj was read.
+func (o *objects) update(id string, obj object) (done bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.byID[id].fate != obj.fate {
+		return false
+	}
+	o.byID[id] = obj
+	return true
 }
 
 // create notes that a create of a container is under way, until end is called.
@@ -275,13 +288,16 @@ func (o *objects) rejoinKnown(id string) {
 }
 
 // started caches the process of a running container, with its cgroups and its writable
-// layer.
+// layer. It caches nothing of a container that was forgotten meanwhile.
 func (o *objects) started(id string, got *container.InspectResponse) object {
-	obj, _ := o.cached(id)
-	if obj.engineID == got.ID && obj.pid == got.State.Pid && obj.pid != 0 {
+	obj, ok := o.cached(id)
+	switch {
+	case !ok || obj.engineID != got.ID:
+		obj = object{engineID: got.ID, fate: &fate{}}
+	case obj.pid == got.State.Pid && obj.pid != 0:
 		return obj
 	}
-	obj.engineID, obj.tty, obj.stdinOnce = got.ID, got.Config.Tty, got.Config.StdinOnce
+	obj.tty, obj.stdinOnce = got.Config.Tty, got.Config.StdinOnce
 	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
 	o.rejoin(id, got.State.Pid, got.ID)
 	// Without a cgroup of the container the process has ended meanwhile: its pid is a zombie's or
@@ -291,9 +307,7 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 		obj.pid, obj.cgroups = pid, groups
 	}
 	obj.upper = upperDir(got, obj.pid)
-	o.put(id, obj)
-	obj, _ = o.cached(id)
-	if obj.pid != 0 {
+	if o.update(id, obj) && obj.pid != 0 {
 		obj.witness.Watch(pid, func() bool {
 			_, err := o.tree.OfContainer(pid, got.ID)
 			return err == nil

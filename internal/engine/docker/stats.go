@@ -27,11 +27,7 @@ var _ engine.Meter = (*Engine)(nil)
 // Stats reads the figures of containers from their cgroups, without a call of the Docker
 // Engine.
 func (e *Engine) Stats(ctx context.Context, ids []string) (map[string]*runtimeapi.ContainerStats, error) {
-	targets, err := e.containerTargets(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	return e.meter.Containers(ctx, targets)
+	return e.meter.Containers(ctx, e.containerTargets(ids))
 }
 
 // SandboxStats reads the figures of pods' cgroups and of their networks.
@@ -45,10 +41,7 @@ func (e *Engine) SandboxStats(ctx context.Context, sandboxes []engine.SandboxRef
 
 // Figures implements engine.Meter.
 func (e *Engine) Figures(ctx context.Context, sandboxes []engine.SandboxRef, containers []string) (map[string]*engine.Figures, error) {
-	targets, err := e.containerTargets(ctx, containers)
-	if err != nil {
-		return nil, err
-	}
+	targets := e.containerTargets(containers)
 	pods, err := e.sandboxTargets(sandboxes)
 	if err != nil {
 		return nil, err
@@ -72,25 +65,17 @@ func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter
 	return targets, nil
 }
 
-// containerTargets finds the cgroups of containers. Only a container whose process is not
-// known yet costs a call.
-func (e *Engine) containerTargets(ctx context.Context, ids []string) (map[string]meter.Target, error) {
+// containerTargets returns the cgroups of containers whose process is known: Start and List find it. The
+// others have no figures. The engine does not answer about a container that hangs in its start, and the
+// figures of a node must not wait for it.
+func (e *Engine) containerTargets(ids []string) map[string]meter.Target {
 	targets := make(map[string]meter.Target, len(ids))
 	for _, id := range ids {
-		obj, known := e.objects.cached(id)
-		if !known || obj.pid == 0 {
-			got, err := e.objects.inspect(ctx, id)
-			if errors.Is(err, errs.NotFound) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			obj = e.objects.started(id, got)
+		if obj, known := e.objects.cached(id); known && obj.pid != 0 {
+			targets[id] = meter.Target{Cgroups: obj.cgroups, Writes: true}
 		}
-		targets[id] = meter.Target{Cgroups: obj.cgroups, Writes: true}
 	}
-	return targets, nil
+	return targets
 }
 
 // writable measures what containers write; see meter.Rootfs.

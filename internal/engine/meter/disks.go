@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -42,7 +43,9 @@ type disks struct {
 
 	mu      sync.Mutex
 	entries map[string]*disk
-	devices map[string]string
+	// devices are the sources of mounts, by the st_dev of what is on them: layers may be directories of their
+	// own on one mount.
+	devices map[uint64]string
 }
 
 // disk is one container's writable layer.
@@ -57,7 +60,7 @@ func newDisks(usage func(context.Context, string, sysfile.Pace) (image.Usage, er
 	return &disks{
 		usage: func(id string, pace sysfile.Pace) (image.Usage, error) { return usage(ctx, id, pace) },
 		end:   end, over: ctx.Done(), turn: make(chan struct{}, walkers),
-		entries: map[string]*disk{}, devices: map[string]string{},
+		entries: map[string]*disk{}, devices: map[uint64]string{},
 	}
 }
 
@@ -199,11 +202,11 @@ func (d *disks) measure(id string, e *disk) {
 		if size, err := sysfile.SizeOf(usage.Mountpoint); err == nil {
 			written.Capacity, written.InodesTotal, written.InodesFree = size.Bytes, size.Inodes, size.InodesFree
 		}
+		written.Device = d.device(usage.Mountpoint)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if written != nil {
-		written.Device = d.device(usage.Mountpoint)
 		e.written = written
 	}
 	close(e.measuring)
@@ -213,22 +216,31 @@ func (d *disks) measure(id string, e *disk) {
 	}
 }
 
-// device is the source of the mount that dir is on. The caller holds the lock.
+// device is the source of the mount that dir is on.
 func (d *disks) device(dir string) string {
-	if device, known := d.devices[dir]; known {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return ""
+	}
+	d.mu.Lock()
+	device, known := d.devices[st.Dev]
+	d.mu.Unlock()
+	if known {
 		return device
 	}
 	infos, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
 	if err != nil {
 		return ""
 	}
-	device, longest := "", -1
+	longest := -1
 	for _, info := range infos {
 		// Of two at one place the later one covers.
 		if len(info.Mountpoint) >= longest {
 			device, longest = info.Source, len(info.Mountpoint)
 		}
 	}
-	d.devices[dir] = device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.devices[st.Dev] = device
 	return device
 }

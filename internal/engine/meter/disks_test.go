@@ -3,6 +3,8 @@ package meter
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -96,5 +98,31 @@ func TestSizeAfterAnInterruptedWalk(t *testing.T) {
 	all, err := d.of(t.Context(), map[string]Target{"c": {Writes: true}})
 	if err != nil || all["c"] == nil || all["c"].Bytes != 7 {
 		t.Errorf("%+v, %v", all["c"], err)
+	}
+}
+
+// TestDevicesOfManyLayers: what is kept of a device does not grow with the layers on it, which may each be a
+// directory of its own.
+func TestDevicesOfManyLayers(t *testing.T) {
+	place := t.TempDir()
+	d := newDisks(func(_ context.Context, id string, _ sysfile.Pace) (image.Usage, error) {
+		dir := filepath.Join(place, id)
+		return image.Usage{Mountpoint: dir, At: time.Now()}, os.Mkdir(dir, 0o700)
+	})
+	defer d.close()
+	layers := map[string]Target{"a": {Writes: true}, "b": {Writes: true}, "c": {Writes: true}}
+	sizes, err := d.of(t.Context(), layers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range layers {
+		if sizes[id] == nil || sizes[id].Device == "" || sizes[id].Device != sizes["a"].Device {
+			t.Errorf("layer %s: %+v", id, sizes[id])
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.devices) != 1 {
+		t.Errorf("devices of one mount: %v", d.devices)
 	}
 }

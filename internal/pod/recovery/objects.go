@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -75,7 +76,7 @@ func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, 
 		}
 		r.recoverStarted(ctx, rec, actual)
 	case record.ContainerCreated:
-		if actual.State != engine.StateCreated && rec.StartError() == "" {
+		if actual.State != engine.StateCreated && actual.State != engine.StateUnknown && rec.StartError() == "" {
 			r.settle(ctx, rec.ID, actual, "it was lost before it was started, while "+whileDown)
 		}
 	case record.ContainerExited:
@@ -98,6 +99,10 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 		if rec.State == record.ContainerStarting {
 			r.adopt(rec.ID, record.ContainerCreated, 0)
 		}
+	case engine.StateUnknown: // recheck reads it again
+		if rec.State == record.ContainerStarting {
+			r.starts.Store(rec.ID, nil)
+		}
 	default:
 		r.settle(ctx, rec.ID, actual, ending(actual, whileDown))
 		return
@@ -107,24 +112,63 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 	}
 }
 
-// recheck finds lost objects after the connection to the engine was lost. It skips objects
-// that a job works on. It reads the records before it lists the engine's objects, so that
-// all objects of the records existed before the list.
-func (r *recovery) recheck(ctx context.Context) {
-	containers, sandboxes := r.Records.Containers.All(), r.Records.Sandboxes.All()
-	actual, err := r.Engine.List(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			r.Log.Error("cannot list the engine's objects", "error", err)
+// recheck finds lost objects after the connection to the engine was lost.
+func (r *recovery) recheck(ctx context.Context) { r.recheckThose(ctx, nil) }
+
+// recheckThose finds which of the objects with the ids are lost; nil is all. It looks until the engine has
+// reported their states. A later call takes the place of this one.
+func (r *recovery) recheckThose(ctx context.Context, ids map[string]bool) {
+	looking, end := context.WithCancel(ctx)
+	defer end()
+	if before := r.endRecheck.Swap(&end); before != nil {
+		(*before)()
+	}
+	repeat(looking, func() (done bool) {
+		containers, sandboxes := r.Records.Containers.All(), r.Records.Sandboxes.All()
+		actual, err := r.Engine.List(looking)
+		if err != nil {
+			if looking.Err() == nil {
+				r.Log.Error("cannot list the engine's objects; retrying", "error", err)
+			}
+			return false
 		}
-		return
+		others := func(id string) bool { return ids != nil && !ids[id] }
+		containers = slices.DeleteFunc(containers, func(c *record.Container) bool { return others(c.ID) })
+		sandboxes = slices.DeleteFunc(sandboxes, func(sb *record.Sandbox) bool { return others(sb.ID) })
+		found := byID(actual)
+		r.compare(ctx, containers, sandboxes, found)
+		ids = unknownOf(containers, sandboxes, found)
+		return len(ids) == 0
+	})
+}
+
+// unknownOf returns the ids of the records of whose objects the engine did not report the state.
+func unknownOf(containers []*record.Container, sandboxes []*record.Sandbox, found map[string]engine.Actual) map[string]bool {
+	ids := map[string]bool{}
+	for _, rec := range containers {
+		if found[rec.ID].State == engine.StateUnknown {
+			ids[rec.ID] = true
+		}
 	}
-	found := make(map[string]engine.Actual, len(actual))
-	for _, a := range actual {
-		found[a.ID] = a
+	for _, rec := range sandboxes {
+		if found[rec.ID].State == engine.StateUnknown {
+			ids[rec.ID] = true
+		}
 	}
+	return ids
+}
+
+// compare finds lost objects. It skips objects that a job works on. The records were read before
+// the engine listed its objects, so that all objects of the records existed before the list.
+func (r *recovery) compare(ctx context.Context, containers []*record.Container, sandboxes []*record.Sandbox, found map[string]engine.Actual) {
 	for _, rec := range containers {
 		switch state := found[rec.ID].State; {
+		case state == engine.StateUnknown:
+		case rec.State == record.ContainerStarting:
+			// No job starts it, if an earlier berth began its start.
+			if _, former := r.starts.LoadAndDelete(rec.ID); former {
+				r.recoverStarted(ctx, rec, found[rec.ID])
+			}
 		case rec.State == record.ContainerRunning && replaced(rec.Pid, found[rec.ID]):
 			r.recordRestarted(ctx, rec.ID)
 		case rec.State == record.ContainerExited && state == engine.StateRunning:
@@ -178,30 +222,37 @@ func (r *recovery) recordRestarted(ctx context.Context, id string) {
 	r.endRestarted(ctx, id)
 }
 
-// Pauses before the kill of a container that runs again is repeated.
-const (
-	killPauseMin = time.Second
-	killPauseMax = 30 * time.Second
-)
-
 // endRestarted kills the processes of a container that has exited by its record: a kubelet may run
 // its successor. It tries until the engine has killed them or has no such processes.
 func (r *recovery) endRestarted(ctx context.Context, id string) {
 	r.Log.Warn("a container that has exited runs again; ending it", "container", id)
 	r.Background.Go(func() {
-		for pause := killPauseMin; ; pause = min(2*pause, killPauseMax) {
+		repeat(ctx, func() (done bool) {
 			err := r.kill(ctx, id)
 			if errs.IgnoreNotFound(err) == nil || ctx.Err() != nil {
-				return
+				return true
 			}
 			r.Log.Error("cannot end a container that has exited and runs again; retrying", "container", id, "error", err)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-			}
-		}
+			return false
+		})
 	})
+}
+
+// Pauses of repeat.
+const (
+	pauseMin = time.Second
+	pauseMax = 30 * time.Second
+)
+
+// repeat calls do until it is done or ctx ends, with growing pauses.
+func repeat(ctx context.Context, do func() (done bool)) {
+	for pause := pauseMin; !do(); pause = min(2*pause, pauseMax) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // kill sends SIGKILL to all processes of a container.
@@ -214,9 +265,12 @@ func (r *recovery) kill(ctx context.Context, id string) error {
 }
 
 // adopt records the state in which a container was found, unless its exit was recorded
-// meanwhile.
+// meanwhile. pid is 0 if the process is not known.
 func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
 	_, err := r.Records.Containers.Update(id, func(c *record.Container) error {
+		if pid == 0 {
+			pid = c.Pid
+		}
 		if !c.Alive() || c.State == state && c.Pid == pid {
 			return record.ErrUnchanged
 		}
@@ -226,7 +280,7 @@ func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
 	switch {
 	case err == nil:
 		r.Tombstones.Touch(id)
-	case !errors.Is(err, record.ErrUnchanged):
+	case !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound):
 		r.Log.Error("cannot record the state of a container", "container", id, "state", state, "error", err)
 	}
 }

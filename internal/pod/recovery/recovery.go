@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -62,7 +63,7 @@ type Options struct {
 	// Observer counts what has no record, nil for nothing.
 	Observer Observer
 	// Step bounds the removal of one object that has no record. Settle is how long to wait
-	// for the exit of a container that is found dead.
+	// for the exit of a container that is found dead; see pod.Limits.
 	Step, Settle time.Duration
 	// Background has the goroutines that continue after Run.
 	Background *sync.WaitGroup
@@ -99,13 +100,18 @@ func (r *recovery) leak(kind string) (removed func(error)) {
 // recovery compares the records with the engine's objects.
 type recovery struct {
 	Options
+	// endRecheck ends the recheck that began last.
+	endRecheck atomic.Pointer[context.CancelFunc]
+	// starts has the ids of containers whose start an earlier berth began, and of which the engine has not
+	// reported yet whether they have started.
+	starts sync.Map
 }
 
 // Run reconciles the records with the objects of the engine. Work that needs the engine or the
 // network continues in the background, as jobs, until background ends. All that requests read
 // is correct when Run returns. ctx bounds only Run.
 func Run(ctx, background context.Context, opts Options) error {
-	return (&recovery{opts}).run(ctx, background)
+	return (&recovery{Options: opts}).run(ctx, background)
 }
 
 func (r *recovery) run(ctx, background context.Context) error {
@@ -122,10 +128,7 @@ func (r *recovery) run(ctx, background context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot list the objects of the engine: %w", err)
 	}
-	found := make(map[string]engine.Actual, len(actual))
-	for _, a := range actual {
-		found[a.ID] = a
-	}
+	found := byID(actual)
 	var g errgroup.Group
 	g.SetLimit(parallel)
 	for _, rec := range r.Records.Containers.All() {
@@ -143,6 +146,11 @@ func (r *recovery) run(ctx, background context.Context) error {
 	}
 	err = errors.Join(err, g.Wait())
 	r.stopSharedNames(background) // not before: what was lost keeps no name
+	if ids := unknownOf(r.Records.Containers.All(), r.Records.Sandboxes.All(), found); len(ids) > 0 {
+		r.Background.Go(func() {
+			errs.Protect("look at what the engine did not report", func() { r.recheckThose(background, ids) })
+		})
+	}
 	r.Background.Go(func() {
 		if r.After != nil {
 			select {
@@ -154,4 +162,12 @@ func (r *recovery) run(ctx, background context.Context) error {
 		errs.Protect("clean-up after the start", func() { r.clean(background, actual) })
 	})
 	return err
+}
+
+func byID(actual []engine.Actual) map[string]engine.Actual {
+	found := make(map[string]engine.Actual, len(actual))
+	for _, a := range actual {
+		found[a.ID] = a
+	}
+	return found
 }
