@@ -154,7 +154,7 @@ func TestAddresses(t *testing.T) {
 	e := engine(t, "podman", f)
 	specs := make([]Spec, 3)
 	n := Network{Name: "kind", StableV4: true, StableV6: true, Subnets: []netip.Prefix{netip.MustParsePrefix("fc00::/64"), netip.MustParsePrefix("10.89.0.0/24"), netip.MustParsePrefix("10.90.0.0/24")}}
-	got, err := e.addresses(t.Context(), n, specs)
+	got, err := e.addresses(t.Context(), n, specs, &choices{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.89.0.0/30")}
-	if _, err := e.addresses(t.Context(), n, specs); !errors.Is(err, errs.Exhausted) {
+	if _, err := e.addresses(t.Context(), n, specs, &choices{}); !errors.Is(err, errs.Exhausted) {
 		t.Errorf("a subnet of two: %v", err)
 	}
 	if got := middle(netip.MustParsePrefix("172.18.0.0/16")).String(); got != "172.18.128.1" {
