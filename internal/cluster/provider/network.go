@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	"github.com/berthrun/berth/internal/cluster/provider/command"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -90,6 +92,9 @@ func (e *CLI) declared6(ctx context.Context, name string) bool {
 // shows that only when it refuses an address; kind's network has no such subnet.
 func (e *CLI) describe(name string, read inspectedNetwork) Network {
 	n := Network{Name: name, Subnets: read.subnets}
+	if e.stableFrom != "" && e.version.LessThan(version.MustParseGeneric(e.stableFrom)) {
+		return n
+	}
 	for _, subnet := range read.subnets {
 		if subnet.Addr().Is4() {
 			n.StableV4 = !e.subnet4 || read.labels[LabelNetwork] == "true"

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -106,6 +108,30 @@ func TestEnsureNetwork(t *testing.T) {
 	}
 	if err := e.RemoveNetwork(t.Context(), "absent"); err != nil {
 		t.Errorf("absent: %v", err)
+	}
+}
+
+// TestPodman3: its run has no --ip6, so that a network of both families has no stable addresses.
+func TestPodman3(t *testing.T) {
+	f := newFake()
+	f.answers["network inspect kind"] = answer{out: string(recorded(t, "podman-3-network-cni.json"))}
+	e := engine(t, "podman", f)
+	for text, want := range map[string]bool{"3.4.4": false, "4.0.0": true} {
+		e.version = version.MustParseGeneric(text)
+		r := request(t, e)
+		if r.Network.StableV4 != want || r.Network.StableV6 != want || len(r.Network.Subnets) != 2 {
+			t.Errorf("%s: %+v", text, r.Network)
+		}
+		if err := e.Create(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if calls := strings.Join(f.called("run"), "\n"); strings.Contains(calls, "--ip") != want {
+			t.Errorf("%s: %s", text, calls)
+		}
+		if err := e.DeleteCluster(t.Context(), "dev"); err != nil {
+			t.Fatal(err)
+		}
+		f.calls = nil
 	}
 }
 
