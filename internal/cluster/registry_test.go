@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -174,6 +175,50 @@ func TestRegistryIsUndone(t *testing.T) {
 		}
 		if f.Network != before {
 			t.Errorf("there before: %v; a network after: %v", before, f.Network)
+		}
+	}
+}
+
+// TestSharedThingsStay: if create fails, the registry and the network that it has created stay where
+// another cluster uses them, or another process is about to.
+func TestSharedThingsStay(t *testing.T) {
+	for _, creating := range []bool{true, false} {
+		f := clustertest.New(t)
+		withRegistry(t, f)
+		c, steps := clusters(f)
+		held := 0
+		c.ShareCreation = func(context.Context) (func(), error) {
+			held++
+			return func() { held-- }, nil
+		}
+		c.OwnCreation = func() (func(), error) {
+			if held > 0 {
+				t.Error("it locks itself out")
+			}
+			if creating {
+				return nil, errs.State
+			}
+			return func() {}, nil
+		}
+		if !creating {
+			other := clustertest.Describe(t, "")
+			other.Name = "other"
+			if _, err := c.Create(t.Context(), CreateOptions{Cluster: other}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.FailOn = "kubeadm init"
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "registry: {enabled: true, port: 0}\n")}); !errors.Is(err, clustertest.ErrFake) {
+			t.Fatal(err)
+		}
+		if _, err := c.Registry().Status(t.Context()); err != nil || !f.Network || len(f.Removed) > 0 {
+			t.Errorf("another process creates a cluster %v: %v, network %v, removed %v", creating, err, f.Network, f.Removed)
+		}
+		if text := strings.Join(*steps, "\n"); !strings.Contains(text, "berth cluster registry delete") {
+			t.Errorf("another process creates a cluster %v: %s", creating, text)
+		}
+		if left, err := c.Provider.List(t.Context(), "dev"); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", inventory.Names(left), err)
 		}
 	}
 }

@@ -25,12 +25,13 @@ func (e *CLI) EnsureNetwork(ctx context.Context, name string) (Network, error) {
 	if !errors.Is(err, errs.NotFound) {
 		return network, err
 	}
-	if err := e.makeNetwork(ctx, name); err != nil {
+	made, err := e.makeNetwork(ctx, name)
+	if err != nil {
 		return Network{}, fmt.Errorf("cannot make the network %s with %s: %w", name, e.name, err)
 	}
 	// Another process may have created a network of the name at the same time.
 	network, err = e.network(ctx, name)
-	network.Made = err == nil
+	network.Made = made && err == nil
 	return network, err
 }
 
@@ -106,8 +107,8 @@ func (e *CLI) describe(name string, read inspectedNetwork) Network {
 }
 
 // makeNetwork tries subnets until one is free. A network gets the IPv6 subnet that kind gives to
-// its name.
-func (e *CLI) makeNetwork(ctx context.Context, name string) error {
+// its name. made is false if another process has created the network at the same time.
+func (e *CLI) makeNetwork(ctx context.Context, name string) (made bool, err error) {
 	flags := append([]string{"network", "create", "-d=bridge", "--label", LabelNetwork + "=true"}, e.networkFlags...)
 	if mtu := e.ownMTU(ctx); mtu > 0 {
 		flags = append(flags, "-o", "com.docker.network.driver.mtu="+strconv.Itoa(mtu))
@@ -124,21 +125,21 @@ func (e *CLI) makeNetwork(ctx context.Context, name string) error {
 		_, err := command.Output(ctx, e.run, append(call, name)...)
 		switch {
 		case err == nil, sameName(err):
-			return nil
+			return err == nil, nil
 		case ipv6 && noIPv6(err):
 			ipv6 = false
 			// Try again without IPv6. The IPv4 subnet was not the cause.
 			if _, err = command.Output(ctx, e.run, append(call[:slices.Index(call, "--ipv6")], name)...); err == nil || sameName(err) {
-				return nil
+				return err == nil, nil
 			}
 			if !overlaps(err) {
-				return err
+				return false, err
 			}
 		case !overlaps(err):
-			return err
+			return false, err
 		}
 	}
-	return fmt.Errorf("exhausted attempts trying to find a non-overlapping subnet: %w", errs.Exhausted)
+	return false, fmt.Errorf("exhausted attempts trying to find a non-overlapping subnet: %w", errs.Exhausted)
 }
 
 // sameName: another process made the network first.

@@ -71,9 +71,9 @@ func TestMakeNetwork(t *testing.T) {
 			f.answers = test.answers
 			e := engine(t, test.tool, f)
 			e.host = fstest.MapFS{"proc/net/route": {Data: []byte(route)}}
-			err := e.makeNetwork(t.Context(), "kind")
-			if !errors.Is(err, test.kind) {
-				t.Errorf("%v, want %v", err, test.kind)
+			made, err := e.makeNetwork(t.Context(), "kind")
+			if !errors.Is(err, test.kind) || made != (err == nil && !strings.HasPrefix(name, "another made")) {
+				t.Errorf("%v, %v, want %v", made, err, test.kind)
 			}
 			if got := f.called("network create"); test.want != nil && !slices.Equal(got, test.want) {
 				t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
