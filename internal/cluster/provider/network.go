@@ -90,7 +90,8 @@ func (e *CLI) declared6(ctx context.Context, name string) bool {
 }
 
 // describe says which addresses may be chosen. An engine that demands a user-defined IPv4 subnet
-// shows that only when it refuses an address; kind's network has no such subnet.
+// shows that only when it refuses an address; kind's network has no such subnet, and neither has one
+// that berth created where every subnet that it knows is taken.
 func (e *CLI) describe(name string, read inspectedNetwork) Network {
 	n := Network{Name: name, Subnets: read.subnets}
 	if e.stableFrom != "" && e.version.LessThan(version.MustParseGeneric(e.stableFrom)) {
@@ -98,7 +99,7 @@ func (e *CLI) describe(name string, read inspectedNetwork) Network {
 	}
 	for _, subnet := range read.subnets {
 		if subnet.Addr().Is4() {
-			n.StableV4 = !e.subnet4 || read.labels[LabelNetwork] == "true"
+			n.StableV4 = !e.subnet4 || read.labels[LabelNetwork] == "true" && read.labels[LabelPool] != "true"
 		} else {
 			n.StableV6 = e.stable6
 		}
@@ -116,8 +117,11 @@ func (e *CLI) makeNetwork(ctx context.Context, name string) (made bool, err erro
 	ipv6, four := true, e.freeSubnets4(name)
 	for try := range attempts {
 		call := slices.Clone(flags)
-		if e.subnet4 && try < len(four) {
+		switch {
+		case e.subnet4 && try < len(four):
 			call = append(call, "--subnet", four[try].String())
+		case e.subnet4:
+			call = append(call, "--label", LabelPool+"=true")
 		}
 		if ipv6 {
 			call = append(call, "--ipv6", "--subnet", subnet6(name, try).String())

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -82,6 +83,52 @@ func TestMakeNetwork(t *testing.T) {
 				t.Errorf("%v", f.calls)
 			}
 		})
+	}
+}
+
+// TestRoutedSubnets: where a route, such as that of a VPN, leads to all subnets that berth knows, docker
+// chooses one, and refuses chosen addresses in it.
+func TestRoutedSubnets(t *testing.T) {
+	const head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+	for name, test := range map[string]struct {
+		route, taken string
+		stable       bool
+	}{
+		"no route":      {stable: true},
+		"172.16.0.0/12": {route: "tun0\t000010AC\t00000000\t0001\t0\t0\t0\t0000F0FF\t0\t0\t0\n"},
+		"one, and in docker": {route: "tun0\t000010AC\t00000000\t0001\t0\t0\t0\t0000F8FF\t0\t0\t0\n" + // 172.16.0.0/13
+			"tun0\t000018AC\t00000000\t0001\t0\t0\t0\t0000FCFF\t0\t0\t0\n" + // 172.24.0.0/14
+			"tun0\t00001CAC\t00000000\t0001\t0\t0\t0\t0000FEFF\t0\t0\t0\n" + // 172.28.0.0/15
+			"tun0\t00001EAC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n", taken: "172.31.0.0/16"},
+	} {
+		f := newFake()
+		e := engine(t, "docker", f)
+		e.host = fstest.MapFS{"proc/net/route": {Data: []byte(head + test.route)}}
+		var labels []string
+		f.on = func(args []string) error {
+			line := strings.Join(args, " ")
+			if !strings.HasPrefix(line, "network create") {
+				return nil
+			}
+			if test.taken != "" && strings.Contains(line, test.taken) {
+				return errors.New("Error response from daemon: Pool overlaps with other one on this address space")
+			}
+			for label, value := range labelsOf(args) {
+				labels = append(labels, fmt.Sprintf("%q:%q", label, value))
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.answers["network inspect kind"] = answer{out: `[{"Id":"b","Labels":{` + strings.Join(labels, ",") +
+				`},"IPAM":{"Config":[{"Subnet":"192.168.0.0/20"},{"Subnet":"fc00:f853:ccd:e793::/64"}]}}]`}
+			return nil
+		}
+		n, err := e.EnsureNetwork(t.Context(), "kind")
+		if err != nil || !n.Made || n.StableV4 != test.stable || !n.StableV6 {
+			t.Errorf("%s: %+v, %v", name, n, err)
+		}
+		if created := f.called("network create"); strings.Contains(created[len(created)-1], "--subnet 172.") != test.stable {
+			t.Errorf("%s: %q", name, created)
+		}
 	}
 }
 

@@ -45,6 +45,8 @@ const (
 	LabelNode = "run.berth.node"
 	// LabelNetwork is "true" on a network that berth created.
 	LabelNetwork = "run.berth.network"
+	// LabelPool is "true" on a network whose IPv4 subnet is one of the engine's own pools.
+	LabelPool = "run.berth.pool"
 	// LabelOn is the name of the network that a container was created on. It finds the network when
 	// the cluster is deleted.
 	LabelOn = "run.berth.on"
