@@ -53,6 +53,8 @@ const (
 	// LabelAPI is the address and port of the host that lead to the API of Kubernetes, as
 	// planned; a port of 0 is one that the engine picks. A container without it has none.
 	LabelAPI = "run.berth.api"
+	// LabelRegistry is the same for the registry.
+	LabelRegistry = "run.berth.registry"
 )
 
 // Provider creates and manages nodes, and has their images. All methods may be called at the same
@@ -182,9 +184,16 @@ func (r Request) Labels(s Spec) map[string]string {
 	labels := map[string]string{LabelOn: r.Network.Name}
 	maps.Copy(labels, s.Labels)
 	for _, p := range s.Ports {
-		if p.IsAPI() {
-			labels[LabelAPI] = net.JoinHostPort(p.Listen, strconv.Itoa(max(p.Host, 0)))
+		label := ""
+		switch {
+		case p.IsAPI():
+			label = LabelAPI
+		case s.Role == plan.RegistryRole:
+			label = LabelRegistry
+		default:
+			continue
 		}
+		labels[label] = net.JoinHostPort(p.Listen, strconv.Itoa(max(p.Host, 0)))
 	}
 	return labels
 }
