@@ -24,6 +24,7 @@ func TestFaults(t *testing.T) {
 		"name with a dash":     {"name: -a", `"-a" is not a valid cluster name`},
 		"name with a slash":    {"name: a/b", `"a/b" is not a valid cluster name`},
 		"name too long":        {"name: " + strings.Repeat("a", 50), "a node's name has at most 63 letters; this one has 64"},
+		"balancer's name":      {"name: " + strings.Repeat("a", 41) + "\nnodes: [{}, {}]", "-external-load-balancer\": the load balancer of several control planes has a name of at most 63 letters; this one has 64"},
 		"label":                {node("{labels: {a b: c}}"), `f:4:13: nodes[0].labels["a b"]: "a b" is not a label: `},
 		"label's value":        {node("{labels: {a: \"b c\"}}"), `nodes[0].labels.a: "b c" cannot be a label's value: `},
 		"label of Kubernetes":  {node("{labels: {node-role.kubernetes.io/worker: \"\"}}"), "a kubelet may not give itself labels of node-role.kubernetes.io"},
@@ -188,6 +189,7 @@ func TestWhatIsNoFault(t *testing.T) {
 		"networking: {podSubnet: 10.0.0.0/25}\nkubeadmConfigPatches: ['{kind: ClusterConfiguration, controllerManager: {extraArgs: {node-cidr-mask-size: \"27\"}}}']",
 		"nodes: [{image: 'sha256:" + strings.Repeat("0", 64) + "', labels: {node.kubernetes.io/pool: a, topology.kubernetes.io/zone: b}}]",
 		"name: " + strings.Repeat("a", 49),
+		"name: " + strings.Repeat("a", 40) + "\nnodes: [{}, {}]",
 		"name: null\nnodes: null\nnetworking: null",
 	} {
 		if _, err := Load("f", []byte(kindHead+text+"\n"), Options{}); err != nil {
