@@ -71,7 +71,7 @@ func (c checker) names() {
 		}
 		return
 	}
-	taken := map[string]string{c.c.BalancerName(): "the load balancer"}
+	taken := map[string]string{c.c.BalancerName(): "the load balancer", RegistryName: "the registry"}
 	planes := 0
 	check := func(at, label string) {
 		full := c.c.ContainerName(Node{Name: label})

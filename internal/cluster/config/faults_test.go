@@ -108,6 +108,7 @@ func TestFaults(t *testing.T) {
 func TestFaultsOfOurs(t *testing.T) {
 	for text, want := range map[string]string{
 		"nodes: [{name: a}, {role: worker, name: a}]":                                        `f:3:35: nodes[1].name: "berth-a": is the name of nodes[0].name, too`,
+		"nodes: [{}, {role: worker, name: registry}]":                                        `f:3:28: nodes[1].name: "berth-registry": is the name of the registry, too`,
 		"nodes: [{}, {role: worker}]\npools: [{name: worker}]":                               `f:4:10: pools[0].name: "berth-worker": is the name of nodes[1], too`,
 		"pools: [{name: a, count: 3}, {name: a2}]":                                           `pools[1].name: "berth-a2": is the name of pools[0].name, too`,
 		"nodes: [{name: external-load-balancer}]":                                            `is the name of the load balancer, too`,
