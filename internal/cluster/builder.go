@@ -105,7 +105,7 @@ func (m *builder) makePlan(ctx context.Context) (err error) {
 	}
 	if m.Cluster.ControlPlanes() > 1 && !stable {
 		m.Warn(fmt.Sprintf("containers on the network %s have other addresses when they start again, which etcd of several control planes does not survive: what is stopped may not come back"+
-			"\n  to fix it: remove the network, with what is on it, and berth makes one with addresses that stay", m.network.Name))
+			"\n  to fix it: remove the network, with what is on it, and berth makes one with addresses that stay; podman has them from 4.0 on", m.network.Name))
 	}
 	return nil
 }

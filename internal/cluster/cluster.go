@@ -29,6 +29,11 @@ type Clusters struct {
 	FirstTime func(what string) bool
 	// LockRegistry waits until no other process creates or removes the registry; nil does not lock.
 	LockRegistry func(context.Context) (release func(), err error)
+	// ShareCreation is held while this process creates a cluster, at the same time as others may. It
+	// waits for the end of an OwnCreation, whose error is errs.State while another process holds
+	// ShareCreation. nil does not lock.
+	ShareCreation func(context.Context) (release func(), err error)
+	OwnCreation   func() (release func(), err error)
 
 	// watchPause is the time between two checks of a node for crashes; 0 is the default.
 	watchPause time.Duration

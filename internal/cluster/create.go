@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -70,6 +71,13 @@ func (m *createRun) steps() []steps.Step {
 
 // runAll runs all steps. When it returns, no step is running.
 func (m *createRun) runAll(ctx context.Context) (file string, err error) {
+	if m.ShareCreation != nil {
+		release, err := m.ShareCreation(ctx)
+		if err != nil {
+			return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
+		}
+		defer release()
+	}
 	if err := steps.Run(ctx, m.Reporter, m.steps()); err != nil {
 		return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
 	}
@@ -121,7 +129,8 @@ func (m *createRun) makeNodes(ctx context.Context) (err error) {
 	return nil
 }
 
-// rollBack removes what this run has created, and nothing else, also when ctx has ended.
+// rollBack removes what this run has created, and nothing else, also when ctx has ended. The registry
+// and the network stay if another cluster may use them.
 func (m *createRun) rollBack(ctx context.Context, failed error) error {
 	name := m.Cluster.Name
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
@@ -141,18 +150,45 @@ func (m *createRun) rollBack(ctx context.Context, failed error) error {
 		if m.containersMade {
 			all = append(all, m.Provider.DeleteCluster(ctx, name))
 		}
-		if m.registryMade.Container {
-			all = append(all, m.Provider.DeleteCluster(ctx, plan.RegistryGroup))
-		}
-		if network != "" {
-			all = append(all, m.Provider.RemoveNetwork(ctx, network))
-		}
-		return errors.Join(all...)
+		return errors.Join(append(all, m.removeShared(ctx, network))...)
 	})
 	if undone != nil {
 		undone = fmt.Errorf("cannot remove what was made; berth cluster delete --name %s tries again: %w", name, undone)
 	}
 	return errors.Join(failed, undone)
+}
+
+// removeShared removes the registry and the network that this run has created, unless another cluster
+// may use them: one that another process creates has neither nodes nor labels at first.
+func (m *createRun) removeShared(ctx context.Context, network string) error {
+	others := false
+	if m.OwnCreation != nil {
+		release, err := m.OwnCreation()
+		if others = errors.Is(err, errs.State); err != nil && !others {
+			return err
+		}
+		if err == nil {
+			defer release()
+		}
+	}
+	var all []error
+	if m.registryMade.Container {
+		all = append(all, m.whileRegistryLocked(ctx, func() error {
+			clusters, err := inventory.Clusters(ctx, m.Provider)
+			if err != nil {
+				return err
+			}
+			if others || slices.ContainsFunc(clusters, func(s inventory.Summary) bool { return s.Name != m.Cluster.Name }) {
+				m.Warn("the registry that was made stays, because other clusters may use it\n  to remove it: berth cluster registry delete")
+				return nil
+			}
+			return m.Provider.DeleteCluster(ctx, plan.RegistryGroup)
+		}))
+	}
+	if network != "" && !others {
+		all = append(all, m.Provider.RemoveNetwork(ctx, network))
+	}
+	return errors.Join(all...)
 }
 
 // hasContainers reports whether the cluster has containers: a provider that has failed to create
@@ -164,6 +200,17 @@ func (m *createRun) hasContainers(ctx context.Context) bool {
 
 // startRegistry starts the registry before the nodes, which get its mirrors.
 func (m *createRun) startRegistry(ctx context.Context) error {
+	return m.whileRegistryLocked(ctx, func() error {
+		image, err := m.helperImage(ctx)
+		if err == nil {
+			_, m.registryMade, err = m.Registry().Ensure(ctx, registry.Options{Port: m.Cluster.Registry.Port, Image: image})
+		}
+		return err
+	})
+}
+
+// whileRegistryLocked calls a function while no other process creates or removes the registry.
+func (m *createRun) whileRegistryLocked(ctx context.Context, do func() error) error {
 	if m.LockRegistry != nil {
 		release, err := m.LockRegistry(ctx)
 		if err != nil {
@@ -171,9 +218,5 @@ func (m *createRun) startRegistry(ctx context.Context) error {
 		}
 		defer release()
 	}
-	image, err := m.helperImage(ctx)
-	if err == nil {
-		_, m.registryMade, err = m.Registry().Ensure(ctx, registry.Options{Port: m.Cluster.Registry.Port, Image: image})
-	}
-	return err
+	return do()
 }

@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/cluster/registry/server"
 	"github.com/berthrun/berth/internal/errs"
@@ -175,6 +178,101 @@ func TestRegistryIsUndone(t *testing.T) {
 		if f.Network != before {
 			t.Errorf("there before: %v; a network after: %v", before, f.Network)
 		}
+	}
+}
+
+// TestSharedThingsStay: if create fails, the registry and the network that it has created stay where
+// another cluster uses them, or another process is about to.
+func TestSharedThingsStay(t *testing.T) {
+	for _, creating := range []bool{true, false} {
+		f := clustertest.New(t)
+		withRegistry(t, f)
+		c, steps := clusters(f)
+		held := 0
+		c.ShareCreation = func(context.Context) (func(), error) {
+			held++
+			return func() { held-- }, nil
+		}
+		c.OwnCreation = func() (func(), error) {
+			if held > 0 {
+				t.Error("it locks itself out")
+			}
+			if creating {
+				return nil, errs.State
+			}
+			return func() {}, nil
+		}
+		if !creating {
+			other := clustertest.Describe(t, "")
+			other.Name = "other"
+			if _, err := c.Create(t.Context(), CreateOptions{Cluster: other}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.FailOn = "kubeadm init"
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "registry: {enabled: true, port: 0}\n")}); !errors.Is(err, clustertest.ErrFake) {
+			t.Fatal(err)
+		}
+		if _, err := c.Registry().Status(t.Context()); err != nil || !f.Network || len(f.Removed) > 0 {
+			t.Errorf("another process creates a cluster %v: %v, network %v, removed %v", creating, err, f.Network, f.Removed)
+		}
+		if text := strings.Join(*steps, "\n"); !strings.Contains(text, "berth cluster registry delete") {
+			t.Errorf("another process creates a cluster %v: %s", creating, text)
+		}
+		if left, err := c.Provider.List(t.Context(), "dev"); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", inventory.Names(left), err)
+		}
+	}
+}
+
+// portless reports no ports of stopped containers, as nerdctl does.
+type portless struct{ *clustertest.Fake }
+
+func (f portless) List(ctx context.Context, cluster string) ([]provider.Node, error) {
+	all, err := f.Fake.List(ctx, cluster)
+	for i := range all {
+		if !all[i].Running {
+			all[i].Ports = nil
+		}
+	}
+	return all, err
+}
+
+// TestRegistryOfUnknownPort: a stopped registry that an older berth has created with nerdctl starts at
+// its port. Nodes that are created before get no mirrors of it.
+func TestRegistryOfUnknownPort(t *testing.T) {
+	f := clustertest.New(t)
+	port := withRegistry(t, f)
+	c, _ := clusters(f)
+	c.Provider = portless{f}
+	for _, do := range []func() error{
+		func() error { _, err := c.Registry().Start(t.Context(), registry.Options{}); return err },
+		func() error { return c.Registry().Stop(t.Context()) },
+		func() error {
+			_, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")})
+			return err
+		},
+	} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name := range f.Files {
+		if strings.Contains(name, "certs.d") {
+			t.Errorf("a mirror of a registry of unknown port: %s", name)
+		}
+	}
+	if _, err := c.Registry().Start(t.Context(), registry.Options{Port: port + 1}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), strconv.Itoa(port)) {
+		t.Errorf("at another port: %v", err)
+	}
+	if err := c.Registry().Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Registry().Start(t.Context(), registry.Options{Port: port}); err != nil || !s.Running {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if f.Files["dev-control-plane"+mirrorFile] == "" {
+		t.Error("the start has not configured the node")
 	}
 }
 

@@ -51,7 +51,8 @@ func (c checker) warn(at, format string, args ...any) {
 	c.c.Warnings = append(c.c.Warnings, w)
 }
 
-// maxNodeName is the limit of a label's value, in characters: kubernetes.io/hostname has the name.
+// maxNodeName is the limit of a label's value, in characters: kubernetes.io/hostname has the name. It is
+// also that of a label of a host name in DNS, by which control planes reach the load balancer.
 const maxNodeName = validation.LabelValueMaxLength
 
 // maxPool bounds a pool; more nodes than that are a typing error.
@@ -70,7 +71,7 @@ func (c checker) names() {
 		}
 		return
 	}
-	taken := map[string]string{c.c.BalancerName(): "the load balancer"}
+	taken := map[string]string{c.c.BalancerName(): "the load balancer", RegistryName: "the registry"}
 	planes := 0
 	check := func(at, label string) {
 		full := c.c.ContainerName(Node{Name: label})
@@ -108,6 +109,9 @@ func (c checker) names() {
 		if p.Role == ControlPlane {
 			planes += p.Size()
 		}
+	}
+	if full := c.c.BalancerName(); planes > 1 && len(full) > maxNodeName {
+		c.Fault(at, "%q: the load balancer of several control planes has a name of at most %d letters; this one has %d, so the cluster's must be shorter", full, maxNodeName, len(full))
 	}
 	if planes == 0 && !c.Broken("nodes") && !c.Broken("pools") {
 		c.Fault("nodes", "must have at least one control-plane node")

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -46,9 +47,24 @@ func (c *Cluster) ReadContainerdPatches() (ContainerdPatches, error) {
 	for i := range c.ContainerdConfigPatchesJSON6902 {
 		p.Ignored = append(p.Ignored, fmt.Sprintf("containerdConfigPatchesJSON6902[%d]", i))
 	}
+	p.verifyMirrors()
 	slices.Sort(p.Ignored)
 	p.Ignored = slices.Compact(p.Ignored)
 	return p, nil
+}
+
+// verifyMirrors applies the settings of each host to the mirrors on that host, as containerd does: it
+// looks them up by the endpoint.
+func (p *ContainerdPatches) verifyMirrors() {
+	for _, reg := range p.Registries {
+		for i, m := range reg.Mirrors {
+			u, err := url.Parse(m.URL)
+			if err != nil {
+				continue // containerd refuses it
+			}
+			reg.Mirrors[i].SkipVerify = slices.ContainsFunc(p.Registries, func(r registries.Registry) bool { return r.SkipVerify && r.Host == u.Host })
+		}
+	}
 }
 
 // walk descends to the tables of registries, and notes all else as ignored.
@@ -98,8 +114,8 @@ func (p *ContainerdPatches) mirror(at, host string, value any) {
 	endpoints, _ := table["endpoint"].([]any)
 	reg := p.of(host)
 	for _, endpoint := range endpoints {
-		if url, ok := endpoint.(string); ok {
-			reg.Mirrors = append(reg.Mirrors, registries.Mirror{URL: url, Capabilities: []string{"pull", "resolve"}})
+		if text, ok := endpoint.(string); ok {
+			reg.Mirrors = append(reg.Mirrors, registries.Mirror{URL: text, Capabilities: []string{"pull", "resolve"}})
 		}
 	}
 	p.rest(at+".mirrors."+host, table, "endpoint")

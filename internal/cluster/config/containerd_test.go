@@ -43,6 +43,19 @@ func TestReadContainerdPatches(t *testing.T) {
 				},
 			},
 		},
+		"a mirror whose certificate is not verified": {
+			[]string{
+				"[plugins.\"io.containerd.grpc.v1.cri\".registry.configs.\"10.0.0.5:5000\".tls]\n  insecure_skip_verify = true",
+				"[plugins.\"io.containerd.grpc.v1.cri\".registry.mirrors.\"docker.io\"]\n  endpoint = [\"https://10.0.0.5:5000/v2/hub\", \"https://10.0.0.5\"]",
+			},
+			nil,
+			ContainerdPatches{Registries: []registries.Registry{
+				{Host: "10.0.0.5:5000", Access: registries.Access{SkipVerify: true}},
+				{Host: "docker.io", Mirrors: []registries.Mirror{
+					{URL: "https://10.0.0.5:5000/v2/hub", Capabilities: both, Access: registries.Access{SkipVerify: true}}, {URL: "https://10.0.0.5", Capabilities: both},
+				}},
+			}},
+		},
 		"all else": {
 			[]string{"version = 2\noom_score = 1\n[debug]\nlevel = 'debug'\n[plugins.\"io.containerd.grpc.v1.cri\".registry]\nheaders = 1"},
 			[]string{"[]"},

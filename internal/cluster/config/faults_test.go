@@ -24,6 +24,7 @@ func TestFaults(t *testing.T) {
 		"name with a dash":     {"name: -a", `"-a" is not a valid cluster name`},
 		"name with a slash":    {"name: a/b", `"a/b" is not a valid cluster name`},
 		"name too long":        {"name: " + strings.Repeat("a", 50), "a node's name has at most 63 letters; this one has 64"},
+		"balancer's name":      {"name: " + strings.Repeat("a", 41) + "\nnodes: [{}, {}]", "-external-load-balancer\": the load balancer of several control planes has a name of at most 63 letters; this one has 64"},
 		"label":                {node("{labels: {a b: c}}"), `f:4:13: nodes[0].labels["a b"]: "a b" is not a label: `},
 		"label's value":        {node("{labels: {a: \"b c\"}}"), `nodes[0].labels.a: "b c" cannot be a label's value: `},
 		"label of Kubernetes":  {node("{labels: {node-role.kubernetes.io/worker: \"\"}}"), "a kubelet may not give itself labels of node-role.kubernetes.io"},
@@ -107,6 +108,7 @@ func TestFaults(t *testing.T) {
 func TestFaultsOfOurs(t *testing.T) {
 	for text, want := range map[string]string{
 		"nodes: [{name: a}, {role: worker, name: a}]":                                        `f:3:35: nodes[1].name: "berth-a": is the name of nodes[0].name, too`,
+		"nodes: [{}, {role: worker, name: registry}]":                                        `f:3:28: nodes[1].name: "berth-registry": is the name of the registry, too`,
 		"nodes: [{}, {role: worker}]\npools: [{name: worker}]":                               `f:4:10: pools[0].name: "berth-worker": is the name of nodes[1], too`,
 		"pools: [{name: a, count: 3}, {name: a2}]":                                           `pools[1].name: "berth-a2": is the name of pools[0].name, too`,
 		"nodes: [{name: external-load-balancer}]":                                            `is the name of the load balancer, too`,
@@ -188,6 +190,7 @@ func TestWhatIsNoFault(t *testing.T) {
 		"networking: {podSubnet: 10.0.0.0/25}\nkubeadmConfigPatches: ['{kind: ClusterConfiguration, controllerManager: {extraArgs: {node-cidr-mask-size: \"27\"}}}']",
 		"nodes: [{image: 'sha256:" + strings.Repeat("0", 64) + "', labels: {node.kubernetes.io/pool: a, topology.kubernetes.io/zone: b}}]",
 		"name: " + strings.Repeat("a", 49),
+		"name: " + strings.Repeat("a", 40) + "\nnodes: [{}, {}]",
 		"name: null\nnodes: null\nnetworking: null",
 	} {
 		if _, err := Load("f", []byte(kindHead+text+"\n"), Options{}); err != nil {

@@ -87,6 +87,9 @@ func (c *Cluster) ContainerName(n Node) string { return c.Name + "-" + n.Name }
 // BalancerName is the name of the load balancer's container.
 func (c *Cluster) BalancerName() string { return c.Name + "-" + BalancerRole }
 
+// RegistryName is the name of the registry's container, which clusters share.
+const RegistryName = "berth-registry"
+
 // ControlPlanes counts the control planes.
 func (c *Cluster) ControlPlanes() int {
 	count := 0

@@ -108,7 +108,9 @@ func Clusters(engine provider.Provider, kubeconfigFile string, reporter report.R
 	}
 	return &cluster.Clusters{
 		Provider: engine, Network: os.Getenv(NetworkVariable(engine.Name())), Kubeconfig: files, Reporter: reporter,
-		FirstTime:    func(what string) bool { return firstTime(what, "/etc/machine-id") },
-		LockRegistry: func(ctx context.Context) (func(), error) { return lockRegistry(ctx, engine) },
+		FirstTime:     func(what string) bool { return firstTime(what, "/etc/machine-id") },
+		LockRegistry:  func(ctx context.Context) (func(), error) { return lockRegistry(ctx, engine) },
+		ShareCreation: func(ctx context.Context) (func(), error) { return shareCreation(ctx, engine) },
+		OwnCreation:   func() (func(), error) { return ownCreation(engine) },
 	}, nil
 }

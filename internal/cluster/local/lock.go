@@ -31,15 +31,36 @@ func LockShared(engine provider.Provider, name string) (release func(), err erro
 	return lockOf(engine, name, unix.LOCK_SH)
 }
 
-// registryLockTimeout is how long a new cluster waits for the registry that another one starts.
-const registryLockTimeout = 2 * time.Minute
+// lockTimeout is how long a new cluster waits for the registry that another one starts, and for what
+// another one removes.
+const lockTimeout = 2 * time.Minute
+
+// creation is the name of the lock that says whether clusters are being created. No cluster can have
+// this name.
+const creation = "_creation"
 
 // lockRegistry locks the registry, and waits while another process has the lock.
 func lockRegistry(ctx context.Context, engine provider.Provider) (release func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, registryLockTimeout)
+	return await(ctx, func() (func(), error) { return Lock(engine, plan.RegistryGroup) })
+}
+
+// shareCreation is for a process that creates a cluster, at the same time as others do. It waits
+// while another process has the lock of ownCreation.
+func shareCreation(ctx context.Context, engine provider.Provider) (release func(), err error) {
+	return await(ctx, func() (func(), error) { return LockShared(engine, creation) })
+}
+
+// ownCreation locks out processes that create a cluster. The error is errs.State when there are any.
+func ownCreation(engine provider.Provider) (release func(), err error) {
+	return Lock(engine, creation)
+}
+
+// await takes a lock when no other process has it any more.
+func await(ctx context.Context, lock func() (release func(), err error)) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	for {
-		release, err := Lock(engine, plan.RegistryGroup)
+		release, err := lock()
 		if !errors.Is(err, errs.State) {
 			return release, err
 		}
@@ -55,8 +76,11 @@ func lockOf(engine provider.Provider, name string, how int) (release func(), err
 	// There may be several providers of one name, with different roots or addresses.
 	which := sha256.Sum256([]byte(engine.Name() + "\x00" + engine.Facts().Root + "\x00" + os.Getenv("DOCKER_HOST") + "\x00" + os.Getenv("CONTAINER_HOST") + "\x00" + name))
 	what := "the cluster " + name
-	if name == plan.RegistryGroup {
+	switch name {
+	case plan.RegistryGroup:
 		what = "the registry"
+	case creation:
+		what = "what clusters share"
 	}
 	file := ""
 	dir, err := lockDir(os.Getuid(), "/run", os.Getenv("HOME"))

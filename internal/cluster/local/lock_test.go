@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -196,6 +197,44 @@ func TestLockIsInItsDirectory(t *testing.T) {
 	if !slices.ContainsFunc(locks(t, home), func(name string) bool { return !slices.Contains(before, name) }) {
 		t.Error("the lock is not in the directory of locks")
 	}
+}
+
+// TestCreationLock: several processes may create clusters at the same time. One that removes what
+// clusters share does it while no other process creates one.
+func TestCreationLock(t *testing.T) {
+	clustertest.InstallPodman(t)
+	engine, err := Open(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	share := func() (func(), error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		return shareCreation(ctx, engine)
+	}
+	one, err1 := share()
+	two, err2 := share()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	for _, release := range []func(){one, two} {
+		if _, err := ownCreation(engine); !errors.Is(err, errs.State) {
+			t.Errorf("others create clusters: %v", err)
+		}
+		release()
+	}
+	release, err := ownCreation(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := share(); !errors.Is(err, errs.State) {
+		t.Errorf("another removes: %v", err)
+	}
+	release()
+	if release, err = share(); err != nil {
+		t.Fatal(err)
+	}
+	release()
 }
 
 // locks returns the names of the lock files that are held now, including those of other berth

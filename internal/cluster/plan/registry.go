@@ -5,7 +5,7 @@ import "github.com/berthrun/berth/internal/cluster/config"
 // The registry that clusters of one engine share.
 const (
 	// RegistryName is the name of its container, and the host name by which nodes reach it.
-	RegistryName = "berth-registry"
+	RegistryName = config.RegistryName
 	// RegistryGroup is its value for the label of the cluster's name; no cluster can have this
 	// name.
 	RegistryGroup = "_registry"

@@ -7,14 +7,33 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/berthrun/berth/internal/cluster/provider/command"
 	"github.com/berthrun/berth/internal/errs"
 )
 
+// choices are the addresses that one Create has chosen so far, those that the engine refused
+// included. The zero value is ready.
+type choices struct {
+	mu   sync.Mutex
+	made map[netip.Addr]bool
+}
+
+// addressTries is how often an address is chosen for a container while the engine refuses each.
+// Several processes that choose at the same time choose the same addresses; one of them gets each.
+const addressTries = 16
+
+// addressTaken: another container has the address, or is about to have it. docker says that of a
+// port in small letters.
+func addressTaken(err error) bool {
+	return command.Says(err, "Address already in use", "is already allocated to container ID", "is not available in range set")
+}
+
 // addresses chooses addresses that stay a container's when it or the host starts again: for each
 // spec, and each family of the network that supports it, the lowest free one in the upper half of
-// the subnet. Engines assign the lower half first.
-func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip.Addr, error) {
+// the subnet. Engines assign the lower half first. None is one of before, and all are added to it.
+func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec, before *choices) ([][]netip.Addr, error) {
 	chosen := make([][]netip.Addr, len(specs))
 	if !n.StableV4 && !n.StableV6 {
 		return chosen, nil
@@ -22,6 +41,11 @@ func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip
 	taken, err := e.taken(ctx, n.Name)
 	if err != nil {
 		return nil, err
+	}
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	if before.made == nil {
+		before.made = map[netip.Addr]bool{}
 	}
 	for _, subnet := range n.Subnets {
 		if subnet.Addr().Is4() && !n.StableV4 || subnet.Addr().Is6() && !n.StableV6 {
@@ -32,7 +56,7 @@ func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip
 		}
 		address := middle(subnet)
 		for i := range specs {
-			for taken[address] {
+			for taken[address] || before.made[address] {
 				address = address.Next()
 			}
 			// The last IPv4 address is the broadcast address.
@@ -40,7 +64,7 @@ func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip
 				return nil, fmt.Errorf("the network %s has no free address in %s for %s: %w", n.Name, subnet, specs[i].Name, errs.Exhausted)
 			}
 			chosen[i] = append(chosen[i], address)
-			address = address.Next()
+			before.made[address] = true
 		}
 	}
 	return chosen, nil

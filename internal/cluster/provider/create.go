@@ -29,7 +29,8 @@ func (e *CLI) Create(ctx context.Context, r Request) (err error) {
 	if err := e.makeModules(r.Specs); err != nil {
 		return err
 	}
-	addresses, err := e.addresses(ctx, r.Network, r.Specs)
+	var chosen choices
+	addresses, err := e.addresses(ctx, r.Network, r.Specs, &chosen)
 	if err != nil {
 		return err
 	}
@@ -48,7 +49,7 @@ func (e *CLI) Create(ctx context.Context, r Request) (err error) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if err := e.createOne(ctx, spec, r, addresses[i], attempt); err != nil {
+			if err := e.createOne(ctx, spec, r, addresses[i], &chosen, attempt); err != nil {
 				return fmt.Errorf("cannot create %s: %w", spec.Name, err)
 			}
 			if r.Done != nil {
@@ -80,11 +81,7 @@ func (e *CLI) makeModules(specs []Spec) error {
 }
 
 // createOne creates a container with its volumes, and waits for the systemd of a node.
-func (e *CLI) createOne(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, attempt string) error {
-	args, err := e.runArgs(r, spec, addresses, attempt)
-	if err != nil {
-		return err
-	}
+func (e *CLI) createOne(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, chosen *choices, attempt string) error {
 	volumes, err := e.lacking(ctx, spec)
 	if err != nil {
 		return err
@@ -94,7 +91,7 @@ func (e *CLI) createOne(ctx context.Context, spec Spec, r Request, addresses []n
 			return err
 		}
 	}
-	if err := e.launch(ctx, args, secretFile(spec.Env)); err != nil {
+	if err := e.start(ctx, spec, r, addresses, chosen, attempt); err != nil {
 		return e.explain(err, spec, r.Network.Name)
 	}
 	if spec.Command != nil {
@@ -105,6 +102,30 @@ func (e *CLI) createOne(ctx context.Context, spec Spec, r Request, addresses []n
 		wait = DefaultWait
 	}
 	return e.ready(ctx, spec.Name, "", wait)
+}
+
+// start creates and starts a container at its addresses, or at others when another process has chosen
+// the same at the same time and got them.
+func (e *CLI) start(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, chosen *choices, attempt string) error {
+	for try := 1; ; try++ {
+		args, err := e.runArgs(r, spec, addresses, attempt)
+		if err != nil {
+			return err
+		}
+		refused := e.launch(ctx, args, secretFile(spec.Env))
+		if len(addresses) == 0 || try == addressTries || !addressTaken(refused) {
+			return refused
+		}
+		// Most engines leave the container that they could not start.
+		if err := e.remove(ctx, e.names, spec.Name); err != nil {
+			return errors.Join(refused, err)
+		}
+		others, err := e.addresses(ctx, r.Network, []Spec{spec}, chosen)
+		if err != nil {
+			return errors.Join(refused, err)
+		}
+		addresses = others[0]
+	}
 }
 
 // runTimeout bounds the creation of a container, which takes a second or two.
@@ -201,7 +222,7 @@ func (e *CLI) unused(ctx context.Context, specs []Spec) error {
 }
 
 // explain names the field to change if the engine's error has only a port or a path. It also
-// explains an address that is reserved without a container.
+// explains addresses that are reserved without a container.
 func (e *CLI) explain(err error, spec Spec, network string) error {
 	for _, m := range spec.Mounts {
 		if command.Says(err, m.Source) && command.Says(err, "no such file or directory", "does not exist") {
@@ -209,8 +230,8 @@ func (e *CLI) explain(err error, spec Spec, network string) error {
 		}
 	}
 	if command.Says(err, "is not available in range set") {
-		return fmt.Errorf("an address is held for a container that is gone, as CNI does where it could not undo what it had begun; "+
-			"see the files of that name in /var/lib/cni/networks/%s, which have the IDs of containers: %w", network, err)
+		return fmt.Errorf("no address of %d could be had; CNI holds those of containers that are gone where it could not undo what it had begun: "+
+			"see the files with the names of addresses in /var/lib/cni/networks/%s, which have the IDs of containers: %w", addressTries, network, err)
 	}
 	if !command.Says(err, "address already in use", "port is already allocated", "address already", "bind for") {
 		return err

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -55,7 +56,7 @@ func TestRunArguments(t *testing.T) {
 				text = strings.ReplaceAll(text, "::1", "::")
 			}
 			specs := planned(t, e.PlanHost(network), text)
-			addresses, err := e.addresses(t.Context(), network, specs)
+			addresses, err := e.addresses(t.Context(), network, specs, &choices{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,6 +231,53 @@ func TestPortInUse(t *testing.T) {
 	f.answers["run --name dev-external-load-balancer"] = answer{err: "Error: cannot listen on the TCP port: listen tcp4 127.0.0.1:36443: bind: address already in use", failed: true}
 	if err := e.Create(t.Context(), r); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "choose another in networking.apiServerPort") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestAddressIsTaken: two processes create clusters at the same time and choose the same addresses.
+// The container that the engine refuses gets another address.
+func TestAddressIsTaken(t *testing.T) {
+	for name, test := range map[string]struct{ tool, words, first string }{
+		"docker":       {"docker", "docker: Error response from daemon: Address already in use.", "--ip 10.89.0.128"},
+		"netavark":     {"podman", "Error: IPAM error: requested ip address 10.89.0.128 is already allocated to container ID 36e395bfa58d", "--ip 10.89.0.128"},
+		"CNI":          {"nerdctl", `level=fatal msg="failed to allocate for range 0: requested IP address 10.89.0.128 is not available in range set 10.89.0.1-10.89.0.254"`, "--ip 10.89.0.128"},
+		"IPv6":         {"docker", "docker: Error response from daemon: failed to set up container networking: Address already in use", "--ip6 fc00:f853:ccd:e793::81"},
+		"a port":       {"docker", "docker: Error response from daemon: driver failed programming external connectivity: listen tcp4 127.0.0.1:6443: bind: address already in use", "--ip 10.89.0.128"},
+		"none is free": {"podman", "Error: IPAM error: requested ip address is already allocated to container ID 36e395bfa58d", "--ip "},
+	} {
+		f := newFake()
+		e := engine(t, test.tool, f)
+		e.declares6 = false
+		r := request(t, e)
+		var refused atomic.Int32
+		f.on = func(args []string) error {
+			if args[0] != "run" || !strings.Contains(strings.Join(args, " ")+" ", test.first) {
+				return nil
+			}
+			refused.Add(1)
+			f.mu.Lock()
+			f.containers[args[2]] = labelsOf(args) // the engine leaves it
+			f.mu.Unlock()
+			return errors.New(test.words)
+		}
+		err := e.Create(t.Context(), r)
+		if name == "a port" || name == "none is free" {
+			if tries := refused.Load(); (name == "a port") != (tries == 1) || !errors.Is(err, errs.Exists) || len(f.containers)+len(f.volumes) > 0 {
+				t.Errorf("%s: %v after %d calls; %v are left", name, err, tries, f.containers)
+			}
+			continue
+		}
+		if err != nil || refused.Load() != 1 || len(f.containers) != 4 || len(f.volumes) != 3 {
+			t.Errorf("%s: %v, refused %d; containers %v, volumes %v", name, err, refused.Load(), f.containers, f.volumes)
+		}
+		seen := map[string]bool{}
+		for container, labels := range f.containers {
+			addresses := labels[LabelAddresses]
+			if addresses == "" || seen[addresses] || strings.Contains(addresses+",", strings.Fields(test.first)[1]+",") {
+				t.Errorf("%s: %s has %s", name, container, addresses)
+			}
+			seen[addresses] = true
+		}
 	}
 }
 

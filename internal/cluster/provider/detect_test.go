@@ -152,7 +152,7 @@ func TestOpen(t *testing.T) {
 			tool: "docker", version: "Docker version 20.10.24, build 297e128", info: answer{out: dockerInfoDown, err: "errors pretty printing info", failed: true},
 			kind: errs.Unavailable, says: "systemctl start docker",
 		},
-		"old podman": {tool: "podman", version: "podman version 1.7.1-dev", kind: errs.Unsupported, says: `podman version "1.7.1" is too old, please upgrade to "1.8.0" or later`},
+		"old podman": {tool: "podman", version: "podman version 2.2.1", kind: errs.Unsupported, says: `podman version "2.2.1" is too old, please upgrade to "3.0.0" or later`},
 		"old docker": {tool: "docker", version: "Docker version 19.03.15, build 99e3ed8", kind: errs.Unsupported, says: `too old, please upgrade to "20.10.0"`},
 		"no version": {tool: "podman", version: "hello", kind: errs.Unsupported, says: `in "hello"`},
 	} {

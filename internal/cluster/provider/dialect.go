@@ -61,8 +61,10 @@ type dialect struct {
 	mtu bool
 	// subnet4: a network has stable addresses only if its IPv4 subnet is given.
 	subnet4 bool
-	// stable6: --ip6 works; declares6: only on a network whose configuration declares it.
+	// stable6: --ip6 works; declares6: only on a network whose configuration declares it. Versions
+	// before stableFrom have no --ip6, and no container gets a stable address there; "" is any.
 	stable6, declares6 bool
+	stableFrom         string
 	// loopback6: ports of ::1 lead into containers, also of an engine that runs as root.
 	loopback6 bool
 	// networkRmIgnoresStopped: network rm checks for running containers only, and removes the
@@ -112,7 +114,8 @@ func dialects() []dialect {
 	nerdctl.serial = true // it has races for names and addresses
 	podman := dialect{
 		name: "podman", tools: []string{"podman"}, banner: "podman version",
-		oldest: "1.8.0", upgrade: "install a current podman (https://podman.io/docs/installation)",
+		// Older ones have no labels of networks.
+		oldest: "3.0.0", upgrade: "install a current podman (https://podman.io/docs/installation)",
 		info: []string{"info", "--format", "json"}, readInfo: podmanInfo,
 		flags: []string{"--cgroupns=private"},
 		// podman's systemd mode mounts on /var/log/journal and /run; nodes should be the same on
@@ -122,7 +125,7 @@ func dialects() []dialect {
 		restart: "always", rebooted: "podman-restart.service",
 		// Otherwise it waits ten seconds for each node, whose disk is removed next.
 		kill: []string{"-t", "0"}, killFrom: "4.0.0",
-		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true,
+		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true, stableFrom: "4.0.0",
 		save: []string{"--format", "docker-archive"}, saveAll: []string{"--multi-image-archive"},
 	}
 	return []dialect{docker, nerdctl, podman}

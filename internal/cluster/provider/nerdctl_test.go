@@ -50,6 +50,22 @@ func TestNerdctlContainers(t *testing.T) {
 	}
 }
 
+// TestNerdctlRegistry: the port of a stopped registry is in its label.
+func TestNerdctlRegistry(t *testing.T) {
+	labels := Request{}.Labels(Spec{Container: plan.Registry("i", 5001)})
+	if labels[LabelRegistry] != "127.0.0.1:5001" || labels[LabelAPI] != "" {
+		t.Errorf("labels %v", labels)
+	}
+	stopped := strings.Replace(string(recorded(t, "nerdctl-2.3-stopped.json")), `"run.berth.api": "127.0.0.1:36443"`, `"run.berth.registry": "127.0.0.1:5001"`, 1)
+	all, err := readContainers([]byte(stopped))
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	if at, err := all[0].Endpoint(plan.RegistryPort); err != nil || at.String() != "127.0.0.1:5001" || all[0].Running {
+		t.Errorf("%v, %v", at, err)
+	}
+}
+
 // TestNerdctlGone: if one of several containers is missing, nerdctl reports none of them.
 func TestNerdctlGone(t *testing.T) {
 	f := newFake()

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	"github.com/berthrun/berth/internal/cluster/provider/command"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -23,12 +25,13 @@ func (e *CLI) EnsureNetwork(ctx context.Context, name string) (Network, error) {
 	if !errors.Is(err, errs.NotFound) {
 		return network, err
 	}
-	if err := e.makeNetwork(ctx, name); err != nil {
+	made, err := e.makeNetwork(ctx, name)
+	if err != nil {
 		return Network{}, fmt.Errorf("cannot make the network %s with %s: %w", name, e.name, err)
 	}
 	// Another process may have created a network of the name at the same time.
 	network, err = e.network(ctx, name)
-	network.Made = err == nil
+	network.Made = made && err == nil
 	return network, err
 }
 
@@ -87,12 +90,16 @@ func (e *CLI) declared6(ctx context.Context, name string) bool {
 }
 
 // describe says which addresses may be chosen. An engine that demands a user-defined IPv4 subnet
-// shows that only when it refuses an address; kind's network has no such subnet.
+// shows that only when it refuses an address; kind's network has no such subnet, and neither has one
+// that berth created where every subnet that it knows is taken.
 func (e *CLI) describe(name string, read inspectedNetwork) Network {
 	n := Network{Name: name, Subnets: read.subnets}
+	if e.stableFrom != "" && e.version.LessThan(version.MustParseGeneric(e.stableFrom)) {
+		return n
+	}
 	for _, subnet := range read.subnets {
 		if subnet.Addr().Is4() {
-			n.StableV4 = !e.subnet4 || read.labels[LabelNetwork] == "true"
+			n.StableV4 = !e.subnet4 || read.labels[LabelNetwork] == "true" && read.labels[LabelPool] != "true"
 		} else {
 			n.StableV6 = e.stable6
 		}
@@ -101,8 +108,8 @@ func (e *CLI) describe(name string, read inspectedNetwork) Network {
 }
 
 // makeNetwork tries subnets until one is free. A network gets the IPv6 subnet that kind gives to
-// its name.
-func (e *CLI) makeNetwork(ctx context.Context, name string) error {
+// its name. made is false if another process has created the network at the same time.
+func (e *CLI) makeNetwork(ctx context.Context, name string) (made bool, err error) {
 	flags := append([]string{"network", "create", "-d=bridge", "--label", LabelNetwork + "=true"}, e.networkFlags...)
 	if mtu := e.ownMTU(ctx); mtu > 0 {
 		flags = append(flags, "-o", "com.docker.network.driver.mtu="+strconv.Itoa(mtu))
@@ -110,8 +117,11 @@ func (e *CLI) makeNetwork(ctx context.Context, name string) error {
 	ipv6, four := true, e.freeSubnets4(name)
 	for try := range attempts {
 		call := slices.Clone(flags)
-		if e.subnet4 && try < len(four) {
+		switch {
+		case e.subnet4 && try < len(four):
 			call = append(call, "--subnet", four[try].String())
+		case e.subnet4:
+			call = append(call, "--label", LabelPool+"=true")
 		}
 		if ipv6 {
 			call = append(call, "--ipv6", "--subnet", subnet6(name, try).String())
@@ -119,21 +129,21 @@ func (e *CLI) makeNetwork(ctx context.Context, name string) error {
 		_, err := command.Output(ctx, e.run, append(call, name)...)
 		switch {
 		case err == nil, sameName(err):
-			return nil
+			return err == nil, nil
 		case ipv6 && noIPv6(err):
 			ipv6 = false
 			// Try again without IPv6. The IPv4 subnet was not the cause.
 			if _, err = command.Output(ctx, e.run, append(call[:slices.Index(call, "--ipv6")], name)...); err == nil || sameName(err) {
-				return nil
+				return err == nil, nil
 			}
 			if !overlaps(err) {
-				return err
+				return false, err
 			}
 		case !overlaps(err):
-			return err
+			return false, err
 		}
 	}
-	return fmt.Errorf("exhausted attempts trying to find a non-overlapping subnet: %w", errs.Exhausted)
+	return false, fmt.Errorf("exhausted attempts trying to find a non-overlapping subnet: %w", errs.Exhausted)
 }
 
 // sameName: another process made the network first.

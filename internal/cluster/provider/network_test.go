@@ -2,11 +2,14 @@ package provider
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -69,9 +72,9 @@ func TestMakeNetwork(t *testing.T) {
 			f.answers = test.answers
 			e := engine(t, test.tool, f)
 			e.host = fstest.MapFS{"proc/net/route": {Data: []byte(route)}}
-			err := e.makeNetwork(t.Context(), "kind")
-			if !errors.Is(err, test.kind) {
-				t.Errorf("%v, want %v", err, test.kind)
+			made, err := e.makeNetwork(t.Context(), "kind")
+			if !errors.Is(err, test.kind) || made != (err == nil && !strings.HasPrefix(name, "another made")) {
+				t.Errorf("%v, %v, want %v", made, err, test.kind)
 			}
 			if got := f.called("network create"); test.want != nil && !slices.Equal(got, test.want) {
 				t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
@@ -80,6 +83,52 @@ func TestMakeNetwork(t *testing.T) {
 				t.Errorf("%v", f.calls)
 			}
 		})
+	}
+}
+
+// TestRoutedSubnets: where a route, such as that of a VPN, leads to all subnets that berth knows, docker
+// chooses one, and refuses chosen addresses in it.
+func TestRoutedSubnets(t *testing.T) {
+	const head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+	for name, test := range map[string]struct {
+		route, taken string
+		stable       bool
+	}{
+		"no route":      {stable: true},
+		"172.16.0.0/12": {route: "tun0\t000010AC\t00000000\t0001\t0\t0\t0\t0000F0FF\t0\t0\t0\n"},
+		"one, and in docker": {route: "tun0\t000010AC\t00000000\t0001\t0\t0\t0\t0000F8FF\t0\t0\t0\n" + // 172.16.0.0/13
+			"tun0\t000018AC\t00000000\t0001\t0\t0\t0\t0000FCFF\t0\t0\t0\n" + // 172.24.0.0/14
+			"tun0\t00001CAC\t00000000\t0001\t0\t0\t0\t0000FEFF\t0\t0\t0\n" + // 172.28.0.0/15
+			"tun0\t00001EAC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n", taken: "172.31.0.0/16"},
+	} {
+		f := newFake()
+		e := engine(t, "docker", f)
+		e.host = fstest.MapFS{"proc/net/route": {Data: []byte(head + test.route)}}
+		var labels []string
+		f.on = func(args []string) error {
+			line := strings.Join(args, " ")
+			if !strings.HasPrefix(line, "network create") {
+				return nil
+			}
+			if test.taken != "" && strings.Contains(line, test.taken) {
+				return errors.New("Error response from daemon: Pool overlaps with other one on this address space")
+			}
+			for label, value := range labelsOf(args) {
+				labels = append(labels, fmt.Sprintf("%q:%q", label, value))
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.answers["network inspect kind"] = answer{out: `[{"Id":"b","Labels":{` + strings.Join(labels, ",") +
+				`},"IPAM":{"Config":[{"Subnet":"192.168.0.0/20"},{"Subnet":"fc00:f853:ccd:e793::/64"}]}}]`}
+			return nil
+		}
+		n, err := e.EnsureNetwork(t.Context(), "kind")
+		if err != nil || !n.Made || n.StableV4 != test.stable || !n.StableV6 {
+			t.Errorf("%s: %+v, %v", name, n, err)
+		}
+		if created := f.called("network create"); strings.Contains(created[len(created)-1], "--subnet 172.") != test.stable {
+			t.Errorf("%s: %q", name, created)
+		}
 	}
 }
 
@@ -106,6 +155,30 @@ func TestEnsureNetwork(t *testing.T) {
 	}
 	if err := e.RemoveNetwork(t.Context(), "absent"); err != nil {
 		t.Errorf("absent: %v", err)
+	}
+}
+
+// TestPodman3: its run has no --ip6, so that a network of both families has no stable addresses.
+func TestPodman3(t *testing.T) {
+	f := newFake()
+	f.answers["network inspect kind"] = answer{out: string(recorded(t, "podman-3-network-cni.json"))}
+	e := engine(t, "podman", f)
+	for text, want := range map[string]bool{"3.4.4": false, "4.0.0": true} {
+		e.version = version.MustParseGeneric(text)
+		r := request(t, e)
+		if r.Network.StableV4 != want || r.Network.StableV6 != want || len(r.Network.Subnets) != 2 {
+			t.Errorf("%s: %+v", text, r.Network)
+		}
+		if err := e.Create(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if calls := strings.Join(f.called("run"), "\n"); strings.Contains(calls, "--ip") != want {
+			t.Errorf("%s: %s", text, calls)
+		}
+		if err := e.DeleteCluster(t.Context(), "dev"); err != nil {
+			t.Fatal(err)
+		}
+		f.calls = nil
 	}
 }
 
@@ -154,7 +227,7 @@ func TestAddresses(t *testing.T) {
 	e := engine(t, "podman", f)
 	specs := make([]Spec, 3)
 	n := Network{Name: "kind", StableV4: true, StableV6: true, Subnets: []netip.Prefix{netip.MustParsePrefix("fc00::/64"), netip.MustParsePrefix("10.89.0.0/24"), netip.MustParsePrefix("10.90.0.0/24")}}
-	got, err := e.addresses(t.Context(), n, specs)
+	got, err := e.addresses(t.Context(), n, specs, &choices{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +237,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.89.0.0/30")}
-	if _, err := e.addresses(t.Context(), n, specs); !errors.Is(err, errs.Exhausted) {
+	if _, err := e.addresses(t.Context(), n, specs, &choices{}); !errors.Is(err, errs.Exhausted) {
 		t.Errorf("a subnet of two: %v", err)
 	}
 	if got := middle(netip.MustParsePrefix("172.18.0.0/16")).String(); got != "172.18.128.1" {

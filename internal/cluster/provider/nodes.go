@@ -299,13 +299,24 @@ func readContainers(text []byte) ([]Node, error) {
 				n.Ports = readPorts(ports)
 			}
 		}
-		if at, err := netip.ParseAddrPort(n.Labels[LabelAPI]); err == nil && at.Port() > 0 && len(n.Ports) == 0 && !n.Running {
+		if len(n.Ports) == 0 && !n.Running {
 			// nerdctl reports no ports of a stopped container.
-			n.Ports = []plan.Port{{Listen: at.Addr().String(), Host: int(at.Port()), Container: plan.APIPort, Protocol: config.TCP}}
+			n.Ports = plannedPorts(n.Labels)
 		}
 		all = append(all, n)
 	}
 	return all, nil
+}
+
+// plannedPorts are the ports of LabelAPI and LabelRegistry.
+func plannedPorts(labels map[string]string) []plan.Port {
+	var all []plan.Port
+	for label, container := range map[string]int{LabelAPI: plan.APIPort, LabelRegistry: plan.RegistryPort} {
+		if at, err := netip.ParseAddrPort(labels[label]); err == nil && at.Port() > 0 {
+			all = append(all, plan.Port{Listen: at.Addr().String(), Host: int(at.Port()), Container: container, Protocol: config.TCP})
+		}
+	}
+	return all
 }
 
 type inspectedContainer struct {

@@ -45,12 +45,16 @@ const (
 	LabelNode = "run.berth.node"
 	// LabelNetwork is "true" on a network that berth created.
 	LabelNetwork = "run.berth.network"
+	// LabelPool is "true" on a network whose IPv4 subnet is one of the engine's own pools.
+	LabelPool = "run.berth.pool"
 	// LabelOn is the name of the network that a container was created on. It finds the network when
 	// the cluster is deleted.
 	LabelOn = "run.berth.on"
 	// LabelAPI is the address and port of the host that lead to the API of Kubernetes, as
 	// planned; a port of 0 is one that the engine picks. A container without it has none.
 	LabelAPI = "run.berth.api"
+	// LabelRegistry is the same for the registry.
+	LabelRegistry = "run.berth.registry"
 )
 
 // Provider creates and manages nodes, and has their images. All methods may be called at the same
@@ -180,9 +184,16 @@ func (r Request) Labels(s Spec) map[string]string {
 	labels := map[string]string{LabelOn: r.Network.Name}
 	maps.Copy(labels, s.Labels)
 	for _, p := range s.Ports {
-		if p.IsAPI() {
-			labels[LabelAPI] = net.JoinHostPort(p.Listen, strconv.Itoa(max(p.Host, 0)))
+		label := ""
+		switch {
+		case p.IsAPI():
+			label = LabelAPI
+		case s.Role == plan.RegistryRole:
+			label = LabelRegistry
+		default:
+			continue
 		}
+		labels[label] = net.JoinHostPort(p.Listen, strconv.Itoa(max(p.Host, 0)))
 	}
 	return labels
 }

@@ -36,17 +36,35 @@ func (m Manager) Ensure(ctx context.Context, o Options) (s Status, made Created,
 		}
 	case err != nil:
 		return s, made, err
-	case o.Port != 0 && o.Port != s.port:
-		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; request its port, or create it again after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
-	case !s.Running:
-		if err := m.Provider.Start(ctx, plan.RegistryName); err != nil {
+	default:
+		if err := s.elsewhere(o.Port); err != nil {
 			return s, made, err
 		}
+		if !s.Running {
+			if err := m.Provider.Start(ctx, plan.RegistryName); err != nil {
+				return s, made, err
+			}
+		}
 	}
-	if s, err = m.Status(ctx); err == nil {
+	if s, err = m.Status(ctx); err != nil {
+		return s, made, err
+	}
+	if !made.Container {
+		err = s.elsewhere(o.Port) // its port may not have been known while it was stopped
+	}
+	if err == nil {
 		err = m.await(ctx, s)
 	}
 	return s, made, err
+}
+
+// elsewhere is an error if the registry is at another port than a requested one; 0 is any. It is nil
+// while the registry's port is not known.
+func (s Status) elsewhere(port int) error {
+	if port == 0 || s.port == 0 || port == s.port {
+		return nil
+	}
+	return fmt.Errorf("the registry is at %s already, not at port %d; request its port, or create it again after berth cluster registry delete: %w", s.Address, port, errs.Exists)
 }
 
 // create creates the container. When it fails, nothing is left.

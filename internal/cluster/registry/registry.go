@@ -45,6 +45,8 @@ type Status struct {
 	Running bool   `json:"running"`
 	Image   string `json:"image"`
 
+	// port is that of Address. It is 0, and Address "", of a stopped registry whose port the provider
+	// does not report.
 	port int
 }
 
@@ -123,10 +125,11 @@ func (m Manager) Delete(ctx context.Context) (found bool, err error) {
 	return len(all) > 0, nil
 }
 
-// Find returns the state of the registry, or nil if there is none.
+// Find returns the state of the registry, or nil if there is none. One whose port is not known counts
+// as none: its start configures it on the nodes.
 func (m Manager) Find(ctx context.Context) (*Status, error) {
 	s, err := m.Status(ctx)
-	if errors.Is(err, errs.NotFound) {
+	if errors.Is(err, errs.NotFound) || err == nil && s.port == 0 {
 		return nil, nil
 	}
 	return &s, err
