@@ -90,7 +90,8 @@ type Engine interface {
 	// command started and returns ctx.Err().
 	Exec(ctx context.Context, spec *ExecSpec) (code int32, err error)
 	// Attach connects streams to a running container until it ends, ctx ends,
-	// or the client's streams do.
+	// or the client's streams do. A container whose input was closed (stdin_once)
+	// still shows its output.
 	Attach(ctx context.Context, spec *AttachSpec) error
 
 	// Stats reads the figures of the given containers; one that is gone is
