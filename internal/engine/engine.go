@@ -90,7 +90,10 @@ type Engine interface {
 	// command started and returns ctx.Err().
 	Exec(ctx context.Context, spec *ExecSpec) (code int32, err error)
 	// Attach connects streams to a running container until it ends, ctx ends,
-	// or the client's streams do.
+	// or the client's streams do. A container whose input was closed (stdin_once)
+	// still shows its output. A client that reads too slowly is dropped, with kind
+	// Exhausted; so is one too many of a container. Attach does not wait for a Write
+	// of a client that reads nothing: it may be under way when Attach has returned.
 	Attach(ctx context.Context, spec *AttachSpec) error
 
 	// Stats reads the figures of the given containers; one that is gone, or has no known

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -38,7 +39,8 @@ func (s *Sessions) CheckExec(_ context.Context, id string) (fullID string, confi
 	return rec.ID, rec.Config.Get(), nil
 }
 
-// Attach connects streams to a running container; see engine.Engine.Attach.
+// Attach connects streams to a running container; see engine.Engine.Attach. A container whose config has no stdin gets
+// nothing of the client's input, also if it has a terminal: the input is read and dropped.
 func (s *Sessions) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 	rec, err := s.records.RunningContainer(spec.ContainerID)
 	if err != nil {
@@ -46,6 +48,16 @@ func (s *Sessions) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 	}
 	whole := *spec
 	whole.ContainerID = rec.ID
+	if spec.Stdin != nil && !rec.Config.Get().GetStdin() {
+		if spec.Stdout == nil && spec.Stderr == nil {
+			return fmt.Errorf("cannot attach to the input of container %s: its config has stdin false; attach to its output: %w", rec.ID, errs.State)
+		}
+		whole.Stdin = nil
+		go func() {
+			// Input that nobody reads holds up the other streams of the client's connection.
+			_, _ = io.Copy(io.Discard, spec.Stdin) // until the client leaves
+		}()
+	}
 	return s.engine.Attach(ctx, &whole)
 }
 

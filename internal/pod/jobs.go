@@ -74,6 +74,7 @@ func (s *Service) RecordIDs() ([]string, error) {
 //	stop                replace      replace       replace  replace  join     join
 //	remove              replace      replace       replace  replace  after    join
 //
+// A request that replaces a job also replaces those that this job waits for, each by the same rule.
 // No other request cancels a stop or a removal: they run to their end. Two records share a
 // name only where a state directory was restored or copied; then a request for one waits for
 // the job of the other.

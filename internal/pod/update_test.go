@@ -1,10 +1,12 @@
 package pod_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -90,6 +92,32 @@ func TestConcurrentUpdates(t *testing.T) {
 		if got.GetCpuShares() != 333 || got.GetMemoryLimitInBytes() != 1<<30 {
 			t.Errorf("%s: %v, want both changes", where, got)
 		}
+	}
+	b.clear()
+}
+
+// TestStopEndsAllUpdates: an update waits for one that hangs. A stop cancels both, and does not wait for them.
+func TestStopEndsAllUpdates(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	hang := b.script.HangAt("before engine.Update", false)
+	defer hang.Release()
+	failed := make(chan error, 2)
+	update := func() {
+		failed <- b.s.UpdateContainer(t.Context(), id, &runtimeapi.LinuxContainerResources{CpuShares: 333})
+	}
+	go update()
+	<-hang.Reached
+	go update()
+	podtest.Eventually(t, "the second update waits for the first", func() bool { return len(b.s.Jobs()) == 2 })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := b.s.StopContainer(ctx, id, 0); err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	for range 2 {
+		assertKind(t, <-failed, errs.Unavailable, `gave way to "stop"`)
 	}
 	b.clear()
 }

@@ -11,9 +11,11 @@ import (
 )
 
 // Attach connects streams to a container until it ends (nil), ctx ends
-// (ctx.Err()), or a stream fails. The end of Stdin alone does not end it. Output
-// begins with what the container writes after the call. A client that falls too far
-// behind is dropped (Exhausted).
+// (ctx.Err()), or a stream fails. The end of Stdin alone does not end it. Stdin of
+// a container without an input, or whose input was closed, is read and dropped;
+// State if there is no output to attach to either. Output begins with what the
+// container writes after the call. A client that falls too far behind is dropped
+// (Exhausted).
 //
 // It survives the death of the supervisor: it attaches to the next one. Output that the dead
 // supervisor had read and not sent is in the log and missing here. Nothing is sent twice.
@@ -33,10 +35,10 @@ func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	call := AttachCall{ID: id, Files: p.names, Stdin: streams.Stdin != nil}
 	if terminal := c.link.held.get(id, StreamTerminal); terminal != nil {
 		go resize(p.ctx, terminal, streams.Resize)
-		if err := c.attachInput(p, id, StreamTerminal, streams.Stdin, joined); err != nil {
+		if err := c.attachInput(p, id, StreamTerminal, streams, joined); err != nil {
 			return err
 		}
-	} else if err := c.attachInput(p, id, StreamStdin, streams.Stdin, joined); err != nil {
+	} else if err := c.attachInput(p, id, StreamStdin, streams, joined); err != nil {
 		return err
 	}
 	err = c.attachToEnd(p, call)
@@ -67,8 +69,8 @@ func (c *Client) attachToEnd(p *plumbing, call AttachCall) error {
 // attachInput writes the client's input, if there is any, to the container's once the output
 // is joined, and reports its end to the supervisor, but for a terminal, whose input has none.
 // It stops when the client leaves, whether the container reads or not.
-func (c *Client) attachInput(p *plumbing, id, name string, from io.Reader, joined func() bool) error {
-	if from == nil {
+func (c *Client) attachInput(p *plumbing, id, name string, streams Streams, joined func() bool) error {
+	if streams.Stdin == nil {
 		return nil
 	}
 	to, err := c.link.held.openInlet(p.ctx, id, name)
@@ -76,7 +78,11 @@ func (c *Client) attachInput(p *plumbing, id, name string, from io.Reader, joine
 		return fmt.Errorf("cannot attach to the input of container %s: %w", id, err)
 	}
 	if to == nil {
-		return fmt.Errorf("container %s has no input, or it was closed: %w", id, errs.State)
+		if streams.Stdout == nil && streams.Stderr == nil {
+			return fmt.Errorf("container %s has no input, or it was closed: %w", id, errs.State)
+		}
+		go p.input(io.Discard, streams.Stdin, nil) // input that nobody reads holds up the client's other streams
+		return nil
 	}
 	p.keep(to)
 	var ended func()
@@ -89,7 +95,7 @@ func (c *Client) attachInput(p *plumbing, id, name string, from io.Reader, joine
 	}
 	go func() {
 		if joined() {
-			p.input(to, from, ended)
+			p.input(to, streams.Stdin, ended)
 		}
 	}()
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
@@ -131,6 +132,38 @@ func TestLeavingClientReleasesTheInput(t *testing.T) {
 	<-second.left
 	if lent := c.link.held.lent("x", StreamStdin); lent != 0 {
 		t.Errorf("%d descriptors are left of clients that left", lent)
+	}
+}
+
+// TestAttachWithoutAnInput: a client that offers input gets the output of a container that takes none. What the client
+// sends is read: its connection does not stall. A client that wants no output has nothing to attach to.
+func TestAttachWithoutAnInput(t *testing.T) {
+	f := &fake{}
+	c := connect(t, f.serve(t))
+	ctx, leave := context.WithCancel(t.Context())
+	in, words := io.Pipe()
+	left := make(chan error, 1)
+	go func() { left <- c.Attach(ctx, "x", Streams{Stdin: in, Stdout: io.Discard}) }()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := words.Write([]byte("nobody hears this"))
+		sent <- err
+	}()
+	select {
+	case err := <-left:
+		t.Fatalf("the attachment has ended: %v", err)
+	case err := <-sent:
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("attach ended with %v", err)
+	}
+	words.Close()
+	if err := c.Attach(t.Context(), "x", Streams{Stdin: in}); !errors.Is(err, errs.State) {
+		t.Errorf("to the input alone: %v", err)
 	}
 }
 

@@ -35,6 +35,7 @@ func TestStreamingRules(t *testing.T) {
 		"URL is good once":                            streamURLIsGoodOnce,
 		"attach fans out, the slow one gets an error": streamAttachFansOut,
 		"attach once closes the input":                streamStdinOnce,
+		"attach honours stdin false":                  streamNoStdin,
 		"attach goes on over supervisor's death":      streamAttachOverDeath,
 		"attach of what does not run is refused":      streamAttachRefused,
 		"forward reaches the pod's own ports":         streamForward,
@@ -281,6 +282,38 @@ func streamStdinOnce(t *testing.T, b *harness.Berth) {
 		}
 		if got := b.AwaitExit(container).ExitCode; got != 4 {
 			t.Errorf("%s: code %d", name, got)
+		}
+	}
+	b.RemovePod(pod)
+}
+
+// streamNoStdin: a container without stdin gets nothing of what a client types. The client sees the output. (A terminal that
+// got it would echo it.)
+func streamNoStdin(t *testing.T, b *harness.Berth) {
+	sandbox := b.Sandbox("stream-no-stdin")
+	pod := b.RunSandbox(sandbox)
+	for name, tty := range map[string]bool{"pipes": false, "terminal": true} {
+		config := b.Container(name, "while :; do echo tick; sleep 0.05; done")
+		config.Tty = tty
+		container := b.Create(pod, config, sandbox)
+		b.StartContainer(container)
+		ctx, leave := context.WithCancel(b.Ctx())
+		in, words := io.Pipe()
+		out := &said{}
+		done := make(chan error, 1)
+		go func() {
+			done <- (&sessions.Client{Berth: b}).Attach(ctx, container, sessions.Streams{Stdin: in, Stdout: out, Tty: tty})
+		}()
+		fmt.Fprintln(words, "typed")
+		heard := strings.Count(out.String(), "tick")
+		b.Await("the output", func() bool { return strings.Count(out.String(), "tick") > heard+3 })
+		if strings.Contains(out.String(), "typed") {
+			t.Errorf("%s: the container got the input: %q", name, out.String())
+		}
+		leave()
+		words.Close()
+		if err := ignoreCanceled(<-done); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	b.RemovePod(pod)

@@ -24,6 +24,10 @@ import (
 // goneCheck is the interval at which the state of a connection is polled.
 const goneCheck = 2 * time.Second
 
+// A client that stays and reads nothing blocks the writes of its session. The library can neither send the status nor close
+// the connection then: both need the lock that the blocked write holds. So the server closes a connection whose write
+// has waited for the idle time, or for maxLinger once the session has ended.
+
 // closeDelay is how long a hijacked connection stays open after its session: the library does
 // not close it if a client does not open its streams in time.
 const closeDelay = time.Second
@@ -48,6 +52,8 @@ type watchedConn struct {
 	lingering atomic.Bool
 	// hijacked is set once net/http does not close the connection any more.
 	hijacked atomic.Bool
+	// writing is when the write under way began, ended when the session's work ended, in nanoseconds since 1970; 0 for none.
+	writing, ended atomic.Int64
 }
 
 // Read implements io.Reader. A timeout does not mean that the peer is gone: net/http uses one to
@@ -61,6 +67,31 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 		c.markGone()
 	}
 	return n, err
+}
+
+// Write implements io.Writer.
+func (c *watchedConn) Write(p []byte) (int, error) {
+	c.writing.Store(time.Now().UnixNano())
+	defer c.writing.Store(0)
+	return c.Conn.Write(p)
+}
+
+// stuck reports whether the peer takes nothing for so long that the connection is to be closed.
+func (c *watchedConn) stuck(idle time.Duration, now time.Time) bool {
+	since, patience := c.writing.Load(), idle
+	if since == 0 {
+		return false
+	}
+	if ended := c.ended.Load(); ended != 0 {
+		since, patience = max(since, ended), min(idle, maxLinger)
+	}
+	return now.Sub(time.Unix(0, since)) > patience
+}
+
+// cut closes the connection at once, also while a write waits for the peer.
+func (c *watchedConn) cut() {
+	c.markGone()
+	_ = c.Conn.Close() // the session has logged why it ended, or the peer is gone
 }
 
 // Close implements io.Closer. It lets a hijacked connection deliver all that was written.
@@ -113,30 +144,45 @@ func endConn(ctx context.Context) {
 	}
 }
 
+// markEnded notes that the work of a session has ended. From now on the client has maxLinger to take what is left.
+func markEnded(ctx context.Context) {
+	if c, ok := ctx.Value(connKey{}).(*watchedConn); ok {
+		c.ended.Store(time.Now().UnixNano())
+	}
+}
+
 // sessionContext returns a context that ends with the connection of the request
-// that ctx belongs to.
-func sessionContext(ctx context.Context) (context.Context, context.CancelFunc) {
+// that ctx belongs to. Until end is called, the connection is closed if its peer
+// reads nothing: see stuck.
+func sessionContext(ctx context.Context, idle time.Duration) (_ context.Context, end context.CancelFunc) {
 	session, cancel := context.WithCancel(ctx)
 	c, ok := ctx.Value(connKey{}).(*watchedConn)
 	if !ok {
 		return session, cancel
 	}
+	// It outlives the session's context: a peer that has closed its side may still block a write.
+	handled, end := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer cancel()
 		tick := time.NewTicker(goneCheck)
 		defer tick.Stop()
+		gone := c.gone
 		for {
 			select {
-			case <-c.gone:
+			case <-gone:
+				cancel()
+				gone = nil
+			case <-handled.Done():
 				return
-			case <-session.Done():
-				return
-			case <-tick.C:
+			case now := <-tick.C:
 				if c.peerGone() {
-					return
+					cancel()
+				}
+				if c.stuck(idle, now) {
+					c.cut()
 				}
 			}
 		}
 	}()
-	return session, cancel
+	return session, end
 }

@@ -33,10 +33,41 @@ func TestContextEndsWithoutReads(t *testing.T) {
 	if conn.(*watchedConn).peerGone() {
 		t.Error("a living client counts as gone")
 	}
-	ctx, cancel := sessionContext(withConn(t.Context(), conn))
+	ctx, cancel := sessionContext(withConn(t.Context(), conn), time.Hour)
 	defer cancel()
 	client.Close()
 	within(t, "the end of the session", ctx.Done())
+}
+
+// TestStuckConnections: a write that waits is no fault of the client at once. It may take as long as the connection may be
+// idle, and after the session's work maxLinger.
+func TestStuckConnections(t *testing.T) {
+	now := time.Now()
+	for name, is := range map[string]struct {
+		writing, ended time.Duration // how long ago
+		idle           time.Duration
+		want           bool
+	}{
+		"nothing is written":                      {ended: time.Hour, idle: time.Minute},
+		"a write that waits":                      {writing: time.Hour, idle: 4 * time.Hour},
+		"a write that waits for the idle time":    {writing: 5 * time.Hour, idle: 4 * time.Hour, want: true},
+		"a write that waits, and the work ended":  {writing: time.Hour, ended: maxLinger / 2, idle: 4 * time.Hour},
+		"the end was not taken":                   {writing: time.Hour, ended: 2 * maxLinger, idle: 4 * time.Hour, want: true},
+		"the end is taken slowly":                 {writing: time.Second, ended: time.Hour, idle: 4 * time.Hour},
+		"the end was not taken in the idle time":  {writing: 3 * time.Second, ended: 3 * time.Second, idle: time.Second, want: true},
+		"a status that waits, and the work ended": {writing: 2 * maxLinger, ended: time.Hour, idle: 4 * time.Hour, want: true},
+	} {
+		c := &watchedConn{}
+		if is.writing != 0 {
+			c.writing.Store(now.Add(-is.writing).UnixNano())
+		}
+		if is.ended != 0 {
+			c.ended.Store(now.Add(-is.ended).UnixNano())
+		}
+		if got := c.stuck(is.idle, now); got != is.want {
+			t.Errorf("%s: stuck is %v, want %v", name, got, is.want)
+		}
+	}
 }
 
 // TestSlowClientGetsTheClose: data that was written before the end of a session arrives, even at a

@@ -77,6 +77,7 @@ func (s session) ExecInContainer(ctx context.Context, _, _, containerID string, 
 		code, err = s.runtime.Exec(ctx, spec)
 		return err
 	})
+	markEnded(ctx)
 	logSession(ctx, s.log, began, err, "verb", "exec", "container", containerID, "code", code)
 	if err != nil {
 		return forClient(err)
@@ -98,6 +99,7 @@ func (s session) AttachContainer(ctx context.Context, _, _, containerID string,
 	defer stop()
 	began := time.Now()
 	err := errs.Guard("attachment to container "+containerID, func() error { return s.runtime.Attach(ctx, spec) })
+	markEnded(ctx)
 	logSession(ctx, s.log, began, err, "verb", "attach", "container", containerID)
 	return forClient(err)
 }

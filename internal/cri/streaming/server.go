@@ -153,7 +153,7 @@ func (s *Server) handler() http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		ctx, cancel := sessionContext(r.Context())
+		ctx, cancel := sessionContext(r.Context(), s.idleTimeout())
 		defer cancel()
 		session(w, r.WithContext(ctx))
 		endConn(ctx)

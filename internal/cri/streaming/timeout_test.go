@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // idle is shorter than the pause between two pings of a client.
@@ -45,6 +50,49 @@ func TestIdleSessionsEnd(t *testing.T) {
 			t.Errorf("the client got %q, %v", out.String(), err)
 		}
 	})
+}
+
+// TestClientThatReadsNothingIsDisconnected: it has fallen behind, and its session has ended. The write that waits for the
+// client ends with the connection, and the session's goroutines with it.
+func TestClientThatReadsNothingIsDisconnected(t *testing.T) {
+	freed := make(chan error, 1)
+	s := serveWith(t, Options{IdleTimeout: idle, Runtime: &fake{attach: func(_ context.Context, spec *engine.AttachSpec) error {
+		var written atomic.Int64
+		go func() {
+			for chunk := make([]byte, 32<<10); ; {
+				n, err := spec.Stdout.Write(chunk)
+				written.Add(int64(n))
+				if err != nil {
+					freed <- err
+					return
+				}
+			}
+		}()
+		for before := int64(0); before == 0 || before != written.Load(); time.Sleep(100 * time.Millisecond) {
+			before = written.Load()
+		}
+		return fmt.Errorf("client fell behind the container and was dropped: %w", errs.Exhausted)
+	}}})
+	raw, err := s.AttachURL(&runtimeapi.AttachRequest{ContainerId: "c1", Stdout: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := remotecommand.NewSPDYExecutor(&rest.Config{}, http.MethodPost, u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, release := io.Pipe() // nobody reads it
+	ended := make(chan error, 1)
+	go func() {
+		ended <- e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: release})
+	}()
+	within(t, "the end of the write", freed)
+	out.Close()
+	within(t, "the end of the client", ended)
 }
 
 func TestIdlePortForwardEnds(t *testing.T) {

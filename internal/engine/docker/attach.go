@@ -3,6 +3,8 @@ package docker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 
 	"github.com/moby/moby/client"
 
@@ -16,10 +18,44 @@ import (
 // and to the log in turn: one that does not read would hold up the container.
 const attachBehind = 8 << 20
 
+// attachMax is how many clients one container has at most, as with the native engine: each may be attachBehind.
+const attachMax = 64
+
+// attached counts the clients of containers. The zero value has none.
+type attached struct {
+	mu      sync.Mutex
+	clients map[string]int // by the container's CRI id
+}
+
+// join counts one more client of a container until leave: Exhausted when it has attachMax.
+func (a *attached) join(id string) (leave func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := a.clients[id]; n >= attachMax {
+		return nil, fmt.Errorf("cannot attach to container %s: it has %d attached clients already, detach one of them: %w", id, n, errs.Exhausted)
+	}
+	if a.clients == nil {
+		a.clients = map[string]int{}
+	}
+	a.clients[id]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.clients[id]--; a.clients[id] == 0 {
+			delete(a.clients, id)
+		}
+	}, nil
+}
+
 // Attach connects streams to a running container.
 func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	leave, err := e.attached.join(spec.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	obj, err := e.running(ctx, spec.ContainerID)
 	if err != nil {
 		return err

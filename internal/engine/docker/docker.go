@@ -112,6 +112,7 @@ type Engine struct {
 	meter      *meter.Meter
 	logs       *logs.Manager
 	objects    *objects
+	attached   attached
 	pause      *pause.Loader
 	unstarted  *endings.Unstarted
 	strays     *strays.Killer

@@ -83,7 +83,12 @@ func enter(t *testing.T, table *Table, req *Request) *Job {
 
 func TestJobsOfOneKeyRunOneAfterTheOther(t *testing.T) {
 	conflict := After
-	table := newTable(func(*Job, *Request) Conflict { return conflict }, Limits{})
+	table := newTable(func(running *Job, _ *Request) Conflict {
+		if running.Kind == "first" {
+			return After
+		}
+		return conflict
+	}, Limits{})
 	proceed := make(chan struct{})
 	first, second := enter(t, table, waiting("first", proceed)), enter(t, table, waiting("second", proceed))
 	if first == second || table.Find("k") != second || len(table.List()) != 2 {

@@ -22,7 +22,7 @@ const (
 	Join Conflict = iota
 	// After starts a new job once the running one has ended.
 	After
-	// Replace cancels the running job and starts a new one after it.
+	// Replace cancels the running job, and those before it that resolve replaces, too. A new one starts after them.
 	Replace
 )
 
@@ -107,7 +107,7 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 			return before, nil
 		}
 		if conflict == Replace {
-			before.Cancel(fmt.Errorf("the job gave way to %q: %w", req.Kind, errs.Unavailable))
+			t.replace(req)
 		}
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -125,6 +125,17 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 	t.running[j] = struct{}{}
 	t.group.Go(func() { t.run(ctx, j, req, before) })
 	return j, nil
+}
+
+// replace cancels the jobs that a request replaces. The newest of its key may still wait for others: the request
+// would have to wait for them, too. t.mu is held.
+func (t *Table) replace(req *Request) {
+	cause := fmt.Errorf("the job gave way to %q: %w", req.Kind, errs.Unavailable)
+	for j := range t.running {
+		if j.Key == req.Key && !j.beside && t.resolve(j, req) == Replace {
+			j.Cancel(cause)
+		}
+	}
 }
 
 func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {

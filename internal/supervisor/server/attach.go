@@ -25,9 +25,12 @@ func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, 
 	if err != nil {
 		return nil, err
 	}
+	joined := body.Resume // at the supervisor before, if not at this one
 	if body.Stdin {
 		defer func() {
-			if ss.server.stopping.Err() == nil { // else the client goes on with the successor
+			// A client that is refused has not used the input, which another one may be using. When the supervisor
+			// stops, the client goes on with the successor.
+			if joined && ss.server.stopping.Err() == nil {
 				c.StdinDone(ctx)
 			}
 		}()
@@ -44,7 +47,11 @@ func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, 
 		defer f.Close()
 		outputs[i] = f
 	}
-	return nil, c.Attach(ctx, outputs[0], outputs[1], body.Resume, func() error { return signalJoined(named[supervisor.FileJoined]) })
+	return nil, c.Attach(ctx, outputs[0], outputs[1], body.Resume, func() error {
+		err := signalJoined(named[supervisor.FileJoined])
+		joined = joined || err == nil
+		return err
+	})
 }
 
 // signalJoined notifies the client that the output is joined.

@@ -5,12 +5,14 @@ package server_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -37,6 +39,44 @@ func TestAttachGetsOutputFromItsFirstInput(t *testing.T) {
 		words.Close()
 		<-done
 	}
+}
+
+// TestRefusedAttachLeavesTheInput: a container has as many clients as it may have. The next one is refused, and does not end
+// the input of a StdinOnce container, which another client is using.
+func TestRefusedAttachLeavesTheInput(t *testing.T) {
+	h := newHost(t).serve()
+	h.run("once", `while :; do echo tick; sleep 0.05; done & while read x; do echo "got $x"; [ $x = end ] && exit 5; done; exit 6`, withStdinOnce)
+	in, words := io.Pipe()
+	go h.client.Attach(h.ctx(), "once", supervisor.Streams{Stdin: in})
+	fmt.Fprintln(words, "one")
+	h.waitLine("once", "got one")
+	const clients = 64 // as docs/running.md says
+	joined := make(chan struct{}, clients)
+	for range clients - 1 {
+		ctx := h.ctx()
+		heard, out := io.Pipe()
+		go func() {
+			h.client.Attach(ctx, "once", supervisor.Streams{Stdout: out})
+			out.Close()
+		}()
+		go func() {
+			for scanner, first := bufio.NewScanner(heard), true; scanner.Scan(); first = false {
+				if first {
+					joined <- struct{}{}
+				}
+			}
+		}()
+	}
+	for range clients - 1 {
+		<-joined
+	}
+	err := h.client.Attach(h.ctx(), "once", supervisor.Streams{Stdin: strings.NewReader("no"), Stdout: io.Discard})
+	if !errors.Is(err, errs.Exhausted) {
+		t.Errorf("one client too many: %v", err)
+	}
+	fmt.Fprintln(words, "end")
+	h.wantExit("once", 5)
+	words.Close()
 }
 
 // An attached client stays attached when the supervisor dies. The next supervisor reports the

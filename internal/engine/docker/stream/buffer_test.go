@@ -37,7 +37,7 @@ func TestMemoryHasALimit(t *testing.T) {
 	}
 }
 
-// TestAReaderThatFallsBehindIsDropped: it holds up nobody, and gets what was kept for it.
+// TestAReaderThatFallsBehindIsDropped: it holds up nobody. What was kept for it is there until it is abandoned.
 func TestAReaderThatFallsBehindIsDropped(t *testing.T) {
 	b, chunk := newBuffer(100), make([]byte, 60)
 	for range 2 {

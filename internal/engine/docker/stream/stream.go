@@ -52,9 +52,12 @@ var errBehind = fmt.Errorf("client fell behind the container and was dropped: it
 
 // Copy copies between a client and a connection to the Docker Engine until the output
 // ends and is delivered, or ctx ends. It closes the connection. Kind Exhausted when output was
-// dropped because the client reads too slowly.
+// dropped because the client reads too slowly. For a client that may fall behind, Copy does not
+// wait for a Write under way when ctx ends or the client is dropped.
 func Copy(ctx context.Context, conn client.HijackedResponse, s Streams) error {
 	held := newBuffer(s.MayFallBehind)
+	dropped, drop := context.WithCancelCause(ctx)
+	defer drop(nil)
 	stop := context.AfterFunc(ctx, func() {
 		conn.Close()
 		held.finish(ctx.Err())
@@ -68,16 +71,36 @@ func Copy(ctx context.Context, conn client.HijackedResponse, s Streams) error {
 	over := make(chan struct{})
 	defer close(over)
 	go awaitEnd(conn, held, s, over)
-	go receive(conn, held, s)
-	stdout, stderr := orDiscard(s.Stdout), orDiscard(s.Stderr)
+	go func() {
+		if err := receive(conn, held, s); errors.Is(err, errBehind) {
+			drop(err)
+		}
+	}()
+	copied := make(chan error, 1)
+	go func() { copied <- deliver(held, s) }()
+	var leave <-chan struct{} // nil where the program waits for the client, and so does Copy
+	if s.MayFallBehind > 0 {
+		leave = dropped.Done()
+	}
 	var err error
+	select {
+	case err = <-copied:
+	case <-leave:
+		err = context.Cause(dropped)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// deliver writes the output to the client until its end.
+func deliver(held *buffer, s Streams) (err error) {
+	stdout, stderr := orDiscard(s.Stdout), orDiscard(s.Stderr)
 	if s.TTY {
 		_, err = io.Copy(stdout, held)
 	} else {
 		_, err = stdcopy.StdCopy(stdout, stderr, held)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -108,8 +131,8 @@ func awaitEnd(conn client.HijackedResponse, held *buffer, s Streams, over <-chan
 	}
 }
 
-// receive reads the output from the engine until its end.
-func receive(conn client.HijackedResponse, held *buffer, s Streams) {
+// receive reads the output from the engine until its end, which it returns: io.EOF, or why the output is not whole.
+func receive(conn client.HijackedResponse, held *buffer, s Streams) error {
 	chunk := make([]byte, 32<<10)
 	woken := false     // by awaitEnd
 	var last time.Time // when late output ends, zero while the program runs
@@ -122,7 +145,7 @@ func receive(conn client.HijackedResponse, held *buffer, s Streams) {
 					writeErr = io.EOF
 				}
 				held.finish(writeErr)
-				return
+				return writeErr
 			}
 		}
 		switch {
@@ -144,7 +167,7 @@ func receive(conn client.HijackedResponse, held *buffer, s Streams) {
 		}
 		if err != nil {
 			held.finish(err)
-			return
+			return err
 		}
 	}
 }

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/berthrun/berth/internal/engine/docker/stream"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // connect returns both ends of a connection: the client's as the moby client has it, and the
@@ -124,6 +126,46 @@ func TestChildThatWritesOn(t *testing.T) {
 	const atEnd = 1 << 20 // in the engine's buffers when the program ended
 	if err := <-copied; err != nil || slow.Len() < atEnd {
 		t.Errorf("%d bytes, %v", slow.Len(), err)
+	}
+}
+
+// TestAClientThatReadsNothingIsDropped: a client that is behind as far as it may be does not keep Copy, nor what is held for
+// it, although its connection takes nothing. A client that has left does not either.
+func TestAClientThatReadsNothingIsDropped(t *testing.T) {
+	for name, behind := range map[string]bool{"behind": true, "left": false} {
+		conn, engine := connect(t)
+		release := make(chan struct{})
+		slow := &held{begun: make(chan struct{}), release: release}
+		ctx, leave := context.WithCancel(t.Context())
+		copied := make(chan error, 1)
+		go func() {
+			copied <- stream.Copy(ctx, conn, stream.Streams{Stdout: struct{ io.Writer }{slow}, TTY: true, MayFallBehind: 64 << 10})
+		}()
+		want := context.Canceled
+		if _, err := engine.Write([]byte("one")); err != nil {
+			t.Fatal(err)
+		}
+		<-slow.begun
+		if behind {
+			want = errs.Exhausted
+			for chunk := make([]byte, 1<<20); ; {
+				if _, err := engine.Write(chunk); err != nil { // berth has closed the connection
+					break
+				}
+			}
+		} else {
+			leave()
+		}
+		select {
+		case err := <-copied:
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", name, err, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: the copy waits for the client", name)
+		}
+		close(release)
+		leave()
 	}
 }
 
