@@ -116,6 +116,29 @@ func TestMeant(t *testing.T) {
 	meant("", config.DefaultKindName)
 }
 
+// TestEmptyName: to a provider, an empty name is that of every cluster. No verb takes it.
+func TestEmptyName(t *testing.T) {
+	f := clustertest.New(t)
+	c := create(t, f, "")
+	before, err := os.ReadFile(c.Kubeconfig[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for verb, do := range map[string]func() error{
+		"delete": func() error { _, err := c.Delete(t.Context(), ""); return err },
+		"stop":   func() error { return c.Stop(t.Context(), "") },
+		"start":  func() error { return c.Start(t.Context(), "", 0) },
+	} {
+		if err := do(); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "the name of the cluster is empty") {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	after, err := os.ReadFile(c.Kubeconfig[0])
+	if err != nil || string(after) != string(before) || len(f.Nodes) != 1 || !f.Nodes[0].Running {
+		t.Errorf("nodes %v, %v\n%s", f.Nodes, err, after)
+	}
+}
+
 // TestDeleteOfWhatIsGone: the containers were removed by hand. delete still removes the cluster's
 // entries from the kubeconfig, and keeps kind's entries with the same name.
 func TestDeleteOfWhatIsGone(t *testing.T) {
