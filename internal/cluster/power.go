@@ -21,8 +21,8 @@ func (c *Clusters) Stop(ctx context.Context, name string) error {
 	return c.RunStep("Stopping nodes of "+name, func() error { return c.Provider.Stop(ctx, inventory.Names(all)...) })
 }
 
-// Start starts the stopped containers of a cluster. It writes kubeconfig files and routes again,
-// because ports that the provider picks, and addresses, may have changed.
+// Start starts the stopped containers of a cluster. It writes the routes again and updates the entries of kubeconfig
+// files, because ports that the provider picks, and addresses, may have changed.
 func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) error {
 	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
@@ -46,9 +46,6 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	if _, _, err := c.Export(ctx, name, false); err != nil {
-		return err
-	}
 	admin, err := c.Config(ctx, name, false)
 	if err != nil {
 		return err
@@ -57,8 +54,10 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	err = c.RunStep("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) })
-	if err != nil || wait == 0 {
+	if err := c.RunStep("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) }); err != nil {
+		return err
+	}
+	if err := c.Kubeconfig.Update(ctx, admin); err != nil || wait == 0 {
 		return err
 	}
 	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), since, wait) })
