@@ -366,7 +366,7 @@ func TestInterrupted(t *testing.T) {
 // TestNotReadyInTime: the cluster stays. The error names the nodes with their reasons.
 func TestNotReadyInTime(t *testing.T) {
 	f := clustertest.New(t)
-	f.NotReady = true
+	f.NotReady = "dev-control-plane"
 	c, _ := clusters(f)
 	file, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers), Wait: time.Millisecond})
 	if err == nil || file == "" || len(f.Nodes) != 3 {

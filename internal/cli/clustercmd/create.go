@@ -33,7 +33,7 @@ func newCreateOfKind() *cobra.Command {
 
 func create(kinds bool) *cobra.Command {
 	s := session.Session{OfKind: kinds}
-	var o cluster.CreateOptions
+	o := cluster.CreateOptions{OfKind: kinds}
 	var file, image string
 	cmd := &cobra.Command{
 		Use:        "create [NAME]",
@@ -77,7 +77,11 @@ func create(kinds bool) *cobra.Command {
 	flags.StringVar(&file, "config", "", "cluster file; - is standard input; empty: one control-plane node")
 	flags.StringVar(&image, "image", "", "node image for all nodes; overrides the file")
 	flags.BoolVar(&o.Retain, "retain", false, "keep the nodes when a step fails")
-	session.AddWait(cmd, &o.Wait)
+	if kinds {
+		session.AddDuration(cmd, &o.Wait, "wait", "how long to wait until control planes are Ready; 0: do not wait")
+	} else {
+		session.AddWait(cmd, &o.Wait)
+	}
 	return cmd
 }
 

@@ -95,7 +95,7 @@ func (f *Fake) serveNodes(w http.ResponseWriter) {
 	var items []string
 	for i, name := range f.Joined {
 		status := "True"
-		if f.NotReady && i == 0 {
+		if f.NotReady == name {
 			status = "False"
 		}
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"podCIDRs":["10.244.%d.0/24"]},"status":{"conditions":[{"type":"Ready","status":%q,"message":"no network","lastHeartbeatTime":%q}],

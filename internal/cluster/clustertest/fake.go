@@ -58,8 +58,8 @@ type Fake struct {
 	Retained int
 	// FailOnce is the same for a command that fails only the first time, and has no effect.
 	FailOnce string
-	// NotReady: nodes never become Ready.
-	NotReady bool
+	// NotReady is a node that never becomes Ready; "" for none.
+	NotReady string
 	Unmet    []hostcheck.UnmetRequirement
 	// RegistryPort is where a registry answers.
 	RegistryPort int
