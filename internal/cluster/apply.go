@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -69,7 +68,7 @@ func (c *Clusters) changeCluster(ctx context.Context, name string, o ApplyOption
 	if o.Wait == 0 {
 		return nil
 	}
-	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, inventory.Members(m.nodes), nil, o.Wait) })
 }
 
 // inspect reads the containers and the cluster file of a cluster.

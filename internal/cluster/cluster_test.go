@@ -388,7 +388,7 @@ func TestNotReadyInTime(t *testing.T) {
 		}
 		return false
 	})
-	if text := notReadyError([]string{"dev-control-plane", "dev-worker", "dev-worker9"}, time.Second, nodes, err).Error(); !strings.Contains(text, "dev-control-plane (no network)") || !strings.Contains(text, "dev-worker9 (the API has not heard of it)") || strings.Contains(text, "dev-worker (") {
+	if text := notReadyError([]string{"dev-control-plane", "dev-worker", "dev-worker9"}, nil, time.Second, nodes, err).Error(); !strings.Contains(text, "dev-control-plane (no network)") || !strings.Contains(text, "dev-worker9 (the API has not heard of it)") || strings.Contains(text, "dev-worker (") {
 		t.Error(text)
 	}
 }

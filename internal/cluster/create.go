@@ -49,12 +49,12 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 func (m *createRun) waitReady(ctx context.Context, o CreateOptions) error {
 	if !o.OfKind {
 		return m.RunStep("Waiting for all nodes to be Ready", func() error {
-			return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait)
+			return waitReady(ctx, m.api, inventory.Members(m.nodes), nil, o.Wait)
 		})
 	}
 	planes := slices.DeleteFunc(slices.Clone(m.nodes), func(n provider.Node) bool { return inventory.Role(n) != config.ControlPlane })
 	err := m.RunStep("Waiting for control planes to be Ready", func() error {
-		return waitReady(ctx, m.api, inventory.Names(planes), time.Time{}, o.Wait)
+		return waitReady(ctx, m.api, inventory.Names(planes), nil, o.Wait)
 	})
 	if err != nil && ctx.Err() == nil {
 		m.Warn(errs.Message(err))

@@ -28,10 +28,10 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	var since time.Time
+	started := starts{}
 	for _, n := range all {
 		if !n.Running {
-			since = time.Now().Truncate(time.Second) // nodes count in whole seconds
+			started[n.Name] = time.Now().Truncate(time.Second)
 		}
 	}
 	err = c.RunStep("Starting nodes of "+name, func() error {
@@ -60,7 +60,7 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err := c.Kubeconfig.Update(ctx, admin); err != nil || wait == 0 {
 		return err
 	}
-	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), since, wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), started, wait) })
 }
 
 // reconnect writes the routes again where the nodes use berth's pod network.

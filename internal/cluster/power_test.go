@@ -6,8 +6,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/kubeapi"
 )
 
 // TestStartUpdatesKubeconfig: start corrects the cluster's entries, and keeps the current context. It adds no entry.
@@ -51,5 +53,24 @@ func TestStartWithABrokenKubeconfig(t *testing.T) {
 	err := c.Start(t.Context(), "dev", 0)
 	if err == nil || !strings.Contains(err.Error(), "cannot read kubeconfig "+c.Kubeconfig[0]) || len(f.Files) != 3 {
 		t.Errorf("%v, files %v", err, f.Files)
+	}
+}
+
+// TestStartOfSomeNodes: the kubelet of a node that ran all the time does not report an unchanged condition. start waits for
+// the nodes that it has started.
+func TestStartOfSomeNodes(t *testing.T) {
+	f := clustertest.New(t)
+	c := create(t, f, twoWorkers)
+	if err := f.Stop(t.Context(), "dev-worker"); err != nil {
+		t.Fatal(err)
+	}
+	f.Heartbeats = map[string]time.Time{"dev-control-plane": time.Now().Add(-time.Minute), "dev-worker2": time.Now().Add(-time.Minute)}
+	if err := c.Start(t.Context(), "dev", time.Minute); err != nil {
+		t.Error(err)
+	}
+	old := time.Now().Add(-time.Minute)
+	err := notReadyError([]string{"a", "b"}, starts{"a": time.Now()}, time.Second, []kubeapi.Node{{Name: "a", Ready: true, Seen: old}, {Name: "b", Ready: true, Seen: old}}, errors.New("late"))
+	if !strings.Contains(err.Error(), "as it is: a (it has reported nothing since its start): late") {
+		t.Error(err)
 	}
 }

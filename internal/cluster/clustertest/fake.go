@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
@@ -60,7 +61,9 @@ type Fake struct {
 	FailOnce string
 	// NotReady is a node that never becomes Ready; "" for none.
 	NotReady string
-	Unmet    []hostcheck.UnmetRequirement
+	// Heartbeats are when nodes last reported their conditions, by name; the others report all the time.
+	Heartbeats map[string]time.Time
+	Unmet      []hostcheck.UnmetRequirement
 	// RegistryPort is where a registry answers.
 	RegistryPort int
 	// FakeFacts are what Facts returns.
