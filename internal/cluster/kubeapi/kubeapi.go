@@ -5,6 +5,7 @@ package kubeapi
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +40,8 @@ func New(config *api.Config) (*Client, error) {
 	}
 	from.QPS = -1 // no limit: a command makes few requests, and its user waits
 	from.WarningHandler = rest.NoWarnings{}
+	// The API is on this host or beside it. The proxies of the environment are for the way out.
+	from.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	c := &Client{pause: pause}
 	if c.http, err = rest.HTTPClientFor(from); err != nil {
 		return nil, invalid(err)
