@@ -10,7 +10,6 @@ import (
 	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
-	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
@@ -44,6 +43,7 @@ func (c *Clusters) changeCluster(ctx context.Context, name string, o ApplyOption
 	if err != nil {
 		return fmt.Errorf("cannot change the cluster %s: %w", name, err)
 	}
+	defer func() { m.api.Close() }()
 	m.ApplyOptions = o
 	if m.Cluster, err = edit(m.before); err == nil {
 		err = m.computeChanges(ctx, whole)
@@ -89,6 +89,7 @@ func (c *Clusters) inspect(ctx context.Context, name string) (*applyRun, error) 
 		return nil, err
 	}
 	if m.before, err = storedDescription(ctx, m.api, name); err != nil {
+		m.api.Close()
 		return nil, err
 	}
 	_, m.before.Balanced = inventory.Balancer(m.nodes)
@@ -106,7 +107,8 @@ func (m *applyRun) connectAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.api, err = kubeapi.New(admin)
+	m.api.Close()
+	m.api, _, err = m.openAPI(ctx, plane.Labels[plan.LabelCluster], admin, runningPatience)
 	return err
 }
 

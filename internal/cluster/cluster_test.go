@@ -376,7 +376,7 @@ func TestNotReadyInTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := kubeapi.New(admin)
+	client, err := kubeapi.New(admin, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,7 @@ type CreateOptions struct {
 // returns an error, and the cluster stays.
 func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) {
 	m := &createRun{builder: c.newBuilder(o.Cluster), retain: o.Retain}
+	defer func() { m.api.Close() }()
 	if err := m.check(ctx); err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -50,14 +51,17 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	client, err := kubeapi.New(admin)
-	if err != nil {
-		return err
-	}
-	if err := c.RunStep("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) }); err != nil {
-		return err
-	}
-	if err := c.Kubeconfig.Update(ctx, admin); err != nil || wait == 0 {
+	var client *kubeapi.Client
+	defer func() { client.Close() }()
+	err = c.RunStep("Connecting the nodes' pods", func() (err error) {
+		if client, _, err = c.openAPI(ctx, name, admin, startPatience); err != nil {
+			return err
+		}
+		return c.reconnect(ctx, all, client)
+	})
+	// Neither depends on the other.
+	err = errors.Join(err, c.Kubeconfig.Update(ctx, admin))
+	if err != nil || wait == 0 {
 		return err
 	}
 	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), started, wait) })

@@ -65,7 +65,7 @@ func (d *diagnosis) api(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := kubeapi.New(admin)
+	client, err := kubeapi.New(admin, nil)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"testing"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
@@ -17,19 +16,15 @@ func TestNoProxy(t *testing.T) {
 	config.Clusters["c"] = &api.Cluster{Server: "https://192.0.2.1:6443", InsecureSkipTLSVerify: true}
 	config.Contexts["c"] = &api.Context{Cluster: "c", AuthInfo: "c"}
 	config.AuthInfos["c"] = &api.AuthInfo{}
-	c, err := New(config)
+	c, err := New(config, nil)
 	if err != nil {
 		t.Fatal(err)
-	}
-	anonymous, ok := c.anonymous.(*rest.RESTClient)
-	if !ok {
-		t.Fatalf("the anonymous client is a %T", c.anonymous)
 	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Clusters["c"].Server, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, client := range map[string]*http.Client{"with credentials": c.http, "without": anonymous.Client} {
+	for name, client := range map[string]*http.Client{"with credentials": c.http, "without": c.anonymousHTTP} {
 		transport, ok := client.Transport.(*http.Transport)
 		if !ok {
 			t.Fatalf("%s: the transport is a %T, whose idle connections cannot be closed", name, client.Transport)
