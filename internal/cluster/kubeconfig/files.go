@@ -48,14 +48,14 @@ func Locate(explicit string, env func(string) string) (Files, error) {
 	return Files{filepath.Join(home, ".kube", "config")}, nil
 }
 
-// defaultFile is the file for new entries: the first that exists, else the first.
+// defaultFile is the file for new entries: the first that exists, else the last, as for kubectl.
 func (f Files) defaultFile() string {
 	for _, file := range f {
 		if _, err := os.Stat(file); err == nil {
 			return file
 		}
 	}
-	return f[0]
+	return f[len(f)-1]
 }
 
 // Merge puts the one cluster of a config (FromAdmin's) into the files and makes it the current

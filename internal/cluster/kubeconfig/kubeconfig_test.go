@@ -279,7 +279,7 @@ func TestSeveralFiles(t *testing.T) {
 		in   [3]string // "" if the file does not exist
 		want [3]string
 	}{
-		"none exists":      {[3]string{}, [3]string{"dd:{} | dd:{} | dd:{} | dd"}},
+		"none exists":      {[3]string{}, [3]string{2: "dd:{} | dd:{} | dd:{} | dd"}},
 		"the first exists": {[3]string{"", head, head + "current-context: other\n"}, [3]string{"", "dd:{} | dd:{} | dd:{} | dd", " |  |  | other"}},
 		"it is in another": {[3]string{head + "current-context: other\n", stale, ""}, [3]string{" |  |  | dd", "dd:{} | dd:{} | dd:{} | ", ""}},
 		"it is in two":     {[3]string{stale, stale + "current-context: dd\n", ""}, [3]string{"dd:{} | dd:{} | dd:{} | dd", " |  |  | ", ""}},
