@@ -28,8 +28,8 @@ type CreateOptions struct {
 }
 
 // Create creates a cluster, and returns the kubeconfig file that has it. When something fails, or
-// ctx ends, it removes what it has created, unless Retain. When not all nodes are Ready in time, it
-// returns an error, and the cluster stays.
+// ctx ends, it removes what it has created, unless Retain. When not all nodes are Ready in time, or
+// ctx ends while it waits for them, it returns an error, and the cluster stays.
 func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) {
 	m := &createRun{builder: c.newBuilder(o.Cluster), retain: o.Retain}
 	defer func() { m.api.Close() }()

@@ -19,11 +19,14 @@ func (s starts) reported(n kubeapi.Node) bool { return !n.Seen.Before(s[n.Name])
 
 // waitReady waits until the nodes have reported Ready since their starts.
 func waitReady(ctx context.Context, client *kubeapi.Client, members []string, started starts, wait time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	nodes, err := client.WaitForNodes(ctx, kubeapi.AllNodes(members, func(n kubeapi.Node) bool { return n.Ready && started.reported(n) }))
-	if err == nil {
+	nodes, err := client.WaitForNodes(waiting, kubeapi.AllNodes(members, func(n kubeapi.Node) bool { return n.Ready && started.reported(n) }))
+	switch {
+	case err == nil:
 		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted before all of %d nodes were Ready, and the cluster stays as it is: %w", len(members), context.Cause(ctx))
 	}
 	return notReadyError(members, started, wait, nodes, err)
 }

@@ -40,7 +40,8 @@ func create(kinds bool) *cobra.Command {
 		SuggestFor: []string{"new", "up"},
 		Short:      "Create a cluster and add it to the kubeconfig",
 		Long: "create creates the cluster that a file of berth or kind describes, or a cluster with one node. If a step fails,\n" +
-			"or on Ctrl-C, create removes what it has made, unless --retain is given.",
+			"or on Ctrl-C, create removes what it has made, unless --retain is given. The cluster stays once create waits for\n" +
+			"its nodes (--wait).",
 		Example: "  berth cluster create --config cluster.yaml --wait 2m\n" +
 			"  berth cluster create dev",
 		Args: cobra.MaximumNArgs(1),
