@@ -14,6 +14,7 @@ func clusterLayers() []string {
 		"config",         // the description
 		"plan",           // the containers of a description
 		"provider",       // makes containers
+		"tunnel",         // connects to ports of containers
 		"kubeadm",        // kubeadm's configuration
 		"kubeapi",        // a client of the API
 		"inventory",      // finds clusters and their containers

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
-	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
@@ -45,6 +43,7 @@ func (c *Clusters) changeCluster(ctx context.Context, name string, o ApplyOption
 	if err != nil {
 		return fmt.Errorf("cannot change the cluster %s: %w", name, err)
 	}
+	defer func() { m.api.Close() }()
 	m.ApplyOptions = o
 	if m.Cluster, err = edit(m.before); err == nil {
 		err = m.computeChanges(ctx, whole)
@@ -69,7 +68,7 @@ func (c *Clusters) changeCluster(ctx context.Context, name string, o ApplyOption
 	if o.Wait == 0 {
 		return nil
 	}
-	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, inventory.Members(m.nodes), nil, o.Wait) })
 }
 
 // inspect reads the containers and the cluster file of a cluster.
@@ -90,6 +89,7 @@ func (c *Clusters) inspect(ctx context.Context, name string) (*applyRun, error) 
 		return nil, err
 	}
 	if m.before, err = storedDescription(ctx, m.api, name); err != nil {
+		m.api.Close()
 		return nil, err
 	}
 	_, m.before.Balanced = inventory.Balancer(m.nodes)
@@ -107,7 +107,8 @@ func (m *applyRun) connectAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.api, err = kubeapi.New(admin)
+	m.api.Close()
+	m.api, _, err = m.openAPI(ctx, plane.Labels[plan.LabelCluster], admin, runningPatience)
 	return err
 }
 
@@ -167,7 +168,7 @@ func (m *applyRun) makeChanges(ctx context.Context) error {
 	list = append(list,
 		steps.Step{Title: "Storing the cluster file", Run: m.storeDescription},
 		steps.Step{Title: "Connecting the nodes' pods", Run: m.updateRoutes, Skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
-		steps.Step{Title: "Writing kubeconfig", Run: m.writeKubeconfig, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
+		steps.Step{Title: "Updating kubeconfig", Run: m.updateKubeconfig, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
 	)
 	return steps.Run(ctx, m.Reporter, list)
 }
@@ -175,10 +176,13 @@ func (m *applyRun) makeChanges(ctx context.Context) error {
 // updateRoutes writes the routes between the nodes' pods again.
 func (m *applyRun) updateRoutes(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }
 
-// writeKubeconfig puts the cluster into the kubeconfig again: its API may be at another port.
-func (m *applyRun) writeKubeconfig(ctx context.Context) error {
-	_, _, err := m.Export(ctx, m.Cluster.Name, false)
-	return err
+// updateKubeconfig updates the cluster's entries in the kubeconfig: its API may be at another port.
+func (m *applyRun) updateKubeconfig(ctx context.Context) error {
+	admin, err := m.Config(ctx, m.Cluster.Name, false)
+	if err != nil {
+		return err
+	}
+	return m.Kubeconfig.Update(ctx, admin)
 }
 
 // nodesNamed returns nodes by the names of their containers, in the order of the cluster file.

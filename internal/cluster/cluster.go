@@ -37,6 +37,8 @@ type Clusters struct {
 
 	// watchPause is the time between two checks of a node for crashes; 0 is the default.
 	watchPause time.Duration
+	// patience is how long to wait for an API at its port of the host; 0 is the default.
+	patience time.Duration
 }
 
 // network returns the name of the provider's network.

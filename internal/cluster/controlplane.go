@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -73,13 +74,22 @@ func (m *createRun) connectAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kubeapi.AwaitServer(waiting, server)
+	if !kubeapi.AwaitServer(waiting, server) {
+		if err := m.init.Wait(ctx); err != nil {
+			return err
+		}
+	}
 	// By now kubeadm has written the kubeconfig. It has not created the roles yet.
 	if m.admin, err = m.kubeconfig(ctx, first, m.nodes, m.plan.Context, false); err != nil {
 		return err
 	}
-	if m.api, err = kubeapi.New(m.admin); err != nil {
+	var direct bool
+	if m.api, direct, err = m.openAPI(ctx, m.Cluster.Name, m.admin, runningPatience); err != nil {
 		return err
+	}
+	if !direct && ctx.Err() == nil {
+		m.Warn(fmt.Sprintf("%s is a port of the host of %s, which this process does not reach; it goes through %s, but kubectl cannot"+
+			"\n  to fix it: set networking.apiServerAddress, or use kubectl on the network of the nodes with berth cluster kubeconfig --internal", server, m.Provider.Name(), first.Name))
 	}
 	m.api.AwaitClusterInfo(waiting)
 	return context.Cause(ctx)

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/cluster/steps"
 	"github.com/berthrun/berth/internal/errs"
@@ -22,13 +23,16 @@ type CreateOptions struct {
 	Retain bool
 	// Wait is how long all nodes may take to be Ready; 0 waits for none.
 	Wait time.Duration
+	// OfKind waits as kind does: only for control planes, and not in time is a warning.
+	OfKind bool
 }
 
 // Create creates a cluster, and returns the kubeconfig file that has it. When something fails, or
-// ctx ends, it removes what it has created, unless Retain. When not all nodes are Ready in time, it
-// returns an error, and the cluster stays.
+// ctx ends, it removes what it has created, unless Retain. When not all nodes are Ready in time, or
+// ctx ends while it waits for them, it returns an error, and the cluster stays.
 func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) {
 	m := &createRun{builder: c.newBuilder(o.Cluster), retain: o.Retain}
+	defer func() { m.api.Close() }()
 	if err := m.check(ctx); err != nil {
 		return "", err
 	}
@@ -39,9 +43,25 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	if o.Wait == 0 {
 		return file, nil
 	}
-	return file, c.RunStep("Waiting for all nodes to be Ready", func() error {
-		return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait)
+	return file, m.waitReady(ctx, o)
+}
+
+// waitReady waits until the nodes of the new cluster are Ready.
+func (m *createRun) waitReady(ctx context.Context, o CreateOptions) error {
+	if !o.OfKind {
+		return m.RunStep("Waiting for all nodes to be Ready", func() error {
+			return waitReady(ctx, m.api, inventory.Members(m.nodes), nil, o.Wait)
+		})
+	}
+	planes := slices.DeleteFunc(slices.Clone(m.nodes), func(n provider.Node) bool { return inventory.Role(n) != config.ControlPlane })
+	err := m.RunStep("Waiting for control planes to be Ready", func() error {
+		return waitReady(ctx, m.api, inventory.Names(planes), nil, o.Wait)
 	})
+	if err != nil && ctx.Err() == nil {
+		m.Warn(errs.Message(err))
+		return nil
+	}
+	return err
 }
 
 // steps are the parts of Create in their order. Steps with a job run in the background.

@@ -14,8 +14,12 @@ import (
 
 // Delete removes a cluster: its containers with their volumes, and its entries in kubeconfig files.
 // The network stays, as with kind: scripts connect containers to it between two clusters. An error
-// does not stop the rest. An absent cluster is no error; found reports whether there was one.
+// does not stop the rest. An absent cluster is no error; found reports whether there was one. The
+// error is errs.Invalid for an empty name, and nothing is deleted then.
 func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err error) {
+	if name == "" {
+		return false, inventory.ErrNoName
+	}
 	all, err := c.Provider.List(ctx, name)
 	if err != nil {
 		return false, err

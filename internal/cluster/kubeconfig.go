@@ -1,16 +1,24 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/tunnel"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -55,6 +63,39 @@ func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []pr
 		}
 	}
 	return kubeconfig.FromAdmin([]byte(text), name, server)
+}
+
+// How long the API of a cluster may take to answer at its port of the host before a client goes through control planes, which
+// always works: while nodes run, and after their start.
+const (
+	runningPatience = 5 * time.Second
+	startPatience   = 20 * time.Second
+)
+
+// openAPI returns a client of the API of a cluster. If nothing answers at the server of its kubeconfig in time, the client
+// goes through the cluster's control planes. Then the ports of the engine's host are not those of this process: the engine is
+// on another host, or this process is in a container that has the engine's socket.
+func (c *Clusters) openAPI(ctx context.Context, name string, admin *api.Config, patience time.Duration) (client *kubeapi.Client, direct bool, err error) {
+	waiting, cancel := context.WithTimeout(ctx, cmp.Or(c.patience, patience))
+	defer cancel()
+	if kubeapi.AwaitServer(waiting, admin.Clusters[admin.CurrentContext].Server) {
+		client, err = kubeapi.New(admin, nil)
+		return client, true, err
+	}
+	var dials atomic.Uint32
+	client, err = kubeapi.New(admin, func(ctx context.Context, _, _ string) (net.Conn, error) {
+		all, err := inventory.Nodes(ctx, c.Provider, name)
+		if err != nil {
+			return nil, err
+		}
+		planes := slices.DeleteFunc(all, func(n provider.Node) bool { return inventory.Role(n) != config.ControlPlane || !n.Running })
+		if len(planes) == 0 {
+			return nil, fmt.Errorf("no control plane of %s runs: %w", name, errs.State)
+		}
+		// In turn: one may run without an API, as before it has joined.
+		return tunnel.Dial(ctx, c.Provider, planes[int(dials.Add(1)-1)%len(planes)].Name, plan.APIPort)
+	})
+	return client, false, err
 }
 
 // serverOf returns the URL of the API for this host: that of the load balancer, or of the control

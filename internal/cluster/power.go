@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,17 +22,17 @@ func (c *Clusters) Stop(ctx context.Context, name string) error {
 	return c.RunStep("Stopping nodes of "+name, func() error { return c.Provider.Stop(ctx, inventory.Names(all)...) })
 }
 
-// Start starts the stopped containers of a cluster. It writes kubeconfig files and routes again,
-// because ports that the provider picks, and addresses, may have changed.
+// Start starts the stopped containers of a cluster. It writes the routes again and updates the entries of kubeconfig
+// files, because ports that the provider picks, and addresses, may have changed.
 func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) error {
 	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
-	var since time.Time
+	started := starts{}
 	for _, n := range all {
 		if !n.Running {
-			since = time.Now().Truncate(time.Second) // nodes count in whole seconds
+			started[n.Name] = time.Now().Truncate(time.Second)
 		}
 	}
 	err = c.RunStep("Starting nodes of "+name, func() error {
@@ -46,22 +47,24 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	if _, _, err := c.Export(ctx, name, false); err != nil {
-		return err
-	}
 	admin, err := c.Config(ctx, name, false)
 	if err != nil {
 		return err
 	}
-	client, err := kubeapi.New(admin)
-	if err != nil {
-		return err
-	}
-	err = c.RunStep("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) })
+	var client *kubeapi.Client
+	defer func() { client.Close() }()
+	err = c.RunStep("Connecting the nodes' pods", func() (err error) {
+		if client, _, err = c.openAPI(ctx, name, admin, startPatience); err != nil {
+			return err
+		}
+		return c.reconnect(ctx, all, client)
+	})
+	// Neither depends on the other.
+	err = errors.Join(err, c.Kubeconfig.Update(ctx, admin))
 	if err != nil || wait == 0 {
 		return err
 	}
-	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), since, wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), started, wait) })
 }
 
 // reconnect writes the routes again where the nodes use berth's pod network.

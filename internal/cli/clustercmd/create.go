@@ -33,14 +33,15 @@ func newCreateOfKind() *cobra.Command {
 
 func create(kinds bool) *cobra.Command {
 	s := session.Session{OfKind: kinds}
-	var o cluster.CreateOptions
+	o := cluster.CreateOptions{OfKind: kinds}
 	var file, image string
 	cmd := &cobra.Command{
 		Use:        "create [NAME]",
 		SuggestFor: []string{"new", "up"},
 		Short:      "Create a cluster and add it to the kubeconfig",
 		Long: "create creates the cluster that a file of berth or kind describes, or a cluster with one node. If a step fails,\n" +
-			"or on Ctrl-C, create removes what it has made, unless --retain is given.",
+			"or on Ctrl-C, create removes what it has made, unless --retain is given. The cluster stays once create waits for\n" +
+			"its nodes (--wait).",
 		Example: "  berth cluster create --config cluster.yaml --wait 2m\n" +
 			"  berth cluster create dev",
 		Args: cobra.MaximumNArgs(1),
@@ -77,7 +78,11 @@ func create(kinds bool) *cobra.Command {
 	flags.StringVar(&file, "config", "", "cluster file; - is standard input; empty: one control-plane node")
 	flags.StringVar(&image, "image", "", "node image for all nodes; overrides the file")
 	flags.BoolVar(&o.Retain, "retain", false, "keep the nodes when a step fails")
-	session.AddWait(cmd, &o.Wait)
+	if kinds {
+		session.AddDuration(cmd, &o.Wait, "wait", "how long to wait until control planes are Ready; 0: do not wait")
+	} else {
+		session.AddWait(cmd, &o.Wait)
+	}
 	return cmd
 }
 

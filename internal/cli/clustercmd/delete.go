@@ -46,7 +46,7 @@ func newDelete() *cobra.Command {
 
 // newDeleteOfKind are `delete cluster` and `delete clusters`.
 func newDeleteOfKind() []*cobra.Command {
-	one, several := session.Session{OfKind: true}, session.Session{}
+	one, several := session.Session{OfKind: true}, session.Session{OfKind: true}
 	all := false
 	of := &cobra.Command{
 		Use:   "cluster",
@@ -86,6 +86,9 @@ func removeAll(cmd *cobra.Command, notes io.Writer, s *session.Session, names []
 	if s.Name != "" {
 		return fmt.Errorf("name the clusters either as arguments or with --name: %w", errs.Invalid)
 	}
+	if err := s.CheckNames(names); err != nil {
+		return err
+	}
 	return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 		if len(names) == 0 {
 			found, err := inventory.Clusters(ctx, c.Provider)
@@ -102,7 +105,11 @@ func removeAll(cmd *cobra.Command, notes io.Writer, s *session.Session, names []
 				failed = append(failed, context.Cause(ctx))
 				break
 			}
-			failed = append(failed, remove(ctx, notes, c, name))
+			name, err := s.Resolve(ctx, c, name)
+			if err == nil {
+				err = remove(ctx, notes, c, name)
+			}
+			failed = append(failed, err)
 		}
 		return errors.Join(failed...)
 	})

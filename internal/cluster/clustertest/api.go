@@ -95,11 +95,15 @@ func (f *Fake) serveNodes(w http.ResponseWriter) {
 	var items []string
 	for i, name := range f.Joined {
 		status := "True"
-		if f.NotReady && i == 0 {
+		if f.NotReady == name {
 			status = "False"
 		}
+		seen, fixed := f.Heartbeats[name]
+		if !fixed {
+			seen = time.Now()
+		}
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"podCIDRs":["10.244.%d.0/24"]},"status":{"conditions":[{"type":"Ready","status":%q,"message":"no network","lastHeartbeatTime":%q}],
-"addresses":[{"type":"InternalIP","address":"10.89.0.%d"}]}}`, name, i, status, time.Now().Format(time.RFC3339), i+2))
+"addresses":[{"type":"InternalIP","address":"10.89.0.%d"}]}}`, name, i, status, seen.Format(time.RFC3339), i+2))
 	}
 	fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[%s]}`, strings.Join(items, ","))
 }

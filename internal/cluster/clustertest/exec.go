@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 
@@ -30,6 +31,9 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 		if err := f.Waits(ctx); err != nil {
 			return err
 		}
+	}
+	if len(c.Args) > 0 && c.Args[0] == "bash" {
+		return f.connect(ctx, c)
 	}
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -75,6 +79,22 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 	if c.Stdout != nil {
 		fmt.Fprint(c.Stdout, out)
 	}
+	return nil
+}
+
+// connect connects a command's input and output to the API server, as package tunnel does in a control plane.
+func (f *Fake) connect(ctx context.Context, c provider.Command) error {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", f.Address().String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	go func() {
+		_, _ = io.Copy(conn, c.Stdin) // the end of either direction ends the connection
+		conn.Close()
+	}()
+	_, _ = io.Copy(c.Stdout, conn)
 	return nil
 }
 

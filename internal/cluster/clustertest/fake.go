@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
@@ -58,9 +59,13 @@ type Fake struct {
 	Retained int
 	// FailOnce is the same for a command that fails only the first time, and has no effect.
 	FailOnce string
-	// NotReady: nodes never become Ready.
-	NotReady bool
-	Unmet    []hostcheck.UnmetRequirement
+	// NotReady is a node that never becomes Ready; "" for none.
+	NotReady string
+	// Unreachable: the port of the host that leads to the API is closed.
+	Unreachable bool
+	// Heartbeats are when nodes last reported their conditions, by name; the others report all the time.
+	Heartbeats map[string]time.Time
+	Unmet      []hostcheck.UnmetRequirement
 	// RegistryPort is where a registry answers.
 	RegistryPort int
 	// FakeFacts are what Facts returns.
@@ -191,6 +196,9 @@ func (f *Fake) Create(_ context.Context, r provider.Request) error {
 			// With a load balancer, only the load balancer leads to the API.
 			if p.Container == plan.APIPort && (inventory.Role(n) == config.BalancerRole || !strings.Contains(fmt.Sprint(r.Specs[0].Name), "balancer")) {
 				p.Host = int(f.Address().Port())
+				if f.Unreachable {
+					p.Host = 1
+				}
 			}
 			n.Ports = append(n.Ports, p)
 		}

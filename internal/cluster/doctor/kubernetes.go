@@ -65,7 +65,7 @@ func (d *diagnosis) api(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := kubeapi.New(admin)
+	client, err := kubeapi.New(admin, nil)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (d *diagnosis) api(ctx context.Context) error {
 	server := admin.Clusters[admin.CurrentContext].Server
 	fix := "see what is said of the control plane"
 	if d.answers {
-		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port again; a proxy of this shell must exclude loopback (NO_PROXY)"
+		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port again"
 	}
 	d.add(finding.Problem, server, fmt.Sprintf("no server answers this host at %s: %s", server, oneLine(err)), fix)
 	return nil

@@ -13,8 +13,12 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Nodes returns the containers of a cluster. The error is errs.NotFound when there are none.
+// Nodes returns the containers of a cluster. The error is errs.NotFound when there are none, and errs.Invalid for an
+// empty name, which is that of every cluster to a provider.
 func Nodes(ctx context.Context, p provider.Provider, cluster string) ([]provider.Node, error) {
+	if cluster == "" {
+		return nil, ErrNoName
+	}
 	all, err := p.List(ctx, cluster)
 	all = slices.DeleteFunc(all, IsTrial)
 	if err == nil && len(all) == 0 {
@@ -22,6 +26,9 @@ func Nodes(ctx context.Context, p provider.Provider, cluster string) ([]provider
 	}
 	return all, err
 }
+
+// ErrNoName is the error for a cluster without a name.
+var ErrNoName = fmt.Errorf("the name of the cluster is empty: %w", errs.Invalid)
 
 // AllNodes returns the containers of all clusters.
 func AllNodes(ctx context.Context, p provider.Provider) ([]provider.Node, error) {

@@ -16,12 +16,12 @@ func (c *Client) AwaitClusterInfo(ctx context.Context) {
 	await(ctx, func() bool { return try(ctx, c.anonymous, getClusterInfo, nil) == nil })
 }
 
-// AwaitServer returns when a server at a URL speaks TLS, or when ctx ends. It does not verify the
+// AwaitServer waits until a server at a URL speaks TLS, which it reports, or until ctx ends. It does not verify the
 // server.
-func AwaitServer(ctx context.Context, url string) {
+func AwaitServer(ctx context.Context, url string) bool {
 	at := strings.TrimPrefix(url, "https://")
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // Nothing is sent to it.
-	await(ctx, func() bool {
+	return await(ctx, func() bool {
 		within, cancel := context.WithTimeout(ctx, tryTime)
 		defer cancel()
 		conn, err := dialer.DialContext(within, "tcp", at)
@@ -33,13 +33,14 @@ func AwaitServer(ctx context.Context, url string) {
 	})
 }
 
-// await calls a condition until it holds, or ctx ends.
-func await(ctx context.Context, condition func() bool) {
+// await calls a condition until it holds, which it reports, or ctx ends.
+func await(ctx context.Context, condition func() bool) bool {
 	for !condition() {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-time.After(shortPause):
 		}
 	}
+	return true
 }

@@ -28,7 +28,7 @@ func TestAwaitClusterInfo(t *testing.T) {
 	config.Clusters["c"] = &api.Cluster{Server: server.URL, InsecureSkipTLSVerify: true}
 	config.Contexts["c"] = &api.Context{Cluster: "c", AuthInfo: "c"}
 	config.AuthInfos["c"] = &api.AuthInfo{Token: "secret"}
-	c, err := New(config)
+	c, err := New(config, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,16 +45,14 @@ func TestAwaitServer(t *testing.T) {
 	t.Cleanup(proxy.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*shortPause)
 	defer cancel()
-	AwaitServer(ctx, strings.Replace(proxy.URL, "http:", "https:", 1))
-	if ctx.Err() == nil {
+	if AwaitServer(ctx, strings.Replace(proxy.URL, "http:", "https:", 1)) || ctx.Err() == nil {
 		t.Error("it answered by TLS")
 	}
 	server := httptest.NewTLSServer(nil)
 	t.Cleanup(server.Close)
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	AwaitServer(ctx, server.URL)
-	if ctx.Err() != nil {
+	if !AwaitServer(ctx, server.URL) || ctx.Err() != nil {
 		t.Error("it did not answer by TLS")
 	}
 }

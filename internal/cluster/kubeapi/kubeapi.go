@@ -3,8 +3,11 @@
 package kubeapi
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +25,8 @@ type Client struct {
 	api  rest.Interface
 	http *http.Client
 	// anonymous has no credentials.
-	anonymous rest.Interface
+	anonymous     rest.Interface
+	anonymousHTTP *http.Client
 	// pause is the time between two tries.
 	pause time.Duration
 }
@@ -30,15 +34,21 @@ type Client struct {
 // pause is short, since the API of a new cluster is up any moment.
 const pause = 200 * time.Millisecond
 
-// New returns a client for the current context of a configuration. An invalid configuration is an
-// error of kind errs.Invalid.
-func New(config *api.Config) (*Client, error) {
+// Dial opens a connection to an address, as net.Dialer's DialContext does.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// New returns a client for the current context of a configuration. dial opens its connections; nil dials the server of the
+// configuration. An invalid configuration is an error of kind errs.Invalid.
+func New(config *api.Config, dial Dial) (*Client, error) {
 	from, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
 	if err != nil {
 		return nil, invalid(err)
 	}
 	from.QPS = -1 // no limit: a command makes few requests, and its user waits
+	from.Dial = dial
 	from.WarningHandler = rest.NoWarnings{}
+	// The API is on this host or beside it. The proxies of the environment are for the way out.
+	from.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	c := &Client{pause: pause}
 	if c.http, err = rest.HTTPClientFor(from); err != nil {
 		return nil, invalid(err)
@@ -46,10 +56,22 @@ func New(config *api.Config) (*Client, error) {
 	if c.api, err = open(from, c.http); err != nil {
 		return nil, invalid(err)
 	}
-	if c.anonymous, err = open(rest.AnonymousClientConfig(from), nil); err != nil {
+	anonymous := rest.AnonymousClientConfig(from)
+	if c.anonymousHTTP, err = rest.HTTPClientFor(anonymous); err != nil {
+		return nil, invalid(err)
+	}
+	if c.anonymous, err = open(anonymous, c.anonymousHTTP); err != nil {
 		return nil, invalid(err)
 	}
 	return c, nil
+}
+
+// Close closes idle connections. A client that is nil has none.
+func (c *Client) Close() {
+	if c != nil {
+		c.http.CloseIdleConnections()
+		c.anonymousHTTP.CloseIdleConnections()
+	}
 }
 
 func open(config *rest.Config, client *http.Client) (rest.Interface, error) {

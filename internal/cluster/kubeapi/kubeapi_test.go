@@ -26,7 +26,7 @@ func client(t *testing.T, answer http.HandlerFunc) *Client {
 	config.Clusters["c"] = &api.Cluster{Server: server.URL}
 	config.Contexts["c"] = &api.Context{Cluster: "c", AuthInfo: "c"}
 	config.AuthInfos["c"] = &api.AuthInfo{}
-	c, err := New(config)
+	c, err := New(config, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,14 +48,14 @@ func Locate(explicit string, env func(string) string) (Files, error) {
 	return Files{filepath.Join(home, ".kube", "config")}, nil
 }
 
-// defaultFile is the file for new entries: the first that exists, else the first.
+// defaultFile is the file for new entries: the first that exists, else the last, as for kubectl.
 func (f Files) defaultFile() string {
 	for _, file := range f {
 		if _, err := os.Stat(file); err == nil {
 			return file
 		}
 	}
-	return f[0]
+	return f[len(f)-1]
 }
 
 // Merge puts the one cluster of a config (FromAdmin's) into the files and makes it the current
@@ -84,6 +84,31 @@ func (f Files) Merge(ctx context.Context, config *api.Config) (string, error) {
 		return "", fmt.Errorf("cannot add context %s to the kubeconfig: %w", name, err)
 	}
 	return target, nil
+}
+
+// Update changes the server, the certificates and the key in the entries of the one cluster of a config (FromAdmin's), where
+// files have such entries. It adds no entry, keeps the current context, and does not touch files that are up to date.
+func (f Files) Update(ctx context.Context, config *api.Config) error {
+	name, stale := config.CurrentContext, false
+	for _, file := range f {
+		c, err := read(file)
+		if err != nil {
+			return err
+		}
+		stale = stale || update(c, name, config)
+	}
+	if !stale {
+		return nil
+	}
+	err := f.change(ctx, name, "", func(contents map[string]*api.Config) {
+		for _, c := range contents {
+			update(c, name, config)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("cannot update context %s in the kubeconfig: %w", name, err)
+	}
+	return nil
 }
 
 // Check reports in advance that Merge would fail: files that cannot be read or written, or a lock

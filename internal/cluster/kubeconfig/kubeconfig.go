@@ -4,6 +4,7 @@
 package kubeconfig
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
@@ -73,6 +74,19 @@ func Render(config *api.Config) ([]byte, error) {
 // holds reports whether a file has anything of the name.
 func holds(config *api.Config, name string) bool {
 	return config.Clusters[name] != nil || config.AuthInfos[name] != nil || config.Contexts[name] != nil || config.CurrentContext == name
+}
+
+// update changes a file's cluster and user of the name to those of another config, but for what FromAdmin does not set.
+func update(config *api.Config, name string, to *api.Config) (changed bool) {
+	if cluster, now := config.Clusters[name], to.Clusters[name]; cluster != nil {
+		changed = cluster.Server != now.Server || !bytes.Equal(cluster.CertificateAuthorityData, now.CertificateAuthorityData)
+		cluster.Server, cluster.CertificateAuthorityData = now.Server, now.CertificateAuthorityData
+	}
+	if user, now := config.AuthInfos[name], to.AuthInfos[name]; user != nil {
+		changed = changed || !bytes.Equal(user.ClientCertificateData, now.ClientCertificateData) || !bytes.Equal(user.ClientKeyData, now.ClientKeyData)
+		user.ClientCertificateData, user.ClientKeyData = now.ClientCertificateData, now.ClientKeyData
+	}
+	return changed
 }
 
 // drop removes the name's entries from a file; other contexts stay unchanged, even those that use

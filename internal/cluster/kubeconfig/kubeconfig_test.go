@@ -232,6 +232,45 @@ func TestRemoveKeepsTheCurrentContext(t *testing.T) {
 	}
 }
 
+// TestUpdate: Update changes the entries that exist, and nothing else.
+func TestUpdate(t *testing.T) {
+	dir := t.TempDir()
+	files := Files{put(t, filepath.Join(dir, "a"), foreign), put(t, filepath.Join(dir, "b"), "")}
+	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:1")); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(files[0]); err != nil || string(text) != foreign {
+		t.Errorf("a file without the cluster was changed: %v\n%s", err, text)
+	}
+	if _, err := (Files{files[1]}).Merge(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:1")); err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.LoadFromFile(files[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.CurrentContext, config.Contexts["berth-dev"].Namespace, config.AuthInfos["berth-dev"].ClientKeyData = "other", "web", nil
+	if err := clientcmd.WriteToFile(*config, files[1]); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:2")); err != nil {
+		t.Fatal(err)
+	}
+	if config, err = clientcmd.LoadFromFile(files[1]); err != nil {
+		t.Fatal(err)
+	}
+	if config.Clusters["berth-dev"].Server != "https://127.0.0.1:2" || string(config.AuthInfos["berth-dev"].ClientKeyData) != "key" ||
+		config.CurrentContext != "other" || config.Contexts["berth-dev"].Namespace != "web" {
+		t.Errorf("%+v", config)
+	}
+	noLocks(t, dir)
+	// Nothing changes any more: no file is locked or written.
+	put(t, files[1]+".lock", "")
+	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:2")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSeveralFiles: KUBECONFIG with a list.
 func TestSeveralFiles(t *testing.T) {
 	const head = "apiVersion: v1\nkind: Config\n"
@@ -240,7 +279,7 @@ func TestSeveralFiles(t *testing.T) {
 		in   [3]string // "" if the file does not exist
 		want [3]string
 	}{
-		"none exists":      {[3]string{}, [3]string{"dd:{} | dd:{} | dd:{} | dd"}},
+		"none exists":      {[3]string{}, [3]string{2: "dd:{} | dd:{} | dd:{} | dd"}},
 		"the first exists": {[3]string{"", head, head + "current-context: other\n"}, [3]string{"", "dd:{} | dd:{} | dd:{} | dd", " |  |  | other"}},
 		"it is in another": {[3]string{head + "current-context: other\n", stale, ""}, [3]string{" |  |  | dd", "dd:{} | dd:{} | dd:{} | ", ""}},
 		"it is in two":     {[3]string{stale, stale + "current-context: dd\n", ""}, [3]string{"dd:{} | dd:{} | dd:{} | dd", " |  |  | ", ""}},

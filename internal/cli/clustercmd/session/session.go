@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/berthrun/berth/internal/cli/interrupt"
 	"github.com/berthrun/berth/internal/cli/progress"
@@ -30,6 +32,9 @@ type Session struct {
 	Quiet      bool
 	// OfKind: the command is one of kind's, whose default cluster is called kind.
 	OfKind bool
+
+	// nameFlag is --name; nil for a command without it.
+	nameFlag *pflag.Flag
 }
 
 // AddFlags adds the flags of a session to a command.
@@ -40,7 +45,8 @@ func (s *Session) AddFlags(cmd *cobra.Command) {
 	if s.OfKind {
 		otherwise = "or " + config.DefaultKindName
 	}
-	flags.StringVarP(&s.Name, "name", "n", "", "name of the cluster; empty: KIND_CLUSTER_NAME, "+otherwise)
+	flags.StringVarP(&s.Name, "name", "n", "", "name of the cluster; without it: KIND_CLUSTER_NAME, "+otherwise)
+	s.nameFlag = flags.Lookup("name")
 	flags.StringVar(&s.Kubeconfig, "kubeconfig", "", KubeconfigHelp)
 	s.completeClusters(cmd)
 }
@@ -56,6 +62,13 @@ func (s *Session) AddProviderFlags(cmd *cobra.Command) {
 
 // GivenName returns the name of the cluster in arguments, flags or environment; "" for none.
 func (s *Session) GivenName(args []string) (string, error) {
+	given := args
+	if s.nameFlag != nil && s.nameFlag.Changed {
+		given = append(slices.Clip(args), s.Name)
+	}
+	if err := s.CheckNames(given); err != nil {
+		return "", err
+	}
 	if len(args) > 0 && s.Name != "" && args[0] != s.Name {
 		return "", fmt.Errorf("the cluster has two names, %q and %q; give one: %w", args[0], s.Name, errs.Invalid)
 	}
@@ -63,6 +76,15 @@ func (s *Session) GivenName(args []string) (string, error) {
 		return args[0], nil
 	}
 	return cmp.Or(s.Name, os.Getenv("KIND_CLUSTER_NAME")), nil
+}
+
+// CheckNames refuses an empty name among those that were given: it is probably a variable that is not set, and not a
+// request for the only cluster. For kind it is the name of the default cluster.
+func (s *Session) CheckNames(given []string) error {
+	if !s.OfKind && slices.Contains(given, "") {
+		return inventory.ErrNoName
+	}
+	return nil
 }
 
 // Use opens the provider for do. Ctrl-C ends the context of do.
@@ -96,7 +118,7 @@ func (s *Session) UseCluster(cmd *cobra.Command, args []string, do func(ctx cont
 		return err
 	}
 	return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-		name, err := s.resolve(ctx, c, given)
+		name, err := s.Resolve(ctx, c, given)
 		if err != nil {
 			return err
 		}
@@ -128,8 +150,8 @@ func (s *Session) UseRegistryAlone(cmd *cobra.Command, do func(context.Context, 
 	})
 }
 
-// resolve returns the cluster of a name, or of none.
-func (s *Session) resolve(ctx context.Context, c *cluster.Clusters, given string) (string, error) {
+// Resolve returns the cluster of a name, or of none.
+func (s *Session) Resolve(ctx context.Context, c *cluster.Clusters, given string) (string, error) {
 	if given == "" && s.OfKind {
 		return config.DefaultKindName, nil
 	}
