@@ -278,16 +278,25 @@ func (c *Container) killRemaining(rec *record.Container) {
 // drainLog waits until the log is complete, so that the exit is reported afterwards. It waits
 // drainTimeout at most for a log that hangs: then it returns false, and the pump goes on.
 func (c *Container) drainLog(exit *supervisor.Exit) bool {
-	c.streams.FinishTerminal()
 	c.mu.Lock()
 	pump := c.pump
 	c.mu.Unlock()
+	ctx, stop := context.WithTimeout(c.set.stopping, drainTimeout)
+	defer stop()
+	rest := c.streams.FinishTerminal(ctx, func() bool { return pump != nil && pump.LogError() != nil })
 	if pump == nil {
 		return true
 	}
-	ctx, stop := context.WithTimeout(c.set.stopping, drainTimeout)
-	defer stop()
-	err := pump.Drain(ctx)
+	var err error
+	if rest == nil {
+		err = pump.Drain(ctx)
+	} else {
+		err = fmt.Errorf("the output of its terminal waits for the log: %w", ctx.Err())
+		go func() {
+			<-rest
+			_ = pump.Drain(c.set.stopping) // its last line may be unfinished; fails when the container is removed
+		}()
+	}
 	if err == nil {
 		pump.Close()
 		return true
