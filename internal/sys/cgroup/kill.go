@@ -17,7 +17,8 @@ func (p Paths) Kill(ctx context.Context) error {
 	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
 		pids, err := p.live()
 		if err != nil {
-			return fmt.Errorf("cannot list the processes of a cgroup: %w", err)
+			// What can be killed is killed all the same.
+			return errors.Join(fmt.Errorf("cannot list the processes of a cgroup: %w", err), p.killOnce())
 		}
 		if len(pids) == 0 {
 			return p.thawFrozen()

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -123,11 +125,36 @@ func walk(dir string, fn func(dir string) error) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.IsDir() {
-			if err := walk(filepath.Join(dir, e.Name()), fn); err != nil {
-				return err
-			}
+		if !e.IsDir() {
+			continue
+		}
+		path, leave, err := below(dir, e.Name())
+		if absent(err) {
+			return nil
+		}
+		if err == nil {
+			err = walk(path, fn)
+			leave()
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// longPath is the length from which on a path is not made longer: a system call takes 4095 bytes, and names in the directory follow.
+const longPath = 2 << 10
+
+// below returns a path of the directory name in dir. A container may nest cgroups deeper than a path can be long: from
+// longPath on the path begins at a descriptor, which leave closes.
+func below(dir, name string) (path string, leave func(), err error) {
+	if len(dir)+len(name) < longPath {
+		return filepath.Join(dir, name), func() {}, nil
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot open cgroup %s: %w", dir, err)
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), func() { unix.Close(fd) }, nil
 }
