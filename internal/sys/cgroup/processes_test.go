@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -88,6 +89,52 @@ func TestKillReturnsWhenAllAreDead(t *testing.T) {
 	}
 	if err := cmd.Wait(); err == nil {
 		t.Error("it was not killed")
+	}
+}
+
+// TestSignalsReachOnlyWhatIsInTheCgroup: a pid that was listed is another process's by now.
+func TestSignalsReachOnlyWhatIsInTheCgroup(t *testing.T) {
+	in, out := exec.Command("sleep", "1000"), exec.Command("sleep", "1000")
+	for _, cmd := range []*exec.Cmd{in, out} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := withProcesses(t, map[string]string{"c": strconv.Itoa(in.Process.Pid)})
+	sent, err := (Paths{"pids": root + "/c"}).send([]int{in.Process.Pid, out.Process.Pid}, syscall.SIGKILL)
+	if sent != 1 || err != nil {
+		t.Errorf("%d signals were sent, %v", sent, err)
+	}
+	if err := out.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	for cmd, want := range map[*exec.Cmd]syscall.Signal{in: syscall.SIGKILL, out: syscall.SIGTERM} {
+		_ = cmd.Wait() // it is always an error
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != want {
+			t.Errorf("a process ended by %v, want %v", status.Signal(), want)
+		}
+	}
+}
+
+// TestKillByTheKernel: on a unified hierarchy cgroup.kill reaches every process, and no pid is used.
+func TestKillByTheKernel(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	root := withProcesses(t, map[string]string{"c": strconv.Itoa(cmd.Process.Pid)})
+	if err := (Paths{"": root + "/c"}).killOnce(); err != nil {
+		t.Error(err)
+	}
+	if got := string(contentOf(root + "/c/cgroup.kill")); got != "1" {
+		t.Errorf("cgroup.kill has %q", got)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("it was killed by its pid: %v", err)
+	}
+	_ = cmd.Wait() // it is always an error
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGTERM {
+		t.Errorf("it was killed by its pid: %v", status.Signal())
 	}
 }
 
