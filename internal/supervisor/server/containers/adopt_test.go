@@ -2,6 +2,8 @@ package containers
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/server/adopted"
@@ -136,5 +139,63 @@ func TestProcessesThatAdoptionCannotOpen(t *testing.T) {
 	}
 	if e.code != 8 || e.err != nil {
 		t.Errorf("exit of the exec: %d %v", e.code, e.err)
+	}
+}
+
+// TestExecThatDelaysNoAdoption: a predecessor died while it started an exec whose processes cannot be killed soon. No other
+// container waits for them, and a caller that cancels gets its answer.
+func TestExecThatDelaysNoAdoption(t *testing.T) {
+	s := adoptingSet(t)
+	if err := os.MkdirAll(s.dir("box"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	group := cgroup.Paths{"pids": t.TempDir()}
+	procs := filepath.Join(group["pids"], "cgroup.procs")
+	if err := unix.Mkfifo(procs, 0o600); err != nil { // a kill waits here until somebody writes
+		t.Fatal(err)
+	}
+	started := (&Container{id: "box", set: s}).newExecution("one")
+	started.group = group
+	if err := started.write(); err != nil {
+		t.Fatal(err)
+	}
+	c := s.newContainer(record.Container{ID: "box", Stage: record.Running})
+	adopted := make(chan struct{})
+	go func() {
+		c.adoptExecs(t.Context())
+		close(adopted)
+	}()
+	select {
+	case <-adopted:
+	case <-time.After(require.Patience(5 * time.Second)):
+		t.Error("the adoption waits for the kill")
+	}
+	e, err := c.JoinExec("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cancelled := make(chan error, 1)
+	go func() {
+		_, _, err := e.Wait(ctx)
+		cancelled <- err
+	}()
+	writer, err := os.OpenFile(procs, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(procs); err != nil {
+		t.Error(err)
+	}
+	if isClosed(e.done) {
+		t.Error("it has ended before it was killed")
+	}
+	writer.Close()
+	if err := <-cancelled; !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that cancels gets %v", err)
+	}
+	if !isClosed(e.done) || !errors.Is(e.err, errs.Unavailable) {
+		t.Errorf("the exec: %v", e.err)
 	}
 }

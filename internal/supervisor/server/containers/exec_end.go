@@ -195,8 +195,15 @@ func (e *Execution) scheduleOrphanKill() {
 	})
 }
 
-// killAll kills the process and all that it has started.
+// killAll kills the process and all that it has started, once its adoption is over.
 func (e *Execution) killAll() {
+	if e.adopting != nil {
+		<-e.adopting
+	}
+	e.kill()
+}
+
+func (e *Execution) kill() {
 	c := e.container
 	ctx, stop := context.WithTimeout(context.Background(), killTimeout)
 	defer stop()
