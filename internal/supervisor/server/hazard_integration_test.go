@@ -396,6 +396,43 @@ func TestOutputFromAnotherUser(t *testing.T) {
 	}
 }
 
+// TestRemoveOfDeepCgroups: a container that may write its cgroup nests others until their path is too long for a system call.
+func TestRemoveOfDeepCgroups(t *testing.T) {
+	h := newHost(t).serve()
+	h.run("box", `sleep 1000`)
+	group := fmt.Sprintf("/sys/fs/cgroup/pids/%s/box", h.name)
+	if _, err := os.Stat(group); err != nil {
+		group = fmt.Sprintf("/sys/fs/cgroup/%s/box", h.name)
+	}
+	dir, err := os.OpenRoot(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		name := strings.Repeat("x", 250)
+		if err := dir.Mkdir(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		deeper, err := dir.OpenRoot(name)
+		dir.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = deeper
+	}
+	dir.Close()
+	if err := h.client.Signal(h.ctx(), "box", syscall.SIGKILL, true); err != nil {
+		t.Error(err)
+	}
+	h.wantExit("box", 137)
+	if err := h.client.Remove(h.ctx(), "box"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the cgroup is there: %v", err)
+	}
+}
+
 // TestDaemonOffersDescriptorsThatAllOthersLost: keeper and supervisor die, and a container exits.
 // Only the client has its last output and its exit.
 func TestDaemonOffersDescriptorsThatAllOthersLost(t *testing.T) {

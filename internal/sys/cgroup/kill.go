@@ -17,7 +17,8 @@ func (p Paths) Kill(ctx context.Context) error {
 	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
 		pids, err := p.live()
 		if err != nil {
-			return fmt.Errorf("cannot list the processes of a cgroup: %w", err)
+			// What can be killed is killed all the same.
+			return errors.Join(fmt.Errorf("cannot list the processes of a cgroup: %w", err), p.killOnce())
 		}
 		if len(pids) == 0 {
 			return p.thawFrozen()
@@ -50,15 +51,15 @@ func (p Paths) thawFrozen() error {
 // by cgroup.kill (v2 since 5.14), else to a frozen cgroup.
 func (p Paths) killOnce() error {
 	dir, unified := p[""]
-	if !unified || os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) != nil {
+	killed := unified && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil
+	if killed && p.unified() {
+		return p.Thaw()
+	}
+	if _, hybrid := p["freezer"]; hybrid || !killed { // after cgroup.kill some may be in v1 trees only
 		p.freeze()
-	} else if _, hybrid := p["freezer"]; hybrid {
-		p.freeze() // some may be in v1 trees only
 	}
 	pids, err := p.live()
-	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // may have ended by itself; the next look shows it
-	}
+	_, _ = p.send(pids, syscall.SIGKILL) // what is left, the next look shows
 	if err != nil {
 		err = fmt.Errorf("cannot list the processes of a cgroup: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -94,19 +96,64 @@ func (p Paths) Signal(sig syscall.Signal) error {
 	if err != nil {
 		return fmt.Errorf("cannot list the processes of a cgroup: %w", err)
 	}
-	sent := 0
-	for _, pid := range pids {
-		err := syscall.Kill(pid, sig)
-		if err == nil {
-			sent++
-		} else if !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("cannot send %v to process %d: %w", sig, pid, err)
-		}
+	sent, err := p.send(pids, sig)
+	if err != nil {
+		return err
 	}
 	if sent == 0 {
 		return fmt.Errorf("processes of the cgroup: %w", errs.NotFound)
 	}
 	return nil
+}
+
+// sendAtOnce is how many processes are open at the same time while they get a signal.
+const sendAtOnce = 64
+
+// send sends a signal to processes that were listed before, and returns how many have got it.
+func (p Paths) send(pids []int, sig syscall.Signal) (sent int, err error) {
+	var errList []error
+	for some := range slices.Chunk(pids, sendAtOnce) {
+		n, err := p.sendSome(some, sig)
+		sent += n
+		errList = append(errList, err)
+	}
+	return sent, errors.Join(errList...)
+}
+
+// sendSome opens the processes, and then lists those of the cgroup again: since the first list, a pid may have become another
+// process's, perhaps the host's. One that is on the second list is of the process that was opened, or that one has ended.
+func (p Paths) sendSome(pids []int, sig syscall.Signal) (sent int, err error) {
+	var errList []error
+	opened := make(map[int]int, len(pids))
+	for _, pid := range pids {
+		pidfd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			errList = append(errList, fmt.Errorf("cannot open process %d: %w", pid, err))
+			continue
+		}
+		defer unix.Close(pidfd)
+		opened[pid] = pidfd
+	}
+	still, err := p.Pids()
+	if err != nil {
+		errList = append(errList, fmt.Errorf("cannot list the processes of a cgroup: %w", err))
+	}
+	for _, pid := range still {
+		pidfd, ok := opened[pid]
+		if !ok {
+			continue
+		}
+		err := unix.PidfdSendSignal(pidfd, sig, nil, 0)
+		if err == nil {
+			sent++
+		} else if !errors.Is(err, unix.ESRCH) {
+			errList = append(errList, fmt.Errorf("cannot send %v to process %d: %w", sig, pid, err))
+		}
+	}
+	return sent, errors.Join(errList...)
 }
 
 // walk calls fn for dir and every directory below it, deepest last. What vanishes
@@ -123,11 +170,36 @@ func walk(dir string, fn func(dir string) error) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.IsDir() {
-			if err := walk(filepath.Join(dir, e.Name()), fn); err != nil {
-				return err
-			}
+		if !e.IsDir() {
+			continue
+		}
+		path, leave, err := below(dir, e.Name())
+		if absent(err) {
+			return nil
+		}
+		if err == nil {
+			err = walk(path, fn)
+			leave()
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// longPath is the length from which on a path is not made longer: a system call takes 4095 bytes, and names in the directory follow.
+const longPath = 2 << 10
+
+// below returns a path of the directory name in dir. A container may nest cgroups deeper than a path can be long: from
+// longPath on the path begins at a descriptor, which leave closes.
+func below(dir, name string) (path string, leave func(), err error) {
+	if len(dir)+len(name) < longPath {
+		return filepath.Join(dir, name), func() {}, nil
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot open cgroup %s: %w", dir, err)
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), func() { unix.Close(fd) }, nil
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -90,6 +92,52 @@ func TestKillReturnsWhenAllAreDead(t *testing.T) {
 	}
 }
 
+// TestSignalsReachOnlyWhatIsInTheCgroup: a pid that was listed is another process's by now.
+func TestSignalsReachOnlyWhatIsInTheCgroup(t *testing.T) {
+	in, out := exec.Command("sleep", "1000"), exec.Command("sleep", "1000")
+	for _, cmd := range []*exec.Cmd{in, out} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := withProcesses(t, map[string]string{"c": strconv.Itoa(in.Process.Pid)})
+	sent, err := (Paths{"pids": root + "/c"}).send([]int{in.Process.Pid, out.Process.Pid}, syscall.SIGKILL)
+	if sent != 1 || err != nil {
+		t.Errorf("%d signals were sent, %v", sent, err)
+	}
+	if err := out.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	for cmd, want := range map[*exec.Cmd]syscall.Signal{in: syscall.SIGKILL, out: syscall.SIGTERM} {
+		_ = cmd.Wait() // it is always an error
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != want {
+			t.Errorf("a process ended by %v, want %v", status.Signal(), want)
+		}
+	}
+}
+
+// TestKillByTheKernel: on a unified hierarchy cgroup.kill reaches every process, and no pid is used.
+func TestKillByTheKernel(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	root := withProcesses(t, map[string]string{"c": strconv.Itoa(cmd.Process.Pid)})
+	if err := (Paths{"": root + "/c"}).killOnce(); err != nil {
+		t.Error(err)
+	}
+	if got := string(contentOf(root + "/c/cgroup.kill")); got != "1" {
+		t.Errorf("cgroup.kill has %q", got)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("it was killed by its pid: %v", err)
+	}
+	_ = cmd.Wait() // it is always an error
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGTERM {
+		t.Errorf("it was killed by its pid: %v", status.Signal())
+	}
+}
+
 func TestOOMKills(t *testing.T) {
 	root := withProcesses(t, map[string]string{"v1": "", "v2": ""})
 	os.WriteFile(root+"/v1/memory.oom_control", []byte("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 0o600)
@@ -105,6 +153,74 @@ func TestOOMKills(t *testing.T) {
 		if got, err := tc.paths.OOMKills(); got != tc.want || err != nil {
 			t.Errorf("%s: %d %v", name, got, err)
 		}
+	}
+}
+
+// nest makes 20 directories below each other whose path is longer than a system call takes, and calls fn in each.
+func nest(t *testing.T, root string, fn func(dir *os.Root)) {
+	t.Helper()
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		name := strings.Repeat("x", 250)
+		if err := dir.Mkdir(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		deeper, err := dir.OpenRoot(name)
+		dir.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = deeper
+		fn(dir)
+	}
+	dir.Close()
+}
+
+// TestDeepCgroups: a container that may write its cgroup nests others until their path is too long for a system call. It can be
+// killed and removed all the same.
+func TestDeepCgroups(t *testing.T) {
+	root := t.TempDir()
+	pid := 100
+	nest(t, root, func(dir *os.Root) {
+		pid++
+		if err := dir.WriteFile(procsFile, []byte(strconv.Itoa(pid)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	pids, err := (Paths{"": root}).Pids()
+	if err != nil || len(pids) != 20 || pids[19] != 120 {
+		t.Errorf("processes %v, %v", pids, err)
+	}
+	if got := (Paths{"": root}).Processes(); len(got) != 20 {
+		t.Errorf("processes for figures: %v", got)
+	}
+	if err := (Paths{"": root}).Thaw(); err != nil {
+		t.Errorf("thaw: %v", err)
+	}
+	cgroup := filepath.Join(t.TempDir(), "c")
+	if err := os.Mkdir(cgroup, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	nest(t, cgroup, func(*os.Root) {})
+	if err := (Paths{"": cgroup}).Remove(t.Context()); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	if _, err := os.Lstat(cgroup); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is there: %v", err)
+	}
+}
+
+// TestKillOfWhatCannotBeListed: cgroup.kill is written also when the processes cannot be listed.
+func TestKillOfWhatCannotBeListed(t *testing.T) {
+	root := withProcesses(t, map[string]string{"c": "no number"})
+	if err := (Paths{"": root + "/c"}).Kill(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	if got := string(contentOf(root + "/c/cgroup.kill")); got != "1" {
+		t.Errorf("cgroup.kill has %q", got)
 	}
 }
 

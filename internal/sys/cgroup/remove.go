@@ -76,10 +76,23 @@ func removeTree(dir string) (failed string, err error) {
 		return dir, readErr
 	}
 	for _, entry := range entries {
-		if entry.IsDir() {
-			if failed, err := removeTree(filepath.Join(dir, entry.Name())); err != nil {
-				return failed, err
-			}
+		if !entry.IsDir() {
+			continue
+		}
+		path, leave, err := below(dir, entry.Name())
+		if absent(err) {
+			break
+		}
+		if err != nil {
+			return dir, err
+		}
+		failed, err := removeTree(path)
+		leave()
+		if err != nil && !strings.HasPrefix(failed, dir) {
+			failed = dir // the path that failed begins at a descriptor that is closed now
+		}
+		if err != nil {
+			return failed, err
 		}
 	}
 	if err = syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.ENOENT) {

@@ -36,11 +36,9 @@ func init() { //nolint:gochecknoinits // see above
 	}
 }
 
-// Exit codes that show what a child did not survive. Only a log reads them.
-const (
-	exitFailed     = 255
-	exitSupervisor = 254
-)
+// exitFailed is the code of a child that does not become the program, as of libcontainer's. The supervisor that started it has
+// the error. One that has adopted it since knows by this code alone that the program may not have run.
+const exitFailed = 255
 
 // programsTimerSlack is the kernel's default, in nanoseconds. This thread has the timer slack of the supervisor (see
 // package timerslack), and the program would inherit it.
@@ -77,12 +75,8 @@ func run(steps func() error) (code int) {
 
 // report sends the error of a child.
 func report(err error) int {
-	if err == errSupervisorEnded { //nolint:errorlint // it is never wrapped
-		return exitSupervisor
-	}
-	message := append([]byte{byte(order.Failed)}, failure.From(err).Encode()...)
-	if send(message) != nil {
-		return exitSupervisor
+	if err != errSupervisorEnded { //nolint:errorlint // it is never wrapped
+		_ = send(append([]byte{byte(order.Failed)}, failure.From(err).Encode()...)) // fails when the supervisor has ended
 	}
 	return exitFailed
 }

@@ -85,7 +85,8 @@ func (p *Processes) Begin(ctx context.Context, v *heldfiles.Store, reserve *sysf
 	v.Hold(ctx, SocketKey, p.events.File())
 }
 
-// Follow adds an adopted process. It ignores nil. It must be called before Listen.
+// Follow adds an adopted process. It ignores nil. It must be called before Listen: an exit that the kernel has reported before
+// Follow is not recorded.
 func (p *Processes) Follow(process *record.Process) {
 	if process == nil {
 		return

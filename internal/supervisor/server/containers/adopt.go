@@ -145,14 +145,18 @@ func (c *Container) adoptInit(ctx context.Context, rec *record.Container) {
 			}
 		}
 	}
-	pidfd, err := openProcess(rec.Init)
-	if err != nil {
-		if !errors.Is(err, errs.NotFound) {
-			c.set.log.Warn("cannot open the init of a container", "container", c.id, "error", err)
-		}
-		return
+	c.openInit(ctx, rec.Init)
+}
+
+// openInit opens the init by its pid, unless it has ended.
+func (c *Container) openInit(ctx context.Context, init *record.Process) {
+	pidfd, err := openProcess(init)
+	switch {
+	case err == nil:
+		c.setPidfd(ctx, pidfd)
+	case !errors.Is(err, errs.NotFound):
+		c.set.log.Warn("cannot open the init of a container", "container", c.id, "error", err)
 	}
-	c.setPidfd(ctx, pidfd)
 }
 
 func (c *Container) setPidfd(ctx context.Context, pidfd *os.File) {
@@ -185,6 +189,22 @@ func openProcess(p *record.Process) (*os.File, error) {
 		return nil, err
 	}
 	return pidfd, nil
+}
+
+// reopen opens a recorded process that could not be opened before, for example because too many files were open: it may run all
+// the same. It returns nil when the process has ended, and an error when this process ends.
+func (s *Set) reopen(p *record.Process) (*os.File, error) {
+	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		pidfd, err := openProcess(p)
+		if err == nil || errors.Is(err, errs.NotFound) {
+			return pidfd, nil
+		}
+		select {
+		case <-s.stopping.Done():
+			return nil, s.stopping.Err()
+		case <-time.After(delay):
+		}
+	}
 }
 
 // adoptRest adopts log, terminal, start and exit, and unlocks the container for other calls.

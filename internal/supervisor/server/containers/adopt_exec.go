@@ -35,14 +35,14 @@ func (c *Container) adoptExecs(ctx context.Context) {
 	}
 }
 
+// adopt continues to watch an exec, or has its end. One that a predecessor died with while it started it may take a while, and is
+// adopted in the background: other containers wait for this.
 func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
-	held, sent := e.container.set.held.Get(e.key()), true
-	if len(held) == 1 {
-		socket, err := sysfd.Pollable(held[0])
-		if err == nil {
+	if held := e.container.set.held.Get(e.key()); len(held) == 1 {
+		if socket, err := sysfd.Pollable(held[0]); err == nil {
 			e.socket = socket
 			e.container.set.held.Hold(ctx, e.key(), socket)
-			sent = e.adoptPidfd()
+			e.adoptPidfd(sentAlready)
 		}
 	}
 	if e.pidfd == nil && e.init != nil {
@@ -50,32 +50,58 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 			e.pidfd = pidfd
 		}
 	}
-	var began bool
-	var err error
-	if r.Code == nil && !r.Unknown && e.pidfd == nil && e.init == nil {
-		began, err = e.askRuntime(ctx, sent)
-	}
 	switch {
 	case r.Code != nil:
 		e.code, e.hasCode = *r.Code, true
 	case r.Unknown:
 		e.err, e.unknown = e.codeUnknown(), true
+	case e.pidfd != nil || e.init != nil || e.began:
+		e.follow()
+		return
+	default:
+		adopted := make(chan struct{})
+		e.adopting = adopted
+		go errs.Protect("adoption of exec "+e.id+" in container "+e.container.id, func() {
+			defer close(adopted)
+			e.adoptStarting(ctx)
+		})
+		return
+	}
+	close(e.done)
+	e.scheduleOrphanKill()
+}
+
+// follow watches an adopted exec.
+func (e *Execution) follow() {
+	e.container.set.adopted.Follow(e.init)
+	go e.watchProtected()
+	e.scheduleOrphanKill() // its caller may have given up while no supervisor ran
+}
+
+// adoptStarting adopts an exec that a predecessor had not started yet, as far as is known.
+func (e *Execution) adoptStarting(ctx context.Context) {
+	sent := true
+	if e.socket != nil {
+		sent = e.adoptPidfd(time.Second) // either it is there, or its sender is alive
+	}
+	var began bool
+	var err error
+	if e.pidfd == nil && e.init == nil {
+		began, err = e.askRuntime(ctx, sent)
+	}
+	switch {
 	case err != nil:
 		e.err = err
-		e.killAll()
 	case e.pidfd != nil || e.init != nil || began:
-		e.container.set.adopted.Follow(e.init)
-		go e.watchProtected()
-		e.scheduleOrphanKill() // its caller may have given up while no supervisor ran
+		e.follow()
 		return
-	case len(held) == 0:
+	case e.socket == nil:
 		// The keeper died as well, or did not get the socket. The command must not run a second time.
 		e.err = fmt.Errorf("exec %s in container %s: the supervisor died and the keeper holds nothing of the exec, so it is unknown whether the command began: %w", e.id, e.container.id, errs.Unavailable)
-		e.killAll()
 	default:
 		e.err = fmt.Errorf("exec %s in container %s: it did not begin before the supervisor's death: %w", e.id, e.container.id, errs.NotFound)
-		e.killAll()
 	}
+	e.kill()
 	close(e.done)
 	e.scheduleOrphanKill()
 }
@@ -83,9 +109,6 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 // askRuntime reports whether the runtime has started the process of an exec, as far as that knows. It opens the process, if it
 // still runs. sent is false when the predecessor has sent nothing for its successor.
 func (e *Execution) askRuntime(ctx context.Context, sent bool) (began bool, err error) {
-	if e.began {
-		return true, nil
-	}
 	runtime, err := e.container.runtime()
 	if err != nil {
 		return false, err
@@ -98,9 +121,12 @@ func (e *Execution) askRuntime(ctx context.Context, sent bool) (began bool, err 
 	return true, errors.Join(e.open(pid), e.write())
 }
 
+// sentAlready is the patience with a pidfd that is in its socket already.
+const sentAlready = 10 * time.Millisecond
+
 // adoptPidfd takes the pidfd that a runtime has sent for a successor. sent is false when nothing was sent.
-func (e *Execution) adoptPidfd() (sent bool) {
-	ctx, stop := context.WithTimeout(context.Background(), time.Second) // either it is there, or its sender is alive
+func (e *Execution) adoptPidfd(patience time.Duration) (sent bool) {
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	fd, err := sysfd.PeekFD(ctx, e.socket)
 	if err != nil {

@@ -136,6 +136,9 @@ func (c *Container) adoptWhenOffered(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	if c.Lacks(supervisor.StreamPidfd) {
+		c.openInit(ctx, c.snapshot().Init) // an error of the first attempt may be over
+	}
 	if c.lacksAny() {
 		c.set.log.Warn("cannot find the descriptors of a container; its output or its exit code may be lost", "container", c.id)
 	}

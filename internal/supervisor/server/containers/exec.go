@@ -37,6 +37,8 @@ type Execution struct {
 	socket *os.File
 	pidfd  *os.File
 	init   *record.Process
+	// adopting is closed when an adoption in the background has found the process, or that there is none; nil without one.
+	adopting <-chan struct{}
 	// done is closed when code and err are known.
 	done    chan struct{}
 	code    int32

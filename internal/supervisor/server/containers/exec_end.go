@@ -26,8 +26,14 @@ func (e *Execution) watchProtected() {
 // run.
 func (e *Execution) watch() {
 	c := e.container
-	watched := &ociruntime.Watched{ContainerID: c.id, ExecID: e.id, Pidfd: e.pidfd}
 	runtime, err := c.runtime()
+	pidfd := e.pidfd
+	if err == nil && runtime.Local() && pidfd == nil && e.init != nil {
+		if pidfd, err = c.set.reopen(e.init); pidfd != nil { // adoption could not open it
+			defer pidfd.Close()
+		}
+	}
+	watched := &ociruntime.Watched{ContainerID: c.id, ExecID: e.id, Pidfd: pidfd}
 	var end *ociruntime.Ended
 	if err == nil {
 		end, err = runtime.Await(c.set.stopping, watched)
@@ -39,7 +45,7 @@ func (e *Execution) watch() {
 		c.set.log.Warn("cannot watch an exec any more; its exit code may be unknown", "container", c.id, "exec", e.id, "error", err)
 		end = &ociruntime.Ended{}
 	}
-	e.code, e.err = e.status(end)
+	e.code, e.err = e.status(pidfd, end)
 	flushed := e.err != nil && runtime != nil
 	if flushed { // the runtime may know the code by now
 		if last := e.flush(runtime, watched); last.Known {
@@ -65,8 +71,8 @@ func (e *Execution) watch() {
 	if runtime != nil && !flushed { // after the record: the runtime forgets the code
 		e.flush(runtime, watched)
 	}
-	if e.pidfd != nil {
-		c.set.reapChild(e.pidfd, "container", c.id, "exec", e.id)
+	if pidfd != nil {
+		c.set.reapChild(pidfd, "container", c.id, "exec", e.id)
 	}
 	if e.init != nil {
 		c.set.adopted.Forget(e.init)
@@ -104,12 +110,12 @@ func (e *Execution) flush(runtime runtime, watched *ociruntime.Watched) *ocirunt
 }
 
 // status is the exit code of the process.
-func (e *Execution) status(end *ociruntime.Ended) (int32, error) {
+func (e *Execution) status(pidfd *os.File, end *ociruntime.Ended) (int32, error) {
 	if end.Known {
 		return end.Code, nil
 	}
 	for deadline := time.Now().Add(statusTimeout); ; time.Sleep(10 * time.Millisecond) {
-		status, _, ok := e.container.set.readStatus(e.pidfd, e.init)
+		status, _, ok := e.container.set.readStatus(pidfd, e.init)
 		if ok {
 			return sysproc.ExitCode(status), nil
 		}
@@ -189,8 +195,15 @@ func (e *Execution) scheduleOrphanKill() {
 	})
 }
 
-// killAll kills the process and all that it has started.
+// killAll kills the process and all that it has started, once its adoption is over.
 func (e *Execution) killAll() {
+	if e.adopting != nil {
+		<-e.adopting
+	}
+	e.kill()
+}
+
+func (e *Execution) kill() {
 	c := e.container
 	ctx, stop := context.WithTimeout(context.Background(), killTimeout)
 	defer stop()

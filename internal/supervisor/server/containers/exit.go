@@ -29,7 +29,7 @@ const (
 )
 
 // watch has the end of the init reported. One thread waits for the ends of all containers, except where the
-// runtime knows more of an end than the kernel, or when the init has ended and there is no pidfd.
+// runtime knows more of an end than the kernel, or when there is no pidfd.
 func (c *Container) watch() {
 	c.mu.Lock()
 	pidfd := c.pidfd
@@ -39,7 +39,11 @@ func (c *Container) watch() {
 		c.set.log.Error("cannot continue to watch a container", "container", c.id, "error", err)
 		return
 	}
-	if runtime.Local() && pidfd != nil {
+	if runtime.Local() && pidfd == nil {
+		go errs.Protect("watch of container "+c.id, func() { c.watchUnopened(runtime) })
+		return
+	}
+	if runtime.Local() {
 		err := c.set.ends.Add(pidfd, func() {
 			errs.Protect("end of container "+c.id, func() { c.end(pidfd, runtime, &ociruntime.Ended{}) })
 		})
@@ -56,6 +60,20 @@ func (c *Container) watch() {
 			c.set.log.Error("cannot continue to watch a container", "container", c.id, "error", err)
 		}
 	})
+}
+
+// watchUnopened watches an init that adoption could not open, or that has ended.
+func (c *Container) watchUnopened(runtime runtime) {
+	pidfd, err := c.set.reopen(c.snapshot().Init)
+	if err != nil {
+		return // this process ends; a successor continues
+	}
+	if pidfd == nil {
+		c.end(nil, runtime, &ociruntime.Ended{})
+		return
+	}
+	c.setPidfd(c.set.stopping, pidfd)
+	c.watch()
 }
 
 // end reports the end of the init. The steps in their order: find the status, kill the remaining
@@ -260,16 +278,25 @@ func (c *Container) killRemaining(rec *record.Container) {
 // drainLog waits until the log is complete, so that the exit is reported afterwards. It waits
 // drainTimeout at most for a log that hangs: then it returns false, and the pump goes on.
 func (c *Container) drainLog(exit *supervisor.Exit) bool {
-	c.streams.FinishTerminal()
 	c.mu.Lock()
 	pump := c.pump
 	c.mu.Unlock()
+	ctx, stop := context.WithTimeout(c.set.stopping, drainTimeout)
+	defer stop()
+	rest := c.streams.FinishTerminal(ctx, func() bool { return pump != nil && pump.LogError() != nil })
 	if pump == nil {
 		return true
 	}
-	ctx, stop := context.WithTimeout(c.set.stopping, drainTimeout)
-	defer stop()
-	err := pump.Drain(ctx)
+	var err error
+	if rest == nil {
+		err = pump.Drain(ctx)
+	} else {
+		err = fmt.Errorf("the output of its terminal waits for the log: %w", ctx.Err())
+		go func() {
+			<-rest
+			_ = pump.Drain(c.set.stopping) // its last line may be unfinished; fails when the container is removed
+		}()
+	}
 	if err == nil {
 		pump.Close()
 		return true

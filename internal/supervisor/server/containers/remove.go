@@ -135,7 +135,12 @@ func (c *Container) kill(ctx context.Context, rec *record.Container) error {
 // clear removes the state of the OCI runtime, the cgroup and the record of a container. last is called before the
 // record goes.
 func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths, last func() error) error {
-	if err := s.runtime.Remove(id); err != nil {
+	err := s.runtime.Remove(id)
+	if err != nil && group.Remove(ctx) == nil {
+		// libcontainer fails at cgroups that a container has nested deeper than a path can be long.
+		err = s.runtime.Remove(id)
+	}
+	if err != nil {
 		return err
 	}
 	if err := s.programs.Remove(ctx, id); err != nil {

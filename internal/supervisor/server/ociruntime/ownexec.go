@@ -69,8 +69,9 @@ type ownExecutor struct {
 // execParts are what all execs share.
 type execParts struct {
 	program *fork.Program
-	// proc is the host's procfs, input and output its /dev/null for reading and for writing.
-	proc, input, output *os.File
+	// proc is the host's procfs.
+	proc *os.File
+	null *null
 }
 
 // newOwnExecutor returns an ownExecutor.
@@ -100,11 +101,8 @@ func openExecParts(program func() (*fork.Program, error)) (*execParts, error) {
 	if p.proc, err = os.OpenFile("/proc", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return nil, fmt.Errorf("cannot open the host's procfs: %w", err)
 	}
-	if p.input, err = os.OpenFile(os.DevNull, os.O_RDONLY, 0); err == nil {
-		p.output, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot open the host's /dev/null: %w", err)
+	if p.null, err = openNull(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
@@ -195,7 +193,7 @@ func (o *ownExecutor) exec(ctx context.Context, e *Exec, s *execstate.State, p *
 		Console:    e.StdIO.Console,
 		Process:    p,
 	}
-	for i, null := range []*os.File{parts.input, parts.output, parts.output} {
+	for i, null := range []*os.File{parts.null.input, parts.null.output, parts.null.output} {
 		if request.Stdio[i] == nil {
 			request.Stdio[i] = null
 		}

@@ -163,6 +163,8 @@ func TestExecIsLikeLibcontainers(t *testing.T) {
 	if err := b.r.Start(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
+	ways := b.ways()
+	cannotChangeNull(t, "like", ways)
 	set := []string{"CAP_KILL", "CAP_NET_BIND_SERVICE"}
 	for name, process := range map[string]specs.Process{
 		"of the container": {},
@@ -185,7 +187,7 @@ func TestExecIsLikeLibcontainers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := make(map[string]string)
-			for way, start := range b.ways() {
+			for way, start := range ways {
 				p := process
 				p.Args = []string{"/bin/busybox", "sh", "-c", "export PATH=/bin; busybox --install -s /bin 2>/dev/null;" + show, "zero", "one"}
 				if p.Cwd == "" {
@@ -213,6 +215,21 @@ func TestExecIsLikeLibcontainers(t *testing.T) {
 				t.Errorf("there is no filter in %s", got["own"])
 			}
 		})
+	}
+}
+
+// cannotChangeNull checks that a process without input, such as a probe, cannot change the host's /dev/null as root of the container.
+func cannotChangeNull(t *testing.T, id string, ways map[string]execWay) {
+	t.Helper()
+	for name, way := range ways {
+		// The mode is the one that it has.
+		script := "busybox chmod 666 /proc/self/fd/0 2>&1; busybox cat && echo x > /dev/stdin && echo ended"
+		out, _ := output(t, way, &Exec{ContainerID: id, ID: name, Process: &specs.Process{
+			Args: []string{"/bin/busybox", "sh", "-c", script}, Env: []string{"PATH=/bin"}, Cwd: "/",
+		}})
+		if !strings.Contains(out, "Read-only file system") || !strings.HasSuffix(out, "ended\n") {
+			t.Errorf("%s: %q", name, out)
+		}
 	}
 }
 

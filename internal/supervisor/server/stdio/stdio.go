@@ -34,7 +34,7 @@ type Streams struct {
 }
 
 // terminalTimeout bounds the wait for the end of the output of a terminal whose other side a process
-// outside of the container keeps open.
+// outside of the container keeps open, while the log takes the output.
 const terminalTimeout = 2 * time.Second
 
 // Ends are the container's ends of its streams. They are closed when the container has them.
@@ -194,19 +194,54 @@ func copyOutput(ctx context.Context, terminal, writer *os.File, ended <-chan str
 	}
 }
 
-// FinishTerminal returns when the output of an ended container's terminal is in the pipe.
-func (st *Streams) FinishTerminal() {
+// FinishTerminal returns nil when the output of an ended container's terminal is in the pipe. While stalled reports that the log
+// takes nothing, the pipe may be full: then FinishTerminal waits until ctx ends, and the copy goes on until Close. rest is closed
+// when that has ended.
+func (st *Streams) FinishTerminal(ctx context.Context, stalled func() bool) (rest <-chan struct{}) {
 	st.mu.Lock()
 	copied, stop := st.copied, st.stopCopy
 	st.mu.Unlock()
-	if copied != nil {
+	if copied == nil {
+		st.closeToLog()
+		return nil
+	}
+	if goesOn := awaitCopy(ctx, copied, stalled); goesOn {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			<-copied
+			st.closeToLog()
+		}()
+		return ended
+	}
+	stop()
+	<-copied
+	st.closeToLog()
+	return nil
+}
+
+// awaitCopy waits for the end of the copy. goesOn is true when the copy only waits for the log. Time during which the log takes
+// nothing does not count for terminalTimeout.
+func awaitCopy(ctx context.Context, copied <-chan struct{}, stalled func() bool) (goesOn bool) {
+	const step = 50 * time.Millisecond
+	ticker := time.NewTicker(step)
+	defer ticker.Stop()
+	for left := terminalTimeout; left > 0; {
 		select {
 		case <-copied:
-		case <-time.After(terminalTimeout):
+			return false
+		case <-ctx.Done():
+			return stalled()
+		case <-ticker.C:
+			if !stalled() {
+				left -= step
+			}
 		}
-		stop()
-		<-copied
 	}
+	return false
+}
+
+func (st *Streams) closeToLog() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.toLog != nil {
