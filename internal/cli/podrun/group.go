@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
@@ -138,13 +139,17 @@ func (g *group) names(of *podyaml.Bundle) []network.Names {
 	return all
 }
 
-// retries is how many pods of a Job may still fail.
+// retries is how many pods of a Job may still fail, or how often their containers may still restart.
 type retries struct {
 	mu   sync.Mutex
 	left int
 }
 
+// take takes one, and reports whether there was one. Of nil, which is no bound, there is always one.
 func (r *retries) take() bool {
+	if r == nil {
+		return true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left--
@@ -154,7 +159,11 @@ func (r *retries) take() bool {
 // runPod runs a pod, that of a Job again when it fails, with a pause that doubles.
 func (g *group) runPod(ctx context.Context, w *podyaml.Workload, b *podyaml.Bundle, job *retries, ready func()) (int, error) {
 	for pause := withDefaults(g.opts.Timings).BackoffMin; ; pause = min(2*pause, withDefaults(g.opts.Timings).BackoffMax) {
-		code, err := Run(ctx, g.options(b, ready))
+		opts := g.options(b, ready)
+		if w.IsJob() && b.Pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure {
+			opts.restarts = job // as Kubernetes counts them
+		}
+		code, err := Run(ctx, opts)
 		g.gone(b)
 		if err != nil || code == 0 || !w.IsJob() || ctx.Err() != nil || !job.take() {
 			return code, err

@@ -65,6 +65,8 @@ type Options struct {
 
 	// gone says that the runtime did not answer for as long as a call waits. The pods of a file share it.
 	gone *atomic.Bool
+	// restarts bounds the restarts of the pod's containers, nil for no bound.
+	restarts *retries
 }
 
 // Timings are the periods of a run.

@@ -144,6 +144,24 @@ func TestJobIsRetriedUpToItsLimit(t *testing.T) {
 	}
 }
 
+// TestJobRestartsContainersUpToItsLimit: with OnFailure each restart of a container counts.
+func TestJobRestartsContainersUpToItsLimit(t *testing.T) {
+	var runs atomic.Int32
+	yaml := strings.NewReplacer("Never", "OnFailure", "backoffLimit: 2", "backoffLimit: 1").Replace(failingJob)
+	s, m := newGroupScene(t, yaml, &fakeRuntime{programs: map[string]program{"a": func(*fakeContainer) int32 {
+		runs.Add(1)
+		return 3
+	}}})
+	s.runGroup(m)
+	s.wait()
+	if s.code != 3 || runs.Load() != 2 {
+		t.Errorf("it ran %d times, code %d", runs.Load(), s.code)
+	}
+	if want := "a ended (exit code 3): its Job's backoffLimit allows no further restart"; !strings.Contains(s.said.String(), want) {
+		t.Errorf("said %q, want %q", s.said.String(), want)
+	}
+}
+
 const twoPods = `
 apiVersion: v1
 kind: Service
