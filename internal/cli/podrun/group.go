@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -93,31 +95,36 @@ func (g *group) options(b *podyaml.Bundle, ready func()) Options {
 	}
 	opts.Names = func() []network.Names { return g.names(b) }
 	opts.HasAddresses = func(pod *Pod, ips []string) { g.hasAddresses(b, pod, ips) }
+	opts.Ends = func() { g.gone(b) }
 	return opts
 }
 
-// hasAddresses rewrites the hosts files of the running pods.
+// hasAddresses adds a pod to the hosts files of the running pods. It writes its own then.
 func (g *group) hasAddresses(b *podyaml.Bundle, pod *Pod, ips []string) {
 	g.mu.Lock()
 	g.addresses[b] = ips
-	var others []*Pod
-	for _, other := range g.running {
-		others = append(others, other)
-	}
+	others := slices.Collect(maps.Values(g.running))
 	g.running[b] = pod
 	g.mu.Unlock()
-	for _, other := range others {
-		if err := other.RewriteHosts(); err != nil {
-			other.k.say("%v", err)
-		}
-	}
+	rewriteHosts(others)
 }
 
+// gone removes a pod from the hosts files of the running pods.
 func (g *group) gone(b *podyaml.Bundle) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	delete(g.addresses, b)
 	delete(g.running, b)
+	others := slices.Collect(maps.Values(g.running))
+	g.mu.Unlock()
+	rewriteHosts(others)
+}
+
+func rewriteHosts(pods []*Pod) {
+	for _, pod := range pods {
+		if err := pod.RewriteHosts(); err != nil {
+			pod.k.say("%v", err)
+		}
+	}
 }
 
 // names are those of the Services that a pod sees, with the addresses of their pods.
@@ -164,7 +171,6 @@ func (g *group) runPod(ctx context.Context, w *podyaml.Workload, b *podyaml.Bund
 			opts.restarts = job // as Kubernetes counts them
 		}
 		code, err := Run(ctx, opts)
-		g.gone(b)
 		if err != nil || code == 0 || !w.IsJob() || ctx.Err() != nil || !job.take() {
 			return code, err
 		}
