@@ -2,6 +2,7 @@ package traces
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -22,8 +23,14 @@ func (m *message) embed(field protowire.Number, inner message) {
 // text leaves out what is empty, as proto3 does.
 func (m *message) text(field protowire.Number, s string) {
 	if s != "" {
-		*m = protowire.AppendString(protowire.AppendTag(*m, field, protowire.BytesType), s)
+		m.characters(field, s)
 	}
+}
+
+// characters replaces what is not UTF-8, as texts of programs and names of files may have it, and texts that are cut: a
+// receiver may refuse all spans of the request.
+func (m *message) characters(field protowire.Number, s string) {
+	*m = protowire.AppendString(protowire.AppendTag(*m, field, protowire.BytesType), strings.ToValidUTF8(s, "\uFFFD"))
 }
 
 func (m *message) number(field protowire.Number, n uint64) {
@@ -60,7 +67,7 @@ func valueOf(v attribute.Value) message {
 	case attribute.FLOAT64:
 		m = protowire.AppendFixed64(protowire.AppendTag(m, 4, protowire.Fixed64Type), math.Float64bits(v.AsFloat64()))
 	default:
-		m = protowire.AppendString(protowire.AppendTag(m, 1, protowire.BytesType), v.String())
+		m.characters(1, v.String())
 	}
 	return m
 }

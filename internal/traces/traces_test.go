@@ -135,7 +135,7 @@ func TestTraceOfARequest(t *testing.T) {
 // TestFailedStage: the stage that has failed has the status of an error, as the job has. The undo after it has none.
 func TestFailedStage(t *testing.T) {
 	tracer, receiver, _ := receive(t, HTTP, million)
-	fault := fmt.Errorf("cannot attach with password hunter2: %w", errs.Unavailable)
+	fault := fmt.Errorf("cannot attach \xff with password hunter2: %w", errs.Unavailable)
 	_, err := table(tracer).Do(t.Context(), sandboxRequest(func(_ context.Context, j *job.Job) (string, error) {
 		j.Stage("attach network", "the plugins")
 		j.StageFailed(fault)
@@ -159,7 +159,7 @@ func TestFailedStage(t *testing.T) {
 		t.Fatalf("the traces are\n%s, want\n%s", tree, want)
 	}
 	for _, span := range spans {
-		if span.Failed && (span.Message != "cannot attach with password [hidden]: unavailable" || span.Attributes["error.type"] != "unavailable") {
+		if span.Failed && (span.Message != "cannot attach \uFFFD with password [hidden]: unavailable" || span.Attributes["error.type"] != "unavailable") {
 			t.Errorf("the status of %s is %q, of type %q", span.Name, span.Message, span.Attributes["error.type"])
 		}
 	}

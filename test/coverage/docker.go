@@ -80,7 +80,7 @@ func withoutDocker() map[string]string {
 			"TestNodeOfBerth", "TestBuildImageInterrupted", "TestClusterUnit", "TestWrongFlagsAreNamed", "TestBadConfigurationNamesEveryFaultWithItsLine",
 		},
 		byHand: {
-			"TestServeNeedsRoot", "TestServeTwice", "TestSocketPlaces", "TestInterruptedStarts", "TestReload", "TestReadOnlyRoot",
+			"TestServeNeedsRoot", "TestServeTwice", "TestSocketPlaces", "TestInterruptedStarts", "TestReload", "TestHangupAtTheStart", "TestReadOnlyRoot",
 		},
 		supervisors: {
 			"TestServeWithoutASupervisor", "TestCrash", "TestUpgradeUnderLoad", "TestDaemonStartsAKeeperAnew", "TestStateDirectory", "TestProbesOfAHundredContainers", "TestTimerSlackOfContainers",

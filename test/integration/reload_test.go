@@ -91,3 +91,34 @@ func TestReload(t *testing.T) {
 	}
 	n.nothing(t)
 }
+
+// TestHangupAtTheStart: a SIGHUP before the daemon serves does not end it. The daemon reads the configuration again once
+// it serves. Nor does one end it while it stops.
+func TestHangupAtTheStart(t *testing.T) {
+	b := harness.New(t, harness.Options{})
+	file := filepath.Join(b.Dir, "berth.toml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := &freshHost{b, t}
+	c := n.start(n.berth(), n.places("--config", file)...)
+	signal := func(s syscall.Signal) {
+		t.Helper()
+		if err := c.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(word string) {
+		n.Await("the log to say "+word, func() bool { return strings.Contains(c.out.String(), word) })
+	}
+	says("berth starts")
+	signal(syscall.SIGHUP)
+	says("configuration reloaded")
+	signal(syscall.SIGTERM)
+	says("berth stops")
+	signal(syscall.SIGHUP)
+	if r := n.end(c); r.code != 0 {
+		t.Errorf("exit code %d:\n%s", r.code, r.out)
+	}
+	n.nothing(t)
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/crictl/connection"
 	"github.com/berthrun/berth/internal/cli/crictl/output"
+	"github.com/berthrun/berth/internal/cli/show"
 )
 
 func newInfo(s *connection.Settings) *cobra.Command {
@@ -27,7 +28,7 @@ func newInfo(s *connection.Settings) *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("cannot read the status of the runtime: %w", err)
 				}
-				status, err := output.Message(resp.Status)
+				status, err := show.Message(resp.Status)
 				if err != nil {
 					return err
 				}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -27,6 +28,9 @@ type Load func(checks ...config.Check) (*config.Daemon, error)
 // Run serves until SIGTERM or SIGINT. A signal to stop is not an error. file is the configuration that load reads, empty
 // for none.
 func Run(ctx context.Context, file string, load Load) (err error) {
+	// From here on to the end of the process, SIGHUP must not have its default effect, which is to end it.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
 	cfg, err := load()
 	if err != nil {
 		return err
@@ -89,7 +93,7 @@ func Run(ctx context.Context, file string, load Load) (err error) {
 	parts.page.Serve(ctx, cfg) // it may wait for its port
 	go watchdog(background, parts, log.Logger)
 	go releaseMemory(background, parts, log.Logger)
-	go reloadOnHangup(background, file, load, parts, log)
+	go reloadOnHangup(background, hangups, file, load, parts, log)
 
 	select {
 	case <-ctx.Done():

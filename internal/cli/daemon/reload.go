@@ -3,8 +3,6 @@ package daemon
 import (
 	"context"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/cli/configcheck"
@@ -12,15 +10,13 @@ import (
 	"github.com/berthrun/berth/internal/config"
 )
 
-// reloadOnHangup reads the configuration again on SIGHUP. A bad file changes
+// reloadOnHangup reads the configuration again on SIGHUP, also on one from before its
+// call. A bad file changes
 // nothing, and so does one that names files which cannot be used: the node runs on
 // with what works. A start does not check these files, since a node does without its
 // metrics rather than without its pods. A key that cannot change while the daemon
 // runs is refused by name.
-func reloadOnHangup(ctx context.Context, file string, load Load, p *parts, log *daemonlog.Logger) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+func reloadOnHangup(ctx context.Context, hangups <-chan os.Signal, file string, load Load, p *parts, log *daemonlog.Logger) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -3,12 +3,10 @@ package eventscmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -44,11 +42,7 @@ func New() *cobra.Command {
 			}
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				return follow(ctx, conn, &which, count, func(event *runtimeapi.ContainerEventResponse) error {
-					value, err := valueOf(event)
-					if err != nil {
-						return err
-					}
-					return output.Print(cmd.OutOrStdout(), value, func(w io.Writer) error {
+					return output.Print(cmd.OutOrStdout(), event, func(w io.Writer) error {
 						_, err := fmt.Fprintln(w, line(event))
 						return err
 					})
@@ -93,20 +87,6 @@ func follow(ctx context.Context, conn *criclient.Conn, which *filter, count int,
 		printed++
 	}
 	return nil
-}
-
-// valueOf is an event for programs. It always has its type, which the JSON of protobuf leaves out for the first one.
-func valueOf(event *runtimeapi.ContainerEventResponse) (any, error) {
-	text, err := show.Message(event)
-	if err != nil {
-		return nil, err
-	}
-	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, fmt.Errorf("cannot print as JSON: %w", err)
-	}
-	fields["containerEventType"] = json.RawMessage(strconv.Quote(event.GetContainerEventType().String()))
-	return fields, nil
 }
 
 // types are the events in their order.

@@ -164,18 +164,26 @@ func join(pod *corev1.Pod, flags *runFlags) error {
 	return fmt.Errorf("pod %s has no container %q: %w", pod.Name, flags.container, errs.NotFound)
 }
 
-// interrupts returns a context that ends with the first Ctrl-C (or SIGTERM) and a
-// channel that is closed by the second.
+// interrupts returns a context that ends with the first Ctrl-C (or SIGTERM), or when the
+// terminal is closed, and a channel that is closed by the second Ctrl-C.
 func interrupts(ctx context.Context) (_ context.Context, kill <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals, killed := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	hangups := make(chan os.Signal, 1)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		signal.Notify(hangups, syscall.SIGHUP)
+	}
 	done := make(chan struct{})
 	go func() {
 		first := true
 		for {
 			select {
 			case <-signals:
+			case <-hangups: // a terminal that is closed may cause several: none is a second Ctrl-C
+				first = false
+				cancel()
+				continue
 			case <-done:
 				return
 			}
@@ -190,6 +198,7 @@ func interrupts(ctx context.Context) (_ context.Context, kill <-chan struct{}, s
 	}()
 	return ctx, killed, func() {
 		signal.Stop(signals)
+		signal.Stop(hangups)
 		close(done)
 		cancel()
 	}

@@ -59,21 +59,21 @@ func (a *attempt) hasEnded() bool {
 	}
 }
 
-// start creates and starts an attempt, and shows what it writes.
+// start creates and starts an attempt, and shows what it writes. On error the attempt does not run.
 func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*attempt, error) {
 	made, err := k.Bundle.Container(c, n, &k.facts)
 	if err != nil {
 		return nil, err
 	}
+	a := &attempt{spec: c, n: n, ended: make(chan struct{})}
 	if err := k.prepare(made); err != nil {
-		return nil, err
+		return nil, errors.Join(err, k.unprepare(a))
 	}
 	config := made.Config
 	k.usePulled(config)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	a := &attempt{spec: c, n: n, ended: make(chan struct{})}
 	err = k.create(ctx, func(ctx context.Context) error {
 		resp, err := k.Conn.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 			PodSandboxId: k.sandboxID, Config: config, SandboxConfig: k.Bundle.Sandbox(&k.facts),
@@ -82,7 +82,7 @@ func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, k.unprepare(a))
 	}
 	k.replace(a)
 	err = k.create(ctx, func(ctx context.Context) error {
@@ -93,7 +93,7 @@ func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot start container %s: %w", c.Name, err)
+		return nil, errors.Join(fmt.Errorf("cannot start container %s: %w", c.Name, err), k.discard(ctx, a))
 	}
 	a.began = time.Now()
 	k.show(ctx, a, filepath.Join(k.facts.LogDir, config.LogPath))
@@ -102,7 +102,25 @@ func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 	}
 	oldest := a.before.before
 	a.before.before = nil
-	return a, k.removeAttempt(ctx, oldest)
+	if err := k.removeAttempt(ctx, oldest); err != nil {
+		k.say("%s: its attempt %d is left until the pod is removed: %v", c.Name, oldest.n, err)
+	}
+	return a, nil
+}
+
+// discard removes an attempt that did not start, since the next try makes another. The first one of a name ends the
+// pod, and stays for people to look at.
+func (k *podRun) discard(ctx context.Context, a *attempt) error {
+	if a.before == nil {
+		return nil
+	}
+	if err := k.removeAttempt(ctx, a); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attempts[a.spec.Name] = a.before
+	return nil
 }
 
 func (k *podRun) hasStarted(ctx context.Context, a *attempt) bool {

@@ -28,7 +28,7 @@ const maxVariablesFile = 1 << 20
 func (k *podRun) setHostFacts() {
 	found := host.Gather(k.VolumeBase)
 	k.facts.HostIPs, k.facts.NodeName, k.facts.Capacity = found.IPs, found.Name, found.Capacity
-	k.facts.HostHosts, k.facts.HostDNS = found.Hosts, found.DNS
+	k.facts.HostHosts, k.facts.HostDNS, k.facts.HostDNSBehindStub = found.Hosts, found.DNS, found.DNSBehindStub
 	k.facts.ReadVolume = k.readVolume
 }
 

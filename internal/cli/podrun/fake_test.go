@@ -32,6 +32,8 @@ type fakeRuntime struct {
 	image    *runtimeapi.Image
 	// runs answers RunPodSandbox in place of the fake, nil for none.
 	runs func() error
+	// starts and removes answer StartContainer and RemoveContainer of an id in place of the fake, nil for none.
+	starts, removes func(id string) error
 	// shut ends the server; it serves again when the function that it returns is called.
 	shut func() (again func())
 
@@ -161,6 +163,11 @@ func (f *fakeRuntime) StartContainer(_ context.Context, req *runtimeapi.StartCon
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.note("start %s", req.ContainerId)
+	if f.starts != nil {
+		if err := f.starts(req.ContainerId); err != nil {
+			return nil, err
+		}
+	}
 	c := f.containers[req.ContainerId]
 	c.status = &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_RUNNING, StartedAt: 1}
 	run := f.programs[c.config.Metadata.Name]
@@ -221,6 +228,11 @@ func (f *fakeRuntime) ContainerStatus(_ context.Context, req *runtimeapi.Contain
 func (f *fakeRuntime) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.removes != nil {
+		if err := f.removes(req.ContainerId); err != nil {
+			return nil, err
+		}
+	}
 	delete(f.containers, req.ContainerId)
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }

@@ -126,6 +126,12 @@ func (k *podRun) end(ctx context.Context) error {
 // finish stops the sandbox and removes its volumes, which nothing can use any more;
 // its containers and their logs stay for people to look at, unless Remove is set.
 func (k *podRun) finish(ctx context.Context) error {
+	k.hosts.Lock()
+	k.ending = true
+	k.hosts.Unlock()
+	if k.Ends != nil {
+		k.Ends()
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
 	defer cancel()
 	err := k.finishSandbox(ctx)

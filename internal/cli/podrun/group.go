@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
@@ -92,31 +95,36 @@ func (g *group) options(b *podyaml.Bundle, ready func()) Options {
 	}
 	opts.Names = func() []network.Names { return g.names(b) }
 	opts.HasAddresses = func(pod *Pod, ips []string) { g.hasAddresses(b, pod, ips) }
+	opts.Ends = func() { g.gone(b) }
 	return opts
 }
 
-// hasAddresses rewrites the hosts files of the running pods.
+// hasAddresses adds a pod to the hosts files of the running pods. It writes its own then.
 func (g *group) hasAddresses(b *podyaml.Bundle, pod *Pod, ips []string) {
 	g.mu.Lock()
 	g.addresses[b] = ips
-	var others []*Pod
-	for _, other := range g.running {
-		others = append(others, other)
-	}
+	others := slices.Collect(maps.Values(g.running))
 	g.running[b] = pod
 	g.mu.Unlock()
-	for _, other := range others {
-		if err := other.RewriteHosts(); err != nil {
-			other.k.say("%v", err)
-		}
-	}
+	rewriteHosts(others)
 }
 
+// gone removes a pod from the hosts files of the running pods.
 func (g *group) gone(b *podyaml.Bundle) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	delete(g.addresses, b)
 	delete(g.running, b)
+	others := slices.Collect(maps.Values(g.running))
+	g.mu.Unlock()
+	rewriteHosts(others)
+}
+
+func rewriteHosts(pods []*Pod) {
+	for _, pod := range pods {
+		if err := pod.RewriteHosts(); err != nil {
+			pod.k.say("%v", err)
+		}
+	}
 }
 
 // names are those of the Services that a pod sees, with the addresses of their pods.
@@ -138,13 +146,17 @@ func (g *group) names(of *podyaml.Bundle) []network.Names {
 	return all
 }
 
-// retries is how many pods of a Job may still fail.
+// retries is how many pods of a Job may still fail, or how often their containers may still restart.
 type retries struct {
 	mu   sync.Mutex
 	left int
 }
 
+// take takes one, and reports whether there was one. Of nil, which is no bound, there is always one.
 func (r *retries) take() bool {
+	if r == nil {
+		return true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left--
@@ -154,8 +166,11 @@ func (r *retries) take() bool {
 // runPod runs a pod, that of a Job again when it fails, with a pause that doubles.
 func (g *group) runPod(ctx context.Context, w *podyaml.Workload, b *podyaml.Bundle, job *retries, ready func()) (int, error) {
 	for pause := withDefaults(g.opts.Timings).BackoffMin; ; pause = min(2*pause, withDefaults(g.opts.Timings).BackoffMax) {
-		code, err := Run(ctx, g.options(b, ready))
-		g.gone(b)
+		opts := g.options(b, ready)
+		if w.IsJob() && b.Pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure {
+			opts.restarts = job // as Kubernetes counts them
+		}
+		code, err := Run(ctx, opts)
 		if err != nil || code == 0 || !w.IsJob() || ctx.Err() != nil || !job.take() {
 			return code, err
 		}

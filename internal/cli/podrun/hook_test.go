@@ -86,7 +86,7 @@ func TestLastWords(t *testing.T) {
 		"a": func(c *fakeContainer) int32 {
 			for _, m := range c.config.Mounts {
 				if m.ContainerPath == "/dev/termination-log" {
-					if err := os.WriteFile(m.HostPath, []byte("out of luck\n"), 0o600); err != nil {
+					if err := os.WriteFile(m.HostPath, []byte(strings.Repeat("x", maxMessage)+" out of luck\n"), 0o600); err != nil {
 						t.Error(err)
 					}
 				}
@@ -97,7 +97,7 @@ func TestLastWords(t *testing.T) {
 	}})
 	s.run()
 	s.wait()
-	for _, want := range []string{"a ended (exit code 3: out of luck)", "b ended (exit code 4: from the log)"} {
+	for _, want := range []string{"a ended (exit code 3: xxx", "xxx out of luck)", "b ended (exit code 4: from the log)"} {
 		if !strings.Contains(s.said.String(), want) {
 			t.Errorf("%q is not said: %q", want, s.said.String())
 		}

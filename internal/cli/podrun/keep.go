@@ -19,6 +19,9 @@ var errStopped = errors.New("something else stopped the pod")
 // errDeadline says that activeDeadlineSeconds are over.
 var errDeadline = errors.New("the pod was active for longer than spec.activeDeadlineSeconds")
 
+// errBackoffLimit says that a Job has failed.
+var errBackoffLimit = errors.New("its Job's backoffLimit allows no further restart")
+
 // errRestartAll says that a rule requires all containers to start again.
 var errRestartAll = errors.New("a restartPolicyRule restarts all containers")
 
@@ -38,6 +41,9 @@ func (k *podRun) supervisePod(ctx context.Context) error {
 		err := k.supervisePodOnce(ctx)
 		if !errors.Is(err, errRestartAll) || ctx.Err() != nil {
 			return err
+		}
+		if !k.restarts.take() {
+			return fmt.Errorf("%w: %w", err, errBackoffLimit)
 		}
 		k.say("%v", err)
 		if err := k.stopContainers(ctx); err != nil {
@@ -183,6 +189,12 @@ func (k *podRun) superviseContainer(ctx context.Context, c *corev1.Container, po
 		}
 		if err := k.checkSandbox(ctx); err != nil {
 			return err
+		}
+		if !k.restarts.take() {
+			if err == nil {
+				err = fmt.Errorf("%s ended (%s)", c.Name, a.outcome())
+			}
+			return fmt.Errorf("%w: %w", err, errBackoffLimit)
 		}
 		if time.Since(began) > 2*k.Timings.BackoffMax {
 			pause = k.Timings.BackoffMin

@@ -45,10 +45,10 @@ type Options struct {
 	Prefix string
 	// Names are the pods of the file's Services that have addresses, nil for none.
 	Names func() []network.Names
-	// HasAddresses is called when the pod has its addresses, Ready when all of its
-	// containers were ready for the first time. They may be nil.
+	// HasAddresses is called when the pod has its addresses, Ends before it gives them back, Ready
+	// when all of its containers were ready for the first time. They may be nil.
 	HasAddresses func(k *Pod, ips []string)
-	Ready        func()
+	Ends, Ready  func()
 	// Out and Err take what the containers write (nil: nothing is shown), Say the
 	// messages of the run.
 	Out, Err, Say io.Writer
@@ -65,6 +65,8 @@ type Options struct {
 
 	// gone says that the runtime did not answer for as long as a call waits. The pods of a file share it.
 	gone *atomic.Bool
+	// restarts bounds the restarts of the pod's containers, nil for no bound.
+	restarts *retries
 }
 
 // Timings are the periods of a run.
@@ -101,6 +103,10 @@ type podRun struct {
 	// requested says that the runtime may have the sandbox. impatient says that no call waits longer
 	// than Patience for a runtime that does not answer.
 	requested, impatient bool
+
+	hosts sync.Mutex // held while the hosts file is made and written
+	// ending says that the hosts file is not written any more. It is guarded by hosts.
+	ending bool
 
 	// evicted says that the pod ends because it wrote more than it may.
 	evicted atomic.Bool
@@ -296,10 +302,15 @@ func (k *podRun) createSandbox(ctx context.Context) error {
 // Pod is a running pod whose hosts file can be rewritten.
 type Pod struct{ k *podRun }
 
-// RewriteHosts rewrites the pod's hosts file, after other pods have got addresses.
+// RewriteHosts rewrites the pod's hosts file, after other pods have got addresses or given them back.
 func (p *Pod) RewriteHosts() error { return p.k.writeHosts() }
 
 func (k *podRun) writeHosts() error {
+	k.hosts.Lock() // else a file with fewer names could be written after this one
+	defer k.hosts.Unlock()
+	if k.ending {
+		return nil
+	}
 	var names []network.Names
 	if k.Names != nil {
 		names = k.Names()

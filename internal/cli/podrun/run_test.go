@@ -199,6 +199,55 @@ func TestOnFailureRestartsWithAnotherAttempt(t *testing.T) {
 	}
 }
 
+const onFailure = `
+  restartPolicy: OnFailure
+  containers: [{name: a, image: "x:1"}]
+`
+
+// TestAttemptThatStaysStartsNoSecond: an old attempt that cannot be removed does not mean that the new one has failed.
+func TestAttemptThatStaysStartsNoSecond(t *testing.T) {
+	var runs atomic.Int32
+	s := newScene(t, onFailure, &fakeRuntime{
+		programs: map[string]program{"a": func(*fakeContainer) int32 {
+			if runs.Add(1) < 3 {
+				return 1
+			}
+			time.Sleep(100 * time.Millisecond) // time for a wrong restart
+			return 0
+		}},
+		removes: func(id string) error { return fmt.Errorf("%s is busy: %w", id, errs.State) },
+	})
+	s.run()
+	s.wait()
+	if s.code != 0 || runs.Load() != 3 {
+		t.Errorf("code %d after %d runs; called %q", s.code, runs.Load(), s.runtime.noted())
+	}
+	if !strings.Contains(s.said.String(), "a: its attempt 0 is left until the pod is removed: a-0 is busy") {
+		t.Errorf("said %q", s.said.String())
+	}
+}
+
+// TestAttemptsThatDoNotStartDoNotPileUp: each try leaves nothing of the one before.
+func TestAttemptsThatDoNotStartDoNotPileUp(t *testing.T) {
+	s := newScene(t, onFailure, &fakeRuntime{
+		programs: map[string]program{"a": func(c *fakeContainer) int32 { return max(0, 1-int32(c.config.Metadata.Attempt)) }},
+		starts: func(id string) error {
+			if id == "a-1" || id == "a-2" {
+				return fmt.Errorf("a mount of %s is gone: %w", id, errs.State)
+			}
+			return nil
+		},
+	})
+	s.run()
+	s.wait()
+	if s.code != 0 || !s.called("start a-3")() {
+		t.Errorf("code %d, calls %q", s.code, s.runtime.noted())
+	}
+	if n := len(s.runtime.containers); n != 2 {
+		t.Errorf("%d containers are left, want the last and, for its logs, the one before", n)
+	}
+}
+
 func TestInterruptStopsWithGrace(t *testing.T) {
 	s := newScene(t, `
   terminationGracePeriodSeconds: 12

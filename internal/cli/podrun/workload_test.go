@@ -2,6 +2,7 @@ package podrun
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/network"
 )
 
 // newGroupScene creates a keeper for all pods of a file.
@@ -144,6 +146,24 @@ func TestJobIsRetriedUpToItsLimit(t *testing.T) {
 	}
 }
 
+// TestJobRestartsContainersUpToItsLimit: with OnFailure each restart of a container counts.
+func TestJobRestartsContainersUpToItsLimit(t *testing.T) {
+	var runs atomic.Int32
+	yaml := strings.NewReplacer("Never", "OnFailure", "backoffLimit: 2", "backoffLimit: 1").Replace(failingJob)
+	s, m := newGroupScene(t, yaml, &fakeRuntime{programs: map[string]program{"a": func(*fakeContainer) int32 {
+		runs.Add(1)
+		return 3
+	}}})
+	s.runGroup(m)
+	s.wait()
+	if s.code != 3 || runs.Load() != 2 {
+		t.Errorf("it ran %d times, code %d", runs.Load(), s.code)
+	}
+	if want := "a ended (exit code 3): its Job's backoffLimit allows no further restart"; !strings.Contains(s.said.String(), want) {
+		t.Errorf("said %q, want %q", s.said.String(), want)
+	}
+}
+
 const twoPods = `
 apiVersion: v1
 kind: Service
@@ -193,5 +213,53 @@ func TestStartAllThatFailsLeavesNoPod(t *testing.T) {
 		if entries, _ := os.ReadDir(dir); len(entries) != 0 {
 			t.Errorf("%s still has %v", dir, entries)
 		}
+	}
+}
+
+// TestHostsFilesLoseAPodThatEnds: a Service's name does not lead to an address that nobody has.
+func TestHostsFilesLoseAPodThatEnds(t *testing.T) {
+	end := make(chan struct{})
+	s, m := newGroupScene(t, twoPods, &fakeRuntime{programs: map[string]program{
+		"a": func(*fakeContainer) int32 { <-end; return 0 }, "b": serves(0),
+	}})
+	s.runGroup(m)
+	has := func(pods int) func() bool {
+		return func() bool {
+			hosts, _ := os.ReadFile(podyaml.HostsFile(filepath.Join(s.volumes, "u-2"))) // not there before the pod
+			return strings.Count(string(hosts), "both.default.svc.cluster.local") == pods
+		}
+	}
+	s.until("an entry of both pods", has(2))
+	close(end)
+	s.until("the end of the first pod's entry", has(1))
+	s.cancel()
+	s.wait()
+}
+
+// TestHostsFileIsThatOfTheLastChange: names that were read before another change are not written after it.
+func TestHostsFileIsThatOfTheLastChange(t *testing.T) {
+	s := newScene(t, "  containers: [{name: a, image: \"x:1\"}]\n", &fakeRuntime{})
+	reading := make(chan struct{})
+	var reads atomic.Int32
+	s.opts.Names = func() []network.Names {
+		if reads.Add(1) == 1 {
+			close(reading)
+			time.Sleep(50 * time.Millisecond) // time for the other to write
+			return nil
+		}
+		return []network.Names{{IP: "192.0.2.1", Names: []string{"late"}}}
+	}
+	k := newPodRun(s.opts)
+	if err := os.MkdirAll(k.facts.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan error, 1)
+	go func() { first <- k.writeHosts() }()
+	<-reading
+	if err := errors.Join(k.writeHosts(), <-first); err != nil {
+		t.Fatal(err)
+	}
+	if hosts, err := os.ReadFile(podyaml.HostsFile(k.facts.Dir)); err != nil || !strings.Contains(string(hosts), "late") {
+		t.Errorf("the hosts file is\n%s%v", hosts, err)
 	}
 }

@@ -54,6 +54,9 @@ func (d *documents) bind(claim *corev1.PersistentVolumeClaim, namespace string) 
 			f.Add("spec", "only hostPath and local volumes, with an absolute path, are honoured")
 			return nil, f.Err()
 		}
+		if at := volume.Spec.HostPath; at != nil && at.Type == nil {
+			at.Type = new(corev1.HostPathUnset)
+		}
 		return volume, nil
 	}
 	if claim.Spec.VolumeName != "" {
@@ -106,4 +109,23 @@ func (b *Bundle) claimPath(name string, facts *Facts) string {
 		return hostDirectory(volume)
 	}
 	return path.Join(facts.ClaimDir, fmt.Sprintf("%s_%s", b.Pod.Namespace, name))
+}
+
+// hostPath is the path of the host that a volume of the pod is: a hostPath, also one that a claim
+// is bound to. It is nil for other volumes.
+func (b *Bundle) hostPath(v *corev1.Volume) *corev1.HostPathVolumeSource {
+	if v.PersistentVolumeClaim == nil {
+		return v.HostPath
+	}
+	volume := b.claims[v.PersistentVolumeClaim.ClaimName]
+	if volume == nil {
+		return nil
+	}
+	return volume.Spec.HostPath
+}
+
+// isReadOnlyClaim reports whether a volume is a claim that the pod cannot write to. As a kubelet has it, the pod
+// changes neither its group nor its labels.
+func isReadOnlyClaim(v *corev1.Volume) bool {
+	return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
 }

@@ -16,9 +16,11 @@ type Facts struct {
 	PodIPs, HostIPs []string
 	// NodeName likewise.
 	NodeName string
-	// HostHosts is the host's hosts file, HostDNS what its resolv.conf says.
-	HostHosts string
-	HostDNS   *runtimeapi.DNSConfig
+	// HostHosts is the host's hosts file, HostDNS its name servers, which are others than in its
+	// /etc/resolv.conf if HostDNSBehindStub.
+	HostHosts         string
+	HostDNS           *runtimeapi.DNSConfig
+	HostDNSBehindStub bool
 	// Capacity of the host.
 	Capacity source.Capacity
 	// CgroupParent is for runtimes that need one; mostly empty.

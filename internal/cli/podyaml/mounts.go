@@ -37,14 +37,11 @@ func (b *Bundle) mounts(c *corev1.Container, attempt uint32, values map[string]s
 		mount := &runtimeapi.Mount{
 			ContainerPath: m.MountPath,
 			// What we wrote for the pod is not for it to change.
-			Readonly:     m.ReadOnly || source.IsWritten(v) || v.Image != nil,
+			Readonly:     m.ReadOnly || source.IsWritten(v) || v.Image != nil || isReadOnlyClaim(v),
 			MountOptions: m.BindMountOptions,
 			Propagation:  propagation(m.MountPropagation),
 			// As a kubelet has it: what is the host's keeps its labels.
-			SelinuxRelabel: v.HostPath == nil && v.Image == nil,
-		}
-		if v.PersistentVolumeClaim != nil {
-			mount.Readonly = mount.Readonly || v.PersistentVolumeClaim.ReadOnly
+			SelinuxRelabel: b.hostPath(v) == nil && v.Image == nil && !isReadOnlyClaim(v),
 		}
 		if m.RecursiveReadOnly != nil && mount.Readonly {
 			mount.RecursiveReadOnly = *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled ||

@@ -24,7 +24,7 @@ func (b *Bundle) Sandbox(facts *Facts) *runtimeapi.PodSandboxConfig {
 		},
 		Hostname:     network.Hostname(pod),
 		LogDirectory: facts.LogDir,
-		DnsConfig:    network.DNS(pod, facts.HostDNS),
+		DnsConfig:    network.DNS(pod, facts.HostDNS, facts.HostDNSBehindStub),
 		PortMappings: network.PortMappings(pod),
 		Labels:       labels,
 		Annotations:  annotations,

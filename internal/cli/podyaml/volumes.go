@@ -15,8 +15,8 @@ type Volume struct {
 	Name string
 	// Path of the volume on the host.
 	Path string
-	// HostPath is set for what belongs to the host: it is checked or made as its
-	// type says, and never removed.
+	// HostPath is set for what belongs to the host, also through a claim: it is checked or
+	// made as its type says, and never changed or removed.
 	HostPath *corev1.HostPathVolumeSource
 	// Claim says that the volume outlives the pod.
 	Claim bool
@@ -45,8 +45,8 @@ func (b *Bundle) Volumes(facts *Facts) ([]Volume, error) {
 		if v.Image != nil {
 			continue // the runtime mounts it
 		}
-		out := Volume{Name: v.Name, Path: b.volumePath(v, facts), HostPath: v.HostPath}
-		if v.HostPath == nil {
+		out := Volume{Name: v.Name, Path: b.volumePath(v, facts), HostPath: b.hostPath(v)}
+		if out.HostPath == nil && !isReadOnlyClaim(v) {
 			out.GID = b.Pod.Spec.SecurityContext.FSGroup
 		}
 		switch {

@@ -122,3 +122,41 @@ func TestWhatWorkloadsNeedAKeeperFor(t *testing.T) {
 		}
 	}
 }
+
+// TestClaimOfAHostPathIsTheHosts: as with a kubelet, a pod changes neither the group nor the labels of a path of the
+// host, behind a claim either, and of a claim that it only reads.
+func TestClaimOfAHostPathIsTheHosts(t *testing.T) {
+	const volume = "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: v}\nspec: "
+	const claim = "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\nspec: {}\n---\n"
+	for _, c := range []struct {
+		volume, source string
+		host, changed  bool
+	}{
+		{volume + "{hostPath: {path: /disk}}\n" + claim, "{claimName: c}", true, false},
+		{volume + "{local: {path: /disk}}\n" + claim, "{claimName: c}", false, true},
+		{volume + "{local: {path: /disk}}\n" + claim, "{claimName: c, readOnly: true}", false, false},
+		{"", "{claimName: c}", false, true},
+	} {
+		m, err := Parse([]byte(c.volume + podHead + "  securityContext: {fsGroup: 1000}\n" +
+			"  containers: [{name: a, image: x, volumeMounts: [{name: v, mountPath: /v}]}]\n" +
+			"  volumes: [{name: v, persistentVolumeClaim: " + c.source + "}]\n"))
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		b := m.Pods()[0]
+		volumes, err := b.Volumes(testFacts())
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		if v := volumes[0]; (v.HostPath != nil) != c.host || (v.GID != nil) != c.changed {
+			t.Errorf("%+v: the volume is %+v", c, v)
+		}
+		made, err := b.Container(&b.Pod.Spec.Containers[0], 0, testFacts())
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		if got := made.Config.Mounts[0]; got.ContainerPath != "/v" || got.SelinuxRelabel != c.changed {
+			t.Errorf("%+v: the mount is %v", c, got)
+		}
+	}
+}

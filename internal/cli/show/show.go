@@ -85,9 +85,10 @@ func encode(value any) ([]byte, error) {
 	return data, nil
 }
 
-// Message makes a message part of a larger value to print.
+// Message is a message as JSON, with zero fields and without unset ones. In CRI zero is a value like any other: it is
+// the state of a sandbox that is ready, and the exit code of success.
 func Message(msg proto.Message) (json.RawMessage, error) {
-	data, err := protojson.Marshal(msg)
+	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(msg)
 	if err != nil {
 		return nil, fmt.Errorf("cannot print as JSON: %w", err)
 	}

@@ -1,10 +1,13 @@
 package show
 
 import (
+	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -44,6 +47,27 @@ func TestFormats(t *testing.T) {
 	var f Flag
 	if err := f.format.Set("xml"); err == nil || !strings.Contains(err.Error(), "json and yaml") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestMessageHasZeroFields: the zero values of CRI are those that programs look for most.
+func TestMessageHasZeroFields(t *testing.T) {
+	for want, msg := range map[string]proto.Message{
+		`"state":"SANDBOX_READY"`: &runtimeapi.PodSandbox{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+		`"exitCode":0`:            &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_EXITED},
+		`"containers":[]`:         &runtimeapi.ListContainersResponse{},
+	} {
+		got, err := Message(msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var compact bytes.Buffer // protojson puts spaces at random
+		if err := json.Compact(&compact, got); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(compact.String(), want) {
+			t.Errorf("%s lacks %s", compact.String(), want)
+		}
 	}
 }
 

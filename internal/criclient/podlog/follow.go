@@ -2,6 +2,7 @@ package podlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -15,7 +16,8 @@ import (
 const endPoll = 200 * time.Millisecond
 
 // AwaitEnd returns a channel for Options.Ended. It is closed when the container has
-// ended, when the runtime does not know it any more, or when ctx ends.
+// ended, when the runtime does not know it any more, or when ctx ends. A runtime that
+// cannot answer, as while it restarts, is asked again: the container runs on.
 func AwaitEnd(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id string) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
@@ -24,7 +26,7 @@ func AwaitEnd(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id s
 		defer tick.Stop()
 		for {
 			resp, err := runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-			if err != nil || resp.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+			if errors.Is(err, errs.NotFound) || resp.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 				return
 			}
 			select {

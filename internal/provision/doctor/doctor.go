@@ -143,7 +143,7 @@ func OfNode(kubeadm bool) []Check {
 		check("kernel", "kernel", "module overlay; `net.ipv4.ip_forward`, `net.bridge.bridge-nf-call-iptables`", kernel),
 		check("inotify", "watchers of files", "`fs.inotify.*`; inotify instances that root can still make", watchers),
 		check("swap", "swap", "/proc/swaps; `failSwapOn` of the kubelet", swap),
-		check("name-resolution", "name resolution", "`resolvConf` of the kubelet, /etc/resolv.conf", resolver),
+		check("name-resolution", "name resolution", "`resolvConf` of the kubelet, /etc/resolv.conf, /run/systemd/resolve/resolv.conf", resolver),
 		check("disk", "disk", "space and inodes of the directories of runtimes, kubelet and logs", disk),
 	}
 	if kubeadm {

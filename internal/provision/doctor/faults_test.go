@@ -229,6 +229,7 @@ func faultsOfKubelet() []planted {
 		}), doctor.Space{}, "swap", finding.Problem, "/swapfile", "swap is on (/swapfile)", "failSwapOn"},
 		{"a resolvConf that is missing", file(config, "resolvConf: /nope/resolv.conf\n"), doctor.Space{}, "name-resolution", finding.Problem, "/nope/resolv.conf", "names /nope/resolv.conf, which is not there", "correct resolvConf in /var/lib/kubelet/config.yaml"},
 		{"name servers that are the pod itself", both(kubelet(""), file("/etc/resolv.conf", "nameserver 127.0.0.53\n")), doctor.Space{}, "name-resolution", finding.Warning, "/etc/resolv.conf", "CoreDNS", "resolvConf"},
+		{"name servers that are the pod itself, without a kubelet", file("/etc/resolv.conf", "nameserver 127.0.0.1\n"), doctor.Space{}, "name-resolution", finding.Warning, "/etc/resolv.conf", "which is themselves", "dnsConfig"},
 	}
 }
 

@@ -175,13 +175,21 @@ func resolver(_ context.Context, m *Machine, r *doctor.Report) error {
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
+	const resolved = "/run/systemd/resolve/resolv.conf"
+	if !k.There() && provision.Exists(m.host.Files(), resolved) {
+		return nil // berth pod run reads it
+	}
 	for line := range strings.Lines(string(data)) {
 		words := strings.Fields(line)
-		if k.There() && len(words) >= 2 && words[0] == "nameserver" && (strings.HasPrefix(words[1], "127.") || words[1] == "::1") {
-			r.Add(warning, file, fmt.Sprintf("pods would ask %s (%s), which is themselves; CoreDNS ends with \"Loop detected\"", words[1], file),
-				"resolvConf: /run/systemd/resolve/resolv.conf in "+orDefault(k.Config))
-			return nil
+		if len(words) < 2 || words[0] != "nameserver" || !strings.HasPrefix(words[1], "127.") && words[1] != "::1" {
+			continue
 		}
+		said, todo := fmt.Sprintf("pods would ask %s (%s), which is themselves", words[1], file), "a name server in "+file+" that pods reach, or dnsConfig in each pod"
+		if k.There() {
+			said, todo = said+"; CoreDNS ends with \"Loop detected\"", "resolvConf: "+resolved+" in "+orDefault(k.Config)
+		}
+		r.Add(warning, file, said, todo)
+		return nil
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/crictl/connection"
 	"github.com/berthrun/berth/internal/cli/crictl/output"
+	"github.com/berthrun/berth/internal/cli/show"
 )
 
 // NewImageFsInfo returns `crictl imagefsinfo`.
@@ -27,7 +28,7 @@ func NewImageFsInfo(s *connection.Settings) *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("cannot read the disk usage of images: %w", err)
 				}
-				status, err := output.Message(resp)
+				status, err := show.Message(resp)
 				if err != nil {
 					return err
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/output"
 	"github.com/berthrun/berth/internal/cli/crictl/selection"
 	"github.com/berthrun/berth/internal/cli/crictl/verb"
+	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -44,7 +45,7 @@ func inspectImage(ctx context.Context, c *connection.Clients, name string, verbo
 	if err != nil {
 		return nil, err
 	}
-	status, err := output.Message(resp.Image)
+	status, err := show.Message(resp.Image)
 	if err != nil {
 		return nil, err
 	}

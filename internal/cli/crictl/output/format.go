@@ -13,10 +13,10 @@ import (
 	"text/template"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -59,20 +59,11 @@ func (f *Format) Message(w io.Writer, msg proto.Message, table func(io.Writer) e
 	if f.Name == Table {
 		return table(w)
 	}
-	value, err := Message(msg)
+	value, err := show.Message(msg)
 	if err != nil {
 		return err
 	}
 	return f.Value(w, value)
-}
-
-// Message is a message as JSON, with zero fields and without unset ones.
-func Message(msg proto.Message) (json.RawMessage, error) {
-	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(msg)
-	if err != nil {
-		return nil, fmt.Errorf("cannot print as JSON: %w", err)
-	}
-	return data, nil
 }
 
 // Value prints any value as JSON, YAML or with the template.

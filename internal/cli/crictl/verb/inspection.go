@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/berthrun/berth/internal/cli/crictl/output"
+	"github.com/berthrun/berth/internal/cli/show"
 )
 
 // Inspection has the flags that inspect, inspectp and inspecti share.
@@ -65,7 +66,7 @@ func (i *Inspection) Print(cmd *cobra.Command, ids []string, list func() ([]stri
 
 // Described is a status as JSON with readable times.
 func Described(status proto.Message, times map[string]time.Time) (json.RawMessage, error) {
-	data, err := output.Message(status)
+	data, err := show.Message(status)
 	if err != nil {
 		return nil, err
 	}

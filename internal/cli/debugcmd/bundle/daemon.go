@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/profile"
 )
@@ -51,7 +51,7 @@ func Daemon(conn *criclient.Conn, down error, cpu time.Duration) []Source {
 
 // addMessage adds a message of CRI.
 func addMessage(add Add, name string, message proto.Message) error {
-	text, err := protojson.Marshal(message)
+	text, err := show.Message(message)
 	if err != nil {
 		return fmt.Errorf("cannot encode %s: %w", name, err)
 	}

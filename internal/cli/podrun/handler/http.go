@@ -32,19 +32,13 @@ func (t *Target) doHTTP(ctx context.Context, get *corev1.HTTPGetAction, agent st
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the request: %w", err)
 	}
-	req.Header.Set("User-Agent", agent)
-	req.Header.Set("Accept", "*/*")
-	for _, h := range get.HTTPHeaders {
-		if strings.EqualFold(h.Name, "Host") {
-			req.Host = h.Value
-			continue
-		}
-		req.Header.Add(h.Name, h.Value)
-	}
+	req.Header = headers(get, agent)
+	req.Host = req.Header.Get("Host")
 	transport := &http.Transport{
-		DisableKeepAlives: true,
-		Proxy:             nil,
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives:  true,
+		DisableCompression: true, // it would add a header
+		Proxy:              nil,
+		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
 	}
 	defer transport.CloseIdleConnections()
 	return (&http.Client{
@@ -59,4 +53,22 @@ func (t *Target) doHTTP(ctx context.Context, get *corev1.HTTPGetAction, agent st
 			return nil
 		},
 	}).Do(req)
+}
+
+// headers are the file's. Those that the file does not have are as a kubelet has them; an empty Accept is none.
+func headers(get *corev1.HTTPGetAction, agent string) http.Header {
+	all := http.Header{}
+	for _, h := range get.HTTPHeaders {
+		all.Add(h.Name, h.Value)
+	}
+	if _, there := all["User-Agent"]; !there {
+		all.Set("User-Agent", agent)
+	}
+	switch accept, there := all["Accept"]; {
+	case !there:
+		all.Set("Accept", "*/*")
+	case accept[0] == "":
+		all.Del("Accept")
+	}
+	return all
 }

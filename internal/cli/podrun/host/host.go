@@ -25,8 +25,11 @@ type Facts struct {
 	Name string
 	// Hosts is the text of /etc/hosts.
 	Hosts string
-	// DNS is what /etc/resolv.conf says.
+	// DNS is what pods get: what /etc/resolv.conf says, unless DNSBehindStub.
 	DNS *runtimeapi.DNSConfig
+	// DNSBehindStub says that /etc/resolv.conf names systemd-resolved on loopback, which pods do not reach. DNS has the
+	// servers behind it.
+	DNSBehindStub bool
 	// Capacity is the limit of containers that have none.
 	Capacity source.Capacity
 }
@@ -38,9 +41,7 @@ func Gather(dir string) Facts {
 	if hosts, err := sysfile.ReadRegular("/etc/hosts", maxEtcFile); err == nil {
 		f.Hosts = string(hosts)
 	}
-	if resolv, err := sysfile.ReadRegular("/etc/resolv.conf", maxEtcFile); err == nil {
-		f.DNS = parseResolvConf(string(resolv))
-	}
+	f.DNS, f.DNSBehindStub = readDNS("/")
 	return f
 }
 

@@ -10,12 +10,16 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/document"
 )
 
-// DNS is the pod's configuration of DNS. host is that of the host. It is nil where the host's DNS
+// DNS is the pod's configuration of DNS. host is that of the host, behindStub that the host's
+// /etc/resolv.conf has another, which works in the host's network only. It is nil where that file
 // is the pod's as it stands. There is no cluster here, so ClusterFirst is the host's DNS, as for a
 // kubelet without a cluster DNS. dnsConfig adds to it, and its options win.
-func DNS(pod *corev1.Pod, host *runtimeapi.DNSConfig) *runtimeapi.DNSConfig {
+func DNS(pod *corev1.Pod, host *runtimeapi.DNSConfig, behindStub bool) *runtimeapi.DNSConfig {
 	spec := &pod.Spec
 	if spec.DNSPolicy != corev1.DNSNone && spec.DNSConfig == nil {
+		if behindStub && !spec.HostNetwork {
+			return host
+		}
 		return nil
 	}
 	dns := &runtimeapi.DNSConfig{}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -22,21 +23,37 @@ import (
 
 // Maker makes user namespaces. It is safe for concurrent use.
 type Maker struct {
-	program   string
-	supported func() error
+	program string
+	probe   func() error
+
+	mu    sync.Mutex // guards what follows, and is held while the host is probed
+	at    time.Time  // of the last probe, zero for none
+	fault error      // what the last probe found
 }
+
+// faultAge is how long a fault is kept. It may be one of the moment: a full disk, a limit of namespaces or mounts that is
+// reached, or that an operator raises.
+const faultAge = 30 * time.Second
 
 // NewMaker returns a Maker. program is the static program that holds a namespace while it is
 // made, "" for none. canMap reports whether images can be mapped into a namespace.
 func NewMaker(program string, canMap func(userns string) error) *Maker {
 	m := &Maker{program: program}
-	m.supported = sync.OnceValue(func() error { return m.probe(canMap) })
+	m.probe = func() error { return m.probeHost(canMap) }
 	return m
 }
 
 // Supported returns why pods cannot have user namespaces here, nil if they can. The first
-// call makes one, and a root filesystem for it.
-func (m *Maker) Supported() error { return m.supported() }
+// call makes one, and a root filesystem for it; later ones repeat that while it fails.
+func (m *Maker) Supported() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at.IsZero() || m.fault != nil && time.Since(m.at) >= faultAge {
+		m.fault = m.probe()
+		m.at = time.Now()
+	}
+	return m.fault
+}
 
 // Namespace describes the user namespace of a sandbox, which is pinned at pin. It is nil
 // when the sandbox shares the host's. Kind Unsupported where pods cannot have one.
@@ -45,7 +62,7 @@ func (m *Maker) Namespace(config *runtimeapi.PodSandboxConfig, pin string) (*sys
 	if requested == nil {
 		return nil, nil //nolint:nilnil // most sandboxes share the host's
 	}
-	if err := m.supported(); err != nil {
+	if err := m.Supported(); err != nil {
 		return nil, fmt.Errorf("config.linux.security_context.namespace_options.userns_options: user namespaces are not supported here: %w", err)
 	}
 	return m.holder(pin, requested.UIDs, requested.GIDs), nil
@@ -58,7 +75,7 @@ func (m *Maker) holder(pin string, uids, gids request.IDMapping) *sysns.UserName
 	return &sysns.UserNamespace{Pin: pin, UIDs: ids(uids), GIDs: ids(gids), Program: m.program, Args: []string{"hold"}}
 }
 
-func (m *Maker) probe(canMap func(userns string) error) error {
+func (m *Maker) probeHost(canMap func(userns string) error) error {
 	if m.program == "" {
 		return fmt.Errorf("user namespaces need a program that holds them, and none is configured: %w", errs.Unsupported)
 	}
