@@ -35,11 +35,13 @@ func TestHeadersOfProbes(t *testing.T) {
 		{nil, server.Listener.Addr().String(), http.Header{"User-Agent": {"berth-probe"}, "Accept": {"*/*"}}},
 		{
 			[]corev1.HTTPHeader{{Name: "user-agent", Value: "me"}, {Name: "accept", Value: "text/plain"}, {Name: "X", Value: "1"}, {Name: "X", Value: "2"}, {Name: "host", Value: "web"}},
-			"web", http.Header{"User-Agent": {"me"}, "Accept": {"text/plain"}, "X": {"1", "2"}},
+			"web",
+			http.Header{"User-Agent": {"me"}, "Accept": {"text/plain"}, "X": {"1", "2"}},
 		},
 		{
 			[]corev1.HTTPHeader{{Name: "User-Agent"}, {Name: "Accept"}},
-			server.Listener.Addr().String(), http.Header{},
+			server.Listener.Addr().String(),
+			http.Header{},
 		},
 	} {
 		err := target.tryHTTP(t.Context(), &corev1.HTTPGetAction{Path: "/", Scheme: corev1.URISchemeHTTP, Port: intstr.FromInt(number), HTTPHeaders: c.file})
