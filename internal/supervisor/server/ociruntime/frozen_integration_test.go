@@ -31,7 +31,7 @@ func TestFrozenCgroupHoldsOnlyTheChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	child, err := parts.program.Start(&fork.Request{
-		Role: order.RoleExec, Cgroup: entrance, Stdio: [3]*os.File{parts.input, parts.output, parts.output},
+		Role: order.RoleExec, Cgroup: entrance, Stdio: [3]*os.File{parts.null.input, parts.null.output, parts.null.output},
 	})
 	if err != nil {
 		t.Fatal(err)

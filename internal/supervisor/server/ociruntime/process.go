@@ -92,10 +92,6 @@ func (io *StdIO) apply(p *libcontainer.Process) {
 		p.ConsoleSocket = io.Console
 		return
 	}
-	// Before Linux 5.12 no mount can be made so. Then libcontainer opens the host's /dev/null.
-	if n, err := openNull(); err == nil {
-		p.Stdin, p.Stdout, p.Stderr = n.input, n.output, n.output
-	}
 	// A nil *os.File in an interface is not nil.
 	if io.Stdin != nil {
 		p.Stdin = io.Stdin
