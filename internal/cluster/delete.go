@@ -14,7 +14,7 @@ import (
 
 // Delete removes a cluster: its containers with their volumes, and its entries in kubeconfig files.
 // The network stays, as with kind: scripts connect containers to it between two clusters. An error
-// does not stop the rest. An absent cluster is no error; found reports whether there was one. The
+// does not stop the rest. It returns no error for an absent cluster; found reports whether the cluster existed. The
 // error is errs.Invalid for an empty name, and nothing is deleted then.
 func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err error) {
 	if name == "" {

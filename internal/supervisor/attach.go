@@ -11,9 +11,9 @@ import (
 )
 
 // Attach connects streams to a container until it ends (nil), ctx ends
-// (ctx.Err()), or a stream fails. The end of Stdin alone does not end it. Stdin of
-// a container without an input, or whose input was closed, is read and dropped;
-// State if there is no output to attach to either. Output begins with what the
+// (ctx.Err()), or a stream fails. The end of Stdin alone does not end it. If
+// the container has no input, or its input was closed, Attach reads Stdin and drops it.
+// Without Stdout and Stderr it then returns State. Output begins with what the
 // container writes after the call. A client that falls too far behind is dropped
 // (Exhausted).
 //

@@ -152,7 +152,7 @@ type retries struct {
 	left int
 }
 
-// take takes one, and reports whether there was one. Of nil, which is no bound, there is always one.
+// take uses one retry, and reports whether one was left. A nil retries has no bound: take always reports true.
 func (r *retries) take() bool {
 	if r == nil {
 		return true

@@ -39,7 +39,7 @@ func TestContextEndsWithoutReads(t *testing.T) {
 	within(t, "the end of the session", ctx.Done())
 }
 
-// TestStuckConnections: a write that waits is no fault of the client at once. It may take as long as the connection may be
+// TestStuckConnections: the server does not cut a client at its first write that waits. A write may take as long as the connection may be
 // idle, and after the session's work maxLinger.
 func TestStuckConnections(t *testing.T) {
 	now := time.Now()

@@ -35,7 +35,7 @@ type manager struct {
 	refresh []string
 	install []string
 	// noRemove is what makes install refuse to remove packages, and needsRemoval matches its output
-	// then; nil for managers that remove none unless they are told to.
+	// then; nil for managers that remove a package only on request.
 	noRemove     []string
 	needsRemoval *regexp.Regexp
 	// pin joins a name and a version.

@@ -68,7 +68,7 @@ func TestInterruptedUntilOneEndsWell(t *testing.T) {
 	h.StartProcess()
 	unfinished(2)
 	if _, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{}); err == nil {
-		t.Fatal("a unit that does not start is no error")
+		t.Fatal("want an error for a unit that does not start")
 	}
 	unfinished(2)
 	apply(t, h, target("1"))
@@ -117,7 +117,7 @@ func TestKilledOnTheWayBack(t *testing.T) {
 			func(t *testing.T, h *provisiontest.Host) error {
 				_, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{})
 				if err == nil {
-					t.Error("a unit that does not start is no error")
+					t.Error("want an error for a unit that does not start")
 				}
 				return err
 			}, fullTarget, "start bad.service",

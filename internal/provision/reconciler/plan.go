@@ -199,7 +199,7 @@ func (rc *Reconciler) unwanted(g *graph, objects [][]provision.Object) []journal
 	return list
 }
 
-// cameAlong reports whether a package was installed because one of those that its task names needs it.
+// cameAlong reports whether the package manager installed a package as a dependency of a package that the task names.
 func cameAlong(o journal.Owned) bool {
 	return o.Object.Kind == provision.KindPackage && !slices.Contains(namesOf(o), o.Object.Name)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/fork"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/run"
+	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime/execstate"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -105,6 +106,30 @@ func openExecParts(program func() (*fork.Program, error)) (*execParts, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// null is what a process has in the place of streams that it does not get: the host's /dev/null for reading and for writing.
+type null struct{ input, output *os.File }
+
+// openNull opens /dev/null on a read-only mount of its own. A device on it can be written as anywhere, but its mode and its
+// owner cannot be changed: the node is the host's, and a process of a container may have the uid of its owner.
+func openNull() (*null, error) {
+	tree, err := trees.Clone(unix.AT_FDCWD, os.DevNull, false)
+	if err != nil {
+		return nil, fmt.Errorf("cannot clone the mount of %s: %w", os.DevNull, err)
+	}
+	defer unix.Close(tree)
+	if err := trees.Change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false); err != nil {
+		return nil, fmt.Errorf("cannot make a mount of %s read-only: %w", os.DevNull, err)
+	}
+	n, path := &null{}, fmt.Sprintf("/proc/self/fd/%d", tree)
+	if n.input, err = os.OpenFile(path, os.O_RDONLY, 0); err == nil {
+		n.output, err = os.OpenFile(path, os.O_WRONLY, 0)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s: %w", os.DevNull, err)
+	}
+	return n, nil
 }
 
 // process returns what the child becomes. The error is an *unfitError where only libcontainer can start

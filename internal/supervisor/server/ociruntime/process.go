@@ -2,17 +2,13 @@ package ociruntime
 
 import (
 	"fmt"
-	"os"
-	"sync"
 
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/ownstart/finish"
-	"github.com/berthrun/berth/internal/supervisor/ownstart/trees"
 )
 
 // newProcess copies every field that runc's command line copies. For a missing field the process
@@ -61,30 +57,6 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 	lp.CPUAffinity = affinity
 	return lp, nil
 }
-
-// null is what a process has in the place of streams that it does not get: the host's /dev/null for reading and for writing.
-type null struct{ input, output *os.File }
-
-// openNull opens /dev/null on a read-only mount of its own. A device on it can be written as anywhere, but its mode and its
-// owner cannot be changed: the node is the host's, and a process of a container may have the uid of its owner.
-var openNull = sync.OnceValues(func() (*null, error) { //nolint:gochecknoglobals // of the process, as its mounts are
-	tree, err := trees.Clone(unix.AT_FDCWD, os.DevNull, false)
-	if err != nil {
-		return nil, fmt.Errorf("cannot clone the mount of %s: %w", os.DevNull, err)
-	}
-	defer unix.Close(tree)
-	if err := trees.Change(tree, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}, false); err != nil {
-		return nil, fmt.Errorf("cannot make a mount of %s read-only: %w", os.DevNull, err)
-	}
-	n, path := &null{}, fmt.Sprintf("/proc/self/fd/%d", tree)
-	if n.input, err = os.OpenFile(path, os.O_RDONLY, 0); err == nil {
-		n.output, err = os.OpenFile(path, os.O_WRONLY, 0)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot open %s: %w", os.DevNull, err)
-	}
-	return n, nil
-})
 
 // apply gives the streams to a process of libcontainer.
 func (io *StdIO) apply(p *libcontainer.Process) {
