@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
@@ -25,6 +26,7 @@ type files struct {
 	root    string
 	label   func(path string) error // nil for none
 	digests digests
+	making  sync.Mutex // held while a directory is created: two calls for one path use the same temporary directory
 }
 
 func newFiles(root string, label func(string) error, digestFile string) *files {
@@ -318,6 +320,8 @@ func (f *files) Mkdir(p string, attr provision.Attr) error {
 		return err
 	}
 	defer done()
+	f.making.Lock()
+	defer f.making.Unlock()
 	if isDir(at) {
 		return nil
 	}

@@ -1,12 +1,14 @@
 package machine
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/provision"
 )
@@ -79,5 +81,21 @@ func TestDirectoryIsComplete(t *testing.T) {
 	}
 	if names, err := f.ReadDir("/"); err != nil || len(names) != 1 {
 		t.Errorf("there are %v, %v", names, err)
+	}
+}
+
+// TestDirectoryFromMany: assets are fetched beside each other, and each fetch creates the directory of all of them.
+func TestDirectoryFromMany(t *testing.T) {
+	root := t.TempDir()
+	f := newFiles(root, nil, "")
+	attr := provision.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+	for i := range 200 {
+		var group errgroup.Group
+		for range 4 {
+			group.Go(func() error { return f.Mkdir(fmt.Sprintf("/dir-%d", i), attr) })
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
