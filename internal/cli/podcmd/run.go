@@ -180,8 +180,7 @@ func interrupts(ctx context.Context) (_ context.Context, kill <-chan struct{}, s
 		for {
 			select {
 			case <-signals:
-			case <-hangups: // a terminal that is closed may cause several: none is a second Ctrl-C
-				first = false
+			case <-hangups: // the end of a session sends several, and SIGTERM with them: the pods still end in peace
 				cancel()
 				continue
 			case <-done:

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// TestClosedTerminalStopsPods: SIGHUP is a first Ctrl-C, however often it comes. The next Ctrl-C is the second.
+// TestClosedTerminalStopsPods: SIGHUP stops the pods, however often it comes, and with it the SIGTERM of a session that ends.
+// The next signal kills them.
 func TestClosedTerminalStopsPods(t *testing.T) {
 	// Neither ignored, nor the end of the test.
 	own := make(chan os.Signal, 8)
-	signal.Notify(own, syscall.SIGHUP, syscall.SIGINT)
+	signal.Notify(own, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(own)
 	ctx, kill, stop := interrupts(t.Context())
 	defer stop()
@@ -34,9 +35,10 @@ func TestClosedTerminalStopsPods(t *testing.T) {
 	send(syscall.SIGHUP)
 	wait("the stop", ctx.Done())
 	send(syscall.SIGHUP)
+	send(syscall.SIGTERM)
 	select {
 	case <-kill:
-		t.Error("a second SIGHUP kills the pods")
+		t.Error("SIGHUP with SIGTERM kills the pods")
 	case <-time.After(50 * time.Millisecond):
 	}
 	send(syscall.SIGINT)
