@@ -25,9 +25,9 @@ type choices struct {
 const addressTries = 16
 
 // addressTaken: another container has the address, or is about to have it. docker says that of a
-// port in small letters.
+// port in small letters, and podman's DNS server of its own port as an error of the operating system.
 func addressTaken(err error) bool {
-	return command.Says(err, "Address already in use", "is already allocated to container ID", "is not available in range set")
+	return !command.Says(err, "(os error ") && command.Says(err, "Address already in use", "is already allocated to container ID", "is not available in range set")
 }
 
 // addresses chooses addresses that stay a container's when it or the host starts again: for each

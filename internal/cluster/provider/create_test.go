@@ -243,6 +243,7 @@ func TestAddressIsTaken(t *testing.T) {
 		"CNI":          {"nerdctl", `level=fatal msg="failed to allocate for range 0: requested IP address 10.89.0.128 is not available in range set 10.89.0.1-10.89.0.254"`, "--ip 10.89.0.128"},
 		"IPv6":         {"docker", "docker: Error response from daemon: failed to set up container networking: Address already in use", "--ip6 fc00:f853:ccd:e793::81"},
 		"a port":       {"docker", "docker: Error response from daemon: driver failed programming external connectivity: listen tcp4 127.0.0.1:6443: bind: address already in use", "--ip 10.89.0.128"},
+		"DNS":          {"podman", "Error: netavark: error while applying dns entries: failed to bind udp listener on 10.89.0.1:53: IO error: Address already in use (os error 98)", "--ip 10.89.0.128"},
 		"none is free": {"podman", "Error: IPAM error: requested ip address is already allocated to container ID 36e395bfa58d", "--ip "},
 	} {
 		f := newFake()
@@ -261,8 +262,8 @@ func TestAddressIsTaken(t *testing.T) {
 			return errors.New(test.words)
 		}
 		err := e.Create(t.Context(), r)
-		if name == "a port" || name == "none is free" {
-			if tries := refused.Load(); (name == "a port") != (tries == 1) || !errors.Is(err, errs.Exists) || len(f.containers)+len(f.volumes) > 0 {
+		if name == "a port" || name == "DNS" || name == "none is free" {
+			if tries := refused.Load(); (name != "none is free") != (tries == 1) || !errors.Is(err, errs.Exists) || len(f.containers)+len(f.volumes) > 0 {
 				t.Errorf("%s: %v after %d calls; %v are left", name, err, tries, f.containers)
 			}
 			continue

@@ -118,7 +118,8 @@ func (e *CLI) makeNetwork(ctx context.Context, name string) (made bool, err erro
 	for try := range attempts {
 		call := slices.Clone(flags)
 		switch {
-		case e.subnet4 && try < len(four):
+		// The last try leaves the choice to docker: this process may not see the routes of the engine's host.
+		case e.subnet4 && try < min(len(four), attempts-1):
 			call = append(call, "--subnet", four[try].String())
 		case e.subnet4:
 			call = append(call, "--label", LabelPool+"=true")

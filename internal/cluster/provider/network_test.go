@@ -46,6 +46,10 @@ func TestMakeNetwork(t *testing.T) {
 				"network create -d=bridge --label run.berth.network=true --ipv6 --subnet " + subnet6("kind", 1).String() + " kind",
 			},
 		},
+		"all of berth's are taken": {
+			tool:    "docker",
+			answers: map[string]answer{"network create -d=bridge --label run.berth.network=true -o com.docker.network.bridge.enable_ip_masquerade=true -o com.docker.network.driver.mtu=1450 --subnet": {err: "Error response from daemon: Pool overlaps with other one on this address space", failed: true}},
+		},
 		"another made, says nerdctl": {tool: "nerdctl", answers: map[string]answer{"network create": {err: `time="2026-11-22T17:01:29Z" level=fatal msg="network with name kind already exists"`, failed: true}}},
 		"taken": {
 			tool:    "podman",
@@ -78,6 +82,9 @@ func TestMakeNetwork(t *testing.T) {
 			}
 			if got := f.called("network create"); test.want != nil && !slices.Equal(got, test.want) {
 				t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+			}
+			if got := f.called("network create"); name == "all of berth's are taken" && (len(got) != attempts || !strings.Contains(got[attempts-1], LabelPool)) {
+				t.Errorf("%s", strings.Join(got, "\n"))
 			}
 			if name == "all taken" && len(f.called("network create")) != attempts {
 				t.Errorf("%v", f.calls)
