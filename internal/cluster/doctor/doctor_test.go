@@ -222,6 +222,11 @@ func TestSick(t *testing.T) {
 			finding.Problem,
 			[]string{"no server answers this host at https://127.0.0.1:", "it answers in its node"},
 		},
+		"API of another host": {
+			func(p *patient, _ *cluster.Clusters) { p.api.Close(); p.facts.Remote = true },
+			finding.Warning,
+			[]string{"is a port of the host of podman, which this host does not reach", "kubeconfig --internal"},
+		},
 		"no context": {
 			func(_ *patient, c *cluster.Clusters) { os.Remove(c.Kubeconfig[0]) },
 			finding.Warning,

@@ -77,6 +77,11 @@ func (d *diagnosis) api(ctx context.Context) error {
 		return nil
 	}
 	server := admin.Clusters[admin.CurrentContext].Server
+	if d.answers && d.Provider.Facts().Remote {
+		d.add(finding.Warning, server, fmt.Sprintf("%s is a port of the host of %s, which this host does not reach; the API answers in its node, but not kubectl here", server, d.Provider.Name()),
+			"set networking.apiServerAddress to an address of that host in a new cluster, or use kubectl on the network of the nodes with berth cluster kubeconfig --internal")
+		return nil
+	}
 	fix := "see what is said of the control plane"
 	if d.answers {
 		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port again"
