@@ -168,22 +168,13 @@ func (m *applyRun) makeChanges(ctx context.Context) error {
 	list = append(list,
 		steps.Step{Title: "Storing the cluster file", Run: m.storeDescription},
 		steps.Step{Title: "Connecting the nodes' pods", Run: m.updateRoutes, Skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
-		steps.Step{Title: "Updating kubeconfig", Run: m.updateKubeconfig, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
+		steps.Step{Title: "Updating kubeconfig", Run: func(ctx context.Context) error { return m.updateKubeconfig(ctx, m.Cluster.Name) }, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
 	)
 	return steps.Run(ctx, m.Reporter, list)
 }
 
 // updateRoutes writes the routes between the nodes' pods again.
 func (m *applyRun) updateRoutes(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }
-
-// updateKubeconfig updates the cluster's entries in the kubeconfig: its API may be at another port.
-func (m *applyRun) updateKubeconfig(ctx context.Context) error {
-	admin, err := m.Config(ctx, m.Cluster.Name, false)
-	if err != nil {
-		return err
-	}
-	return m.Kubeconfig.Update(ctx, admin)
-}
 
 // nodesNamed returns nodes by the names of their containers, in the order of the cluster file.
 func (m *applyRun) nodesNamed(names []string) []config.Node {

@@ -49,6 +49,19 @@ func (c *Clusters) Export(ctx context.Context, name string, internal bool) (file
 	return file, config.CurrentContext, err
 }
 
+// updateKubeconfig updates the entries of a cluster in the kubeconfig files: its API may be at another port.
+func (c *Clusters) updateKubeconfig(ctx context.Context, name string) error {
+	admin, err := c.Config(ctx, name, false)
+	if err != nil {
+		return err
+	}
+	internal, err := c.Config(ctx, name, true)
+	if err != nil {
+		return err
+	}
+	return c.Kubeconfig.Update(ctx, admin, internal.Clusters[internal.CurrentContext].Server)
+}
+
 // kubeconfig reads the kubeconfig of a cluster from a control plane, for this host or, with
 // internal, for the network of its nodes.
 func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []provider.Node, name string, internal bool) (*api.Config, error) {
@@ -78,12 +91,17 @@ const (
 func (c *Clusters) openAPI(ctx context.Context, name string, admin *api.Config, patience time.Duration) (client *kubeapi.Client, direct bool, err error) {
 	waiting, cancel := context.WithTimeout(ctx, cmp.Or(c.patience, patience))
 	defer cancel()
-	if kubeapi.AwaitServer(waiting, admin.Clusters[admin.CurrentContext].Server) {
+	server := admin.Clusters[admin.CurrentContext].Server
+	if kubeapi.AwaitServer(waiting, server) {
 		client, err = kubeapi.New(admin, nil)
 		return client, true, err
 	}
 	var dials atomic.Uint32
-	client, err = kubeapi.New(admin, func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, err = kubeapi.New(admin, func(ctx context.Context, network, address string) (net.Conn, error) {
+		if kubeapi.Answers(ctx, server) { // it was only slow to start
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, network, address)
+		}
 		all, err := inventory.Nodes(ctx, c.Provider, name)
 		if err != nil {
 			return nil, err

@@ -60,7 +60,7 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 		return c.reconnect(ctx, all, client)
 	})
 	// Neither depends on the other.
-	err = errors.Join(err, c.Kubeconfig.Update(ctx, admin))
+	err = errors.Join(err, c.updateKubeconfig(ctx, name))
 	if err != nil || wait == 0 {
 		return err
 	}

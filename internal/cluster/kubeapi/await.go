@@ -19,18 +19,22 @@ func (c *Client) AwaitClusterInfo(ctx context.Context) {
 // AwaitServer waits until a server at a URL speaks TLS, which it reports, or until ctx ends. It does not verify the
 // server.
 func AwaitServer(ctx context.Context, url string) bool {
-	at := strings.TrimPrefix(url, "https://")
+	return await(ctx, func() bool { return speaksTLS(ctx, url, tryTime) })
+}
+
+// Answers reports whether a server at a URL speaks TLS now, within a second. It does not verify the server.
+func Answers(ctx context.Context, url string) bool { return speaksTLS(ctx, url, time.Second) }
+
+func speaksTLS(ctx context.Context, url string, limit time.Duration) bool {
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // Nothing is sent to it.
-	return await(ctx, func() bool {
-		within, cancel := context.WithTimeout(ctx, tryTime)
-		defer cancel()
-		conn, err := dialer.DialContext(within, "tcp", at)
-		if err != nil {
-			return false
-		}
-		conn.Close()
-		return true
-	})
+	conn, err := dialer.DialContext(within, "tcp", strings.TrimPrefix(url, "https://"))
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 // await calls a condition until it holds, which it reports, or ctx ends.

@@ -45,6 +45,9 @@ func TestAwaitServer(t *testing.T) {
 	t.Cleanup(proxy.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*shortPause)
 	defer cancel()
+	if Answers(ctx, strings.Replace(proxy.URL, "http:", "https:", 1)) || ctx.Err() != nil {
+		t.Error("it answers by TLS")
+	}
 	if AwaitServer(ctx, strings.Replace(proxy.URL, "http:", "https:", 1)) || ctx.Err() == nil {
 		t.Error("it answered by TLS")
 	}
@@ -52,7 +55,7 @@ func TestAwaitServer(t *testing.T) {
 	t.Cleanup(server.Close)
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if !AwaitServer(ctx, server.URL) || ctx.Err() != nil {
+	if !AwaitServer(ctx, server.URL) || !Answers(ctx, server.URL) || ctx.Err() != nil {
 		t.Error("it did not answer by TLS")
 	}
 }

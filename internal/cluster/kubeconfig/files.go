@@ -87,22 +87,23 @@ func (f Files) Merge(ctx context.Context, config *api.Config) (string, error) {
 }
 
 // Update changes the server, the certificates and the key in the entries of the one cluster of a config (FromAdmin's), where
-// files have such entries. It adds no entry, keeps the current context, and does not touch files that are up to date.
-func (f Files) Update(ctx context.Context, config *api.Config) error {
+// files have such entries. It adds no entry, keeps the current context, and does not touch files that are up to date. An
+// entry with the server internal, which is for clients on the network of the nodes, keeps it.
+func (f Files) Update(ctx context.Context, config *api.Config, internal string) error {
 	name, stale := config.CurrentContext, false
 	for _, file := range f {
 		c, err := read(file)
 		if err != nil {
 			return err
 		}
-		stale = stale || update(c, name, config)
+		stale = update(c, name, config, internal) || stale
 	}
 	if !stale {
 		return nil
 	}
 	err := f.change(ctx, name, "", func(contents map[string]*api.Config) {
 		for _, c := range contents {
-			update(c, name, config)
+			update(c, name, config, internal)
 		}
 	})
 	if err != nil {

@@ -76,17 +76,33 @@ func holds(config *api.Config, name string) bool {
 	return config.Clusters[name] != nil || config.AuthInfos[name] != nil || config.Contexts[name] != nil || config.CurrentContext == name
 }
 
-// update changes a file's cluster and user of the name to those of another config, but for what FromAdmin does not set.
-func update(config *api.Config, name string, to *api.Config) (changed bool) {
+// update changes a file's cluster and user of the name to those of another config: the server, unless it is internal, and
+// the certificates and the key that are in the file. What the user has put in their place stays: a path, a token, or no
+// verification. Both together would be invalid.
+func update(config *api.Config, name string, to *api.Config, internal string) (changed bool) {
 	if cluster, now := config.Clusters[name], to.Clusters[name]; cluster != nil {
-		changed = cluster.Server != now.Server || !bytes.Equal(cluster.CertificateAuthorityData, now.CertificateAuthorityData)
-		cluster.Server, cluster.CertificateAuthorityData = now.Server, now.CertificateAuthorityData
+		if cluster.Server != internal && cluster.Server != now.Server {
+			cluster.Server, changed = now.Server, true
+		}
+		if replaceData(&cluster.CertificateAuthorityData, now.CertificateAuthorityData) {
+			changed = true
+		}
 	}
-	if user, now := config.AuthInfos[name], to.AuthInfos[name]; user != nil {
-		changed = changed || !bytes.Equal(user.ClientCertificateData, now.ClientCertificateData) || !bytes.Equal(user.ClientKeyData, now.ClientKeyData)
-		user.ClientCertificateData, user.ClientKeyData = now.ClientCertificateData, now.ClientKeyData
+	if user, now := config.AuthInfos[name], to.AuthInfos[name]; user != nil && len(user.ClientCertificateData) > 0 {
+		certificate := replaceData(&user.ClientCertificateData, now.ClientCertificateData)
+		key := replaceData(&user.ClientKeyData, now.ClientKeyData)
+		changed = changed || certificate || key
 	}
 	return changed
+}
+
+// replaceData replaces data where there is some.
+func replaceData(data *[]byte, by []byte) (changed bool) {
+	if len(*data) == 0 || bytes.Equal(*data, by) {
+		return false
+	}
+	*data = by
+	return true
 }
 
 // drop removes the name's entries from a file; other contexts stay unchanged, even those that use

@@ -234,9 +234,10 @@ func TestRemoveKeepsTheCurrentContext(t *testing.T) {
 
 // TestUpdate: Update changes the entries that exist, and nothing else.
 func TestUpdate(t *testing.T) {
+	const internal = "https://dev-control-plane:6443"
 	dir := t.TempDir()
 	files := Files{put(t, filepath.Join(dir, "a"), foreign), put(t, filepath.Join(dir, "b"), "")}
-	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:1")); err != nil {
+	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:1"), internal); err != nil {
 		t.Error(err)
 	}
 	if text, err := os.ReadFile(files[0]); err != nil || string(text) != foreign {
@@ -249,11 +250,11 @@ func TestUpdate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.CurrentContext, config.Contexts["berth-dev"].Namespace, config.AuthInfos["berth-dev"].ClientKeyData = "other", "web", nil
+	config.CurrentContext, config.Contexts["berth-dev"].Namespace, config.AuthInfos["berth-dev"].ClientKeyData = "other", "web", []byte("old")
 	if err := clientcmd.WriteToFile(*config, files[1]); err != nil {
 		t.Fatal(err)
 	}
-	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:2")); err != nil {
+	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:2"), internal); err != nil {
 		t.Fatal(err)
 	}
 	if config, err = clientcmd.LoadFromFile(files[1]); err != nil {
@@ -266,8 +267,39 @@ func TestUpdate(t *testing.T) {
 	noLocks(t, dir)
 	// Nothing changes any more: no file is locked or written.
 	put(t, files[1]+".lock", "")
-	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:2")); err != nil {
+	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:2"), internal); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestUpdateKeepsTheUsers: an entry stays valid, and keeps what its user has put there.
+func TestUpdateKeepsTheUsers(t *testing.T) {
+	const internal = "https://dev-control-plane:6443"
+	files := Files{put(t, filepath.Join(t.TempDir(), "config"), "")}
+	if _, err := files.Merge(t.Context(), entry(t, "berth-dev", internal)); err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.LoadFromFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Clusters["berth-dev"].InsecureSkipTLSVerify, config.Clusters["berth-dev"].CertificateAuthorityData = true, nil
+	config.AuthInfos["berth-dev"] = &api.AuthInfo{Token: "secret"}
+	if err := clientcmd.WriteToFile(*config, files[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Update(t.Context(), entry(t, "berth-dev", "https://127.0.0.1:2"), internal); err != nil {
+		t.Fatal(err)
+	}
+	if config, err = clientcmd.LoadFromFile(files[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := clientcmd.ConfirmUsable(*config, "berth-dev"); err != nil {
+		t.Error(err)
+	}
+	cluster, user := config.Clusters["berth-dev"], config.AuthInfos["berth-dev"]
+	if cluster.Server != internal || !cluster.InsecureSkipTLSVerify || user.Token != "secret" || len(user.ClientCertificateData) > 0 {
+		t.Errorf("%+v %+v", cluster, user)
 	}
 }
 
