@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -29,7 +30,13 @@ type Pool struct {
 	Limit int
 
 	mu      sync.Mutex
-	pending map[string]*call
+	pending map[question]*call
+}
+
+// question is a key and the type of its answer: the same words may have answers of several types.
+type question struct {
+	key    string
+	answer reflect.Type
 }
 
 // call is one run of a probe.
@@ -53,7 +60,7 @@ func Ask[T any](ctx context.Context, p *Pool, key string, ask func() (T, error))
 // run that hangs wait for it. Kind Exhausted when too many others hang already.
 func AskWithin[T any](ctx context.Context, p *Pool, wait time.Duration, key string, ask func() (T, error)) (T, error) {
 	var zero T
-	c, err := p.join(key, func() (any, error) { return ask() })
+	c, err := p.join(question{key, reflect.TypeFor[T]()}, func() (any, error) { return ask() })
 	if err != nil {
 		return zero, err
 	}
@@ -80,27 +87,27 @@ func result[T any](c *call) (T, error) {
 }
 
 // join returns the run of a key that is under way, or starts one, unless too many probes are pending.
-func (p *Pool) join(key string, ask func() (any, error)) (*call, error) {
+func (p *Pool) join(q question, ask func() (any, error)) (*call, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.pending[key]; c != nil {
+	if c := p.pending[q]; c != nil {
 		return c, nil
 	}
 	if n := len(p.pending); n >= cmp.Or(p.Limit, defaultLimit) {
-		return nil, fmt.Errorf("cannot %s: %d calls into file systems hang already: %w", key, n, errs.Exhausted)
+		return nil, fmt.Errorf("cannot %s: %d calls into file systems hang already: %w", q.key, n, errs.Exhausted)
 	}
 	c := &call{began: time.Now(), done: make(chan struct{})}
 	if p.pending == nil {
-		p.pending = map[string]*call{}
+		p.pending = map[question]*call{}
 	}
-	p.pending[key] = c
+	p.pending[q] = c
 	go func() {
-		c.err = errs.Guard(key, func() (err error) {
+		c.err = errs.Guard(q.key, func() (err error) {
 			c.value, err = ask()
 			return err
 		})
 		p.mu.Lock()
-		delete(p.pending, key)
+		delete(p.pending, q)
 		p.mu.Unlock()
 		close(c.done)
 	}()

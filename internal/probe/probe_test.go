@@ -57,6 +57,25 @@ func TestResultIsNotCached(t *testing.T) {
 	}
 }
 
+// TestAnswersOfOtherTypes: questions in the same words that want answers of other types are not the same question.
+func TestAnswersOfOtherTypes(t *testing.T) {
+	pool, release := &Pool{Timeout: time.Minute}, make(chan struct{})
+	first := make(chan error, 1)
+	started := make(chan struct{})
+	go func() {
+		_, err := Ask(context.Background(), pool, "look", func() (int, error) { close(started); <-release; return 1, nil })
+		first <- err
+	}()
+	<-started
+	if got, err := Ask(context.Background(), pool, "look", func() (string, error) { return "there", nil }); got != "there" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	close(release)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCallerMayLeave(t *testing.T) {
 	pool := &Pool{Timeout: time.Minute, Limit: 1}
 	hang := make(chan struct{})
