@@ -107,7 +107,7 @@ func (p Paths) Signal(sig syscall.Signal) error {
 }
 
 // sendAtOnce is how many processes are open at the same time while they get a signal.
-const sendAtOnce = 64
+const sendAtOnce = 256
 
 // send sends a signal to processes that were listed before, and returns how many have got it.
 func (p Paths) send(pids []int, sig syscall.Signal) (sent int, err error) {
@@ -127,8 +127,8 @@ func (p Paths) sendSome(pids []int, sig syscall.Signal) (sent int, err error) {
 	opened := make(map[int]int, len(pids))
 	for _, pid := range pids {
 		pidfd, err := unix.PidfdOpen(pid, 0)
-		if errors.Is(err, unix.ESRCH) {
-			continue
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			continue // it has ended; the latter, by the kernel's version, while its process group lives
 		}
 		if err != nil {
 			errList = append(errList, fmt.Errorf("cannot open process %d: %w", pid, err))
