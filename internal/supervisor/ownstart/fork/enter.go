@@ -69,6 +69,8 @@ func (c *Child) follow() (done bool, err error) {
 	message := make([]byte, 8)
 	if _, err := io.ReadFull(c.Conn, message); errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, fmt.Errorf("a child has not entered its namespaces for %s, its cgroup may be frozen: %w", enterTimeout, errs.Unavailable)
+	} else if errors.Is(err, io.EOF) {
+		return false, errors.New("a child has ended before it had entered its namespaces")
 	} else if err != nil {
 		return false, fmt.Errorf("cannot hear of a child that enters namespaces: %w", err)
 	}

@@ -98,9 +98,9 @@ func (p *Program) Start(r *Request) (*Child, error) {
 		return nil, fmt.Errorf("cannot make a socket pair: %w", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "socketpair")
-	defer theirs.Close()
 	conn, err := sysfd.FileUnixConn(os.NewFile(uintptr(fds[0]), "socketpair"))
 	if err != nil {
+		theirs.Close()
 		return nil, err
 	}
 	child := &Child{Conn: conn}
@@ -108,6 +108,7 @@ func (p *Program) Start(r *Request) (*Child, error) {
 	// The thread ends: it shares no root and working directory with the others any more.
 	sysns.GoOnThread(func() { done <- p.start(r, theirs, child) })
 	err = <-done
+	theirs.Close() // the end of a process that dies without a report is the end of the stream
 	runtime.KeepAlive(r)
 	if err == nil {
 		err = child.open()

@@ -228,8 +228,8 @@ func (o *ownExecutor) exec(ctx context.Context, e *Exec, s *execstate.State, p *
 	}
 	pid, err = run.Start(ctx, parts.program, request)
 	var notBegun *run.NotBegunError
-	if errors.As(err, &notBegun) {
-		o.reapSoon()
+	if errors.As(err, &notBegun) || errors.Is(err, errs.Unavailable) {
+		o.reapSoon() // the caller kills the cgroup of the exec, in which there may be a child that was not reported
 	}
 	switch {
 	case ctx.Err() != nil && err != nil:
