@@ -190,12 +190,12 @@ func (dataKind) Restore(ctx context.Context, host provision.Host, name string, s
 	return host.Files().Remove(name)
 }
 
-// podmans lists what podman makes of its own, and CRI-O does not, in a directory of images that the two share, or below it: its
-// records, in either of their forms, and its volumes.
+// podmans lists the records, in either of their forms, that podman makes at each start, and CRI-O does not, in a directory of
+// images that the two share, or below it. Volumes are no sign of podman: docker has a directory of that name as well.
 func podmans(name string) []string {
 	var list []string
 	for _, dir := range []string{name, path.Join(name, "storage")} {
-		list = append(list, dir+"/libpod", dir+"/db.sql", dir+"/volumes")
+		list = append(list, dir+"/libpod", dir+"/db.sql")
 	}
 	return list
 }

@@ -12,21 +12,32 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// TestDataThatPodmanShares: CRI-O's images go with it, unless podman has used their directory since.
+// TestDataThatPodmanShares: CRI-O's images go with it, unless podman has used their directory since. A runtime's own volumes
+// are no sign of podman.
 func TestDataThatPodmanShares(t *testing.T) {
-	const name = "/var/lib/containers"
-	for file, stays := range map[string]bool{"overlay/1": false, "libpod/bolt_state.db": true, "volumes/mine": true} {
+	for file, c := range map[string]struct {
+		data  string
+		stays bool
+	}{
+		"/var/lib/containers/storage/overlay/1":            {"/var/lib/containers", false},
+		"/var/lib/containers/storage/libpod/bolt_state.db": {"/var/lib/containers", true},
+		"/var/lib/containers/storage/db.sql":               {"/var/lib/containers", true},
+		"/var/lib/docker/volumes/metadata.db":              {"/var/lib/docker", false},
+		"/srv/containers/libpod/bolt_state.db":             {"/srv/containers", true},
+	} {
 		h := provisiontest.New()
-		for _, dir := range []string{name, name + "/storage", path.Dir(name + "/storage/" + file)} {
-			if err := h.Files().Mkdir(dir, provision.Attr{Mode: 0o755}); err != nil {
+		at := ""
+		for word := range strings.SplitSeq(strings.Trim(path.Dir(file), "/"), "/") {
+			at += "/" + word
+			if err := h.Files().Mkdir(at, provision.Attr{Mode: 0o755}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := h.Files().Write(name+"/storage/"+file, strings.NewReader("x"), provision.Attr{Mode: 0o644}); err != nil {
+		if err := h.Files().Write(file, strings.NewReader("x"), provision.Attr{Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
-		err := tasks.Kinds()[provision.KindData].Restore(t.Context(), h, name, provision.State{}, nil)
-		if errors.Is(err, errs.State) != stays || !stays && err != nil || provision.Exists(h.Files(), name) != stays {
+		err := tasks.Kinds()[provision.KindData].Restore(t.Context(), h, c.data, provision.State{}, nil)
+		if errors.Is(err, errs.State) != c.stays || !c.stays && err != nil || provision.Exists(h.Files(), c.data) != c.stays {
 			t.Errorf("with %s: %v", file, err)
 		}
 	}
