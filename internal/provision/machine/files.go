@@ -26,7 +26,7 @@ type files struct {
 	root    string
 	label   func(path string) error // nil for none
 	digests digests
-	making  sync.Mutex // held while a directory is created: two calls for one path use the same temporary directory
+	making  sync.Mutex // held while a directory is created, or a path tidied: they use the same temporary directory
 }
 
 func newFiles(root string, label func(string) error, digestFile string) *files {
@@ -234,8 +234,15 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// Tidy removes the temporary file of a path.
+// Tidy removes the temporary file of a path, or its temporary directory, in which no Mkdir works then.
 func (f *files) Tidy(p string) error {
+	f.making.Lock()
+	defer f.making.Unlock()
+	return f.tidy(p)
+}
+
+// tidy is Tidy for callers that hold making.
+func (f *files) tidy(p string) error {
 	at, done, err := f.at(p)
 	if err != nil {
 		return errs.IgnoreNotFound(err)
@@ -325,7 +332,7 @@ func (f *files) Mkdir(p string, attr provision.Attr) error {
 	if isDir(at) {
 		return nil
 	}
-	if err := f.Tidy(p); err != nil {
+	if err := f.tidy(p); err != nil {
 		return err
 	}
 	err = os.Mkdir(temp(at, p), 0o700)
@@ -336,7 +343,7 @@ func (f *files) Mkdir(p string, attr provision.Attr) error {
 		err = os.Rename(temp(at, p), at)
 	}
 	if err != nil {
-		tidied := f.Tidy(p)
+		tidied := f.tidy(p)
 		if isDir(at) { // somebody else created it
 			return tidied
 		}

@@ -99,3 +99,35 @@ func TestDirectoryFromMany(t *testing.T) {
 		}
 	}
 }
+
+// TestTidyBesideMkdir: an apply tidies the path of a directory that it holds while another task creates that directory for a
+// file of its own.
+func TestTidyBesideMkdir(t *testing.T) {
+	root := t.TempDir()
+	f := newFiles(root, nil, "")
+	attr := provision.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+	for i := range 50 {
+		dir := fmt.Sprintf("/dir-%d", i)
+		var group errgroup.Group
+		made := make(chan struct{})
+		group.Go(func() error {
+			for {
+				select {
+				case <-made:
+					return nil
+				default:
+				}
+				if err := f.Tidy(dir); err != nil {
+					return err
+				}
+			}
+		})
+		group.Go(func() error {
+			defer close(made)
+			return f.Mkdir(dir, attr)
+		})
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
