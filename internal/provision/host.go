@@ -88,7 +88,7 @@ type Files interface {
 	Link(target, path string, attr Attr) error
 	// SetAttr changes mode and owner of a file or directory; of a link its owner.
 	SetAttr(path string, attr Attr) error
-	// Tidy removes what a killed Write of path left behind.
+	// Tidy removes what a killed Write, Mkdir or Link of path left behind.
 	Tidy(path string) error
 	// Remove removes a file, link or empty directory; nil when it is not there.
 	Remove(path string) error

@@ -276,6 +276,9 @@ func (j *Journal) append(rec record) error {
 // right above it is berth's own: while nothing else is in it, a process that was killed before the
 // first record created it.
 func (j *Journal) makeDir() (made []string, err error) {
+	if err := j.files.Tidy(j.dir); err != nil {
+		return nil, fmt.Errorf("cannot make the journal's directory: %w", err)
+	}
 	first := len(j.records) == 0
 	at := ""
 	for part := range strings.SplitSeq(strings.Trim(j.dir, "/"), "/") {
@@ -301,7 +304,7 @@ func (j *Journal) makeDir() (made []string, err error) {
 func (j *Journal) Erase() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err := j.removeAll(j.dir); err != nil {
+	if err := errors.Join(j.removeAll(j.dir), j.files.Tidy(j.dir)); err != nil {
 		return fmt.Errorf("cannot remove the journal: %w", err)
 	}
 	made := j.state.made
@@ -310,7 +313,9 @@ func (j *Journal) Erase() error {
 	}
 	for _, dir := range slices.Backward(made) {
 		names, err := j.files.ReadDir(dir)
-		if err == nil && len(names) == 0 {
+		if errors.Is(err, errs.NotFound) {
+			err = j.files.Tidy(dir)
+		} else if err == nil && len(names) == 0 {
 			err = j.files.Remove(dir)
 		}
 		if errs.IgnoreNotFound(err) != nil {

@@ -176,6 +176,7 @@ func (f files) Reserve(p string, _ int64) error {
 
 func (f files) Mkdir(p string, attr provision.Attr) error {
 	return f.h.change("mkdir "+p, func() error {
+		delete(f.h.nodes, p+".left")
 		if real, n, err := f.get(p, true); err == nil {
 			if n.mode.IsDir() {
 				return nil
@@ -218,7 +219,7 @@ func (f files) Remove(p string) error {
 	})
 }
 
-// Tidy removes PATH.left, which stands for what a killed write leaves: writes here are atomic.
+// Tidy removes PATH.left, which stands for what a killed write leaves: writes here are atomic. Mkdir removes it as well.
 func (f files) Tidy(p string) error {
 	return f.h.read(func() error { delete(f.h.nodes, p+".left"); return nil })
 }

@@ -3,6 +3,7 @@ package reconciler_test
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -97,6 +98,35 @@ func TestLeftByAKilledWrite(t *testing.T) {
 	apply(t, h, a)
 	if provision.Exists(h.Files(), "/etc/x.left") {
 		t.Error("it stays")
+	}
+}
+
+// TestResetAfterAKilledMkdir: what a killed creation of a directory left goes with a reset, also in the directories of the
+// journal. It would keep the directory around it.
+func TestResetAfterAKilledMkdir(t *testing.T) {
+	for _, dir := range []string{"/etc/net", "/etc/net/conf.d", path.Dir(reconciler.StateDir), reconciler.StateDir} {
+		for _, again := range []bool{false, true} {
+			h := machine(t)
+			before := h.Tree()
+			h.Fault = func(_ int, op string) provisiontest.Fault {
+				if op == "mkdir "+dir {
+					return provisiontest.KillBefore
+				}
+				return provisiontest.None
+			}
+			target := provision.Target{Tasks: []provision.Task{tasks.File{Path: "/etc/net/conf.d/x", Content: "a"}}}
+			if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{}); !errors.Is(err, provisiontest.ErrKilled) {
+				t.Fatalf("apply: %v", err)
+			}
+			h.StartProcess()
+			if err := h.Files().Mkdir(dir+".left", provision.Attr{Mode: 0o700}); err != nil {
+				t.Fatal(err)
+			}
+			if again {
+				apply(t, h, target)
+			}
+			reset(t, h, before)
+		}
 	}
 }
 

@@ -235,8 +235,9 @@ func (rc *Reconciler) restoreOne(ctx context.Context, p journal.Prior) error {
 	if err != nil {
 		return err
 	}
-	if p.Object.Kind == provision.KindFile {
-		if err := rc.Host.Files().Tidy(p.Object.Name); err != nil {
+	// What a killed write left lies in a directory that may have to go; not every restore writes there, and replaces it.
+	if placed, ok := kind.(provision.Placed); ok {
+		if err := rc.Host.Files().Tidy(placed.Path(p.Object.Name)); err != nil {
 			return err
 		}
 	}
