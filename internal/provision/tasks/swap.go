@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,11 +38,21 @@ const (
 	zramConf      = "/etc/systemd/zram-generator.conf"
 	zramContent   = "# By berth node: no swap in compressed memory.\n"
 	zramGenerator = "/usr/lib/systemd/system-generators/zram-generator"
-	// allSwaps is the object that stands for all swap of the machine.
-	allSwaps = "all"
+	// allSwaps is the object that stands for all swap of the machine except that in compressed memory, which zramSwaps stands
+	// for: journals of earlier versions do not say whether that was on.
+	allSwaps  = "all"
+	zramSwaps = "zram"
+	zramPath  = "/dev/zram"
 )
 
-// Objects are /etc/fstab and all swap, or the swap file.
+// swapsOf lists those of swaps that the object named name stands for.
+func swapsOf(name string, swaps []string) []string {
+	return slices.DeleteFunc(slices.Clone(swaps), func(path string) bool {
+		return strings.HasPrefix(path, zramPath) != (name == zramSwaps)
+	})
+}
+
+// Objects are the files that turn swap on at boot and all swap, or the swap file.
 func (s Swap) Objects(_ context.Context, host provision.Host) ([]provision.Object, error) {
 	if s.On {
 		if s.Size <= 0 {
@@ -57,7 +68,7 @@ func (s Swap) Objects(_ context.Context, host provision.Host) ([]provision.Objec
 	for _, file := range wanted {
 		list = append(list, provision.Object{Kind: kindFile, Name: file.path})
 	}
-	return append(list, provision.Object{Kind: kindSwap, Name: allSwaps}), nil
+	return append(list, provision.Object{Kind: kindSwap, Name: allSwaps}, provision.Object{Kind: kindSwap, Name: zramSwaps}), nil
 }
 
 func (s Swap) swaps(host provision.Host) ([]string, error) {
@@ -135,11 +146,13 @@ func (s Swap) Check(_ context.Context, host provision.Host) (provision.Change, e
 		}
 		diffs = append(diffs, d)
 	}
-	if len(swaps) > 0 {
-		diffs = append(diffs, provision.Diff{
-			Object: provision.Object{Kind: kindSwap, Name: allSwaps}, Action: provision.Delete, Reason: "is in use",
-			Fields: []provision.Field{{Name: "on", From: strings.Join(swaps, " ")}},
-		})
+	for _, name := range []string{allSwaps, zramSwaps} {
+		if on := swapsOf(name, swaps); len(on) > 0 {
+			diffs = append(diffs, provision.Diff{
+				Object: provision.Object{Kind: kindSwap, Name: name}, Action: provision.Delete, Reason: "is in use",
+				Fields: []provision.Field{{Name: "on", From: strings.Join(on, " ")}},
+			})
+		}
 	}
 	return change(diffs...), nil
 }
@@ -198,7 +211,7 @@ func (s Swap) makeFile(ctx context.Context, host provision.Host) error {
 	return host.Kernel().SwapOn(ctx, s.File)
 }
 
-// swapKind is a file that may be in use as swap, or all active swap.
+// swapKind is a file that may be in use as swap, or active swap of one sort: allSwaps or zramSwaps.
 type swapKind struct{}
 
 // Read reports whether a file is there and in use, or what is in use.
@@ -210,8 +223,8 @@ func (swapKind) Read(_ context.Context, host provision.Host, name string) (provi
 	if err != nil {
 		return provision.State{}, err
 	}
-	if name == allSwaps {
-		return provision.State{Exists: true, Attrs: map[string]string{"on": strings.Join(swaps, " ")}}, nil
+	if name == allSwaps || name == zramSwaps {
+		return provision.State{Exists: true, Attrs: map[string]string{"on": strings.Join(swapsOf(name, swaps), " ")}}, nil
 	}
 	if _, err := host.Files().Stat(name); err != nil {
 		return provision.State{}, errs.IgnoreNotFound(err)
@@ -230,21 +243,21 @@ func (k swapKind) Restore(ctx context.Context, host provision.Host, name string,
 		return err
 	}
 	is, was := strings.Fields(now.Attrs["on"]), strings.Fields(state.Attrs["on"])
-	for _, path := range is {
-		if !slices.Contains(was, path) {
-			if err := host.Kernel().SwapOff(ctx, path); err != nil {
+	for _, on := range is {
+		if !slices.Contains(was, on) {
+			if err := host.Kernel().SwapOff(ctx, on); err != nil {
 				return err
 			}
 		}
 	}
-	for _, path := range was {
-		if !slices.Contains(is, path) {
-			if err := swapOn(ctx, host, path); err != nil {
+	for _, off := range was {
+		if !slices.Contains(is, off) {
+			if err := swapOn(ctx, host, off); err != nil {
 				return err
 			}
 		}
 	}
-	if !state.Exists && name != allSwaps {
+	if !state.Exists && path.IsAbs(name) {
 		return host.Files().Remove(name)
 	}
 	return nil
@@ -254,7 +267,7 @@ func (k swapKind) Restore(ctx context.Context, host provision.Host, name string,
 // configuration is restored.
 func swapOn(ctx context.Context, host provision.Host, path string) error {
 	err := host.Kernel().SwapOn(ctx, path)
-	device, isZram := strings.CutPrefix(path, "/dev/zram")
+	device, isZram := strings.CutPrefix(path, zramPath)
 	if err == nil || !isZram {
 		return err
 	}

@@ -59,6 +59,24 @@ func TestSwapInCompressedMemory(t *testing.T) {
 	}
 }
 
+// TestSwapOfAnEarlierJournal: an earlier version neither recorded swap in compressed memory nor turned it off, so that a reset
+// leaves it on.
+func TestSwapOfAnEarlierJournal(t *testing.T) {
+	h := provisiontest.New()
+	for _, on := range []string{"/dev/zram0", "/dev/sda2"} {
+		if err := h.Kernel().SwapOn(t.Context(), on); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recorded := provision.State{Exists: true, Attrs: map[string]string{"on": ""}}
+	if err := tasks.Kinds()["swap"].Restore(t.Context(), h, "all", recorded, nil); err != nil {
+		t.Fatal(err)
+	}
+	if swaps, err := h.Kernel().Swaps(); err != nil || !slices.Equal(swaps, []string{"/dev/zram0"}) {
+		t.Errorf("swap %v is on, %v", swaps, err)
+	}
+}
+
 // TestLinkOfSomebodyElse: a file that berth shares with others is not replaced if it is a link: the mode would be that of a
 // link, which everybody may write to, or one with which everybody can read it.
 func TestLinkOfSomebodyElse(t *testing.T) {
