@@ -121,6 +121,10 @@ func (s *Store) Fetch(ctx context.Context, ref provision.AssetRef) ([]provision.
 	if err := s.makeDirs(); err != nil {
 		return nil, err
 	}
+	// What a killed download left would count as taken, and so could leave too little for the next one.
+	if err := s.files.Tidy(p.file); err != nil {
+		return nil, fmt.Errorf("cannot fetch asset %s: %w", ref.Name, err)
+	}
 	file, err := s.obtain(ctx, ref, p)
 	if err != nil {
 		return nil, err

@@ -236,3 +236,35 @@ func TestEndlessSource(t *testing.T) {
 		server.Close()
 	}
 }
+
+// crowded is a disk on which a file left takes what an asset needs.
+type crowded struct {
+	provision.Files
+	left string
+}
+
+func (c crowded) Room(string) int64 {
+	if provision.Exists(c.Files, c.left) {
+		return 10
+	}
+	return 20
+}
+
+// TestLeftByAKilledDownload: what it left does not make the next download fail.
+func TestLeftByAKilledDownload(t *testing.T) {
+	const content = "binary" // of which there must fit two
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, content) }))
+	defer server.Close()
+	_, h := newStore()
+	ref := provision.AssetRef{Name: "a", Sources: []string{server.URL}, Digest: digest.FromString(content).String(), Format: "raw"}
+	files := crowded{h.Files(), "/var/lib/assets/" + strings.ReplaceAll(ref.Digest, ":", "-") + ".left"}
+	if err := files.Mkdir("/var/lib/assets", provision.Attr{Mode: 0o700}); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Write(files.left, strings.NewReader("bin"), provision.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := assets.New(files, "/var/lib/assets").Fetch(t.Context(), ref); err != nil {
+		t.Error(err)
+	}
+}
