@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
 
@@ -35,6 +36,8 @@ type Store struct {
 	verified map[string]bool         // files that have had the right hash in this process
 
 	fetching keyed.Mutex // one fetch of an asset at a time
+
+	coming atomic.Int64 // bytes that downloads under way have written
 }
 
 // New returns a store that keeps its files in dir. Proxies are those of the environment.

@@ -268,3 +268,51 @@ func TestLeftByAKilledDownload(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// slowDisk reads what is written to one file, and then waits.
+type slowDisk struct {
+	provision.Files
+	file          string
+	read, proceed chan struct{}
+}
+
+func (s slowDisk) Write(p string, r io.Reader, attr provision.Attr) error {
+	if p != s.file {
+		return s.Files.Write(p, r, attr)
+	}
+	data, err := io.ReadAll(r)
+	close(s.read)
+	<-s.proceed
+	return errors.Join(err, s.Files.Write(p, bytes.NewReader(data), attr))
+}
+
+// TestDownloadsTogether: two servers cannot fill the disk either. What one has sent is free for the other once it is verified.
+func TestDownloadsTogether(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }))
+	defer server.Close()
+	_, h := newStore()
+	h.Free = 64
+	ref := func(length int) provision.AssetRef {
+		path := "/" + strings.Repeat("a", length-1)
+		return provision.AssetRef{Name: "a", Sources: []string{server.URL + path}, Digest: digest.FromString(path).String(), Format: "raw"}
+	}
+	first, second := ref(20), ref(28)
+	disk := slowDisk{h.Files(), "/var/lib/assets/" + strings.ReplaceAll(first.Digest, ":", "-"), make(chan struct{}), make(chan struct{})}
+	s := assets.New(disk, "/var/lib/assets")
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Fetch(t.Context(), first)
+		done <- err
+	}()
+	<-disk.read
+	if _, err := s.Fetch(t.Context(), second); !errors.Is(err, errs.Exhausted) {
+		t.Errorf("with the other: %v, want Exhausted", err)
+	}
+	close(disk.proceed)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Fetch(t.Context(), second); err != nil {
+		t.Errorf("alone: %v", err)
+	}
+}

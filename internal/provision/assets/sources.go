@@ -108,31 +108,39 @@ func (s *Store) from(ctx context.Context, ref provision.AssetRef, p place, sourc
 	return s.store(ref, p, body)
 }
 
-// limit bounds what is downloaded, in bytes: only the end of it shows whether its hash is right, and pods need the disk.
-func (s *Store) limit() int64 { return min(maxBytes, s.files.Room(s.dir)/2) }
+// limit bounds what all downloads under way may have together, in bytes: only the end of one shows whether its hash is right,
+// and pods need the disk.
+func (s *Store) limit() int64 { return s.files.Room(s.dir)/2 + s.coming.Load()/2 }
 
 func tooLarge(limit int64) error {
-	return fmt.Errorf("it has more than the %d bytes that it may have: half of the free disk, and 16 GiB at most: %w", limit, errs.Exhausted)
+	return fmt.Errorf("it has more than 16 GiB, or downloads under way have together more than half of the free disk, %d bytes: %w", limit, errs.Exhausted)
 }
 
-// bounded is a reader that returns an error after more than limit bytes.
+// bounded is a reader that returns an error after more than maxBytes, or if all of its store have more than limit together.
 type bounded struct {
 	r           io.Reader
+	store       *Store
 	read, limit int64
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
-	if b.read += int64(n); b.read > b.limit {
+	b.read += int64(n)
+	if together := b.store.coming.Add(int64(n)); together > b.limit || b.read > maxBytes {
 		return 0, tooLarge(b.limit)
 	}
 	return n, err
 }
 
+// close frees what was read for other downloads: it is in the cache, or was removed.
+func (b *bounded) close() { b.store.coming.Add(-b.read) }
+
 // store writes body to the cache, unless its hash is wrong, and opens it.
 func (s *Store) store(ref provision.AssetRef, p place, body io.ReadCloser) (io.ReadCloser, error) {
 	defer body.Close()
-	if err := s.files.Write(p.file, newVerifier(&bounded{r: body, limit: s.limit()}, ref), provision.Attr{Mode: 0o600}); err != nil {
+	b := &bounded{r: body, store: s, limit: s.limit()}
+	defer b.close()
+	if err := s.files.Write(p.file, newVerifier(b, ref), provision.Attr{Mode: 0o600}); err != nil {
 		return nil, err
 	}
 	s.setVerified(p.file)
@@ -188,7 +196,7 @@ func (r reach) get(ctx context.Context, source, header string, limit int64) (io.
 		cancel()
 		return nil, r.answered(resp.StatusCode, header)
 	}
-	if resp.ContentLength > limit {
+	if resp.ContentLength > min(limit, maxBytes) {
 		resp.Body.Close()
 		cancel()
 		return nil, tooLarge(limit)
