@@ -127,8 +127,8 @@ func (p Paths) sendSome(pids []int, sig syscall.Signal) (sent int, err error) {
 	opened := make(map[int]int, len(pids))
 	for _, pid := range pids {
 		pidfd, err := unix.PidfdOpen(pid, 0)
-		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-			continue // it has ended; the latter, by the kernel's version, while its process group lives
+		if sysproc.NoPidfd(err) {
+			continue // it has ended
 		}
 		if err != nil {
 			errList = append(errList, fmt.Errorf("cannot open process %d: %w", pid, err))

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,6 +114,32 @@ func TestSignalsReachOnlyWhatIsInTheCgroup(t *testing.T) {
 		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != want {
 			t.Errorf("a process ended by %v, want %v", status.Signal(), want)
 		}
+	}
+}
+
+// TestSignalPassesOverTheDead: the kernel may still have the number of a process that was listed, as that of a group, and then
+// has its own error for it. The number of a thread, which is no process either, stands for it.
+func TestSignalPassesOverTheDead(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	thread := 0
+	threads, err := os.ReadDir("/proc/self/task")
+	for _, entry := range threads {
+		if tid, err := strconv.Atoi(entry.Name()); err == nil && tid != os.Getpid() {
+			thread = tid
+		}
+	}
+	if err != nil || thread == 0 {
+		t.Fatalf("thread %d, %v", thread, err)
+	}
+	root := withProcesses(t, map[string]string{"c": fmt.Sprintf("%d\n%d\n", thread, cmd.Process.Pid)})
+	if err := (Paths{"pids": root + "/c"}).Signal(syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the other process was not killed")
 	}
 }
 

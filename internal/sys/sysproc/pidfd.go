@@ -20,13 +20,19 @@ import (
 // ReadProc(pid).Start after the open.
 func OpenPidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
+	if NoPidfd(err) {
 		return nil, fmt.Errorf("process %d: %w", pid, errs.NotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a pidfd of process %d: %w", pid, err)
 	}
 	return NewPidfd(fd)
+}
+
+// NoPidfd reports whether err is one of pidfd_open(2) without flags for the number of no process. The kernel may still have that
+// of a reaped process, as its group's or session's: EINVAL or ENOENT, by the kernel's version.
+func NoPidfd(err error) bool {
+	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
 }
 
 // NewPidfd wraps a pidfd that came from elsewhere and takes it over, also on

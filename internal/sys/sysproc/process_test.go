@@ -96,6 +96,30 @@ func TestStatusOfAChildIsSeenBeforeAndAfterReap(t *testing.T) {
 	}
 }
 
+// TestNoPidfdOfALeader: the number of a reaped process whose group lives on is no process, and neither is that of a thread, for
+// which the kernel has the same errors.
+func TestNoPidfdOfALeader(t *testing.T) {
+	leader := exec.Command("sh", "-c", "sleep 1000 &")
+	leader.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := leader.Run(); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(-leader.Process.Pid, syscall.SIGKILL)
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("threads %v, %v", threads, err)
+	}
+	thread, err := strconv.Atoi(threads[len(threads)-1].Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range []int{leader.Process.Pid, thread} {
+		if pidfd, err := OpenPidfd(pid); !errors.Is(err, errs.NotFound) {
+			t.Errorf("%d: %v, %v", pid, pidfd, err)
+		}
+	}
+}
+
 func TestAwaitExitHonoursContext(t *testing.T) {
 	cmd, stdin, pidfd := startShell(t, "exit 3")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
