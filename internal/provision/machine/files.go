@@ -177,6 +177,9 @@ func temp(at, p string) string {
 	return dir + "/.berth-node." + path.Base(p) + ".tmp"
 }
 
+// earlierTemp is the temporary file that an earlier version had: its name is one of a configuration if that of p is.
+func earlierTemp(at, p string) string { return filepath.Dir(at) + "/.berth-node." + path.Base(p) }
+
 // Write writes beside the file, syncs, and renames.
 func (f *files) Write(p string, r io.Reader, attr provision.Attr) (err error) {
 	at, done, err := f.at(p)
@@ -184,8 +187,8 @@ func (f *files) Write(p string, r io.Reader, attr provision.Attr) (err error) {
 		return err
 	}
 	defer done()
-	if err := os.Remove(temp(at, p)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
-		return fmt.Errorf("cannot write %s: %w", p, kind(err))
+	if err := f.Tidy(p); err != nil {
+		return fmt.Errorf("cannot write %s: %w", p, err)
 	}
 	file, err := os.OpenFile(temp(at, p), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -248,10 +251,16 @@ func (f *files) tidy(p string) error {
 		return errs.IgnoreNotFound(err)
 	}
 	defer done()
-	if _, err := os.Lstat(temp(at, p)); err != nil { // a read-only file system refuses even to remove nothing
-		return errs.IgnoreNotFound(kind(err))
+	for _, left := range []string{temp(at, p), earlierTemp(at, p)} {
+		_, err := os.Lstat(left) // a read-only file system refuses even to remove nothing
+		if err == nil {
+			err = os.Remove(left)
+		}
+		if err := errs.IgnoreNotFound(kind(err)); err != nil {
+			return err
+		}
 	}
-	return errs.IgnoreNotFound(kind(os.Remove(temp(at, p))))
+	return nil
 }
 
 // Append writes at the end and syncs. It cuts off a record that it could not write whole.

@@ -53,14 +53,16 @@ func TestTemporaryFileIsNoConfiguration(t *testing.T) {
 		if _, err := os.Lstat(left); !os.IsNotExist(err) {
 			t.Errorf("%s is there after the write: %v", left, err)
 		}
-		if err := os.WriteFile(left, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Tidy(p); err != nil {
-			t.Error(err)
-		}
-		if _, err := os.Lstat(left); !os.IsNotExist(err) {
-			t.Errorf("%s stays: %v", left, err)
+		for _, left := range []string{left, filepath.Join(dir, ".berth-node."+filepath.Base(p))} { // the second is an earlier version's
+			if err := os.WriteFile(left, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Tidy(p); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Lstat(left); !os.IsNotExist(err) {
+				t.Errorf("%s stays: %v", left, err)
+			}
 		}
 	}
 }
