@@ -18,6 +18,9 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
+// processSource is how the source of a command that runs begins.
+const processSource = "process "
+
 // running finds the kubelet's process on this machine, outside of containers.
 func running(host provision.Host) (command, error) {
 	files := host.Files()
@@ -38,7 +41,7 @@ func running(host provision.Host) (command, error) {
 		}
 		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
 		if path.Base(args[0]) == "kubelet" && pidNamespace(files, pid) == pidNamespace(files, "1") {
-			c := command{source: "process " + pid, args: args[1:]}
+			c := command{source: processSource + pid, args: args[1:]}
 			// Its unit says where its options can be changed.
 			if u, err := ofUnit(files); err == nil {
 				c.files = u.files

@@ -24,7 +24,7 @@ const (
 	// InstanceConfig is what kubeadm patches ConfigFile with at each upgrade, since 1.34 by default
 	// (NodeLocalCRISocket): the kubelet does not read it.
 	InstanceConfig = "/var/lib/kubelet/instance-config.yaml"
-	// DefaultEndpoint is the runtime's of a kubelet whose Endpoint has no Text.
+	// DefaultEndpoint is the runtime's of a kubelet that is Silent.
 	DefaultEndpoint = "unix:///run/containerd/containerd.sock"
 )
 
@@ -69,6 +69,12 @@ func (k Kubelet) There() bool { return k.Source != "" }
 // SetUp reports whether the machine has a kubelet with its configuration: without it, as before kubeadm, it cannot start.
 func (k Kubelet) SetUp(files provision.Files) bool {
 	return k.There() && (k.Config == "" || provision.Exists(files, k.Config))
+}
+
+// Silent reports whether the kubelet names no endpoint, and so has DefaultEndpoint. A unit without a configuration, as packages
+// bring it, does not show that while it does not run: it may never be used, or start a program that names an endpoint.
+func (k Kubelet) Silent(files provision.Files) bool {
+	return k.Endpoint.Text == "" && (strings.HasPrefix(k.Source, processSource) || k.Config != "" && provision.Exists(files, k.Config))
 }
 
 // Find looks for the kubelet. An error is a configuration that cannot be read; what was

@@ -109,6 +109,28 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// TestSilent: a unit that never ran does not show which endpoint its kubelet would have.
+func TestSilent(t *testing.T) {
+	const unit, config = "/usr/lib/systemd/system/kubelet.service", "/var/lib/kubelet/config.yaml"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  bool
+	}{
+		"no kubelet":               {nil, false},
+		"of a package":             {map[string]string{unit: "[Service]\nExecStart=/usr/bin/kubelet $KUBELET_ARGS\n"}, false},
+		"of a package, and runs":   {map[string]string{unit: "[Service]\nExecStart=/usr/bin/kubelet $KUBELET_ARGS\n", "/proc/7/cmdline": "/usr/bin/kubelet\x00"}, true},
+		"before its configuration": {map[string]string{unit: "[Service]\nExecStart=/usr/bin/kubelet --config=" + config + "\n"}, false},
+		"with its configuration":   {map[string]string{unit: "[Service]\nExecStart=/usr/bin/kubelet --config=" + config + "\n", config: "maxPods: 9\n"}, true},
+		"with an endpoint":         {map[string]string{config: "containerRuntimeEndpoint: unix:///run/a.sock\n"}, false},
+	} {
+		h := host(t, c.files)
+		k, err := kubelet.Find(h)
+		if got := k.Silent(h.Files()); err != nil || got != c.want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
 func TestFindTellsBadFiles(t *testing.T) {
 	_, err := kubelet.Find(host(t, map[string]string{
 		"/proc/7/cmdline": "kubelet\x00--config=/etc/k.yaml\x00", "/etc/k.yaml": "a: b: c",

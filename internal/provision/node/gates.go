@@ -221,7 +221,7 @@ func (p kubeletProbe) Run(_ context.Context, host provision.Host) error {
 			k.Driver.Text, p.runtime, p.driver, k.Driver.From, errs.State)
 	}
 	endpoint := k.Endpoint
-	if endpoint.Text == "" && k.SetUp(host.Files()) {
+	if k.Silent(host.Files()) {
 		endpoint = kubelet.Value{Text: kubelet.DefaultEndpoint, From: "containerRuntimeEndpoint in " + cmp.Or(k.Config, k.Source) + ", which does not name it"}
 	}
 	if endpoint.Text != "" && !p.moves && crisock.Path(endpoint.Text) != crisock.Path(p.endpoint) {

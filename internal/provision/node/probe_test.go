@@ -26,6 +26,7 @@ func TestKubeletProbe(t *testing.T) {
 		"other socket":    {map[string]string{kubeletConfig: "containerRuntimeEndpoint: unix:///run/x.sock\n"}, "the kubelet talks to unix:///run/x.sock and berth listens on unix:///run/berth/berth.sock; change " + kubeletConfig},
 		"default socket":  {map[string]string{kubeletConfig: "cgroupDriver: systemd\n"}, "the kubelet talks to unix:///run/containerd/containerd.sock"},
 		"not set up":      {map[string]string{"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet --config=" + kubeletConfig + "\n"}, ""},
+		"never used":      {map[string]string{"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet $KUBELET_ARGS\n"}, ""},
 		"kubeadm's flags": {map[string]string{kubeletConfig: "{}", "/var/lib/kubelet/kubeadm-flags.env": "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/y.sock --x\"\n"}, "the kubelet talks to unix:///run/y.sock"},
 		"broken":          {map[string]string{kubeletConfig: "{"}, kubeletConfig},
 	}

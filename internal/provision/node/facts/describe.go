@@ -93,7 +93,7 @@ func describeRuntime(ctx context.Context, host provision.Host, n *nodefile.Node)
 // that cannot be read counts as absent.
 func kubeletEndpoint(host provision.Host) string {
 	k, err := kubelet.Find(host)
-	if err == nil && k.Endpoint.Text == "" && k.SetUp(host.Files()) {
+	if err == nil && k.Silent(host.Files()) {
 		return kubelet.DefaultEndpoint
 	}
 	return k.Endpoint.Text

@@ -64,7 +64,7 @@ type Facts struct {
 	KubeletBinary string
 	// KubeletFiles are those that it reads its settings from.
 	KubeletFiles []string
-	// KubeletSilent is true if a kubelet that is set up names no endpoint, and so has its default.
+	// KubeletSilent is true if the kubelet names no endpoint, and so has its default.
 	KubeletSilent bool
 	// KubeletConfig is its main configuration; empty if it has none.
 	KubeletConfig string
@@ -109,9 +109,9 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	f.Replaced = detectReplaced(ctx, host, n)
 	f.Disrupts = detectDisruption(ctx, host, n)
 	// If a file that cannot be read matters, the cross-checks report it.
-	k, _ := kubelet.Find(host)
+	k, kubeletErr := kubelet.Find(host)
 	f.Kubelet, f.KubeletFiles = k.SetUp(host.Files()), k.Files
-	f.KubeletSilent, f.KubeletConfig = f.Kubelet && k.Endpoint.Text == "", k.Config
+	f.KubeletSilent, f.KubeletConfig = kubeletErr == nil && k.Silent(host.Files()), k.Config
 	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
 		return f, err
 	}
