@@ -123,4 +123,6 @@ type Entry struct {
 
 	// after lists what objects were when tasks of this entry were done with them.
 	after []Prior
+	// left lists objects that were no longer ours at the end of this entry.
+	left []provision.Object
 }

@@ -44,6 +44,9 @@ func (s *state) add(rec record) {
 		if rec.Done != nil {
 			e.after = append(e.after, rec.Done.After...)
 		}
+		if e.Ended.IsZero() { // a reset leaves objects as well, and is no entry
+			e.left = append(e.left, objectsOf(rec.Leave)...)
+		}
 	}
 	for _, o := range rec.Own {
 		if i := s.find(o.Object); i >= 0 {
@@ -59,6 +62,14 @@ func (s *state) add(rec record) {
 	}
 	s.pending = append(s.pending, rec.Want...)
 	s.pending = slices.DeleteFunc(s.pending, func(u string) bool { return slices.Contains(rec.Again, u) })
+}
+
+func objectsOf(owned []Owned) []provision.Object {
+	list := make([]provision.Object, len(owned))
+	for i, o := range owned {
+		list[i] = o.Object
+	}
+	return list
 }
 
 func (s *state) entry(n int) *Entry {
@@ -236,7 +247,7 @@ func (j *Journal) At(n int, priors []Prior) []Prior {
 	return list
 }
 
-// after is what objects were at the end of entry n, as far as they were ours.
+// after is what objects were at the end of entry n, as far as they were ours then: one that was not may have become somebody's.
 func (s *state) after(n int) map[provision.Object]provision.State {
 	known := map[provision.Object]provision.State{}
 	for _, p := range s.base {
@@ -248,6 +259,9 @@ func (s *state) after(n int) map[provision.Object]provision.State {
 		}
 		for _, p := range e.after {
 			known[p.Object] = p.State
+		}
+		for _, o := range e.left {
+			delete(known, o)
 		}
 	}
 	return known

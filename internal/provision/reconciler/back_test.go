@@ -277,3 +277,39 @@ func TestRollbackToAPrune(t *testing.T) {
 		t.Errorf("after the rollback %+v is unwanted: %v", plan.Unwanted, err)
 	}
 }
+
+// TestRollbackOverAPrune: a file that somebody made in the place of a pruned one stays his after a rollback to an entry that
+// did not want the file.
+func TestRollbackOverAPrune(t *testing.T) {
+	h := machine(t)
+	keep := func(content string) provision.Task { return tasks.File{Path: "/etc/keep", Content: content} }
+	extra := tasks.File{Path: "/etc/extra", Content: "berth's"}
+	apply(t, h, provision.Target{Tasks: []provision.Task{keep("1"), extra}})
+	without := provision.Target{Tasks: []provision.Task{keep("1")}}
+	e := newReconciler(t, h)
+	b, err := e.PlanPrune(t.Context(), without)
+	if err == nil {
+		_, err = e.Prune(t.Context(), b, reconciler.BackOptions{})
+	}
+	if err == nil {
+		err = h.Files().Write("/etc/extra", strings.NewReader("somebody's"), provision.Attr{Mode: 0o600})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	without = provision.Target{Tasks: []provision.Task{keep("2")}}
+	n := apply(t, h, without).Number
+	want := h.Tree(reconciler.StateDir)
+	apply(t, h, provision.Target{Tasks: []provision.Task{keep("2"), extra}})
+	e = newReconciler(t, h)
+	b, err = e.PlanRollback(t.Context(), n, without)
+	if err == nil {
+		_, err = e.Rollback(t.Context(), n, b, reconciler.BackOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, h.Tree(reconciler.StateDir)); diff != "" {
+		t.Errorf("the machine is not as before the file was wanted again (-want +got):\n%s", diff)
+	}
+}
