@@ -41,9 +41,9 @@ func (k KubeletEndpoint) Objects(_ context.Context, host provision.Host) ([]prov
 	return []provision.Object{{Kind: provision.KindFile, Name: k.Path}}, nil
 }
 
-// endpoints matches an endpoint as an option and as a field; the second group is it.
+// endpoints matches an endpoint as an option, and as a field of YAML and of JSON; the second group is it.
 func endpoints() *regexp.Regexp {
-	return regexp.MustCompile(`(--container-runtime-endpoint[= ]|(?m:^)containerRuntimeEndpoint:[ \t]*)("?)([^\s"]+)`)
+	return regexp.MustCompile(`(--container-runtime-endpoint[= ]"?|(?m:^)containerRuntimeEndpoint:[ \t]*"?|"containerRuntimeEndpoint"\s*:\s*")([^\s"]+)`)
 }
 
 // sizeLimit bounds the files, in bytes.
@@ -87,7 +87,7 @@ func (k KubeletEndpoint) contents(host provision.Host) (old, wanted []byte, err 
 		wanted, err = k.added(old)
 		return old, wanted, err
 	}
-	replaced := endpoints().ReplaceAll(old, []byte("${1}${2}"+strings.ReplaceAll(k.Endpoint, "$", "$$")))
+	replaced := endpoints().ReplaceAll(old, []byte("${1}"+strings.ReplaceAll(k.Endpoint, "$", "$$")))
 	return old, replaced, nil
 }
 
@@ -102,7 +102,7 @@ func (k KubeletEndpoint) Check(_ context.Context, host provision.Host) (provisio
 	}
 	from := "" // the kubelet's default
 	if match := endpoints().FindSubmatch(old); match != nil {
-		from = string(match[3])
+		from = string(match[2])
 	}
 	return provision.Change{Diffs: []provision.Diff{{
 		Object: provision.Object{Kind: provision.KindFile, Name: k.Path}, Action: provision.Modify, Reason: "the kubelet talks to another runtime",

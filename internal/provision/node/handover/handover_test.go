@@ -342,6 +342,8 @@ func TestKubeletEndpoint(t *testing.T) {
 		"configuration":     {"a: b\ncontainerRuntimeEndpoint: unix:///a\nc: d\n", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\nc: d\n", false},
 		"quoted":            {"containerRuntimeEndpoint: \"unix:///a\"\n", "containerRuntimeEndpoint: \"" + endpoint + "\"\n", false},
 		"empty, then other": {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "containerRuntimeEndpoint: \"\"\nvolume: x\n", false},
+		"JSON":              {"{\n  \"containerRuntimeEndpoint\": \"unix:///a\",\n  \"a\": 1\n}\n", "{\n  \"containerRuntimeEndpoint\": \"" + endpoint + "\",\n  \"a\": 1\n}\n", false},
+		"JSON, empty":       {`{"containerRuntimeEndpoint":"","a":1}`, `{"containerRuntimeEndpoint":"","a":1}`, false},
 		"says nothing":      {"a: b\n", "a: b\n", false},
 		"adds it":           {"a: b", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\n", true},
 		"adds it to none":   {"", "containerRuntimeEndpoint: " + endpoint + "\n", true},
