@@ -165,7 +165,8 @@ func join(pod *corev1.Pod, flags *runFlags) error {
 }
 
 // interrupts returns a context that ends with the first Ctrl-C (or SIGTERM), or when the
-// terminal is closed, and a channel that is closed by the second Ctrl-C.
+// terminal is closed, and a channel that is closed by the second Ctrl-C. SIGHUP does not count: the end of a
+// session sends SIGTERM with it.
 func interrupts(ctx context.Context) (_ context.Context, kill <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals, killed := make(chan os.Signal, 2), make(chan struct{})
@@ -180,7 +181,7 @@ func interrupts(ctx context.Context) (_ context.Context, kill <-chan struct{}, s
 		for {
 			select {
 			case <-signals:
-			case <-hangups: // the end of a session sends several, and SIGTERM with them: the pods still end in peace
+			case <-hangups:
 				cancel()
 				continue
 			case <-done:
