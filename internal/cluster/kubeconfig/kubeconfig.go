@@ -78,7 +78,7 @@ func holds(config *api.Config, name string) bool {
 
 // update changes a file's cluster and user of the name to those of another config: the server, unless it is internal, and
 // the certificates and the key that are in the file. What the user has put in their place stays: a path, a token, or no
-// verification. Both together would be invalid.
+// verification. An entry with both would be invalid.
 func update(config *api.Config, name string, to *api.Config, internal string) (changed bool) {
 	if cluster, now := config.Clusters[name], to.Clusters[name]; cluster != nil {
 		if cluster.Server != internal && cluster.Server != now.Server {

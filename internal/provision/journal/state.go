@@ -44,7 +44,7 @@ func (s *state) add(rec record) {
 		if rec.Done != nil {
 			e.after = append(e.after, rec.Done.After...)
 		}
-		if e.Ended.IsZero() { // a reset leaves objects as well, and is no entry
+		if e.Ended.IsZero() { // a reset also writes Leave, after the entry has ended
 			e.left = append(e.left, objectsOf(rec.Leave)...)
 		}
 	}

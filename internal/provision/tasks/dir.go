@@ -190,8 +190,8 @@ func (dataKind) Restore(ctx context.Context, host provision.Host, name string, s
 	return host.Files().Remove(name)
 }
 
-// podmans lists the records, in either of their forms, that podman makes at each start, and CRI-O does not, in a directory of
-// images that the two share, or below it. Volumes are no sign of podman: docker has a directory of that name as well.
+// podmans lists the records, in either of their forms, that podman writes at each start, and CRI-O does not, in a directory of
+// images that the two share, or below it. A directory "volumes" does not count: docker has one, too.
 func podmans(name string) []string {
 	var list []string
 	for _, dir := range []string{name, path.Join(name, "storage")} {

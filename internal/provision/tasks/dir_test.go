@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// TestDataThatPodmanShares: CRI-O's images go with it, unless podman has used their directory since. A runtime's own volumes
-// are no sign of podman.
+// TestDataThatPodmanShares: CRI-O's images go with it, unless podman has used their directory since. A directory
+// with a runtime's own volumes does not show that podman uses it.
 func TestDataThatPodmanShares(t *testing.T) {
 	for file, c := range map[string]struct {
 		data  string

@@ -17,7 +17,7 @@ import (
 )
 
 // TestKillOfAWholeCgroup: the kernel kills a whole container for want of memory, as kubelets ask for, while execs start
-// in it. With a process it kills each process that shares its memory. The supervisor is none of them.
+// in it. The kernel also kills each process that shares the memory of one in the cgroup. The supervisor must not be one.
 func TestKillOfAWholeCgroup(t *testing.T) {
 	require.CgroupV2(t)
 	h := newHost(t).serve()

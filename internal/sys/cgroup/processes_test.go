@@ -117,8 +117,8 @@ func TestSignalsReachOnlyWhatIsInTheCgroup(t *testing.T) {
 	}
 }
 
-// TestSignalPassesOverTheDead: the kernel may still have the number of a process that was listed, as that of a group, and then
-// has its own error for it. The number of a thread, which is no process either, stands for it.
+// TestSignalPassesOverTheDead: a listed process may have ended while its process group lives. Then pidfd_open(2) does not
+// answer ESRCH. The test uses the number of a thread, for which the kernel gives the same error.
 func TestSignalPassesOverTheDead(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

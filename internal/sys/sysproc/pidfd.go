@@ -29,8 +29,8 @@ func OpenPidfd(pid int) (*os.File, error) {
 	return NewPidfd(fd)
 }
 
-// NoPidfd reports whether err is one of pidfd_open(2) without flags for the number of no process. The kernel may still have that
-// of a reaped process, as its group's or session's: EINVAL or ENOENT, by the kernel's version.
+// NoPidfd reports whether an error of pidfd_open(2) without flags means that the process has ended. While the process group or
+// the session of a reaped process lives, the error is EINVAL or ENOENT, by the kernel's version; else it is ESRCH.
 func NoPidfd(err error) bool {
 	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
 }

@@ -96,8 +96,8 @@ func TestStatusOfAChildIsSeenBeforeAndAfterReap(t *testing.T) {
 	}
 }
 
-// TestNoPidfdOfALeader: the number of a reaped process whose group lives on is no process, and neither is that of a thread, for
-// which the kernel has the same errors.
+// TestNoPidfdOfALeader: a reaped process is not found while its process group lives. Neither is a thread, for which the kernel
+// gives the same errors.
 func TestNoPidfdOfALeader(t *testing.T) {
 	leader := exec.Command("sh", "-c", "sleep 1000 &")
 	leader.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

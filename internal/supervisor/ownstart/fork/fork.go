@@ -108,7 +108,7 @@ func (p *Program) Start(r *Request) (*Child, error) {
 	// The thread ends: it shares no root and working directory with the others any more.
 	sysns.GoOnThread(func() { done <- p.start(r, theirs, child) })
 	err = <-done
-	theirs.Close() // the end of a process that dies without a report is the end of the stream
+	theirs.Close() // so that Conn reads EOF when the process dies without a report
 	runtime.KeepAlive(r)
 	if err == nil {
 		err = child.open()

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestChildEndsWithoutReport: a first process that is killed before it reports fails the start at once. It is not taken
-// for one in a frozen cgroup, which is waited for.
+// TestChildEndsWithoutReport: a first process that is killed before it reports fails the start at once. The
+// start does not wait for it as for a process in a frozen cgroup.
 func TestChildEndsWithoutReport(t *testing.T) {
 	require.Root(t)
 	exe, err := os.Open(require.Binary(t, "busybox")) // it ends: it has no applet of that name
