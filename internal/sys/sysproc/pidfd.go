@@ -15,10 +15,14 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// OpenPidfd opens a descriptor of the process pid. Kind NotFound when there is
-// none. The caller must know that pid is still the process it means: compare
+// OpenPidfd opens a descriptor of the process pid. Kind NotFound when the process
+// has ended, Invalid when pid is not positive: a process that is not known has not
+// ended. The caller must know that pid is still the process it means: compare
 // ReadProc(pid).Start after the open.
 func OpenPidfd(pid int) (*os.File, error) {
+	if pid <= 0 {
+		return nil, fmt.Errorf("process %d: not the number of a process: %w", pid, errs.Invalid)
+	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if NoPidfd(err) {
 		return nil, fmt.Errorf("process %d: %w", pid, errs.NotFound)

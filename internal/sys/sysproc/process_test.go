@@ -259,3 +259,12 @@ func TestTakeFD(t *testing.T) {
 		t.Errorf("a descriptor that is not open: %v", err)
 	}
 }
+
+// TestNoPidfdOfAnUnknownProcess: a process whose number is not known does not count as one that has ended.
+func TestNoPidfdOfAnUnknownProcess(t *testing.T) {
+	for _, pid := range []int{0, -1} {
+		if pidfd, err := OpenPidfd(pid); !errors.Is(err, errs.Invalid) || errors.Is(err, errs.NotFound) {
+			t.Errorf("%d: %v, %v", pid, pidfd, err)
+		}
+	}
+}
