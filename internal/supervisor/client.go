@@ -55,7 +55,8 @@ func Connect(ctx context.Context, opts Options) (*Client, error) {
 	return &Client{l}, nil
 }
 
-// Close ends the connection. Containers continue to run.
+// Close ends the connection. Containers continue to run. A supervisor that was started for its clients
+// ends if it has no container and no other client.
 func (c *Client) Close() error {
 	return c.link.close()
 }

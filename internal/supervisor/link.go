@@ -81,6 +81,7 @@ func (l *link) run() {
 					l.opts.Logger.Warn("connection to the supervisor is lost; connecting again", "socket", l.opts.Socket)
 				}
 			case <-l.ctx.Done():
+				_ = conn.Note(NoteLeave, struct{}{}) // without it the supervisor waits a moment before it ends
 				conn.Close()
 				<-conn.Done()
 			}

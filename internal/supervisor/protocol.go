@@ -28,6 +28,7 @@ const (
 // The notes.
 const (
 	NoteOffered = "offered" // client: all offers are made
+	NoteLeave   = "leave"   // client: it closes the connection and does not come back
 	NoteHold    = "hold"    // server: StreamSet + files, to be held
 	NoteDrop    = "drop"    // server: StreamSet; no names means all
 	NoteExit    = "exit"    // server: Exit

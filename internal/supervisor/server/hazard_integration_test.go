@@ -484,6 +484,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
+// TestIdleSupervisorEnds: a supervisor without containers ends when its last client has left, and not before.
 func TestIdleSupervisorEnds(t *testing.T) {
 	h := newHost(t)
 	h.launch("keep", "--state", h.state, "--exit-when-idle")
@@ -492,6 +493,15 @@ func TestIdleSupervisorEnds(t *testing.T) {
 	h.wantExit("one", 0)
 	if err := h.client.Remove(h.ctx(), "one"); err != nil {
 		t.Fatal(err)
+	}
+	first := h.client
+	h.client = nil
+	h.connect()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.Info(h.ctx()); err != nil {
+		t.Errorf("a client is left: %v", err)
 	}
 	if err := h.client.Close(); err != nil {
 		t.Fatal(err)

@@ -34,8 +34,8 @@ type Options struct {
 	Version string
 	// Keeper is this process's parent; nil when there is none.
 	Keeper Keeper
-	// ExitWhenIdle ends Run when there has been no container and no client for
-	// some seconds.
+	// ExitWhenIdle ends Run when there is no container and the last client has left, or
+	// when there has been no container and no client for some seconds.
 	ExitWhenIdle bool
 	// OwnInit lets berth's own init start the containers that it can.
 	OwnInit bool
@@ -73,13 +73,15 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[*session]bool
-	// changed is when the last session or container went.
+	// changed is when there was last a session or a container.
 	changed time.Time
+	// left has an element after the last client has left for good.
+	left chan struct{}
 }
 
 // New returns a server on opts.StateDir, which exists.
 func New(opts Options) (*Server, error) {
-	s := &Server{opts: opts, log: opts.Logger, sessions: make(map[*session]bool), changed: time.Now()}
+	s := &Server{opts: opts, log: opts.Logger, sessions: make(map[*session]bool), changed: time.Now(), left: make(chan struct{}, 1)}
 	var err error
 	s.containers, err = containers.New(containers.Options{
 		StateDir: opts.StateDir, Keeper: opts.Keeper, Clients: s, OwnInit: opts.OwnInit, Logger: opts.Logger,
@@ -146,8 +148,13 @@ func (s *Server) wait(ctx context.Context, watched <-chan error) error {
 			return s.takeOver()
 		case <-tick.C:
 			s.containers.FreeMemory()
-			if s.opts.ExitWhenIdle && s.idle() {
+			if s.opts.ExitWhenIdle && s.unused() > idleFor {
 				s.log.Info("no container and no client; ending")
+				return nil
+			}
+		case <-s.left:
+			if s.opts.ExitWhenIdle && s.unused() > 0 {
+				s.log.Info("no container, and the last client has left; ending")
 				return nil
 			}
 		}
@@ -200,14 +207,17 @@ func (s *Server) ready(ctx context.Context) {
 	}
 }
 
-func (s *Server) idle() bool {
+// unused returns how long there has been neither a container nor a client, as far as earlier calls
+// have seen; 0 while there is one.
+func (s *Server) unused() time.Duration {
 	empty := s.containers.Empty()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !empty || len(s.sessions) > 0 {
 		s.changed = time.Now()
+		return 0
 	}
-	return time.Since(s.changed) > idleFor
+	return time.Since(s.changed)
 }
 
 // listen makes the socket. It renames the socket to its path once the socket is ready and has

@@ -24,6 +24,8 @@ type session struct {
 	greeted atomic.Bool
 	// watching registers the session for exits, once.
 	watching sync.Once
+	// leaves is set when the client does not come back.
+	leaves atomic.Bool
 }
 
 func (s *Server) serve(sock *net.UnixConn) {
@@ -40,7 +42,14 @@ func (s *Server) serve(sock *net.UnixConn) {
 	}
 	s.mu.Lock()
 	delete(s.sessions, ss)
+	last := len(s.sessions) == 0
 	s.mu.Unlock()
+	if last && ss.leaves.Load() {
+		select {
+		case s.left <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // method answers one kind of call.
@@ -106,8 +115,11 @@ func (ss *session) HandleCall(ctx context.Context, req *wire.Request) (*wire.Rep
 // HandleNote handles a note.
 func (ss *session) HandleNote(req *wire.Request) {
 	closeFiles(req.Files)
-	if req.Method == supervisor.NoteOffered {
+	switch req.Method {
+	case supervisor.NoteOffered:
 		ss.server.containers.Offered()
+	case supervisor.NoteLeave:
+		ss.leaves.Store(true)
 	}
 }
 
