@@ -85,8 +85,14 @@ func TestFieldsOfContainers(t *testing.T) {
 		id := f.create("", func(c containerConfig) { c.Command = []string{"no-such-program"} })
 		_, err := f.Runtime.StartContainer(f.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: id})
 		if status := f.Status(id); err == nil || status.ExitCode != 128 || status.Reason != "StartError" ||
-			!strings.Contains(status.Message, "executable file not found in $PATH") {
+			!namesMissingProgram(status.Message) {
 			t.Errorf("%v, status %v", err, status)
 		}
 	})
+}
+
+// namesMissingProgram reports whether a message says that a program was not found, in the words of runc or of crun.
+func namesMissingProgram(message string) bool {
+	return strings.Contains(message, "executable file not found in $PATH") ||
+		strings.Contains(message, "executable file `") && strings.Contains(message, "` not found in $PATH")
 }

@@ -68,7 +68,7 @@ func streamExec(t *testing.T, b *harness.Berth) {
 			t.Errorf("%s: code %d, %q, %q, %v", name, code, out.String(), errOut.String(), err)
 		}
 		_, err = c.Exec(b.Ctx(), pod.Container, sessions.Streams{Stdout: io.Discard}, "no-such")
-		if err == nil || !strings.Contains(err.Error(), "executable file not found in $PATH") {
+		if err == nil || !namesMissingProgram(err.Error()) {
 			t.Errorf("%s: a program that is not there: %v", name, err)
 		}
 	}

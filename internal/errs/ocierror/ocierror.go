@@ -1,5 +1,5 @@
-// Package ocierror reads the texts of errors of libcontainer. The init of a container sends its errors
-// over a pipe as text, and a Docker Engine passes on what its OCI runtime prints.
+// Package ocierror reads the texts of errors of libcontainer and of OCI runtimes. The init of a container sends its
+// errors over a pipe as text, and a Docker Engine passes on what its OCI runtime prints.
 package ocierror
 
 import (
@@ -47,6 +47,7 @@ func Kind(err error) error {
 		"memory limit too low",
 		"unable to set memory limit",
 		"rejecting memory", // on v2 the same, where the limit is below what is in use
+		crunMemory,
 		"numerical result out of range",
 		"failed to fulfil mount request",
 		"is not in a separate kernel namespace", // a sysctl of the host's
@@ -64,6 +65,9 @@ func Kind(err error) error {
 		}
 	}
 	// A limit.
+	if crunLimit.MatchString(text) {
+		return errs.Invalid
+	}
 	if strings.Contains(text, "failed to write \"") && (strings.Contains(text, ": invalid argument") || strings.Contains(text, ": argument list too long")) {
 		return errs.Invalid
 	}
@@ -100,6 +104,13 @@ var (
 	limitFile    = regexp.MustCompile(`failed to write ` + quoted + `: write (.+?): `)
 )
 
+// crunMemory is in crun's error for a limit of memory below what is in use, with cgroup v2.
+const crunMemory = "cannot set the memory limit lower than its current usage"
+
+// crunLimit finds the file of a cgroup in crun's error for a limit that the kernel refuses.
+var crunLimit = regexp.MustCompile("write to `([a-z0-9_]+\\.[A-Za-z0-9_.]+)`: " +
+	"(?:Invalid argument|Argument list too long|Numerical result out of range|Device or resource busy)")
+
 // Cause returns the cause and the path of an error of libcontainer by its text, "" for none. rootfs
 // is the container's root filesystem on the host, or "".
 func Cause(err error, rootfs string) (cause errs.Cause, at string) {
@@ -119,7 +130,10 @@ func Cause(err error, rootfs string) (cause errs.Cause, at string) {
 	if found := limitFile.FindStringSubmatch(text); found != nil {
 		return errs.CauseLimit, path.Base(found[1])
 	}
-	for _, memory := range []string{"memory limit too low", "unable to set memory limit", "rejecting memory"} {
+	if found := crunLimit.FindStringSubmatch(text); found != nil {
+		return errs.CauseLimit, found[1]
+	}
+	for _, memory := range []string{"memory limit too low", "unable to set memory limit", "rejecting memory", crunMemory} {
 		if strings.Contains(text, memory) {
 			return errs.CauseLimit, "memory.max"
 		}

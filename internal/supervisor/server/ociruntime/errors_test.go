@@ -19,6 +19,9 @@ func TestKindOf(t *testing.T) {
 		`unable to apply cgroup configuration: failed to write "900": write /sys/fs/cgroup/x/cpuset.mems: invalid argument`:      errs.Invalid,
 		`failed to write "0,0": write /sys/fs/cgroup/x/cpuset.cpus: argument list too long`:                                      errs.Invalid,
 		`failed to write 77: write /sys/fs/cgroup/x/cgroup.procs: invalid argument`:                                              nil,
+		"write to `cpuset.mems`: Invalid argument":                                                                               errs.Invalid,
+		"write to `/proc/self/oom_score_adj`: Invalid argument":                                                                  nil,
+		"cannot set the memory limit lower than its current usage":                                                               errs.Invalid,
 		start + "error creating device nodes: mknodat /r/dev/x: no space left on device":                                         errs.Exhausted,
 		start + "current working directory is outside of container mount namespace root -- possible container breakout detected": errs.Invalid,
 		start + `error mounting "proc" to rootfs at "/proc": filesystem "proc" must be mounted on ordinary directory`:            errs.Invalid,
@@ -58,6 +61,9 @@ func TestCauseOf(t *testing.T) {
 		{`unable to set memory limit to 5 (current usage: 9, peak usage: 9)`, errs.CauseLimit, "memory.max"},
 		{`rejecting memory limit 5 <= usage 9`, errs.CauseLimit, "memory.max"},
 		{`failed to write 77: write /sys/fs/cgroup/x/cgroup.procs: invalid argument`, "", ""},
+		{"write to `memory.limit_in_bytes`: Device or resource busy", errs.CauseLimit, "memory.limit_in_bytes"},
+		{"write to `cpuset.mems`: Invalid argument", errs.CauseLimit, "cpuset.mems"},
+		{"cannot set the memory limit lower than its current usage", errs.CauseLimit, "memory.max"},
 		{start + "something else", "", ""},
 	} {
 		err := withCause(errors.New(c.text), "/r")
