@@ -312,7 +312,9 @@ func TestNRIDaemonKilledInEveryEvent(t *testing.T) {
 					t.Errorf("event %q came again; before %v, after %v", each, before, after)
 				}
 			}
-			if !slices.Contains(slices.Concat(before, after), "RemovePodSandbox killed") {
+			// The next daemon may have removed the pod before the plugin connects. Then it does not synchronize it.
+			knows := slices.ContainsFunc(after, func(e string) bool { return strings.HasSuffix(e, " killed") })
+			if knows && !slices.Contains(slices.Concat(before, after), "RemovePodSandbox killed") {
 				t.Errorf("the end of the pod was not reported: %v", after)
 			}
 			life.nothingLeft(t)
