@@ -24,12 +24,36 @@ import (
 //
 // It may also have a million of them, so that they are not listed at once.
 func FindPipe(pid int, id uint64, access int) (*os.File, error) {
+	var found *os.File
+	err := findHeld(pid, id, func(held *os.File) (ok bool) {
+		f, err := sysfd.ReopenPipe(held, access)
+		found = f
+		return err == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// ReadsPipe returns nil if a process has the pipe with the given id open for reading, and NotFound if not. A descriptor
+// with O_PATH does not count: the kernel sees no reader in it. See FindPipe for a hostile process.
+func ReadsPipe(pid int, id uint64) error {
+	return findHeld(pid, id, func(held *os.File) bool {
+		flags, err := unix.FcntlInt(held.Fd(), unix.F_GETFL, 0)
+		return err == nil && flags&unix.O_PATH == 0 && flags&unix.O_ACCMODE != unix.O_WRONLY
+	})
+}
+
+// findHeld calls accept with copies of the descriptors of a process that are the pipe with the given id, until it
+// returns true. NotFound if it never does, or if the process is gone.
+func findHeld(pid int, id uint64, accept func(held *os.File) bool) error {
 	dir, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("process %d: %w", pid, errs.NotFound)
+		return fmt.Errorf("process %d: %w", pid, errs.NotFound)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the descriptors of process %d: %w", pid, err)
+		return fmt.Errorf("cannot list the descriptors of process %d: %w", pid, err)
 	}
 	defer dir.Close()
 	want := fmt.Sprintf("pipe:[%d]", id)
@@ -44,33 +68,26 @@ func FindPipe(pid int, id uint64, access int) (*os.File, error) {
 			if err != nil {
 				continue
 			}
-			if f, err := takePipe(pid, fd, id, access); err == nil {
-				return f, nil
+			if takePipe(pid, fd, id, accept) {
+				return nil
 			}
 		}
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ESRCH):
-			return nil, fmt.Errorf("pipe %d in process %d: %w", id, pid, errs.NotFound)
+			return fmt.Errorf("pipe %d in process %d: %w", id, pid, errs.NotFound)
 		case err != nil:
-			return nil, fmt.Errorf("cannot list the descriptors of process %d: %w", pid, err)
+			return fmt.Errorf("cannot list the descriptors of process %d: %w", pid, err)
 		}
 	}
 }
 
-// takePipe copies descriptor fd of a process, makes sure that it is the pipe id, and
-// opens that pipe.
-func takePipe(pid, fd int, id uint64, access int) (*os.File, error) {
+// takePipe copies descriptor fd of a process, makes sure that it is the pipe id, and calls accept with it.
+func takePipe(pid, fd int, id uint64, accept func(held *os.File) bool) bool {
 	held, err := TakeFD(pid, fd)
 	if err != nil {
-		return nil, err
+		return false
 	}
 	defer held.Close()
 	got, err := sysfd.PipeID(held)
-	if err != nil {
-		return nil, err
-	}
-	if got != id {
-		return nil, fmt.Errorf("descriptor %d of process %d is pipe %d, not %d: %w", fd, pid, got, id, errs.NotFound)
-	}
-	return sysfd.ReopenPipe(held, access)
+	return err == nil && got == id && accept(held)
 }

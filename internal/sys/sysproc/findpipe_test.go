@@ -3,6 +3,7 @@ package sysproc_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -47,6 +48,30 @@ func TestFindPipe(t *testing.T) {
 	}
 	if _, err := sysproc.FindPipe(os.Getpid(), 1, os.O_RDONLY); !errors.Is(err, errs.NotFound) {
 		t.Errorf("unknown pipe: %v, want NotFound", err)
+	}
+}
+
+// TestReadsPipe: a writer of a pipe, and a process that holds it with O_PATH, do not read it.
+func TestReadsPipe(t *testing.T) {
+	reader, container, id := outputPipe(t)
+	held, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", reader.Fd()), unix.O_PATH, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := sysproc.ReadsPipe(os.Getpid(), id); err != nil {
+		t.Errorf("with a reader: %v", err)
+	}
+	for _, f := range []*os.File{reader, container} { // a container has its output open for reading, too
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sysproc.ReadsPipe(os.Getpid(), id); !errors.Is(err, errs.NotFound) {
+		t.Errorf("with O_PATH alone: %v, want NotFound", err)
+	}
+	if err := sysproc.ReadsPipe(os.Getpid(), 1); !errors.Is(err, errs.NotFound) {
+		t.Errorf("another pipe: %v, want NotFound", err)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 // readerTimeout bounds the wait for a shim that opens an input.
-const readerTimeout = 2 * time.Second
+const readerTimeout = 10 * time.Second
 
 // streams are those of a process as the shim gets them: paths of files that this process has open until close.
 type streams struct {
@@ -187,7 +187,8 @@ func pathOf(f *os.File) string {
 	return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(f.Fd()))
 }
 
-// opened returns when the shim has opened the input, and lets the relay begin to close it.
+// opened returns when the shim reads the input, and lets the relay begin to close it. Without a reader the relay would
+// take the process for one that has ended. A shim of runc first holds the pipe with O_PATH, and opens it later.
 func (s *streams) opened(ctx context.Context) {
 	if s.input == nil {
 		return
@@ -200,8 +201,7 @@ func (s *streams) opened(ctx context.Context) {
 	defer stop()
 	for ctx.Err() == nil {
 		for _, each := range s.pod.Processes {
-			if f, err := sysproc.FindPipe(each.Pid, id, os.O_RDONLY); err == nil {
-				f.Close()
+			if sysproc.ReadsPipe(each.Pid, id) == nil {
 				return
 			}
 		}
