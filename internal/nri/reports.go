@@ -3,6 +3,7 @@ package nri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/containerd/nri/pkg/api"
@@ -29,7 +30,7 @@ const (
 // the library.
 func (t *table) call(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, info *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
 	if err := bounded(ctx, request, response, info, invoke); err != nil {
-		return err
+		return broken(ctx, err)
 	}
 	status := response.GetStatus()
 	if event := eventOf(request); status.GetCode() != 0 && status.GetCode() != unimplemented && isReport(event) {
@@ -39,6 +40,15 @@ func (t *table) call(ctx context.Context, request *ttrpc.Request, response *ttrp
 		response.Status, response.Payload = nil, nil
 	}
 	return nil
+}
+
+// broken makes an error of the connection to a plugin one with which the library closes the connection. For some of
+// them, such as a reset, the library would end the event, and report it to no further plugin.
+func broken(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, ttrpc.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ttrpc.ErrClosed, err)
 }
 
 // refusal is the error with which a plugin has answered an event.
