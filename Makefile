@@ -31,7 +31,7 @@ LONG_FILES      = $(shell grep -rl --include='*_test.go' '^//go:build integratio
 LONG_TESTS      = $(shell grep -ho '^func Test[A-Za-z0-9]*' $(LONG_FILES) | cut -c6- | paste -sd '|')
 
 # Tests that hold over any OCI runtime or shim that BERTH_HANDLER names.
-HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdoption$$|TestExitsWithout|TestExec$$|TestExecRuns|TestExecAcross|TestExecTerminal|TestTerminal|TestSignals|TestLifecycle|TestAttach|TestUpdate|TestOOMKill|TestCancelled|TestCrash$$|TestRPC$$|TestExecSync|TestFieldsOf|TestStreaming|TestLeak|TestStop
+HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdoption$$|TestExitsWithout|TestExec$$|TestExecRuns|TestExecAcross|TestExecTerminal|TestTerminal|TestSignals|TestLifecycle|TestAttach|TestUpdate|TestOOMKill|TestCancelled|TestCrash$$|TestRPC$$|TestExecSync|TestFieldsOf|TestStreaming|TestLeak|TestStop|TestPodRunsLogs|TestReopen|TestLogLines|TestNoDescriptorLeaks
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
