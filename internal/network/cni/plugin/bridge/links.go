@@ -194,8 +194,7 @@ func hasRoute(routes []*types.Route, dst net.IPNet) bool {
 func (n *conf) beGateway(c *plugin.Call, br *netlink.Bridge, gateways []gateway, result *types100.Result) error {
 	c.Stage("gateway")
 	var holder netlink.Link = br
-	var forwarded int
-	for _, gw := range gateways {
+	for i, gw := range gateways {
 		what := "failed to set bridge addr"
 		if n.Vlan != 0 {
 			what = "failed to set vlan interface for bridge with addr"
@@ -211,10 +210,9 @@ func (n *conf) beGateway(c *plugin.Call, br *netlink.Bridge, gateways []gateway,
 		if err := ensureAddress(holder, gw, n.ForceAddress); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		if forwarded == gw.family {
-			continue
+		if i+1 < len(gateways) && gateways[i+1].family == gw.family {
+			continue // the host forwards once it has all addresses of a family, as with the reference
 		}
-		forwarded = gw.family
 		enable := ip.EnableIP4Forward
 		if gw.family == netlink.FAMILY_V6 {
 			enable = ip.EnableIP6Forward
