@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -197,5 +198,55 @@ func TestExecThatDelaysNoAdoption(t *testing.T) {
 	}
 	if !isClosed(e.done) || !errors.Is(e.err, errs.Unavailable) {
 		t.Errorf("the exec: %v", e.err)
+	}
+}
+
+// TestExecWhosePidfdCannotBeReceived: a predecessor died after the process of an exec had begun, and the supervisor that adopts it
+// can open no file at that moment. The exec runs on and has its exit code. It does not count as one that did not begin: its
+// caller would run the command again.
+func TestExecWhosePidfdCannotBeReceived(t *testing.T) {
+	s := adoptingSet(t)
+	command, input := waiting(t, 9)
+	pidfd, err := openProcess(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	c := s.newContainer(record.Container{ID: "box", Stage: record.Running})
+	if err := os.MkdirAll(s.dir(c.id), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	e := c.newExecution("one")
+	c.execs[e.id] = e
+	receiver, sender, err := sysfd.FDSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer receiver.Close()
+	e.socket = receiver
+	socket, err := sysfd.FileUnixConn(sender)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sysfd.SendFiles(socket, []byte("fd"), []*os.File{pidfd}), socket.Close()); err != nil {
+		t.Fatal(err)
+	}
+	adopted := make(chan struct{})
+	withoutDescriptors(t, func() {
+		go func() {
+			defer close(adopted)
+			e.adoptStarting(t.Context())
+		}()
+		time.Sleep(200 * time.Millisecond)
+	})
+	<-adopted
+	input.Close()
+	select {
+	case <-e.done:
+	case <-time.After(require.Patience(10 * time.Second)):
+		t.Fatal("the end is not noticed")
+	}
+	if e.code != 9 || e.err != nil {
+		t.Errorf("exit of the exec: %d %v", e.code, e.err)
 	}
 }
