@@ -76,9 +76,14 @@ func AwaitReadable(ctx context.Context, f *os.File, stop <-chan struct{}) (bool,
 		return has
 	})
 	if errors.Is(err, errStopped) {
-		// Both may have come at once.
-		err = With(f, func(fd int) error { has = hasInput(fd); return nil })
+		return HasInput(f) // both may have come at once
 	}
+	return has, err
+}
+
+// HasInput reports whether f has something to read, and takes nothing.
+func HasInput(f *os.File) (has bool, err error) {
+	err = With(f, func(fd int) error { has = hasInput(fd); return nil })
 	return has, err
 }
 
