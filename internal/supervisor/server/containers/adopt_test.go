@@ -319,3 +319,35 @@ func TestLogOfAnEndedTerminalIsCompleted(t *testing.T) {
 		t.Errorf("log %q, %v", log, err)
 	}
 }
+
+// TestAttachToALostInput: all processes that held the terminal of a container have died. A client that wants to write to it is
+// refused: its keys would go nowhere. One that only reads is not.
+func TestAttachToALostInput(t *testing.T) {
+	s := adoptingSet(t)
+	loop, err := logpump.NewLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, rec := range map[string]record.Container{
+		"terminal": {Terminal: true},
+		"pipe":     {Pipes: map[string]uint64{supervisor.StreamStdin: 1}},
+	} {
+		rec.ID, rec.Stage = "box", record.Running
+		c := s.newContainer(rec)
+		dir := t.TempDir()
+		if c.pump, err = loop.Open(t.Context(), logpump.Config{Dir: dir}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		defer c.pump.Close()
+		ctx, leave := context.WithCancel(t.Context())
+		a := &Attachment{Input: true, Stdout: io.Discard, Joined: func() error { leave(); return nil }}
+		if err := c.Attach(ctx, a); !errors.Is(err, errs.State) {
+			t.Errorf("%s: to the input: %v", what, err)
+		}
+		a.Input = false
+		if err := c.Attach(ctx, a); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: to the output: %v", what, err)
+		}
+		leave()
+	}
+}
