@@ -100,8 +100,30 @@ func TestStatsWithAContainerThatHangs(t *testing.T) {
 	if targets := e.containerTargets(ids); len(targets) != 1 || len(targets["runs"].Cgroups) == 0 {
 		t.Errorf("figures are read of %v", targets)
 	}
-	if calls := fake.Calls(); len(calls) > 0 {
-		t.Errorf("figures have called the engine: %v", calls)
+}
+
+// TestStatsFindAProcess: the process of a container was not found when it started. The first figures have it looked for, and do not
+// wait for that; the next ones do not look again at once.
+func TestStatsFindAProcess(t *testing.T) {
+	looked := make(chan struct{}, 2)
+	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
+		"GET /containers/x/json": func(w http.ResponseWriter, r *http.Request) {
+			looked <- struct{}{}
+			fakeengine.Silent(w, r)
+		},
+	}})
+	e := engineOver(t, api.Options{Endpoint: fake.Endpoint, Timeout: 500 * time.Millisecond})
+	e.objects.put("c", object{engineID: "x"})
+	for range 2 {
+		if _, err := e.Stats(t.Context(), []string{"c"}); err != nil {
+			t.Error(err)
+		}
+	}
+	<-looked
+	select {
+	case <-looked:
+		t.Error("looked for twice")
+	case <-time.After(100 * time.Millisecond):
 	}
 }
 

@@ -44,6 +44,8 @@ type fate struct {
 	removing, died atomic.Bool
 	// unread is true while the engine does not answer an inspect of it.
 	unread atomic.Bool
+	// sought is when findProcess looked for its process the last time, in nanoseconds since 1970.
+	sought atomic.Int64
 	// starting holds back its end while a start is under way.
 	starting endings.Starting
 	// witness has the exit code of its process, from the kernel.
