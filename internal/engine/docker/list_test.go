@@ -53,14 +53,16 @@ func TestListSeesAStart(t *testing.T) {
 }
 
 // TestListWithAContainerThatHangs: an engine that starts a container from a dead volume answers no inspect of
-// it. The others are listed.
+// it. The others are listed. With another name it may be another program's, and berth does not know it afterwards either.
 func TestListWithAContainerThatHangs(t *testing.T) {
 	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
 		"GET /containers/json": fakeengine.Text(`[` +
 			`{"Id": "x", "State": "running", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c1"}},` +
-			`{"Id": "y", "State": "created", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c2"}}]`),
+			`{"Id": "y", "State": "created", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c2"}},` +
+			`{"Id": "z", "Names": ["/renamed"], "State": "created", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c3"}}]`),
 		"GET /containers/x/json": fakeengine.Text(`{"Id": "x", "Config": {}, "HostConfig": {}, "State": {"Status": "running", "Running": true}}`),
 		"GET /containers/y/json": fakeengine.Silent,
+		"GET /containers/z/json": fakeengine.Silent,
 	}})
 	e := engineOver(t, api.Options{Endpoint: fake.Endpoint, Timeout: 500 * time.Millisecond})
 	e.objects.put("c1", object{engineID: "x"})
@@ -68,9 +70,13 @@ func TestListWithAContainerThatHangs(t *testing.T) {
 	got, err := e.List(t.Context())
 	want := []engine.Actual{
 		{Kind: engine.KindContainer, ID: "c1", State: engine.StateRunning}, {Kind: engine.KindContainer, ID: "c2", State: engine.StateUnknown},
+		{Kind: engine.KindContainer, ID: "c3", State: engine.StateUnknown},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if _, known := e.objects.cached("c3"); known {
+		t.Error("a container that may be another program's is known")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -230,6 +230,8 @@ func (o *objects) isOwn(ctx context.Context, c *container.Summary) (bool, error)
 	if labels.HasOwnName(c.Labels, c.Names) {
 		return true, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
 	got, err := o.client.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
 	if err != nil {
 		return false, errs.IgnoreNotFound(err)
