@@ -87,13 +87,19 @@ func HasInput(f *os.File) (has bool, err error) {
 	return has, err
 }
 
-func hasInput(fd int) bool {
+func hasInput(fd int) bool { return polled(fd)&unix.POLLIN != 0 }
+
+// polled returns which of POLLIN, POLLHUP and POLLERR hold for fd.
+func polled(fd int) int16 {
 	set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(set, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		return err == nil && n == 1 && set[0].Revents&unix.POLLIN != 0
+		if err != nil || n != 1 {
+			return 0
+		}
+		return set[0].Revents
 	}
 }
