@@ -23,6 +23,7 @@ import (
 const (
 	running = runtimeapi.ContainerState_CONTAINER_RUNNING
 	created = runtimeapi.ContainerState_CONTAINER_CREATED
+	unknown = runtimeapi.ContainerState_CONTAINER_UNKNOWN
 	exited  = runtimeapi.ContainerState_CONTAINER_EXITED
 )
 

@@ -13,7 +13,8 @@ import (
 // Attach connects streams to a container until it ends (nil), ctx ends
 // (ctx.Err()), or a stream fails. The end of Stdin alone does not end it. If
 // the container has no input, or its input was closed, Attach reads Stdin and drops it.
-// Without Stdout and Stderr it then returns State. Output begins with what the
+// Without Stdout and Stderr it then returns State. So it does when the input was lost, because
+// all who held it died. Output begins with what the
 // container writes after the call. A client that falls too far behind is dropped
 // (Exhausted).
 //
@@ -25,7 +26,7 @@ func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	if err := p.readers(streams); err != nil {
 		return err
 	}
-	joined, err := p.joined(streams)
+	joining, err := p.joining(streams)
 	if err != nil {
 		return err
 	}
@@ -35,13 +36,13 @@ func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	call := AttachCall{ID: id, Files: p.names, Stdin: streams.Stdin != nil}
 	if terminal := c.link.held.get(id, StreamTerminal); terminal != nil {
 		go resize(p.ctx, terminal, streams.Resize)
-		if err := c.attachInput(p, id, StreamTerminal, streams, joined); err != nil {
+		if err := c.attachInput(p, id, StreamTerminal, streams, joining); err != nil {
 			return err
 		}
-	} else if err := c.attachInput(p, id, StreamStdin, streams, joined); err != nil {
+	} else if err := c.attachInput(p, id, StreamStdin, streams, joining); err != nil {
 		return err
 	}
-	err = c.attachToEnd(p, call)
+	err = c.attachToEnd(p, call, joining)
 	p.closeTheirs()
 	if err != nil {
 		return errors.Join(p.failure(), err)
@@ -50,7 +51,7 @@ func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 }
 
 // attachToEnd stays attached when supervisors die.
-func (c *Client) attachToEnd(p *plumbing, call AttachCall) error {
+func (c *Client) attachToEnd(p *plumbing, call AttachCall, joining *joining) error {
 	for {
 		lost := c.link.call(p.ctx, MethodAttach, call, nil, p.theirs...)
 		if !errors.Is(lost, wire.ErrLost) || p.ctx.Err() != nil {
@@ -62,14 +63,14 @@ func (c *Client) attachToEnd(p *plumbing, call AttachCall) error {
 		if err != nil {
 			return lost // no supervisor came back
 		}
-		call.Resume = true
+		call.Resume = joining.done()
 	}
 }
 
 // attachInput writes the client's input, if there is any, to the container's once the output
 // is joined, and reports its end to the supervisor, but for a terminal, whose input has none.
 // It stops when the client leaves, whether the container reads or not.
-func (c *Client) attachInput(p *plumbing, id, name string, streams Streams, joined func() bool) error {
+func (c *Client) attachInput(p *plumbing, id, name string, streams Streams, joining *joining) error {
 	if streams.Stdin == nil {
 		return nil
 	}
@@ -94,7 +95,7 @@ func (c *Client) attachInput(p *plumbing, id, name string, streams Streams, join
 		}
 	}
 	go func() {
-		if joined() {
+		if joining.wait() {
 			p.input(to, streams.Stdin, ended)
 		}
 	}()

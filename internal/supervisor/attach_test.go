@@ -191,3 +191,41 @@ func TestInputOpenOnceEndsForAll(t *testing.T) {
 		t.Errorf("the container reads %d bytes of %d, %v", len(got), filled, err)
 	}
 }
+
+// TestOnlyWhatWasJoinedIsResumed: the supervisor dies while it answers an attach. The next one gets the call again. A client whose
+// output was not joined yet has used nothing of the container: as long as it says so, its refusal ends no input of others.
+func TestOnlyWhatWasJoinedIsResumed(t *testing.T) {
+	for name, joins := range map[string]bool{"joined": true, "not joined": false} {
+		t.Run(name, func(t *testing.T) {
+			f, calls := &fake{}, make(chan AttachCall, 2)
+			f.attach = func(_ context.Context, req *wire.Request) error {
+				var call AttachCall
+				if err := req.Decode(&call); err != nil {
+					return err
+				}
+				for i, name := range call.Files {
+					if name == FileJoined && joins {
+						if _, err := req.Files[i].Write([]byte{1}); err != nil {
+							return err
+						}
+					}
+					req.Files[i].Close()
+				}
+				calls <- call
+				if len(calls) == 1 {
+					f.conn().Close()
+				}
+				return nil
+			}
+			c := connect(t, f.serve(t))
+			in, words := io.Pipe()
+			defer words.Close()
+			if err := c.Attach(t.Context(), "x", Streams{Stdin: in, Stdout: io.Discard}); err != nil {
+				t.Fatal(err)
+			}
+			if first, second := <-calls, <-calls; first.Resume || second.Resume != joins {
+				t.Errorf("the calls resume: %v, %v", first.Resume, second.Resume)
+			}
+		})
+	}
+}

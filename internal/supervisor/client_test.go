@@ -31,12 +31,17 @@ type fake struct {
 	die int
 	// streams is what the supervisor has of container x, nil for one that knows no MethodStreams.
 	streams *os.File
+	// attach answers an attach in the place of attached, nil for none.
+	attach func(ctx context.Context, req *wire.Request) error
 }
 
 func (f *fake) HandleNote(*wire.Request) {}
 
 func (f *fake) HandleCall(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	if req.Method == MethodAttach {
+		if f.attach != nil {
+			return nil, f.attach(ctx, req)
+		}
 		return nil, attached(ctx, req)
 	}
 	f.mu.Lock()

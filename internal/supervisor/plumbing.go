@@ -131,11 +131,15 @@ func (p *plumbing) readers(streams Streams) error {
 // the output. After it, input is sent all the same.
 const joinTimeout = 2 * time.Second
 
-// joined makes the pipe through which the supervisor reports that the output is joined, and
-// returns the function that waits for it. Input must not be sent first: the container's answer
-// would be written before the client reads. wait returns false when the attachment has ended
-// instead.
-func (p *plumbing) joined(streams Streams) (wait func() bool, err error) {
+// joining is the pipe through which the supervisor reports that the output is joined. Nothing is read from it: the
+// byte stays.
+type joining struct {
+	ctx  context.Context //nolint:containedctx // the life of the client's attachment
+	pipe *os.File
+}
+
+// joining makes the pipe, for a client with input; nil without input.
+func (p *plumbing) joining(streams Streams) (*joining, error) {
 	if streams.Stdin == nil {
 		return nil, nil
 	}
@@ -148,13 +152,26 @@ func (p *plumbing) joined(streams Streams) (wait func() bool, err error) {
 		return nil, err
 	}
 	p.keep(ours)
-	return func() bool {
-		if err := ours.SetReadDeadline(time.Now().Add(joinTimeout)); err != nil {
-			return false // closed: the attachment has ended
-		}
-		n, err := ours.Read(make([]byte, 1))
-		return n == 1 || errors.Is(err, os.ErrDeadlineExceeded)
-	}, nil
+	return &joining{p.ctx, ours}, nil
+}
+
+// wait returns when the output is joined. Input must not be sent first: the container's answer
+// would be written before the client reads. It returns false when the attachment has ended
+// instead.
+func (j *joining) wait() bool {
+	ctx, stop := context.WithTimeout(j.ctx, joinTimeout)
+	defer stop()
+	joined, err := sysfd.AwaitReadable(ctx, j.pipe, nil)
+	return joined || errors.Is(err, context.DeadlineExceeded) && j.ctx.Err() == nil
+}
+
+// done reports whether the output was joined so far, as far as is known: a client without input gets no report.
+func (j *joining) done() bool {
+	if j == nil {
+		return true
+	}
+	joined, err := sysfd.HasInput(j.pipe)
+	return err == nil && joined
 }
 
 // input copies until from ends, and then calls end, or until the other side is closed.

@@ -127,6 +127,6 @@ type AttachCall struct {
 	Files []string `json:"files,omitempty"`
 	// Stdin: the client writes to the container's input.
 	Stdin bool `json:"stdin,omitempty"`
-	// Resume: the client was attached when the last supervisor died.
+	// Resume: the client had joined the output when the last supervisor died.
 	Resume bool `json:"resume,omitempty"`
 }

@@ -47,7 +47,10 @@ func (k *podRun) chooseIDs(ctx context.Context) (err error) {
 	if k.pod.Spec.HostUsers == nil || *k.pod.Spec.HostUsers {
 		return nil
 	}
-	k.facts.UserNamespace, err = host.FreeIDs(ctx, k.Conn)
+	err = k.retryUnavailable(ctx, func(ctx context.Context) (err error) {
+		k.facts.UserNamespace, err = host.FreeIDs(ctx, k.Conn)
+		return err
+	})
 	if errors.Is(err, errs.Exhausted) {
 		return fmt.Errorf("cannot run pod %s/%s: %w", k.pod.Namespace, k.pod.Name, err)
 	}
@@ -56,7 +59,11 @@ func (k *podRun) chooseIDs(ctx context.Context) (err error) {
 
 // readFeatures reads the features of the pod's runtime class.
 func (k *podRun) readFeatures(ctx context.Context) error {
-	resp, err := k.Conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	var resp *runtimeapi.StatusResponse
+	err := k.retryUnavailable(ctx, func(ctx context.Context) (err error) {
+		resp, err = k.Conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,8 @@ type fakeRuntime struct {
 	programs map[string]program
 	exec     func(name string, cmd []string) (int32, error)
 	image    *runtimeapi.Image
+	// lists answers ListPodSandbox in place of the fake, nil for none.
+	lists func() error
 	// runs answers RunPodSandbox in place of the fake, nil for none.
 	runs func() error
 	// starts and removes answer StartContainer and RemoveContainer of an id in place of the fake, nil for none.
@@ -86,6 +88,11 @@ func (f *fakeRuntime) noted() []string {
 }
 
 func (f *fakeRuntime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	if f.lists != nil {
+		if err := f.lists(); err != nil {
+			return nil, err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxResponse{}

@@ -101,7 +101,7 @@ type podRun struct {
 	followers sync.WaitGroup
 
 	// requested says that the runtime may have the sandbox. impatient says that no call waits longer
-	// than Patience for a runtime that does not answer.
+	// than Patience for a runtime that does not answer; it is false while a pod runs in the foreground.
 	requested, impatient bool
 
 	hosts sync.Mutex // held while the hosts file is made and written
@@ -130,7 +130,7 @@ func newPodRun(opts Options) *podRun {
 	if pod.UID == "" {
 		pod.UID = types.UID(uuid.NewString())
 	}
-	k := &podRun{Options: opts, pod: pod, attempts: map[string]*attempt{}, causes: map[string]bool{}}
+	k := &podRun{Options: opts, pod: pod, impatient: true, attempts: map[string]*attempt{}, causes: map[string]bool{}}
 	k.facts = podyaml.Facts{
 		Dir:      VolumeDir(opts.VolumeBase, string(pod.UID)),
 		LogDir:   LogDir(opts.LogBase, pod.Namespace, pod.Name, string(pod.UID)),
@@ -175,9 +175,9 @@ func Run(ctx context.Context, opts Options) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, k.finish(ctx)) }()
 	if err := k.createSandbox(ctx); err != nil {
-		k.impatient = true
 		return 0, err
 	}
+	k.impatient = false
 	podErr := k.supervisePod(ctx)
 	if podErr != nil && ctx.Err() == nil {
 		k.say("%v", podErr)
@@ -197,7 +197,6 @@ func Run(ctx context.Context, opts Options) (code int, err error) {
 func start(ctx context.Context, opts Options) (_ *podRun, err error) {
 	opts.Remove = true // what fails
 	k := newPodRun(opts)
-	k.impatient = true
 	if err := k.checkName(ctx); err != nil {
 		return nil, err
 	}
@@ -232,9 +231,13 @@ func start(ctx context.Context, opts Options) (_ *podRun, err error) {
 // checkName refuses a second running pod of the same name: users identify
 // pods by their names.
 func (k *podRun) checkName(ctx context.Context) error {
-	resp, err := k.Conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
-	}})
+	var resp *runtimeapi.ListPodSandboxResponse
+	err := k.retryUnavailable(ctx, func(ctx context.Context) (err error) {
+		resp, err = k.Conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+			State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+		}})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -281,7 +284,11 @@ func (k *podRun) createSandbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	status, err := k.Conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: k.sandboxID})
+	var status *runtimeapi.PodSandboxStatusResponse
+	err = k.retryUnavailable(ctx, func(ctx context.Context) (err error) {
+		status, err = k.Conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: k.sandboxID})
+		return err
+	})
 	if err != nil {
 		return err
 	}

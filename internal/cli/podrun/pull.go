@@ -118,7 +118,11 @@ func (k *podRun) pullWith(ctx context.Context, ref string, credentials []pullsec
 }
 
 func (k *podRun) image(ctx context.Context, ref string) (*runtimeapi.Image, error) {
-	resp, err := k.Conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	var resp *runtimeapi.ImageStatusResponse
+	err := k.retryUnavailable(ctx, func(ctx context.Context) (err error) {
+		resp, err = k.Conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+		return err
+	})
 	return resp.GetImage(), err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,6 +93,26 @@ func TestStartWithoutADaemon(t *testing.T) {
 	s.saysOnce(": there is no CNI configuration\n")
 	s.saysOnce("retrying: nobody answers on " + s.opts.Conn.Endpoint + "; this command gives up after 50ms\n")
 	s.leavesNoFile()
+}
+
+// TestStartWhileTheDaemonRestarts: the daemon ends while it answers the first call of a start, and comes back.
+func TestStartWhileTheDaemonRestarts(t *testing.T) {
+	f := &fakeRuntime{programs: map[string]program{"a": serves(0)}}
+	s := newScene(t, sleeper, f)
+	var calls atomic.Int32
+	f.lists = func() error {
+		if calls.Add(1) == 1 {
+			return fmt.Errorf("the daemon ends: %w", errs.Unavailable)
+		}
+		return nil
+	}
+	s.opts.Timings.Retry = time.Millisecond
+	s.detach()
+	<-s.done
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	s.saysOnce("retrying: the daemon ends")
 }
 
 // TestStartThatTheRuntimeRefuses: a cause that stays is said once, and then the error.

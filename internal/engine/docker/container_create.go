@@ -165,7 +165,7 @@ func (e *Engine) devicesOf(ctx context.Context, spec *engine.ContainerSpec) ([]o
 // mount sources, which the Docker Engine would refuse. The latter stay once the container has
 // started.
 func (e *Engine) prepareFiles(ctx context.Context, spec *engine.ContainerSpec) error {
-	find := hostpath.Finder{Probes: e.probes, Rejected: e.rules().AbsentSources}
+	find := hostpath.Finder{Probes: e.probes, Claims: &e.claims, Rejected: e.rules().AbsentSources}
 	sources, missing, err := find.Find(ctx, spec.Config.GetMounts(), "")
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (e *Engine) prepareFiles(ctx context.Context, spec *engine.ContainerSpec) e
 
 // madeSources records in a container's directory the directories that are made for its mounts.
 func (e *Engine) madeSources(id string) hostpath.Made {
-	return hostpath.Made{Probes: e.probes, File: filepath.Join(e.containerDir(id), "made")}
+	return hostpath.Made{Probes: e.probes, Claims: &e.claims, File: filepath.Join(e.containerDir(id), "made")}
 }
 
 // inputOf looks up what the request needs of the host and of the sandbox.

@@ -34,6 +34,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/translate"
 	"github.com/berthrun/berth/internal/engine/docker/users"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
+	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/engine/seccomp"
@@ -107,6 +108,7 @@ type Engine struct {
 	tree       *cgroup.Tree
 	podCgroups *podcgroup.Manager
 	probes     *probe.Pool
+	claims     hostpath.Claims
 	seccomp    *seccomp.Loader
 	apparmor   *apparmor.Host
 	meter      *meter.Meter

@@ -72,7 +72,11 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	return list, nil
 }
 
-// list returns the containers of this berth by CRI id.
+// stateUnread is the state in a list of a container about which the engine does not answer.
+const stateUnread container.ContainerState = "unread"
+
+// list returns the containers of this berth by CRI id. One that is not known, and about which the engine does not
+// answer, has stateUnread, and may be another program's.
 func (o *objects) list(ctx context.Context) (map[string]container.Summary, error) {
 	own, err := o.client.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: make(client.Filters).Add("label", labels.Instance+"="+o.instance),
@@ -89,14 +93,19 @@ func (o *objects) list(ctx context.Context) (map[string]container.Summary, error
 	all := map[string]container.Summary{}
 	for id, labelled := range byID {
 		c, err := o.choose(ctx, id, labelled)
-		if errors.Is(err, errs.NotFound) {
-			continue
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, errs.NotFound):
+		case err != nil && (ctx.Err() != nil || api.IsAway(err)):
 			return nil, err
+		case err != nil:
+			o.log.Warn("the Docker engine does not report whether a container, which has another name than berth gave it, is berth's; berth asks again",
+				"container", id, "dockerID", labelled[0].ID, "error", err)
+			labelled[0].State = stateUnread
+			all[id] = labelled[0]
+		default:
+			o.learn(id, c)
+			all[id] = *c
 		}
-		o.learn(id, c)
-		all[id] = *c
 	}
 	return all, o.listAdopted(ctx, all)
 }
@@ -221,6 +230,8 @@ func stateOf(state container.ContainerState) engine.State {
 		return engine.StateRunning
 	case container.StateExited, container.StateDead:
 		return engine.StateStopped
+	case stateUnread:
+		return engine.StateUnknown
 	case container.StateRemoving:
 	}
 	return engine.StateBroken

@@ -53,14 +53,16 @@ func TestListSeesAStart(t *testing.T) {
 }
 
 // TestListWithAContainerThatHangs: an engine that starts a container from a dead volume answers no inspect of
-// it. The others are listed.
+// it. The others are listed. With another name it may be another program's, and berth does not know it afterwards either.
 func TestListWithAContainerThatHangs(t *testing.T) {
 	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
 		"GET /containers/json": fakeengine.Text(`[` +
 			`{"Id": "x", "State": "running", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c1"}},` +
-			`{"Id": "y", "State": "created", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c2"}}]`),
+			`{"Id": "y", "State": "created", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c2"}},` +
+			`{"Id": "z", "Names": ["/renamed"], "State": "created", "Labels": {"` + labels.Instance + `": "test", "` + labels.ID + `": "c3"}}]`),
 		"GET /containers/x/json": fakeengine.Text(`{"Id": "x", "Config": {}, "HostConfig": {}, "State": {"Status": "running", "Running": true}}`),
 		"GET /containers/y/json": fakeengine.Silent,
+		"GET /containers/z/json": fakeengine.Silent,
 	}})
 	e := engineOver(t, api.Options{Endpoint: fake.Endpoint, Timeout: 500 * time.Millisecond})
 	e.objects.put("c1", object{engineID: "x"})
@@ -68,9 +70,13 @@ func TestListWithAContainerThatHangs(t *testing.T) {
 	got, err := e.List(t.Context())
 	want := []engine.Actual{
 		{Kind: engine.KindContainer, ID: "c1", State: engine.StateRunning}, {Kind: engine.KindContainer, ID: "c2", State: engine.StateUnknown},
+		{Kind: engine.KindContainer, ID: "c3", State: engine.StateUnknown},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if _, known := e.objects.cached("c3"); known {
+		t.Error("a container that may be another program's is known")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -100,8 +106,30 @@ func TestStatsWithAContainerThatHangs(t *testing.T) {
 	if targets := e.containerTargets(ids); len(targets) != 1 || len(targets["runs"].Cgroups) == 0 {
 		t.Errorf("figures are read of %v", targets)
 	}
-	if calls := fake.Calls(); len(calls) > 0 {
-		t.Errorf("figures have called the engine: %v", calls)
+}
+
+// TestStatsFindAProcess: the process of a container was not found when it started. The first figures have it looked for, and do not
+// wait for that; the next ones do not look again at once.
+func TestStatsFindAProcess(t *testing.T) {
+	looked := make(chan struct{}, 2)
+	fake := fakeengine.Start(t, fakeengine.Script{Answers: map[string]http.HandlerFunc{
+		"GET /containers/x/json": func(w http.ResponseWriter, r *http.Request) {
+			looked <- struct{}{}
+			fakeengine.Silent(w, r)
+		},
+	}})
+	e := engineOver(t, api.Options{Endpoint: fake.Endpoint, Timeout: 500 * time.Millisecond})
+	e.objects.put("c", object{engineID: "x"})
+	for range 2 {
+		if _, err := e.Stats(t.Context(), []string{"c"}); err != nil {
+			t.Error(err)
+		}
+	}
+	<-looked
+	select {
+	case <-looked:
+		t.Error("looked for twice")
+	case <-time.After(100 * time.Millisecond):
 	}
 }
 

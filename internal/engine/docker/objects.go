@@ -44,6 +44,8 @@ type fate struct {
 	removing, died atomic.Bool
 	// unread is true while the engine does not answer an inspect of it.
 	unread atomic.Bool
+	// sought is when findProcess looked for its process the last time, in nanoseconds since 1970.
+	sought atomic.Int64
 	// starting holds back its end while a start is under way.
 	starting endings.Starting
 	// witness has the exit code of its process, from the kernel.
@@ -228,6 +230,8 @@ func (o *objects) isOwn(ctx context.Context, c *container.Summary) (bool, error)
 	if labels.HasOwnName(c.Labels, c.Names) {
 		return true, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
 	got, err := o.client.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
 	if err != nil {
 		return false, errs.IgnoreNotFound(err)

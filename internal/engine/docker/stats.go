@@ -66,16 +66,38 @@ func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter
 }
 
 // containerTargets returns the cgroups of containers whose process is known: Start and List find it. The
-// others have no figures. The engine does not answer about a container that hangs in its start, and the
+// others have no figures yet. The engine does not answer about a container that hangs in its start, and the
 // figures of a node must not wait for it.
 func (e *Engine) containerTargets(ids []string) map[string]meter.Target {
 	targets := make(map[string]meter.Target, len(ids))
 	for _, id := range ids {
-		if obj, known := e.objects.cached(id); known && obj.pid != 0 {
+		obj, known := e.objects.cached(id)
+		switch {
+		case !known:
+		case obj.pid == 0:
+			e.findProcess(id, obj.fate)
+		default:
 			targets[id] = meter.Target{Cgroups: obj.cgroups, Writes: true}
 		}
 	}
 	return targets
+}
+
+// findPause is the pause between two looks for the process of a container.
+const findPause = 30 * time.Second
+
+// findProcess looks in the background for the process of a container that Start and List have not found, for example
+// because systemd was moving it.
+func (e *Engine) findProcess(id string, of *fate) {
+	now, last := time.Now(), of.sought.Load()
+	if now.Sub(time.Unix(0, last)) < findPause || !of.sought.CompareAndSwap(last, now.UnixNano()) {
+		return
+	}
+	go errs.Protect("search for the process of container "+id, func() {
+		if _, err := e.actualOf(context.Background(), id, &container.Summary{State: container.StateRunning}); err != nil {
+			e.log.Debug("cannot find the process of a container; it has no figures", "container", id, "error", err)
+		}
+	})
 }
 
 // writable measures what containers write; see meter.Rootfs.

@@ -3,7 +3,7 @@
 //
 // A missing source becomes a directory, as hostPath volumes expect, but only after all
 // other checks of the container. When the container is refused after that, the
-// directories are removed.
+// directories are removed, except those that another container has begun to use.
 package hostpath
 
 import (
@@ -71,6 +71,8 @@ func unusable(from string, err error) error {
 // after the other.
 type Made struct {
 	Probes *probe.Pool
+	// Claims are those of the engine.
+	Claims *Claims
 	// File is the record. Keep removes it.
 	File string
 }
@@ -86,6 +88,10 @@ func (m Made) Make(ctx context.Context, missing []Missing) error {
 			return fmt.Errorf("%s: %w", source.Field, err)
 		}
 		made = append(made, absent...)
+	}
+	m.Claims.add(m.File, made)
+	for _, source := range missing {
+		m.Claims.use(m.File, source.Path) // another container may have made it meanwhile
 	}
 	if len(made) == 0 {
 		return nil
@@ -126,11 +132,21 @@ func (m Made) Keep() error {
 	if err := errs.IgnoreNotExist(os.Remove(m.File)); err != nil {
 		return fmt.Errorf("cannot record that the mount sources stay: %w", err)
 	}
+	m.Claims.end(m.File)
 	return nil
 }
 
-// Remove removes the directories, as far as they are empty. Nil when there are none.
+// Remove removes the directories, as far as they are empty and no other container has begun to use them. Nil when there
+// are none.
 func (m Made) Remove(ctx context.Context) error {
+	if err := m.remove(ctx); err != nil {
+		return err
+	}
+	m.Claims.end(m.File)
+	return nil
+}
+
+func (m Made) remove(ctx context.Context) error {
 	data, err := os.ReadFile(m.File)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -144,6 +160,9 @@ func (m Made) Remove(ctx context.Context) error {
 	}
 	slices.SortFunc(made, func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })
 	for _, dir := range made {
+		if m.Claims.isShared(dir) {
+			continue
+		}
 		_, err := probe.Ask(ctx, m.Probes, "remove the mount source "+dir, func() (struct{}, error) {
 			return struct{}{}, removeEmpty(dir)
 		})

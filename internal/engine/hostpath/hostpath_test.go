@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/probe"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func exists(path string) bool {
@@ -49,7 +50,7 @@ func TestMakeMissingSources(t *testing.T) {
 	if err := os.Mkdir(there, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	made := Made{Probes: &probe.Pool{Timeout: time.Minute, Limit: 8}, File: filepath.Join(dir, "made")}
+	made := Made{Probes: &probe.Pool{Timeout: time.Minute, Limit: 8}, Claims: &Claims{}, File: filepath.Join(dir, "made")}
 	a, b := filepath.Join(there, "x", "a"), filepath.Join(there, "x", "b", "c")
 	missing := []Missing{{"config.mounts[0].host_path", a}, {"config.mounts[1].host_path", b}}
 	makeAll := func() {
@@ -100,12 +101,58 @@ func TestMakeRefusedSources(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	made := Made{Probes: &probe.Pool{Timeout: time.Minute, Limit: 8}, File: filepath.Join(dir, "made")}
+	made := Made{Probes: &probe.Pool{Timeout: time.Minute, Limit: 8}, Claims: &Claims{}, File: filepath.Join(dir, "made")}
 	err := made.Make(t.Context(), []Missing{{"config.mounts[3].host_path", filepath.Join(dir, "x", "y")}, {"config.mounts[4].host_path", filepath.Join(file, "below")}})
 	if !errors.Is(err, errs.Invalid) || err.Error()[:len("config.mounts[4].host_path: ")] != "config.mounts[4].host_path: " {
 		t.Errorf("%v, want kind Invalid and the field", err)
 	}
 	if err := made.Remove(t.Context()); err != nil || exists(filepath.Join(dir, "x")) {
 		t.Errorf("the first one is left, %v", err)
+	}
+}
+
+// TestMadeForOneUsedByAnother: a directory that was made for a container whose creation then fails is the mount source of another
+// container, too. It stays: the other one would have a directory that is no more, in which it can create nothing.
+func TestMadeForOneUsedByAnother(t *testing.T) {
+	for name, use := range map[string]func(t *testing.T, other Made, source string){
+		"found": func(t *testing.T, other Made, source string) {
+			f := Finder{Probes: other.Probes, Claims: other.Claims}
+			mounts := []*runtimeapi.Mount{{HostPath: source}}
+			if _, missing, err := f.Find(t.Context(), mounts, ""); err != nil || len(missing) > 0 {
+				t.Fatalf("%v, %v", missing, err)
+			}
+		},
+		"missing for both": func(t *testing.T, other Made, source string) {
+			if err := other.Make(t.Context(), []Missing{{"config.mounts[0].host_path", source}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := other.Keep(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"nobody": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, claims, probes := t.TempDir(), &Claims{}, &probe.Pool{Timeout: time.Minute, Limit: 8}
+			one, other := Made{probes, claims, filepath.Join(dir, "one")}, Made{probes, claims, filepath.Join(dir, "other")}
+			above := filepath.Join(dir, "above")
+			source, alone := filepath.Join(above, "source"), filepath.Join(above, "alone")
+			missing := []Missing{{"config.mounts[0].host_path", source}, {"config.mounts[1].host_path", alone}}
+			if err := one.Make(t.Context(), missing); err != nil {
+				t.Fatal(err)
+			}
+			if use != nil {
+				use(t, other, source)
+			}
+			if err := one.Remove(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if exists(source) != (use != nil) || exists(alone) {
+				t.Errorf("after the failure the source is there: %v, and that of nobody else: %v", exists(source), exists(alone))
+			}
+			if len(claims.byDir)+len(claims.dirs) > 0 {
+				t.Errorf("claims are left: %v", claims.byDir)
+			}
+		})
 	}
 }

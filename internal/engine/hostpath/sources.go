@@ -19,6 +19,8 @@ import (
 // Finder looks at the sources of mounts.
 type Finder struct {
 	Probes *probe.Pool
+	// Claims are those of the engine.
+	Claims *Claims
 	// Rejected are paths that are not made where they are missing.
 	Rejected []string
 }
@@ -40,6 +42,7 @@ func (f Finder) Find(ctx context.Context, mounts []*runtimeapi.Mount, userns str
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", field, err)
 		}
+		f.Claims.use("", at.Path)
 		if at.Path != at.Exists {
 			if slices.Contains(f.Rejected, filepath.Clean(from)) {
 				return nil, nil, fmt.Errorf("%s: the mount source %s is not there, and runtime.absent_mount_sources_to_reject says that it is not to be made: %w", field, from, errs.Invalid)

@@ -18,7 +18,7 @@ import (
 
 func TestMountSources(t *testing.T) {
 	dir := t.TempDir()
-	f := Finder{Probes: &probe.Pool{Timeout: time.Second, Limit: 8}}
+	f := Finder{Probes: &probe.Pool{Timeout: time.Second, Limit: 8}, Claims: &Claims{}}
 	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
 	if err := errors.Join(os.Mkdir(real, 0o755), os.Symlink("real", link)); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestMountSources(t *testing.T) {
 func TestAbsentMountSources(t *testing.T) {
 	dir := t.TempDir()
 	made, refused := filepath.Join(dir, "made"), filepath.Join(dir, "refused")
-	f := Finder{Probes: &probe.Pool{Timeout: time.Second, Limit: 8}, Rejected: []string{refused}}
+	f := Finder{Probes: &probe.Pool{Timeout: time.Second, Limit: 8}, Claims: &Claims{}, Rejected: []string{refused}}
 	for from, want := range map[string]error{made: nil, refused + "/": errs.Invalid} {
 		_, missing, err := f.Find(t.Context(), []*runtimeapi.Mount{{HostPath: from, ContainerPath: "/x"}}, "")
 		if !errors.Is(err, want) || (want == nil) != (len(missing) == 1) {

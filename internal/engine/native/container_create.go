@@ -121,5 +121,5 @@ func stageOf(spec *containerSpec) func(name, waitsFor string) {
 
 // madeSources records in a container's bundle the directories that are made for its mounts.
 func (e *Engine) madeSources(id string) hostpath.Made {
-	return hostpath.Made{Probes: e.probes, File: filepath.Join(e.bundles.Dir(id), "made")}
+	return hostpath.Made{Probes: e.probes, Claims: &e.claims, File: filepath.Join(e.bundles.Dir(id), "made")}
 }

@@ -135,7 +135,7 @@ func (e *Engine) prepareUser(ctx context.Context, c *creation) (err error) {
 }
 
 func (e *Engine) prepareSources(ctx context.Context, c *creation) (err error) {
-	find := hostpath.Finder{Probes: e.probes, Rejected: e.rules().AbsentSources}
+	find := hostpath.Finder{Probes: e.probes, Claims: &e.claims, Rejected: e.rules().AbsentSources}
 	c.in.Sources, c.missing, err = find.Find(ctx, c.Config.GetMounts(), c.Sandbox.UserNS)
 	return err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/hostfacts"
+	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/native/bundle"
 	"github.com/berthrun/berth/internal/engine/native/checkpoint"
@@ -173,6 +174,7 @@ type Engine struct {
 	tree        *cgroup.Tree
 	host        ocispec.Host
 	probes      *probe.Pool
+	claims      hostpath.Claims
 	netns       *nspool.Pool
 	seccomp     *seccomp.Loader
 	hooks       ocihooks.Reader

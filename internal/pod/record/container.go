@@ -72,6 +72,9 @@ type Container struct {
 	Stop *StopIntent `json:"stop,omitempty"`
 	// Adopted is true for a container that another runtime made.
 	Adopted bool `json:"adopted,omitempty"`
+	// Undecided is true of a container whose start an earlier berth began, until the engine reports whether that has
+	// started it. Its State is ContainerStarting.
+	Undecided bool `json:"undecided,omitempty"`
 	// Removing is set once the removal of the container was requested.
 	Removing bool `json:"removing,omitempty"`
 }
@@ -166,7 +169,7 @@ func (r *Container) Request() *runtimeapi.CreateContainerRequest {
 // SetExited makes the record an exited one. The caller has checked that it is not exited
 // yet.
 func (r *Container) SetExited(at time.Time, code int32, reason, message string) {
-	r.State, r.Pid = ContainerExited, 0
+	r.State, r.Undecided, r.Pid = ContainerExited, false, 0
 	r.FinishedAt, r.ExitCode = max(at.UnixNano(), r.StartedAt, 1), code
 	r.Reason, r.Message = reason, message
 	r.Stop = nil

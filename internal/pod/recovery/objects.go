@@ -102,6 +102,7 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 	case engine.StateUnknown: // recheck reads it again
 		if rec.State == record.ContainerStarting {
 			r.starts.Store(rec.ID, nil)
+			r.recordUndecided(rec.ID)
 		}
 	default:
 		r.settle(ctx, rec.ID, actual, ending(actual, whileDown))
@@ -274,7 +275,7 @@ func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
 		if !c.Alive() || c.State == state && c.Pid == pid {
 			return record.ErrUnchanged
 		}
-		c.State, c.Pid = state, pid
+		c.State, c.Undecided, c.Pid = state, false, pid
 		return nil
 	})
 	switch {
@@ -282,6 +283,20 @@ func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
 		r.Tombstones.Touch(id)
 	case !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound):
 		r.Log.Error("cannot record the state of a container", "container", id, "state", state, "error", err)
+	}
+}
+
+// recordUndecided records that nobody knows yet whether a start of an earlier berth has started a container.
+func (r *recovery) recordUndecided(id string) {
+	_, err := r.Records.Containers.Update(id, func(c *record.Container) error {
+		if c.State != record.ContainerStarting || c.Undecided {
+			return record.ErrUnchanged
+		}
+		c.Undecided = true
+		return nil
+	})
+	if err != nil && !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound) {
+		r.Log.Error("cannot record the state of a container", "container", id, "state", "undecided", "error", err)
 	}
 }
 

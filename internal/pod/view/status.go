@@ -38,7 +38,12 @@ func sandboxStatus(r *record.Sandbox) *runtimeapi.PodSandboxStatus {
 	return status
 }
 
+// containerState is the state that clients see. A kubelet runs another container in the place of one that is CREATED,
+// and ends one that is UNKNOWN first.
 func containerState(r *record.Container) runtimeapi.ContainerState {
+	if r.Undecided {
+		return runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	}
 	switch r.State {
 	case record.ContainerCreated, record.ContainerStarting:
 		return runtimeapi.ContainerState_CONTAINER_CREATED

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/server/containers"
 	"github.com/berthrun/berth/internal/supervisor/wire"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
@@ -35,8 +36,8 @@ func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, 
 			}
 		}()
 	}
-	var outputs [2]io.Writer // nil for one that the client does not want
-	for i, name := range []string{supervisor.StreamStdout, supervisor.StreamStderr} {
+	a := &containers.Attachment{Input: body.Stdin, Resume: body.Resume}
+	for name, to := range map[string]*io.Writer{supervisor.StreamStdout: &a.Stdout, supervisor.StreamStderr: &a.Stderr} {
 		if named[name] == nil {
 			continue
 		}
@@ -45,13 +46,14 @@ func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, 
 			return nil, err
 		}
 		defer f.Close()
-		outputs[i] = f
+		*to = f
 	}
-	return nil, c.Attach(ctx, outputs[0], outputs[1], body.Resume, func() error {
+	a.Joined = func() error {
 		err := signalJoined(named[supervisor.FileJoined])
 		joined = joined || err == nil
 		return err
-	})
+	}
+	return nil, c.Attach(ctx, a)
 }
 
 // signalJoined notifies the client that the output is joined.

@@ -76,19 +76,30 @@ func AwaitReadable(ctx context.Context, f *os.File, stop <-chan struct{}) (bool,
 		return has
 	})
 	if errors.Is(err, errStopped) {
-		// Both may have come at once.
-		err = With(f, func(fd int) error { has = hasInput(fd); return nil })
+		return HasInput(f) // both may have come at once
 	}
 	return has, err
 }
 
-func hasInput(fd int) bool {
+// HasInput reports whether f has something to read, and takes nothing.
+func HasInput(f *os.File) (has bool, err error) {
+	err = With(f, func(fd int) error { has = hasInput(fd); return nil })
+	return has, err
+}
+
+func hasInput(fd int) bool { return polled(fd)&unix.POLLIN != 0 }
+
+// polled returns which of POLLIN, POLLHUP and POLLERR hold for fd.
+func polled(fd int) int16 {
 	set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(set, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		return err == nil && n == 1 && set[0].Revents&unix.POLLIN != 0
+		if err != nil || n != 1 {
+			return 0
+		}
+		return set[0].Revents
 	}
 }

@@ -180,3 +180,48 @@ func TestCopyTerminalEndsWithContext(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCopyTerminalIntoAPipeThatItFills: the last output of a terminal that is closed takes the last room in the pipe. The copy ends
+// when the pipe has room again.
+func TestCopyTerminalIntoAPipeThatItFills(t *testing.T) {
+	master, slave := openPty(t)
+	r, w, err := OutputPipe(Owner{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := make([]byte, size-os.Getpagesize())
+	if _, err := w.Write(early); err != nil {
+		t.Fatal(err)
+	}
+	const last = "last words"
+	if _, err := slave.WriteString(last); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- CopyTerminal(t.Context(), master, w) }()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if n, err := PipeBuffered(r); err != nil || n == len(early)+len(last) {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("the pipe has %d bytes", n)
+		}
+	}
+	time.Sleep(50 * time.Millisecond) // so that the copy waits
+	if _, err := io.ReadFull(r, make([]byte, len(early)+len(last))); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the copy waits for a terminal that has ended")
+	}
+}

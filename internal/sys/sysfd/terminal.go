@@ -85,7 +85,9 @@ func moveTerminal(fd int, to *os.File) (full bool, err error) {
 		case err == nil, errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
-			return hasInput(fd), nil
+			// Either is the reason. Of a terminal that is empty and closed at the other side, splice reports the end once the
+			// pipe has room: no event of the terminal follows.
+			return polled(fd)&(unix.POLLIN|unix.POLLHUP) != 0, nil
 		case errors.Is(err, unix.EINVAL):
 			return copyTerminal(fd, to)
 		default:

@@ -1,6 +1,7 @@
 package fork
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -49,11 +50,17 @@ const (
 const enterTimeout = 10 * time.Second
 
 // awaitEntered replaces the process that was started, which ends, by the child that it has forked into the
-// namespaces and the cgroup. There may be another process in between.
-func (c *Child) awaitEntered() error {
+// namespaces and the cgroup. There may be another process in between. The error is ctx.Err() when ctx ends first.
+func (c *Child) awaitEntered(ctx context.Context) error {
 	err := c.Conn.SetReadDeadline(time.Now().Add(enterTimeout))
+	stop := context.AfterFunc(ctx, func() {
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // it fails on a closed socket only
+	})
 	for done := false; err == nil && !done; {
 		done, err = c.follow()
+	}
+	if !stop() {
+		err = ctx.Err()
 	}
 	if err == nil {
 		err = c.Conn.SetReadDeadline(time.Time{})

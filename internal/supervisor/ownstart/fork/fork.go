@@ -10,6 +10,7 @@
 package fork
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -88,8 +89,9 @@ func (p *Program) Prepare() error {
 	return p.err
 }
 
-// Start starts a child. The caller reaps it, and closes Pidfd and Conn.
-func (p *Program) Start(r *Request) (*Child, error) {
+// Start starts a child. The caller reaps it, and closes Pidfd and Conn. The error is ctx.Err() when ctx ends before
+// the child has entered its namespaces.
+func (p *Program) Start(ctx context.Context, r *Request) (*Child, error) {
 	if err := p.Prepare(); err != nil {
 		return nil, err
 	}
@@ -114,7 +116,7 @@ func (p *Program) Start(r *Request) (*Child, error) {
 		err = child.open()
 	}
 	if err == nil {
-		err = child.awaitEntered()
+		err = child.awaitEntered(ctx)
 	}
 	if err != nil {
 		conn.Close()

@@ -28,7 +28,7 @@ func TestChildEndsWithoutReport(t *testing.T) {
 	defer null.Close()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := New(exe, t.TempDir()).Start(&Request{Role: "none", Stdio: [3]*os.File{null, null, null}})
+		_, err := New(exe, t.TempDir()).Start(t.Context(), &Request{Role: "none", Stdio: [3]*os.File{null, null, null}})
 		ended <- err
 	}()
 	select {

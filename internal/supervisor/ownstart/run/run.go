@@ -45,7 +45,7 @@ type Exec struct {
 	Process       *finish.Process
 }
 
-// NotBegunError means that no child could be started: nothing has happened in the container.
+// NotBegunError means that no child was started: nothing has happened in the container.
 type NotBegunError struct{ Err error }
 
 func (e *NotBegunError) Error() string { return e.Err.Error() }
@@ -54,8 +54,8 @@ func (e *NotBegunError) Error() string { return e.Err.Error() }
 func (e *NotBegunError) Unwrap() error { return e.Err }
 
 // Start starts the process and returns its pid, a child of this process, once it executes the program.
-// On error nothing is left of it. The error is a *NotBegunError, ctx.Err(), or has the kind of a
-// failure.Failure.
+// On error nothing is left of it. The error is a *NotBegunError, also when ctx ends before there is a child,
+// ctx.Err(), or has the kind of a failure.Failure.
 func Start(ctx context.Context, program *fork.Program, e *Exec) (pid int, err error) {
 	request := &fork.Request{
 		Role:   order.RoleExec,
@@ -71,7 +71,7 @@ func Start(ctx context.Context, program *fork.Program, e *Exec) (pid int, err er
 		}
 		defer closeAll(spaces)
 	}
-	c, err := program.Start(request)
+	c, err := program.Start(ctx, request)
 	if errors.Is(err, errs.Unavailable) { // a process of libcontainer would hang in the cgroup, too, and its parent with it
 		return 0, err
 	}

@@ -97,10 +97,11 @@ func (s *Set) adoptOne(ctx context.Context, rec *record.Container) {
 	c.adoptRest(ctx)
 }
 
-// adoptLog completes the log of a container whose exit was reported before.
+// adoptLog completes the log of a container whose exit was reported before. The terminal may still have output, too.
 func (c *Container) adoptLog(ctx context.Context, rec *record.Container) {
 	c.adoptPipes(rec)
-	if err := c.openPump(ctx); err != nil {
+	c.adoptTerminal(ctx)
+	if err := c.openLog(ctx); err != nil {
 		c.set.warn("cannot complete the log of container %s: %v", c.id, err)
 		return
 	}
@@ -108,6 +109,9 @@ func (c *Container) adoptLog(ctx context.Context, rec *record.Container) {
 	pump := c.pump
 	c.mu.Unlock()
 	go func() {
+		if rest := c.streams.FinishTerminal(c.set.stopping, func() bool { return pump.LogError() != nil }); rest != nil {
+			return // this process ends
+		}
 		if err := pump.Drain(c.set.stopping); err != nil {
 			return // removed, or this process ends
 		}
@@ -116,6 +120,16 @@ func (c *Container) adoptLog(ctx context.Context, rec *record.Container) {
 			c.releaseStreams()
 		}
 	}()
+}
+
+// openLog lets the pump of a predecessor continue, and the copy of the terminal's output into its pipe.
+func (c *Container) openLog(ctx context.Context) error {
+	if err := c.streams.ReopenToLog(); err != nil {
+		c.set.log.Warn("cannot write the output of a terminal to the log", "container", c.id, "error", err)
+	}
+	err := c.openPump(ctx)
+	c.streams.CopyTerminal(c.ended)
+	return err
 }
 
 // releaseHeld has the keeper close what it holds of an ended container: a predecessor died before it
@@ -209,13 +223,9 @@ func (s *Set) reopen(p *record.Process) (*os.File, error) {
 
 // adoptRest adopts log, terminal, start and exit, and unlocks the container for other calls.
 func (c *Container) adoptRest(ctx context.Context) {
-	if err := c.streams.ReopenToLog(); err != nil {
-		c.set.log.Warn("cannot write the output of a terminal to the log", "container", c.id, "error", err)
-	}
-	if err := c.openPump(ctx); err != nil {
+	if err := c.openLog(ctx); err != nil {
 		c.set.warn("cannot write the log of container %s any more: %v", c.id, err)
 	}
-	c.streams.CopyTerminal(c.ended)
 	if c.snapshot().Stage == record.Starting {
 		c.resumeStart()
 	} else {

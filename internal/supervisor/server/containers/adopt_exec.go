@@ -42,7 +42,7 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 		if socket, err := sysfd.Pollable(held[0]); err == nil {
 			e.socket = socket
 			e.container.set.held.Hold(ctx, e.key(), socket)
-			e.adoptPidfd(sentAlready)
+			_, _ = e.adoptPidfd(sentAlready) // what fails here is tried again, below or in adoptStarting
 		}
 	}
 	if e.pidfd == nil && e.init != nil {
@@ -80,13 +80,12 @@ func (e *Execution) follow() {
 
 // adoptStarting adopts an exec that a predecessor had not started yet, as far as is known.
 func (e *Execution) adoptStarting(ctx context.Context) {
-	sent := true
-	if e.socket != nil {
-		sent = e.adoptPidfd(time.Second) // either it is there, or its sender is alive
-	}
-	var began bool
+	sent, began := true, false
 	var err error
-	if e.pidfd == nil && e.init == nil {
+	if e.socket != nil {
+		sent, err = e.adoptPidfd(time.Second) // either it is there, or its sender is alive
+	}
+	if err == nil && e.pidfd == nil && e.init == nil {
 		began, err = e.askRuntime(ctx, sent)
 	}
 	switch {
@@ -124,27 +123,55 @@ func (e *Execution) askRuntime(ctx context.Context, sent bool) (began bool, err 
 // sentAlready is the patience with a pidfd that is in its socket already.
 const sentAlready = 10 * time.Millisecond
 
-// adoptPidfd takes the pidfd that a runtime has sent for a successor. sent is false when nothing was sent.
-func (e *Execution) adoptPidfd(patience time.Duration) (sent bool) {
+// adoptPidfd takes the pidfd that a runtime has sent for a successor. sent is false when nothing was sent. Kind
+// Unavailable when the pidfd could not be taken in that time, for example because too many files are open: the command
+// may have begun.
+func (e *Execution) adoptPidfd(patience time.Duration) (sent bool, err error) {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
+	for {
+		sent, takeErr := e.takePidfd(ctx)
+		switch {
+		case takeErr == nil:
+			return sent, nil
+		case !errors.Is(takeErr, context.DeadlineExceeded):
+			err = takeErr
+		case err == nil:
+			return true, nil // its sender is alive, and has sent nothing yet
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return true, fmt.Errorf("exec %s in container %s: the supervisor died, and its process cannot be opened: %w: %w",
+				e.id, e.container.id, err, errs.Unavailable)
+		}
+	}
+}
+
+// takePidfd is one attempt of adoptPidfd.
+func (e *Execution) takePidfd(ctx context.Context) (sent bool, err error) {
 	fd, err := sysfd.PeekFD(ctx, e.socket)
 	if err != nil {
-		return !errors.Is(err, errs.NotFound)
+		return false, errs.IgnoreNotFound(err)
 	}
 	if sysfd.IsSocket(fd) { // the connection over which a shim started the process
 		sysfd.CloseFDs([]int{fd})
-		return true
+		return true, nil
 	}
 	pidfd, err := sysproc.NewPidfd(fd)
 	if err != nil {
-		return true
+		return true, err
 	}
-	e.pidfd = pidfd
-	if pid, err := sysproc.PidfdPid(pidfd); err == nil && e.init == nil {
-		if init, err := identify(pid, pidfd); err == nil {
-			e.init = init
+	if e.init == nil {
+		var pid int
+		if pid, err = sysproc.PidfdPid(pidfd); err == nil {
+			e.init, err = identify(pid, pidfd)
+		}
+		if errs.IgnoreNotFound(err) != nil { // without its identity its exit code could not be found
+			pidfd.Close()
+			return true, err
 		}
 	}
-	return true
+	e.pidfd = pidfd
+	return true, nil
 }

@@ -21,15 +21,7 @@ const offerTimeout = 15 * time.Second
 // A client may offer those that neither has.
 func (c *Container) adoptStreams(ctx context.Context, rec *record.Container) {
 	c.adoptPipes(rec)
-	for _, console := range c.set.held.Get(c.key("console")) {
-		c.adoptConsole(ctx, console)
-	}
-	for _, f := range c.set.held.Get(c.key("terminal")) { // a client offered it
-		if terminal, err := sysfd.Pollable(f); err == nil {
-			c.set.held.Hold(ctx, c.key("terminal"), terminal)
-			c.streams.Set(supervisor.StreamTerminal, terminal)
-		}
-	}
+	c.adoptTerminal(ctx)
 	pids, err := rec.Cgroups.Pids()
 	if err != nil {
 		c.set.log.Warn("cannot list the processes of a container", "container", c.id, "error", err)
@@ -65,6 +57,19 @@ func (c *Container) adoptPipes(rec *record.Container) {
 			continue
 		}
 		c.streams.Set(name, f)
+	}
+}
+
+// adoptTerminal takes the terminal that the keeper holds, if there is one.
+func (c *Container) adoptTerminal(ctx context.Context) {
+	for _, console := range c.set.held.Get(c.key("console")) {
+		c.adoptConsole(ctx, console)
+	}
+	for _, f := range c.set.held.Get(c.key("terminal")) { // a client offered it
+		if terminal, err := sysfd.Pollable(f); err == nil {
+			c.set.held.Hold(ctx, c.key("terminal"), terminal)
+			c.streams.Set(supervisor.StreamTerminal, terminal)
+		}
 	}
 }
 

@@ -11,25 +11,39 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 )
 
-// Attach copies the container's output from now on to stdout and stderr, which may be nil, until
-// the container or ctx ends. resume continues where an attachment stopped when the last
-// supervisor died. Attach calls joined once, when the output is joined. It returns nil when the
-// container has ended.
-func (c *Container) Attach(ctx context.Context, stdout, stderr io.Writer, resume bool, joined func() error) error {
+// Attachment is what one client wants of a container.
+type Attachment struct {
+	// Stdout and Stderr get the output from now on; nil for one that the client does not want.
+	Stdout, Stderr io.Writer
+	// Input: the client writes to the container's input.
+	Input bool
+	// Resume continues where an attachment stopped when the last supervisor died.
+	Resume bool
+	// Joined is called once, when the output is joined.
+	Joined func() error
+}
+
+// Attach copies the container's output to a client until the container or ctx ends. It returns nil when the
+// container has ended. Kind State when the client has input, and the container's was lost.
+func (c *Container) Attach(ctx context.Context, a *Attachment) error {
 	pump, err := c.output(ctx)
 	if pump == nil || err != nil {
 		return err
 	}
+	if a.Input && (c.Lacks(supervisor.StreamTerminal) || c.Lacks(supervisor.StreamStdin)) {
+		return fmt.Errorf("cannot attach to the input of container %s: all processes of berth that held it have died; "+
+			"attach without input, or restart the container: %w", c.id, errs.State)
+	}
 	subscribe := pump.Subscribe
-	if resume {
+	if a.Resume {
 		subscribe = pump.Resubscribe
 	}
-	sub, err := subscribe(stdout, stderr)
+	sub, err := subscribe(a.Stdout, a.Stderr)
 	if err != nil {
 		return fmt.Errorf("cannot attach to container %s: %w", c.id, err)
 	}
 	defer sub.Close()
-	if err := joined(); err != nil {
+	if err := a.Joined(); err != nil {
 		return fmt.Errorf("cannot attach to container %s: the client is gone: %w", c.id, err)
 	}
 	select {

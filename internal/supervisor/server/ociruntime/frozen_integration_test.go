@@ -3,10 +3,13 @@
 package ociruntime
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +20,8 @@ import (
 )
 
 // TestFrozenCgroupHoldsOnlyTheChild: a container that freezes the cgroup of an exec does not stop the supervisor, which
-// waits in no system call for the child.
+// waits in no system call for the child. With a user namespace, a process in the cgroup starts the child: that start waits, until
+// its caller cancels it.
 func TestFrozenCgroupHoldsOnlyTheChild(t *testing.T) {
 	require.Root(t)
 	dir := frozenCgroup(t)
@@ -30,7 +34,7 @@ func TestFrozenCgroupHoldsOnlyTheChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := parts.program.Start(&fork.Request{
+	child, err := parts.program.Start(t.Context(), &fork.Request{
 		Role: order.RoleExec, Cgroup: entrance, Stdio: [3]*os.File{parts.null.input, parts.null.output, parts.null.output},
 	})
 	if err != nil {
@@ -41,6 +45,19 @@ func TestFrozenCgroupHoldsOnlyTheChild(t *testing.T) {
 		t.Errorf("in the cgroup are %v, want %d: %v", in, child.Pid, err)
 	}
 	child.Kill()
+	user, err := os.Open("/proc/self/ns/user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer user.Close()
+	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	_, err = parts.program.Start(ctx, &fork.Request{
+		Role: order.RoleExec, User: user, Cgroup: entrance, Stdio: [3]*os.File{parts.null.input, parts.null.output, parts.null.output},
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the start ended with %v", err)
+	}
 }
 
 // frozenCgroup makes a cgroup of v2 and freezes it. Hosts with cgroup v1 have a hierarchy of v2 beside it.

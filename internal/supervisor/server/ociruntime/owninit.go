@@ -64,8 +64,11 @@ func (o *ownStarter) startOwn(ctx context.Context, p *Plan, own *ownPlan, stdio 
 	if err != nil {
 		return 0, err
 	}
-	if err = s.begin(program, request); err != nil {
+	if err = s.begin(ctx, program, request); err != nil {
 		o.zombies.reapSoon()
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("%w (%w)", cause(ctx), err)
+		}
 		var refused *fork.JoinError
 		if errors.As(err, &refused) {
 			return 0, fmt.Errorf("%w: %w", err, errs.Invalid)
@@ -306,11 +309,11 @@ func (s *ownInit) applyCgroups() error {
 
 // begin starts the init, and makes the cgroups of v1 meanwhile: until Go runs in the init, more time passes
 // than that takes. On error the init is dead.
-func (s *ownInit) begin(program *fork.Program, request *fork.Request) error {
+func (s *ownInit) begin(ctx context.Context, program *fork.Program, request *fork.Request) error {
 	started := make(chan error, 1)
 	go func() {
 		var err error
-		s.child, err = program.Start(request)
+		s.child, err = program.Start(ctx, request)
 		started <- err
 	}()
 	cgroupErr := s.makeMoreCgroups()
