@@ -1,6 +1,7 @@
 package reconciler_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -100,6 +101,45 @@ func TestVersionOfAPackageGoesBack(t *testing.T) {
 				t.Errorf("version %s is installed, want %s", got, want)
 			}
 		})
+	}
+}
+
+// TestVersionOfAKilledApply: a version goes back also if the apply that installed it was killed before it recorded that, whether
+// or not another apply has continued it.
+func TestVersionOfAKilledApply(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		h := machine(t)
+		h.SetPackageNow("p", "1")
+		h.Repository["p"] = provisiontest.Package{Version: "2"}
+		target := provision.Target{Tasks: []provision.Task{tasks.Packages{Install: []provision.PackageVersion{{Name: "p", Version: "2"}}}}}
+		h.Fault = func(_ int, op string) provisiontest.Fault {
+			if op == "install p" {
+				return provisiontest.KillAfter
+			}
+			return provisiontest.None
+		}
+		if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{}); !errors.Is(err, provisiontest.ErrKilled) {
+			t.Fatalf("apply: %v", err)
+		}
+		h.StartProcess()
+		if again {
+			if _, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{}); err == nil {
+				t.Fatal("want an error for a unit that does not start")
+			}
+			apply(t, h, target)
+		}
+		h.Repository["p"] = provisiontest.Package{Version: "1"}
+		e := newReconciler(t, h)
+		b, err := e.PlanReset(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Reset(t.Context(), b, reconciler.BackOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := version(t, h, "p"); got != "1" {
+			t.Errorf("continued %t: version %s is installed, want 1", again, got)
+		}
 	}
 }
 
