@@ -104,6 +104,43 @@ func TestVersionOfAPackageGoesBack(t *testing.T) {
 	}
 }
 
+// TestVersionsGoBackTogether: a package goes back with the one that came along in its version. Others that came along keep
+// theirs, and one whose old version is in no list does not keep the two.
+func TestVersionsGoBackTogether(t *testing.T) {
+	h := machine(t)
+	offer := func(version string) {
+		for _, name := range []string{"foo", "libfoo", "gone", "tool", "libtool"} {
+			h.Repository[name] = provisiontest.Package{Version: version}
+		}
+		h.Repository["foo"] = provisiontest.Package{Version: version, Needs: []string{"libfoo"}, Exact: true}
+		h.Repository["tool"] = provisiontest.Package{Version: version, Needs: []string{"libtool"}, Exact: true}
+	}
+	offer("2")
+	for _, name := range []string{"foo", "libfoo", "gone", "libtool"} { // but no tool
+		h.SetPackageNow(name, "1")
+	}
+	apply(t, h, provision.Target{Tasks: []provision.Task{
+		tasks.Packages{Install: []provision.PackageVersion{{Name: "foo", Version: "2"}, {Name: "gone", Version: "2"}}},
+		tasks.Packages{Install: []provision.PackageVersion{{Name: "tool"}}},
+	}})
+	offer("1")
+	h.Repository["gone"] = provisiontest.Package{Version: "2"}
+	e := newReconciler(t, h)
+	b, err := e.PlanReset(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := e.Reset(t.Context(), b, reconciler.BackOptions{})
+	if err != nil || len(out.Left) != 1 || out.Left[0].Object.Name != "gone" {
+		t.Errorf("%+v, %v", out, err)
+	}
+	for name, want := range map[string]string{"foo": "1", "libfoo": "1", "gone": "2", "tool": "", "libtool": "2"} {
+		if got := version(t, h, name); got != want {
+			t.Errorf("version %q of %s is installed, want %q", got, name, want)
+		}
+	}
+}
+
 // TestVersionOfAKilledApply: a version goes back also if the apply that installed it was killed before it recorded that, whether
 // or not another apply has continued it.
 func TestVersionOfAKilledApply(t *testing.T) {
