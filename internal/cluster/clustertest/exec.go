@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
@@ -193,6 +194,8 @@ func (f *Fake) showState(_, line string, _ provider.Command) (out string, known 
 		out = f.CrashText
 	case strings.HasPrefix(line, "journalctl"):
 		out = "kubelet: cannot find its feet\n"
+	case line == "date +%s":
+		out = fmt.Sprintln(time.Now().Add(-f.Behind).Unix())
 	case strings.HasPrefix(line, "sed"):
 		out = "builtin\n"
 	case strings.HasPrefix(line, "sh -c tar"):

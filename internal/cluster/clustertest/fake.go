@@ -63,6 +63,8 @@ type Fake struct {
 	NotReady string
 	// Unreachable: the ports of the host that lead to the API and to the registry are closed.
 	Unreachable bool
+	// Behind is how late the clock of the nodes is.
+	Behind time.Duration
 	// Heartbeats are when nodes last reported their conditions, by name; the others report all the time.
 	Heartbeats map[string]time.Time
 	Unmet      []hostcheck.UnmetRequirement
