@@ -37,7 +37,7 @@ type Clusters struct {
 
 	// watchPause is the time between two checks of a node for crashes; 0 is the default.
 	watchPause time.Duration
-	// patience is how long to wait for an API at its port of the host; 0 is the default.
+	// patience is how long to wait for an API, or a registry, at its port of the host; 0 is the default.
 	patience time.Duration
 }
 
@@ -51,5 +51,5 @@ func (c *Clusters) network() string {
 
 // Registry manages the registry that the clusters share.
 func (c *Clusters) Registry() registry.Manager {
-	return registry.Manager{Provider: c.Provider, Network: c.network(), Reporter: c.Reporter}
+	return registry.Manager{Provider: c.Provider, Network: c.network(), Patience: c.patience, Reporter: c.Reporter}
 }

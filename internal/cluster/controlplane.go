@@ -88,8 +88,12 @@ func (m *createRun) connectAPI(ctx context.Context) error {
 		return err
 	}
 	if !direct && ctx.Err() == nil {
+		fix := "use kubectl on the network of the nodes with berth cluster kubeconfig --internal"
+		if m.Provider.Facts().Remote { // else an address has to be one of this host
+			fix = "set networking.apiServerAddress, or " + fix
+		}
 		m.Warn(fmt.Sprintf("%s is a port of the host of %s, which this process does not reach; it goes through %s, but kubectl cannot"+
-			"\n  to fix it: set networking.apiServerAddress, or use kubectl on the network of the nodes with berth cluster kubeconfig --internal", server, m.Provider.Name(), first.Name))
+			"\n  to fix it: %s", server, m.Provider.Name(), first.Name, fix))
 	}
 	m.api.AwaitClusterInfo(waiting)
 	return context.Cause(ctx)

@@ -80,7 +80,7 @@ func (m *builder) readAuthorities(ctx context.Context, from string) ([]byte, err
 		args = append(args, "etc/kubernetes/pki/"+name)
 	}
 	var archive bytes.Buffer
-	if err := m.Provider.Exec(ctx, from, provider.Command{Args: args, Stdout: &archive}); err != nil {
+	if err := m.Provider.Exec(ctx, from, provider.Command{Args: args, Stdout: &archive, Raw: true}); err != nil {
 		return nil, fmt.Errorf("cannot read the cluster's authorities of %s: %w", from, err)
 	}
 	return archive.Bytes(), nil

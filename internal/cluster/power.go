@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/inventory"
@@ -11,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/nodenet"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Stop stops all containers of a cluster. What is on their disks stays.
@@ -64,7 +66,33 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil || wait == 0 {
 		return err
 	}
-	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), started, wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error {
+		if err := c.byNodesClock(ctx, all, started); err != nil {
+			return err
+		}
+		return waitReady(ctx, client, inventory.Members(all), started, wait)
+	})
+}
+
+// byNodesClock changes times of this host to those of the nodes, which have the clock of the engine's host.
+func (c *Clusters) byNodesClock(ctx context.Context, all []provider.Node, started starts) error {
+	node, err := inventory.ControlPlane(all)
+	if err != nil || len(started) == 0 {
+		return err
+	}
+	text, err := provider.Output(ctx, c.Provider, node.Name, "date", "+%s")
+	now := time.Now()
+	if err != nil {
+		return fmt.Errorf("cannot find the time of the nodes: %w", err)
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("cannot find the time of the nodes: %s says %q: %w", node.Name, text, errs.Invalid)
+	}
+	for name, at := range started {
+		started[name] = at.Add(time.Unix(seconds, 0).Sub(now)).Truncate(time.Second)
+	}
+	return nil
 }
 
 // reconnect writes the routes again where the nodes use berth's pod network.

@@ -68,6 +68,16 @@ func TestStartOfSomeNodes(t *testing.T) {
 	if err := c.Start(t.Context(), "dev", time.Minute); err != nil {
 		t.Error(err)
 	}
+	for _, behind := range []time.Duration{time.Hour, -time.Hour} { // the clock of the engine's host
+		f.Behind, f.Heartbeats = behind, nil
+		if err := errors.Join(f.Stop(t.Context(), "dev-worker"), c.Start(t.Context(), "dev", time.Minute)); err != nil {
+			t.Errorf("%s behind: %v", behind, err)
+		}
+	}
+	f.Heartbeats = map[string]time.Time{"dev-worker": time.Now().Add(time.Minute)} // an hour before its start
+	if err := errors.Join(f.Stop(t.Context(), "dev-worker"), c.Start(t.Context(), "dev", 10*time.Millisecond)); err == nil || !strings.Contains(err.Error(), "dev-worker (it has reported nothing since its start)") {
+		t.Errorf("what it reported before it was stopped: %v", err)
+	}
 	old := time.Now().Add(-time.Minute)
 	err := notReadyError([]string{"a", "b"}, starts{"a": time.Now()}, time.Second, []kubeapi.Node{{Name: "a", Ready: true, Seen: old}, {Name: "b", Ready: true, Seen: old}}, errors.New("late"))
 	if !strings.Contains(err.Error(), "as it is: a (it has reported nothing since its start): late") {

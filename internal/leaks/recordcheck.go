@@ -79,8 +79,11 @@ func (f *Facts) quarantine(r *doctor.Report) error {
 		for _, entry := range entries[:min(len(entries), 3)] {
 			names = append(names, entry.Name())
 		}
-		r.Add(finding.Warning, at, fmt.Sprintf("berth could not read %d of its files, and keeps them in %s: %s", len(entries), at, strings.Join(names, ", ")),
-			"look at them, and remove the directory; berth's log says what was wrong with each")
+		if more := len(entries) - len(names); more > 0 {
+			names = append(names, fmt.Sprintf("%d more", more))
+		}
+		r.Add(finding.Warning, at, fmt.Sprintf("files that an earlier start of berth could not read are in %s: %s", at, strings.Join(names, ", ")),
+			"berth's log says what is wrong with each; remove the directory when you do not need them any more")
 	}
 	return nil
 }
@@ -115,8 +118,8 @@ func (f *Facts) recordFaults() ([]fault, error) {
 			case err != nil:
 				all = append(all, fault{
 					finding.Problem, file, file,
-					fmt.Sprintf("the record of %s %s cannot be read: %v; the next start of berth moves it to the quarantine, and the %[1]s is lost to the kubelet", kind.what, id, err),
-					"while berth runs, which has the record in its memory: " + kind.remove + id + ", or delete the pod; its controller creates it again",
+					fmt.Sprintf("the record of %s %s cannot be read: %v; the next start of berth moves the file to the quarantine, and the kubelet no longer sees the %[1]s", kind.what, id, err),
+					"before berth restarts (until then it has the record in memory): " + kind.remove + id + ", or delete the pod: its controller creates it again",
 				})
 			case kind.dir == f.sandboxDir() && record.State == ready:
 				missing, err := f.missingObjects(file, id, record)
@@ -136,7 +139,7 @@ func (f *Facts) recordFaults() ([]fault, error) {
 				all = append(all, fault{
 					finding.Problem, file, file,
 					fmt.Sprintf("the record of the network of sandbox %s cannot be read: %v; its addresses and host ports may stay taken", id, err),
-					"delete the pod while berth runs; its controller creates it again",
+					"delete the pod before berth restarts: its controller creates it again",
 				})
 			}
 			return nil
@@ -156,7 +159,7 @@ func (f *Facts) missingObjects(file, id string, record *sandboxRecord) ([]fault,
 	add := func(object, what, means string) {
 		all = append(all, fault{
 			finding.Problem, file, object,
-			fmt.Sprintf("sandbox %s is ready by its record (%s), and its %s %s is gone: %s", id, file, what, object, means),
+			fmt.Sprintf("the record of sandbox %s (%s) says that it is ready, but its %s %s is gone: %s", id, file, what, object, means),
 			"berth pod stop " + id + ", or delete the pod: its controller creates it again",
 		})
 	}

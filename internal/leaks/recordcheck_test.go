@@ -44,14 +44,14 @@ func TestPlantedRecords(t *testing.T) {
 		{"the record of a sandbox that is cut off", write(sandbox, `{"version":1,"id":`), finding.Problem, sandbox, "the record of sandbox " + sandboxID + " cannot be read: the record is damaged", "berth pod rm --force " + sandboxID},
 		{"an empty record", write(sandbox, ""), finding.Problem, sandbox, "cannot be read", "berth pod rm --force " + sandboxID},
 		{"a record without its parts", write(sandbox, fmt.Sprintf(`{"version":1,"id":%q,"record":{"id":%[1]q}}`, sandboxID)), finding.Problem, sandbox, "state or config is missing", "berth pod rm --force"},
-		{"the record of another sandbox", write(sandbox, fmt.Sprintf(`{"version":1,"id":%q,"record":{}}`, lostID)), finding.Problem, sandbox, "the file is not named for it", "berth pod rm --force"},
+		{"the record of another sandbox", write(sandbox, fmt.Sprintf(`{"version":1,"id":%q,"record":{}}`, lostID)), finding.Problem, sandbox, "the file has the record of \"" + lostID + "\" instead", "berth pod rm --force"},
 		{"the record of a later berth", write(container, `{"version":99,"id":"x"}`), finding.Problem, container, "has version 99", "berth container rm --force " + containerID},
 		{"a directory in the place of a record", func(w *world) { w.remove(w.places().Replace(container)); w.file(w.places().Replace(container), "x") }, finding.Problem, container, "it is not a regular file", "berth container rm --force " + containerID},
 		{"a container's record of zeros", write(container, strings.Repeat("\x00", 100)), finding.Problem, container, "the record of container " + containerID + " cannot be read", "berth container rm --force " + containerID},
 		{"the record of a network", write("%R/pods/attachments/"+sandboxID+".json", "{"), finding.Problem, "%R/pods/attachments/" + sandboxID + ".json", "the record of the network of sandbox " + sandboxID, "delete the pod"},
-		{"a network namespace that is gone", remove("%N/berth-default-" + sandboxID), finding.Problem, "%N/berth-default-" + sandboxID, "is ready by its record (" + sandbox + "), and its network namespace", "berth pod stop " + sandboxID},
-		{"a cgroup that is gone", func(w *world) { w.cgroups["/berth-default"] = nil }, finding.Problem, "/berth-default/" + sandboxID, "and its cgroup /berth-default/" + sandboxID + " is gone", "berth pod stop " + sandboxID},
-		{"records in quarantine", func(w *world) { w.file(w.root, "pods/quarantine/abc.json") }, finding.Warning, "%R/pods/quarantine", "could not read 1 of its files", "remove the directory"},
+		{"a network namespace that is gone", remove("%N/berth-default-" + sandboxID), finding.Problem, "%N/berth-default-" + sandboxID, "(" + sandbox + ") says that it is ready, but its network namespace", "berth pod stop " + sandboxID},
+		{"a cgroup that is gone", func(w *world) { w.cgroups["/berth-default"] = nil }, finding.Problem, "/berth-default/" + sandboxID, "but its cgroup /berth-default/" + sandboxID + " is gone", "berth pod stop " + sandboxID},
+		{"records in quarantine", func(w *world) { w.file(w.root, "pods/quarantine/abc.json") }, finding.Warning, "%R/pods/quarantine", "could not read are in %R/pods/quarantine: abc.json", "remove the directory"},
 		{"a database in quarantine", func(w *world) { w.file(w.root, "images/quarantine/meta.db") }, finding.Warning, "%R/images/quarantine", "meta.db", "remove the directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -147,9 +147,9 @@ type Packages interface {
 	// manager's lock, and reports through ctx's progress who holds it. Packages do not start the
 	// units of hold that they bring; a running one is restarted.
 	Install(ctx context.Context, packages []PackageVersion, hold []string) error
-	// Revert installs a version, which may be older than the present one, and removes no package for it. It wraps
-	// errs.State if no list has that version, or if other packages would have to go.
-	Revert(ctx context.Context, pkg PackageVersion) error
+	// Revert installs versions, which may be older than the present ones, and removes no package for them. It wraps
+	// errs.State if they do not fit the packages that stay, or if no list has one of them: then also errs.NotFound.
+	Revert(ctx context.Context, packages []PackageVersion) error
 	// Plan lists what Install would install or change, dependencies first; it reads only. A
 	// package that the manager's lists do not have wraps errs.Unavailable.
 	Plan(ctx context.Context, packages []PackageVersion) ([]PackageVersion, error)

@@ -50,7 +50,7 @@ type Kind interface {
 	Read(ctx context.Context, host Host, name string) (State, error)
 	// Restore makes the object what state says; content opens state.Digest. It is repeated after a
 	// crash. If the machine cannot restore it (a module in use), Restore leaves it and returns an
-	// error that wraps errs.State.
+	// error that wraps errs.State, and errs.NotFound if what it needs is nowhere any more.
 	Restore(ctx context.Context, host Host, name string, state State, content Content) error
 }
 
@@ -77,6 +77,14 @@ type Placed interface {
 	Kind
 	// Path is where the object lies.
 	Path(name string) string
+}
+
+// Joint is a kind whose objects may fit only together, as packages do that need each other's version.
+type Joint interface {
+	Kind
+	// RestoreJointly restores what exists in states, by name, in one step or not at all. It is called for objects that Restore
+	// cannot restore one by one. Errors are those of Restore.
+	RestoreJointly(ctx context.Context, host Host, states map[string]State) error
 }
 
 // Releaser is a kind whose objects hold others: a running unit holds its binaries. To undo, the

@@ -156,19 +156,21 @@ func (r *reader[T]) read(path string) (string, *T, error) {
 		}
 	}
 	switch {
-	case all.Version < 1 || all.Version > Version+1:
-		return "", nil, fmt.Errorf("the record has version %d, this berth reads 1 to %d", all.Version, Version+1)
+	case all.Version > Version+1:
+		return "", nil, fmt.Errorf("a later berth wrote the record, which has version %d: this berth reads 1 to %d", all.Version, Version+1)
+	case all.Version < 1:
+		return "", nil, fmt.Errorf("the record is damaged: it has version %d", all.Version)
 	case damaged != nil:
 		return "", nil, fmt.Errorf("the record is damaged: %w", damaged)
 	case all.ID+suffix != filepath.Base(path):
-		return "", nil, fmt.Errorf("the record is of %q and the file is not named for it", all.ID)
+		return "", nil, fmt.Errorf("the file has the record of %q instead", all.ID)
 	}
 	value := all.Record
 	if value == nil {
 		return "", nil, errors.New("the record is empty")
 	}
 	if v, ok := any(value).(interface{ RecordID() string }); ok && v.RecordID() != all.ID {
-		return "", nil, fmt.Errorf("the record of %q says that it is of %q", all.ID, v.RecordID())
+		return "", nil, fmt.Errorf("the record of %q has the content of %q", all.ID, v.RecordID())
 	}
 	if v, ok := any(value).(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {

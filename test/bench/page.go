@@ -67,9 +67,11 @@ type pageLine struct {
 
 // pageCurve is one figure over the number of pods.
 type pageCurve struct {
-	Title, Max string
-	Last       int
-	Lines      []pagePath
+	Title, Min, Max string
+	Last            int
+	// Zero is the height of the value 0.
+	Zero  float64
+	Lines []pagePath
 }
 
 type pagePath struct {
@@ -211,16 +213,17 @@ func curves(r *result) (all []pageCurve) {
 const plotHeight = 180.0
 
 func curve(r *result, sections []*table, name, unit string) pageCurve {
-	last, highest := 0, 0.0
+	last, lowest, highest := 0, 0.0, 0.0 // a difference may be negative
 	for _, t := range sections {
 		last = max(last, t.Pods)
 		for _, p := range r.Peers {
 			if value, ok := t.value(name, p.Name); ok {
-				highest = max(highest, value)
+				lowest, highest = min(lowest, value), max(highest, value)
 			}
 		}
 	}
-	c := pageCurve{Title: name, Max: fmt.Sprintf("%.1f %s", highest, unit), Last: last}
+	height := func(value float64) float64 { return plotHeight - (value-lowest)/max(highest-lowest, 1e-9)*plotHeight }
+	c := pageCurve{Title: name, Min: fmt.Sprintf("%.1f", lowest), Max: fmt.Sprintf("%.1f %s", highest, unit), Last: last, Zero: height(0)}
 	for _, p := range r.Peers {
 		line := pagePath{Peer: p.Name, Color: color(p.Name)}
 		var points []string
@@ -229,7 +232,7 @@ func curve(r *result, sections []*table, name, unit string) pageCurve {
 			if !ok {
 				continue
 			}
-			x, y := float64(t.Pods)/float64(last)*plotWidth, plotHeight-value/max(highest, 1e-9)*plotHeight
+			x, y := float64(t.Pods)/float64(last)*plotWidth, height(value)
 			points = append(points, fmt.Sprintf("%.1f,%.1f", x, y))
 			line.Dots = append(line.Dots, pageDot{x, y, fmt.Sprintf("%s, %d pods: %.2f %s", p.Name, t.Pods, value, unit)})
 		}

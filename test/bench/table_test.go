@@ -137,3 +137,26 @@ func TestPageHasPlotsAndNeedsNoOtherFile(t *testing.T) {
 		}
 	}
 }
+
+// TestCurveOfNegativeValues: a curve stays within its plot, whose line of zero moves up.
+func TestCurveOfNegativeValues(t *testing.T) {
+	r := &result{Peers: []peerInfo{{Name: "berth", Beside: "berth"}, {Name: "containerd", Beside: "berth"}}}
+	for i, values := range []map[string]float64{{"berth": -1, "containerd": 3}, {"berth": 0, "containerd": 2}} {
+		section := &table{Title: "With pods", Pods: 10 * (i + 1)}
+		for peer, value := range values {
+			section.mean(peer, "PSS per pod", "MiB", value)
+		}
+		r.Sections = append(r.Sections, section)
+	}
+	c := curves(r)[0]
+	if c.Min != "-1.0" || c.Max != "3.0 MiB" || c.Zero != plotHeight*3/4 {
+		t.Errorf("it reaches from %s to %s, with 0 at %v", c.Min, c.Max, c.Zero)
+	}
+	for _, line := range c.Lines {
+		for _, dot := range line.Dots {
+			if dot.Y < 0 || dot.Y > plotHeight {
+				t.Errorf("%s is at %v", dot.Text, dot.Y)
+			}
+		}
+	}
+}

@@ -115,7 +115,7 @@ cmp before after >&2
 		{"berth-config", "/etc/berth/doctor.toml", "metrics.tls_cert_file: "},
 		{"berth-config", "/etc/berth/doctor.toml", "/no/such/stream.crt"},
 		{"berth-programs", "/no/such/supervisor", "which is not there: berth does not start"},
-		{"records", "%T/root/pods/quarantine", "could not read 1 of its files"},
+		{"records", "%T/root/pods/quarantine", "could not read are in"},
 		{"records", "%T/root/images/quarantine", "meta.db"},
 		{"records", "%T/state/pods/sandboxes/a1.json", "the record of sandbox a1 cannot be read"},
 		{"records", "%T/state/pods/containers/b2.json", "has version 99"},

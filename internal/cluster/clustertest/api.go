@@ -100,7 +100,7 @@ func (f *Fake) serveNodes(w http.ResponseWriter) {
 		}
 		seen, fixed := f.Heartbeats[name]
 		if !fixed {
-			seen = time.Now()
+			seen = time.Now().Add(-f.Behind)
 		}
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"podCIDRs":["10.244.%d.0/24"]},"status":{"conditions":[{"type":"Ready","status":%q,"message":"no network","lastHeartbeatTime":%q}],
 "addresses":[{"type":"InternalIP","address":"10.89.0.%d"}]}}`, name, i, status, seen.Format(time.RFC3339), i+2))

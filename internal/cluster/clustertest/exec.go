@@ -11,9 +11,11 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -33,7 +35,7 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 		}
 	}
 	if len(c.Args) > 0 && c.Args[0] == "bash" {
-		return f.connect(ctx, c)
+		return f.connect(ctx, name, c)
 	}
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -82,10 +84,14 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 	return nil
 }
 
-// connect connects a command's input and output to the API server, as package tunnel does in a control plane.
-func (f *Fake) connect(ctx context.Context, c provider.Command) error {
+// connect connects a command's input and output to the API server, as package tunnel does in a control plane, or to the registry.
+func (f *Fake) connect(ctx context.Context, name string, c provider.Command) error {
+	address := f.Address().String()
+	if name == plan.RegistryName {
+		address = fmt.Sprintf("127.0.0.1:%d", f.RegistryPort)
+	}
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", f.Address().String())
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
@@ -188,6 +194,8 @@ func (f *Fake) showState(_, line string, _ provider.Command) (out string, known 
 		out = f.CrashText
 	case strings.HasPrefix(line, "journalctl"):
 		out = "kubelet: cannot find its feet\n"
+	case line == "date +%s":
+		out = fmt.Sprintln(time.Now().Add(-f.Behind).Unix())
 	case strings.HasPrefix(line, "sed"):
 		out = "builtin\n"
 	case strings.HasPrefix(line, "sh -c tar"):

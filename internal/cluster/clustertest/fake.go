@@ -61,8 +61,10 @@ type Fake struct {
 	FailOnce string
 	// NotReady is a node that never becomes Ready; "" for none.
 	NotReady string
-	// Unreachable: the port of the host that leads to the API is closed.
+	// Unreachable: the ports of the host that lead to the API and to the registry are closed.
 	Unreachable bool
+	// Behind is how late the clock of the nodes is.
+	Behind time.Duration
 	// Heartbeats are when nodes last reported their conditions, by name; the others report all the time.
 	Heartbeats map[string]time.Time
 	Unmet      []hostcheck.UnmetRequirement
@@ -203,7 +205,11 @@ func (f *Fake) Create(_ context.Context, r provider.Request) error {
 			n.Ports = append(n.Ports, p)
 		}
 		if inventory.Role(n) == plan.RegistryRole {
-			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: f.RegistryPort, Container: plan.RegistryPort, Protocol: config.TCP}}
+			port := f.RegistryPort
+			if f.Unreachable {
+				port = 1
+			}
+			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: port, Container: plan.RegistryPort, Protocol: config.TCP}}
 		}
 		f.Nodes = append(f.Nodes, n)
 	}

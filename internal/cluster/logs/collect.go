@@ -138,7 +138,7 @@ func (c Collector) varLog(ctx context.Context, node, dir string) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := c.Provider.Exec(ctx, node, provider.Command{Args: []string{"sh", "-c", pack}, Stdout: w})
+		err := c.Provider.Exec(ctx, node, provider.Command{Args: []string{"sh", "-c", pack}, Stdout: w, Raw: true})
 		w.CloseWithError(err)
 		packed <- err
 	}()

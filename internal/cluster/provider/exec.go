@@ -24,7 +24,7 @@ func (e *CLI) Exec(ctx context.Context, name string, c Command) error {
 	}
 	args = pairs(args, "-e", c.Env)
 	args = append(append(args, name), c.Args...)
-	if err := e.run.Run(ctx, command.Call{Args: args, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Guest: true}); err != nil {
+	if err := e.run.Run(ctx, command.Call{Args: args, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Raw: c.Raw, Guest: true}); err != nil {
 		return fmt.Errorf("cannot %s in %s: %w", what, name, err)
 	}
 	return nil

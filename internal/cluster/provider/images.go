@@ -90,7 +90,7 @@ func (e *CLI) Save(ctx context.Context, to io.Writer, images ...string) error {
 	for _, image := range images {
 		args = append(args, e.imageName(image))
 	}
-	if err := e.run.Run(ctx, command.Call{Args: args, Stdout: to}); err != nil {
+	if err := e.run.Run(ctx, command.Call{Args: args, Stdout: to, Raw: true}); err != nil {
 		return fmt.Errorf("cannot save %s: %w", strings.Join(images, ", "), err)
 	}
 	return nil

@@ -233,6 +233,8 @@ type Command struct {
 	Env            map[string]string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+	// Raw: standard output is no text, or has secrets. Errors do not quote it.
+	Raw bool
 }
 
 // File is a file to be written in a container.

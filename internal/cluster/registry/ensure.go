@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/registry/server"
+	"github.com/berthrun/berth/internal/cluster/tunnel"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/undo"
 )
@@ -113,13 +115,16 @@ func (m Manager) create(ctx context.Context, o Options) (made Created, err error
 
 // startTimeout bounds the wait for a registry that was started, which takes well below a second. If
 // the provider gives it another link address, this host sends to the old one for most of a minute.
-// requestTimeout bounds one request, which may have been sent there.
+// requestTimeout bounds one request, which may have been sent there. patience is how long the port may refuse a connection before
+// the registry is looked for inside of its container.
 const (
 	startTimeout   = time.Minute
 	requestTimeout = 3 * time.Second
+	patience       = 5 * time.Second
 )
 
-// await waits until the registry answers on this host.
+// await waits until the registry answers on this host. If it only answers inside of its container, its port is one of the engine's
+// host, and this process is in a container that has the engine's socket.
 func (m Manager) await(ctx context.Context, s Status) error {
 	if m.Provider.Facts().Remote {
 		return nil // its loopback is another one
@@ -127,20 +132,22 @@ func (m Manager) await(ctx context.Context, s Status) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	client := http.Client{Timeout: requestTimeout}
+	inside := http.Client{Timeout: requestTimeout, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return tunnel.Dial(ctx, m.Provider, s.Name, plan.RegistryPort)
+		},
+		DisableKeepAlives: true,
+	}}
+	began := time.Now()
 	var last error
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Address+"/v2/", nil)
-		if err != nil {
-			return err
-		}
-		answer, err := client.Do(request)
+		err := m.ping(ctx, client, s)
 		if err == nil {
-			answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				m.warnIfOpen(answer.Header)
-				return nil
-			}
-			err = fmt.Errorf("it answers %s", answer.Status)
+			return nil
+		}
+		if refused(err) && time.Since(began) >= cmp.Or(m.Patience, patience) && m.ping(ctx, inside, s) == nil {
+			m.Warn(fmt.Sprintf("%s is a port of the host of %s, which this process does not reach: only programs of that host push to it, such as its engine", s.Address, m.Provider.Name()))
+			return nil
 		}
 		if ctx.Err() == nil || last == nil {
 			last = err
@@ -151,6 +158,30 @@ func (m Manager) await(ctx context.Context, s Status) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// refused reports whether nothing listens at an address. A request to the old link address of a container gets no answer.
+func refused(err error) bool {
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial" && !failed.Timeout()
+}
+
+// ping sends the registry a request.
+func (m Manager) ping(ctx context.Context, client http.Client, s Status) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Address+"/v2/", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", answer.Status)
+	}
+	m.warnIfOpen(answer.Header)
+	return nil
 }
 
 // warnIfOpen warns of a registry whose program is older than the rule that only the host pushes.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -55,6 +56,8 @@ type Manager struct {
 	Provider provider.Provider
 	// Network is the name of the provider's network that nodes are on.
 	Network string
+	// Patience is how long the registry's port of the host may be closed before it counts as out of reach; 0 is the default.
+	Patience time.Duration
 	report.Reporter
 }
 

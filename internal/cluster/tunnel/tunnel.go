@@ -34,7 +34,7 @@ func Dial(ctx context.Context, p provider.Provider, node string, port int) (net.
 		return nil, errors.Join(fmt.Errorf("cannot connect to port %d of %s: %w", port, node, err), stdin.Close(), in.Close())
 	}
 	c := &conn{in: in, out: out, address: address(net.JoinHostPort(node, strconv.Itoa(port))), ended: make(chan struct{})}
-	command := provider.Command{Args: []string{"bash", "-c", script, "bash", strconv.Itoa(port)}, Stdin: stdin, Stdout: stdout}
+	command := provider.Command{Args: []string{"bash", "-c", script, "bash", strconv.Itoa(port)}, Stdin: stdin, Stdout: stdout, Raw: true}
 	go func() {
 		c.failed = p.Exec(context.WithoutCancel(ctx), node, command)
 		close(c.ended)

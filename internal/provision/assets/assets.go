@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
 
@@ -37,7 +36,7 @@ type Store struct {
 
 	fetching keyed.Mutex // one fetch of an asset at a time
 
-	coming atomic.Int64 // bytes that downloads under way have written
+	coming coming // the downloads under way
 }
 
 // New returns a store that keeps its files in dir. Proxies are those of the environment.

@@ -286,33 +286,57 @@ func (s slowDisk) Write(p string, r io.Reader, attr provision.Attr) error {
 	return errors.Join(err, s.Files.Write(p, bytes.NewReader(data), attr))
 }
 
-// TestDownloadsTogether: two servers cannot fill the disk either. What one has sent is free for the other once it is verified.
+// TestDownloadsTogether: two servers cannot fill the disk either. A download that does not fit beside others waits for them, one
+// of unknown size for all.
 func TestDownloadsTogether(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/unknown") {
+			http.NewResponseController(w).Flush() // the header has no length
+		}
+		io.WriteString(w, r.URL.Path)
+	}))
 	defer server.Close()
-	_, h := newStore()
-	h.Free = 64
-	ref := func(length int) provision.AssetRef {
-		path := "/" + strings.Repeat("a", length-1)
+	ref := func(path string, length int) provision.AssetRef {
+		path += strings.Repeat("a", length-len(path))
 		return provision.AssetRef{Name: "a", Sources: []string{server.URL + path}, Digest: digest.FromString(path).String(), Format: "raw"}
 	}
-	first, second := ref(20), ref(28)
-	disk := slowDisk{h.Files(), "/var/lib/assets/" + strings.ReplaceAll(first.Digest, ":", "-"), make(chan struct{}), make(chan struct{})}
-	s := assets.New(disk, "/var/lib/assets")
-	done := make(chan error, 1)
-	go func() {
-		_, err := s.Fetch(t.Context(), first)
-		done <- err
-	}()
-	<-disk.read
-	if _, err := s.Fetch(t.Context(), second); !errors.Is(err, errs.Exhausted) {
-		t.Errorf("with the other: %v, want Exhausted", err)
-	}
-	close(disk.proceed)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if _, err := s.Fetch(t.Context(), second); err != nil {
-		t.Errorf("alone: %v", err)
+	for name, c := range map[string]struct {
+		first, second provision.AssetRef
+		waits         bool
+	}{
+		"both fit":     {ref("/a", 20), ref("/b", 22), false},
+		"one fits":     {ref("/a", 20), ref("/b", 23), true},
+		"unknown size": {ref("/a", 20), ref("/unknown", 10), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, h := newStore()
+			h.Free = 64
+			disk := slowDisk{h.Files(), "/var/lib/assets/" + strings.ReplaceAll(c.first.Digest, ":", "-"), make(chan struct{}), make(chan struct{})}
+			s := assets.New(disk, "/var/lib/assets")
+			first, second := make(chan error, 1), make(chan error, 1)
+			go func() {
+				_, err := s.Fetch(t.Context(), c.first)
+				first <- err
+			}()
+			<-disk.read
+			waits := make(chan struct{})
+			go func() {
+				_, err := s.Fetch(provision.WithNotes(t.Context(), func(string) { close(waits) }), c.second)
+				second <- err
+			}()
+			if c.waits {
+				<-waits
+				close(disk.proceed)
+			}
+			if err := <-second; err != nil {
+				t.Errorf("the second: %v", err)
+			}
+			if !c.waits {
+				close(disk.proceed)
+			}
+			if err := <-first; err != nil {
+				t.Errorf("the first: %v", err)
+			}
+		})
 	}
 }

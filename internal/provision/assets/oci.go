@@ -26,8 +26,8 @@ import (
 const manifestLimit = 4 << 20
 
 // pull opens the layer of an artifact whose digest is the asset's, or, when that is the
-// manifest's, its only layer.
-func (r reach) pull(ctx context.Context, ref provision.AssetRef, name, header string) (io.ReadCloser, error) {
+// manifest's, its only layer. The size is the manifest's.
+func (r reach) pull(ctx context.Context, ref provision.AssetRef, name, header string) (body io.ReadCloser, size int64, err error) {
 	// What the library would log holds URLs.
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
@@ -35,21 +35,21 @@ func (r reach) pull(ctx context.Context, ref provision.AssetRef, name, header st
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: r.registries(header)})
 	name, desc, err := resolver.Resolve(ctx, name)
 	if err != nil {
-		return nil, r.ociError("cannot resolve it", header, err)
+		return nil, 0, r.ociError("cannot resolve it", header, err)
 	}
 	fetcher, err := resolver.Fetcher(ctx, name)
 	if err != nil {
-		return nil, r.ociError("cannot fetch it", header, err)
+		return nil, 0, r.ociError("cannot fetch it", header, err)
 	}
 	layer, err := findLayer(ctx, fetcher, desc, digest.Digest(ref.Digest))
 	if err != nil {
-		return nil, r.ociError("cannot find its layer", header, err)
+		return nil, 0, r.ociError("cannot find its layer", header, err)
 	}
-	body, err := fetcher.Fetch(ctx, layer)
+	body, err = fetcher.Fetch(ctx, layer)
 	if err != nil {
-		return nil, r.ociError("cannot fetch its layer", header, err)
+		return nil, 0, r.ociError("cannot fetch its layer", header, err)
 	}
-	return body, nil
+	return body, layer.Size, nil
 }
 
 // findLayer walks from an index or manifest to the layer that is wanted.

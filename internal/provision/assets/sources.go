@@ -93,54 +93,42 @@ func (s *Store) from(ctx context.Context, ref provision.AssetRef, p place, sourc
 		return nil, err
 	}
 	header := r.header(source)
-	var body io.ReadCloser
-	switch {
-	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
-		body, err = r.get(ctx, source, header, s.limit())
-	case strings.HasPrefix(source, "oci://"):
-		body, err = r.pull(ctx, ref, strings.TrimPrefix(source, "oci://"), header)
-	default:
-		err = fmt.Errorf("a source is an absolute path, http(s)://… or oci://…: %w", errs.Invalid)
+	for {
+		var body io.ReadCloser
+		var size int64
+		switch {
+		case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
+			body, size, err = r.get(ctx, source, header)
+		case strings.HasPrefix(source, "oci://"):
+			body, size, err = r.pull(ctx, ref, strings.TrimPrefix(source, "oci://"), header)
+		default:
+			err = fmt.Errorf("a source is an absolute path, http(s)://… or oci://…: %w", errs.Invalid)
+		}
+		if err != nil {
+			return nil, err
+		}
+		share, fits, err := s.coming.reserve(size, func() int64 { return s.files.Room(s.dir) })
+		if share != nil {
+			return s.store(ref, p, body, share)
+		}
+		body.Close() // a server does not wait with an answer
+		if err != nil {
+			return nil, err
+		}
+		provision.Note(ctx, "asset %s waits for others: the disk has no room for all", ref.Name)
+		select {
+		case <-fits:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return s.store(ref, p, body)
 }
-
-// limit bounds what all downloads under way may have together, in bytes: only the end of one shows whether its hash is right,
-// and pods need the disk.
-func (s *Store) limit() int64 { return s.files.Room(s.dir)/2 + s.coming.Load()/2 }
-
-func tooLarge(limit int64) error {
-	return fmt.Errorf("it has more than 16 GiB, or downloads under way have together more than half of the free disk, %d bytes: %w", limit, errs.Exhausted)
-}
-
-// bounded is a reader that returns an error after more than maxBytes, or if all of its store have more than limit together.
-type bounded struct {
-	r           io.Reader
-	store       *Store
-	read, limit int64
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	b.read += int64(n)
-	if together := b.store.coming.Add(int64(n)); together > b.limit || b.read > maxBytes {
-		return 0, tooLarge(b.limit)
-	}
-	return n, err
-}
-
-// close frees what was read for other downloads: it is in the cache, or was removed.
-func (b *bounded) close() { b.store.coming.Add(-b.read) }
 
 // store writes body to the cache, unless its hash is wrong, and opens it.
-func (s *Store) store(ref provision.AssetRef, p place, body io.ReadCloser) (io.ReadCloser, error) {
+func (s *Store) store(ref provision.AssetRef, p place, body io.ReadCloser, share *share) (io.ReadCloser, error) {
 	defer body.Close()
-	b := &bounded{r: body, store: s, limit: s.limit()}
-	defer b.close()
-	if err := s.files.Write(p.file, newVerifier(b, ref), provision.Attr{Mode: 0o600}); err != nil {
+	defer share.free()
+	if err := s.files.Write(p.file, newVerifier(share.bound(body), ref), provision.Attr{Mode: 0o600}); err != nil {
 		return nil, err
 	}
 	s.setVerified(p.file)
@@ -173,13 +161,13 @@ func (s *Store) local(ref provision.AssetRef, path string) (io.ReadCloser, error
 	return file, nil
 }
 
-// get asks a web server for at most limit bytes. An error that may pass is Unavailable.
-func (r reach) get(ctx context.Context, source, header string, limit int64) (io.ReadCloser, error) {
+// get asks a web server. The size is negative if the server does not say it. An error that may pass is Unavailable.
+func (r reach) get(ctx context.Context, source, header string) (body io.ReadCloser, size int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, source, nil)
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("%w: %w", errs.Invalid, bare(err))
+		return nil, 0, fmt.Errorf("%w: %w", errs.Invalid, bare(err))
 	}
 	if header != "" {
 		req.Header.Set("Authorization", header)
@@ -189,19 +177,14 @@ func (r reach) get(ctx context.Context, source, header string, limit int64) (io.
 	resp, err := r.client.Do(req)
 	if err != nil {
 		cancel()
-		return nil, unanswered(err)
+		return nil, 0, unanswered(err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
 		cancel()
-		return nil, r.answered(resp.StatusCode, header)
+		return nil, 0, r.answered(resp.StatusCode, header)
 	}
-	if resp.ContentLength > min(limit, maxBytes) {
-		resp.Body.Close()
-		cancel()
-		return nil, tooLarge(limit)
-	}
-	return &steady{body: resp.Body, cancel: cancel, timer: time.AfterFunc(stallTimeout, cancel)}, nil
+	return &steady{body: resp.Body, cancel: cancel, timer: time.AfterFunc(stallTimeout, cancel)}, resp.ContentLength, nil
 }
 
 // answered is the error for a status without content. An error that may pass is Unavailable.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -87,7 +88,7 @@ func (j *Journal) shorten() error {
 			rest = append(rest, rec)
 		}
 	}
-	records := append([]record{{Time: j.now().UTC(), Base: &base{Owned: old.owned, Pending: old.pending, Made: old.made, After: old.last()}}}, rest...)
+	records := append([]record{{Time: j.now().UTC(), Base: &base{Owned: old.owned, Pending: old.pending, Made: old.made, After: old.last(), Given: old.givenVersions()}}}, rest...)
 	var data bytes.Buffer
 	for _, rec := range records {
 		line, err := json.Marshal(rec)
@@ -121,6 +122,11 @@ func (s *state) last() []Prior {
 		}
 	}
 	return list
+}
+
+// givenVersions lists our packages that have a version which one of the entries gave them.
+func (s *state) givenVersions() []Prior {
+	return slices.DeleteFunc(s.last(), func(p Prior) bool { return p.Object.Kind != provision.KindPackage || !s.changed(p.Object, p.State) })
 }
 
 // sweep removes contents that no record names.

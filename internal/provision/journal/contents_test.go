@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"sync/atomic"
@@ -59,4 +60,45 @@ func (w *writes) Write(p string, r io.Reader, attr provision.Attr) error {
 	w.n.Add(1)
 	<-w.proceed
 	return w.Files.Write(p, r, attr)
+}
+
+// TestShortenKeepsGivenVersions: a journal whose old entries go still knows which version of a package is berth's, and which is
+// an update of the distribution.
+func TestShortenKeepsGivenVersions(t *testing.T) {
+	files := provisiontest.New().Files()
+	j, err := Open(files, "/j", time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prior := func(name, version string) Prior {
+		return Prior{provision.Object{Kind: provision.KindPackage, Name: name}, provision.State{Exists: true, Attrs: map[string]string{"version": version}}}
+	}
+	entry := func(touched, after []Prior) {
+		t.Helper()
+		if _, err := j.Begin(Begin{Verb: Apply}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(j.Touch("packages", nil, touched), j.Done("packages", after), j.End(OK, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entry([]Prior{prior("given", "1"), prior("update", "1")}, []Prior{prior("given", "2"), prior("update", "1")})
+	entry([]Prior{prior("update", "2")}, []Prior{prior("update", "2")})
+	for range keep {
+		entry(nil, nil)
+	}
+	if err := j.shorten(); err != nil {
+		t.Fatal(err)
+	}
+	if j, err = Open(files, "/j", time.Now); err != nil {
+		t.Fatal(err)
+	}
+	if n := j.History()[0].Number; n != 3 {
+		t.Fatalf("the oldest entry is %d", n)
+	}
+	for name, want := range map[string]bool{"given": true, "update": false} {
+		if p := prior(name, "2"); j.Changed(p.Object, p.State) != want {
+			t.Errorf("%s: given %t, want %t", name, !want, want)
+		}
+	}
 }

@@ -54,6 +54,7 @@ type state struct {
 	current *Entry
 	made    []string // directories made for the journal
 	base    []Prior  // what objects were at the end of the entries that were shortened away
+	given   []Prior  // those of base that are packages in a version that one of these entries gave them
 }
 
 // Open reads the journal in dir, which need not exist.

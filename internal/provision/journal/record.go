@@ -52,6 +52,7 @@ type base struct {
 	Owned   []Owned  `json:"owned"`
 	Made    []string `json:"made,omitempty"`
 	After   []Prior  `json:"after,omitempty"`
+	Given   []Prior  `json:"given,omitempty"`
 	Pending []string `json:"pending,omitempty"`
 }
 

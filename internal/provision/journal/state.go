@@ -15,6 +15,7 @@ func (s *state) add(rec record) {
 		s.pending = slices.Clone(rec.Base.Pending)
 		s.made = slices.Clone(rec.Base.Made)
 		s.base = slices.Clone(rec.Base.After)
+		s.given = slices.Clone(rec.Base.Given)
 	case rec.Begin != nil:
 		s.made = append(s.made, rec.Begin.Made...)
 		s.current = &Entry{
@@ -85,8 +86,20 @@ func (s *state) find(object provision.Object) int {
 	return slices.IndexFunc(s.owned, func(o Owned) bool { return o.Object == object })
 }
 
-func (e *Entry) touched(object provision.Object) bool {
-	return slices.ContainsFunc(e.Touched, func(p Prior) bool { return p.Object == object })
+func (e *Entry) touched(object provision.Object) bool { return e.prior(object) != nil }
+
+// prior is what an object was before the entry; nil if the entry did not touch it.
+func (e *Entry) prior(object provision.Object) *Prior {
+	i := slices.IndexFunc(e.Touched, func(p Prior) bool { return p.Object == object })
+	if i < 0 {
+		return nil
+	}
+	return &e.Touched[i]
+}
+
+// records reports whether the entry says what it made of an object.
+func (e *Entry) records(object provision.Object) bool {
+	return slices.ContainsFunc(e.after, func(p Prior) bool { return p.Object == object })
 }
 
 // Owned lists our objects, in the order in which they became ours.
@@ -169,15 +182,60 @@ func (j *Journal) Interrupted() int {
 	return 0
 }
 
-// Changed reports whether an entry gave an object the state now: it left the object so, and did not find it so.
+// Changed reports whether an entry gave an object the state now: it left the object so, and did not find it so. An entry that
+// was interrupted may not say how it left the object. The next one that ends well says it then. Before that, the interrupted one
+// counts as what changed the object.
 func (j *Journal) Changed(o provision.Object, now provision.State) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	return j.state.changed(o, now)
+}
+
+func (s *state) changed(o provision.Object, now provision.State) bool {
 	is := func(p Prior) bool {
 		return p.Object == o && p.State.Exists == now.Exists && p.State.Digest == now.Digest && maps.Equal(p.State.Attrs, now.Attrs)
 	}
-	return slices.ContainsFunc(j.state.entries, func(e *Entry) bool {
-		return e.Result != RolledBack && e.touched(o) && !slices.ContainsFunc(e.Touched, is) && slices.ContainsFunc(e.after, is)
+	if slices.ContainsFunc(s.given, is) {
+		return true
+	}
+	// Entries that did not end well, and the next one, which continues them, count as one.
+	var found *Prior
+	recorded := false
+	for _, e := range s.entries {
+		if e.Result == RolledBack {
+			continue
+		}
+		if found == nil {
+			found = e.prior(o)
+		}
+		recorded = recorded || e.records(o)
+		if found != nil && !is(*found) && slices.ContainsFunc(e.after, is) {
+			return true
+		}
+		if e.Result == OK {
+			found, recorded = nil, false
+		}
+	}
+	return found != nil && !recorded && !is(*found)
+}
+
+// Unrecorded lists those of objects that an earlier entry touched which did not end well, if no entry since says what they
+// became.
+func (j *Journal) Unrecorded(objects []provision.Object) []provision.Object {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(objects), func(o provision.Object) bool {
+		touched := false
+		for _, e := range j.state.entries {
+			switch {
+			case e.Result == RolledBack:
+			case e.records(o), e.Result == OK:
+				touched = false
+			case e != j.state.current && e.touched(o):
+				touched = true
+			}
+		}
+		return !touched
 	})
 }
 

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,11 @@ type manager struct {
 	// refresh fetches lists of packages.
 	refresh []string
 	install []string
-	// noRemove is what makes install refuse to remove packages, and needsRemoval matches its output
-	// then; nil for managers that remove a package only on request.
-	noRemove     []string
-	needsRemoval *regexp.Regexp
+	// noRemove is what makes install refuse to remove packages; nil for managers that remove a package only on request.
+	noRemove []string
+	// unfit matches the output of an install that does not fit the packages that stay. why matches lines of its standard output
+	// that say why; nil for managers that write them to standard error.
+	unfit, why *regexp.Regexp
 	// pin joins a name and a version.
 	pin string
 	// repair finishes what was interrupted; nil for managers that need none.
@@ -78,8 +80,10 @@ func managers() []manager {
 				"-o", "Dpkg::Use-Pty=0", // keeps dpkg's complaints out of the plan
 				namesWord,
 			},
-			noRemove: []string{"--no-remove"}, needsRemoval: regexp.MustCompile(`remove is disabled`),
-			pin: "=", repair: []string{"dpkg", "--configure", "-a", "--force-confold"},
+			noRemove: []string{"--no-remove"},
+			unfit:    regexp.MustCompile(`remove is disabled|you have held broken packages|Unable to satisfy dependencies`),
+			why:      regexp.MustCompile(`(?m)^ \S+ : \S+: .*$`),
+			pin:      "=", repair: []string{"dpkg", "--configure", "-a", "--force-confold"},
 			// Without it, apt refuses a package that was left half unpacked.
 			tryRemove: []string{"dpkg", "--no-act", "--force-remove-reinstreq", "--purge", namesWord},
 			remove:    []string{"dpkg", "--force-remove-reinstreq", "--purge", namesWord}, needed: regexp.MustCompile(`dependency problems|depends on`),
@@ -97,12 +101,14 @@ func managers() []manager {
 			declined: regexp.MustCompile(`Operation aborted`),
 			install:  []string{"dnf", "install", "-y", "-q", "--setopt=install_weak_deps=False", namesWord}, pin: "-",
 			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No match for argument|Unable to find a match`),
+			unfit: regexp.MustCompile(`(?m)^ *Problem(?: \d+)?: `),
 			locks: []string{"/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)waiting for process|transaction lock|\.rpm\.lock`),
 		},
 		{
 			name: "yum", program: "yum", installed: rpmInstalled, refresh: []string{"yum", "makecache", "-q"},
 			install: []string{"yum", "install", "-y", "-q", namesWord}, pin: "-",
 			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No package .* available`),
+			unfit: regexp.MustCompile(`You could try using --skip-broken`),
 			locks: []string{"/var/lib/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)another app is currently holding|transaction lock|\.rpm\.lock`),
 		},
 		{
@@ -110,7 +116,7 @@ func managers() []manager {
 			plan:    []string{"zypper", "-n", "--no-refresh", "--xmlout", "install", "--dry-run", "--no-recommends", "--oldpackage", namesWord},
 			planned: regexp.MustCompile(`<solvable type="package" name="([^"]+)" edition="([^"]+)"`),
 			install: []string{"zypper", "-n", "install", "--no-recommends", "--oldpackage", namesWord}, pin: "=",
-			remove: rpmRemove, needed: rpmNeeded,
+			remove: rpmRemove, needed: rpmNeeded, unfit: regexp.MustCompile(`Problem: `), why: regexp.MustCompile(`(?m)^Problem: .*$`),
 			// 104 is zypper's exit code for it; --xmlout does not write the message to standard
 			// error.
 			unknown: regexp.MustCompile(`No provider of|not found in package names|exit status 104`),
@@ -195,6 +201,11 @@ func (p *packages) run(ctx context.Context, command, names []string) ([]byte, er
 	var exit *exec.ExitError
 	if command[0] == p.manager.program && errors.As(err, &exit) && slices.Contains(p.manager.informs, exit.ExitCode()) {
 		return out, nil
+	}
+	if err != nil && p.manager.why != nil {
+		for _, reason := range p.manager.why.FindAll(out, -1) {
+			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(reason))
+		}
 	}
 	return out, err
 }
@@ -308,18 +319,27 @@ func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersio
 }
 
 // Revert is an install that removes nothing.
-func (p *packages) Revert(ctx context.Context, pkg provision.PackageVersion) error {
+func (p *packages) Revert(ctx context.Context, list []provision.PackageVersion) error {
 	m := p.manager.orEmpty()
-	err := p.install(ctx, slices.Concat(m.install, m.noRemove), []provision.PackageVersion{pkg}, nil)
+	err := p.install(ctx, slices.Concat(m.install, m.noRemove), list, nil)
 	switch {
 	case err == nil || p.manager == nil || errors.Is(err, errs.Unavailable):
 		return err
 	case m.unknown.MatchString(err.Error()):
-		return fmt.Errorf("version %s of package %s is in no list any more: %w: %w", pkg.Version, pkg.Name, errs.State, err)
-	case m.needsRemoval != nil && m.needsRemoval.MatchString(err.Error()):
-		return fmt.Errorf("version %s of package %s does not fit what is installed: %w: %w", pkg.Version, pkg.Name, errs.State, err)
+		return fmt.Errorf("%s: in no list any more: %w: %w: %w", versions(list), errs.State, errs.NotFound, err)
+	case m.unfit.MatchString(err.Error()):
+		return fmt.Errorf("%s: does not fit what is installed: %w: %w", versions(list), errs.State, err)
 	}
 	return err
+}
+
+// versions names packages with their versions, for errors.
+func versions(list []provision.PackageVersion) string {
+	var all []string
+	for _, pkg := range list {
+		all = append(all, "version "+pkg.Version+" of package "+pkg.Name)
+	}
+	return strings.Join(all, ", ")
 }
 
 func (p *packages) install(ctx context.Context, command []string, wanted []provision.PackageVersion, hold []string) (err error) {

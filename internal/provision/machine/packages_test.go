@@ -5,7 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
 )
 
 // TestBusy: a command is retried only if its package manager reports that a lock is held.
@@ -98,18 +103,41 @@ func TestRemarksOfZypper(t *testing.T) {
 	}
 }
 
-// TestNotToRevert: these texts of managers mean that a version cannot be had, not that the machine is broken.
+// TestNotToRevert: these outputs of managers mean that a version cannot be had, or does not fit, not that the machine is broken.
 func TestNotToRevert(t *testing.T) {
-	for text, manager := range map[string]string{
-		"E: Version '2.38.1-5+deb12u1' for 'util-linux' was not found":   "apt",
-		"E: Packages need to be removed but remove is disabled.":         "apt",
-		"Error: Unable to find a match: util-linux-2.38.1-1.el9":         "dnf",
-		"No provider of 'util-linux = 2.38.1-1' found.\nexit status 104": "zypper",
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, c := range []struct {
+		manager, stdout, stderr string
+		status                  int
+		gone                    bool
+	}{
+		{"apt", "", "E: Version '2.38.1-5+deb12u1' for 'util-linux' was not found", 100, true},
+		{"apt", "", "E: Packages need to be removed but remove is disabled.", 100, false},
+		{"apt", "The following packages have unmet dependencies:\n foo : Depends: libfoo (= 1.0) but 2.0 is to be installed", "E: Unable to correct problems, you have held broken packages.", 100, false},
+		{"dnf", "", "Error: Unable to find a match: util-linux-2.38.1-1.el9", 1, true},
+		{"dnf", "", "Error: \n Problem: conflicting requests\n  - nothing provides libfoo needed by foo-1.0-1.noarch", 1, false},
+		{"yum", "", "Error: Package: foo-1.0-1.noarch (test)\n           Requires: libfoo = 1.0\n You could try using --skip-broken to work around the problem", 1, false},
+		{"zypper", "", "No provider of 'util-linux = 2.38.1-1' found.", 104, true},
+		{"zypper", "Problem: foo-1.0-1.noarch requires libfoo = 1.0, but this requirement cannot be provided\n Solution 1: do not install foo", "", 4, false},
 	} {
+		p := &packages{machine: &Machine{root: "/", files: newFiles("/", nil, "")}}
 		for _, m := range managers() {
-			if m.name == manager && !m.unknown.MatchString(text) && (m.needsRemoval == nil || !m.needsRemoval.MatchString(text)) {
-				t.Errorf("%s: %q", m.name, text)
+			if m.name == c.manager {
+				m.locks, m.repair = nil, nil
+				p.manager = &m
 			}
+		}
+		script := "#!/bin/sh\ncase $* in *install*) ;; *) exit 0 ;; esac\ncat <<'EOF'\n" + c.stdout + "\nEOF\ncat >&2 <<'EOF'\n" + c.stderr + "\nEOF\nexit " + strconv.Itoa(c.status) + "\n"
+		if err := os.WriteFile(filepath.Join(dir, p.manager.program), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := p.Revert(t.Context(), []provision.PackageVersion{{Name: "foo", Version: "1.0-1"}, {Name: "libfoo", Version: "1.0-1"}})
+		if !errors.Is(err, errs.State) || errors.Is(err, errs.NotFound) != c.gone {
+			t.Errorf("%s says %q, %q: %v", c.manager, c.stdout, c.stderr, err)
+		}
+		if reason, _, _ := strings.Cut(strings.TrimPrefix(c.stdout, "The following packages have unmet dependencies:\n "), "\n"); !strings.Contains(err.Error(), reason) {
+			t.Errorf("it does not say that %s: %v", reason, err)
 		}
 	}
 }

@@ -112,6 +112,14 @@ func TestKubeletElsewhere(t *testing.T) {
 	if !slices.ContainsFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "file /opt/kubelet.yaml" }) {
 		t.Error("nobody points the kubelet's own configuration at the new runtime")
 	}
+	f.KubeletFixed = kubelet.Value{Text: "unix:///run/containerd/containerd.sock", From: "process 812"}
+	if _, err := Build(load(t, "runtime: {name: berth}\n"), f); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "process 812") {
+		t.Errorf("a kubelet whose endpoint is in no file: %v", err)
+	}
+	f.KubeletFixed.Text = "unix:///var/run/berth/berth.sock"
+	if _, err := Build(load(t, "runtime: {name: berth}\n"), f); err != nil {
+		t.Errorf("one that talks to the new runtime: %v", err)
+	}
 }
 
 // TestNetworkProbe: if the network lacks a plugin, a running runtime is not restarted. A runtime

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/crisock"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/handover"
@@ -125,6 +126,10 @@ func (b *builder) moveKubelet(endpoint string, before []string) {
 	needs := slices.Clone(before)
 	if b.f.KubeletSilent && b.f.KubeletConfig == "" {
 		b.fieldError("runtime.name", fmt.Errorf("the kubelet names no endpoint, and has no configuration that could: give it --container-runtime-endpoint=%s: %w", endpoint, errs.State))
+	}
+	if at := b.f.KubeletFixed; at.Text != "" && crisock.Path(at.Text) != crisock.Path(endpoint) {
+		b.fieldError("runtime.name", fmt.Errorf("the kubelet talks to %s (%s), and none of its files names that in a way that berth can change: have it talk to %s, or put --container-runtime-endpoint into a file that %s reads: %w",
+			at.Text, at.From, endpoint, kubeletUnit, errs.State))
 	}
 	for _, file := range union([]string{kubelet.FlagsFile, kubelet.ConfigFile, kubelet.InstanceConfig}, b.f.KubeletFiles) {
 		task := handover.KubeletEndpoint{M: provision.Meta{Why: "runtime", Needs: before, Restarts: []string{kubeletUnit}}, Path: file, Endpoint: endpoint}

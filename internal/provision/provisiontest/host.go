@@ -74,6 +74,8 @@ type Package struct {
 	Version string
 	// Needs lists packages that come along.
 	Needs []string
+	// Exact: it needs them in its own version.
+	Exact bool
 	// Files are written when it is installed, and go with it.
 	Files map[string]string
 	// Starts lists units that run, and start at boot, as soon as it is installed.

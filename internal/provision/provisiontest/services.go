@@ -199,7 +199,8 @@ func (p packages) Plan(_ context.Context, wanted []provision.PackageVersion) ([]
 		for _, w := range wanted {
 			for _, name := range append(slices.Clone(p.h.Repository[w.Name].Needs), w.Name) {
 				have, ok := p.h.packages[name]
-				if !ok || name == w.Name && w.Version != "" && w.Version != have {
+				other := name == w.Name && w.Version != "" && w.Version != have
+				if !ok || other || p.h.pair(name, w.Name) && p.h.Repository[name].Version != have {
 					list = append(list, provision.PackageVersion{Name: name, Version: p.h.Repository[name].Version})
 				}
 			}
@@ -225,14 +226,35 @@ func (p packages) Install(ctx context.Context, wanted []provision.PackageVersion
 	return nil
 }
 
-// Revert needs the version in the repository.
-func (p packages) Revert(_ context.Context, w provision.PackageVersion) error {
-	return p.h.change("revert "+w.Name, func() error {
-		if p.h.Repository[w.Name].Version != w.Version {
-			return fmt.Errorf("version %s of package %s: %w", w.Version, w.Name, errs.State)
+// Revert needs the versions in the repository, and those that packages of one version need in the list.
+func (p packages) Revert(_ context.Context, list []provision.PackageVersion) error {
+	var names []string
+	for _, w := range list {
+		names = append(names, w.Name)
+	}
+	return p.h.change("revert "+strings.Join(names, " "), func() error {
+		for _, w := range list {
+			if p.h.Repository[w.Name].Version != w.Version {
+				return fmt.Errorf("version %s of package %s: %w: %w", w.Version, w.Name, errs.State, errs.NotFound)
+			}
+			for other := range p.h.packages {
+				if p.h.pair(w.Name, other) && !slices.Contains(names, other) && p.h.packages[other] != w.Version {
+					return fmt.Errorf("version %s of package %s does not fit %s: %w", w.Version, w.Name, other, errs.State)
+				}
+			}
 		}
-		return p.install(w.Name, nil)
+		for _, name := range names {
+			if err := p.install(name, nil); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
+}
+
+// pair reports whether one of two packages needs the other in its own version.
+func (h *Host) pair(a, b string) bool {
+	return h.Repository[a].Exact && slices.Contains(h.Repository[a].Needs, b) || h.Repository[b].Exact && slices.Contains(h.Repository[b].Needs, a)
 }
 
 func (p packages) install(name string, hold []string) error {

@@ -130,22 +130,15 @@ func originals(owned []journal.Owned) []journal.Prior {
 // back compares priors with the machine.
 func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
 	b := &Back{Priors: slices.Clone(priors), graph: g}
+	now, err := rc.states(ctx, b.objects())
+	if err != nil {
+		return nil, err
+	}
+	rc.keepUpdates(b.Priors, now, owned)
 	changed := map[provision.Object]bool{}
 	for i, p := range b.Priors {
-		kind, err := rc.kind(p.Object)
-		if err != nil {
-			return nil, err
-		}
-		now, err := kind.Read(ctx, rc.Host, p.Object.Name)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", p.Object, err)
-		}
-		if p.Object.Kind == provision.KindPackage && p.State.Exists && now.Attrs["version"] != "" && !rc.journal.Changed(p.Object, now) {
-			p.State = now // an update of the distribution stays
-			b.Priors[i] = p
-		}
-		d := diffStates(p.Object, now, p.State)
-		if d, err = rc.seal(d, now, p.State); err != nil {
+		d := diffStates(p.Object, now[i].State, p.State)
+		if d, err = rc.seal(d, now[i].State, p.State); err != nil {
 			return nil, err
 		}
 		if d.Action != "" {
@@ -162,9 +155,32 @@ func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior
 			}
 		}
 	}
-	var err error
 	b.Restarts, err = rc.running(ctx, g, &because)
 	return b, err
+}
+
+// keepUpdates gives packages their present state as the one to restore, unless an entry gave them their version. One that came
+// along with others goes back only with one of these: no other needs its old version.
+func (rc *Reconciler) keepUpdates(priors, now []journal.Prior, owned []journal.Owned) {
+	back := map[string]bool{} // packages that get another version
+	for i, p := range priors {
+		is := now[i].State
+		switch {
+		case p.Object.Kind != provision.KindPackage || !p.State.Exists || is.Attrs["version"] == "":
+		case !rc.journal.Changed(p.Object, is):
+			priors[i].State = is
+		case is.Attrs["version"] != p.State.Attrs["version"]:
+			back[p.Object.Name] = true
+		}
+	}
+	for i, p := range priors {
+		along := func(o journal.Owned) bool {
+			return o.Object == p.Object && cameAlong(o) && !slices.ContainsFunc(namesOf(o), func(name string) bool { return back[name] })
+		}
+		if p.Object.Kind == provision.KindPackage && back[p.Object.Name] && slices.ContainsFunc(owned, along) {
+			priors[i].State = now[i].State
+		}
+	}
 }
 
 // stops reports whether a unit that runs is stopped by a change.

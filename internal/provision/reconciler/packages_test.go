@@ -1,6 +1,7 @@
 package reconciler_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -100,6 +101,82 @@ func TestVersionOfAPackageGoesBack(t *testing.T) {
 				t.Errorf("version %s is installed, want %s", got, want)
 			}
 		})
+	}
+}
+
+// TestVersionsGoBackTogether: a package goes back with the one that came along in its version. Others that came along keep
+// theirs, and one whose old version is in no list does not keep the two.
+func TestVersionsGoBackTogether(t *testing.T) {
+	h := machine(t)
+	offer := func(version string) {
+		for _, name := range []string{"foo", "libfoo", "gone", "tool", "libtool"} {
+			h.Repository[name] = provisiontest.Package{Version: version}
+		}
+		h.Repository["foo"] = provisiontest.Package{Version: version, Needs: []string{"libfoo"}, Exact: true}
+		h.Repository["tool"] = provisiontest.Package{Version: version, Needs: []string{"libtool"}, Exact: true}
+	}
+	offer("2")
+	for _, name := range []string{"foo", "libfoo", "gone", "libtool"} { // but no tool
+		h.SetPackageNow(name, "1")
+	}
+	apply(t, h, provision.Target{Tasks: []provision.Task{
+		tasks.Packages{Install: []provision.PackageVersion{{Name: "foo", Version: "2"}, {Name: "gone", Version: "2"}}},
+		tasks.Packages{Install: []provision.PackageVersion{{Name: "tool"}}},
+	}})
+	offer("1")
+	h.Repository["gone"] = provisiontest.Package{Version: "2"}
+	e := newReconciler(t, h)
+	b, err := e.PlanReset(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := e.Reset(t.Context(), b, reconciler.BackOptions{})
+	if err != nil || len(out.Left) != 1 || out.Left[0].Object.Name != "gone" {
+		t.Errorf("%+v, %v", out, err)
+	}
+	for name, want := range map[string]string{"foo": "1", "libfoo": "1", "gone": "2", "tool": "", "libtool": "2"} {
+		if got := version(t, h, name); got != want {
+			t.Errorf("version %q of %s is installed, want %q", got, name, want)
+		}
+	}
+}
+
+// TestVersionOfAKilledApply: a version goes back also if the apply that installed it was killed before it recorded that, whether
+// or not another apply has continued it.
+func TestVersionOfAKilledApply(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		h := machine(t)
+		h.SetPackageNow("p", "1")
+		h.Repository["p"] = provisiontest.Package{Version: "2"}
+		target := provision.Target{Tasks: []provision.Task{tasks.Packages{Install: []provision.PackageVersion{{Name: "p", Version: "2"}}}}}
+		h.Fault = func(_ int, op string) provisiontest.Fault {
+			if op == "install p" {
+				return provisiontest.KillAfter
+			}
+			return provisiontest.None
+		}
+		if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{}); !errors.Is(err, provisiontest.ErrKilled) {
+			t.Fatalf("apply: %v", err)
+		}
+		h.StartProcess()
+		if again {
+			if _, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{}); err == nil {
+				t.Fatal("want an error for a unit that does not start")
+			}
+			apply(t, h, target)
+		}
+		h.Repository["p"] = provisiontest.Package{Version: "1"}
+		e := newReconciler(t, h)
+		b, err := e.PlanReset(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Reset(t.Context(), b, reconciler.BackOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := version(t, h, "p"); got != "1" {
+			t.Errorf("continued %t: version %s is installed, want 1", again, got)
+		}
 	}
 }
 

@@ -169,6 +169,23 @@ func (r *run) recordAfter(ctx context.Context, n node) error {
 	if err != nil {
 		return err
 	}
+	return r.done(ctx, n, r.withAlong(n, objects))
+}
+
+// withAlong puts the packages that came along with a node's behind its objects: when they are installed, the task does not list
+// them any more.
+func (r *run) withAlong(n node, objects []provision.Object) []provision.Object {
+	list := slices.Clone(objects)
+	for _, o := range r.journal.Owned() {
+		if o.Task == n.task.ID() && cameAlong(o) && !slices.Contains(list, o.Object) {
+			list = append(list, o.Object)
+		}
+	}
+	return list
+}
+
+// done records the present states of objects of a node, and keeps their contents.
+func (r *run) done(ctx context.Context, n node, objects []provision.Object) error {
 	after, err := r.states(ctx, objects)
 	if err != nil {
 		return err
@@ -271,7 +288,8 @@ func (rc *Reconciler) keep(p journal.Prior) error {
 }
 
 // own makes the objects of a node ours that is already as wanted. Their state may be restored
-// later, so their contents are kept, too. What a killed write of them left behind goes: no write follows that replaces it.
+// later, so their contents are kept, too. What a killed write of them left behind goes: no write follows that replaces it. If a
+// killed process made them so and did not come to record that, this is recorded now.
 func (r *run) own(ctx context.Context, n node) error {
 	objects, err := n.task.Objects(ctx, r.Host)
 	if err != nil {
@@ -282,6 +300,11 @@ func (r *run) own(ctx context.Context, n node) error {
 			if err := r.Host.Files().Tidy(placed.Path(o.Name)); err != nil {
 				return err
 			}
+		}
+	}
+	if made := r.journal.Unrecorded(r.withAlong(n, objects)); len(made) > 0 {
+		if err := r.done(ctx, n, made); err != nil {
+			return err
 		}
 	}
 	objects = slices.DeleteFunc(objects, func(o provision.Object) bool {

@@ -171,6 +171,7 @@ func (u *undoing) restoreThings(ctx context.Context, priors []journal.Prior) {
 		_, released := u.Kinds[p.Object.Kind].(provision.Releaser)
 		return released
 	})
+	joined := false
 	for {
 		var restartRest []journal.Prior
 		var reasons []error
@@ -181,7 +182,11 @@ func (u *undoing) restoreThings(ctx context.Context, priors []journal.Prior) {
 				u.note(p, err)
 			}
 		}
-		if len(restartRest) == 0 || len(restartRest) == len(priors) {
+		stuck := len(restartRest) == len(priors)
+		if stuck && !joined {
+			joined, stuck = true, !u.restoreJointly(ctx, restartRest, reasons)
+		}
+		if len(restartRest) == 0 || stuck {
 			for i, p := range restartRest {
 				u.note(p, reasons[i])
 			}
@@ -189,6 +194,25 @@ func (u *undoing) restoreThings(ctx context.Context, priors []journal.Prior) {
 		}
 		priors = restartRest
 	}
+}
+
+// restoreJointly restores together what cannot be restored one by one. It reports whether that helped.
+func (u *undoing) restoreJointly(ctx context.Context, priors []journal.Prior, reasons []error) bool {
+	helped := false
+	for kind, joint := range u.Kinds {
+		joint, ok := joint.(provision.Joint)
+		states := map[string]provision.State{}
+		for i, p := range priors {
+			if ok && p.Object.Kind == kind && p.State.Exists && !errors.Is(reasons[i], errs.NotFound) {
+				states[p.Object.Name] = p.State
+			}
+		}
+		if len(states) > 1 {
+			err := within(ctx, backFor(joint), func(ctx context.Context) error { return joint.RestoreJointly(ctx, u.Host, states) })
+			helped = helped || err == nil
+		}
+	}
+	return helped
 }
 
 // placesLast orders priors for the restore: the last touched first, but directories and data after

@@ -3,6 +3,7 @@ package tasks
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -163,5 +164,14 @@ func (k packageKind) Restore(ctx context.Context, host provision.Host, name stri
 	case !state.Exists:
 		return host.Packages().Remove(ctx, []string{name})
 	}
-	return host.Packages().Revert(ctx, provision.PackageVersion{Name: name, Version: state.Attrs["version"]})
+	return host.Packages().Revert(ctx, []provision.PackageVersion{{Name: name, Version: state.Attrs["version"]}})
+}
+
+// RestoreJointly installs the versions that were there.
+func (packageKind) RestoreJointly(ctx context.Context, host provision.Host, states map[string]provision.State) error {
+	var list []provision.PackageVersion
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		list = append(list, provision.PackageVersion{Name: name, Version: states[name].Attrs["version"]})
+	}
+	return host.Packages().Revert(ctx, list)
 }

@@ -365,6 +365,12 @@ func TestExec(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cannot run complain loudly in dev-worker") || !strings.Contains(err.Error(), "last words") || !strings.Contains(err.Error(), "status 3") {
 		t.Errorf("a command that fails: %v", err)
 	}
+	for _, raw := range []bool{false, true} {
+		err := m.own.Exec(t.Context(), "dev-worker", provider.Command{Args: []string{"babble"}, Raw: raw})
+		if err == nil || strings.Contains(err.Error(), "secret") == raw {
+			t.Errorf("raw %t: %v", raw, err)
+		}
+	}
 	if err := m.own.Exec(t.Context(), "dev-worker", provider.Command{Files: []provider.File{{Path: "/etc/a/b", Mode: 0o600, Content: []byte("text")}}}); err != nil {
 		t.Fatal(err)
 	}

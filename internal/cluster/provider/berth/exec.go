@@ -63,12 +63,8 @@ func (e *Provider) exec(ctx context.Context, name string, c provider.Command) er
 	if code == 0 {
 		return nil
 	}
-	lines := complaints.Lines()
-	if len(lines) == 0 {
-		lines = out.Lines()
-	}
-	call := command.Call{Args: []string{"exec", name}, Guest: true}
-	failed := command.Failed(Name, call, lines, fmt.Errorf("exit status %d", code))
+	call := command.Call{Args: []string{"exec", name}, Raw: c.Raw, Guest: true}
+	failed := command.Failed(Name, call, call.Quote(&out, &complaints), fmt.Errorf("exit status %d", code))
 	failed.Code = code
 	return failed
 }

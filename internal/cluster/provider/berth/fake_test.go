@@ -122,6 +122,9 @@ func (b *bootEngine) Exec(ctx context.Context, spec *engine.ExecSpec) (int32, er
 		b.stdin["tar"] = text
 		b.mu.Unlock()
 		return 0, err
+	case "babble":
+		_, err := io.WriteString(spec.Stdout, "secret\n")
+		return 3, err
 	case "complain":
 		_, err := io.WriteString(spec.Stderr, "first\nlast words\n")
 		return 3, err

@@ -25,8 +25,10 @@ type Call struct {
 	// Stdin is nil for none.
 	Stdin io.Reader
 	// Stdout and Stderr get what the tool writes while it runs. nil discards it. In any case an
-	// error quotes the last lines of both.
+	// error quotes the last lines of standard error, or else of standard output.
 	Stdout, Stderr io.Writer
+	// Raw: standard output is no text, or has secrets. Errors quote only standard error.
+	Raw bool
 	// Guest: the output comes from a program in a container, so it says nothing about errors of the
 	// engine.
 	Guest bool
@@ -67,11 +69,15 @@ func (t Tool) Run(ctx context.Context, c Call) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	lines := errs.Lines()
-	if len(lines) == 0 {
-		lines = out.Lines()
+	return Failed(t.Name, c, c.Quote(&out, &errs), err)
+}
+
+// Quote returns the last lines of a call's standard output and standard error that an error quotes.
+func (c Call) Quote(stdout, stderr *Tail) []string {
+	if lines := stderr.Lines(); len(lines) > 0 || c.Raw {
+		return lines
 	}
-	return Failed(t.Name, c, lines, err)
+	return stdout.Lines()
 }
 
 // Output is what a call writes to standard output.

@@ -24,6 +24,12 @@ func TestRun(t *testing.T) {
 	if !errors.As(err, &failed) || failed.Code != 7 || stream.String() != "in" || len(failed.Lines) != quoted || failed.Lines[9] != "line 11" {
 		t.Errorf("%#v, %q", err, stream.String())
 	}
+	for _, raw := range []bool{false, true} {
+		err := sh.Run(t.Context(), Call{Args: []string{"-c", "echo secret; exit 7"}, Raw: raw})
+		if err == nil || strings.Contains(err.Error(), "secret") == raw {
+			t.Errorf("raw %t: %v", raw, err)
+		}
+	}
 	if !Says(err, "absent", "line 11") || Says(err, "line 1\n") || Says(errors.New("line 11"), "line 11") {
 		t.Error("Says")
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/preflight"
 )
@@ -68,6 +69,8 @@ type Facts struct {
 	KubeletSilent bool
 	// KubeletConfig is its main configuration; empty if it has none.
 	KubeletConfig string
+	// KubeletFixed is the endpoint that the kubelet names, if a handover cannot change it.
+	KubeletFixed kubelet.Value
 	// CgroupV1 is true if the machine has cgroup v1. A kubelet from 1.35 on refuses to start on it
 	// by default.
 	CgroupV1 bool
@@ -112,6 +115,7 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	k, kubeletErr := kubelet.Find(host)
 	f.Kubelet, f.KubeletFiles = k.SetUp(host.Files()), k.Files
 	f.KubeletSilent, f.KubeletConfig = kubeletErr == nil && k.Silent(host.Files()), k.Config
+	f.KubeletFixed = fixedEndpoint(ctx, host, k)
 	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
 		return f, err
 	}
@@ -127,6 +131,18 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 		f.Supervisor.Digest, err = hashBinary(host, f.Supervisor.Path)
 	}
 	return f, err
+}
+
+// fixedEndpoint is the endpoint that a kubelet names, if that is in no file where a handover finds it: a process may have it from
+// a script.
+func fixedEndpoint(ctx context.Context, host provision.Host, k kubelet.Kubelet) kubelet.Value {
+	if path.IsAbs(k.Endpoint.From) {
+		objects, err := handover.KubeletEndpoint{Path: k.Endpoint.From}.Objects(ctx, host)
+		if err != nil || len(objects) > 0 { // its task returns the error
+			return kubelet.Value{}
+		}
+	}
+	return k.Endpoint
 }
 
 // detectKubelet finds the kubelet's binary when the unit is ours and the binary is not.

@@ -140,6 +140,30 @@ type liveFiles struct {
 
 func (h liveFiles) Files() provision.Files { return h.files }
 
+// TestFixedEndpoint: a kubelet that has its endpoint from a program, or from a file in a form that a handover does not change.
+func TestFixedEndpoint(t *testing.T) {
+	const flag, config = "--container-runtime-endpoint=unix:///run/a.sock", "/etc/kubelet.yaml"
+	for name, c := range map[string]struct {
+		files map[string]string
+		from  string
+	}{
+		"of a script":            {map[string]string{"/proc/812/cmdline": "/usr/bin/kubelet\x00" + flag}, "process 812"},
+		"of its unit":            {map[string]string{"/proc/812/cmdline": "/usr/bin/kubelet\x00" + flag, "/etc/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet " + flag + "\n"}, ""},
+		"of its configuration":   {map[string]string{"/proc/812/cmdline": "/usr/bin/kubelet\x00--config=" + config, config: "  containerRuntimeEndpoint: unix:///run/a.sock\n"}, ""},
+		"on a line of its own":   {map[string]string{"/proc/812/cmdline": "/usr/bin/kubelet\x00--config=" + config, config: "containerRuntimeEndpoint:\n  unix:///run/a.sock\n"}, config},
+		"that names no endpoint": {map[string]string{"/proc/812/cmdline": "/usr/bin/kubelet\x00--config=" + config, config: "a: b\n"}, ""},
+	} {
+		host := provisiontest.FileHost{Content: c.files, OnRun: func([]string) (string, error) { return "", nil }}
+		k, err := kubelet.Find(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fixedEndpoint(t.Context(), host, k); got.From != c.from {
+			t.Errorf("%s: %+v, want it from %q", name, got, c.from)
+		}
+	}
+}
+
 // TestKubeletBinary: a plan without a kubelet is refused.
 func TestKubeletBinary(t *testing.T) {
 	for _, dir := range []string{"/usr/bin", "/usr/local/bin"} {

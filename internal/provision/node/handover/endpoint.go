@@ -43,7 +43,7 @@ func (k KubeletEndpoint) Objects(_ context.Context, host provision.Host) ([]prov
 
 // endpoints matches an endpoint as an option, and as a field of YAML and of JSON; the second group is it.
 func endpoints() *regexp.Regexp {
-	return regexp.MustCompile(`(--container-runtime-endpoint[= ]"?|(?m:^)containerRuntimeEndpoint:[ \t]*"?|"containerRuntimeEndpoint"\s*:\s*")([^\s"]+)`)
+	return regexp.MustCompile(`(--container-runtime-endpoint[= ]"?|(?m:^)[ \t]*containerRuntimeEndpoint:[ \t]*"?|"containerRuntimeEndpoint"\s*:\s*")([^\s"]+)`)
 }
 
 // sizeLimit bounds the files, in bytes.
@@ -54,10 +54,13 @@ func (k KubeletEndpoint) added(old []byte) ([]byte, error) {
 	if bytes.HasPrefix(bytes.TrimSpace(old), []byte("{")) {
 		return nil, fmt.Errorf("%s is JSON and names no endpoint, so that the kubelet uses its default; add containerRuntimeEndpoint: %w", k.Path, errs.State)
 	}
-	empty := regexp.MustCompile(`(?m)^containerRuntimeEndpoint:[ \t]*(""|'')?[ \t]*$\n?`)
+	empty := regexp.MustCompile(`(?m)^[ \t]*containerRuntimeEndpoint:[ \t]*(""|'')?[ \t]*$\n?`)
 	rest := bytes.TrimRight(empty.ReplaceAll(old, nil), "\n")
 	if len(rest) > 0 {
 		rest = append(rest, '\n')
+	}
+	if key := regexp.MustCompile(`(?m)^( *)[\w"']`).FindSubmatch(rest); key != nil { // all fields have one indentation
+		rest = append(rest, key[1]...)
 	}
 	return append(rest, "containerRuntimeEndpoint: "+k.Endpoint+"\n"...), nil
 }

@@ -344,6 +344,8 @@ func TestKubeletEndpoint(t *testing.T) {
 		"empty, then other": {"containerRuntimeEndpoint: \"\"\nvolume: x\n", "containerRuntimeEndpoint: \"\"\nvolume: x\n", false},
 		"JSON":              {"{\n  \"containerRuntimeEndpoint\": \"unix:///a\",\n  \"a\": 1\n}\n", "{\n  \"containerRuntimeEndpoint\": \"" + endpoint + "\",\n  \"a\": 1\n}\n", false},
 		"JSON, empty":       {`{"containerRuntimeEndpoint":"","a":1}`, `{"containerRuntimeEndpoint":"","a":1}`, false},
+		"indented":          {" a: b\n containerRuntimeEndpoint: unix:///a\n c: d\n", " a: b\n containerRuntimeEndpoint: " + endpoint + "\n c: d\n", false},
+		"adds it indented":  {"---\n# a\n  a:\n    b: c\n", "---\n# a\n  a:\n    b: c\n  containerRuntimeEndpoint: " + endpoint + "\n", true},
 		"says nothing":      {"a: b\n", "a: b\n", false},
 		"adds it":           {"a: b", "a: b\ncontainerRuntimeEndpoint: " + endpoint + "\n", true},
 		"adds it to none":   {"", "containerRuntimeEndpoint: " + endpoint + "\n", true},
