@@ -83,6 +83,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.Checkpoint.check(report)
 	d.Default.check(report)
 	d.checkHandlers(report)
+	d.checkWritableLimits(report)
 	d.NRI.check(report)
 	checkRange("network.max_conf_num", d.Network.MaxConfNum, 0, 64, report)
 	checkRange("network.max_plugin_processes", d.Network.MaxProcesses, 0, 65536, report)
@@ -205,6 +206,7 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 		report("runtime.apparmor_profile", "%v", err)
 	}
 	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
+	checkRange("runtime.first_project_id", r.FirstProjectID, 0, 1<<31-1<<20, report)
 	checkDirs("runtime.cdi_spec_dirs", r.CDISpecDirs, report)
 	checkDirs("runtime.hooks_dirs", r.HookDirs, report)
 	checkDirs("runtime.absent_mount_sources_to_reject", r.AbsentSources, report)
@@ -328,6 +330,16 @@ func (d *Default) check(report func(key, format string, args ...any)) {
 		}
 	}
 	checkRange("defaults.min_gomaxprocs", d.GOMAXPROCS, 0, 4096, report)
+}
+
+// checkWritableLimits refuses limits that leave no room for the directories of an overlay, and those that cannot hold.
+func (d *Daemon) checkWritableLimits(report func(key, format string, args ...any)) {
+	for key, bytes := range d.WritableLimits() {
+		if d.Runtime.FirstProjectID == 0 {
+			report(key, "%d: needs project quotas, which runtime.first_project_id = 0 turns off", bytes)
+		}
+		checkRange(key, bytes, 1<<20, 1<<60, report)
+	}
 }
 
 func (n *NRI) check(report func(key, format string, args ...any)) {

@@ -46,6 +46,20 @@ func (d *Daemon) Adopts() bool {
 	return d.Engine == "docker" && (d.Docker.Adopt == "on" || d.Docker.Adopt == "auto" && d.State == DefaultState)
 }
 
+// WritableLimits are the limits of what containers write, in bytes, by the keys that set one.
+func (d *Daemon) WritableLimits() map[string]int {
+	limits := map[string]int{}
+	if bytes := d.Default.WritableLimit; bytes != 0 {
+		limits["defaults.writable_limit"] = bytes
+	}
+	for name, h := range d.Handlers {
+		if bytes := h.WritableLimit; bytes != nil && *bytes != 0 {
+			limits[handlersKey+"."+name+".writable_limit"] = *bytes
+		}
+	}
+	return limits
+}
+
 // Log is the daemon's log.
 type Log struct {
 	Level  string `toml:"level" help:"Lowest level that is logged." oneof:"debug info warn error" flag:"log-level" reload:"yes"`
@@ -95,6 +109,8 @@ type Runtime struct {
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 is the same as 1048576." reload:"yes"`
 	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes" engine:"native"`
 
+	FirstProjectID int `toml:"first_project_id" help:"First of the 1048576 ids of project quotas that berth gives to containers, where the file system of root has such quotas (ext4 or xfs, mounted with prjquota). There the kernel counts what each container writes. berth leaves out ids that are in /etc/projects or /etc/projid, and those that have files. 0: berth uses no project quotas." engine:"native"`
+
 	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both; lenient is auto, but leaves such a label out where the kernel has no SELinux, as containerd and CRI-O do, and as Kubernetes' conformance tests expect." oneof:"auto off lenient" engine:"native"`
 	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared" reload:"yes" engine:"native"`
 	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know." engine:"native"`
@@ -136,6 +152,8 @@ type Default struct {
 	Ulimits      []string `toml:"ulimits" help:"Limits of processes, NAME=SOFT:HARD or NAME=BOTH: nofile=1024:524288, core=0, memlock=unlimited. nofile is 1024:524288 unless it is here; others are as the supervisor has them." reload:"yes"`
 	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's namespace. The pod overrides them." reload:"yes"`
 	Devices      []string `toml:"devices" help:"Devices that every container gets, HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS: /dev/fuse. One that is missing fails the container." reload:"yes"`
+
+	WritableLimit int `toml:"writable_limit" help:"How many bytes a container may write to its root filesystem and to the volumes that its image declares, at least 1048576. A write beyond that fails in the container. The file system of root must have project quotas, or no pod starts. See running.md. 0 is no limit." reload:"yes" engine:"native"`
 }
 
 // texts are the defaults as package defaults parses them.
@@ -294,7 +312,7 @@ func DefaultDaemon() *Daemon {
 			Adopt: "auto", FormerRoots: []string{"/var/lib/dockershim", "/var/lib/cri-dockerd"}, FormerCNICache: "/var/lib/cni/cache",
 		},
 		Runtime: Runtime{
-			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32, OwnInit: true,
+			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32, OwnInit: true, FirstProjectID: 1_500_000_000,
 			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, HookDirs: []string{},
 			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},

@@ -29,15 +29,16 @@ sandbox = "runtime"
 options = ["TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"]
 [handlers."a.b"]
 kind = "builtin"
+writable_limit = 1048576
 `), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	yes := true
+	yes, limit := true, 1<<20
 	want := map[string]Handler{
 		"runc": {Kind: "oci", Path: "/usr/sbin/runc", Args: []string{"--debug"}, PrivilegedNoDevices: &yes, PodAnnotations: []string{}},
 		"shim": {Kind: "shim", Path: "io.containerd.runc.v2", Options: []string{"BinaryName=/opt/runc", "NoNewKeyring=true"}},
-		"a.b":  {Kind: "builtin"},
+		"a.b":  {Kind: "builtin", WritableLimit: &limit},
 		"gvisor": {
 			Kind: "shim", Path: "io.containerd.runsc.v1", Sandbox: "runtime",
 			Options: []string{"TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"},
@@ -86,6 +87,8 @@ func TestFaultsOfHandlers(t *testing.T) {
 		"[handlers.x]\nkind = 'builtin'\nbase_runtime_spec = 'x'":                            ":3: handlers.x.base_runtime_spec: \"x\": want an absolute path",
 		"[handlers.x]\nkind = 'builtin'\nseccomp_profile = 'x'":                              ":3: handlers.x.seccomp_profile: \"x\": want an absolute path",
 		"[handlers.x]\nkind = 'builtin'\ncni_conf_dir = 'x'":                                 ":3: handlers.x.cni_conf_dir: \"x\": want an absolute path",
+		"[handlers.x]\nkind = 'builtin'\nwritable_limit = 'x'":                               ":3: handlers.x.writable_limit: x: want a whole number",
+		"[handlers.x]\nkind = 'builtin'\nwritable_limit = 4096":                              ":3: handlers.x.writable_limit: 4096: want 1048576 to ",
 		"[network]\nmode='builtin'\n[handlers.x]\nkind = 'builtin'\ncni_conf_dir = '/x'":     ":5: handlers.x.cni_conf_dir: \"/x\": is not used, as network.mode is builtin",
 	} {
 		_, err := LoadDaemon(write(t, text), nil)

@@ -222,7 +222,7 @@ func (l *loader) set(field Field, value any) {
 // describeTypeError translates a decoder's error from Go's terms to the file's.
 func describeTypeError(err error, field Field, value any) string {
 	want := map[string]string{
-		"string": "a string", "int": "a whole number", "bool": "true or false", "*bool": "true or false", "[]string": "a list of strings",
+		"string": "a string", "int": "a whole number", "*int": "a whole number", "bool": "true or false", "*bool": "true or false", "[]string": "a list of strings",
 		"map[string]config.Handler": "a table for each handler",
 	}[field.value.Type().String()]
 	if want == "" {

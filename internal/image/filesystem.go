@@ -24,7 +24,8 @@ type Rootfs interface {
 	// Release unmounts and removes the root filesystem of key and its volumes, also a partly
 	// created one. A Storage keeps its content. It returns nil if there is none.
 	Release(ctx context.Context, key string) error
-	// WritableUsage adds up what the container of key has written, its volumes included.
+	// WritableUsage adds up what the container of key has written, its volumes included. It walks no
+	// tree where the kernel counts that.
 	// pace, if not nil, is called from time to time and may block. If it returns an error,
 	// WritableUsage stops and returns the error with the sum so far.
 	WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (Usage, error)
@@ -36,6 +37,13 @@ type Rootfs interface {
 	// CanMap returns nil if Prepare can map root filesystems into user namespaces, and else
 	// an error of kind Unsupported. userns is the path of one to try.
 	CanMap(userns string) error
+}
+
+// Limiter is an optional interface of a Rootfs: it limits what containers write.
+type Limiter interface {
+	// CanLimit returns nil if RootfsSpec.Limit can hold, and else an error of kind Unsupported with the reason. It
+	// does not wait until a store is open.
+	CanLimit() error
 }
 
 // Changer is an optional interface of a Rootfs: it applies changes that nobody trusts.
@@ -62,6 +70,9 @@ type RootfsSpec struct {
 	// filesystem uses it, or it belongs to other layers; Unsupported together with Map, and
 	// on a file system that cannot be the upper layer of an overlay.
 	Storage string
+	// Limit is how many bytes may be written to it, volumes included, 0 for any number; see Limiter. It does not
+	// hold for a Storage, and not for a root filesystem that is prepared again. Kind Unsupported where it cannot hold.
+	Limit int64
 }
 
 // VolumeSpec is the volume to make.

@@ -31,6 +31,8 @@ const (
 	AbilityExitEvents Ability = "exit-events"
 	// AbilityDocker is a Docker engine that starts.
 	AbilityDocker Ability = "docker"
+	// AbilityProjectQuota is a kernel with project quotas for ext4 and xfs.
+	AbilityProjectQuota Ability = "project-quota"
 	// AbilityCRIU is the program criu, which works with this kernel.
 	AbilityCRIU Ability = "criu"
 	// AbilityIPv6 is a loopback with ::1.
@@ -92,6 +94,12 @@ func ExitEvents(t testing.TB, err error) {
 func IPv6(t testing.TB, err error) {
 	t.Helper()
 	need(t, AbilityIPv6, err == nil, fmt.Sprint(err))
+}
+
+// ProjectQuota demands project quotas; err is why a file system cannot be mounted with them, or nil.
+func ProjectQuota(t testing.TB, err error) {
+	t.Helper()
+	need(t, AbilityProjectQuota, err == nil, fmt.Sprint(err))
 }
 
 // CRIU demands the program criu in PATH, and that `criu check` finds no fault with this host. It returns where it is.

@@ -13,7 +13,7 @@ if [ $lsm = selinux ] && ! grep -q :unconfined_t: /proc/self/attr/current; then
   exec runcon -t unconfined_t bash "$0"
 fi
 # Emulated. The machine declares all abilities, so that no test skips.
-export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm,binary:runc,binary:containerd-shim-runc-v2 \
+export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm,binary:runc,binary:containerd-shim-runc-v2,project-quota,binary:mkfs.ext4,binary:mkfs.xfs \
   BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
 
 # What a step runs: a test binary and its flags. TestPodRunExample needs the repository.
@@ -24,6 +24,7 @@ declare -A steps=(
   [engine]="native"
   [supervisor]="server -test.skip Crash"
   [network]="builtin -test.skip Bench"
+  [quota]="integration -test.run TestWritableLimit"
   [crash]="integration -test.run TestCrash"
   [kubelet]="vm -test.run TestKubelet"
   [power]="vm -test.run TestPowerLoss"
@@ -32,7 +33,7 @@ declare -A steps=(
 )
 # The steps that run by default, for each security module. cluster runs only if it is named.
 declare -A order=(
-  [apparmor]="units lifecycle fields engine supervisor network kubelet crash"
+  [apparmor]="units lifecycle fields quota engine supervisor network kubelet crash"
   [selinux]="selinux"
 )
 

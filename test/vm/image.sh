@@ -13,7 +13,7 @@ cp test/vm/container.cil "$out/"
 cd "$out"
 echo "vm: making the root filesystem (some minutes)"
 debootstrap --variant=minbase \
-  --include=systemd,systemd-sysv,dbus,curl,apparmor,iproute2,nftables,iptables,procps,kmod,busybox-static,runc,containerd,containernetworking-plugins,conntrack,psmisc,selinux-policy-default,policycoreutils \
+  --include=systemd,systemd-sysv,dbus,curl,apparmor,iproute2,nftables,iptables,procps,kmod,busybox-static,xfsprogs,runc,containerd,containernetworking-plugins,conntrack,psmisc,selinux-policy-default,policycoreutils \
   bookworm root > debootstrap.log 2>&1 || { tail -5 debootstrap.log >&2; exit 1; }
 
 package=$(apt-cache depends linux-image-cloud-amd64 | awk '$1=="Depends:"{print $2; exit}')

@@ -97,6 +97,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		After:        answering,
 
 		ReadyRootfs:   cfg.Pools.RootFilesystems,
+		FirstProject:  uint32(cfg.Runtime.FirstProjectID),
 		PreloadedDirs: cfg.Image.PreloadedDirs,
 		ImportRules:   importRules(cfg),
 	})
@@ -199,6 +200,9 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 			PodAnnotations: h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
 			HookDirs: h.HookDirs, SeccompProfile: h.SeccompProfile, BaseSpec: h.BaseSpec, CgroupWritable: h.CgroupWritable,
 		}
+		if h.WritableLimit != nil {
+			entry.WritableLimit = new(int64(*h.WritableLimit))
+		}
 		if entry.Kind == handler.Shim {
 			entry.Path, entry.IsSandbox = handler.ShimPath(h.Path), h.Sandbox == config.SandboxRuntime
 			entry.Options = handler.ShimOptions(entry.Path, h.Options)
@@ -234,6 +238,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		Seccomp:              seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
 		AbsentSources:        cfg.Runtime.AbsentSources,
 		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
+		WritableLimit:        int64(cfg.Default.WritableLimit),
 		BlockIOClasses:       cfg.Runtime.BlockIOFile,
 		IgnoreNoBlockIO:      cfg.Runtime.IgnoreNoBlockIO,
 		IgnoreNoRDT:          cfg.Runtime.IgnoreNoRDT,

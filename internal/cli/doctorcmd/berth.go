@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,6 +107,10 @@ func (c Configuration) Berth() doctor.Berth {
 		SELinux:      cfg.Runtime.SELinux, AppArmor: cfg.Runtime.AppArmor, AppArmorProfile: cfg.Runtime.AppArmorProfile,
 		SeccompProfile: cfg.Runtime.SeccompProfile, RegistryDirs: cfg.Image.RegistryConfigDirs,
 	}
+	for key, bytes := range cfg.WritableLimits() {
+		b.WritableLimits = append(b.WritableLimits, fmt.Sprintf("%s is %d", key, bytes))
+	}
+	slices.Sort(b.WritableLimits)
 	if cfg.Network.InProcess {
 		for _, plugin := range all.Plugins() {
 			b.InProcess = append(b.InProcess, plugin.Type)

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/leaks"
 	machine "github.com/berthrun/berth/internal/provision/doctor"
+	"github.com/berthrun/berth/internal/sys/sysquota"
 )
 
 // New returns the command. register adds the flags of berth's configuration, and load reads it.
@@ -83,7 +84,7 @@ func examine(cmd *cobra.Command, cfg Configuration, wanted []string, repair bool
 	}
 	defer s.Close()
 	ctx := cmd.Context()
-	facts := machine.New(ctx, s.Host, machine.Options{Berth: cfg.Berth(), Space: machine.SpaceOf})
+	facts := machine.New(ctx, s.Host, machine.Options{Berth: cfg.Berth(), Space: machine.SpaceOf, CanLimit: sysquota.CanLimit})
 	kubeadm := machine.WithKubeadm(s.Host) || slices.Contains(wanted, "kubeadm")
 	found = doctor.Examine(ctx, facts, doctor.Select(slices.Concat(machine.OfNode(kubeadm), machine.OfHost()), wanted))
 

@@ -114,10 +114,14 @@ func (e *Engine) mountImages(ctx context.Context, c *creation) (err error) {
 }
 
 func (e *Engine) prepareRootfs(ctx context.Context, c *creation) error {
-	mounted, err := e.cfg.Rootfs.Prepare(ctx, image.RootfsSpec{
+	spec := image.RootfsSpec{
 		Key: c.ID, ImageID: c.ImageID, Map: userns.ImageMap(c.SandboxSpec.Config, c.Sandbox.UserNS), MountLabel: c.labels.Mount,
 		Storage: request.StorageOf(c.Config),
-	})
+	}
+	if spec.Storage == "" {
+		spec.Limit, _ = e.writableLimit(c.Sandbox.Handler)
+	}
+	mounted, err := e.cfg.Rootfs.Prepare(ctx, spec)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/engine/notice"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/probe"
 )
@@ -59,8 +60,47 @@ func (e *Engine) fileWarnings(ctx context.Context) []string {
 		if err := e.checkCgroups(named.Handler); err != nil {
 			warnings = append(warnings, err.Error())
 		}
+		if named.Handler.WritableLimit != nil {
+			warnings = append(warnings, e.limitWarnings(ctx, named.Handler)...)
+		}
 	}
-	return warnings
+	return append(warnings, e.limitWarnings(ctx, nil)...)
+}
+
+// limitWarnings reports a limit of what containers of a handler write, nil for berth itself, that cannot hold.
+func (e *Engine) limitWarnings(ctx context.Context, h *handler.Handler) []string {
+	if bytes, _ := e.writableLimit(h); bytes == 0 {
+		return nil
+	}
+	if _, err := probe.Ask(ctx, e.probes, "look for project quotas", func() (any, error) { return "", e.checkLimit(h) }); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
+
+// writableLimit returns how many bytes a container of a handler may write to its root filesystem, 0 for any number, and the
+// key of the configuration that says so.
+func (e *Engine) writableLimit(h *handler.Handler) (bytes int64, key string) {
+	if h != nil && h.WritableLimit != nil {
+		return *h.WritableLimit, "handlers." + h.Name + ".writable_limit"
+	}
+	return e.rules().WritableLimit, "defaults.writable_limit"
+}
+
+// checkLimit returns an error of kind Unsupported when the limit of what containers of a handler write cannot hold.
+func (e *Engine) checkLimit(h *handler.Handler) error {
+	bytes, key := e.writableLimit(h)
+	if bytes == 0 {
+		return nil
+	}
+	limiter, can := e.cfg.Rootfs.(image.Limiter)
+	if !can {
+		return fmt.Errorf("%s of the configuration is %d, and this image store cannot limit what containers write: %w", key, bytes, errs.Unsupported)
+	}
+	if err := limiter.CanLimit(); err != nil {
+		return fmt.Errorf("%s of the configuration is %d, and berth cannot limit what containers write: %w", key, bytes, err)
+	}
+	return nil
 }
 
 // hookWarnings are the faults of the OCI hooks of a handler, nil for berth itself.
@@ -200,6 +240,9 @@ func (e *Engine) handlerOf(ctx context.Context, spec *engine.SandboxSpec) (*hand
 		}
 	}
 	if err := e.checkCgroups(h); err != nil {
+		return nil, err
+	}
+	if err := e.checkLimit(h); err != nil {
 		return nil, err
 	}
 	if _, err := e.baseOf(ctx, h); err != nil {

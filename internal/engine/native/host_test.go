@@ -2,6 +2,7 @@ package native
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 // Status and `berth info` do not wait for a program that hangs.
@@ -83,5 +85,43 @@ func TestHandlerForUserNamespaces(t *testing.T) {
 				t.Errorf("error %v, want one of %q", err, tc.lack)
 			}
 		})
+	}
+}
+
+// limited is a store that can limit what containers write, but for err.
+type limited struct {
+	image.Rootfs
+	err error
+}
+
+func (l limited) CanLimit() error { return l.err }
+
+// The limit of what containers write is that of the handler, or else the engine's. Where it cannot hold, the pods with a limit
+// fail, and no others.
+func TestWritableLimitOfHandlers(t *testing.T) {
+	own, none := int64(1<<20), int64(0)
+	handlers := map[string]*handler.Handler{"berth's": nil, "as berth's": {Name: "as"}, "own": {Name: "own", WritableLimit: &own}, "none": {Name: "none", WritableLimit: &none}}
+	for name, want := range map[string]struct {
+		bytes int64
+		key   string
+	}{
+		"berth's": {1 << 30, "defaults.writable_limit"}, "as berth's": {1 << 30, "defaults.writable_limit"},
+		"own": {own, "handlers.own.writable_limit"}, "none": {0, ""},
+	} {
+		e := &Engine{}
+		e.inForce.Store(&Rules{WritableLimit: 1 << 30})
+		h := handlers[name]
+		if bytes, key := e.writableLimit(h); bytes != want.bytes || want.key != "" && key != want.key {
+			t.Errorf("%s: %d by %s", name, bytes, key)
+		}
+		for _, store := range []image.Rootfs{limited{}, limited{err: fmt.Errorf("no quotas: %w", errs.Unsupported)}, struct{ image.Rootfs }{}} {
+			e.cfg.Rootfs = store
+			err := e.checkLimit(h)
+			if fails := want.bytes > 0 && store != (limited{}); (err != nil) != fails {
+				t.Errorf("%s over %T: %v", name, store, err)
+			} else if fails && (!errors.Is(err, errs.Unsupported) || !strings.HasPrefix(err.Error(), want.key+" of the configuration is ")) {
+				t.Errorf("%s over %T: %v", name, store, err)
+			}
+		}
 	}
 }

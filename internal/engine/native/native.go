@@ -114,6 +114,8 @@ type Rules struct {
 	// create containers that choose a class also where there are none; see package ioclass.
 	BlockIOClasses               string
 	IgnoreNoBlockIO, IgnoreNoRDT bool
+	// WritableLimit is how many bytes a container may write to its root filesystem, 0 for any number.
+	WritableLimit int64
 	// HookDirs are directories of OCI hooks; see package ocihooks.
 	HookDirs []string
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what

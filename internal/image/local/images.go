@@ -48,6 +48,8 @@ type Config struct {
 	State string
 	// ReadyRootfs is how many directories for root filesystems are made ahead, 0 for none.
 	ReadyRootfs int
+	// FirstProject is the first of rootfs.Projects ids of project quotas, 0 to use none.
+	FirstProject uint32
 	// PullRules hold until SetPullRules.
 	PullRules
 	// PreloadedDirs have images that are used in place; see package preload. A missing

@@ -224,7 +224,7 @@ func (s *Images) makeParts() {
 	})
 	s.rootfs = rootfs.New(rootfs.Config{
 		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(),
-		ReadyDirs: s.cfg.ReadyRootfs, Discard: s.trash.Discard, Background: s.background, Log: s.log,
+		ReadyDirs: s.cfg.ReadyRootfs, FirstProject: s.cfg.FirstProject, Discard: s.trash.Discard, Background: s.background, Log: s.log,
 	})
 }
 

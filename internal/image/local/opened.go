@@ -19,6 +19,7 @@ var (
 	_ image.Explainer = (*Images)(nil)
 	_ image.Auditor   = (*Images)(nil)
 	_ image.Admitter  = (*Images)(nil)
+	_ image.Limiter   = (*Images)(nil)
 )
 
 // publish ends the opening: the store is open, or failure says why not.
@@ -108,12 +109,24 @@ func (s *Images) Remove(ctx context.Context, ref string) error {
 	return s.store.Remove(ctx, ref)
 }
 
-// Usage implements image.Store.
+// Usage implements image.Store. What containers write is known where the kernel counts it; elsewhere the part of containers is
+// that of images.
 func (s *Images) Usage(ctx context.Context) (image.DiskUsage, error) {
 	if err := s.ready(ctx); err != nil {
 		return image.DiskUsage{}, err
 	}
-	return s.store.Usage(ctx)
+	usage, err := s.store.Usage(ctx)
+	if err != nil {
+		return image.DiskUsage{}, err
+	}
+	written, ok, err := s.rootfs.Written()
+	if err != nil {
+		return image.DiskUsage{}, fmt.Errorf("cannot add up what containers have written: %w", err)
+	}
+	if ok {
+		usage.Containers = []image.Usage{written}
+	}
+	return usage, nil
 }
 
 // Import implements image.Store.
@@ -222,6 +235,9 @@ func (s *Images) Keys(context.Context) ([]string, error) { return s.cfg.rootfsPa
 
 // Snapshotter implements image.Rootfs.
 func (s *Images) Snapshotter() string { return image.OverlaySnapshotter }
+
+// CanLimit implements image.Limiter.
+func (s *Images) CanLimit() error { return s.cfg.rootfsPaths().CanLimit(s.cfg.FirstProject) }
 
 // CanMap implements image.Rootfs.
 func (s *Images) CanMap(userns string) error {

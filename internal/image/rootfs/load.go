@@ -132,7 +132,7 @@ func (m *Manager) discardPool() error {
 				return err
 			}
 		}
-		if err := m.discard(dir); err != nil {
+		if err := m.discardDir(dir); err != nil {
 			return err
 		}
 	}

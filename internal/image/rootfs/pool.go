@@ -74,6 +74,7 @@ func (p *dirPool) make(m *Manager) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
+	m.projects.give(dir)
 	// The upper directory's owner and mode are those of the root directory in the
 	// container.
 	for name, mode := range map[string]os.FileMode{upperName: 0o755, workName: 0o700} {
@@ -100,7 +101,7 @@ func (m *Manager) RenewPool(ctx context.Context) error {
 			if dir == "" {
 				continue
 			}
-			if err := m.discard(dir); err != nil {
+			if err := m.discardDir(dir); err != nil {
 				return err
 			}
 		case <-ctx.Done():

@@ -60,6 +60,8 @@ type Config struct {
 	LayersDir string
 	// ReadyDirs is how many directories are made ahead, 0 for none.
 	ReadyDirs int
+	// FirstProject is the first of Projects ids of project quotas, 0 to use none; see project.go.
+	FirstProject uint32
 	// Discard removes a directory in the background.
 	Discard    func(path string) error
 	Background *background.Group
@@ -79,7 +81,8 @@ type Manager struct {
 	mu   sync.RWMutex
 	uses map[string]use
 
-	pool dirPool
+	pool     dirPool
+	projects projects
 	// keys is held while the root filesystem of one key is changed.
 	keys keyed.Mutex
 }
@@ -90,6 +93,7 @@ func New(cfg Config) *Manager {
 	return &Manager{
 		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
 		uses: map[string]use{}, pool: dirPool{size: cfg.ReadyDirs},
+		projects: projects{parent: cfg.ContainersDir(), first: cfg.FirstProject, log: cfg.Log},
 	}
 }
 
@@ -185,7 +189,7 @@ func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string,
 		target = m.mappedPath(spec.Key)
 	}
 	if fresh {
-		if err := m.makeContainerDir(dir, u, spec.Map); err != nil {
+		if err := m.makeContainerDir(dir, u, spec); err != nil {
 			return "", err
 		}
 	} else if mounted, err := sysmount.IsMountPoint(target); err != nil || mounted {
@@ -216,7 +220,7 @@ func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string,
 
 // makeContainerDir makes the directory of a root filesystem. Its root directory
 // belongs to the root of the namespace that sees it.
-func (m *Manager) makeContainerDir(dir string, u use, mapped *image.UserMap) error {
+func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) error {
 	record, err := json.Marshal(u)
 	if err != nil {
 		return err
@@ -228,9 +232,14 @@ func (m *Manager) makeContainerDir(dir string, u use, mapped *image.UserMap) err
 	if err := os.WriteFile(filepath.Join(ready, recordName), record, 0o600); err != nil {
 		return err
 	}
-	if mapped != nil {
-		if err := os.Chown(filepath.Join(ready, upperName), mapped.UID, mapped.GID); err != nil {
+	if spec.Map != nil {
+		if err := os.Chown(filepath.Join(ready, upperName), spec.Map.UID, spec.Map.GID); err != nil {
 			return err
+		}
+	}
+	if spec.Limit > 0 {
+		if err := m.projects.limit(ready, spec.Limit); err != nil {
+			return errors.Join(fmt.Errorf("cannot limit it to %d bytes: %w", spec.Limit, err), m.discardDir(ready))
 		}
 	}
 	return os.Rename(ready, dir)
@@ -265,17 +274,28 @@ func (m *Manager) release(key string) error {
 	if err := errs.IgnoreNotExist(os.Remove(target)); err != nil {
 		return err
 	}
-	if err := m.discard(m.containerDir(key)); err != nil {
+	if err := m.discardDir(m.containerDir(key)); err != nil {
 		return err
 	}
 	m.forget(key)
 	return nil
 }
 
+// discardDir removes the directory of a root filesystem, or one of the pool, in the background. Nil when there is none.
+func (m *Manager) discardDir(dir string) error {
+	m.projects.drop(dir)
+	return m.discard(dir)
+}
+
 // WritableUsage implements image.Rootfs.
 func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (image.Usage, error) {
 	if err := checkKey(key); err != nil {
 		return image.Usage{}, err
+	}
+	if u, ok := m.use(key); ok && u.Storage == "" {
+		if quota, ok, err := m.projects.used(m.containerDir(key)); ok && err == nil {
+			return image.Usage{Mountpoint: m.Root, Bytes: quota.Bytes, Inodes: quota.Inodes, At: time.Now()}, nil
+		}
 	}
 	used, err := sysfile.UsageOf(ctx, pace, m.writtenDirs(key)...)
 	if errors.Is(err, os.ErrNotExist) {

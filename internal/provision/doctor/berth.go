@@ -104,6 +104,22 @@ func imageStore(_ context.Context, m *Machine, r *doctor.Report) error {
 			r.Add(problem, m.Berth.Root, said+" with the option "+option+": "+why, "remove "+option+" of "+at.Path+" in /etc/fstab, and mount -o remount "+at.Path)
 		}
 	}
+	return writableLimits(m, r)
+}
+
+// writableLimits checks whether limits of what containers write hold.
+func writableLimits(m *Machine, r *doctor.Report) error {
+	if len(m.Berth.WritableLimits) == 0 || m.CanLimit == nil || !provision.Exists(m.host.Files(), m.Berth.Root) {
+		return nil
+	}
+	fault := m.CanLimit(m.Berth.Root)
+	if fault != nil && !errors.Is(fault, errs.Unsupported) {
+		return fault
+	}
+	if fault != nil {
+		r.Add(problem, m.Berth.Root, fmt.Sprintf("%s, and no pod with such a limit starts: %s", strings.Join(m.Berth.WritableLimits, ", "), errs.Message(fault)),
+			"root in berth.toml on a file system with project quotas (docs/running.md#limits-of-what-containers-write), or no such limit")
+	}
 	return nil
 }
 

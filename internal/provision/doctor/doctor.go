@@ -34,6 +34,8 @@ type Options struct {
 	Berth Berth
 	// Space returns the space of a file system, by a directory on it.
 	Space func(dir string) (Space, error)
+	// CanLimit returns nil if what is written below a directory can be limited, and else the reason.
+	CanLimit func(dir string) error
 }
 
 // Berth has the settings of `berth serve` that the checks compare a machine with.
@@ -65,6 +67,8 @@ type Berth struct {
 	SeccompProfile string
 	// RegistryDirs have a directory for each registry.
 	RegistryDirs []string
+	// WritableLimits are the limits of what containers write, each as a clause: "KEY is BYTES".
+	WritableLimits []string
 	// Supervisor is the path of berth-supervisor; empty if it is not found.
 	Supervisor string
 }
@@ -158,7 +162,7 @@ func OfHost() []Check {
 		check("berth-config", "berth's configuration", "berth.toml, as `berth serve` reads it, and the files that it names: certificates, hooks, specs, I/O classes", berthConfig),
 		check("berth-programs", "berth's programs", "berth-supervisor: `runtime.supervisor`, beside berth, in PATH", berthPrograms),
 		check("sockets", "sockets", "the CRI socket: its path and mode", berthSocket),
-		check("image-store", "image store", "the file system of berth's root: type, options", imageStore),
+		check("image-store", "image store", "the file system of berth's root: type, options, project quotas; `defaults.writable_limit` and that of handlers", imageStore),
 		check("registries", "registries", "hosts.toml and the files that it names, in `image.registry_config_dirs`", registries),
 		check("cgroups", "cgroups", "mounts of cgroups; cgroup.controllers (v2), /proc/cgroups (v1)", cgroups),
 		check("security-modules", "AppArmor and SELinux", "the kernel's security modules, apparmor_parser; `runtime.apparmor`, `runtime.selinux`", securityModules),

@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	frame "github.com/berthrun/berth/internal/doctor"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/doctor"
@@ -78,7 +80,10 @@ func examine(t *testing.T, h *provisiontest.Host, berth doctor.Berth, space func
 		}
 	}
 	h.StartProcess()
-	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space})
+	noQuotas := func(dir string) error {
+		return fmt.Errorf("the file system of %s has no project quotas: %w", dir, errs.Unsupported)
+	}
+	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space, CanLimit: noQuotas})
 	found := frame.Examine(t.Context(), facts, append(doctor.OfNode(doctor.WithKubeadm(h)), doctor.OfHost()...))
 	if ops := h.Ops(); len(ops) > 0 {
 		t.Errorf("doctor changes the machine: %v", ops)

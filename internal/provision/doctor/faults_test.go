@@ -314,6 +314,9 @@ func faultsOfBerth() []planted {
 		{"images on NFS", mount(provision.Mount{Path: "/var/lib/berth", Type: "nfs4"}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "/var/lib/berth is on nfs4", "a local disk"},
 		{"images on tmpfs", mount(provision.Mount{Path: "/var/lib", Type: "tmpfs"}), doctor.Space{}, "image-store", finding.Warning, "/var/lib/berth", "are gone after a reboot", "a local disk"},
 		{"images on a disk without execution", mount(provision.Mount{Path: "/var", Type: "ext4", Options: []string{"rw", "noexec"}}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "noexec: no program of a container starts", "mount -o remount /var"},
+		{"a limit of what containers write, without project quotas", both(file("/var/lib/berth/images/closed", ""), settings(func(b *doctor.Berth) {
+			b.WritableLimits = []string{"defaults.writable_limit is 1073741824"}
+		})), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "defaults.writable_limit is 1073741824, and no pod with such a limit starts: the file system of /var/lib/berth has no project quotas", "or no such limit"},
 		{"a registry's file that is no TOML", file(hosts, "server = \n"), doctor.Space{}, "registries", finding.Problem, hosts, "is no TOML", "remove /etc/berth/certs.d/registry.example"},
 		{"a registry's certificate that is missing", file(hosts, "[host.\"https://m\"]\nca = \"ca.crt\"\n"), doctor.Space{}, "registries", finding.Problem, hosts, "names /etc/berth/certs.d/registry.example/ca.crt, which is not there", "put the file there"},
 	}

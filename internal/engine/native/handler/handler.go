@@ -58,6 +58,8 @@ type Handler struct {
 	BaseSpec string `json:"baseSpec,omitempty"`
 	// CgroupWritable lets unprivileged containers write their cgroups (v2).
 	CgroupWritable bool `json:"cgroupWritable,omitempty"`
+	// WritableLimit replaces the engine's, unless it is nil.
+	WritableLimit *int64 `json:"writableLimit,omitempty"`
 }
 
 // Base reads the OCI spec that those of containers are based on, nil for none. See basespec.Read.
