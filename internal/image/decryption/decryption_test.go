@@ -162,8 +162,8 @@ func TestLockedLayers(t *testing.T) {
 		keys *Keys
 		want string
 	}{
-		"no directory": {none, "names no directory"},
-		"no key":       {keysIn(t, nil), "has no private key"},
+		"no directory": {none, "has no private keys"},
+		"no key":       {keysIn(t, nil), "none of the 0 private keys"},
 		"another key":  {keysIn(t, map[string][]byte{"k": other}), "none of the 1 private keys"},
 	} {
 		_, err := c.keys.Unwrap(t.Context(), layer.Descriptor)

@@ -150,15 +150,10 @@ func secretOf(plain []byte, public options) (*unpack.Secret, error) {
 
 // locked is the error of a layer that no key opens.
 func (k *Keys) locked() error {
-	var text string
-	switch {
-	case k.dir == "":
-		text = "it is encrypted, and image.decryption_keys_dir names no directory with private keys"
-	case len(k.keys) == 0:
-		text = fmt.Sprintf("it is encrypted, and %s (image.decryption_keys_dir) has no private key", k.dir)
-	default:
-		text = fmt.Sprintf("it is encrypted, and none of the %d private keys in %s (image.decryption_keys_dir) opens it", len(k.keys), k.dir)
+	if k.dir == "" {
+		return &LockedError{fmt.Errorf("it is encrypted, and the node has no private keys: name a directory with one for which the image was encrypted in image.decryption_keys_dir: %w", errs.State)}
 	}
+	text := fmt.Sprintf("it is encrypted, and none of the %d private keys of image.decryption_keys_dir opens it: add one to %s for which the image was encrypted", len(k.keys), k.dir)
 	for i, err := range k.unused {
 		if i == 3 {
 			text += fmt.Sprintf("; %d more files are not used", len(k.unused)-i)
@@ -166,5 +161,5 @@ func (k *Keys) locked() error {
 		}
 		text += fmt.Sprintf("; %v", err)
 	}
-	return &LockedError{fmt.Errorf("%s; put the private key of one of the public keys for which the image was encrypted into such a directory: %w", text, errs.State)}
+	return &LockedError{fmt.Errorf("%s: %w", text, errs.State)}
 }

@@ -115,7 +115,7 @@ func TestPullOfEncryptedImages(t *testing.T) {
 		t.Run("compression "+compression, func(t *testing.T) {
 			s := newSecrets(t, compression, pair)
 			err := s.pull("app", s.sealed)
-			wantLocked(t, "without a key", err, s.host+"/app:1", "layer 0 ("+s.sealed.Layers[0].Digest.String(), "has no private key")
+			wantLocked(t, "without a key", err, s.host+"/app:1", "layer 0 ("+s.sealed.Layers[0].Digest.String(), "none of the 0 private keys")
 			for _, layer := range s.sealed.Layers {
 				if n := s.registry.Sent(layer.Digest); n > 0 {
 					t.Errorf("%d bytes of a layer were fetched for nothing", n)
@@ -238,7 +238,7 @@ func TestEncryptedArchives(t *testing.T) {
 		_, err := s.Import(t.Context(), bytes.NewReader(from), "", false, nil)
 		return err
 	}
-	wantLocked(t, "an import without a key", imported(archive.Bytes()), "layer 0", "has no private key")
+	wantLocked(t, "an import without a key", imported(archive.Bytes()), "layer 0", "none of the 0 private keys")
 	s.addKey()
 	if err := imported(archive.Bytes()); err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func TestRepairOfEncryptedLayers(t *testing.T) {
 	alter(t, tops[0], func(data []byte) []byte { return append(data, "damage"...) })
 	s.removeKey()
 	report := check(true)
-	if len(report.Damage) > 0 || len(report.Notes) != 2 || !strings.Contains(strings.Join(report.Notes, " "), "has no private key") {
+	if len(report.Damage) > 0 || len(report.Notes) != 2 || !strings.Contains(strings.Join(report.Notes, " "), "none of the 0 private keys") {
 		t.Errorf("without the key: %+v", report)
 	}
 	s.addKey()
