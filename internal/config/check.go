@@ -55,6 +55,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
 	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
 	checkDirs("image.import_dirs", d.Image.ImportDirs, report)
+	if dir := d.Image.DecryptionKeysDir; dir != "" && !filepath.IsAbs(dir) {
+		report("image.decryption_keys_dir", "%q: want an absolute path", dir)
+	}
 	d.Image.checkSearch(report)
 	d.checkVerification(report)
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {

@@ -161,6 +161,7 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[image]\nsearch_registries = ['a.test', 'a.test']":                                             "image.search_registries: \"a.test\": is there twice",
 		"[image]\nsearch_registries = ['index.docker.io']":                                              "image.search_registries: \"index.docker.io\": names of images have docker.io",
 		"[image]\nsearch_registries = ['registry']":                                                     "image.search_registries: \"registry\": has neither a dot nor a port",
+		"[image]\ndecryption_keys_dir = 'keys'":                                                         "image.decryption_keys_dir: \"keys\": want an absolute path",
 		"[image]\nmax_total_downloads = -1":                                                             "image.max_total_downloads: -1: want 0 to 1024",
 		"[image]\ndownload_rate_mib = -1":                                                               "image.download_rate_mib: -1: want 0 to ",
 		"[runtime]\nmax_log_line_size = 100":                                                            "runtime.max_log_line_size: ",

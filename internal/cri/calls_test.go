@@ -195,7 +195,7 @@ func TestImageStatus(t *testing.T) {
 	images := &fakeImages{images: map[string]*image.Image{
 		"busybox": {ID: "sha256:1", Tags: []string{"docker.io/library/busybox:latest"}, Size: 5, Config: imagespec.ImageConfig{User: "1000:1"}},
 		"nginx":   {ID: "sha256:2", Config: imagespec.ImageConfig{User: "www"}, Pinned: true, Annotations: map[string]string{"of": "the image"}},
-		"root":    {ID: "sha256:3"},
+		"root":    {ID: "sha256:3", Encrypted: 2},
 	}}
 	c := runtimeapi.NewImageServiceClient(client(t, &fakePods{}, images, nil))
 	get := func(ref string) *runtimeapi.Image {
@@ -205,6 +205,9 @@ func TestImageStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		if resp.Image != nil && !strings.Contains(resp.Info["info"], `"history":[{"created_by":"COPY `+resp.Image.Id) {
+			t.Errorf("verbose info of %s is %v", ref, resp.Info)
+		}
+		if encrypted := strings.Contains(resp.Info["info"], `"encryptedLayers":2`); encrypted != (ref == "root") {
 			t.Errorf("verbose info of %s is %v", ref, resp.Info)
 		}
 		return resp.Image

@@ -73,6 +73,9 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 		return nil, err
 	}
 	info := map[string]any{"chainID": img.ChainID, "imageSpec": spec}
+	if img.Encrypted > 0 {
+		info["encryptedLayers"] = img.Encrypted
+	}
 	if img.Artifact != nil {
 		info = map[string]any{"chainID": img.ChainID, "artifact": img.Artifact}
 	}

@@ -40,6 +40,8 @@ type Image struct {
 	// Artifact is set for an OCI artifact, which has files to mount, and neither a configuration nor a platform. Nobody
 	// changes it.
 	Artifact *Artifact
+	// Encrypted is how many of its layers are encrypted in its registry. They lie unpacked in the store.
+	Encrypted int
 	// Pinned images are never collected by the kubelet.
 	Pinned bool
 }
@@ -111,7 +113,8 @@ type DiskUsage struct {
 // not answer, or an AwayError, Unsupported for a wrong architecture, Exhausted for a full disk)
 // and contain no credentials.
 type Store interface {
-	// Pull fetches ref by tag or digest, unpacks it, and returns its id. Pulls
+	// Pull fetches ref by tag or digest, unpacks it, and returns its id. State for an encrypted image that no key of the node
+	// decrypts. Pulls
 	// of one reference with the same credentials share one pull. A pull without
 	// progress fails. progress may be nil.
 	Pull(ctx context.Context, ref string, auth Auth, progress func(Progress)) (id string, err error)

@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/ocihooks"
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/decryption"
 	"github.com/berthrun/berth/internal/image/policy"
 	"github.com/berthrun/berth/internal/image/verifier"
 	"github.com/berthrun/berth/internal/network/cni/conftemplate"
@@ -109,7 +110,8 @@ func checkHooks(key string, dirs []string, report report) {
 	}
 }
 
-// checkImages checks what decides on images. None may be used while it cannot be read.
+// checkImages checks what decides on images. None may be used while it cannot be read. It also checks private keys, without
+// which encrypted images cannot be used.
 func checkImages(cfg *config.Daemon, report report) {
 	if path := cfg.Image.Policy; path != "" {
 		_, err := policy.Read(path)
@@ -118,6 +120,12 @@ func checkImages(cfg *config.Daemon, report report) {
 	if dir := cfg.Image.VerifierDir; dir != "" {
 		_, err := verifier.Programs(dir)
 		report.file("image.verifier_dir", dir, err)
+	}
+	// A directory that is not there may come later.
+	if keys, err := decryption.Read(cfg.Image.DecryptionKeysDir); err == nil {
+		for _, fault := range keys.Unused() {
+			report("image.decryption_keys_dir", "%v", fault)
+		}
 	}
 }
 

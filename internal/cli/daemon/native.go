@@ -180,6 +180,7 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		MaxTotalDownloads:      cfg.Image.MaxTotalDownloads,
 		DownloadRate:           int64(cfg.Image.DownloadRateMiB) << 20,
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
+		DecryptionKeysDir:      cfg.Image.DecryptionKeysDir,
 		PolicyFile:             cfg.Image.Policy,
 		VerifierDir:            cfg.Image.VerifierDir,
 		UnnamedSignatures:      cfg.Image.UnnamedSignatures,

@@ -98,7 +98,7 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		return context.Cause(ctx)
 	case err != nil:
 		if _, _, gone := r.DB.LayerFiles(ctx, chain); gone == nil {
-			r.note("layer %s of %s is not checked: %v", chain, nameOf(img), err)
+			r.note("layer %s of %s is not checked: %s", chain, nameOf(img), errs.Message(err))
 		}
 		return nil
 	case damage.Problem == "":

@@ -47,6 +47,10 @@ func (d *DB) RestoreFiles(ctx context.Context, chain, files string) error {
 		return err
 	}
 	top := filepath.Dir(dir)
+	label, err := readLabel(top)
+	if err != nil {
+		label = LayerLabel{Chain: chain, Parent: parent, Sources: []string{unknownSource}}
+	}
 	if fi, err := os.Lstat(top); err != nil || !fi.IsDir() {
 		if err := d.discard(top); err != nil {
 			return err
@@ -60,5 +64,5 @@ func (d *DB) RestoreFiles(ctx context.Context, chain, files string) error {
 	if err := os.Rename(files, dir); err != nil {
 		return err
 	}
-	return WriteLayerLabel(dir, LayerLabel{Chain: chain, Parent: parent})
+	return WriteLayerLabel(dir, label)
 }

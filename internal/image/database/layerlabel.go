@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -14,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // LayerLabel is the content of a file beside the files of a layer. It identifies the layer
@@ -21,7 +23,23 @@ import (
 type LayerLabel struct {
 	Chain  string `json:"chain"`
 	Parent string `json:"parent,omitempty"`
+	// Sources is set for a layer that was decrypted: what it was shown to be the content of. Its chain ID is no secret,
+	// since the config of an encrypted image is not encrypted. So an image whose config merely names the layer must not
+	// get its files: another source is unpacked, and compared with the chain ID, before it is one of Sources.
+	Sources []string `json:"sources,omitempty"`
 }
+
+// is reports whether two labels identify the same layer.
+func (l LayerLabel) is(other LayerLabel) bool {
+	return l.Chain == other.Chain && l.Parent == other.Parent
+}
+
+const (
+	// maxSources bounds the sources of a label. The oldest goes first.
+	maxSources = 64
+	// unknownSource is the source in the place of those of a damaged label.
+	unknownSource = "unknown"
+)
 
 const (
 	// LabelName is the label's file in a layer's directory, FilesName the directory of the
@@ -36,7 +54,7 @@ func WriteLayerLabel(upper string, label LayerLabel) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(filepath.Dir(upper), LabelName), data, 0o600)
+	return sysfile.Replace(filepath.Join(filepath.Dir(upper), LabelName), data)
 }
 
 // ReadLayerLabel reads the label of a layer's directory. It returns an error for a directory that
@@ -70,6 +88,44 @@ func readLabel(dir string) (LayerLabel, error) {
 	return label, nil
 }
 
+// IsFrom reports whether a committed layer may be used for an image that has source in its place: it was never
+// decrypted, or AddSource was called with this source.
+func (d *DB) IsFrom(ctx context.Context, chain, source string) (bool, error) {
+	dir, _, err := d.LayerFiles(ctx, chain)
+	if err != nil {
+		return false, err
+	}
+	label, err := readLabel(filepath.Dir(dir))
+	if err != nil {
+		return false, nil //nolint:nilerr // AddSource writes a label
+	}
+	return len(label.Sources) == 0 || slices.Contains(label.Sources, source), nil
+}
+
+// AddSource records that source was unpacked and has the content of a committed layer. decrypted is set for a source that
+// is encrypted.
+func (d *DB) AddSource(ctx context.Context, chain, source string, decrypted bool) error {
+	d.labels.Lock()
+	defer d.labels.Unlock()
+	dir, parent, err := d.LayerFiles(ctx, chain)
+	if err != nil {
+		return err
+	}
+	label, err := readLabel(filepath.Dir(dir))
+	switch {
+	case err != nil:
+		label = LayerLabel{Chain: chain, Parent: parent, Sources: []string{unknownSource}}
+	case slices.Contains(label.Sources, source), len(label.Sources) == 0 && !decrypted:
+		return nil
+	}
+	label.Sources = append(label.Sources, source)
+	label.Sources = label.Sources[max(0, len(label.Sources)-maxSources):]
+	if err := WriteLayerLabel(dir, label); err != nil {
+		return fmt.Errorf("cannot label layer %s: %w", chain, errs.OfDisk(err))
+	}
+	return nil
+}
+
 // LabelLayers labels the layers that have no label from the snapshots' database, which must be
 // intact and not open. It returns nil if there is no database.
 func LabelLayers(ctx context.Context, paths Paths) (err error) {
@@ -95,8 +151,12 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 		}
 		dir := filepath.Dir(upper)
 		label := LayerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
-		if found, err := readLabel(dir); err == nil && found == label {
+		found, err := readLabel(dir)
+		if err == nil && found.is(label) {
 			return nil
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			label.Sources = []string{unknownSource}
 		}
 		// A layer without a directory is unpacked again later. RemoveAll opens the directory: a named pipe in its place
 		// would block it.
@@ -104,7 +164,7 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 			return errs.IgnoreNotExist(err)
 		}
 		// What is in the place of the label may be a link, or a directory.
-		err := os.RemoveAll(filepath.Join(dir, LabelName))
+		err = os.RemoveAll(filepath.Join(dir, LabelName))
 		if err == nil {
 			err = WriteLayerLabel(upper, label)
 		}

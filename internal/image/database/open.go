@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -57,6 +58,8 @@ type DB struct {
 	overlay *layerStore
 	discard func(path string) error
 	log     *slog.Logger
+	// labels is held while a label of a committed layer is changed.
+	labels sync.Mutex
 }
 
 // New names the databases below a root directory. Directories of removed layers are given to

@@ -57,15 +57,16 @@ func (d *DB) WithSnapshot(ctx context.Context, parent string, fn func(key string
 	return errors.Join(err, removeErr)
 }
 
-func (d *DB) CommitSnapshot(ctx context.Context, chain, parent, key string, opts ...snapshots.Opt) error {
+// CommitSnapshot makes an active snapshot the layer of the label.
+func (d *DB) CommitSnapshot(ctx context.Context, label LayerLabel, key string, opts ...snapshots.Opt) error {
 	info, err := d.Snapshots.Stat(ctx, key)
 	if err != nil {
 		return fmt.Errorf("cannot look up a snapshot: %w", err)
 	}
-	if err := WriteLayerLabel(UpperDir(info), LayerLabel{Chain: chain, Parent: parent}); err != nil {
+	if err := WriteLayerLabel(UpperDir(info), label); err != nil {
 		return fmt.Errorf("cannot label a snapshot: %w", errs.OfDisk(err))
 	}
-	if err := d.Snapshots.Commit(ctx, chain, key, opts...); err != nil {
+	if err := d.Snapshots.Commit(ctx, label.Chain, key, opts...); err != nil {
 		return fmt.Errorf("cannot commit a snapshot: %w", err)
 	}
 	return nil

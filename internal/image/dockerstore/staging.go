@@ -71,6 +71,9 @@ func (st *staging) check(ctx context.Context, s *Images, found archive.Image) (*
 	if err != nil {
 		return nil, err
 	}
+	if n := t.Encrypted(); n > 0 {
+		return nil, fmt.Errorf("image %s: %d of its layers are encrypted, and a Docker Engine decrypts none: %w", found, n, errs.Unsupported)
+	}
 	for i, layer := range t.Layers {
 		if err := st.present(ctx, layer); err != nil {
 			return nil, fmt.Errorf("image %s: layer %d: %w", found, i, err)

@@ -44,17 +44,25 @@ func Archive(w io.Writer, images ...Spec) error {
 
 // OCIArchive writes an OCI image layout of the images as a tar stream.
 func OCIArchive(w io.Writer, images ...Spec) error {
+	built := make([]*Image, len(images))
+	for i, spec := range images {
+		var err error
+		if built[i], err = Build(spec); err != nil {
+			return err
+		}
+	}
+	return OCIArchiveOf(w, built...)
+}
+
+// OCIArchiveOf is OCIArchive for images that are built.
+func OCIArchiveOf(w io.Writer, images ...*Image) error {
 	index := imagespec.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: imagespec.MediaTypeImageIndex,
 	}
 	a := newArchive(w)
 	a.addJSON(imagespec.ImageLayoutFile, imagespec.ImageLayout{Version: imagespec.ImageLayoutVersion})
-	for _, spec := range images {
-		img, err := Build(spec)
-		if err != nil {
-			return err
-		}
+	for _, img := range images {
 		for _, blob := range append([]Blob{img.Manifest, img.Config}, img.Layers...) {
 			a.add("blobs/"+blob.Digest.Algorithm().String()+"/"+blob.Digest.Encoded(), blob.Data)
 		}

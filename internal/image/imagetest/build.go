@@ -61,12 +61,25 @@ func Build(spec Spec) (*Image, error) {
 		return nil, fmt.Errorf("cannot marshal the config of %q: %w", spec.Name, err)
 	}
 	img.Config = NewBlob(imagespec.MediaTypeImageConfig, config)
-	manifest, err := json.Marshal(img.manifest(spec.Annotations))
+	return img, img.describe(spec.Annotations)
+}
+
+// describe makes the manifest of the image's blobs.
+func (i *Image) describe(annotations map[string]string) error {
+	manifest, err := json.Marshal(i.manifest(annotations))
 	if err != nil {
-		return nil, fmt.Errorf("cannot marshal the manifest of %q: %w", spec.Name, err)
+		return fmt.Errorf("cannot marshal the manifest of %q: %w", i.Name, err)
 	}
-	img.Manifest = NewBlob(imagespec.MediaTypeImageManifest, manifest)
-	return img, nil
+	i.Manifest = NewBlob(imagespec.MediaTypeImageManifest, manifest)
+	return nil
+}
+
+// WithLayers returns an image with the same config, and so the same id, whose manifest has other blobs as layers. Nothing
+// compares them with the config.
+func (i *Image) WithLayers(layers ...Blob) (*Image, error) {
+	other := *i
+	other.Layers = layers
+	return &other, other.describe(nil)
 }
 
 // NewBlob describes data.

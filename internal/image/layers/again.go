@@ -13,27 +13,38 @@ import (
 // directory that fn gets is removed when fn returns. What fn has moved out of it is on disk soon
 // after. unpacked is that of Unpack.
 func (u *Unpacker) Again(ctx context.Context, t *tree.Tree, i int, unpacked func(n int64), fn func(dir string) error) error {
-	chains := t.Chains()
+	secrets, err := u.secretsOfLayers(ctx, t, t.LayersOf(i))
+	if err != nil {
+		return err
+	}
+	job := &unpacking{Unpacker: u, t: t, names: t.Chains(), secrets: secrets, unpacked: unpacked}
+	return job.again(ctx, i, fn)
+}
+
+// again is Again.
+func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error) error {
 	parent := ""
 	if i > 0 {
-		parent = chains[i-1]
+		parent = u.names[i-1]
 	}
-	job := &unpacking{Unpacker: u, t: t, names: chains, unpacked: unpacked}
-	done, err := u.listUnsynced(chains[i : i+1])
+	done, err := u.listUnsynced(u.names[i : i+1])
 	if err != nil {
 		return err
 	}
 	defer done()
 	return u.db.WithLease(ctx, func(ctx context.Context) error {
 		return u.db.WithSnapshot(ctx, parent, func(key string) error {
-			if _, err := job.fill(ctx, i, key, parent, false); err != nil {
-				return fmt.Errorf("cannot unpack %s: %w", t.SourceOf(i), errs.OfDisk(err))
+			if _, err := u.fill(ctx, i, key, parent, false); err != nil {
+				return fmt.Errorf("cannot unpack %s: %w", u.t.SourceOf(i), errs.OfDisk(err))
 			}
 			info, err := u.db.Snapshots.Stat(ctx, key)
 			if err != nil {
 				return err
 			}
-			return fn(database.UpperDir(info))
+			if err := fn(database.UpperDir(info)); err != nil {
+				return err
+			}
+			return u.db.AddSource(ctx, u.names[i], u.source(i), u.t.IsEncrypted(i))
 		})
 	})
 }

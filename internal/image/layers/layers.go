@@ -39,6 +39,8 @@ type Unpacker struct {
 	log         *slog.Logger
 	unsyncedDir string
 	maxLayer    atomic.Int64
+	// decryptionKeys is the directory of the private keys.
+	decryptionKeys atomic.Pointer[string]
 	// chains are held while one is unpacked.
 	chains keyed.Mutex
 }
@@ -48,9 +50,11 @@ func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
 
 // New makes an unpacker. UnsyncedDir exists.
 func New(cfg Config) *Unpacker {
-	return &Unpacker{
+	u := &Unpacker{
 		db: cfg.DB, runner: cfg.Runner, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
 	}
+	u.SetDecryptionKeys("")
+	return u
 }
 
 // SetMaxLayer bounds the bytes of one layer's archive, unpacked, for layers that are unpacked
@@ -59,23 +63,28 @@ func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 
 // Unpack makes the snapshots of an image that are not there yet, lowest
 // first. ready waits until content has layer i; unpacked gets the bytes as they
-// are unpacked, a negative number when some must be unpacked again.
+// are unpacked, a negative number when some must be unpacked again. The node's keys must
+// open all encrypted layers of the image, also if they are there already.
 func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
 	defer u.runner.Helper.Hold()() // of which a process starts for each layer
+	secrets, err := u.secretsOf(ctx, t)
+	if err != nil {
+		return err
+	}
 	chains := t.Chains()
+	job := &unpacking{Unpacker: u, t: t, names: chains, secrets: secrets, unpacked: unpacked, committed: make([]chan struct{}, len(chains))}
 	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])
 	if err != nil {
 		return err
 	}
 	if there {
-		return u.restoreLost(ctx, t, ready)
+		return job.reuseAll(ctx, ready)
 	}
 	done, err := u.listUnsynced(chains)
 	if err != nil {
 		return err
 	}
 	defer done()
-	job := &unpacking{Unpacker: u, t: t, names: chains, unpacked: unpacked, committed: make([]chan struct{}, len(chains))}
 	for i := range job.committed {
 		job.committed[i] = make(chan struct{})
 	}
@@ -116,6 +125,7 @@ type unpacking struct {
 	*Unpacker
 	t        *tree.Tree
 	names    []string // of the snapshots, lowest first
+	secrets  []*unpack.Secret
 	unpacked func(int64)
 	// committed are closed when the snapshot of a layer is there.
 	committed []chan struct{}
@@ -146,7 +156,7 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 		return err
 	}
 	if there {
-		return u.restore(ctx, u.t, i)
+		return u.reuse(ctx, i, func(context.Context, int) error { return nil })
 	}
 	done, err := u.alone(ctx, i)
 	if err != nil || done {
@@ -160,7 +170,7 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 		if _, err := u.fill(ctx, i, key, parent, false); err != nil {
 			return err
 		}
-		return u.db.CommitSnapshot(ctx, u.names[i], parent, key)
+		return u.commit(ctx, i, parent, key)
 	})
 }
 
@@ -175,9 +185,15 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 		if err != nil {
 			return err
 		}
-		return u.db.CommitSnapshot(ctx, u.names[i], parent, key, snapshots.WithParent(parent))
+		return u.commit(ctx, i, parent, key, snapshots.WithParent(parent))
 	})
 	return done, err
+}
+
+// commit makes the snapshot key that of layer i.
+func (u *unpacking) commit(ctx context.Context, i int, parent, key string, opts ...snapshots.Opt) error {
+	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i)}
+	return u.db.CommitSnapshot(ctx, label, key, opts...)
 }
 
 // fill unpacks layer i into the snapshot key. It returns false when alone is true and the
@@ -190,7 +206,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone b
 	if err != nil {
 		return false, err
 	}
-	job.Alone = alone
+	job.Alone, job.Secret = alone, u.secrets[i]
 	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
 	if err != nil {
 		return false, err

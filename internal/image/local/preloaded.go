@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/decryption"
 	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/preload"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -52,7 +53,12 @@ func makePreloaded(ctx context.Context, made string, archives []string, cfg Conf
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	for _, name := range archives {
-		if err := s.importFile(ctx, name); err != nil {
+		err := s.importFile(ctx, name)
+		var locked *decryption.LockedError
+		if errors.As(err, &locked) {
+			err = fmt.Errorf("the archive has an encrypted image, and in a preloaded directory its layers would lie unpacked; import it (image.import_dirs): %w", errs.Unsupported)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}

@@ -116,6 +116,9 @@ func (p *preloading) take(ctx context.Context, image archive.Image) error {
 	if err != nil {
 		return err
 	}
+	if n := t.Encrypted(); n > 0 {
+		return fmt.Errorf("%d of its layers are encrypted, and those of preloaded directories lie there unpacked; import it from an archive: %w", n, errs.Unsupported)
+	}
 	for i, layer := range t.Layers {
 		if err := p.linkBlob(ctx, layer); err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
@@ -201,6 +204,6 @@ func (p *preloading) linkLayer(ctx context.Context, chain, parent string) error 
 		if err := errors.Join(os.Remove(upper), os.Symlink(files, upper)); err != nil {
 			return err
 		}
-		return p.DB.CommitSnapshot(ctx, chain, parent, key)
+		return p.DB.CommitSnapshot(ctx, database.LayerLabel{Chain: chain, Parent: parent}, key)
 	})
 }

@@ -293,7 +293,7 @@ func (r *rebuilder) restoreOne(ctx context.Context, layer foundLayer) error {
 		if err := os.Rename(filepath.Join(layer.dir, database.FilesName), upper); err != nil {
 			return err
 		}
-		return r.db.CommitSnapshot(ctx, layer.Chain, layer.Parent, key)
+		return r.db.CommitSnapshot(ctx, layer.LayerLabel, key)
 	})
 }
 

@@ -40,7 +40,8 @@ func (s *Store) Layers(ctx context.Context) ([]image.Layered, error) {
 			if t.Artifact != nil {
 				break // its layers are files, and no image can be made from them
 			}
-			if s.db.Present(ctx, layer) == nil {
+			// What opens an encrypted layer is in the manifest of its own image alone.
+			if !t.IsEncrypted(i) && s.db.Present(ctx, layer) == nil {
 				found.Layers = append(found.Layers, image.Layer{DiffID: t.Image.RootFS.DiffIDs[i], Digest: layer.Digest, MediaType: layer.MediaType, Size: layer.Size})
 			}
 		}

@@ -45,6 +45,7 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 			Pinned:       pinned,
 			Annotations:  t.Annotations,
 			Artifact:     t.Artifact,
+			Encrypted:    t.Encrypted(),
 		},
 		chain: chain,
 		lower: lower,

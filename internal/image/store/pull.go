@@ -163,6 +163,9 @@ func (s *Store) pullTo(
 		if err := s.admitAs(ctx, named, t, auth, rules, m); err != nil {
 			return err
 		}
+		if err := s.layers.MayDecrypt(ctx, t); err != nil {
+			return err
+		}
 		if err := s.fetchLayers(ctx, t, remote, m); err != nil {
 			return err
 		}

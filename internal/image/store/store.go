@@ -44,6 +44,8 @@ type PullRules struct {
 	DownloadRate int64
 	// MaxLayer bounds the bytes of one layer's archive, unpacked; 128 GiB if 0.
 	MaxLayer int64
+	// DecryptionKeysDir has private keys that decrypt layers; see package decryption. "" for none.
+	DecryptionKeysDir string
 	// PolicyFile says which images may be used; see package policy. "" for all.
 	PolicyFile string
 	// VerifierDir has programs that are asked whether an image may be used; see package verifier. "" for
@@ -65,6 +67,7 @@ func (s *Store) SetPullRules(rules PullRules) {
 	rules = rules.withDefaults()
 	s.rules.Store(&rules)
 	s.layers.SetMaxLayer(rules.MaxLayer)
+	s.layers.SetDecryptionKeys(rules.DecryptionKeysDir)
 	s.downloads.Configure(downloads.Limits{Places: rules.MaxTotalDownloads, Rate: rules.DownloadRate})
 }
 

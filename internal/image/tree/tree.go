@@ -322,7 +322,27 @@ func (r Reader) checkImage(name string, t *Tree) error {
 	return nil
 }
 
-// isLayer reports whether the helper can unpack the type: tar, plain, gzip or zstd.
+// encryptedSuffix ends the media type of an encrypted layer. Before it is the type of the layer that was encrypted.
+const encryptedSuffix = "+encrypted"
+
+// isLayer reports whether the helper can unpack the type: tar, plain, gzip or zstd, and each of them encrypted.
 func isLayer(mediaType string) bool {
+	mediaType = strings.TrimSuffix(mediaType, encryptedSuffix)
 	return images.IsLayerType(mediaType) && !strings.Contains(mediaType, "encrypted")
+}
+
+// IsEncrypted reports whether layer i of an image is encrypted. Layers of artifacts are files, which are taken as they
+// are.
+func (t *Tree) IsEncrypted(i int) bool {
+	return t.Artifact == nil && strings.HasSuffix(t.Layers[i].MediaType, encryptedSuffix)
+}
+
+// Encrypted is how many layers of the image are encrypted.
+func (t *Tree) Encrypted() (n int) {
+	for i := range t.Layers {
+		if t.IsEncrypted(i) {
+			n++
+		}
+	}
+	return n
 }

@@ -50,9 +50,25 @@ type layer struct {
 // errNeedsLower ends a job that cannot be done without the layers below.
 var errNeedsLower = errors.New("the layer rests on those below")
 
-// apply unpacks the possibly compressed layer that r gives into upper. lower is
+// apply unpacks the possibly encrypted and compressed layer that r gives into upper. lower is
 // where the layers below can be seen, or "".
 func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Result, error) {
+	if job.Secret == nil {
+		return applyPlain(ctx, r, upper, lower, job)
+	}
+	decrypted, err := newDecrypter(r, job.Secret)
+	if err != nil {
+		return Result{}, err
+	}
+	result, err := applyPlain(ctx, decrypted, upper, lower, job)
+	if err != nil {
+		return Result{}, err
+	}
+	return result, decrypted.authentic()
+}
+
+// applyPlain is apply for a layer that is not encrypted.
+func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) (Result, error) {
 	stream, err := newStream(r)
 	if err != nil {
 		return Result{}, err

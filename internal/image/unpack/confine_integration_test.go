@@ -41,14 +41,22 @@ func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.
 			b.t.Fatalf("the child ended: %v", err)
 		default:
 		}
-		procs, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "*", "cgroup.procs"))
-		for _, file := range procs {
-			data, _ := os.ReadFile(file)
-			if pid, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && (confined(b.t, pid) || time.Now().After(deadline)) {
-				return pid, w, result
-			}
+		if pid := b.process(); pid != 0 && (confined(b.t, pid) || time.Now().After(deadline)) {
+			return pid, w, result
 		}
 	}
+}
+
+// process is the pid of a child in its cgroup, 0 for none.
+func (b *bench) process() int {
+	procs, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "*", "cgroup.procs"))
+	for _, file := range procs {
+		data, _ := os.ReadFile(file)
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil {
+			return pid
+		}
+	}
+	return 0
 }
 
 // confined reports whether all threads of a process have dropped their privileges. They do it one

@@ -5,7 +5,7 @@
 // view of the layers below, an empty network namespace, a pid namespace of its
 // own, a memory limit, and of root's capabilities only those that writing files
 // of any owner takes. The child gets the compressed layer as an open file and
-// answers with one line of JSON.
+// answers with one line of JSON. It also decrypts a layer that is encrypted.
 //
 // Run is the daemon's half, Main the child's.
 package unpack
@@ -31,6 +31,8 @@ type Job struct {
 	MaxBytes int64 `json:"maxBytes"`
 	// MaxLayer bounds the bytes of the layer's archive, unpacked; 0 for no bound.
 	MaxLayer int64 `json:"maxLayer,omitempty"`
+	// Secret decrypts the layer, nil if it is not encrypted. It is never among the arguments of the child.
+	Secret *Secret `json:"-"`
 	// Cgroup is the file through which the child enters its cgroup.
 	Cgroup string `json:"cgroup,omitempty"`
 }

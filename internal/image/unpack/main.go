@@ -50,6 +50,9 @@ func work(args []string) (Result, error) {
 	if err := json.Unmarshal([]byte(args[0]), &job); err != nil {
 		return Result{}, fmt.Errorf("cannot read the job of the unpack helper: %w", err)
 	}
+	if err := job.readSecret(); err != nil {
+		return Result{}, err
+	}
 	if err := confine(job); err != nil {
 		return Result{}, err
 	}

@@ -76,6 +76,10 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File) ([]byte, err
 	if err != nil {
 		return nil, fmt.Errorf("cannot marshal a job for the unpack helper: %w", err)
 	}
+	env, err := job.environment()
+	if err != nil {
+		return nil, err
+	}
 	out := limited{max: maxAnswer}
 	noise := limited{max: maxNoise}
 	exe, args, release, err := r.Helper.Use()
@@ -85,7 +89,7 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File) ([]byte, err
 	defer release()
 	cmd := exec.CommandContext(ctx, exe)
 	cmd.Args = append(args, string(arg))
-	cmd.Env = []string{}
+	cmd.Env = env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = layer, &out, &noise
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID |

@@ -1,0 +1,112 @@
+//go:build integration
+
+package unpack
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/require"
+)
+
+// decrypt unpacks an encrypted layer.
+func (b *bench) decrypt(data []byte, secret *Secret) (Result, error) {
+	b.t.Helper()
+	name := b.path("blob")
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer f.Close()
+	return b.runner.Run(context.Background(), Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, MaxBytes: 1 << 30, Secret: secret}, f, nil)
+}
+
+// TestEncryptedLayer: the child decrypts a layer, and refuses one that was changed, whatever the tar or the gzip stream in
+// it makes of the change.
+func TestEncryptedLayer(t *testing.T) {
+	b := newBench(t)
+	plain := b.tar(imagetest.Layer{{Path: "f", Content: []byte(strings.Repeat("secret", 1000))}})
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	if _, err := w.Write(plain); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, layer := range map[string][]byte{"tar": plain, "gzip": zipped.Bytes(), "zstd": compressed(t, plain, 0)} {
+		data, secret := sealed(t, layer)
+		b = newBench(t)
+		result, err := b.decrypt(data, secret)
+		if err != nil || name != "zstd" && result.DiffID != digest.FromBytes(plain) {
+			t.Errorf("%s: %+v, %v", name, result, err)
+		}
+		if content, err := os.ReadFile(b.path("upper", "f")); err != nil || !strings.HasPrefix(string(content), "secretsecret") {
+			t.Errorf("%s: %.20q, %v", name, content, err)
+		}
+		b = newBench(t)
+		if _, err := b.decrypt(data[:len(data)-1], secret); !errors.Is(err, errs.Invalid) {
+			t.Errorf("%s, truncated: %v", name, err)
+		}
+		secret.MAC[0] ^= 1
+		b = newBench(t)
+		if _, err := b.decrypt(data, secret); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "HMAC") {
+			t.Errorf("%s, with a wrong HMAC: %v", name, err)
+		}
+	}
+}
+
+// TestSecretIsNoArgument: every user of a host can read the arguments of a process.
+func TestSecretIsNoArgument(t *testing.T) {
+	b := newBench(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	data, secret := sealed(t, b.tar(imagetest.Layer{{Path: "f"}}))
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.runner.Run(context.Background(), Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, MaxBytes: 1 << 30, Secret: secret}, r, nil)
+		done <- err
+	}()
+	pid := b.pid()
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !bytes.Contains(args, []byte("maxBytes")) || bytes.Contains(args, []byte(base64.StdEncoding.EncodeToString(secret.Key))) {
+		t.Errorf("arguments %q, %v", args, err)
+	}
+	if _, err := w.Write(data); err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// pid waits for the child, and returns its process id.
+func (b *bench) pid() int {
+	b.t.Helper()
+	for deadline := time.Now().Add(require.Patience(10 * time.Second)); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if pid := b.process(); pid != 0 && confined(b.t, pid) {
+			return pid
+		}
+	}
+	b.t.Fatal("there is no child")
+	return 0
+}
