@@ -96,6 +96,12 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
 	checkRange("image.max_total_downloads", d.Image.MaxTotalDownloads, 0, 1024, report)
 	checkRange("image.download_rate_mib", d.Image.DownloadRateMiB, 0, 1<<20, report)
+	checkRange("image.layer_connections", d.Image.LayerConnections, 1, 16, report)
+	checkRange("image.layer_part_mib", d.Image.LayerPartMiB, 1, 128, report)
+	checkRange("image.parts_memory_mib", d.Image.PartsMemoryMiB, 1, 4096, report)
+	if d.Image.PartsMemoryMiB < d.Image.LayerPartMiB {
+		report("image.parts_memory_mib", "%d: is less than one part (image.layer_part_mib); image.layer_connections = 1 fetches no layer in parts", d.Image.PartsMemoryMiB)
+	}
 	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
 	for key, duration := range map[string]Duration{
 		"nri.plugin_registration_timeout": d.NRI.RegistrationTimeout, "nri.plugin_request_timeout": d.NRI.RequestTimeout,

@@ -204,8 +204,11 @@ type Image struct {
 	ImportDirs             []string `toml:"import_dirs" help:"Directories with docker or OCI archives (.tar, .tar.gz, .tgz, .tar.zst) that the daemon imports in the background: those that are there and those that appear, each once until its content changes. A directory that does not exist is skipped. Who can write there decides what images of any name contain." reload:"yes" engine:"native"`
 	ImportPinned           bool     `toml:"import_pinned" help:"Images of import_dirs are protected from the kubelet's garbage collection. It counts for archives that are imported from then on." reload:"yes" engine:"native"`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes" engine:"native"`
-	MaxTotalDownloads      int      `toml:"max_total_downloads" help:"Layers fetched at a time on the node, for all images together. A layer for a pod gets the next free place before those that are fetched again in the background. 0: any number." reload:"yes" engine:"native"`
+	MaxTotalDownloads      int      `toml:"max_total_downloads" help:"Layers, and parts of large layers, fetched at a time on the node, for all images together. A layer for a pod gets the next free place before those that are fetched again in the background. 0: any number." reload:"yes" engine:"native"`
 	DownloadRateMiB        int      `toml:"download_rate_mib" help:"Limit for the layers that all pulls together download, in MiB per second. Pulls for pods go first. Repairs in the background use what is left. 0 means unlimited." reload:"yes" engine:"native"`
+	LayerConnections       int      `toml:"layer_connections" help:"Connections that fetch one large layer, each another part of it, while image.max_total_downloads has free places. A registry that cannot send a part of a layer is asked with one. 1: no layer is fetched in parts." reload:"yes" engine:"native"`
+	LayerPartMiB           int      `toml:"layer_part_mib" help:"Size of the parts in which a large layer is fetched, in MiB. A layer with more than two parts to fetch is large." reload:"yes" engine:"native"`
+	PartsMemoryMiB         int      `toml:"parts_memory_mib" help:"Memory for the parts of all layers that have arrived before their turn, in MiB. When it is full, the layers that need more are fetched with fewer connections." reload:"yes" engine:"native"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes" engine:"native"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails. Over a Docker Engine: one without progress." reload:"yes"`
 }
@@ -335,6 +338,9 @@ func DefaultDaemon() *Daemon {
 			ImportPinned:           true,
 			MaxConcurrentDownloads: 3,
 			MaxTotalDownloads:      12, // four pulls at their full width: together they fill the link of most nodes
+			LayerConnections:       4,
+			LayerPartMiB:           8,
+			PartsMemoryMiB:         64, // for the other parts of two or three layers
 			MaxLayerGiB:            128,
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},

@@ -17,6 +17,8 @@ type Limits struct {
 	Places int
 	// Rate is how many bytes a second all downloads may read together, 0 for any number.
 	Rate int64
+	// Memory is how many bytes of parts may be in memory that are fetched ahead of what is written.
+	Memory int64
 }
 
 type backgroundKey struct{}
@@ -36,6 +38,9 @@ type Gate struct {
 	used   int
 	// pods and background are the queues for a place. Their elements are channels, which are closed with the grant.
 	pods, background list.List
+	// memory bounds held, the bytes of all buffers in use. buffers are those that wait for use.
+	memory, held int64
+	buffers      sync.Pool
 
 	limiter *rate.Limiter
 }
@@ -55,7 +60,7 @@ const chunk = 64 << 10
 func (g *Gate) Configure(limits Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.places = limits.Places
+	g.places, g.memory = limits.Places, limits.Memory
 	if limits.Rate > 0 {
 		// What a tenth of a second allows makes up for timers that fire late.
 		g.limiter.SetBurst(int(max(limits.Rate/10, chunk)))
@@ -132,6 +137,44 @@ func (g *Gate) release() {
 	defer g.mu.Unlock()
 	g.used--
 	g.grant()
+}
+
+// Room is what a part of a download needs that is fetched ahead: a place, and memory.
+type Room struct {
+	// Buffer is for the bytes of the part. Its content is undefined.
+	Buffer []byte
+	gate   *Gate
+}
+
+// Ahead takes room for n bytes. It does not wait: nil if no place is free, or too little memory. The caller calls Leave
+// when the request has ended, and then Free when the bytes are read.
+func (g *Gate) Ahead(n int) *Room {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.isFree() || g.held+int64(n) > g.memory {
+		return nil
+	}
+	g.used++
+	g.held += int64(n)
+	buffer, _ := g.buffers.Get().(*[]byte)
+	if buffer == nil || cap(*buffer) < n {
+		buffer = new(make([]byte, n))
+	}
+	return &Room{(*buffer)[:n], g}
+}
+
+// Leave frees the place.
+func (r *Room) Leave() { r.gate.release() }
+
+// Free frees the memory. Nobody uses the buffer any more.
+func (r *Room) Free() {
+	r.gate.mu.Lock()
+	defer r.gate.mu.Unlock()
+	r.gate.held -= int64(len(r.Buffer))
+	r.gate.buffers.Put(&r.Buffer)
 }
 
 // Read counts n bytes that a download has read, and waits until the rate allows them. In the background it

@@ -241,3 +241,34 @@ func TestNoGateHasNoBounds(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRoomAheadIsFree: a part that is fetched ahead takes neither the place nor the memory of another download.
+func TestRoomAheadIsFree(t *testing.T) {
+	g := New(Limits{Places: 2, Memory: 100})
+	release := acquire(t, g)
+	room := g.Ahead(60)
+	if room == nil || len(room.Buffer) != 60 {
+		t.Fatalf("no room: %+v", room)
+	}
+	if g.Ahead(10) != nil {
+		t.Error("a third place")
+	}
+	release()
+	if g.Ahead(41) != nil {
+		t.Error("more memory than there is")
+	}
+	room.Leave()
+	if g.Ahead(41) != nil {
+		t.Error("memory that is in use")
+	}
+	room.Free()
+	all := g.Ahead(100)
+	if all == nil {
+		t.Fatal("memory is lost")
+	}
+	all.Leave()
+	all.Free()
+	if g.used != 0 || g.held != 0 || (*Gate)(nil).Ahead(1) != nil || New(Limits{}).Ahead(1) != nil {
+		t.Errorf("%d places and %d bytes are taken", g.used, g.held)
+	}
+}

@@ -137,22 +137,26 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.serveBlob(w, req, blob)
 }
 
-// serveBlob sends a blob, or its end if the request has a range ("bytes=N-").
+// serveBlob sends a blob, or a part of it if the request has a range ("bytes=N-", "bytes=N-M").
 func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, blob Blob) {
 	data := blob.Data
 	w.Header().Set("Content-Type", blob.MediaType)
 	w.Header().Set("Docker-Content-Digest", blob.Digest.String())
-	from, ranged := 0, false
+	from, to, ranged := 0, len(data), false
 	if text, ok := strings.CutPrefix(req.Header.Get("Range"), "bytes="); ok {
-		n, err := strconv.Atoi(strings.TrimSuffix(text, "-"))
+		first, last, _ := strings.Cut(text, "-")
+		n, err := strconv.Atoi(first)
 		if err != nil || n >= len(data) {
 			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			return
 		}
+		if m, err := strconv.Atoi(last); err == nil {
+			to = min(m+1, len(data))
+		}
 		from, ranged = n, true
-		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(data)-1, len(data)))
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to-1, len(data)))
 	}
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)-from))
+	w.Header().Set("Content-Length", strconv.Itoa(to-from))
 	if ranged {
 		w.WriteHeader(http.StatusPartialContent)
 	}
@@ -160,7 +164,7 @@ func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, blob Blob
 		return
 	}
 	// The client may go away in the middle of it.
-	n, _ := w.Write(data[from:])
+	n, _ := w.Write(data[from:to])
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sent == nil {

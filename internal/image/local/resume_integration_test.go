@@ -115,6 +115,50 @@ func TestADownloadContinuesAfterAKill(t *testing.T) {
 	}
 }
 
+// TestADownloadInPartsContinues: a layer that is fetched over several connections leaves a beginning without gaps, and no
+// byte is sent twice.
+func TestADownloadInPartsContinues(t *testing.T) {
+	img := large(t, "parts")
+	layer := img.Layers[0]
+	r := &imagetest.Registry{}
+	var stops atomic.Bool
+	stops.Store(true)
+	r.Intercept = func(_ http.ResponseWriter, req *http.Request) bool {
+		var from int
+		_, err := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-", &from)
+		if err != nil || from < firstPart || !stops.Load() {
+			return false
+		}
+		<-req.Context().Done()
+		return true
+	}
+	host := serve(t, r)
+	r.Push("parts", "1", img)
+	cfg := testConfig(t)
+	cfg.LayerConnections, cfg.LayerPart = 4, firstPart/6
+	s := open(t, cfg)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := s.Pull(ctx, host+"/parts:1", image.Auth{}, nil)
+		left <- err
+	}()
+	unfinished(t, cfg)
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the pull that is cancelled: %v", err)
+	}
+	s.Close()
+	stops.Store(false)
+	s = open(t, cfg)
+	if _, err := s.Pull(t.Context(), host+"/parts:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if sent := r.Sent(layer.Digest); sent != layer.Size {
+		t.Errorf("the registry sent %d bytes, want %d", sent, layer.Size)
+	}
+}
+
 // TestCallersWithOtherCredentialsShareADownload: the one that leaves harms nobody, the one whose
 // credentials are refused gets nothing, and no byte is sent twice.
 func TestCallersWithOtherCredentialsShareADownload(t *testing.T) {

@@ -46,13 +46,13 @@ func boundOf(ctx context.Context) bound {
 	return bound{"a manifest or a list", maxAnswer}
 }
 
-// tokens is an authorizer whose requests for tokens have their own bound. The registry chooses their address, so the address
-// does not show which requests they are.
+// tokens is an authorizer whose requests for tokens have their own bound, and ask for no part. The registry chooses their
+// address, so the address does not show which requests they are.
 type tokens struct{ docker.Authorizer }
 
 // Authorize implements docker.Authorizer.
 func (t tokens) Authorize(ctx context.Context, req *http.Request) error {
-	return t.Authorizer.Authorize(withBound(ctx, bound{"a token", maxToken}), req)
+	return t.Authorizer.Authorize(withSpan(withBound(ctx, bound{"a token", maxToken}), nil), req)
 }
 
 // limit bounds the body of an answer.

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -27,6 +29,9 @@ type endpoint struct {
 	// resolver and fetcher ask this endpoint alone.
 	resolver remotes.Resolver
 	fetcher  remotes.Fetcher
+	// What its answers to requests for parts of blobs have shown; see parts.go. ranged: it serves them. whole: it does not,
+	// at least not all. limits: it limits requests.
+	ranged, whole, limits atomic.Bool
 }
 
 // configure returns the hosts that serve images of the domain, in the order in which they are
@@ -120,11 +125,16 @@ type guarded struct {
 	proxy func(*http.Request) (*url.URL, error)
 }
 
+// maxIdle is how many connections of a pull wait for their next request, which is that for another part of a layer. With
+// less than run at a time, each part would make a new connection.
+const maxIdle = 64
+
 func guard(inner http.RoundTripper, known map[string]bool, local *locality) http.RoundTripper {
 	g := guarded{RoundTripper: inner, known: known, local: local}
 	if transport, ok := inner.(*http.Transport); ok {
 		g.proxy = transport.Proxy
 		transport.DialContext = g.dialer(transport.DialContext)
+		transport.MaxIdleConns, transport.MaxIdleConnsPerHost = maxIdle, maxIdle
 	}
 	return g
 }
@@ -141,14 +151,17 @@ func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	asked := req.WithContext(context.WithValue(req.Context(), sentKey{}, s))
 	plain(asked)
+	part := spanOf(req.Context())
+	part.ask(asked)
 	resp, err := g.RoundTripper.RoundTrip(asked)
 	if err != nil {
 		return nil, g.unanswered(req, err)
 	}
 	if err := throttled(resp); err != nil {
+		part.limited()
 		return nil, err
 	}
-	if err := encoded(resp, req.URL.Host); err != nil {
+	if err := cmp.Or(part.check(resp), encoded(resp, req.URL.Host)); err != nil {
 		resp.Body.Close()
 		return nil, err
 	}

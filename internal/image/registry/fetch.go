@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -29,7 +30,8 @@ type Target interface {
 // target has, nor the part that an earlier fetch has left. got is called with the number of bytes of
 // each read, a negative number when some are fetched again. What Fetch has fetched stays if the error
 // is that the registry or the network does not answer, or that ctx has ended. turn says how the download
-// takes part in what the node downloads: it has a place there while a request for the blob runs.
+// takes part in what the node downloads: it has a place there while a request for the blob runs. A large
+// blob is fetched in parts if turn has a Gate; each has a place of its own.
 func (r *Repository) Fetch(ctx context.Context, to Target, desc imagespec.Descriptor, turn downloads.Turn, got func(int64)) error {
 	if desc.Size <= 0 {
 		return fmt.Errorf("blob %s: its descriptor says that it has %d bytes: %w", desc.Digest, desc.Size, errs.Invalid)
@@ -37,6 +39,7 @@ func (r *Repository) Fetch(ctx context.Context, to Target, desc imagespec.Descri
 	// Data inline in a manifest and URLs in it would bypass the registry.
 	desc.Data, desc.URLs = nil, nil
 	b := &body{r: r, got: got, turn: turn, ctx: ctx, desc: desc, again: map[*endpoint]int{}, served: map[*endpoint]bool{}}
+	defer b.dropAhead()
 	defer b.leave()
 	for {
 		began, err := b.copy(to)
@@ -74,24 +77,32 @@ func (b *body) copy(to Target) (began int64, err error) {
 		return 0, err
 	}
 	b.got(status.Offset)
-	b.offset = status.Offset
+	b.offset, b.planned = status.Offset, status.Offset
+	b.part = b.inParts()
 	return status.Offset, content.Copy(b.ctx, w, b, b.desc.Size, b.desc.Digest)
 }
 
 // restart prepares another fetch of the whole blob, once. With others it asks only endpoints that
-// have sent nothing of it. It returns false if no endpoint is left.
+// have sent nothing of it, and after them those that have sent parts: one that sends wrong parts may
+// send the right whole. It returns false if no endpoint is left.
 func (b *body) restart(others bool) bool {
 	if b.restarted {
 		return false
 	}
 	b.restarted = true
 	b.leave()
+	b.dropAhead()
+	var served []*endpoint
 	b.left = nil
 	for _, e := range b.r.order(docker.HostCapabilityPull) {
-		if !others || !b.served[e] {
+		switch {
+		case !others || !b.served[e]:
 			b.left = append(b.left, e)
+		case b.part > 0:
+			served = append(served, e)
 		}
 	}
+	b.left = append(b.left, served...)
 	b.faults, b.started = nil, true
 	return len(b.left) > 0
 }
@@ -120,9 +131,20 @@ type body struct {
 	round  int
 	faults []fault
 	again  map[*endpoint]int
+	// failures counts requests that have failed.
+	failures int
 
+	// part is the size of the parts in which the blob is fetched, 0 if it is fetched as a whole. ahead are those that are
+	// fetched before they are read, one after the other, and planned is where the next one begins.
+	part    int64
+	ahead   []*part
+	planned int64
+
+	// current is an answer of at, or a part. It ends at end, unless asked, which is nil for a part, has got the whole blob.
 	at      *endpoint
 	current io.ReadCloser
+	end     int64
+	asked   *span
 	// release frees the place that the current request has in the gate of downloads.
 	release func()
 	// moved: the current endpoint has sent something. stop ends its request, which has the context
@@ -144,17 +166,23 @@ func (b *body) Read(p []byte) (int, error) {
 				return 0, err
 			}
 		}
+		b.fetchAhead()
 		n, err := b.read(p)
 		if n > 0 {
 			b.offset += int64(n)
 			b.moved, b.served[b.at] = true, true
 			b.got(int64(n))
-			// Not within the time of a stall: the endpoint is not at fault.
-			if err := b.turn.Read(b.ctx, n); err != nil {
-				return n, err
+			// Not within the time of a stall: the endpoint is not at fault. Of a part this has been counted.
+			if b.asked != nil {
+				if err := b.turn.Read(b.ctx, n); err != nil {
+					return n, err
+				}
 			}
 		}
 		switch {
+		case b.offset == b.end && b.end < b.desc.Size && (err == nil || errors.Is(err, io.EOF)):
+			b.finishPart()
+			return n, nil
 		case err == nil:
 			return n, nil
 		case errors.Is(err, io.EOF) && b.offset >= b.desc.Size:
@@ -175,15 +203,30 @@ func (b *body) Read(p []byte) (int, error) {
 
 // read reads from the current endpoint, and ends its request if it stalls while there is another one.
 func (b *body) read(p []byte) (int, error) {
-	if len(b.left) > 0 {
+	if len(b.left) > 0 && b.asked != nil { // a part has a timer of its own
 		b.stall.Reset(stallTime)
 		defer b.stall.Stop()
 	}
-	return b.current.Read(p)
+	if b.end < b.desc.Size { // at the end of the blob, more bytes than it has are an error
+		p = p[:min(int64(len(p)), b.end-b.offset)]
+	}
+	n, err := b.current.Read(p)
+	if b.asked != nil && b.asked.whole && b.end < b.desc.Size {
+		b.dropAhead()
+		b.end = b.desc.Size
+	}
+	return n, err
 }
 
-// open asks the next endpoint for the rest.
+// open asks the next endpoint for the rest, or takes the part that has been fetched ahead.
 func (b *body) open() error {
+	if next := b.takeAhead(); next != nil {
+		b.at, b.current, b.end, b.asked = next.at, next, next.to, nil
+		b.left = slices.DeleteFunc(b.left, func(e *endpoint) bool { return e == next.at })
+		b.request, b.stop, b.release, b.moved = next.ctx, next.stop, func() {}, b.served[next.at]
+		b.watch()
+		return nil
+	}
 	if !b.started {
 		b.started, b.left = true, b.r.order(docker.HostCapabilityPull)
 	}
@@ -202,39 +245,69 @@ func (b *body) open() error {
 	if err != nil {
 		return err
 	}
-	b.at, b.left, b.moved = b.left[0], b.left[1:], false
-	request, stop := context.WithCancelCause(withBound(b.ctx, bound{})) // Fetch reads as much as the descriptor says
-	b.request, b.stop = request, stop
+	b.at, b.left = b.left[0], b.left[1:]
+	b.moved = b.part > 0 && b.served[b.at] // of parts that were complete
+	b.end = b.spanTo()
+	if len(b.ahead) == 0 {
+		b.planned = b.end
+	}
+	b.asked = &span{at: b.at, to: b.end, size: b.desc.Size}
+	ctx := withBound(b.ctx, bound{}) // Fetch reads as much as the descriptor says
+	if b.end < b.desc.Size {
+		ctx = withSpan(ctx, b.asked)
+	}
+	b.request, b.stop = context.WithCancelCause(ctx)
+	b.watch()
+	answer, err := fetchFrom(b.request, b.at, b.desc, b.offset)
+	if err != nil {
+		b.stop(nil)
+		release()
+		return classify(err)
+	}
+	b.current, b.release = answer, release
+	return nil
+}
+
+// watch makes the timer that ends the current request when it stalls.
+func (b *body) watch() {
+	stop := b.stop
 	b.stall = time.AfterFunc(stallTime, func() {
 		stop(fmt.Errorf("it sent nothing for %s: %w", stallTime, errs.Unavailable))
 	})
 	b.stall.Stop()
-	rc, err := b.at.fetcher.Fetch(request, b.desc)
-	if err != nil {
-		stop(nil)
-		release()
-		return classify(err)
-	}
-	b.current, b.release = rc, release
-	if b.offset == 0 {
-		return nil
-	}
-	seeker, ok := rc.(io.Seeker)
-	if !ok {
-		return errors.New("this answer cannot be read from the middle")
-	}
-	_, err = seeker.Seek(b.offset, io.SeekStart) // the fetcher makes it a range of its request
-	return err
 }
 
-// next leaves the current endpoint. One that has sent something is asked again after the others.
+// finishPart ends the request for a part that is complete. Its endpoint is asked first for the next one.
+func (b *body) finishPart() {
+	b.r.health.worked(b.at.name)
+	b.leave()
+	b.again[b.at], b.round, b.faults = 0, 0, nil
+	b.askFirst(b.at)
+}
+
+// askFirst makes an endpoint the next one that is asked.
+func (b *body) askFirst(e *endpoint) {
+	b.left = slices.DeleteFunc(b.left, func(other *endpoint) bool { return other == e })
+	b.left = slices.Insert(b.left, 0, e)
+}
+
+// next leaves the current endpoint. One that has sent something is asked again after the others, unless it limits
+// requests. One that does not serve parts is asked again at once, for the whole rest.
 func (b *body) next(err error) {
 	if stalled := context.Cause(b.request); stalled != nil {
 		err = stalled
 	}
 	b.leave()
-	b.faults = append(b.faults, fault{b.at, b.r.judge(b.ctx, b.at, err)})
-	if b.moved && b.again[b.at] < maxCuts {
+	b.failures++
+	var unranged *rangeError
+	if errors.As(err, &unranged) {
+		b.askFirst(b.at)
+		return
+	}
+	err = b.r.judge(b.ctx, b.at, err)
+	b.faults = append(b.faults, fault{b.at, err})
+	var throttled *ThrottledError
+	if b.moved && b.again[b.at] < maxCuts && !errors.As(err, &throttled) {
 		b.again[b.at]++
 		b.left = append(b.left, b.at)
 	}
@@ -259,7 +332,8 @@ func (b *body) Seek(offset int64, whence int) (int64, error) {
 	}
 	if offset != b.offset {
 		b.leave()
-		b.offset, b.started = offset, false
+		b.dropAhead()
+		b.offset, b.planned, b.started = offset, offset, false
 	}
 	return offset, nil
 }

@@ -30,6 +30,8 @@ type Config struct {
 	Keys *keyring.Ring
 	// Health remembers which endpoints fail, nil to forget it.
 	Health *Health
+	// Parts says how large blobs are fetched. The zero value fetches none in parts.
+	Parts Parts
 }
 
 // Repository is where one image comes from.
@@ -39,6 +41,7 @@ type Repository struct {
 	byDigest  bool
 	endpoints []*endpoint
 	health    *Health
+	parts     Parts
 	// place is the directory of the domain's configuration, "" for none.
 	place string
 	creds *credentials
@@ -47,7 +50,7 @@ type Repository struct {
 // Open reads which endpoints serve the repository of named. It sends nothing.
 func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
 	_, byDigest := named.(reference.Digested)
-	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health}
+	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, parts: cfg.Parts}
 	hosts, err := r.configure(ctx, auth, cfg)
 	if err != nil {
 		return nil, err

@@ -226,5 +226,6 @@ func (s *Store) openRegistry(ctx context.Context, named reference.Named, auth im
 	}
 	return registry.Open(ctx, named, registry.Auth(auth), registry.Config{
 		Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent, Keys: keys, Health: &s.health,
+		Parts: registry.Parts{Size: rules.LayerPart, Connections: rules.LayerConnections},
 	})
 }

@@ -42,6 +42,10 @@ type PullRules struct {
 	MaxTotalDownloads int
 	// DownloadRate is how many bytes of layers a second all pulls together download; any number if 0.
 	DownloadRate int64
+	// LayerConnections is how many requests for one layer run at a time; 1 if 0. With more, large layers are fetched in
+	// parts of LayerPart bytes (8 MiB if 0). PartsMemory bounds what parts of all layers have in memory; 64 MiB if 0.
+	LayerConnections       int
+	LayerPart, PartsMemory int64
 	// MaxLayer bounds the bytes of one layer's archive, unpacked; 128 GiB if 0.
 	MaxLayer int64
 	// DecryptionKeysDir has private keys that decrypt layers; see package decryption. "" for none.
@@ -58,6 +62,8 @@ type PullRules struct {
 func (r PullRules) withDefaults() PullRules {
 	r.NoProgressTimeout = cmp.Or(r.NoProgressTimeout, defaultNoProgressTimeout)
 	r.MaxConcurrentDownloads = cmp.Or(r.MaxConcurrentDownloads, defaultDownloads)
+	r.LayerPart = cmp.Or(r.LayerPart, defaultPart)
+	r.PartsMemory = cmp.Or(r.PartsMemory, defaultPartsMemory)
 	r.MaxLayer = cmp.Or(r.MaxLayer, defaultMaxLayer)
 	return r
 }
@@ -68,12 +74,14 @@ func (s *Store) SetPullRules(rules PullRules) {
 	s.rules.Store(&rules)
 	s.layers.SetMaxLayer(rules.MaxLayer)
 	s.layers.SetDecryptionKeys(rules.DecryptionKeysDir)
-	s.downloads.Configure(downloads.Limits{Places: rules.MaxTotalDownloads, Rate: rules.DownloadRate})
+	s.downloads.Configure(downloads.Limits{Places: rules.MaxTotalDownloads, Rate: rules.DownloadRate, Memory: rules.PartsMemory})
 }
 
 const (
 	defaultNoProgressTimeout = 5 * time.Minute
 	defaultDownloads         = 3
+	defaultPart              = 8 << 20
+	defaultPartsMemory       = 64 << 20
 	defaultMaxLayer          = 128 << 30
 )
 
