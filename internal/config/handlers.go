@@ -21,7 +21,7 @@ type Handler struct {
 	Options []string `toml:"options" help:"Options of the shim, each Name=value (kind shim), with containerd's names: BinaryName and others of containerd-shim-runc-v2; TypeUrl, ConfigPath, ConfigBody of other shims."`
 	Root    string   `toml:"root" help:"Directory in which the program, or the OCI runtime of a shim, keeps the state of its containers (kinds oci and shim). No other use of the program may share it. Empty: handlers/NAME in the directory state."`
 
-	Sandbox string `toml:"sandbox" help:"What makes the sandbox of a pod (kind shim). runtime is the shim's runtime, which is the sandbox itself (gVisor, Kata Containers): then a pod has a root container of berth's. Empty: berth, from namespaces and a cgroup of the host."`
+	Sandbox string `toml:"sandbox" help:"What makes the sandbox of a pod (kind shim). runtime is the shim's runtime, which is the sandbox itself (gVisor, Kata Containers): then a pod has a root container of berth's. api is the shim, by containerd's sandbox API, without a root container. Empty: berth, from namespaces and a cgroup of the host."`
 
 	PrivilegedNoDevices   *bool    `toml:"privileged_without_host_devices" help:"As in [runtime], for pods of the handler."`
 	PrivilegedAllowDevice *bool    `toml:"privileged_without_host_devices_all_devices_allowed" help:"As in [runtime], for pods of the handler."`
@@ -35,8 +35,12 @@ type Handler struct {
 	WritableLimit         *int     `toml:"writable_limit" help:"As in [defaults], for pods of the handler."`
 }
 
-// SandboxRuntime is the value of Handler.Sandbox by which the runtime makes the sandbox.
-const SandboxRuntime = "runtime"
+// The values of Handler.Sandbox by which the shim's runtime is the sandbox: it has a root container, or the shim makes the
+// sandbox by containerd's sandbox API.
+const (
+	SandboxRuntime = "runtime"
+	SandboxAPI     = "api"
+)
 
 // handlersKey is the key of the table of handlers.
 const handlersKey = "handlers"
@@ -159,8 +163,8 @@ func checkShim(key string, h *Handler, report func(key, format string, args ...a
 	if len(h.Args) > 0 {
 		report(key+".args", "kind shim has no arguments; its options are options")
 	}
-	if h.Sandbox != "" && h.Sandbox != SandboxRuntime {
-		report(key+".sandbox", "%q: want %q, or nothing", h.Sandbox, SandboxRuntime)
+	if !slices.Contains([]string{"", SandboxRuntime, SandboxAPI}, h.Sandbox) {
+		report(key+".sandbox", "%q: want %q, %q, or nothing", h.Sandbox, SandboxRuntime, SandboxAPI)
 	}
 	if problem := shimoptions.Of(program).Check(h.Options); problem != "" {
 		report(key+".options", "%s", problem)

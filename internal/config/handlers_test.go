@@ -73,7 +73,7 @@ func TestFaultsOfHandlers(t *testing.T) {
 		"[handlers.x]\nkind = 'oci'\npath = '/r'\nroot = '/'":                                ":4: handlers.x.root: ",
 		"[handlers.x]\nkind = 'oci'\npath = '/r'\nruntime = '/'":                             ":4: handlers.x.runtime: no such key; a handler has kind, path, ",
 		"[handlers.x]\nkind = 'oci'\npath = '/r'\nsandbox = 'runtime'":                       ":4: handlers.x.sandbox: kind oci has none: a runtime that is the sandbox itself needs its shim",
-		"[handlers.x]\nkind = 'shim'\npath = '/r'\nsandbox = 'pod'":                          ":4: handlers.x.sandbox: \"pod\": want \"runtime\", or nothing",
+		"[handlers.x]\nkind = 'shim'\npath = '/r'\nsandbox = 'pod'":                          ":4: handlers.x.sandbox: \"pod\": want \"runtime\", \"api\", or nothing",
 		"[handlers.x]\nkind = 'builtin'\nsandbox = 'runtime'":                                ":3: handlers.x.sandbox: kind builtin has no program",
 		"[handlers.x]\nkind = 'builtin'\npath = '/r'":                                        ":3: handlers.x.path: kind builtin has no program",
 		"[handlers.x]\nkind = 'builtin'\npod_annotations = ['a[']":                           ":3: handlers.x.pod_annotations: ",

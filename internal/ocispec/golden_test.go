@@ -151,14 +151,16 @@ func TestGoldenPodInit(t *testing.T) {
 func TestGoldenRootContainer(t *testing.T) {
 	sandbox := requesttest.KubeletSandbox()
 	sandbox.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 150000, MemoryLimitInBytes: 1 << 30}
-	compareGolden(t, "root-container", RootContainer{
+	in := RootContainer{
 		PodInit: PodInit{
 			SandboxID: "s1", SandboxConfig: sandbox, Rootfs: "/sealed", IDs: wholeHost(),
 			CgroupsPath: "/pod/s1", Namespaces: Namespaces{Net: "/ns/net", IPC: "/ns/ipc", UTS: "/ns/uts"},
 		},
 		Hostname: "web", Shm: "/shm",
 		Annotations: map[string]string{"dev.gvisor.x": "1", "io.kubernetes.cri.container-type": "container"},
-	}.Spec())
+	}
+	compareGolden(t, "root-container", in.Spec())
+	compareGolden(t, "shim-sandbox", in.SandboxSpec())
 }
 
 func compareGolden(t *testing.T, name string, spec *specs.Spec) {

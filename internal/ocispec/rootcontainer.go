@@ -56,6 +56,19 @@ func (in RootContainer) Spec() *specs.Spec {
 	return spec
 }
 
+// SandboxSpec computes the spec of a sandbox that a shim makes without a root container, by the sandbox API. Nothing runs
+// by it: it has the cgroup, and the annotations that a root container would have.
+func (in RootContainer) SandboxSpec() *specs.Spec {
+	all := in.Spec()
+	return &specs.Spec{
+		Version:     specs.Version,
+		Root:        &specs.Root{Path: "/", Readonly: true},
+		Process:     &specs.Process{Args: []string{"sandbox"}, Cwd: "/"},
+		Annotations: all.Annotations,
+		Linux:       &specs.Linux{CgroupsPath: all.Linux.CgroupsPath},
+	}
+}
+
 // limits are the annotations with the limits of the pod. Kata Containers sizes its machines by them.
 func (in RootContainer) limits() map[string]string {
 	res := in.SandboxConfig.GetLinux().GetResources()

@@ -58,6 +58,19 @@ type CreateRequest struct {
 	// of ProtocolCommand can. The processes are stopped until Start. A supervisor that does not know this field starts the
 	// program: the caller checks that the processes are stopped.
 	Restore *Restore `json:"restore,omitempty"`
+	// Sandbox has the shim make a sandbox, in the place of a container; nil for a container. Only handlers of
+	// ProtocolSandbox can, and only their first container in a pod is one. Its id is that of the pod. Nothing runs by its
+	// spec, which has the cgroup and the annotations. The sandbox runs when Create returns.
+	Sandbox *Sandbox `json:"sandbox,omitempty"`
+}
+
+// Sandbox is what the shim gets to make a sandbox of.
+type Sandbox struct {
+	// Config is the sandbox's configuration: an encoded message of protocol buffers, of the type ConfigType.
+	Config     []byte `json:"config"`
+	ConfigType string `json:"configType"`
+	// NetNS is the path of the network namespace, "" for the host's.
+	NetNS string `json:"netns,omitempty"`
 }
 
 // Restore is what a container continues.
@@ -74,7 +87,7 @@ type Restore struct {
 type Handler struct {
 	// Name is for people.
 	Name string `json:"name"`
-	// Protocol is how the supervisor speaks to it: ProtocolCommand or ProtocolShim.
+	// Protocol is how the supervisor speaks to it: ProtocolCommand, ProtocolShim or ProtocolSandbox.
 	Protocol string `json:"protocol,omitempty"`
 	// Path of the program is absolute.
 	Path string `json:"path"`
@@ -86,7 +99,7 @@ type Handler struct {
 	// needed, and shared with no other use of the program.
 	Root string `json:"root"`
 	// IsSandbox: the containers of a pod have one process on the host, the sandbox (gVisor, Kata Containers), which
-	// the pod's first container starts. Signals and the ends of processes go through the shim. ProtocolShim only.
+	// the pod's first container starts. Signals and the ends of processes go through the shim. Not ProtocolCommand.
 	IsSandbox bool `json:"isSandbox,omitempty"`
 }
 
@@ -96,6 +109,8 @@ const (
 	ProtocolCommand = ""
 	// ProtocolShim is the shim v2 of containerd.
 	ProtocolShim = "shim"
+	// ProtocolSandbox is ProtocolShim, with the sandbox API for sandboxes. A supervisor of an earlier berth refuses it.
+	ProtocolSandbox = "shim-sandbox"
 )
 
 // ContainerState is what a container's init is doing.

@@ -208,7 +208,8 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 			entry.WritableLimit = new(int64(*h.WritableLimit))
 		}
 		if entry.Kind == handler.Shim {
-			entry.Path, entry.IsSandbox = handler.ShimPath(h.Path), h.Sandbox == config.SandboxRuntime
+			entry.Path = handler.ShimPath(h.Path)
+			entry.IsSandbox, entry.SandboxAPI = h.Sandbox != "", h.Sandbox == config.SandboxAPI
 			entry.Options = handler.ShimOptions(entry.Path, h.Options)
 		}
 		if entry.Kind != handler.Builtin {

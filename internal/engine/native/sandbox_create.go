@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -21,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -103,7 +105,7 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 
 // StartSandbox sets what needs the attached network: the sysctls of its interfaces, and the
 // pod's addresses in its hosts file. Then it starts the root container of a pod whose runtime is the
-// sandbox: gVisor takes the addresses from the interfaces.
+// sandbox, or has the shim start the sandbox: gVisor takes the addresses from the interfaces.
 func (e *Engine) StartSandbox(ctx context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) (*engine.Sandbox, error) {
 	if err := e.setUpNetwork(spec, sb); err != nil {
 		return nil, err
@@ -112,7 +114,11 @@ func (e *Engine) StartSandbox(ctx context.Context, spec *engine.SandboxSpec, sb 
 	if err != nil || !read.Handler.MakesSandbox() {
 		return sb, err
 	}
-	if err := e.startRootContainer(ctx, spec, read); err != nil {
+	start := e.startRootContainer
+	if read.Handler.SandboxAPI {
+		start = e.startShimSandbox
+	}
+	if err := start(ctx, spec, read); err != nil {
 		return nil, err
 	}
 	return read.record()
@@ -279,6 +285,53 @@ func (e *Engine) startRootContainer(ctx context.Context, spec *engine.SandboxSpe
 	if namespaceOptions(spec.Config).GetPid() == runtimeapi.NamespaceMode_POD {
 		// gVisor knows its own namespace by this path alone. The process lives as long as the pod.
 		sb.PIDNS = fmt.Sprintf("/proc/%d/ns/pid", sb.Pid)
+	}
+	return nil
+}
+
+// sandboxConfigType is the type of a PodSandboxConfig, as containerd names it to shims.
+const sandboxConfigType = "runtime.v1.PodSandboxConfig"
+
+// startShimSandbox has a shim create and start the sandbox by the sandbox API. The shim gets the configuration of the
+// sandbox with the cgroup that the pod has, and with the annotations that a root container would have.
+func (e *Engine) startShimSandbox(ctx context.Context, spec *engine.SandboxSpec, sb *sandbox) error {
+	in := ocispec.RootContainer{
+		PodInit: ocispec.PodInit{
+			SandboxID: spec.ID, SandboxConfig: spec.Config,
+			// Not the cgroup with the sandbox's id: the shim may make that one, and be in it.
+			CgroupsPath: e.podCgroups.ContainerPath(sb.CgroupParent, "shim-"+spec.ID),
+		},
+		Annotations: e.annotationsOfPod(spec.Config, sb.Handler),
+	}
+	oci := in.SandboxSpec()
+	config := proto.CloneOf(spec.Config)
+	config.Annotations = oci.Annotations
+	if config.Linux == nil {
+		config.Linux = &runtimeapi.LinuxPodSandboxConfig{}
+	}
+	config.Linux.CgroupParent = sb.CgroupParent
+	data, err := proto.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("cannot encode the sandbox's configuration: %w", err)
+	}
+	starter := e.podInits()
+	starter.Handler = sb.Handler.Program()
+	starter.Sandbox = &supervisor.Sandbox{Config: data, ConfigType: sandboxConfigType, NetNS: sb.NetNS}
+	if sb.Pid, err = starter.Start(ctx, spec.ID, oci); err != nil {
+		return err
+	}
+	sb.PodInit = podInitSealed
+	if namespaceOptions(spec.Config).GetPid() != runtimeapi.NamespaceMode_POD {
+		return nil
+	}
+	sb.PIDNS = fmt.Sprintf("/proc/%d/ns/pid", sb.Pid)
+	shared, err := os.Readlink(sb.PIDNS)
+	if err != nil {
+		return fmt.Errorf("cannot look at the PID namespace of the sandbox: %w", err)
+	}
+	if host, err := os.Readlink("/proc/self/ns/pid"); err != nil || shared == host {
+		return errors.Join(err, fmt.Errorf("config.linux.security_context.namespace_options.pid: POD: process %d, the sandbox of handler %q, "+
+			"is in the host's PID namespace, which containers must not share: %w", sb.Pid, sb.Handler.Name, errs.Unsupported))
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/shimtest"
 )
 
 // TestHandlerHangs: an OCI runtime that hangs in one of its commands, after its container runs. Each call ends,
@@ -57,7 +58,7 @@ func TestHandlerHangs(t *testing.T) {
 
 // TestShimHangs: a shim that does not answer one of its calls. Each call ends, the exit is true, and nothing is left.
 func TestShimHangs(t *testing.T) {
-	for _, fault := range []string{hangsStart, hangsExec, hangsWait, hangsDelete} {
+	for _, fault := range []string{shimtest.HangsStart, shimtest.HangsExec, shimtest.HangsWait, shimtest.HangsDelete} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t).overFaultyShim(fault).keep()
@@ -67,7 +68,7 @@ func TestShimHangs(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := h.client.Start(h.ctx(), "box")
-			if fault == hangsStart {
+			if fault == shimtest.HangsStart {
 				wantKind(t, err, errs.Deadline)
 				for _, text := range []string{`handler "test"`, "start: it took too long"} {
 					if !strings.Contains(fmt.Sprint(err), text) {
@@ -83,7 +84,7 @@ func TestShimHangs(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.waitLine("box", "ready")
-			if fault == hangsExec {
+			if fault == shimtest.HangsExec {
 				short, stop := context.WithTimeout(h.ctx(), 2*time.Second)
 				_, err := h.client.Exec(short, execRequest("box", "true"), supervisor.Streams{})
 				stop()
@@ -103,7 +104,7 @@ func TestShimHangs(t *testing.T) {
 // TestSandboxShimHangs: a shim that makes the sandbox, and does not answer signals. The error has handler and stage, and
 // berth kills the sandbox itself.
 func TestSandboxShimHangs(t *testing.T) {
-	h := newHost(t).overFaultyShim(hangsKill)
+	h := newHost(t).overFaultyShim(shimtest.HangsKill)
 	h.handler.IsSandbox = true
 	h.keep()
 	h.run("pod", "sleep 1000", inPod("pod"))
@@ -124,4 +125,22 @@ func TestSandboxShimHangs(t *testing.T) {
 		t.Error(err)
 	}
 	h.wantExit("box", 137)
+}
+
+// TestSandboxAPIHangs: shims with the sandbox API that do not end the sandbox, or themselves. berth kills both, runs the
+// program's delete, and nothing is left.
+func TestSandboxAPIHangs(t *testing.T) {
+	for _, fault := range []string{shimtest.SandboxHangsStop, shimtest.SandboxStaysOn, shimtest.SandboxLeavesAfter} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t).overSandboxShim(fault, "").keep()
+			h.runSandbox("pod")
+			h.crash()
+			if err := h.client.Signal(h.ctx(), "pod", syscall.SIGKILL, true); err != nil {
+				t.Error(err)
+			}
+			h.wantExit("pod", 137)
+			h.wantRemoved("pod", true)
+		})
+	}
 }

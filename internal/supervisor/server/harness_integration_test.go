@@ -25,6 +25,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/keep"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/shimtest"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
@@ -35,8 +36,7 @@ var binary string
 
 // TestMain uses the binary that `make` has built, or builds one.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 && os.Args[1] == fakeShim {
-		runFakeShim(os.Args[2], os.Args[3:])
+	if shimtest.Ran() {
 		return
 	}
 	if bin := os.Getenv("BERTH_BIN"); bin != "" {

@@ -43,8 +43,10 @@ type Handler struct {
 	Args    []string `json:"args,omitempty"`
 	Options []string `json:"options,omitempty"`
 	Root    string   `json:"root,omitempty"`
-	// IsSandbox is that of supervisor.Handler: the runtime is the sandbox, and a pod has a root container.
-	IsSandbox bool `json:"isSandbox,omitempty"`
+	// IsSandbox is that of supervisor.Handler: the runtime is the sandbox. A pod has a root container, or, with
+	// SandboxAPI, the shim makes the sandbox by the sandbox API.
+	IsSandbox  bool `json:"isSandbox,omitempty"`
+	SandboxAPI bool `json:"sandboxAPI,omitempty"`
 
 	// These replace the engine's rules, unless they are nil.
 	PrivilegedWithoutHost *bool    `json:"privilegedWithoutHost,omitempty"`
@@ -78,11 +80,14 @@ func (h *Handler) Program() *supervisor.Handler {
 	program := &supervisor.Handler{Name: h.Name, Path: h.Path, Args: h.Args, Options: h.Options, Root: h.Root}
 	if h.Kind == Shim {
 		program.Protocol, program.IsSandbox = supervisor.ProtocolShim, h.IsSandbox
+		if h.SandboxAPI {
+			program.Protocol = supervisor.ProtocolSandbox
+		}
 	}
 	return program
 }
 
-// MakesSandbox reports whether the runtime is the sandbox itself, for which a pod has a root container.
+// MakesSandbox reports whether the runtime is the sandbox itself.
 func (h *Handler) MakesSandbox() bool { return h != nil && h.Kind == Shim && h.IsSandbox }
 
 func (h *Handler) hasProgram() bool { return h != nil && (h.Kind == OCI || h.Kind == Shim) }

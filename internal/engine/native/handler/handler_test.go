@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor"
 )
 
 func program(t *testing.T, script string) *Handler {
@@ -247,6 +248,12 @@ func TestMakesSandbox(t *testing.T) {
 		}
 		if p := h.Program(); p != nil && p.IsSandbox != want {
 			t.Errorf("%s: %+v", kind, p)
+		}
+	}
+	for api, want := range map[bool]string{false: supervisor.ProtocolShim, true: supervisor.ProtocolSandbox} {
+		h := &Handler{Name: "x", Kind: Shim, Path: "/a", IsSandbox: true, SandboxAPI: api}
+		if p := h.Program(); p.Protocol != want || !p.IsSandbox {
+			t.Errorf("%v: %+v", api, p)
 		}
 	}
 	if (*Handler)(nil).MakesSandbox() {

@@ -24,6 +24,8 @@ type Starter struct {
 	NoOwnInit bool
 	// Handler starts the container, nil for the supervisor itself.
 	Handler *supervisor.Handler
+	// Sandbox has the handler make a sandbox by the sandbox API, nil for a container.
+	Sandbox *supervisor.Sandbox
 }
 
 // Start starts the init of a sandbox, and returns when it has confined itself. In a sandbox of a handler no one sees
@@ -34,6 +36,7 @@ func (s Starter) Start(ctx context.Context, id string, spec *specs.Spec) (pid in
 	}
 	_, err = s.Supervisor.Create(ctx, &supervisor.CreateRequest{
 		ID: id, Bundle: s.Bundles.Dir(id), SystemdCgroup: s.SystemdCgroup, NoOwnInit: s.NoOwnInit, Handler: s.Handler,
+		Sandbox: s.Sandbox,
 	})
 	if err != nil {
 		return 0, fmt.Errorf("cannot create %s: %w", s.what(), err)
@@ -49,6 +52,9 @@ func (s Starter) Start(ctx context.Context, id string, spec *specs.Spec) (pid in
 
 // what the errors call the container.
 func (s Starter) what() string {
+	if s.Sandbox != nil {
+		return "the pod's sandbox"
+	}
 	if s.Handler != nil {
 		return "the pod's root container"
 	}

@@ -160,8 +160,8 @@ func (c checker) shim(at string, h Handler) {
 		c.Fault(at+".runtimeType", "is missing; want the type name of the shim, such as io.containerd.kata.v2, or its path")
 	case h.RuntimeType != "" && h.Path != "":
 		c.Fault(at+".runtimeType", "conflicts with the path of the shim; leave one of them out")
-	case h.Sandbox != "" && h.Sandbox != "runtime":
-		c.Fault(at+".sandbox", "%q: want runtime, or leave this out", h.Sandbox)
+	case !slices.Contains([]string{"", "runtime", "api"}, h.Sandbox):
+		c.Fault(at+".sandbox", "%q: want runtime or api, or leave this out", h.Sandbox)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestFaults(t *testing.T) {
 		"pause for berth":         {"runtime: {name: berth, sandboxImage: p:1}", `f:3:24: runtime.sandboxImage: berth has no pause container, so no image for it; leave this out`},
 		"shim without a name":     {"runtime: {name: berth, handlers: [{name: a, type: shim}]}", `f:3:35: runtime.handlers[0].runtimeType: is missing; want the type name of the shim, such as io.containerd.kata.v2, or its path`},
 		"shim with two names":     {"runtime: {name: berth, handlers: [{name: a, type: shim, runtimeType: io.a.b.v2, path: /a/b}]}", `f:3:57: runtime.handlers[0].runtimeType: conflicts with the path of the shim; leave one of them out`},
-		"sandbox of a shim":       {"runtime: {name: berth, handlers: [{name: a, type: shim, runtimeType: io.a.b.v2, sandbox: pod}]}", `f:3:81: runtime.handlers[0].sandbox: "pod": want runtime, or leave this out`},
+		"sandbox of a shim":       {"runtime: {name: berth, handlers: [{name: a, type: shim, runtimeType: io.a.b.v2, sandbox: pod}]}", `f:3:81: runtime.handlers[0].sandbox: "pod": want runtime or api, or leave this out`},
 		"sandbox of a program":    {"runtime: {name: berth, handlers: [{name: a, path: /a/b, sandbox: runtime}]}", `f:3:57: runtime.handlers[0].sandbox: is for a shim; leave this out, or set type: shim`},
 		"sandbox of containerd":   {"runtime: {name: containerd, handlers: [{name: a, type: shim, runtimeType: io.a.b.v2, sandbox: runtime}]}", `f:3:86: runtime.handlers[0].sandbox: containerd has no such option of a handler, as each pod has a sandbox container; leave this out`},
 		"handler without a path":  {"runtime: {name: berth, handlers: [{name: runc}]}", `f:3:35: runtime.handlers[0].path: is missing; want the path of the OCI runtime`},

@@ -98,7 +98,7 @@ type Handler struct {
 	Type                  string         `json:"type" help:"oci is a binary with runc's command line; shim is a containerd shim of version 2." oneof:"oci shim" example:"oci"`
 	Path                  string         `json:"path" help:"Path of the binary. For a shim in PATH it may be empty." example:"/usr/bin/crun"`
 	RuntimeType           string         `json:"runtimeType" help:"Type name of a shim." example:"io.containerd.kata.v2"`
-	Sandbox               string         `json:"sandbox" help:"What makes the sandbox of a pod (berth): runtime is the runtime of a shim, which is the sandbox itself, as gVisor and Kata Containers are. Empty: berth." example:"runtime"`
+	Sandbox               string         `json:"sandbox" help:"What makes the sandbox of a pod (berth): runtime is the runtime of a shim, which is the sandbox itself, as gVisor and Kata Containers are; api is the shim, by containerd's sandbox API. Empty: berth." example:"runtime"`
 	ConfigPath            string         `json:"configPath" help:"Configuration file that is passed to a shim." example:"/etc/kata-containers/configuration.toml"`
 	Root                  string         `json:"root" help:"Where the OCI runtime keeps its state." example:"/run/crun"`
 	Snapshotter           string         `json:"snapshotter" help:"Snapshotter of pods of this class (containerd)." example:"overlayfs"`

@@ -58,7 +58,7 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	}
 	plan, err := runtime.Plan(spec, &ociruntime.PlanRequest{
 		ID: req.ID, Bundle: req.Bundle, Systemd: req.SystemdCgroup, NoOwnInit: req.NoOwnInit, Timeout: timeout(req.StartTimeout),
-		Restore: restoreOf(req.Restore),
+		Restore: restoreOf(req.Restore), Sandbox: sandboxOf(req.Sandbox),
 	})
 	if err != nil {
 		return nil, err
@@ -94,6 +94,14 @@ func restoreOf(r *supervisor.Restore) *ociruntime.Restore {
 		return nil
 	}
 	return &ociruntime.Restore{Images: r.Images, Work: r.Work, CRIU: r.CRIU}
+}
+
+// sandboxOf returns what a shim makes a sandbox of, nil for a container.
+func sandboxOf(s *supervisor.Sandbox) *ociruntime.Sandbox {
+	if s == nil {
+		return nil
+	}
+	return &ociruntime.Sandbox{Config: s.Config, ConfigType: s.ConfigType, NetNS: s.NetNS}
 }
 
 // timeout is the bound of a create, of a start, or of the beginning of an exec.

@@ -66,15 +66,17 @@ func (s *Set) runtimeOf(handler *supervisor.Handler) (runtime, error) {
 	if !filepath.IsAbs(handler.Path) || !filepath.IsAbs(handler.Root) || filepath.Clean(handler.Root) == "/" {
 		return nil, fmt.Errorf("handler %q: its path %q and its root %q must be absolute: %w", handler.Name, handler.Path, handler.Root, errs.Invalid)
 	}
-	if handler.IsSandbox && handler.Protocol != supervisor.ProtocolShim {
+	if handler.IsSandbox && handler.Protocol == supervisor.ProtocolCommand {
 		return nil, fmt.Errorf("handler %q: only a shim can be the sandbox itself: %w", handler.Name, errs.Unsupported)
 	}
 	switch handler.Protocol {
 	case supervisor.ProtocolCommand:
 		return programRuntime{local{}, s.programs.Of(ocicommand.Program{Name: handler.Name, Path: handler.Path, Args: handler.Args, Root: handler.Root})}, nil
-	case supervisor.ProtocolShim:
+	case supervisor.ProtocolShim, supervisor.ProtocolSandbox:
+		api := handler.Protocol == supervisor.ProtocolSandbox
 		return shimRuntime{s.shims.Of(shim.Handler{
-			Name: handler.Name, Path: handler.Path, Root: handler.Root, Options: handler.Options, IsSandbox: handler.IsSandbox,
+			Name: handler.Name, Path: handler.Path, Root: handler.Root, Options: handler.Options,
+			IsSandbox: handler.IsSandbox || api, SandboxAPI: api,
 		})}, nil
 	}
 	return nil, fmt.Errorf("handler %q: this supervisor has no protocol %q: %w", handler.Name, handler.Protocol, errs.Unsupported)

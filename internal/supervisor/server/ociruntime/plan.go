@@ -34,6 +34,8 @@ type Plan struct {
 	Hooks *hooks.Kept
 	// Restore is what the container continues, nil for the program of the spec.
 	Restore *Restore
+	// Sandbox is what the shim makes a sandbox of, nil for a container.
+	Sandbox *Sandbox
 
 	// payload is what the starter has computed for create.
 	payload any
@@ -51,12 +53,23 @@ type PlanRequest struct {
 	Timeout time.Duration
 	// Restore is what the container continues, nil for the program of the spec.
 	Restore *Restore
+	// Sandbox is what a shim makes a sandbox of, nil for a container.
+	Sandbox *Sandbox
 }
 
 // Restore are the processes of a checkpoint that a container continues in the place of a program.
 type Restore struct {
 	// Images is a directory with the image files of CRIU, Work one for its log, CRIU the path of the program.
 	Images, Work, CRIU string
+}
+
+// Sandbox is what a shim with the sandbox API makes a sandbox of.
+type Sandbox struct {
+	// Config is the sandbox's configuration, a message of the type ConfigType.
+	Config     []byte
+	ConfigType string
+	// NetNS is the path of the network namespace, "" for the host's.
+	NetNS string
 }
 
 // Plan checks the spec and computes what Create will do. It changes spec where the host does not
@@ -67,7 +80,7 @@ func (r *Runtime) Plan(spec *specs.Spec, request *PlanRequest) (*Plan, error) {
 	}
 	r.host.Fit(spec)
 	boundHooks(spec.Hooks, int((request.Timeout+time.Second-1)/time.Second))
-	p := &Plan{ID: request.ID, Terminal: spec.Process.Terminal, Spec: spec, Systemd: request.Systemd, Restore: request.Restore}
+	p := &Plan{ID: request.ID, Terminal: spec.Process.Terminal, Spec: spec, Systemd: request.Systemd, Restore: request.Restore, Sandbox: request.Sandbox}
 	if err := r.starter.plan(p, spec, request); err != nil {
 		return nil, err
 	}

@@ -45,6 +45,10 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	if err := os.MkdirAll(r.handler.Root, 0o700); err != nil {
 		return 0, nil, fmt.Errorf("cannot make the directory of handler %q: %w", r.handler.Name, err)
 	}
+	if r.isSandbox(pod, p.ID) {
+		pid, err = r.createSandbox(ctx, p)
+		return pid, func() {}, err
+	}
 	options, err := r.options(shimoptions.Values{Systemd: p.Systemd, UID: p.UID, GID: p.GID})
 	if err != nil {
 		return 0, nil, err
@@ -53,8 +57,10 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	if err := f.make(&state{Handler: r.handler, Systemd: p.Systemd, Cgroups: p.Cgroups, Pod: pod}, p.Spec); err != nil {
 		return 0, nil, err
 	}
-	if err := r.ensure(ctx, pod, p.Systemd, p.Spec); err != nil {
-		return 0, nil, err
+	if !r.handler.SandboxAPI { // else the sandbox has its shim, and another shim does not have the sandbox
+		if err := r.ensure(ctx, pod, p.Systemd, p.Spec); err != nil {
+			return 0, nil, err
+		}
 	}
 	client, file, err := r.all.single(ctx, pod)
 	if err != nil {

@@ -131,7 +131,11 @@ func (r *Runtime) awaitEnd(ctx context.Context, f files, st *state, w *ociruntim
 			case a.err != nil:
 				return r.lost(ctx, st, w, a.err)
 			}
-			return r.known(f, w, a.exit), nil
+			end := r.known(f, w, a.exit)
+			if r.isSandbox(st.Pod, w.ContainerID) {
+				end.Message = fmt.Sprintf("the shim of handler %q has reported the end of the sandbox", r.handler.Name)
+			}
+			return end, nil
 		case err := <-ended:
 			if err != nil {
 				return nil, err
@@ -162,7 +166,11 @@ func (r *Runtime) wait(ctx context.Context, st *state, w *ociruntime.Watched) (e
 		client, err := r.all.client(ctx, st.Pod)
 		if err == nil {
 			began := time.Now()
-			exit, err = client.Wait(ctx, w.ContainerID, w.ExecID)
+			if r.isSandbox(st.Pod, w.ContainerID) {
+				exit, err = client.WaitSandbox(ctx, w.ContainerID)
+			} else {
+				exit, err = client.Wait(ctx, w.ContainerID, w.ExecID)
+			}
 			if time.Since(began) > steadyAfter {
 				try = 0
 			}
@@ -240,7 +248,7 @@ func (r *Runtime) Flush(ctx context.Context, w *ociruntime.Watched) (*ociruntime
 	if err != nil {
 		return end, err
 	}
-	if w.ExecID == "" && f.deleted() {
+	if w.ExecID == "" && (f.deleted() || r.isSandbox(st.Pod, w.ContainerID)) {
 		return end, nil
 	}
 	ctx, stop := context.WithTimeout(ctx, flushTimeout)

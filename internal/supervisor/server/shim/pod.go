@@ -59,6 +59,8 @@ type podState struct {
 	Address taskapi.Address `json:"address"`
 	// Processes are all that the program left when it started the shim.
 	Processes []process `json:"processes"`
+	// Sandbox is the process of the sandbox, with the sandbox API; nil before its start.
+	Sandbox *process `json:"sandbox,omitempty"`
 }
 
 // process identifies a process of this boot.
@@ -113,11 +115,14 @@ func (s *Shims) connect(ctx context.Context, pod string, found *podState) (*task
 	defer stop()
 	for {
 		conn, err := dial(ctx, found.Address.Socket)
+		if !found.lives() { // a process that it has started may have its socket
+			if err == nil {
+				conn.Close()
+			}
+			return nil, fmt.Errorf("the shim has ended: %w", errs.Unavailable)
+		}
 		if err == nil {
 			return s.keep(pod, taskapi.NewClient(conn, found.Address.Version, namespace)), nil
-		}
-		if !found.lives() {
-			return nil, fmt.Errorf("the shim has ended: %w", errs.Unavailable)
 		}
 		select {
 		case <-ctx.Done():
@@ -356,14 +361,18 @@ func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 	}
 	found, err := s.readPod(pod)
 	if err == nil {
-		if answers {
-			s.shutDown(ctx, pod, found)
+		ended := answers && s.shutDown(ctx, pod, found)
+		if found.Handler.SandboxAPI && !ended {
+			found.addDescendants()
 		}
 		if err := found.kill(ctx); err != nil {
 			return err
 		}
-		for _, each := range found.Processes {
+		for _, each := range found.all() {
 			s.forget(each.Pid, each.Start)
+		}
+		if found.Handler.SandboxAPI && !ended {
+			s.clearSandbox(ctx, pod, found)
 		}
 		removeSocket(ctx, found.Address.Socket)
 	}
@@ -404,31 +413,47 @@ func (s *Shims) awaitLauncher(ctx context.Context, pod string) error {
 	}
 }
 
-// shutDown lets a shim end by itself.
-func (s *Shims) shutDown(ctx context.Context, pod string, found *podState) {
+// shutDown lets a shim end by itself, and reports whether it has.
+func (s *Shims) shutDown(ctx context.Context, pod string, found *podState) bool {
 	if !found.lives() {
-		return
+		return false
 	}
-	ctx, stop := context.WithTimeout(ctx, shutdownTimeout)
+	timeout := shutdownTimeout
+	if found.Handler.SandboxAPI {
+		timeout = sandboxShutdownTimeout
+	}
+	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
 	client, err := s.client(ctx, pod)
-	if err == nil {
+	if err == nil && found.Handler.SandboxAPI {
+		err = client.ShutdownSandbox(ctx, pod)
+	}
+	if err == nil && !found.Handler.SandboxAPI || errors.Is(err, errs.Unsupported) {
 		err = client.Shutdown(ctx, pod)
 	}
 	if err != nil && !errors.Is(err, taskapi.ErrClosed) {
 		s.log.Warn("a shim does not end by itself; it is killed", "pod", pod, "handler", found.Handler.Name, "error", err)
-		return
+		return false
 	}
 	for found.lives() && ctx.Err() == nil {
 		time.Sleep(2 * time.Millisecond)
 	}
+	return !found.lives()
+}
+
+// all are the processes of a shim and of its sandbox.
+func (p *podState) all() []process {
+	if p.Sandbox == nil || slices.Contains(p.Processes, *p.Sandbox) {
+		return p.Processes
+	}
+	return append(slices.Clone(p.Processes), *p.Sandbox)
 }
 
 // kill kills the processes of a shim, and waits for their end.
 func (p *podState) kill(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, killTimeout)
 	defer stop()
-	for _, each := range p.Processes {
+	for _, each := range p.all() {
 		pidfd, err := each.open()
 		if err != nil {
 			continue // it has ended

@@ -64,7 +64,7 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 	if err := r.delete(ctx, id, st); err != nil {
 		hangs = errors.Is(err, errs.Deadline)
 		s.log.Warn("a shim does not delete a container; berth deletes its state", "container", id, "handler", r.handler.Name, "error", err)
-		if err := r.deleteByProgram(ctx, id); err != nil {
+		if err := r.deleteByProgram(ctx, id, r.all.files(id).dir); err != nil {
 			s.log.Warn("the program of a shim does not delete a container; berth deletes its state", "container", id, "handler", r.handler.Name, "error", err)
 		}
 	}
@@ -80,7 +80,7 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 	if err != nil {
 		return err
 	}
-	if !others {
+	if !others || r.isSandbox(st.Pod, id) { // without the sandbox, the others have ended
 		_ = os.Remove(filepath.Join(r.handler.Root, namespace)) // unless other pods have containers there
 		if err := s.end(ctx, st.Pod, !hangs); err != nil {
 			return err
@@ -92,10 +92,13 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 // delete has the shim delete a container. Nil when the shim does not have it. A create that was given up may go on
 // in the shim for a moment: what it makes is killed.
 func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
+	if r.isSandbox(st.Pod, id) {
+		return nil // it ends with the shim
+	}
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
-	if r.all.files(id).deleted() { // by endCreated, which may not have ended
-		return errors.Join(st.Cgroups.Kill(ctx), r.deleteByProgram(ctx, id))
+	if f := r.all.files(id); f.deleted() { // by endCreated, which may not have ended
+		return errors.Join(st.Cgroups.Kill(ctx), r.deleteByProgram(ctx, id, f.dir))
 	}
 	client, err := r.all.client(ctx, st.Pod)
 	if errors.Is(err, errs.NotFound) {
@@ -119,11 +122,10 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	return nil
 }
 
-// deleteByProgram deletes a container whose shim cannot.
-func (r *Runtime) deleteByProgram(ctx context.Context, id string) error {
+// deleteByProgram deletes a container or a sandbox whose shim cannot. dir is its bundle.
+func (r *Runtime) deleteByProgram(ctx context.Context, id, dir string) error {
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
-	dir := r.all.files(id).dir
 	begun, _, err := r.runProgram(ctx, &programRun{args: r.arguments(id, "-bundle", dir, "delete"), dir: dir})
 	if err != nil {
 		return r.handler.fault(ctx, stageDelete, err)

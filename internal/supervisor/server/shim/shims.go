@@ -42,6 +42,8 @@ type Handler struct {
 	Options []string `json:"options,omitempty"`
 	// IsSandbox: the containers of a pod have one process on the host. See supervisor.Handler.
 	IsSandbox bool `json:"isSandbox,omitempty"`
+	// SandboxAPI: the shim makes the sandbox by the sandbox API. IsSandbox is true then.
+	SandboxAPI bool `json:"sandboxAPI,omitempty"`
 }
 
 // namespace is that of containerd which shims get.

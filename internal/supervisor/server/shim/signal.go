@@ -22,7 +22,7 @@ const signalTimeout = 5 * time.Second
 // Signal sends a signal to processes that the kernel does not have, because the shim's runtime is a sandbox. done is
 // false for those of others. Kind NotFound when they have ended.
 //
-// The root container is the sandbox. If the shim does not kill it, Signal kills the sandbox's process, and all
+// The root container is the sandbox, and so is the sandbox of the sandbox API: see stopSandbox. If the shim does not kill it, Signal kills the sandbox's process, and all
 // containers of the pod end.
 func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done bool, err error) {
 	if !r.handler.IsSandbox {
@@ -31,6 +31,9 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 	st, err := r.all.files(s.ContainerID).read()
 	if err != nil {
 		return true, err
+	}
+	if r.isSandbox(st.Pod, s.ContainerID) {
+		return true, r.stopSandbox(ctx, st.Pod, s)
 	}
 	killsSandbox := st.Pod == s.ContainerID && s.ExecID == "" && s.Signal == syscall.SIGKILL && s.Pidfd != nil
 	if found, err := r.all.readPod(st.Pod); err == nil && !found.lives() {
@@ -77,7 +80,7 @@ func (r *Runtime) endCreated(ctx context.Context, client *taskapi.Client, id str
 	path := filepath.Join(r.all.files(id).dir, exitName)
 	err = writeJSON(path, savedExit{Code: killedCode, At: time.Now(), Deleted: true})
 	if err == nil {
-		if err = r.deleteByProgram(ctx, id); err != nil {
+		if err = r.deleteByProgram(ctx, id, r.all.files(id).dir); err != nil {
 			err = errors.Join(err, os.Remove(path))
 		}
 	}

@@ -24,7 +24,7 @@ const stateTimeout = 10 * time.Second
 // ended without it.
 func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 	st, err := r.all.files(s.ID).read()
-	if err != nil {
+	if err != nil || r.isSandbox(st.Pod, s.ID) { // a sandbox runs since its create
 		return err
 	}
 	pid, err := sysproc.PidfdPid(s.Pidfd)
@@ -67,7 +67,7 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 // connection, or has not got it. Kind State when the init has ended without the program.
 func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	st, err := r.all.files(s.ID).read()
-	if err != nil {
+	if err != nil || r.isSandbox(st.Pod, s.ID) {
 		return err
 	}
 	now, err := r.stateOf(ctx, st.Pod, s.ID) // a shim answers when no start is under way

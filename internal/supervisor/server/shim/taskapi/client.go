@@ -147,14 +147,19 @@ func (c *Client) leave(asked *call) {
 	delete(c.waiting, asked.stream)
 }
 
-// call calls a method, and returns the message that answers it. The error is ErrClosed when the connection
-// ends, ctx's when that ends first, of kind Invalid when the request is longer than ttrpc allows, and else the
-// shim's, with its kind.
+// call calls a method of the task API. See callService.
 func (c *Client) call(ctx context.Context, method string, request Message) (Message, error) {
+	return c.callService(ctx, c.service, method, request)
+}
+
+// callService calls a method of a service, and returns the message that answers it. The error is ErrClosed when the
+// connection ends, ctx's when that ends first, of kind Invalid when the request is longer than ttrpc allows, and else
+// the shim's, with its kind: Unsupported when it does not have the service.
+func (c *Client) callService(ctx context.Context, service, method string, request Message) (Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	body := Message{}.Text(1, c.service).Text(2, method).Embed(3, request)
+	body := Message{}.Text(1, service).Text(2, method).Embed(3, request)
 	if deadline, ok := ctx.Deadline(); ok {
 		body = body.Number(4, uint64(max(time.Until(deadline), time.Millisecond)))
 	}
