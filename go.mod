@@ -57,6 +57,7 @@ require (
 	go.opentelemetry.io/proto/slim/otlp v1.11.0
 	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/arch v0.32.0
+	golang.org/x/mod v0.41.0
 	golang.org/x/net v0.60.0
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -117,8 +118,6 @@ func (r *requirement) never() error {
 		return errors.New("images of this scope are rejected")
 	case r.kind == SignedBy:
 		return errors.New("berth does not check signatures of GPG keys; use sigstoreSigned, or a verifier in image.verifier_dir")
-	case r.pki:
-		return errors.New("berth does not check signatures by pki; use keyPath or fulcio")
 	}
 	return nil
 }
@@ -141,10 +140,14 @@ func (r *requirement) trust() (*trust, error) {
 	if t.rekor, err = r.rekor.keys(); err != nil {
 		return nil, err
 	}
-	if r.fulcio != nil {
-		if t.ca, err = r.fulcio.authority(); err != nil {
-			return nil, err
-		}
+	switch {
+	case r.fulcio != nil:
+		t.ca, err = r.fulcio.authority()
+	case r.pki != nil:
+		t.ca, err = r.pki.authority()
+	}
+	if err != nil {
+		return nil, err
 	}
 	return t, nil
 }
@@ -161,13 +164,14 @@ func (t *trust) accepts(image Image, s *Signature) error {
 	if err != nil || len(signature) == 0 {
 		return errors.New("it has no signature in base64")
 	}
-	keys := t.keys
-	if t.rekor != nil || t.ca != nil {
-		if keys, err = t.logged(s, signature); err != nil {
-			return err
-		}
+	var certificate []byte
+	if block, _ := pem.Decode([]byte(s.Certificate)); block != nil {
+		certificate = block.Bytes
 	}
-	if err := verifyAny(keys, s.Payload, signature); err != nil {
+	if err := t.verify(&signed{
+		signature: signature, data: s.Payload, payload: s.Payload, certificate: certificate, chain: []byte(s.Chain),
+		record: func() (*record, error) { return readAnnotation(s.Rekor) },
+	}); err != nil {
 		return err
 	}
 	name, dgst, err := readClaim(s.Payload)
@@ -203,71 +207,6 @@ func readClaim(payload []byte) (name string, dgst digest.Digest, err error) {
 		return "", "", fmt.Errorf("its payload has the type %q, not that of an image's signature", kind)
 	}
 	return claim.Critical.Identity.Reference, claim.Critical.Image.Digest, nil
-}
-
-// signPredicate is the type of a statement that signs an image, and attests nothing else about it.
-const signPredicate = "https://sigstore.dev/cosign/sign/v1"
-
-// bundle has the parts of a bundle of sigstore that are read here.
-type bundle struct {
-	MediaType string `json:"mediaType"`
-	Envelope  *struct {
-		Payload     []byte `json:"payload"`
-		PayloadType string `json:"payloadType"`
-		Signatures  []struct {
-			Sig []byte `json:"sig"`
-		} `json:"signatures"`
-	} `json:"dsseEnvelope"`
-}
-
-// acceptsBundle is accepts for a bundle: a DSSE envelope with a statement of in-toto.
-func (t *trust) acceptsBundle(image Image, data []byte) error {
-	if t.rekor != nil || t.ca != nil {
-		return errors.New("it is a bundle of sigstore, and berth checks those with a key and without a log only; sign with --new-bundle-format=false")
-	}
-	var b bundle
-	if err := json.Unmarshal(data, &b); err != nil {
-		return fmt.Errorf("it is not a bundle of sigstore: %w", err)
-	}
-	if b.Envelope == nil || len(b.Envelope.Signatures) != 1 || b.Envelope.PayloadType != "application/vnd.in-toto+json" {
-		return errors.New("its bundle has no envelope of one signature with a statement of in-toto")
-	}
-	e := b.Envelope
-	signed := fmt.Sprintf("DSSEv1 %d %s %d %s", len(e.PayloadType), e.PayloadType, len(e.Payload), e.Payload)
-	if err := verifyAny(t.keys, []byte(signed), e.Signatures[0].Sig); err != nil {
-		return err
-	}
-	var statement struct {
-		Type          string `json:"_type"`
-		PredicateType string `json:"predicateType"`
-		Subject       []struct {
-			Name   string            `json:"name"`
-			Digest map[string]string `json:"digest"`
-		} `json:"subject"`
-	}
-	if err := json.Unmarshal(e.Payload, &statement); err != nil {
-		return fmt.Errorf("its statement is not JSON: %w", err)
-	}
-	if !strings.HasPrefix(statement.Type, "https://in-toto.io/Statement/") || statement.PredicateType != signPredicate {
-		return fmt.Errorf("it states %q of the image, and does not sign it", statement.PredicateType)
-	}
-	why := "it is of no image"
-	for _, subject := range statement.Subject {
-		dgst := digest.NewDigestFromEncoded(digest.SHA256, subject.Digest["sha256"])
-		switch {
-		case !slices.Contains(image.Digests, dgst):
-			why = fmt.Sprintf("it is of %s, not of this image", dgst)
-		case subject.Name != "":
-			if why = t.identity.accepts(image.Name, subject.Name); why == "" {
-				return nil
-			}
-		case image.Unnamed:
-			return nil
-		default:
-			why = "it names no repository: sign with --new-bundle-format=false, or set image.unnamed_signatures"
-		}
-	}
-	return errors.New(why)
 }
 
 // sum is the hash that all signatures are of.
