@@ -172,6 +172,7 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[runtime]\nprivileged_seccomp_profile = 'unconfined'":                                          "runtime.privileged_seccomp_profile: ",
 		"[defaults]\nseccomp = 'default'":                                                               "defaults.seccomp: ",
 		"engine = 'docker'\n[image]\npolicy = '/etc/containers/policy.json'":                            "image.policy: ",
+		"engine = 'docker'\n[image]\npolicy_dir = '/etc/berth/policies'":                                "image.policy_dir: ",
 		"engine = 'docker'\n[image]\nverifier_dir = '/opt/verifiers'":                                   "image.verifier_dir: ",
 		"[defaults]\nmin_gomaxprocs = -1":                                                               "defaults.min_gomaxprocs: ",
 		"[defaults]\ncapabilities = ['CAP_FLY']":                                                        "defaults.capabilities: ",

@@ -115,6 +115,11 @@ func checkImages(cfg *config.Daemon, report report) {
 		_, err := policy.Read(path)
 		report.file("image.policy", path, err)
 	}
+	if dir := cfg.Image.PolicyDir; dir != "" {
+		for _, fault := range policy.CheckDir(dir) {
+			report("image.policy_dir", "%s", errs.Message(fault))
+		}
+	}
 	if dir := cfg.Image.VerifierDir; dir != "" {
 		_, err := verifier.Programs(dir)
 		report.file("image.verifier_dir", dir, err)

@@ -180,6 +180,7 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		DownloadRate:           int64(cfg.Image.DownloadRateMiB) << 20,
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
 		PolicyFile:             cfg.Image.Policy,
+		PolicyDir:              cfg.Image.PolicyDir,
 		VerifierDir:            cfg.Image.VerifierDir,
 		UnnamedSignatures:      cfg.Image.UnnamedSignatures,
 	}
