@@ -181,6 +181,7 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
 		PolicyFile:             cfg.Image.Policy,
 		PolicyDir:              cfg.Image.PolicyDir,
+		LookasideDir:           cfg.Image.LookasideDir,
 		VerifierDir:            cfg.Image.VerifierDir,
 		UnnamedSignatures:      cfg.Image.UnnamedSignatures,
 	}

@@ -28,6 +28,8 @@ type Signature struct {
 	Rekor       string `json:"rekor,omitempty"`
 	// Bundle is a bundle of sigstore, which has all of these; the others are empty then.
 	Bundle []byte `json:"bundle,omitempty"`
+	// Simple is a message of GPG with a claim in it; the others are empty then.
+	Simple []byte `json:"simple,omitempty"`
 	// Fault says why it cannot be read, "" if it can.
 	Fault string `json:"fault,omitempty"`
 }
@@ -62,7 +64,7 @@ func (r Rules) Shown(image Image, signatures []Signature) []Signature {
 	var shown []Signature
 	for i := range r.requirements {
 		one := &r.requirements[i]
-		if one.kind != SigstoreSigned || one.never() != nil {
+		if one.kind != SigstoreSigned && one.kind != SignedBy {
 			continue
 		}
 		trust, err := one.trust()
@@ -81,16 +83,16 @@ func (r Rules) Shown(image Image, signatures []Signature) []Signature {
 // Equal reports whether two signatures are the same one, wherever they were found.
 func (s *Signature) Equal(other *Signature) bool {
 	return bytes.Equal(s.Payload, other.Payload) && s.Signature == other.Signature && s.Certificate == other.Certificate &&
-		s.Chain == other.Chain && s.Rekor == other.Rekor && bytes.Equal(s.Bundle, other.Bundle) && s.Fault == other.Fault
+		s.Chain == other.Chain && s.Rekor == other.Rekor && bytes.Equal(s.Bundle, other.Bundle) && bytes.Equal(s.Simple, other.Simple) && s.Fault == other.Fault
 }
 
 // meets returns nil if the image meets the requirement.
 func (r *requirement) meets(image Image, signatures []Signature) error {
-	if r.kind == Accept {
+	switch r.kind {
+	case Accept:
 		return nil
-	}
-	if err := r.never(); err != nil {
-		return err
+	case Reject:
+		return errRejected
 	}
 	trust, err := r.trust()
 	if err != nil {
@@ -111,16 +113,8 @@ func (r *requirement) meets(image Image, signatures []Signature) error {
 	return fmt.Errorf("no signature is accepted (%s)", strings.Join(slices.Compact(refused), "; "))
 }
 
-// never says why no image meets the requirement, whatever its signatures are; nil if one may.
-func (r *requirement) never() error {
-	switch {
-	case r.kind == Reject:
-		return errors.New("images of this scope are rejected")
-	case r.kind == SignedBy:
-		return errors.New("berth does not check signatures of GPG keys; use sigstoreSigned, or a verifier in image.verifier_dir")
-	}
-	return nil
-}
+// errRejected is why no image meets a requirement of type reject.
+var errRejected = errors.New("images of this scope are rejected")
 
 // trust is a requirement with its keys.
 type trust struct {
@@ -128,12 +122,18 @@ type trust struct {
 	keys  []namedKey
 	rekor []namedKey
 	ca    *authority
+	// ring is that of signedBy, which has none of the others.
+	ring *ring
 }
 
 // trust reads the keys. They are read for each check, so that a changed file counts at once.
 func (r *requirement) trust() (*trust, error) {
 	t := &trust{requirement: r}
 	var err error
+	if r.kind == SignedBy {
+		t.ring, err = r.keys.ring()
+		return t, err
+	}
 	if t.keys, err = r.keys.keys(); err != nil {
 		return nil, err
 	}
@@ -157,7 +157,12 @@ func (t *trust) accepts(image Image, s *Signature) error {
 	if s.Fault != "" {
 		return errors.New(s.Fault)
 	}
-	if s.Bundle != nil {
+	switch {
+	case t.ring != nil && s.Simple != nil:
+		return t.acceptsSimple(image, s.Simple)
+	case t.ring != nil || s.Simple != nil:
+		return fmt.Errorf("it is not of the kind that %s wants", t.kind)
+	case s.Bundle != nil:
 		return t.acceptsBundle(image, s.Bundle)
 	}
 	signature, err := base64.StdEncoding.DecodeString(s.Signature)
@@ -174,7 +179,13 @@ func (t *trust) accepts(image Image, s *Signature) error {
 	}); err != nil {
 		return err
 	}
-	name, dgst, err := readClaim(s.Payload)
+	return t.acceptsClaim(image, s.Payload, "cosign container image signature", signPredicate)
+}
+
+// acceptsClaim returns nil if a claim, whose signature has been checked, has one of the types, and is of the image and of
+// the right name.
+func (t *trust) acceptsClaim(image Image, claim []byte, types ...string) error {
+	name, dgst, err := readClaim(claim, types)
 	if err != nil {
 		return err
 	}
@@ -187,8 +198,8 @@ func (t *trust) accepts(image Image, s *Signature) error {
 	return nil
 }
 
-// readClaim reads what cosign's payload claims to sign. Its signature has been checked.
-func readClaim(payload []byte) (name string, dgst digest.Digest, err error) {
+// readClaim reads what a payload claims to sign. Its signature has been checked.
+func readClaim(payload []byte, types []string) (name string, dgst digest.Digest, err error) {
 	var claim struct {
 		Critical struct {
 			Type     string `json:"type"`
@@ -201,9 +212,9 @@ func readClaim(payload []byte) (name string, dgst digest.Digest, err error) {
 		} `json:"critical"`
 	}
 	if err := json.Unmarshal(payload, &claim); err != nil {
-		return "", "", fmt.Errorf("its payload is not cosign's: %w", err)
+		return "", "", fmt.Errorf("its payload is not a claim in JSON: %w", err)
 	}
-	if kind := claim.Critical.Type; kind != "cosign container image signature" && kind != signPredicate {
+	if kind := claim.Critical.Type; !slices.Contains(types, kind) {
 		return "", "", fmt.Errorf("its payload has the type %q, not that of an image's signature", kind)
 	}
 	return claim.Critical.Identity.Reference, claim.Critical.Image.Digest, nil

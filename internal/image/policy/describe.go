@@ -25,12 +25,12 @@ func (r Rules) Describe(named reference.Named) []image.Requirement {
 
 func (r *requirement) describe(named reference.Named) image.Requirement {
 	d := image.Requirement{Type: r.kind}
-	if r.kind == Accept {
+	switch r.kind {
+	case Accept:
 		d.Means = "any image is accepted, with or without a signature"
 		return d
-	}
-	if err := r.never(); err != nil {
-		d.Means = "no image is accepted: " + err.Error()
+	case Reject:
+		d.Means = "no image is accepted: " + errRejected.Error()
 		return d
 	}
 	d.Means = "an image is accepted with a signature of one of the keys"
@@ -47,7 +47,11 @@ func (r *requirement) describe(named reference.Named) image.Requirement {
 		d.Means = "an image is accepted with a signature of a certificate"
 		d.Certificate = fmt.Sprintf("for %s, vouched for by %s, of the authority in %s", r.fulcio.email, r.fulcio.issuer, r.fulcio.ca.describe())
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case t.ring != nil:
+		d.Keys = t.ring.names
+	default:
 		d.Keys, d.Logs = describeKeys(t.keys), describeKeys(t.rekor)
 	}
 	return d
@@ -108,7 +112,7 @@ func (r Rules) Explain(subject Image, signatures []Signature) []string {
 		all[i] = "no requirement of the policy wants signatures"
 		for j := range r.requirements {
 			one := &r.requirements[j]
-			if one.kind != SigstoreSigned {
+			if one.kind != SigstoreSigned && one.kind != SignedBy {
 				continue
 			}
 			trust, err := one.trust()

@@ -235,7 +235,7 @@ func (s *Store) checkSignatures(
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
 		left := maxSignatures
 		for _, dgst := range subject.Digests {
-			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, left, m)
+			found, fetchErr := s.wanted(ctx, required, named, dgst, auth, rules, left, m)
 			if fetchErr != nil {
 				return fmt.Errorf("%w (needed because of %s, scope %s)", fetchErr, required.File, required.Scope)
 			}

@@ -48,6 +48,8 @@ type PullRules struct {
 	PolicyFile string
 	// PolicyDir has files that take its place for the pods of a namespace; see policy.FileOf. "" for none.
 	PolicyDir string
+	// LookasideDir has files that say where simple signatures are; see package lookaside.
+	LookasideDir string
 	// VerifierDir has programs that are asked whether an image may be used; see package verifier. "" for
 	// none.
 	VerifierDir string
