@@ -51,9 +51,10 @@ func (c *Client) TagImage(ctx context.Context, req TagRequest) error {
 	return err
 }
 
-// ExplainImage returns where a pull looks for an image. With try each endpoint is asked.
-func (c *Client) ExplainImage(ctx context.Context, req PullRequest, try bool) (*image.Explanation, error) {
-	resp, err := c.api.ExplainImage(ctx, &berthpb.ExplainImageRequest{Ref: req.Ref, Auth: pullToProto(&req).Auth, Try: try})
+// ExplainImage returns where a pull looks for an image, and whether pods of a namespace, "" for none, may use it. With try
+// each endpoint is asked.
+func (c *Client) ExplainImage(ctx context.Context, namespace string, req PullRequest, try bool) (*image.Explanation, error) {
+	resp, err := c.api.ExplainImage(ctx, &berthpb.ExplainImageRequest{Namespace: namespace, Ref: req.Ref, Auth: pullToProto(&req).Auth, Try: try})
 	if err != nil {
 		return nil, err
 	}

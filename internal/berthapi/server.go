@@ -178,7 +178,7 @@ func (h *handlers) ExplainImage(ctx context.Context, req *berthpb.ExplainImageRe
 	if !ok {
 		return nil, fmt.Errorf("cannot explain image %q: a Docker Engine pulls the images of this daemon: %w", req.GetRef(), errs.Unsupported)
 	}
-	explained, err := explainer.Explain(ctx, req.GetRef(), authFromProto(req.GetAuth()), req.GetTry())
+	explained, err := explainer.Explain(ctx, req.GetNamespace(), req.GetRef(), authFromProto(req.GetAuth()), req.GetTry())
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (i importer) Tag(ctx context.Context, ref string, _ []string) error {
 	return err
 }
 
-func (i importer) Explain(_ context.Context, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+func (i importer) Explain(_ context.Context, namespace, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
 	if ref == "searched" {
 		return &image.Explanation{
 			Ref: "registry.test/searched:latest", ShortName: true, Candidates: []string{"registry.test/searched:latest", "docker.io/library/searched:latest"},

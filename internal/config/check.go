@@ -150,7 +150,10 @@ func (i *Image) checkSearch(report func(key, format string, args ...any)) {
 // checkVerification refuses keys that admit images where nothing enforces them: a node would run what its policy
 // rejects.
 func (d *Daemon) checkVerification(report func(key, format string, args ...any)) {
-	for key, path := range map[string]string{"image.policy": d.Image.Policy, "image.verifier_dir": d.Image.VerifierDir} {
+	if dir := d.Image.LookasideDir; dir != "" && !filepath.IsAbs(dir) {
+		report("image.lookaside_dir", "%q: want an absolute path", dir)
+	}
+	for key, path := range map[string]string{"image.policy": d.Image.Policy, "image.policy_dir": d.Image.PolicyDir, "image.verifier_dir": d.Image.VerifierDir} {
 		switch {
 		case path == "":
 		case !filepath.IsAbs(path):

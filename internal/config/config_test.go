@@ -176,6 +176,8 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[runtime]\nprivileged_seccomp_profile = 'unconfined'":                                          "runtime.privileged_seccomp_profile: ",
 		"[defaults]\nseccomp = 'default'":                                                               "defaults.seccomp: ",
 		"engine = 'docker'\n[image]\npolicy = '/etc/containers/policy.json'":                            "image.policy: ",
+		"[image]\nlookaside_dir = 'registries.d'":                                                       "image.lookaside_dir: \"registries.d\": want an absolute path",
+		"engine = 'docker'\n[image]\npolicy_dir = '/etc/berth/policies'":                                "image.policy_dir: ",
 		"engine = 'docker'\n[image]\nverifier_dir = '/opt/verifiers'":                                   "image.verifier_dir: ",
 		"[defaults]\nmin_gomaxprocs = -1":                                                               "defaults.min_gomaxprocs: ",
 		"[defaults]\nwritable_limit = 1024":                                                             "defaults.writable_limit: 1024: want 1048576 to ",

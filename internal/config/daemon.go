@@ -198,6 +198,8 @@ type Image struct {
 	CredentialFiles        []string `toml:"credential_files" help:"Files with credentials for registries, in the format of docker's config.json, with its credential helpers (docker-credential-*). They are used for hosts for which a request has no credentials, each entry for the host that it names, mirrors included. A file that does not exist has none." reload:"yes" engine:"native"`
 	DecryptionKeysDir      string   `toml:"decryption_keys_dir" help:"Directory with private keys (RSA or ECDSA; PEM, DER or JWK; one for each file), with which layers of images are decrypted, as with CRI-O's decryption_keys_path. It is read for each pull of an encrypted image, so a change counts at once. A file that other users can use is not used. docs/howto/encrypted-images.md is the guide. Empty: encrypted images are refused." reload:"yes" engine:"native"`
 	Policy                 string   `toml:"policy" help:"File that says which images may be used, in the format of containers-policy.json(5), such as /etc/containers/policy.json. It is read for each pull and each container, so a change counts at once. A file that cannot be read, or is wrong, refuses all images. docs/howto/verify-images.md is the guide. Empty: all images." reload:"yes" engine:"native"`
+	PolicyDir              string   `toml:"policy_dir" help:"Directory with such files for single namespaces of Kubernetes: NAMESPACE.json. For the pods of that namespace it takes the place of image.policy, for pulls and for containers. The other namespaces have image.policy. A directory that cannot be read refuses all images of pods that have a namespace, and a file those of its namespace. Empty: none." reload:"yes" engine:"native"`
+	LookasideDir           string   `toml:"lookaside_dir" help:"Directory of files that say where signatures of GPG keys (signedBy in image.policy) are, in the format of containers-registries.d(5). Without an entry for an image they are in /var/lib/containers/sigstore. A directory that does not exist has no entries." reload:"yes" engine:"native"`
 	VerifierDir            string   `toml:"verifier_dir" help:"Directory of programs that say whether an image may be used, as those of containerd's plugin io.containerd.image-verifier.v1.bindir. All must accept it, each within 10s. A directory that does not exist refuses all images. Empty: none is asked." reload:"yes" engine:"native"`
 	UnnamedSignatures      bool     `toml:"unnamed_signatures" help:"Signatures that name no repository count, as those in bundles of cosign 3. Then an image that the key has signed for one repository is accepted in every repository." reload:"yes" engine:"native"`
 	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped." engine:"native"`
@@ -333,6 +335,7 @@ func DefaultDaemon() *Daemon {
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
 			SearchRegistries:       []string{},
 			CredentialFiles:        []string{},
+			LookasideDir:           "/etc/containers/registries.d",
 			PreloadedDirs:          []string{"/usr/share/berth/preloaded"},
 			ImportDirs:             []string{"/var/lib/berth-images"},
 			ImportPinned:           true,

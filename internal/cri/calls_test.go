@@ -272,6 +272,10 @@ func TestPullImage(t *testing.T) {
 	if want := (image.Auth{Username: "u", Password: "p", IdentityToken: "i", RegistryToken: "r", ServerAddress: "s", Auth: "x"}); images.auth != want {
 		t.Errorf("got %v", images.auth)
 	}
+	req.SandboxConfig = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "team", Uid: "1"}}
+	if _, err := c.PullImage(t.Context(), req); err != nil || images.namespace != "team" {
+		t.Errorf("pulled for namespace %q, %v", images.namespace, err)
+	}
 	images.pullErr = fmt.Errorf("cannot pull a: connection refused: %w", errs.Unavailable)
 	_, err = c.PullImage(t.Context(), req)
 	// The kubelet removes the code only from errors with Unknown, and then compares the beginning of the text.

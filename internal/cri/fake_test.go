@@ -92,6 +92,8 @@ type fakeImages struct {
 	getErr  error
 	pullErr error
 	auth    image.Auth
+	// namespace is that of the last pull.
+	namespace string
 }
 
 func (f *fakeImages) Get(_ context.Context, ref string) (*image.Image, error) {
@@ -114,6 +116,11 @@ func (f *fakeImages) Details(_ context.Context, id string) (*imagespec.Image, er
 func (f *fakeImages) Pull(_ context.Context, ref string, auth image.Auth, _ func(image.Progress)) (string, error) {
 	f.auth = auth
 	return "sha256:" + ref, f.pullErr
+}
+
+func (f *fakeImages) PullFor(ctx context.Context, namespace, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
+	f.namespace = namespace
+	return f.Pull(ctx, ref, auth, report)
 }
 
 func (f *fakeImages) Remove(context.Context, string) error { return f.getErr }

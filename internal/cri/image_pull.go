@@ -17,9 +17,9 @@ import (
 )
 
 // PullImage implements runtimeapi.ImageServiceServer. It answers the image's id. Which
-// image it is depends on its name and the node's platform alone: the pod that it is
-// pulled for is logged, and its annotations, which a kubelet sends as the image's, choose
-// nothing.
+// image it is depends on its name and the node's platform alone. Of the pod that it is
+// pulled for, the namespace may choose the policy. Its annotations, which a kubelet sends
+// as the image's, choose nothing.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot pull image: %w", err)
@@ -28,14 +28,14 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	if err := checkAuth(auth); err != nil {
 		return nil, fmt.Errorf("cannot pull image: %w", err)
 	}
-	id, err := s.opts.Images.Pull(ctx, req.GetImage().GetImage(), image.Auth{
+	id, err := s.pull(ctx, req.GetSandboxConfig().GetMetadata().GetNamespace(), req.GetImage().GetImage(), image.Auth{
 		Username:      auth.GetUsername(),
 		Password:      auth.GetPassword(),
 		Auth:          auth.GetAuth(),
 		ServerAddress: auth.GetServerAddress(),
 		IdentityToken: auth.GetIdentityToken(),
 		RegistryToken: auth.GetRegistryToken(),
-	}, nil)
+	})
 	var away *image.AwayError
 	if errors.Is(err, errs.Unavailable) && !errors.As(err, &away) {
 		// The kubelet shows this word as the reason of the pod.
@@ -50,6 +50,14 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 			"namespace", pod.GetNamespace())
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
+}
+
+// pull pulls an image for a pod of a namespace, which may be "".
+func (s *Server) pull(ctx context.Context, namespace, ref string, auth image.Auth) (string, error) {
+	if images, ok := s.opts.Images.(image.NamespacePuller); ok {
+		return images.PullFor(ctx, namespace, ref, auth, nil)
+	}
+	return s.opts.Images.Pull(ctx, ref, auth, nil)
 }
 
 // checkAuth refuses credentials that cannot be sent to a registry. It quotes none of them.

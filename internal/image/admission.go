@@ -4,10 +4,17 @@ import "context"
 
 // Admitter is a store that follows a policy of which images may be used. It is an optional interface.
 type Admitter interface {
-	// Admit returns nil if a container may be made of the image that ref finds. name is how the author of
-	// the pod calls it, "" if that is not known. The error is a RefusedError if the image may not be
-	// used; another one says why that could not be decided, and the image may not be used either.
-	Admit(ctx context.Context, ref, name string) error
+	// Admit returns nil if a container of a pod of the namespace may be made of the image that ref finds. namespace is ""
+	// for a pod without one. name is how the author of the pod calls the image, "" if that is not known. The error is a
+	// RefusedError if the image may not be used; another one says why that could not be decided, and the image may not be
+	// used either.
+	Admit(ctx context.Context, namespace, ref, name string) error
+}
+
+// NamespacePuller is a store whose policy depends on the namespace of the pod. It is an optional interface.
+type NamespacePuller interface {
+	// PullFor is Store.Pull for a pod of the namespace. Store.Pull is the same for "": no pod, or one without a namespace.
+	PullFor(ctx context.Context, namespace, ref string, auth Auth, progress func(Progress)) (id string, err error)
 }
 
 // RefusedError is the error of an image that the policy or a verifier of the node refuses. Its text

@@ -10,10 +10,10 @@ import (
 // Explainer is a store that pulls by itself, and says how.
 type Explainer interface {
 	// Explain says where a pull of ref with auth looks for the image, and what decides whether it may be
-	// used. It sends nothing, unless try is set: then it asks each endpoint what ref means, up to the
+	// used for pods of the namespace, "" for no namespace. It sends nothing, unless try is set: then it asks each endpoint what ref means, up to the
 	// candidate at which a pull stops, decides
 	// about the image as a pull does, and asks for the artifacts that refer to it. Errors are those of Pull.
-	Explain(ctx context.Context, ref string, auth Auth, try bool) (*Explanation, error)
+	Explain(ctx context.Context, namespace, ref string, auth Auth, try bool) (*Explanation, error)
 }
 
 // Explanation is where a pull looks for an image, and whether it may be used. It contains no secret.

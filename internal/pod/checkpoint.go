@@ -142,7 +142,7 @@ func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record
 			if err := refuseArtifact(found, ref); err != nil {
 				return nil, err
 			}
-			return found, c.admit(ctx, found, ref)
+			return found, c.admit(ctx, rec, found, ref)
 		})
 		if err == nil {
 			break

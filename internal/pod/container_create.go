@@ -87,7 +87,7 @@ func (c *Containers) findContent(ctx context.Context, j *job.Job, rec *record.Co
 	if !filepath.IsAbs(rec.Config.Get().GetImage().GetImage()) {
 		j.Stage("find image", "the image store")
 		img, err = call.Get(ctx, c.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
-			return c.findImage(ctx, rec.Config.Get().GetImage())
+			return c.findImage(ctx, rec, rec.Config.Get().GetImage())
 		})
 		if err == nil {
 			err = refuseArtifact(img, rec.Config.Get().GetImage().GetImage())
@@ -203,7 +203,7 @@ func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string
 	return errors.Join(cause, err, errs.IgnoreNotFound(updateErr))
 }
 
-func (c *Containers) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (*image.Image, error) {
+func (c *Containers) findImage(ctx context.Context, rec *record.Container, spec *runtimeapi.ImageSpec) (*image.Image, error) {
 	img, err := c.images.Get(ctx, spec.GetImage())
 	if errors.Is(err, errs.NotFound) {
 		name := spec.GetUserSpecifiedImage()
@@ -219,7 +219,7 @@ func (c *Containers) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) 
 	if name == "" {
 		name = spec.GetImage()
 	}
-	return img, c.admit(ctx, img, name)
+	return img, c.admit(ctx, rec, img, name)
 }
 
 // refuseArtifact returns an error for what has files to mount, and no root filesystem.
@@ -233,12 +233,18 @@ func refuseArtifact(img *image.Image, ref string) error {
 	return fmt.Errorf("%s is an OCI artifact (type %s), not an image; containers can mount its files as an image volume: %w", ref, img.Artifact.Type, errs.Invalid)
 }
 
-// admit returns nil if a container may use an image: the node's policy may have changed since the pull.
-func (c *Containers) admit(ctx context.Context, img *image.Image, name string) error {
-	if admitter, ok := c.images.(image.Admitter); ok {
-		return admitter.Admit(ctx, img.ID, name)
+// admit returns nil if a container may use an image: the policy may have changed since the pull, and the image may have
+// been pulled for another namespace.
+func (c *Containers) admit(ctx context.Context, rec *record.Container, img *image.Image, name string) error {
+	admitter, ok := c.images.(image.Admitter)
+	if !ok {
+		return nil
 	}
-	return nil
+	sb, err := c.records.ReadySandbox(rec.SandboxID)
+	if err != nil {
+		return fmt.Errorf("cannot create container: %w", err)
+	}
+	return admitter.Admit(ctx, sb.Config.Get().GetMetadata().GetNamespace(), img.ID, name)
 }
 
 // findVolumeImages sets the ids and references of the images that the request mounts, by the
@@ -249,7 +255,7 @@ func (c *Containers) findVolumeImages(ctx context.Context, rec *record.Container
 			continue
 		}
 		img, err := call.Get(ctx, c.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
-			return c.findImage(ctx, m.GetImage())
+			return c.findImage(ctx, rec, m.GetImage())
 		})
 		if err == nil && img.Artifact != nil && len(img.Artifact.Files) == 0 {
 			err = fmt.Errorf("the OCI artifact %s (type %s) has no file to mount: none of its layers has a name (the annotation %s): %w",

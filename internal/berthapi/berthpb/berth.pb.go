@@ -1648,7 +1648,9 @@ type ExplainImageRequest struct {
 	Auth  *Auth                  `protobuf:"bytes,2,opt,name=auth,proto3" json:"auth,omitempty"`
 	// Whether each endpoint is asked what the reference means, and whether the image may be used is
 	// decided, as for a pull.
-	Try           bool `protobuf:"varint,3,opt,name=try,proto3" json:"try,omitempty"`
+	Try bool `protobuf:"varint,3,opt,name=try,proto3" json:"try,omitempty"`
+	// The namespace of Kubernetes whose pods use the image. Empty: none.
+	Namespace     string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1702,6 +1704,13 @@ func (x *ExplainImageRequest) GetTry() bool {
 		return x.Try
 	}
 	return false
+}
+
+func (x *ExplainImageRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
 }
 
 type ExplainImageResponse struct {
@@ -3742,11 +3751,12 @@ const file_berth_proto_rawDesc = "" +
 	"\x0fTagImageRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x12\n" +
-	"\x10TagImageResponse\"]\n" +
+	"\x10TagImageResponse\"{\n" +
 	"\x13ExplainImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x10\n" +
-	"\x03try\x18\x03 \x01(\bR\x03try\"\xcd\x02\n" +
+	"\x03try\x18\x03 \x01(\bR\x03try\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xcd\x02\n" +
 	"\x14ExplainImageResponse\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x1d\n" +
 	"\n" +

@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/decryption"
+	"github.com/berthrun/berth/internal/image/lookaside"
 	"github.com/berthrun/berth/internal/image/policy"
 	"github.com/berthrun/berth/internal/image/verifier"
 	"github.com/berthrun/berth/internal/network/cni/conftemplate"
@@ -116,6 +117,14 @@ func checkImages(cfg *config.Daemon, report report) {
 	if path := cfg.Image.Policy; path != "" {
 		_, err := policy.Read(path)
 		report.file("image.policy", path, err)
+	}
+	if dir := cfg.Image.PolicyDir; dir != "" {
+		for _, fault := range policy.CheckDir(dir) {
+			report("image.policy_dir", "%s", errs.Message(fault))
+		}
+	}
+	if _, err := lookaside.Read(cfg.Image.LookasideDir); err != nil && cfg.Image.Policy+cfg.Image.PolicyDir != "" {
+		report("image.lookaside_dir", "%s", errs.Message(err))
 	}
 	if dir := cfg.Image.VerifierDir; dir != "" {
 		_, err := verifier.Programs(dir)

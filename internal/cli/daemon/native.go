@@ -185,6 +185,8 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
 		DecryptionKeysDir:      cfg.Image.DecryptionKeysDir,
 		PolicyFile:             cfg.Image.Policy,
+		PolicyDir:              cfg.Image.PolicyDir,
+		LookasideDir:           cfg.Image.LookasideDir,
 		VerifierDir:            cfg.Image.VerifierDir,
 		UnnamedSignatures:      cfg.Image.UnnamedSignatures,
 	}

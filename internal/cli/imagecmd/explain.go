@@ -17,7 +17,7 @@ import (
 
 func (c *commands) newExplain() *cobra.Command {
 	var output show.Flag
-	var user string
+	var user, namespace string
 	var passwordStdin, try bool
 	cmd := &cobra.Command{
 		Use:   "explain IMAGE",
@@ -26,12 +26,13 @@ func (c *commands) newExplain() *cobra.Command {
 			"registry. For a name without a registry, it lists the full names that image.search_registries makes of it, in the\n" +
 			"order in which a pull tries them, and says which of them the node has. It shows which file names each endpoint,\n" +
 			"whose credentials it gets, and how it failed lately. On a node with image.policy it shows the scope of the policy\n" +
-			"that holds for the image, and what that requires; with image.verifier_dir the programs that are asked. It sends\n" +
-			"nothing without --try, and shows no secret. With --try it decides about the image as a pull does, from its manifest\n" +
-			"and signatures, and lists the artifacts that refer to the image, such as signatures and bills of materials. Of\n" +
-			"several full names, a pull tries the next one only if the registry lacks the image, refuses the client or cannot be\n" +
-			"reached. --try stops at the same name as a pull. Only berth supports this.",
-		Example: "  berth image explain busybox\n  berth image explain --try registry.example/team/app:v1",
+			"that holds for the image, and what that requires; with image.verifier_dir the programs that are asked. --namespace\n" +
+			"shows the policy of image.policy_dir for the pods of a namespace. explain sends nothing without --try, and shows no\n" +
+			"secret. With --try it decides about the image as a pull does, from its manifest and signatures, and lists the\n" +
+			"artifacts that refer to the image, such as signatures and bills of materials. Of several full names, a pull tries\n" +
+			"the next one only if the registry lacks the image, refuses the client or cannot be reached. --try stops at the same\n" +
+			"name as a pull. Only berth supports this.",
+		Example: "  berth image explain busybox\n  berth image explain --try --namespace team-a registry.example/team/app:v1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			auth, err := credentials(cmd.InOrStdin(), user, passwordStdin)
@@ -39,7 +40,7 @@ func (c *commands) newExplain() *cobra.Command {
 				return err
 			}
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
-				explained, err := conn.Berth.ExplainImage(ctx, berthapi.PullRequest{Ref: args[0], Auth: auth}, try)
+				explained, err := conn.Berth.ExplainImage(ctx, namespace, berthapi.PullRequest{Ref: args[0], Auth: auth}, try)
 				if err != nil {
 					return err
 				}
@@ -48,6 +49,7 @@ func (c *commands) newExplain() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&try, "try", false, "ask each endpoint for the image's manifest, check its signatures, and list what refers to it")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pods that use the image; without it, the policy for all namespaces is shown")
 	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registry")
 	cmd.Flags().BoolVar(&passwordStdin, "password-stdin", false, "read the password from stdin")
 	cmd.MarkFlagsRequiredTogether("username", "password-stdin")

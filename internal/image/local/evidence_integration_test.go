@@ -48,7 +48,7 @@ func (g *guarded) evidence() string {
 func (g *guarded) admits(t *testing.T, what string, refs ...string) {
 	t.Helper()
 	for _, ref := range refs {
-		if err := g.store.Admit(context.Background(), g.img.ID(), g.host+ref); err != nil {
+		if err := g.store.Admit(context.Background(), "", g.img.ID(), g.host+ref); err != nil {
 			t.Errorf("%s: %s: %v", what, ref, err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestVerifiersAcceptAnImageAgain(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, g.store.Admit(t.Context(), g.img.ID(), g.host+refs[0]), "check rejected image")
+	refused(t, g.store.Admit(t.Context(), "", g.img.ID(), g.host+refs[0]), "check rejected image")
 }
 
 // TestSignaturesAreKeptAgain: a key is replaced, and a loss of power leaves a part of a file.
@@ -95,7 +95,7 @@ func TestSignaturesAreKeptAgain(t *testing.T) {
 	key := filepath.Join(filepath.Dir(g.policy), "key.pub")
 	fresh := imagetest.NewSigner()
 	put(t, key, fresh.PublicKey())
-	refused(t, g.store.Admit(t.Context(), g.img.ID(), g.host+"/team/app:v1"), "not made with a trusted key")
+	refused(t, g.store.Admit(t.Context(), "", g.img.ID(), g.host+"/team/app:v1"), "not made with a trusted key")
 	g.sign(fresh, g.img.Manifest.Digest)
 	g.admits(t, "signed with the new key", "/team/app:v1")
 	if _, err := g.pull("/team/app:v1"); err != nil {

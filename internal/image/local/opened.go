@@ -76,6 +76,15 @@ func (s *Images) Pull(ctx context.Context, ref string, auth image.Auth, progress
 	return s.store.Pull(ctx, ref, auth, progress)
 }
 
+// PullFor implements image.NamespacePuller.
+func (s *Images) PullFor(ctx context.Context, namespace, ref string, auth image.Auth, progress func(image.Progress)) (string, error) {
+	if err := s.ready(ctx); err != nil {
+		return "", err
+	}
+	defer s.changed()
+	return s.store.PullFor(ctx, namespace, ref, auth, progress)
+}
+
 // Get implements image.Store.
 func (s *Images) Get(ctx context.Context, ref string) (*image.Image, error) {
 	if err := s.ready(ctx); err != nil {
@@ -164,19 +173,19 @@ func (s *Images) Tag(ctx context.Context, ref string, names []string) error {
 }
 
 // Explain implements image.Explainer.
-func (s *Images) Explain(ctx context.Context, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+func (s *Images) Explain(ctx context.Context, namespace, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
-	return s.store.Explain(ctx, ref, auth, try)
+	return s.store.Explain(ctx, namespace, ref, auth, try)
 }
 
 // Admit implements image.Admitter.
-func (s *Images) Admit(ctx context.Context, ref, name string) error {
+func (s *Images) Admit(ctx context.Context, namespace, ref, name string) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	return s.store.Admit(ctx, ref, name)
+	return s.store.Admit(ctx, namespace, ref, name)
 }
 
 // DiskUse implements image.Auditor.

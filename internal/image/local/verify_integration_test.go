@@ -116,7 +116,7 @@ func TestPolicyOfPulls(t *testing.T) {
 	g.write(t, `{"default": [{"type":"insecureAcceptAnything"}], "typo": 1}`)
 	_, err = g.pull("/team/app:v2")
 	refused(t, err, g.policy, "field typo: is unknown")
-	refused(t, g.store.Admit(context.Background(), id, ""), "field typo")
+	refused(t, g.store.Admit(context.Background(), "", id, ""), "field typo")
 }
 
 func TestHostileSignaturesOfRegistries(t *testing.T) {
@@ -167,14 +167,14 @@ func TestAdmission(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := g.host + "/team/app:v1"
-	if err := g.store.Admit(ctx, id, name); err != nil {
+	if err := g.store.Admit(ctx, "", id, name); err != nil {
 		t.Errorf("accepted: %v", err)
 	}
 	g.write(t, signed)
-	refused(t, g.store.Admit(ctx, id, name), "no signature was found", name)
-	refused(t, g.store.Admit(ctx, id, id), "no signature was found")
+	refused(t, g.store.Admit(ctx, "", id, name), "no signature was found", name)
+	refused(t, g.store.Admit(ctx, "", id, id), "no signature was found")
 	g.sign(g.signer, g.img.Manifest.Digest)
-	if err := g.store.Admit(ctx, id, name); err != nil {
+	if err := g.store.Admit(ctx, "", id, name); err != nil {
 		t.Errorf("signed since: %v", err)
 	}
 	// The node has the signature now, and needs no registry for it, also after a restart.
@@ -183,11 +183,11 @@ func TestAdmission(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.store = open(t, g.cfg)
-	if err := g.store.Admit(ctx, id, id); err != nil {
+	if err := g.store.Admit(ctx, "", id, id); err != nil {
 		t.Errorf("with the signature that the node has: %v", err)
 	}
 	g.write(t, `{"default": [{"type":"reject"}]}`)
-	refused(t, g.store.Admit(ctx, id, name), "reject")
+	refused(t, g.store.Admit(ctx, "", id, name), "reject")
 }
 
 func must(t *testing.T, path string) []byte {
@@ -231,7 +231,7 @@ func TestVerifierPrograms(t *testing.T) {
 	if lines[len(lines)-1] != want {
 		t.Errorf("called with %q, want %q", lines[len(lines)-1], want)
 	}
-	if err := g.store.Admit(ctx, id, g.host+"/team/app:v1"); err != nil {
+	if err := g.store.Admit(ctx, "", id, g.host+"/team/app:v1"); err != nil {
 		t.Error(err)
 	}
 	if again := strings.Count(string(must(t, calls)), "\n"); again != len(lines) {
@@ -245,7 +245,7 @@ func TestExplainAdmission(t *testing.T) {
 	g := newGuarded(t)
 	explain := func(ref string, try bool) *image.Admission {
 		t.Helper()
-		e, err := g.store.Explain(ctx, g.host+ref, image.Auth{}, try)
+		e, err := g.store.Explain(ctx, "", g.host+ref, image.Auth{}, try)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,6 +28,8 @@ type Signature struct {
 	Rekor       string `json:"rekor,omitempty"`
 	// Bundle is a bundle of sigstore, which has all of these; the others are empty then.
 	Bundle []byte `json:"bundle,omitempty"`
+	// Simple is a message of GPG with a claim in it; the others are empty then.
+	Simple []byte `json:"simple,omitempty"`
 	// Fault says why it cannot be read, "" if it can.
 	Fault string `json:"fault,omitempty"`
 }
@@ -61,7 +64,7 @@ func (r Rules) Shown(image Image, signatures []Signature) []Signature {
 	var shown []Signature
 	for i := range r.requirements {
 		one := &r.requirements[i]
-		if one.kind != SigstoreSigned || one.never() != nil {
+		if one.kind != SigstoreSigned && one.kind != SignedBy {
 			continue
 		}
 		trust, err := one.trust()
@@ -80,16 +83,16 @@ func (r Rules) Shown(image Image, signatures []Signature) []Signature {
 // Equal reports whether two signatures are the same one, wherever they were found.
 func (s *Signature) Equal(other *Signature) bool {
 	return bytes.Equal(s.Payload, other.Payload) && s.Signature == other.Signature && s.Certificate == other.Certificate &&
-		s.Chain == other.Chain && s.Rekor == other.Rekor && bytes.Equal(s.Bundle, other.Bundle) && s.Fault == other.Fault
+		s.Chain == other.Chain && s.Rekor == other.Rekor && bytes.Equal(s.Bundle, other.Bundle) && bytes.Equal(s.Simple, other.Simple) && s.Fault == other.Fault
 }
 
 // meets returns nil if the image meets the requirement.
 func (r *requirement) meets(image Image, signatures []Signature) error {
-	if r.kind == Accept {
+	switch r.kind {
+	case Accept:
 		return nil
-	}
-	if err := r.never(); err != nil {
-		return err
+	case Reject:
+		return errRejected
 	}
 	trust, err := r.trust()
 	if err != nil {
@@ -110,18 +113,8 @@ func (r *requirement) meets(image Image, signatures []Signature) error {
 	return fmt.Errorf("no signature is accepted (%s)", strings.Join(slices.Compact(refused), "; "))
 }
 
-// never says why no image meets the requirement, whatever its signatures are; nil if one may.
-func (r *requirement) never() error {
-	switch {
-	case r.kind == Reject:
-		return errors.New("images of this scope are rejected")
-	case r.kind == SignedBy:
-		return errors.New("berth does not check signatures of GPG keys; use sigstoreSigned, or a verifier in image.verifier_dir")
-	case r.pki:
-		return errors.New("berth does not check signatures by pki; use keyPath or fulcio")
-	}
-	return nil
-}
+// errRejected is why no image meets a requirement of type reject.
+var errRejected = errors.New("images of this scope are rejected")
 
 // trust is a requirement with its keys.
 type trust struct {
@@ -129,22 +122,32 @@ type trust struct {
 	keys  []namedKey
 	rekor []namedKey
 	ca    *authority
+	// ring is that of signedBy, which has none of the others.
+	ring *ring
 }
 
 // trust reads the keys. They are read for each check, so that a changed file counts at once.
 func (r *requirement) trust() (*trust, error) {
 	t := &trust{requirement: r}
 	var err error
+	if r.kind == SignedBy {
+		t.ring, err = r.keys.ring()
+		return t, err
+	}
 	if t.keys, err = r.keys.keys(); err != nil {
 		return nil, err
 	}
 	if t.rekor, err = r.rekor.keys(); err != nil {
 		return nil, err
 	}
-	if r.fulcio != nil {
-		if t.ca, err = r.fulcio.authority(); err != nil {
-			return nil, err
-		}
+	switch {
+	case r.fulcio != nil:
+		t.ca, err = r.fulcio.authority()
+	case r.pki != nil:
+		t.ca, err = r.pki.authority()
+	}
+	if err != nil {
+		return nil, err
 	}
 	return t, nil
 }
@@ -154,23 +157,35 @@ func (t *trust) accepts(image Image, s *Signature) error {
 	if s.Fault != "" {
 		return errors.New(s.Fault)
 	}
-	if s.Bundle != nil {
+	switch {
+	case t.ring != nil && s.Simple != nil:
+		return t.acceptsSimple(image, s.Simple)
+	case t.ring != nil || s.Simple != nil:
+		return fmt.Errorf("it is not of the kind that %s wants", t.kind)
+	case s.Bundle != nil:
 		return t.acceptsBundle(image, s.Bundle)
 	}
 	signature, err := base64.StdEncoding.DecodeString(s.Signature)
 	if err != nil || len(signature) == 0 {
 		return errors.New("it has no signature in base64")
 	}
-	keys := t.keys
-	if t.rekor != nil || t.ca != nil {
-		if keys, err = t.logged(s, signature); err != nil {
-			return err
-		}
+	var certificate []byte
+	if block, _ := pem.Decode([]byte(s.Certificate)); block != nil {
+		certificate = block.Bytes
 	}
-	if err := verifyAny(keys, s.Payload, signature); err != nil {
+	if err := t.verify(&signed{
+		signature: signature, data: s.Payload, payload: s.Payload, certificate: certificate, chain: []byte(s.Chain),
+		record: func() (*record, error) { return readAnnotation(s.Rekor) },
+	}); err != nil {
 		return err
 	}
-	name, dgst, err := readClaim(s.Payload)
+	return t.acceptsClaim(image, s.Payload, "cosign container image signature", signPredicate)
+}
+
+// acceptsClaim returns nil if a claim, whose signature has been checked, has one of the types, and is of the image and of
+// the right name.
+func (t *trust) acceptsClaim(image Image, claim []byte, types ...string) error {
+	name, dgst, err := readClaim(claim, types)
 	if err != nil {
 		return err
 	}
@@ -183,8 +198,8 @@ func (t *trust) accepts(image Image, s *Signature) error {
 	return nil
 }
 
-// readClaim reads what cosign's payload claims to sign. Its signature has been checked.
-func readClaim(payload []byte) (name string, dgst digest.Digest, err error) {
+// readClaim reads what a payload claims to sign. Its signature has been checked.
+func readClaim(payload []byte, types []string) (name string, dgst digest.Digest, err error) {
 	var claim struct {
 		Critical struct {
 			Type     string `json:"type"`
@@ -197,77 +212,12 @@ func readClaim(payload []byte) (name string, dgst digest.Digest, err error) {
 		} `json:"critical"`
 	}
 	if err := json.Unmarshal(payload, &claim); err != nil {
-		return "", "", fmt.Errorf("its payload is not cosign's: %w", err)
+		return "", "", fmt.Errorf("its payload is not a claim in JSON: %w", err)
 	}
-	if kind := claim.Critical.Type; kind != "cosign container image signature" && kind != signPredicate {
+	if kind := claim.Critical.Type; !slices.Contains(types, kind) {
 		return "", "", fmt.Errorf("its payload has the type %q, not that of an image's signature", kind)
 	}
 	return claim.Critical.Identity.Reference, claim.Critical.Image.Digest, nil
-}
-
-// signPredicate is the type of a statement that signs an image, and attests nothing else about it.
-const signPredicate = "https://sigstore.dev/cosign/sign/v1"
-
-// bundle has the parts of a bundle of sigstore that are read here.
-type bundle struct {
-	MediaType string `json:"mediaType"`
-	Envelope  *struct {
-		Payload     []byte `json:"payload"`
-		PayloadType string `json:"payloadType"`
-		Signatures  []struct {
-			Sig []byte `json:"sig"`
-		} `json:"signatures"`
-	} `json:"dsseEnvelope"`
-}
-
-// acceptsBundle is accepts for a bundle: a DSSE envelope with a statement of in-toto.
-func (t *trust) acceptsBundle(image Image, data []byte) error {
-	if t.rekor != nil || t.ca != nil {
-		return errors.New("it is a bundle of sigstore, and berth checks those with a key and without a log only; sign with --new-bundle-format=false")
-	}
-	var b bundle
-	if err := json.Unmarshal(data, &b); err != nil {
-		return fmt.Errorf("it is not a bundle of sigstore: %w", err)
-	}
-	if b.Envelope == nil || len(b.Envelope.Signatures) != 1 || b.Envelope.PayloadType != "application/vnd.in-toto+json" {
-		return errors.New("its bundle has no envelope of one signature with a statement of in-toto")
-	}
-	e := b.Envelope
-	signed := fmt.Sprintf("DSSEv1 %d %s %d %s", len(e.PayloadType), e.PayloadType, len(e.Payload), e.Payload)
-	if err := verifyAny(t.keys, []byte(signed), e.Signatures[0].Sig); err != nil {
-		return err
-	}
-	var statement struct {
-		Type          string `json:"_type"`
-		PredicateType string `json:"predicateType"`
-		Subject       []struct {
-			Name   string            `json:"name"`
-			Digest map[string]string `json:"digest"`
-		} `json:"subject"`
-	}
-	if err := json.Unmarshal(e.Payload, &statement); err != nil {
-		return fmt.Errorf("its statement is not JSON: %w", err)
-	}
-	if !strings.HasPrefix(statement.Type, "https://in-toto.io/Statement/") || statement.PredicateType != signPredicate {
-		return fmt.Errorf("it states %q of the image, and does not sign it", statement.PredicateType)
-	}
-	why := "it is of no image"
-	for _, subject := range statement.Subject {
-		dgst := digest.NewDigestFromEncoded(digest.SHA256, subject.Digest["sha256"])
-		switch {
-		case !slices.Contains(image.Digests, dgst):
-			why = fmt.Sprintf("it is of %s, not of this image", dgst)
-		case subject.Name != "":
-			if why = t.identity.accepts(image.Name, subject.Name); why == "" {
-				return nil
-			}
-		case image.Unnamed:
-			return nil
-		default:
-			why = "it names no repository: sign with --new-bundle-format=false, or set image.unnamed_signatures"
-		}
-	}
-	return errors.New(why)
 }
 
 // sum is the hash that all signatures are of.

@@ -25,12 +25,12 @@ func (r Rules) Describe(named reference.Named) []image.Requirement {
 
 func (r *requirement) describe(named reference.Named) image.Requirement {
 	d := image.Requirement{Type: r.kind}
-	if r.kind == Accept {
+	switch r.kind {
+	case Accept:
 		d.Means = "any image is accepted, with or without a signature"
 		return d
-	}
-	if err := r.never(); err != nil {
-		d.Means = "no image is accepted: " + err.Error()
+	case Reject:
+		d.Means = "no image is accepted: " + errRejected.Error()
 		return d
 	}
 	d.Means = "an image is accepted with a signature of one of the keys"
@@ -39,14 +39,34 @@ func (r *requirement) describe(named reference.Named) image.Requirement {
 	if err != nil {
 		d.Fault = err.Error()
 	}
-	if r.fulcio != nil {
+	switch {
+	case r.pki != nil:
+		d.Means = "an image is accepted with a signature of a certificate that is valid at the time of the check"
+		d.Certificate = r.pki.describe()
+	case r.fulcio != nil:
 		d.Means = "an image is accepted with a signature of a certificate"
 		d.Certificate = fmt.Sprintf("for %s, vouched for by %s, of the authority in %s", r.fulcio.email, r.fulcio.issuer, r.fulcio.ca.describe())
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case t.ring != nil:
+		d.Keys = t.ring.names
+	default:
 		d.Keys, d.Logs = describeKeys(t.keys), describeKeys(t.rekor)
 	}
 	return d
+}
+
+// describe says which certificates count.
+func (p *pki) describe() string {
+	var whom []string
+	if p.email != "" {
+		whom = append(whom, p.email)
+	}
+	if p.host != "" {
+		whom = append(whom, "the host "+p.host)
+	}
+	return fmt.Sprintf("for %s, of the authority in %s", strings.Join(whom, " and "), p.roots.describe())
 }
 
 // describe says where the contents of a source are.
@@ -92,7 +112,7 @@ func (r Rules) Explain(subject Image, signatures []Signature) []string {
 		all[i] = "no requirement of the policy wants signatures"
 		for j := range r.requirements {
 			one := &r.requirements[j]
-			if one.kind != SigstoreSigned || one.pki {
+			if one.kind != SigstoreSigned && one.kind != SignedBy {
 				continue
 			}
 			trust, err := one.trust()

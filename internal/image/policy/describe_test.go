@@ -13,12 +13,17 @@ import (
 
 func TestDescribe(t *testing.T) {
 	s := imagetest.NewSigner()
-	key := write(t, "team.pub", s.PublicKey())
+	key, ringFile := write(t, "team.pub", s.PublicKey()), write(t, "team.gpg", imagetest.NewGPG().PublicKey())
 	for text, want := range map[string]struct{ means, key, certificate, identity, fault string }{
-		`{"type":"insecureAcceptAnything"}`:                      {means: "any image is accepted"},
-		`{"type":"reject"}`:                                      {means: "no image is accepted: images of this scope are rejected"},
-		`{"type":"signedBy","keyType":"GPGKeys","keyPath":"/a"}`: {means: "no image is accepted: berth does not check signatures of GPG"},
-		`{"type":"sigstoreSigned","pki":{}}`:                     {means: "no image is accepted: berth does not check signatures by pki"},
+		`{"type":"insecureAcceptAnything"}`: {means: "any image is accepted"},
+		`{"type":"reject"}`:                 {means: "no image is accepted: images of this scope are rejected"},
+		`{"type":"signedBy","keyType":"GPGKeys","keyPath":"` + ringFile + `"}`: {
+			means: "a signature of one of the keys", key: ringFile + " (GPG ", identity: "matchRepoDigestOrExact: r.test/a/b:1",
+		},
+		`{"type":"sigstoreSigned","pki":{"caRootsPath":"/absent/ca","subjectEmail":"me@test","subjectHostname":"h.test"}}`: {
+			means: "valid at the time of the check", certificate: "for me@test and the host h.test, of the authority in /absent/ca",
+			identity: "matchRepoDigestOrExact: r.test/a/b:1", fault: "pki.caRootsPath",
+		},
 		`{"type":"sigstoreSigned","keyPath":"` + key + `"}`: {
 			means: "a signature of one of the keys", key: key + " (ECDSA P-256, SHA-256 ", identity: "matchRepoDigestOrExact: r.test/a/b:1",
 		},

@@ -89,15 +89,6 @@ func texts(dec *json.Decoder, field string, list bool) ([]string, error) {
 	return values, nil
 }
 
-// skip reads a value of any kind.
-func skip(dec *json.Decoder, field string) error {
-	var value json.RawMessage
-	if err := dec.Decode(&value); err != nil {
-		return fmt.Errorf("field %s: %w", field, syntax(err))
-	}
-	return nil
-}
-
 func unknown(field string) error { return fmt.Errorf("field %s: is unknown", field) }
 
 // syntax is the error of text that is not JSON.

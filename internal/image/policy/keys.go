@@ -48,16 +48,21 @@ func parseKey(data []byte) (crypto.PublicKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("is not a public key: %w", err)
 	}
+	return key, checkKey(key)
+}
+
+// checkKey refuses keys that verify does not use.
+func checkKey(key crypto.PublicKey) error {
 	switch key := key.(type) {
 	case *ecdsa.PublicKey, ed25519.PublicKey:
-		return key, nil
+		return nil
 	case *rsa.PublicKey:
 		if key.N.BitLen() < minRSA {
-			return nil, fmt.Errorf("is a key of RSA with %d bits, want at least %d", key.N.BitLen(), minRSA)
+			return fmt.Errorf("is a key of RSA with %d bits, want at least %d", key.N.BitLen(), minRSA)
 		}
-		return key, nil
+		return nil
 	}
-	return nil, fmt.Errorf("is a key of type %T; want ECDSA, RSA or Ed25519", key)
+	return fmt.Errorf("is a key of type %T; want ECDSA, RSA or Ed25519", key)
 }
 
 // verifyAny returns nil if one of the keys has made the signature of data.

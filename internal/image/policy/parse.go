@@ -19,7 +19,7 @@ type requirement struct {
 	// keys are those of a signature, any of them; fulcio, pki and rekor are the other ways to trust one.
 	keys   source
 	fulcio *fulcio
-	pki    bool
+	pki    *pki
 	rekor  source
 	// identity is what the signature must say that it signs.
 	identity identity
@@ -29,6 +29,12 @@ type requirement struct {
 type fulcio struct {
 	ca            source
 	issuer, email string
+}
+
+// pki is who a certificate of an authority of one's own must be for. email and host are "" for any, and not both are "".
+type pki struct {
+	roots, between source
+	email, host    string
 }
 
 // source is where keys or certificates are.
@@ -153,8 +159,7 @@ func readRequirement(dec *json.Decoder, at string) (requirement, error) {
 		case "fulcio":
 			r.fulcio, err = readFulcio(dec, field)
 		case "pki":
-			r.pki = true
-			err = skip(dec, field)
+			r.pki, err = readPKI(dec, field)
 		case "signedIdentity":
 			r.identity, err = readIdentity(dec, field)
 		default:
@@ -188,7 +193,7 @@ func (r *requirement) check(at string, fields map[string]bool, keyType string) e
 	case SigstoreSigned:
 		allowed = "type keyPath keyPaths keyData keyDatas fulcio pki rekorPublicKeyPath rekorPublicKeyPaths rekorPublicKeyData rekorPublicKeyDatas signedIdentity"
 		ways := 0
-		for _, has := range []bool{r.keys.field != "", r.fulcio != nil, r.pki} {
+		for _, has := range []bool{r.keys.field != "", r.fulcio != nil, r.pki != nil} {
 			if has {
 				ways++
 			}
@@ -198,6 +203,9 @@ func (r *requirement) check(at string, fields map[string]bool, keyType string) e
 		}
 		if r.fulcio != nil && r.rekor.field == "" {
 			return fmt.Errorf("field %s.fulcio: needs rekorPublicKeyPath, or another key of the log: it has the time of the signature", at)
+		}
+		if r.pki != nil && r.rekor.field != "" {
+			return fmt.Errorf("field %s.%s: a requirement with pki does not have it", at, r.rekor.field)
 		}
 	default:
 		return fmt.Errorf("field %s.type: %q: want %s, %s, %s or %s", at, r.kind, Accept, Reject, SignedBy, SigstoreSigned)
@@ -229,6 +237,29 @@ func readFulcio(dec *json.Decoder, at string) (*fulcio, error) {
 		err = fmt.Errorf("field %s: want one of caPath and caData, oidcIssuer and subjectEmail", at)
 	}
 	return f, err
+}
+
+func readPKI(dec *json.Decoder, at string) (*pki, error) {
+	p := &pki{}
+	err := object(dec, at, func(key, field string) (err error) {
+		switch key {
+		case "caRootsPath", "caRootsData":
+			err = p.roots.read(dec, key, field)
+		case "caIntermediatesPath", "caIntermediatesData":
+			err = p.between.read(dec, key, field)
+		case "subjectEmail":
+			p.email, err = text(dec, field)
+		case "subjectHostname":
+			p.host, err = text(dec, field)
+		default:
+			err = unknown(field)
+		}
+		return err
+	})
+	if err == nil && (p.roots.field == "" || p.email == "" && p.host == "") {
+		err = fmt.Errorf("field %s: want one of caRootsPath and caRootsData, and subjectEmail or subjectHostname", at)
+	}
+	return p, err
 }
 
 // read reads a field that has keys or names files of them.

@@ -1,11 +1,12 @@
 // Package policy decides which images a node may use, by a file in the format of
-// containers-policy.json(5) and by signatures that cosign makes. It reads the file and the keys that
+// containers-policy.json(5) and by signatures that cosign and GPG make. It reads the file and the keys that
 // the file names. It knows no registry and no store: its callers bring the signatures.
 package policy
 
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -74,7 +75,7 @@ type Rules struct {
 
 // For returns the rules of a reference: those of the most specific scope that matches.
 func (p *Policy) For(named reference.Named) Rules {
-	for _, scope := range scopesOf(named) {
+	for _, scope := range Scopes(named) {
 		if list, ok := p.docker[scope]; ok {
 			return Rules{File: p.File, Scope: "docker:" + scope, requirements: list}
 		}
@@ -87,9 +88,9 @@ func (p *Policy) Nameless() Rules {
 	return Rules{File: p.File, Scope: "default", requirements: p.fallback}
 }
 
-// scopesOf lists the scopes of a reference, the most specific one first: the reference, its
+// Scopes lists the scopes of a reference, the most specific one first: the reference, its
 // repository, the namespaces above, the host, wildcards for the domains of the host, and "" for all.
-func scopesOf(named reference.Named) []string {
+func Scopes(named reference.Named) []string {
 	name := named.Name()
 	scopes := []string{}
 	if full := named.String(); full != name {
@@ -117,14 +118,10 @@ func scopesOf(named reference.Named) []string {
 
 // NeedsSignatures reports whether signatures decide. If not, Check needs none.
 func (r Rules) NeedsSignatures() bool {
-	needs := false
-	for i := range r.requirements {
-		switch r.requirements[i].kind {
-		case Reject:
-			return false
-		case SigstoreSigned, SignedBy:
-			needs = true
-		}
-	}
-	return needs
+	return !r.Wants(Reject) && (r.Wants(SigstoreSigned) || r.Wants(SignedBy))
+}
+
+// Wants reports whether one of the requirements has a type.
+func (r Rules) Wants(kind string) bool {
+	return slices.ContainsFunc(r.requirements, func(one requirement) bool { return one.kind == kind })
 }

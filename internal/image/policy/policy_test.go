@@ -1,22 +1,13 @@
 package policy
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -114,6 +105,10 @@ func TestInvalidFilesAreRefused(t *testing.T) {
 		in(`{"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"exactReference","dockerReference":"a.b/c"}}`): "want a tag or a digest",
 		in(`{"type":"sigstoreSigned","fulcio":{"caPath":"/a","oidcIssuer":"i","subjectEmail":"e"}}`):                        "needs rekorPublicKeyPath",
 		in(`{"type":"sigstoreSigned","fulcio":{"caPath":"/a"},"rekorPublicKeyPath":"/r"}`):                                  "oidcIssuer and subjectEmail",
+		in(`{"type":"sigstoreSigned","pki":{"subjectEmail":"e"}}`):                                                          "pki: want one of caRootsPath",
+		in(`{"type":"sigstoreSigned","pki":{"caRootsPath":"/a"}}`):                                                          "subjectEmail or subjectHostname",
+		in(`{"type":"sigstoreSigned","pki":{"caRootsPath":"/a","subjectEmail":"e","oidcIssuer":"i"}}`):                      "pki.oidcIssuer: is unknown",
+		in(`{"type":"sigstoreSigned","pki":{"caRootsPath":"/a","subjectEmail":"e"},"rekorPublicKeyPath":"/r"}`):             "a requirement with pki does not have it",
 		in(`{"type":"signedBy","keyType":"X","keyPath":"/a"}`):                                                              "want GPGKeys",
 		docker("busybox"):               "docker.io/library/busybox",
 		docker("example*.com"):          "matches nothing",
@@ -262,113 +257,5 @@ func TestHostileSignatures(t *testing.T) {
 	image.Unnamed = true
 	if err := rules.Check(image, []Signature{bundle(s, "", dgst, signPredicate)}); err != nil {
 		t.Errorf("a bundle without a name where that is allowed: %v", err)
-	}
-}
-
-// keyless is a local Fulcio and Rekor.
-type keyless struct {
-	ca, rekor *imagetest.Signer
-	root      *x509.Certificate
-	now       time.Time
-}
-
-func newKeyless(t *testing.T) *keyless {
-	t.Helper()
-	k := &keyless{ca: imagetest.NewSigner(), rekor: imagetest.NewSigner(), now: time.Unix(1_700_000_000, 0)}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fulcio"}, NotBefore: k.now.Add(-time.Hour), NotAfter: k.now.Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &k.ca.Key().PublicKey, k.ca.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if k.root, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
-func (k *keyless) sign(t *testing.T, payload []byte, email, issuer string, loggedAt time.Time) Signature {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotBefore: k.now, NotAfter: k.now.Add(10 * time.Minute), EmailAddresses: []string{email},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},
-		ExtraExtensions: []pkix.Extension{{Id: issuerRaw(), Value: []byte(issuer)}},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, k.root, &key.PublicKey, k.ca.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	signature, err := ecdsa.SignASN1(rand.Reader, key, sum(payload))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Signature{
-		Payload: payload, Signature: base64.StdEncoding.EncodeToString(signature), Certificate: string(cert),
-		Rekor: k.record(t, signature, payload, cert, loggedAt),
-	}
-}
-
-func (k *keyless) record(t *testing.T, signature, payload, key []byte, at time.Time) string {
-	t.Helper()
-	body := fmt.Sprintf(`{"apiVersion":"0.0.1","kind":"hashedrekord","spec":{"data":{"hash":{"algorithm":"sha256","value":"%x"}},"signature":{"content":"%s","publicKey":{"content":"%s"}}}}`,
-		sum(payload), base64.StdEncoding.EncodeToString(signature), base64.StdEncoding.EncodeToString(key))
-	logID := strings.Repeat("ab", 32)
-	encoded := base64.StdEncoding.EncodeToString([]byte(body))
-	set := k.rekor.Sign(fmt.Appendf(nil, `{"body":"%s","integratedTime":%d,"logID":"%s","logIndex":7}`, encoded, at.Unix(), logID))
-	data, err := json.Marshal(map[string]any{
-		"SignedEntryTimestamp": set,
-		"Payload":              map[string]any{"body": encoded, "integratedTime": at.Unix(), "logIndex": 7, "logID": logID},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
-
-func TestKeyless(t *testing.T) {
-	const email, issuer = "ci@example.com", "https://issuer.example"
-	k, other := newKeyless(t), newKeyless(t)
-	ca := write(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.root.Raw}))
-	ref, dgst := named(t, "r.test/app:1"), digest.FromString("image")
-	rules := read(t, fmt.Sprintf(`{"default": [{"type":"sigstoreSigned", "fulcio": {"caPath": %q, "oidcIssuer": %q, "subjectEmail": %q},
-		"rekorPublicKeyPath": %q, "signedIdentity": {"type": "matchRepository"}}]}`, ca, issuer, email, write(t, "rekor.pub", k.rekor.PublicKey()))).For(ref)
-	payload := imagetest.Claim("r.test/app", dgst)
-	within := k.now.Add(time.Minute)
-	good := k.sign(t, payload, email, issuer, within)
-	unlogged, otherRecord, moved, swapped := good, good, good, good
-	unlogged.Rekor = ""
-	otherRecord.Rekor = other.record(t, []byte("x"), payload, []byte(good.Certificate), within)
-	moved.Rekor = strings.Replace(good.Rekor, fmt.Sprint(within.Unix()), fmt.Sprint(within.Unix()+1), 1)
-	swapped.Rekor = k.sign(t, payload, email, issuer, within).Rekor
-	both := other.sign(t, payload, email, issuer, within)
-	both.Rekor = strings.Replace(both.Rekor, "Payload", "Payload", 1)
-	for name, test := range map[string]struct {
-		signature Signature
-		want      string
-	}{
-		"good":              {good, ""},
-		"another person":    {k.sign(t, payload, "eve@example.com", issuer, within), "is for"},
-		"another issuer":    {k.sign(t, payload, email, "https://other.example", within), "identity of"},
-		"expired":           {k.sign(t, payload, email, issuer, k.now.Add(11*time.Minute)), "not valid at"},
-		"before it":         {k.sign(t, payload, email, issuer, k.now.Add(-time.Minute)), "not valid at"},
-		"not logged":        {unlogged, "no record"},
-		"another log":       {otherRecord, "trusted log"},
-		"changed time":      {moved, "trusted log"},
-		"another record":    {swapped, "another signature"},
-		"another authority": {both, "trusted log"},
-		"another digest":    {k.sign(t, imagetest.Claim("r.test/app", "sha256:"+digest.Digest(strings.Repeat("0", 64))), email, issuer, within), "not of this image"},
-		"another repo":      {k.sign(t, imagetest.Claim("r.test/other", dgst), email, issuer, within), "wants r.test/app"},
-	} {
-		err := rules.Check(Image{Name: ref, Digests: []digest.Digest{dgst}}, []Signature{test.signature})
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
 	}
 }

@@ -27,7 +27,7 @@ func TestAwaitIdle(t *testing.T) {
 				wait = time.Hour
 			}
 			go func() {
-				_, _ = pulls.Do(t.Context(), named, image.Auth{}, nil, func(context.Context, *Meter) (string, error) {
+				_, _ = pulls.Do(t.Context(), named, image.Auth{}, "", nil, func(context.Context, *Meter) (string, error) {
 					time.Sleep(wait)
 					return "", nil
 				})

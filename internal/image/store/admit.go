@@ -39,6 +39,24 @@ func refused(err error) error {
 	return &image.RefusedError{Err: err}
 }
 
+// forNamespace returns the rules for pods of a namespace, which may be "": if PolicyDir has a file for it, that file takes
+// the place of PolicyFile. The directory is read each time, as the file is.
+func (r *PullRules) forNamespace(namespace string) (*PullRules, error) {
+	if r.PolicyDir == "" || namespace == "" {
+		return r, nil
+	}
+	file, err := policy.FileOf(r.PolicyDir, namespace)
+	if err != nil {
+		return nil, refused(fmt.Errorf("image.policy_dir: %w", err))
+	}
+	if file == "" {
+		return r, nil
+	}
+	own := *r
+	own.PolicyFile = file
+	return &own, nil
+}
+
 // rulesFor reads the policy, and returns its rules for a name, nil where the node has no policy. named
 // is nil for an image without a name. The file is read each time, so that a change counts at once.
 func (r *PullRules) rulesFor(named reference.Named) (*policy.Rules, error) {
@@ -217,7 +235,7 @@ func (s *Store) checkSignatures(
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
 		left := maxSignatures
 		for _, dgst := range subject.Digests {
-			found, fetchErr := s.signatures(ctx, named, dgst, auth, rules, left, m)
+			found, fetchErr := s.wanted(ctx, required, named, dgst, auth, rules, left, m)
 			if fetchErr != nil {
 				return fmt.Errorf("%w (needed because of %s, scope %s)", fetchErr, required.File, required.Scope)
 			}
@@ -236,8 +254,11 @@ func (s *Store) checkSignatures(
 }
 
 // Admit implements image.Admitter.
-func (s *Store) Admit(ctx context.Context, ref, name string) error {
-	rules := s.rules.Load()
+func (s *Store) Admit(ctx context.Context, namespace, ref, name string) error {
+	rules, err := s.rules.Load().forNamespace(namespace)
+	if err != nil {
+		return fmt.Errorf("image %s may not be used: %w", name, err)
+	}
 	if rules.admitAll() {
 		return nil
 	}
@@ -330,5 +351,3 @@ func keepRefusal(err error, auth image.Auth) error {
 	}
 	return clean
 }
-
-var _ image.Admitter = (*Store)(nil)

@@ -22,8 +22,11 @@ import (
 )
 
 // Explain implements image.Explainer with what a pull uses.
-func (s *Store) Explain(ctx context.Context, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
-	rules := s.rules.Load()
+func (s *Store) Explain(ctx context.Context, namespace, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+	rules, err := s.rules.Load().forNamespace(namespace)
+	if err != nil {
+		return nil, fmt.Errorf("cannot explain image %s: %w", ref, err)
+	}
 	found, err := rules.search(ref, auth)
 	if err != nil {
 		return nil, err

@@ -20,21 +20,31 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// Pull implements image.Store. A reference without a registry is tried at each of the rules' registries, in their order,
-// until one of them serves it. What a registry serves is not sought at the next one, also if the rest of the pull fails.
+// Pull implements image.Store.
 func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
-	found, err := s.rules.Load().search(ref, auth)
+	return s.PullFor(ctx, "", ref, auth, report)
+}
+
+// PullFor implements image.NamespacePuller. A reference without a registry is tried at each of the rules' registries, in
+// their order, until one of them serves it. What a registry serves is not sought at the next one, also if the rest of the
+// pull fails.
+func (s *Store) PullFor(ctx context.Context, namespace, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
+	rules, err := s.rules.Load().forNamespace(namespace)
+	if err != nil {
+		return "", fmt.Errorf("cannot pull image %s: %w", ref, err)
+	}
+	found, err := rules.search(ref, auth)
 	if err != nil {
 		return "", err
 	}
 	if !found.searched {
 		named := found.candidates[0]
-		return s.pulls.Do(ctx, named, found.auth, report, s.pullOf(named, found.auth))
+		return s.pulls.Do(ctx, named, found.auth, rules.PolicyFile, report, s.pullOf(named, found.auth, rules))
 	}
-	return s.pulls.Search(ctx, found.candidates, found.auth, report, func(ctx context.Context, search *progress.Search) (string, error) {
+	return s.pulls.Search(ctx, found.candidates, found.auth, rules.PolicyFile, report, func(ctx context.Context, search *progress.Search) (string, error) {
 		var answers Faults
 		for _, named := range found.candidates {
-			id, err := search.Do(ctx, named, found.auth, s.pullOf(named, found.auth))
+			id, err := search.Do(ctx, named, found.auth, rules.PolicyFile, s.pullOf(named, found.auth, rules))
 			var unserved *unservedError
 			if err == nil {
 				s.log.Info("pulled an image that was named without a registry", "name", ref, "image", named.String(), "asked_before", len(answers))
@@ -104,14 +114,14 @@ func (f *search) unserved(ref string, answers Faults) error {
 }
 
 // pullOf returns what pulls the image of a full reference, and returns its id.
-func (s *Store) pullOf(named reference.Named, auth image.Auth) func(context.Context, *progress.Meter) (string, error) {
+func (s *Store) pullOf(named reference.Named, auth image.Auth, rules *PullRules) func(context.Context, *progress.Meter) (string, error) {
 	return func(ctx context.Context, m *progress.Meter) (string, error) {
 		ctx, end, err := s.background.Begin(ctx)
 		if err != nil {
 			return "", err
 		}
 		defer end()
-		img, err := s.pull(ctx, named, auth, m)
+		img, err := s.pull(ctx, named, auth, rules, m)
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause // of this host: it has no secret of a registry
@@ -124,8 +134,8 @@ func (s *Store) pullOf(named reference.Named, auth image.Auth) func(context.Cont
 	}
 }
 
-func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, m *progress.Meter) (img *image.Image, err error) {
-	err = s.pullTo(ctx, named, auth, m, func(ctx context.Context, t *tree.Tree) (err error) {
+func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, m *progress.Meter) (img *image.Image, err error) {
+	err = s.pullTo(ctx, named, auth, rules, m, func(ctx context.Context, t *tree.Tree) (err error) {
 		img, err = s.Record(ctx, t, pulledNames(named, t), false)
 		return err
 	})
@@ -134,9 +144,8 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 
 // pullTo fetches and unpacks an image, and calls record while all of it is there.
 func (s *Store) pullTo(
-	ctx context.Context, named reference.Named, auth image.Auth, m *progress.Meter, record func(context.Context, *tree.Tree) error,
+	ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, m *progress.Meter, record func(context.Context, *tree.Tree) error,
 ) (err error) {
-	rules := s.rules.Load()
 	ctx, release := m.Guard(ctx, rules.NoProgressTimeout)
 	defer release()
 	defer func() {

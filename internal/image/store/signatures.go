@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/downloads"
+	"github.com/berthrun/berth/internal/image/lookaside"
 	"github.com/berthrun/berth/internal/image/policy"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
@@ -33,7 +34,42 @@ const (
 	annotated  = "dev.cosignproject.cosign/signature"
 )
 
-// signatures fetches the signatures of a manifest, the first of them up to most: those of the tag sha256-DIGEST.sig, and
+// wanted fetches the signatures of a manifest that the rules want, the first of them up to most. ctx has a lease.
+func (s *Store) wanted(
+	ctx context.Context, required policy.Rules, named reference.Named, dgst digest.Digest, auth image.Auth, rules *PullRules, most int, m *progress.Meter,
+) (found []policy.Signature, err error) {
+	if required.Wants(policy.SignedBy) {
+		if found, err = simpleSignatures(ctx, named, dgst, rules, most, m); err != nil {
+			return nil, err
+		}
+	}
+	if !required.Wants(policy.SigstoreSigned) {
+		return found, nil
+	}
+	more, err := s.signatures(ctx, named, dgst, auth, rules, most-len(found), m)
+	return append(found, more...), err
+}
+
+// simpleSignatures fetches the simple signatures of a manifest, which lie beside the registry.
+func simpleSignatures(ctx context.Context, named reference.Named, dgst digest.Digest, rules *PullRules, most int, m *progress.Meter) ([]policy.Signature, error) {
+	places, err := lookaside.Read(rules.LookasideDir)
+	if err != nil {
+		return nil, fmt.Errorf("image.lookaside_dir: %w", err)
+	}
+	end := m.Transfer()
+	all, err := lookaside.Fetch(ctx, places.Base(policy.Scopes(named)), named, dgst, most)
+	end()
+	if err != nil {
+		return nil, err
+	}
+	found := make([]policy.Signature, 0, len(all))
+	for _, one := range all {
+		found = append(found, policy.Signature{Place: one.Place, Simple: one.Data, Fault: one.Fault})
+	}
+	return found, nil
+}
+
+// signatures fetches the signatures of cosign of a manifest, the first of them up to most: those of the tag sha256-DIGEST.sig, and
 // the bundles that refer to it. ctx has a lease.
 func (s *Store) signatures(
 	ctx context.Context, named reference.Named, dgst digest.Digest, auth image.Auth, rules *PullRules, most int, m *progress.Meter,

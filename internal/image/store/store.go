@@ -52,6 +52,10 @@ type PullRules struct {
 	DecryptionKeysDir string
 	// PolicyFile says which images may be used; see package policy. "" for all.
 	PolicyFile string
+	// PolicyDir has files that take its place for the pods of a namespace; see policy.FileOf. "" for none.
+	PolicyDir string
+	// LookasideDir has files that say where simple signatures are; see package lookaside.
+	LookasideDir string
 	// VerifierDir has programs that are asked whether an image may be used; see package verifier. "" for
 	// none.
 	VerifierDir string
@@ -140,6 +144,9 @@ var (
 	_ image.Store     = (*Store)(nil)
 	_ image.Catalog   = (*Store)(nil)
 	_ image.Explainer = (*Store)(nil)
+
+	_ image.Admitter        = (*Store)(nil)
+	_ image.NamespacePuller = (*Store)(nil)
 )
 
 // New makes a store that shows no image before Load. Its database is open.

@@ -97,6 +97,8 @@ func (n *Network) Left() []string {
 // Images is an image store in memory that holds one image.
 type Images struct {
 	Image image.Image
+	// Admits decides whether pods of a namespace may use the image by a name, nil if all may.
+	Admits func(namespace, name string) error
 }
 
 // ImageName is the name of the image that NewImages holds.
@@ -104,7 +106,7 @@ const ImageName = "registry.test/fake:1"
 
 // NewImages returns a store with one image, ImageName.
 func NewImages() *Images {
-	return &Images{image.Image{
+	return &Images{Image: image.Image{
 		ID: "sha256:fa4e", Tags: []string{ImageName}, Digests: []string{"registry.test/fake@sha256:d19e57"},
 		Size: 1, OS: "linux", Architecture: "amd64", Config: imagespec.ImageConfig{StopSignal: "SIGTERM"},
 	}}
@@ -138,6 +140,14 @@ func (i *Images) Pull(ctx context.Context, ref string, _ image.Auth, _ func(imag
 		return "", err
 	}
 	return img.ID, nil
+}
+
+// Admit implements image.Admitter.
+func (i *Images) Admit(_ context.Context, namespace, _, name string) error {
+	if i.Admits == nil {
+		return nil
+	}
+	return i.Admits(namespace, name)
 }
 
 // Remove implements image.Store.

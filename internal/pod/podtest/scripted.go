@@ -184,6 +184,14 @@ func (i *ImagesOf) Get(ctx context.Context, ref string) (*image.Image, error) {
 	return get(ctx, i.Script, "image.Get", func() (*image.Image, error) { return i.Store.Get(ctx, ref) })
 }
 
+// Admit implements image.Admitter, beside the script.
+func (i *ImagesOf) Admit(ctx context.Context, namespace, ref, name string) error {
+	if admitter, ok := i.Store.(image.Admitter); ok {
+		return admitter.Admit(ctx, namespace, ref, name)
+	}
+	return nil
+}
+
 // Disk is a file system behind a script.
 type Disk struct {
 	Script *Script
