@@ -29,6 +29,9 @@ sandbox = "runtime"
 options = ["TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"]
 [handlers."a.b"]
 kind = "builtin"
+snapshotter = "stargz"
+[image]
+snapshotters = ["stargz=/run/stargz.sock"]
 `), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +40,7 @@ kind = "builtin"
 	want := map[string]Handler{
 		"runc": {Kind: "oci", Path: "/usr/sbin/runc", Args: []string{"--debug"}, PrivilegedNoDevices: &yes, PodAnnotations: []string{}},
 		"shim": {Kind: "shim", Path: "io.containerd.runc.v2", Options: []string{"BinaryName=/opt/runc", "NoNewKeyring=true"}},
-		"a.b":  {Kind: "builtin"},
+		"a.b":  {Kind: "builtin", Snapshotter: "stargz"},
 		"gvisor": {
 			Kind: "shim", Path: "io.containerd.runsc.v1", Sandbox: "runtime",
 			Options: []string{"TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"},
@@ -86,6 +89,12 @@ func TestFaultsOfHandlers(t *testing.T) {
 		"[handlers.x]\nkind = 'builtin'\nbase_runtime_spec = 'x'":                            ":3: handlers.x.base_runtime_spec: \"x\": want an absolute path",
 		"[handlers.x]\nkind = 'builtin'\nseccomp_profile = 'x'":                              ":3: handlers.x.seccomp_profile: \"x\": want an absolute path",
 		"[handlers.x]\nkind = 'builtin'\ncni_conf_dir = 'x'":                                 ":3: handlers.x.cni_conf_dir: \"x\": want an absolute path",
+		"[handlers.x]\nkind = 'builtin'\nsnapshotter = 'y'":                                  ":3: handlers.x.snapshotter: \"y\": is not in image.snapshotters",
+		"[image]\nsnapshotters = ['/run/s']":                                                 ":2: image.snapshotters: \"/run/s\": want NAME=/PATH/OF/ITS/SOCKET",
+		"[image]\nsnapshotters = ['a,b=/run/s']":                                             ":2: image.snapshotters: \"a,b=/run/s\": want NAME=",
+		"[image]\nsnapshotters = ['a=run/s']":                                                ":2: image.snapshotters: \"a=run/s\": want NAME=",
+		"[image]\nsnapshotters = ['overlayfs=/run/s']":                                       ":2: image.snapshotters: \"overlayfs=/run/s\": overlayfs is the name of berth's own",
+		"[image]\nsnapshotters = ['a=/run/s', 'a=/run/t']":                                   ":2: image.snapshotters: \"a=/run/t\": the name is there twice",
 		"[network]\nmode='builtin'\n[handlers.x]\nkind = 'builtin'\ncni_conf_dir = '/x'":     ":5: handlers.x.cni_conf_dir: \"/x\": is not used, as network.mode is builtin",
 	} {
 		_, err := LoadDaemon(write(t, text), nil)

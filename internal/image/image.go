@@ -42,6 +42,19 @@ type Image struct {
 	Artifact *Artifact
 	// Pinned images are never collected by the kubelet.
 	Pinned bool
+	// Snapshotters are the names of the proxy snapshotters that have its layers; see ProxyPuller. Lazy is set if only they
+	// have them, so that the store may lack their content.
+	Snapshotters []string
+	Lazy         bool
+}
+
+// ProxyPuller is a Store that can leave layers to proxy snapshotters of containerd, which fetch files when a container
+// reads them. It is an optional interface of a Store.
+type ProxyPuller interface {
+	// PullInto is Pull with the layers in the snapshotter of a name, where a Rootfs finds them. The store fetches those
+	// that the snapshotter does not provide by itself. Artifacts are pulled as with Pull. Kind Unavailable if there is no
+	// such snapshotter, or, as an AwayError, if it does not answer.
+	PullInto(ctx context.Context, snapshotter, ref string, auth Auth, progress func(Progress)) (id string, err error)
 }
 
 // AwayError is the error of a store that cannot be reached: what holds its images does not answer.

@@ -13,12 +13,13 @@ import (
 )
 
 var (
-	_ image.Store     = (*Images)(nil)
-	_ image.Catalog   = (*Images)(nil)
-	_ image.Rootfs    = (*Images)(nil)
-	_ image.Explainer = (*Images)(nil)
-	_ image.Auditor   = (*Images)(nil)
-	_ image.Admitter  = (*Images)(nil)
+	_ image.Store       = (*Images)(nil)
+	_ image.ProxyPuller = (*Images)(nil)
+	_ image.Catalog     = (*Images)(nil)
+	_ image.Rootfs      = (*Images)(nil)
+	_ image.Explainer   = (*Images)(nil)
+	_ image.Auditor     = (*Images)(nil)
+	_ image.Admitter    = (*Images)(nil)
 )
 
 // publish ends the opening: the store is open, or failure says why not.
@@ -73,6 +74,15 @@ func (s *Images) Pull(ctx context.Context, ref string, auth image.Auth, progress
 	}
 	defer s.changed()
 	return s.store.Pull(ctx, ref, auth, progress)
+}
+
+// PullInto implements image.ProxyPuller.
+func (s *Images) PullInto(ctx context.Context, snapshotter, ref string, auth image.Auth, progress func(image.Progress)) (string, error) {
+	if err := s.ready(ctx); err != nil {
+		return "", err
+	}
+	defer s.changed()
+	return s.store.PullInto(ctx, snapshotter, ref, auth, progress)
 }
 
 // Get implements image.Store.
@@ -221,7 +231,12 @@ func (s *Images) WritableUsage(ctx context.Context, key string, pace sysfile.Pac
 func (s *Images) Keys(context.Context) ([]string, error) { return s.cfg.rootfsPaths().Keys() }
 
 // Snapshotter implements image.Rootfs.
-func (s *Images) Snapshotter() string { return image.OverlaySnapshotter }
+func (s *Images) Snapshotter(key string) string {
+	if !s.isOpen() {
+		return image.OverlaySnapshotter
+	}
+	return s.rootfs.Snapshotter(key)
+}
 
 // CanMap implements image.Rootfs.
 func (s *Images) CanMap(userns string) error {
