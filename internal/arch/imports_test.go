@@ -143,6 +143,7 @@ func floors() []string {
 		"rootfs",
 		"store",
 		"layers",
+		"snapshotters",
 		"database",
 		"tree",
 		"progress",

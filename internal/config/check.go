@@ -59,6 +59,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 		report("image.decryption_keys_dir", "%q: want an absolute path", dir)
 	}
 	d.Image.checkSearch(report)
+	d.Image.checkSnapshotters(report)
 	d.checkVerification(report)
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
 		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
@@ -118,6 +119,34 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
 			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
+	}
+}
+
+// ProxySnapshotters returns the sockets of the proxy snapshotters by their names.
+func (i *Image) ProxySnapshotters() map[string]string {
+	sockets := map[string]string{}
+	for _, entry := range i.Snapshotters {
+		name, socket, _ := strings.Cut(entry, "=")
+		sockets[name] = socket
+	}
+	return sockets
+}
+
+// checkSnapshotters checks the proxy snapshotters. Records of images have their names.
+func (i *Image) checkSnapshotters(report func(key, format string, args ...any)) {
+	const key = "image.snapshotters"
+	seen := map[string]bool{}
+	for _, entry := range i.Snapshotters {
+		name, socket, _ := strings.Cut(entry, "=")
+		switch {
+		case !validName(name) || !filepath.IsAbs(socket) || len(socket) > 107:
+			report(key, "%q: want NAME=/PATH/OF/ITS/SOCKET, with letters, digits, '-' and '.' in the name and at most 107 bytes in the path", entry)
+		case name == "overlayfs":
+			report(key, "%q: overlayfs is the name of berth's own layers; choose another name", entry)
+		case seen[name]:
+			report(key, "%q: the name is there twice; remove one of them", entry)
+		}
+		seen[name] = true
 	}
 }
 

@@ -31,6 +31,7 @@ type Handler struct {
 	SeccompProfile        string   `toml:"seccomp_profile" help:"As in [runtime], for pods of the handler. Empty: as in [runtime]."`
 	BaseSpec              string   `toml:"base_runtime_spec" help:"Path of an OCI spec (JSON) on which those of the handler's containers are based, as with containerd. It adds what requests and berth do not set: limits of processes, capabilities to which requests add, hooks, mounts, environment, sysctls, resources. It is read for each container; pods and containers fail while it cannot be used."`
 	CNIConfDir            string   `toml:"cni_conf_dir" help:"Directory of CNI configurations for pods of the handler (network.mode cni). Empty: network.conf_dir, which alone decides whether the node's network is ready."`
+	Snapshotter           string   `toml:"snapshotter" help:"Name of a proxy snapshotter (image.snapshotters). Images that are pulled for pods of the handler go into it, and it makes the root filesystems of their containers. docs/howto/lazy-images.md is the guide. Empty: berth unpacks images itself."`
 	CgroupWritable        bool     `toml:"cgroup_writable" help:"Unprivileged containers may write their own cgroups below /sys/fs/cgroup. Only on hosts with cgroup v2 alone; elsewhere pods of the handler fail."`
 	WritableLimit         *int     `toml:"writable_limit" help:"As in [defaults], for pods of the handler."`
 }
@@ -126,6 +127,9 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 					report(field.Key, "kind %s has no program", h.Kind)
 				}
 			}
+		}
+		if h.Snapshotter != "" && d.Image.ProxySnapshotters()[h.Snapshotter] == "" {
+			report(key+".snapshotter", "%q: is not in image.snapshotters; add %q there", h.Snapshotter, h.Snapshotter+"=/PATH/OF/ITS/SOCKET")
 		}
 		checkPatterns(key+".pod_annotations", h.PodAnnotations, report)
 		checkPatterns(key+".container_annotations", h.ContainerAnnotations, report)

@@ -30,6 +30,9 @@ options = ["TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml
 [handlers."a.b"]
 kind = "builtin"
 writable_limit = 1048576
+snapshotter = "stargz"
+[image]
+snapshotters = ["stargz=/run/stargz.sock"]
 `), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +41,7 @@ writable_limit = 1048576
 	want := map[string]Handler{
 		"runc": {Kind: "oci", Path: "/usr/sbin/runc", Args: []string{"--debug"}, PrivilegedNoDevices: &yes, PodAnnotations: []string{}},
 		"shim": {Kind: "shim", Path: "io.containerd.runc.v2", Options: []string{"BinaryName=/opt/runc", "NoNewKeyring=true"}},
-		"a.b":  {Kind: "builtin", WritableLimit: &limit},
+		"a.b":  {Kind: "builtin", WritableLimit: &limit, Snapshotter: "stargz"},
 		"gvisor": {
 			Kind: "shim", Path: "io.containerd.runsc.v1", Sandbox: "runtime",
 			Options: []string{"TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml"},
@@ -89,6 +92,12 @@ func TestFaultsOfHandlers(t *testing.T) {
 		"[handlers.x]\nkind = 'builtin'\ncni_conf_dir = 'x'":                                 ":3: handlers.x.cni_conf_dir: \"x\": want an absolute path",
 		"[handlers.x]\nkind = 'builtin'\nwritable_limit = 'x'":                               ":3: handlers.x.writable_limit: x: want a whole number",
 		"[handlers.x]\nkind = 'builtin'\nwritable_limit = 4096":                              ":3: handlers.x.writable_limit: 4096: want 1048576 to ",
+		"[handlers.x]\nkind = 'builtin'\nsnapshotter = 'y'":                                  ":3: handlers.x.snapshotter: \"y\": is not in image.snapshotters",
+		"[image]\nsnapshotters = ['/run/s']":                                                 ":2: image.snapshotters: \"/run/s\": want NAME=/PATH/OF/ITS/SOCKET",
+		"[image]\nsnapshotters = ['a,b=/run/s']":                                             ":2: image.snapshotters: \"a,b=/run/s\": want NAME=",
+		"[image]\nsnapshotters = ['a=run/s']":                                                ":2: image.snapshotters: \"a=run/s\": want NAME=",
+		"[image]\nsnapshotters = ['overlayfs=/run/s']":                                       ":2: image.snapshotters: \"overlayfs=/run/s\": overlayfs is the name of berth's own",
+		"[image]\nsnapshotters = ['a=/run/s', 'a=/run/t']":                                   ":2: image.snapshotters: \"a=/run/t\": the name is there twice",
 		"[network]\nmode='builtin'\n[handlers.x]\nkind = 'builtin'\ncni_conf_dir = '/x'":     ":5: handlers.x.cni_conf_dir: \"/x\": is not used, as network.mode is builtin",
 	} {
 		_, err := LoadDaemon(write(t, text), nil)

@@ -273,8 +273,8 @@ func TestPullImage(t *testing.T) {
 		t.Errorf("got %v", images.auth)
 	}
 	req.SandboxConfig = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "team", Uid: "1"}}
-	if _, err := c.PullImage(t.Context(), req); err != nil || images.namespace != "team" {
-		t.Errorf("pulled for namespace %q, %v", images.namespace, err)
+	if _, err := c.PullImage(t.Context(), req); err != nil || images.target.Namespace != "team" {
+		t.Errorf("pulled for namespace %q, %v", images.target.Namespace, err)
 	}
 	images.pullErr = fmt.Errorf("cannot pull a: connection refused: %w", errs.Unavailable)
 	_, err = c.PullImage(t.Context(), req)

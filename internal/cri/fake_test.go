@@ -45,6 +45,8 @@ type fakePods struct {
 	calls     map[string]engine.CallCount
 	network   error
 	podCIDR   string
+	// snapshotters are Options.Snapshotters.
+	snapshotters map[string]string
 }
 
 func (f *fakePods) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error) {
@@ -92,8 +94,8 @@ type fakeImages struct {
 	getErr  error
 	pullErr error
 	auth    image.Auth
-	// namespace is that of the last pull.
-	namespace string
+	// target is that of the last pull.
+	target image.PullTarget
 }
 
 func (f *fakeImages) Get(_ context.Context, ref string) (*image.Image, error) {
@@ -118,8 +120,8 @@ func (f *fakeImages) Pull(_ context.Context, ref string, auth image.Auth, _ func
 	return "sha256:" + ref, f.pullErr
 }
 
-func (f *fakeImages) PullFor(ctx context.Context, namespace, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
-	f.namespace = namespace
+func (f *fakeImages) PullFor(ctx context.Context, target image.PullTarget, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
+	f.target = target
 	return f.Pull(ctx, ref, auth, report)
 }
 
@@ -148,8 +150,13 @@ func (fakeStreams) PortForwardURL(req *runtimeapi.PortForwardRequest) (string, e
 // client serves the fakes on a socket for the test's time and dials it.
 func client(t *testing.T, p pods, images image.Store, log *slog.Logger) *grpc.ClientConn {
 	t.Helper()
+	var snapshotters func() map[string]string
+	if f, ok := p.(*fakePods); ok {
+		snapshotters = func() map[string]string { return f.snapshotters }
+	}
 	s, err := New(Options{
-		Lifecycle: p, Sessions: p, View: p, Events: p, Node: p, Images: images, Streams: fakeStreams{}, Version: "1.2.3",
+		Snapshotters: snapshotters,
+		Lifecycle:    p, Sessions: p, View: p, Events: p, Node: p, Images: images, Streams: fakeStreams{}, Version: "1.2.3",
 		Instance: map[string]string{"name": "default"},
 	})
 	if err != nil {

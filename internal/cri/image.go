@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,7 +50,8 @@ func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter)
 }
 
 // ImageStatus implements runtimeapi.ImageServiceServer. For an image that is not present the
-// response is empty, without an error.
+// response is empty, without an error. An image with a runtime handler is present where that one
+// has its layers, so that a kubelet pulls it there.
 func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot get the status of an image: %w", err)
@@ -60,6 +62,9 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	}
 	if err != nil {
 		return nil, badImage("image.image", err)
+	}
+	if !s.isFor(img, req.GetImage().GetRuntimeHandler()) {
+		return &runtimeapi.ImageStatusResponse{}, nil
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: imageMessage(img)}
 	if !req.GetVerbose() {
@@ -76,12 +81,25 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	if img.Encrypted > 0 {
 		info["encryptedLayers"] = img.Encrypted
 	}
+	if len(img.Snapshotters) > 0 {
+		info["snapshotters"], info["lazy"] = img.Snapshotters, img.Lazy
+	}
 	if img.Artifact != nil {
 		info = map[string]any{"chainID": img.ChainID, "artifact": img.Artifact}
 	}
 	// Tools read this key.
 	resp.Info, err = asJSON(map[string]any{"info": info})
 	return resp, err
+}
+
+// isFor reports whether an image is where a runtime handler has its layers. Any place will do without a handler, for a
+// handler without a proxy snapshotter, and for an artifact, which no snapshotter has.
+func (s *Server) isFor(img *image.Image, handler string) bool {
+	snapshotter := ""
+	if handler != "" && img.Artifact == nil {
+		snapshotter = s.opts.Snapshotters()[handler]
+	}
+	return snapshotter == "" || slices.Contains(img.Snapshotters, snapshotter)
 }
 
 // RemoveImage implements runtimeapi.ImageServiceServer.
@@ -126,8 +144,8 @@ func (s *Server) checkImage(ctx context.Context, req interface{ GetImage() *runt
 	return s.checkHandler(ctx, "image", req.GetImage())
 }
 
-// checkHandler refuses an unknown runtime handler. All handlers share one store, so an image is
-// the same for each of them.
+// checkHandler refuses an unknown runtime handler. All handlers share one store. An image has the
+// same id for each of them.
 func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeapi.ImageSpec) error {
 	requested := spec.GetRuntimeHandler()
 	if requested == "" {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
@@ -17,9 +18,9 @@ import (
 )
 
 // PullImage implements runtimeapi.ImageServiceServer. It answers the image's id. Which
-// image it is depends on its name and the node's platform alone. Of the pod that it is
-// pulled for, the namespace may choose the policy. Its annotations, which a kubelet sends
-// as the image's, choose nothing.
+// image it is depends on its name and the node's platform alone. The runtime handler of the
+// image, or of the pod that it is pulled for, says where its layers go, and the namespace of the
+// pod may choose the policy. The annotations, which a kubelet sends as the image's, choose nothing.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot pull image: %w", err)
@@ -28,7 +29,12 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	if err := checkAuth(auth); err != nil {
 		return nil, fmt.Errorf("cannot pull image: %w", err)
 	}
-	id, err := s.pull(ctx, req.GetSandboxConfig().GetMetadata().GetNamespace(), req.GetImage().GetImage(), image.Auth{
+	snapshotter, err := s.snapshotterOfPull(ctx, req)
+	if err != nil {
+		return nil, fmt.Errorf("cannot pull image: %w", err)
+	}
+	target := image.PullTarget{Namespace: req.GetSandboxConfig().GetMetadata().GetNamespace(), Snapshotter: snapshotter}
+	id, err := s.pull(ctx, target, req.GetImage().GetImage(), image.Auth{
 		Username:      auth.GetUsername(),
 		Password:      auth.GetPassword(),
 		Auth:          auth.GetAuth(),
@@ -52,12 +58,50 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
 }
 
-// pull pulls an image for a pod of a namespace, which may be "".
-func (s *Server) pull(ctx context.Context, namespace, ref string, auth image.Auth) (string, error) {
-	if images, ok := s.opts.Images.(image.NamespacePuller); ok {
-		return images.PullFor(ctx, namespace, ref, auth, nil)
+// pull pulls an image for a target.
+func (s *Server) pull(ctx context.Context, target image.PullTarget, ref string, auth image.Auth) (string, error) {
+	if images, ok := s.opts.Images.(image.TargetPuller); ok {
+		return images.PullFor(ctx, target, ref, auth, nil)
+	}
+	if target.Snapshotter != "" {
+		return "", fmt.Errorf("this image store has no snapshotters, so no %s: %w", target.Snapshotter, errs.Unsupported)
 	}
 	return s.opts.Images.Pull(ctx, ref, auth, nil)
+}
+
+// snapshotterOfPull returns the proxy snapshotter of the runtime handler that an image is pulled for: the one that the
+// request names (KEP-4216), or the one of its pod. "" is none. A client without a pod pulls for the default handler.
+func (s *Server) snapshotterOfPull(ctx context.Context, req *runtimeapi.PullImageRequest) (string, error) {
+	byHandler := s.opts.Snapshotters()
+	if len(byHandler) == 0 {
+		return "", nil
+	}
+	handler := req.GetImage().GetRuntimeHandler()
+	if pod := req.GetSandboxConfig().GetMetadata(); pod != nil && handler == "" {
+		var err error
+		if handler, err = s.handlerOfPod(ctx, pod); err != nil {
+			return "", err
+		}
+	}
+	return byHandler[handler], nil
+}
+
+// handlerOfPod returns the runtime handler of the sandbox with these metadata, "" if there is none.
+func (s *Server) handlerOfPod(ctx context.Context, pod *runtimeapi.PodSandboxMetadata) (string, error) {
+	items, err := s.opts.View.ListSandboxes(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	var list runtimeapi.ListPodSandboxResponse
+	if err := proto.Unmarshal(items.Wire(), &list); err != nil {
+		return "", err
+	}
+	for _, sandbox := range list.GetItems() {
+		if proto.Equal(sandbox.GetMetadata(), pod) {
+			return sandbox.GetRuntimeHandler(), nil
+		}
+	}
+	return "", nil
 }
 
 // checkAuth refuses credentials that cannot be sent to a registry. It quotes none of them.

@@ -111,7 +111,7 @@ type Images interface {
 	Usage(ctx context.Context) (image.DiskUsage, error)
 }
 
-// Options configure a Server. All but Config, Pools, Page, Reload, Metrics and Log are required.
+// Options configure a Server. All but Snapshotters, Config, Pools, Page, Reload, Metrics and Log are required.
 type Options struct {
 	Lifecycle Lifecycle
 	Sessions  Sessions
@@ -120,6 +120,9 @@ type Options struct {
 	Node      Node
 	Images    Images
 	Streams   Streams
+	// Snapshotters returns the proxy snapshotters by the runtime handlers that have one, "" for the default handler. Nil
+	// means none.
+	Snapshotters func() map[string]string
 	// Version is berth's version, which the call Version returns.
 	Version string
 	// Config returns the configuration in use, for verbose Status; it must hold
@@ -158,6 +161,9 @@ func New(opts Options) (*Server, error) {
 	}
 	if opts.Metrics == nil {
 		opts.Metrics = cadvisor.Groups()
+	}
+	if opts.Snapshotters == nil {
+		opts.Snapshotters = func() map[string]string { return nil }
 	}
 	s := &Server{opts: opts, log: opts.Log, metrics: cadvisor.New(opts.Metrics), scrub: scrub.New()}
 	if s.log == nil {

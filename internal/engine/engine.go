@@ -294,6 +294,8 @@ type HandlerInfo struct {
 	Kind    string `json:"kind"`
 	Path    string `json:"path,omitempty"`
 	Version string `json:"version,omitempty"`
+	// Snapshotter is the proxy snapshotter that has the layers of its pods' images, "" for none.
+	Snapshotter string `json:"snapshotter,omitempty"`
 	// Fault is what is wrong with it, "" for nothing.
 	Fault string `json:"fault,omitempty"`
 }

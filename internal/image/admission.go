@@ -11,12 +11,6 @@ type Admitter interface {
 	Admit(ctx context.Context, namespace, ref, name string) error
 }
 
-// NamespacePuller is a store whose policy depends on the namespace of the pod. It is an optional interface.
-type NamespacePuller interface {
-	// PullFor is Store.Pull for a pod of the namespace. Store.Pull is the same for "": no pod, or one without a namespace.
-	PullFor(ctx context.Context, namespace, ref string, auth Auth, progress func(Progress)) (id string, err error)
-}
-
 // RefusedError is the error of an image that the policy or a verifier of the node refuses. Its text
 // and kind are Err's. CRI has a word for it, which the kubelet shows.
 type RefusedError struct{ Err error }

@@ -14,7 +14,7 @@ const OverlaySnapshotter = "overlayfs"
 type Rootfs interface {
 	// Prepare makes and mounts (one overlay mount) the root filesystem of spec. Calling it
 	// again for the same key mounts the same filesystem again if it is not mounted. Kind
-	// Unsupported if ids cannot be mapped here.
+	// Unsupported if ids cannot be mapped here, Unavailable if a proxy snapshotter does not answer.
 	Prepare(ctx context.Context, spec RootfsSpec) (*Mounted, error)
 	// MakeVolume makes a directory outside the root filesystem of a key that is removed with
 	// it, and returns its path. It returns soon after ctx ends; Release then removes the part
@@ -31,9 +31,9 @@ type Rootfs interface {
 	WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (Usage, error)
 	// Keys returns every key that has a root filesystem or a part of one.
 	Keys(ctx context.Context) ([]string, error)
-	// Snapshotter returns the name by which tools for containerd know the kind of layers:
-	// OverlaySnapshotter.
-	Snapshotter() string
+	// Snapshotter returns the name by which tools for containerd know the kind of layers below the root filesystem of
+	// a key: OverlaySnapshotter, or the name of a proxy snapshotter.
+	Snapshotter(key string) string
 	// CanMap returns nil if Prepare can map root filesystems into user namespaces, and else
 	// an error of kind Unsupported. userns is the path of one to try.
 	CanMap(userns string) error
@@ -64,6 +64,9 @@ type RootfsSpec struct {
 	ReadOnly bool
 	// MountLabel is the SELinux label of all its files, "" for none.
 	MountLabel string
+	// Snapshotter is the proxy snapshotter that is to make it. If the image's layers are not there, they are used where they
+	// are. "" is the store's own layers, if it has them.
+	Snapshotter string
 	// Storage is a directory that keeps what is written, volumes included, when the root
 	// filesystem is released. A later one of the same layers starts from it. "" keeps
 	// nothing. Prepare makes the directory if it is missing. Kind State if another root

@@ -44,6 +44,27 @@ type Image struct {
 	Encrypted int
 	// Pinned images are never collected by the kubelet.
 	Pinned bool
+	// Snapshotters are the names of the proxy snapshotters that have its layers; see PullTarget. Lazy is set if only they
+	// have them, so that the store may lack their content.
+	Snapshotters []string
+	Lazy         bool
+}
+
+// PullTarget says what an image is pulled for. The zero value is no pod, and the store's own layers.
+type PullTarget struct {
+	// Namespace is that of the pod, which may have a policy of its own. "" is no pod, or one without a namespace.
+	Namespace string
+	// Snapshotter is the name of a proxy snapshotter of containerd, which fetches files when a container reads them. It gets
+	// the layers, and a Rootfs finds them there. The store fetches those that the snapshotter does not provide by itself.
+	// "" is none.
+	Snapshotter string
+}
+
+// TargetPuller is a Store with policies for namespaces, and with proxy snapshotters. It is an optional interface.
+type TargetPuller interface {
+	// PullFor is Store.Pull for a target. Artifacts go into no snapshotter. Kind Unavailable if the store does not know the
+	// snapshotter, or, as an AwayError, if that does not answer.
+	PullFor(ctx context.Context, target PullTarget, ref string, auth Auth, progress func(Progress)) (id string, err error)
 }
 
 // AwayError is the error of a store that cannot be reached: what holds its images does not answer.

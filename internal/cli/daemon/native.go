@@ -87,6 +87,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 	return local.Start(ctx, local.Config{
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
+		Snapshotters: cfg.Image.ProxySnapshotters(),
 		PullRules:    pullRules(cfg),
 		UnpackHelper: program.Own(),
 		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
@@ -205,6 +206,7 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 			PrivilegedWithoutHost: h.PrivilegedNoDevices, PrivilegedAllAllowed: h.PrivilegedAllowDevice,
 			PodAnnotations: h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
 			HookDirs: h.HookDirs, SeccompProfile: h.SeccompProfile, BaseSpec: h.BaseSpec, CgroupWritable: h.CgroupWritable,
+			Snapshotter: h.Snapshotter,
 		}
 		if h.WritableLimit != nil {
 			entry.WritableLimit = new(int64(*h.WritableLimit))
@@ -220,6 +222,24 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 		table.Handlers[name] = entry
 	}
 	return table
+}
+
+// snapshottersOf returns the proxy snapshotters by the handlers that have one, "" for the default handler.
+func snapshottersOf(cfg *config.Daemon) map[string]string {
+	byHandler := map[string]string{}
+	if cfg.Engine != "native" {
+		return byHandler
+	}
+	for name, h := range cfg.Handlers {
+		if h.Snapshotter == "" {
+			continue
+		}
+		byHandler[name] = h.Snapshotter
+		if name == cfg.Runtime.DefaultHandler {
+			byHandler[""] = h.Snapshotter
+		}
+	}
+	return byHandler
 }
 
 // maxLogLine is the longest line of a container's log that is not split.

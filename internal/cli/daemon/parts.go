@@ -107,6 +107,8 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 
 	p.cri, err = cri.New(cri.Options{
 		Lifecycle: p.pods, Sessions: p.pods, View: p.pods, Events: p.pods, Node: p.pods, Images: p.backend.images, Streams: p.streams, Version: version.Version,
+		Snapshotters: func() map[string]string { return snapshottersOf(p.config.Load()) },
+
 		Metrics: cfg.Stats.PodMetrics,
 		Config:  p.shownConfig, Log: log,
 		Page:     func() any { return p.page.State() },

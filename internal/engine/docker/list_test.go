@@ -69,7 +69,8 @@ func TestListWithAContainerThatHangs(t *testing.T) {
 	e.objects.put("c2", object{engineID: "y"})
 	got, err := e.List(t.Context())
 	want := []engine.Actual{
-		{Kind: engine.KindContainer, ID: "c1", State: engine.StateRunning}, {Kind: engine.KindContainer, ID: "c2", State: engine.StateUnknown},
+		{Kind: engine.KindContainer, ID: "c1", State: engine.StateRunning},
+		{Kind: engine.KindContainer, ID: "c2", State: engine.StateUnknown},
 		{Kind: engine.KindContainer, ID: "c3", State: engine.StateUnknown},
 	}
 	if err != nil || !slices.Equal(got, want) {

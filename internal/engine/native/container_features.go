@@ -106,6 +106,7 @@ func (e *Engine) mountImages(ctx context.Context, c *creation) (err error) {
 	c.in.Volumes, err = volume.Images{Rootfs: e.cfg.Rootfs}.Mount(ctx, volume.Sandbox{
 		ID: c.SandboxSpec.ID, Dir: e.sandboxPaths(c.SandboxSpec.ID).volumes,
 		Map: userns.ImageMap(c.SandboxSpec.Config, c.Sandbox.UserNS), MountLabel: c.Sandbox.MountLabel,
+		Snapshotter: c.Sandbox.Handler.SnapshotterName(),
 	}, c.Config.GetMounts(), c.VolumeImages)
 	if err != nil {
 		return &engine.VolumeError{Err: err}
@@ -116,7 +117,7 @@ func (e *Engine) mountImages(ctx context.Context, c *creation) (err error) {
 func (e *Engine) prepareRootfs(ctx context.Context, c *creation) error {
 	spec := image.RootfsSpec{
 		Key: c.ID, ImageID: c.ImageID, Map: userns.ImageMap(c.SandboxSpec.Config, c.Sandbox.UserNS), MountLabel: c.labels.Mount,
-		Storage: request.StorageOf(c.Config),
+		Storage: request.StorageOf(c.Config), Snapshotter: c.Sandbox.Handler.SnapshotterName(),
 	}
 	if spec.Storage == "" {
 		spec.Limit, _ = e.writableLimit(c.Sandbox.Handler)

@@ -306,7 +306,7 @@ func (r *busyboxRootfs) MakeVolume(context.Context, image.VolumeSpec) (string, e
 	return "", fmt.Errorf("its image declares no volumes: %w", errs.Unsupported)
 }
 
-func (r *busyboxRootfs) Snapshotter() string { return "none" }
+func (r *busyboxRootfs) Snapshotter(string) string { return "none" }
 
 func (r *busyboxRootfs) CanMap(string) error {
 	return fmt.Errorf("its files are nobody's but root's: %w", errs.Unsupported)

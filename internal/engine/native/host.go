@@ -171,6 +171,7 @@ func (e *Engine) handlerInfo() []engine.HandlerInfo {
 		if h := named.Handler; h != nil {
 			facts := e.programs.Last(h)
 			info.Kind, info.Path, info.Version, info.Fault = string(h.Kind), h.Path, facts.Version, facts.Fault
+			info.Snapshotter = h.Snapshotter
 		}
 		all = append(all, info)
 	}
@@ -193,8 +194,8 @@ func (e *Engine) checkpointInfo() *engine.CheckpointInfo {
 	}
 }
 
-// withoutHandlers returns a request without the handlers that its images name and that exist: images are the
-// same for all.
+// withoutHandlers returns a request without the handlers that its images name and that exist: the pod's handler
+// says where their layers are.
 func (e *Engine) withoutHandlers(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
 	named := func(image *runtimeapi.ImageSpec) bool { return image.GetRuntimeHandler() != "" }
 	if !slices.ContainsFunc(imagesOf(config), named) {

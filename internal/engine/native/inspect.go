@@ -25,7 +25,7 @@ func (e *Engine) Inspect(ctx context.Context, requested *engine.InspectSpec) (ma
 	if !requested.Secrets {
 		hideSecrets(spec)
 	}
-	shown := map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": requested.ContainerID}
+	shown := map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(requested.ContainerID), "snapshotKey": requested.ContainerID}
 	return shown, e.addStarter(ctx, requested.ContainerID, shown)
 }
 

@@ -91,10 +91,10 @@ func (r *run) mendBlobs(ctx context.Context, damaged []content.Info, problems ma
 }
 
 // checkMissing finds layers whose blob the store has no more: a start removes blobs whose file has
-// another size. Their images stay in use, but cannot be unpacked again or exported.
+// another size. Their images stay in use, but cannot be unpacked again or exported. A lazy image never had its blobs.
 func (r *run) checkMissing(ctx context.Context) error {
 	for _, img := range r.images {
-		if img.Tree == nil {
+		if img.Tree == nil || img.Lazy {
 			continue
 		}
 		for _, layer := range img.Tree.Layers {

@@ -20,14 +20,21 @@ const (
 	managedLabel, managedValue = "io.cri-containerd.image", "managed"
 	pinnedLabel, pinnedValue   = "io.cri-containerd.pinned", "pinned"
 
+	// snapshottersLabel has the names of the proxy snapshotters that have an image's layers, separated by commas.
+	snapshottersLabel = "run.berth.snapshotters"
+
 	contentRefLabel  = "containerd.io/gc.ref.content."
 	snapshotRefLabel = "containerd.io/gc.ref.snapshot." + snapshotter
 )
 
 // WriteRecords points the fresh names to the image. The others, which it had
-// before, keep the manifest that they were pulled with.
-func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []string, pinned bool) error {
+// before, keep the manifest that they were pulled with. snapshotters are the proxy
+// snapshotters that have its layers.
+func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []string, pinned bool, snapshotters []string) error {
 	labels := map[string]string{managedLabel: managedValue}
+	if len(snapshotters) > 0 {
+		labels[snapshottersLabel] = strings.Join(snapshotters, ",")
+	}
 	if pinned {
 		labels[pinnedLabel] = pinnedValue
 	}
@@ -82,6 +89,14 @@ func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep stri
 
 // IsPinned reports whether the image of a record is pinned.
 func IsPinned(record images.Image) bool { return record.Labels[pinnedLabel] == pinnedValue }
+
+// SnapshottersOf are the proxy snapshotters that have the layers of a record's image.
+func SnapshottersOf(record images.Image) []string {
+	if names := record.Labels[snapshottersLabel]; names != "" {
+		return strings.Split(names, ",")
+	}
+	return nil
+}
 
 // link labels for the collector which content keeps which: indexes the manifest, the
 // manifest config and layers, the config the snapshots. The manifest of an artifact keeps its

@@ -27,7 +27,7 @@ func (s *Images) Pull(ctx context.Context, ref string, auth image.Auth, report f
 	if err != nil {
 		return "", err
 	}
-	return s.pulls.Do(ctx, named, auth, "", report, func(ctx context.Context, m *progress.Meter) (string, error) {
+	return s.pulls.Do(ctx, named, progress.Terms{Auth: auth}, report, func(ctx context.Context, m *progress.Meter) (string, error) {
 		ctx, end, err := s.background.Begin(ctx)
 		if err != nil {
 			return "", err

@@ -27,6 +27,7 @@ import (
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/repair"
 	"github.com/berthrun/berth/internal/image/rootfs"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/image/unpack"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -50,6 +51,8 @@ type Config struct {
 	ReadyRootfs int
 	// FirstProject is the first of rootfs.Projects ids of project quotas, 0 to use none.
 	FirstProject uint32
+	// Snapshotters are the sockets of proxy snapshotters of containerd, by their names; see package snapshotters.
+	Snapshotters map[string]string
 	// PullRules hold until SetPullRules.
 	PullRules
 	// PreloadedDirs have images that are used in place; see package preload. A missing
@@ -92,6 +95,7 @@ type Images struct {
 	lost       *lost.List
 	repair     repair.Repairer
 	imports    *importdirs.Importer
+	proxies    *snapshotters.Set
 	// stop stops the work in the background.
 	stop func()
 	// wake is filled by changed.
@@ -151,6 +155,7 @@ func (s *Images) Close() error {
 	if s.cgroups != nil {
 		s.cgroups.Close()
 	}
+	errList = append(errList, s.proxies.Close())
 	if s.db != nil {
 		err := s.db.Close()
 		errList = append(errList, err)

@@ -36,7 +36,7 @@ func TestPolicyOfANamespace(t *testing.T) {
 	g.write(t, acceptAll)
 	ref := g.host + "/team/app:v1"
 	pull := func(namespace string) (string, error) {
-		return g.store.PullFor(ctx, namespace, ref, image.Auth{}, nil)
+		return g.store.PullFor(ctx, image.PullTarget{Namespace: namespace}, ref, image.Auth{}, nil)
 	}
 	_, err := pull("strict")
 	refused(t, err, strict, "no signature was found")
@@ -94,7 +94,7 @@ func TestWrongPoliciesOfNamespaces(t *testing.T) {
 	decides := func(namespace string, parts ...string) {
 		t.Helper()
 		refused(t, g.store.Admit(ctx, namespace, id, ""), parts...)
-		_, err := g.store.PullFor(ctx, namespace, g.host+"/team/app:v1", image.Auth{}, nil)
+		_, err := g.store.PullFor(ctx, image.PullTarget{Namespace: namespace}, g.host+"/team/app:v1", image.Auth{}, nil)
 		refused(t, err, parts...)
 	}
 	decides("typo", "field typo: is unknown")
@@ -123,7 +123,7 @@ func TestPullsOfNamespacesAreNotShared(t *testing.T) {
 	for i := range 8 {
 		namespace := []string{"open", "strict"}[i%2]
 		all.Go(func() {
-			_, err := g.store.PullFor(t.Context(), namespace, g.host+"/team/app:v1", image.Auth{}, nil)
+			_, err := g.store.PullFor(t.Context(), image.PullTarget{Namespace: namespace}, g.host+"/team/app:v1", image.Auth{}, nil)
 			if (err == nil) != (namespace == "open") || err != nil && !strings.Contains(fmt.Sprint(err), strict) {
 				t.Errorf("%s: %v", namespace, err)
 			}

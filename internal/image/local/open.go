@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/image/preload"
 	"github.com/berthrun/berth/internal/image/repair"
 	"github.com/berthrun/berth/internal/image/rootfs"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/image/unpack"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -48,7 +49,12 @@ func Start(ctx context.Context, cfg Config) (*Images, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	proxies, err := snapshotters.New(snapshotters.Config{Addresses: cfg.Snapshotters, Root: cfg.Root, Log: cfg.Log})
+	if err != nil {
+		return nil, err
+	}
 	s := newImages(cfg)
+	s.proxies = proxies
 	database.ForwardLibraryLog(cfg.Log)
 	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the image store: %w", err)
@@ -122,6 +128,12 @@ func (s *Images) open(ctx context.Context) error {
 	preloader := &preload.Preloader{DB: s.db, Layers: s.layers, Store: s.store, CanMount: s.rootfs.CanMount, Log: s.log}
 	preloader.Take(ctx, s.cfg.PreloadedDirs)
 	s.background.Go(s.noteQuiet)
+	s.background.Go(func(ctx context.Context) {
+		s.proxies.Run(ctx, struct {
+			*store.Store
+			*rootfs.Manager
+		}{s.store, s.rootfs})
+	})
 	s.changed()
 	s.fetchLost()
 	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, slices.Concat(s.lostPinned, s.store.LostPinned())) })
@@ -220,10 +232,10 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 func (s *Images) makeParts() {
 	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, Background: s.background, Log: s.log})
 	s.store = store.New(store.Config{
-		DB: s.db, Layers: s.layers, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, Log: s.log,
+		DB: s.db, Layers: s.layers, Snapshotters: s.proxies, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, Log: s.log,
 	})
 	s.rootfs = rootfs.New(rootfs.Config{
-		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(),
+		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(), Snapshotters: s.proxies,
 		ReadyDirs: s.cfg.ReadyRootfs, FirstProject: s.cfg.FirstProject, Discard: s.trash.Discard, Background: s.background, Log: s.log,
 	})
 }

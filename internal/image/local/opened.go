@@ -13,13 +13,14 @@ import (
 )
 
 var (
-	_ image.Store     = (*Images)(nil)
-	_ image.Catalog   = (*Images)(nil)
-	_ image.Rootfs    = (*Images)(nil)
-	_ image.Explainer = (*Images)(nil)
-	_ image.Auditor   = (*Images)(nil)
-	_ image.Admitter  = (*Images)(nil)
-	_ image.Limiter   = (*Images)(nil)
+	_ image.Store        = (*Images)(nil)
+	_ image.TargetPuller = (*Images)(nil)
+	_ image.Catalog      = (*Images)(nil)
+	_ image.Rootfs       = (*Images)(nil)
+	_ image.Explainer    = (*Images)(nil)
+	_ image.Auditor      = (*Images)(nil)
+	_ image.Admitter     = (*Images)(nil)
+	_ image.Limiter      = (*Images)(nil)
 )
 
 // publish ends the opening: the store is open, or failure says why not.
@@ -76,13 +77,13 @@ func (s *Images) Pull(ctx context.Context, ref string, auth image.Auth, progress
 	return s.store.Pull(ctx, ref, auth, progress)
 }
 
-// PullFor implements image.NamespacePuller.
-func (s *Images) PullFor(ctx context.Context, namespace, ref string, auth image.Auth, progress func(image.Progress)) (string, error) {
+// PullFor implements image.TargetPuller.
+func (s *Images) PullFor(ctx context.Context, target image.PullTarget, ref string, auth image.Auth, progress func(image.Progress)) (string, error) {
 	if err := s.ready(ctx); err != nil {
 		return "", err
 	}
 	defer s.changed()
-	return s.store.PullFor(ctx, namespace, ref, auth, progress)
+	return s.store.PullFor(ctx, target, ref, auth, progress)
 }
 
 // Get implements image.Store.
@@ -243,7 +244,12 @@ func (s *Images) WritableUsage(ctx context.Context, key string, pace sysfile.Pac
 func (s *Images) Keys(context.Context) ([]string, error) { return s.cfg.rootfsPaths().Keys() }
 
 // Snapshotter implements image.Rootfs.
-func (s *Images) Snapshotter() string { return image.OverlaySnapshotter }
+func (s *Images) Snapshotter(key string) string {
+	if !s.isOpen() {
+		return image.OverlaySnapshotter
+	}
+	return s.rootfs.Snapshotter(key)
+}
 
 // CanLimit implements image.Limiter.
 func (s *Images) CanLimit() error { return s.cfg.rootfsPaths().CanLimit(s.cfg.FirstProject) }

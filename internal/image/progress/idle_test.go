@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
-
-	"github.com/berthrun/berth/internal/image"
 )
 
 func TestAwaitIdle(t *testing.T) {
@@ -27,7 +25,7 @@ func TestAwaitIdle(t *testing.T) {
 				wait = time.Hour
 			}
 			go func() {
-				_, _ = pulls.Do(t.Context(), named, image.Auth{}, "", nil, func(context.Context, *Meter) (string, error) {
+				_, _ = pulls.Do(t.Context(), named, Terms{}, nil, func(context.Context, *Meter) (string, error) {
 					time.Sleep(wait)
 					return "", nil
 				})

@@ -16,8 +16,17 @@ import (
 	"github.com/berthrun/berth/internal/keyed"
 )
 
-// Pulls are the running pulls of a store. Callers that want the same image with the same
-// credentials, under the same policy, share one. The zero value is ready.
+// Terms are what callers must have in common to share a pull of an image.
+type Terms struct {
+	Auth image.Auth
+	// Policy names what decides whether the image may be used, "" in a store without a policy.
+	Policy string
+	// Snapshotter is the proxy snapshotter that gets the layers, "" for none.
+	Snapshotter string
+}
+
+// Pulls are the running pulls of a store. Callers that want the same image on the same terms
+// share one. The zero value is ready.
 type Pulls struct {
 	// Observer counts the pulls, nil for nothing. Set it before the first pull.
 	Observer image.PullObserver
@@ -28,12 +37,11 @@ type Pulls struct {
 	busy    busy
 }
 
-// Do joins the pull of named with auth, or starts it, which calls pull. policy names what decides whether the image may be
-// used, "" in a store without a policy. It returns the id that
+// Do joins the pull of named with the terms, or starts it, which calls pull. It returns the id that
 // pull returns. report, which may be nil, gets the progress. A caller leaves when its ctx ends.
 // The context of pull ends when the last caller has left, which waits until pull has returned.
-func (p *Pulls) Do(ctx context.Context, named reference.Named, auth image.Auth, policy string, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
-	return p.do(ctx, named, auth, policy, report, func(ctx context.Context, feed *Feed) (string, error) {
+func (p *Pulls) Do(ctx context.Context, named reference.Named, terms Terms, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
+	return p.do(ctx, named, terms, report, func(ctx context.Context, feed *Feed) (string, error) {
 		meter := NewMeter(feed.Report)
 		return p.counted(named.String(), meter.Fetched, func() (string, error) { return p.traced(ctx, named, meter, feed, pull) })
 	})
@@ -47,24 +55,24 @@ type Search struct {
 	fetched atomic.Int64
 }
 
-// Search joins the search of the candidates with auth, or starts it, which calls search. The rest is as with Do.
+// Search joins the search of the candidates with the terms, or starts it, which calls search. The rest is as with Do.
 func (p *Pulls) Search(
-	ctx context.Context, candidates []reference.Named, auth image.Auth, policy string, report func(image.Progress), search func(context.Context, *Search) (id string, err error),
+	ctx context.Context, candidates []reference.Named, terms Terms, report func(image.Progress), search func(context.Context, *Search) (id string, err error),
 ) (string, error) {
 	names := make([]string, len(candidates))
 	for i, named := range candidates {
 		names[i] = named.String()
 	}
 	what := strings.Join(names, " ")
-	return p.share(ctx, "search "+pullKey(what, auth, policy), report, func(ctx context.Context, feed *Feed) (string, error) {
+	return p.share(ctx, "search "+pullKey(what, terms), report, func(ctx context.Context, feed *Feed) (string, error) {
 		s := &Search{pulls: p, feed: feed}
 		return p.counted(what, s.fetched.Load, func() (string, error) { return search(ctx, s) })
 	})
 }
 
 // Do is Pulls.Do for one of the candidates.
-func (s *Search) Do(ctx context.Context, named reference.Named, auth image.Auth, policy string, pull func(context.Context, *Meter) (id string, err error)) (string, error) {
-	return s.pulls.do(ctx, named, auth, policy, s.feed.Report, func(ctx context.Context, feed *Feed) (string, error) {
+func (s *Search) Do(ctx context.Context, named reference.Named, terms Terms, pull func(context.Context, *Meter) (id string, err error)) (string, error) {
+	return s.pulls.do(ctx, named, terms, s.feed.Report, func(ctx context.Context, feed *Feed) (string, error) {
 		meter := NewMeter(feed.Report)
 		id, err := s.pulls.traced(ctx, named, meter, feed, pull)
 		s.fetched.Add(meter.Fetched())
@@ -73,8 +81,8 @@ func (s *Search) Do(ctx context.Context, named reference.Named, auth image.Auth,
 }
 
 // do shares a pull, which is a job.
-func (p *Pulls) do(ctx context.Context, named reference.Named, auth image.Auth, policy string, report func(image.Progress), pull func(context.Context, *Feed) (string, error)) (string, error) {
-	return p.share(ctx, pullKey(named.String(), auth, policy), report, func(ctx context.Context, feed *Feed) (id string, err error) {
+func (p *Pulls) do(ctx context.Context, named reference.Named, terms Terms, report func(image.Progress), pull func(context.Context, *Feed) (string, error)) (string, error) {
+	return p.share(ctx, pullKey(named.String(), terms), report, func(ctx context.Context, feed *Feed) (id string, err error) {
 		defer p.busy.begin()()
 		jobs := p.Jobs
 		if jobs == nil {
@@ -180,8 +188,11 @@ func trace(ctx context.Context, tracer image.PullTracer, named reference.Named, 
 	return ctx, ended
 }
 
-// pullKey is the key of a pull, which differs by credentials and policy, and keeps no credentials.
-func pullKey(what string, auth image.Auth, policy string) string {
-	fields := []string{policy, auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken}
+// pullKey is the key of a pull, which differs by its terms, and keeps no credentials.
+func pullKey(what string, terms Terms) string {
+	auth := terms.Auth
+	fields := []string{
+		terms.Policy, auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken, terms.Snapshotter,
+	}
 	return fmt.Sprintf("%s %x", what, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))
 }

@@ -50,7 +50,7 @@ func TestPullsAreCounted(t *testing.T) {
 		results := make(chan error)
 		for range 2 {
 			go func() {
-				_, err := pulls.Do(t.Context(), named, image.Auth{}, "", nil, pull)
+				_, err := pulls.Do(t.Context(), named, Terms{}, nil, pull)
 				results <- err
 			}()
 		}
@@ -62,11 +62,11 @@ func TestPullsAreCounted(t *testing.T) {
 		if *seen != (counted{1, 1, 100, time.Second, nil}) {
 			t.Errorf("%+v, want one pull of 100 bytes in a second", *seen)
 		}
-		_, err = pulls.Do(t.Context(), named, image.Auth{}, "", nil, func(context.Context, *Meter) (string, error) { return "", errs.Unavailable })
+		_, err = pulls.Do(t.Context(), named, Terms{}, nil, func(context.Context, *Meter) (string, error) { return "", errs.Unavailable })
 		if err == nil || seen.began != 2 || seen.ended != 2 || seen.err == nil {
 			t.Errorf("%v; %+v, want a failure that counts", err, *seen)
 		}
-		_, err = pulls.Do(t.Context(), named, image.Auth{}, "", nil, func(context.Context, *Meter) (string, error) { panic("oh no") })
+		_, err = pulls.Do(t.Context(), named, Terms{}, nil, func(context.Context, *Meter) (string, error) { panic("oh no") })
 		if err == nil || seen.began != 3 || seen.ended != 3 {
 			t.Errorf("%v; %+v, want an end of the pull that panics", err, *seen)
 		}
@@ -94,14 +94,14 @@ func TestSearchCountsOnce(t *testing.T) {
 			reports = append(reports, p)
 		}
 		search := func(last error) error {
-			_, err := pulls.Search(t.Context(), candidates, image.Auth{}, "", report, func(ctx context.Context, s *Search) (string, error) {
-				if _, err := s.Do(ctx, candidates[0], image.Auth{}, "", func(context.Context, *Meter) (string, error) {
+			_, err := pulls.Search(t.Context(), candidates, Terms{}, report, func(ctx context.Context, s *Search) (string, error) {
+				if _, err := s.Do(ctx, candidates[0], Terms{}, func(context.Context, *Meter) (string, error) {
 					time.Sleep(time.Second)
 					return "", errs.NotFound
 				}); err == nil {
 					t.Error("the error of a part is lost")
 				}
-				return s.Do(ctx, candidates[1], image.Auth{}, "", func(_ context.Context, m *Meter) (string, error) {
+				return s.Do(ctx, candidates[1], Terms{}, func(_ context.Context, m *Meter) (string, error) {
 					m.Stage(Fetching, 100)
 					time.Sleep(time.Second)
 					m.Add(100)

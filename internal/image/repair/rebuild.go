@@ -101,7 +101,7 @@ func (r *rebuilder) namedImages(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := r.db.WriteRecords(ctx, t, []string{named.Name}, nil, named.Pinned); err != nil {
+		if err := r.db.WriteRecords(ctx, t, []string{named.Name}, nil, named.Pinned, nil); err != nil {
 			return err
 		}
 		r.ids[t.ID()] = t
@@ -136,7 +136,7 @@ func (r *rebuilder) namelessImages(ctx context.Context) error {
 		if r.ids[t.ID()] != nil {
 			return nil
 		}
-		if err := r.db.WriteRecords(ctx, t, []string{t.ID()}, nil, false); err != nil {
+		if err := r.db.WriteRecords(ctx, t, []string{t.ID()}, nil, false, nil); err != nil {
 			return err
 		}
 		r.ids[t.ID()] = t

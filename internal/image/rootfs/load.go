@@ -25,12 +25,14 @@ type use struct {
 	// Storage is where upper, work and volumes are in place of the directory itself; see
 	// storage.go.
 	Storage string `json:"storage,omitempty"`
+	// Proxy is the snapshotter that has the layers, and what is written over them, "" for this store; see proxy.go.
+	Proxy string `json:"proxy,omitempty"`
 
 	lower []string
 }
 
-// RecordedChains are the topmost snapshots below the root filesystems that have a record,
-// one for each.
+// RecordedChains are the topmost snapshots of this store below the root filesystems that have a
+// record, one for each.
 func (p Paths) RecordedChains() ([]string, error) {
 	records, err := filepath.Glob(filepath.Join(p.ContainersDir(), "*", recordName))
 	if err != nil {
@@ -40,7 +42,7 @@ func (p Paths) RecordedChains() ([]string, error) {
 	for _, path := range records {
 		var u use
 		data, err := database.ReadOwn(path)
-		if err == nil && json.Unmarshal(data, &u) == nil && u.Chain != "" {
+		if err == nil && json.Unmarshal(data, &u) == nil && u.Chain != "" && u.Proxy == "" {
 			all = append(all, u.Chain)
 		}
 	}
@@ -58,6 +60,10 @@ func (m *Manager) Load(ctx context.Context) error {
 		u, err := m.readUse(entry.Name())
 		if err != nil {
 			m.log.Warn("cannot read the record of a root filesystem", "key", entry.Name(), "error", err)
+		}
+		if u.Proxy != "" {
+			m.uses[entry.Name()] = u
+			continue // it keeps the layers by itself
 		}
 		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); err != nil {
 			m.log.Warn("cannot find the layers of a root filesystem", "key", entry.Name(), "error", err)

@@ -17,8 +17,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
@@ -58,6 +60,8 @@ type Config struct {
 	// Images have the layers, LayersDir has their directories.
 	Images    *store.Store
 	LayersDir string
+	// Snapshotters are the proxy snapshotters that may have layers in their place.
+	Snapshotters *snapshotters.Set
 	// ReadyDirs is how many directories are made ahead, 0 for none.
 	ReadyDirs int
 	// FirstProject is the first of Projects ids of project quotas, 0 to use none; see project.go.
@@ -73,6 +77,7 @@ type Manager struct {
 	Paths
 	images     *store.Store
 	layersDir  string
+	proxies    *snapshotters.Set
 	discard    func(path string) error
 	background *background.Group
 	log        *slog.Logger
@@ -83,6 +88,8 @@ type Manager struct {
 
 	pool     dirPool
 	projects projects
+	// probes mount root filesystems of proxy snapshotters.
+	probes probe.Pool
 	// keys is held while the root filesystem of one key is changed.
 	keys keyed.Mutex
 }
@@ -91,7 +98,7 @@ type Manager struct {
 // exist; see Paths.MakeDirs.
 func New(cfg Config) *Manager {
 	return &Manager{
-		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
+		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, proxies: cfg.Snapshotters, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
 		uses: map[string]use{}, pool: dirPool{size: cfg.ReadyDirs},
 		projects: projects{parent: cfg.ContainersDir(), first: cfg.FirstProject, log: cfg.Log},
 	}
@@ -115,7 +122,7 @@ func (m *Manager) Prepare(ctx context.Context, spec image.RootfsSpec) (*image.Mo
 	if err != nil {
 		return nil, err
 	}
-	path, err := m.mountRootfs(spec, u, fresh)
+	path, err := m.mountRootfs(ctx, spec, u, fresh)
 	if err != nil {
 		err = fmt.Errorf("cannot prepare the root filesystem of %s: %w", key, errs.OfDisk(err))
 		if fresh {
@@ -138,9 +145,21 @@ func (m *Manager) reserve(spec image.RootfsSpec) (u use, fresh bool, err error) 
 		}
 		return u, false, nil
 	}
-	layers, err := m.images.AcquireLayers(imageID)
+	wanted := spec.Snapshotter
+	if !canBeOfProxy(spec) {
+		wanted = ""
+	}
+	layers, err := m.images.AcquireLayers(imageID, wanted)
 	if err != nil {
 		return u, false, err
+	}
+	if layers.Proxy != "" {
+		if !canBeOfProxy(spec) {
+			return u, false, fmt.Errorf("only the snapshotter %s has the layers of image %s, and it can neither map ids nor keep what is written; pull the image with 'berth image pull', which unpacks it: %w", layers.Proxy, imageID, errs.Unsupported)
+		}
+		u = use{Image: layers.ImageID, Chain: layers.Chain, Proxy: layers.Proxy}
+		m.uses[key] = u
+		return u, true, nil
 	}
 	if holder := m.holder(spec.Storage); holder != "" {
 		m.images.ReleaseLayers(layers.Chain)
@@ -178,12 +197,15 @@ func (m *Manager) forget(key string) {
 	u, ok := m.uses[key]
 	delete(m.uses, key)
 	m.mu.Unlock()
-	if ok {
+	switch {
+	case ok && u.Proxy != "":
+		m.proxies.Wake() // its snapshot, and the layers below it, may be of no use now
+	case ok:
 		m.images.ReleaseLayers(u.Chain)
 	}
 }
 
-func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string, error) {
+func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use, fresh bool) (string, error) {
 	dir, target := m.containerDir(spec.Key), m.mountPath(spec.Key)
 	if spec.Map != nil {
 		target = m.mappedPath(spec.Key)
@@ -194,6 +216,9 @@ func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string,
 		}
 	} else if mounted, err := sysmount.IsMountPoint(target); err != nil || mounted {
 		return target, err
+	}
+	if u.Proxy != "" {
+		return target, m.mountProxy(ctx, spec, u, target)
 	}
 	if err := u.openStorage(); err != nil {
 		return "", err
@@ -297,7 +322,7 @@ func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pa
 			return image.Usage{Mountpoint: m.Root, Bytes: quota.Bytes, Inodes: quota.Inodes, At: time.Now()}, nil
 		}
 	}
-	used, err := sysfile.UsageOf(ctx, pace, m.writtenDirs(key)...)
+	used, err := m.writtenUsage(ctx, key, pace)
 	if errors.Is(err, os.ErrNotExist) {
 		return image.Usage{}, fmt.Errorf("root filesystem %s: %w", key, errs.NotFound)
 	}

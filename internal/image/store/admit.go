@@ -337,13 +337,16 @@ func namesFor(img *image.Image, candidates []reference.Named) []reference.Named 
 	return []reference.Named{nil}
 }
 
-// keepRefusal removes secrets from an error, as registry.Scrub does, and keeps that it is a refusal, or that of a
-// registry which does not serve the image.
+// keepRefusal removes secrets from an error, as registry.Scrub does, and keeps that it is a refusal, that of a
+// registry which does not serve the image, or that of a snapshotter which does not answer.
 func keepRefusal(err error, auth image.Auth) error {
 	clean := registry.Scrub(err, registry.Auth(auth))
 	var r *image.RefusedError
 	var unserved *unservedError
+	var away *image.AwayError
 	switch {
+	case errors.As(err, &away):
+		return &image.AwayError{Err: clean}
 	case errors.As(err, &r):
 		return &image.RefusedError{Err: clean}
 	case errors.As(err, &unserved):

@@ -121,7 +121,7 @@ func (s *Store) tag(ctx context.Context, id string, added []reference.Named) err
 	if err != nil {
 		return err
 	}
-	if _, err := s.Get(ctx, id); err != nil || !there {
+	if img, err := s.Get(ctx, id); err != nil || !there && !img.Lazy {
 		return errors.Join(err, fmt.Errorf("the image is being removed: %w", errs.NotFound))
 	}
 	var all []string

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/distribution/reference"
@@ -54,6 +55,9 @@ func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 	s.mu.RUnlock()
 	if err != nil {
 		return nil, err
+	}
+	if e.Lazy {
+		return nil, fmt.Errorf("only a snapshotter (%s) has its layers; run 'berth image pull %s' first: %w", strings.Join(e.Snapshotters, ", "), ref, errs.Unsupported)
 	}
 	refs, record := e.Tags, e.ID
 	if len(refs) == 0 {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -18,19 +19,83 @@ type Layers struct {
 	Chain string
 	// Lower are their directories, topmost first, relative to database.Paths.LayersDir.
 	Lower []string
+	// Proxy is the snapshotter that has them in place of Lower, which is nil then; "" for none.
+	Proxy string
 }
 
 // AcquireLayers keeps the layers of an image, whatever happens to the image, until
-// ReleaseLayers. NotFound when there is no image of that id.
-func (s *Store) AcquireLayers(imageID string) (Layers, error) {
+// ReleaseLayers. They are those of the proxy snapshotter that is wanted, if it has them, else the store's own, else those of
+// another proxy snapshotter, which keeps them by itself. NotFound when there is no image of that id.
+func (s *Store) AcquireLayers(imageID, wanted string) (Layers, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.index[imageID]
 	if e == nil {
 		return Layers{}, fmt.Errorf("image %q: %w", imageID, errs.NotFound)
 	}
+	if slices.Contains(e.Snapshotters, wanted) {
+		return Layers{ImageID: e.ID, Chain: e.chain, Proxy: wanted}, nil
+	}
+	if e.Lazy {
+		return Layers{ImageID: e.ID, Chain: e.chain, Proxy: e.Snapshotters[0]}, nil
+	}
 	s.holds.counts[e.chain]++
 	return Layers{ImageID: e.ID, Chain: e.chain, Lower: e.lower}, nil
+}
+
+// Tops implements snapshotters.Users.
+func (s *Store) Tops(snapshotter string) map[string]bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	tops := map[string]bool{}
+	for _, e := range s.index {
+		if slices.Contains(e.Snapshotters, snapshotter) {
+			tops[e.chain] = true
+		}
+	}
+	return tops
+}
+
+// Lost implements snapshotters.Users: an image that only this snapshotter had is removed, so that it is pulled again.
+func (s *Store) Lost(ctx context.Context, snapshotter, chain string) {
+	s.mu.RLock()
+	var lost []string
+	for id, e := range s.index {
+		if e.chain == chain && slices.Contains(e.Snapshotters, snapshotter) {
+			lost = append(lost, id)
+		}
+	}
+	s.mu.RUnlock()
+	for _, id := range lost {
+		s.log.Warn("a snapshotter has lost the layers of an image; it is not used for the image until that is pulled again", "snapshotter", snapshotter, "image", id)
+		if err := s.dropProxy(database.WithNamespace(ctx), id, snapshotter); err != nil {
+			s.log.Warn("cannot record that the layers of an image are lost", "snapshotter", snapshotter, "image", id, "error", err)
+		}
+	}
+}
+
+// dropProxy records that a snapshotter does not have an image any more. It removes the image if nothing else has it.
+func (s *Store) dropProxy(ctx context.Context, id, snapshotter string) error {
+	t, err := s.treeOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	e := s.index[id]
+	if e == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	left := *e
+	left.Snapshotters = slices.DeleteFunc(slices.Clone(e.Snapshotters), func(name string) bool { return name == snapshotter })
+	if left.Lazy && len(left.Snapshotters) == 0 {
+		s.mu.Unlock()
+		return s.Remove(ctx, id)
+	}
+	defer s.mu.Unlock()
+	s.index[id] = &left
+	_, err = s.record(ctx, t, nil, false)
+	return err
 }
 
 // RestoreLayers is AcquireLayers for a record of an earlier process, by the name of the

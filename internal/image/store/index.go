@@ -20,17 +20,17 @@ import (
 type entry struct {
 	image.Image
 	// chain names the image's topmost snapshot; lower are the directories of
-	// all, topmost first, relative to layersDir.
+	// all, topmost first, relative to layersDir. It is nil for a lazy image.
 	chain string
 	lower []string
 }
 
 // load makes an image's entry from its content and snapshots. refs are all
-// references to it.
-func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bool) (*entry, error) {
+// references to it. proxies are the snapshotters that have its layers, too.
+func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bool, proxies []string) (*entry, error) {
 	chain := t.TopChain()
 	lower, err := s.db.LowerDirs(ctx, chain)
-	if err != nil {
+	if err != nil && len(proxies) == 0 {
 		return nil, err
 	}
 	e := &entry{
@@ -46,6 +46,8 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 			Annotations:  t.Annotations,
 			Artifact:     t.Artifact,
 			Encrypted:    t.Encrypted(),
+			Snapshotters: proxies,
+			Lazy:         err != nil,
 		},
 		chain: chain,
 		lower: lower,

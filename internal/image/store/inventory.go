@@ -24,7 +24,7 @@ import (
 type Stored struct {
 	ID            string
 	Tags, Digests []string
-	Pinned        bool
+	Pinned, Lazy  bool
 	// Target is what its names point to.
 	Target imagespec.Descriptor
 	// Tree is nil if its documents cannot be read; Fault says why.
@@ -53,7 +53,7 @@ func (s *Store) Inventory(ctx context.Context) ([]Stored, error) {
 		if err != nil {
 			continue // it was removed meanwhile
 		}
-		one := Stored{ID: list[i].ID, Tags: list[i].Tags, Digests: list[i].Digests, Pinned: list[i].Pinned, Target: record.Target}
+		one := Stored{ID: list[i].ID, Tags: list[i].Tags, Digests: list[i].Digests, Pinned: list[i].Pinned, Lazy: list[i].Lazy, Target: record.Target}
 		one.Tree, one.Fault = s.db.ReadTree(ctx, one.ID, record.Target, s.db.Present)
 		if one.Fault != nil {
 			one.Tree = nil

@@ -32,6 +32,7 @@ func (s *Store) Load(ctx context.Context) error {
 	found := lost.Losses{}
 	names := map[string][]string{}
 	pinned := map[string]bool{}
+	proxies := map[string][]string{}
 	gone := map[string]bool{}
 	for _, record := range records {
 		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
@@ -45,9 +46,12 @@ func (s *Store) Load(ctx context.Context) error {
 		trees[id] = t
 		names[id] = append(names[id], record.Name)
 		pinned[id] = pinned[id] || database.IsPinned(record)
+		if len(proxies[id]) == 0 { // all its records have the same
+			proxies[id] = s.proxies.Known(database.SnapshottersOf(record))
+		}
 	}
 	for id, t := range trees {
-		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id])
+		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], proxies[id])
 		if err != nil {
 			s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
 			for _, name := range names[id] {
@@ -57,7 +61,9 @@ func (s *Store) Load(ctx context.Context) error {
 			continue
 		}
 		s.put(e, names[id])
-		s.noteAbsent(ctx, t)
+		if !e.Lazy {
+			s.noteAbsent(ctx, t)
+		}
 	}
 	if err := s.keepHeld(ctx); err != nil {
 		return err
@@ -81,8 +87,11 @@ func (s *Store) deleteRecords(ctx context.Context, gone map[string]bool) error {
 }
 
 // loadOrRepair loads an image, after unpacking again what is missing of it.
-func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool) (*entry, error) {
-	e, err := s.load(ctx, t, names, pinned)
+func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool, proxies []string) (*entry, error) {
+	e, err := s.load(ctx, t, names, pinned, proxies)
+	if err == nil && e.Lazy {
+		return e, nil
+	}
 	whole := err == nil
 	for i := 0; whole && i < len(t.Chains()); i++ {
 		if whole, err = s.layers.Whole(ctx, t, i); err != nil {
@@ -100,7 +109,7 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 	if err != nil {
 		return nil, err
 	}
-	return s.load(ctx, t, names, pinned)
+	return s.load(ctx, t, names, pinned, proxies)
 }
 
 // keepHeld keeps the layers below root filesystems whose image is gone. It may have been lost just

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/distribution/reference"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -16,35 +17,50 @@ import (
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// Pull implements image.Store.
-func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
-	return s.PullFor(ctx, "", ref, auth, report)
+// wanted is how an image is pulled: with whose credentials, by which rules, and into which snapshotter, nil for the store's
+// own snapshots.
+type wanted struct {
+	auth  image.Auth
+	rules *PullRules
+	into  *snapshotters.Snapshotter
 }
 
-// PullFor implements image.NamespacePuller. A reference without a registry is tried at each of the rules' registries, in
+// Pull implements image.Store.
+func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
+	return s.PullFor(ctx, image.PullTarget{}, ref, auth, report)
+}
+
+// PullFor implements image.TargetPuller. A reference without a registry is tried at each of the rules' registries, in
 // their order, until one of them serves it. What a registry serves is not sought at the next one, also if the rest of the
 // pull fails.
-func (s *Store) PullFor(ctx context.Context, namespace, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
-	rules, err := s.rules.Load().forNamespace(namespace)
+func (s *Store) PullFor(ctx context.Context, target image.PullTarget, ref string, auth image.Auth, report func(image.Progress)) (string, error) {
+	rules, err := s.rules.Load().forNamespace(target.Namespace)
 	if err != nil {
 		return "", fmt.Errorf("cannot pull image %s: %w", ref, err)
+	}
+	into, err := s.proxies.Find(target.Snapshotter)
+	if err != nil {
+		return "", fmt.Errorf("cannot pull image %s: %w", ref, &image.AwayError{Err: err}) // no registry is at fault
 	}
 	found, err := rules.search(ref, auth)
 	if err != nil {
 		return "", err
 	}
+	want := wanted{found.auth, rules, into}
+	terms := progress.Terms{Auth: found.auth, Policy: rules.PolicyFile, Snapshotter: target.Snapshotter}
 	if !found.searched {
 		named := found.candidates[0]
-		return s.pulls.Do(ctx, named, found.auth, rules.PolicyFile, report, s.pullOf(named, found.auth, rules))
+		return s.pulls.Do(ctx, named, terms, report, s.pullOf(named, want))
 	}
-	return s.pulls.Search(ctx, found.candidates, found.auth, rules.PolicyFile, report, func(ctx context.Context, search *progress.Search) (string, error) {
+	return s.pulls.Search(ctx, found.candidates, terms, report, func(ctx context.Context, search *progress.Search) (string, error) {
 		var answers Faults
 		for _, named := range found.candidates {
-			id, err := search.Do(ctx, named, found.auth, rules.PolicyFile, s.pullOf(named, found.auth, rules))
+			id, err := search.Do(ctx, named, terms, s.pullOf(named, want))
 			var unserved *unservedError
 			if err == nil {
 				s.log.Info("pulled an image that was named without a registry", "name", ref, "image", named.String(), "asked_before", len(answers))
@@ -114,19 +130,19 @@ func (f *search) unserved(ref string, answers Faults) error {
 }
 
 // pullOf returns what pulls the image of a full reference, and returns its id.
-func (s *Store) pullOf(named reference.Named, auth image.Auth, rules *PullRules) func(context.Context, *progress.Meter) (string, error) {
+func (s *Store) pullOf(named reference.Named, want wanted) func(context.Context, *progress.Meter) (string, error) {
 	return func(ctx context.Context, m *progress.Meter) (string, error) {
 		ctx, end, err := s.background.Begin(ctx)
 		if err != nil {
 			return "", err
 		}
 		defer end()
-		img, err := s.pull(ctx, named, auth, rules, m)
+		img, err := s.pull(ctx, named, want, m)
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause // of this host: it has no secret of a registry
 			} else {
-				err = keepRefusal(err, auth)
+				err = keepRefusal(err, want.auth)
 			}
 			return "", fmt.Errorf("cannot pull image %s: %w", named, err)
 		}
@@ -134,19 +150,22 @@ func (s *Store) pullOf(named reference.Named, auth image.Auth, rules *PullRules)
 	}
 }
 
-func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, m *progress.Meter) (img *image.Image, err error) {
-	err = s.pullTo(ctx, named, auth, rules, m, func(ctx context.Context, t *tree.Tree) (err error) {
-		img, err = s.Record(ctx, t, pulledNames(named, t), false)
+func (s *Store) pull(ctx context.Context, named reference.Named, want wanted, m *progress.Meter) (img *image.Image, err error) {
+	err = s.pullTo(ctx, named, want, m, func(ctx context.Context, t *tree.Tree) (err error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		img, err = s.record(ctx, t, pulledNames(named, t), false, proxyOf(want.into, t)...)
 		return err
 	})
 	return img, err
 }
 
-// pullTo fetches and unpacks an image, and calls record while all of it is there.
+// pullTo fetches and unpacks an image, and calls record while all of it is there. The layers go into a snapshotter, or into
+// the store's own snapshots if that is nil.
 func (s *Store) pullTo(
-	ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, m *progress.Meter, record func(context.Context, *tree.Tree) error,
+	ctx context.Context, named reference.Named, want wanted, m *progress.Meter, record func(context.Context, *tree.Tree) error,
 ) (err error) {
-	ctx, release := m.Guard(ctx, rules.NoProgressTimeout)
+	ctx, release := m.Guard(ctx, want.rules.NoProgressTimeout)
 	defer release()
 	defer func() {
 		// The guard's reason is more precise than "context canceled".
@@ -155,11 +174,11 @@ func (s *Store) pullTo(
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
-	if err := rules.mayAsk(named); err != nil {
+	if err := want.rules.mayAsk(named); err != nil {
 		return err
 	}
 	return s.db.WithLease(ctx, func(ctx context.Context) error {
-		remote, err := s.openRegistry(ctx, named, auth, rules)
+		remote, err := s.openRegistry(ctx, named, want.auth, want.rules)
 		if err != nil {
 			return err
 		}
@@ -169,11 +188,17 @@ func (s *Store) pullTo(
 			return err
 		}
 		// From here on all is fetched by digest: what is checked is what is pulled.
-		if err := s.admitAs(ctx, named, t, auth, rules, m); err != nil {
+		if err := s.admitAs(ctx, named, t, want.auth, want.rules, m); err != nil {
 			return err
 		}
 		if err := s.layers.MayDecrypt(ctx, t); err != nil {
 			return err
+		}
+		if want.into != nil && t.Artifact == nil { // nobody reads an artifact but through a volume
+			if t.Encrypted() > 0 {
+				return fmt.Errorf("it has encrypted layers, which a snapshotter cannot read: use a handler without a snapshotter: %w", errs.Unsupported)
+			}
+			return s.fillProxy(ctx, named, t, remote, want.into, m, record)
 		}
 		if err := s.fetchLayers(ctx, t, remote, m); err != nil {
 			return err
@@ -288,4 +313,57 @@ func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote 
 	}
 	m.Stage(progress.Unpacking, total)
 	return nil
+}
+
+// proxyOf names the snapshotter that has an image's layers after a pull into it.
+func proxyOf(into *snapshotters.Snapshotter, t *tree.Tree) []string {
+	if into == nil || t.Artifact != nil {
+		return nil
+	}
+	return []string{into.Name}
+}
+
+// fillProxy has a snapshotter make the layers, lowest first, and calls record. It fetches those that the snapshotter does
+// not provide.
+func (s *Store) fillProxy(
+	ctx context.Context, named reference.Named, t *tree.Tree, remote *registry.Repository, into *snapshotters.Snapshotter, m *progress.Meter,
+	record func(context.Context, *tree.Tree) error,
+) error {
+	chains := t.Chains()
+	release, err := into.Hold(ctx, chains)
+	if err != nil {
+		return err
+	}
+	defer release()
+	labels, err := snapshotters.LabelsOf(ctx, named.String(), t.Manifest, t.Layers)
+	if err != nil {
+		return err
+	}
+	var total int64
+	for _, layer := range t.Layers {
+		total += layer.Size
+	}
+	m.Stage(progress.Fetching, total)
+	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
+	parent, lazy := "", 0
+	for i, layer := range t.Layers {
+		there, err := into.Add(ctx, snapshotters.Layer{Chain: chains[i], Parent: parent, Labels: labels[i]}, func(ctx context.Context, mounts []mount.Mount) error {
+			if err := s.fetch(ctx, remote, layer, turn, m, m.Add); err != nil {
+				return err
+			}
+			return s.layers.Into(ctx, t, i, mounts, m.Unpack)
+		})
+		if err != nil {
+			s.proxies.Wake() // the layers below may be of no use now
+			return fmt.Errorf("layer %d: %w", i, err)
+		}
+		if there {
+			lazy++
+		}
+		m.Touch()
+		parent = chains[i]
+	}
+	s.log.Info("pulled an image into a snapshotter", "image", named.String(), "snapshotter", into.Name, "layers", len(t.Layers), "not_fetched", lazy)
+	m.Stage(progress.Done, 0)
+	return record(ctx, t)
 }

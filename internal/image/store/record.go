@@ -18,8 +18,8 @@ func (s *Store) Record(ctx context.Context, t *tree.Tree, names []string, pin bo
 	return s.record(ctx, t, names, pin)
 }
 
-// record is Record. s.mu is held.
-func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bool) (*image.Image, error) {
+// record is Record of an image whose layers proxies have, too. s.mu is held.
+func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bool, proxies ...string) (*image.Image, error) {
 	names = append(slices.Clone(names), t.ID())
 	fresh := len(names)
 	losers := map[string]bool{}
@@ -35,17 +35,20 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 			return nil, fmt.Errorf("cannot record image %s: an image and an artifact have this id; remove the one that is here first: %w", t.ID(), errs.Invalid)
 		}
 		pinned = pinned || old.Pinned
+		proxies = append(proxies, old.Snapshotters...)
 	}
+	slices.Sort(proxies)
+	proxies = slices.Compact(proxies)
 	for name, id := range s.names {
 		if id == t.ID() && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	if err := s.db.WriteRecords(ctx, t, names[:fresh], names[fresh:], pinned); err != nil {
+	if err := s.db.WriteRecords(ctx, t, names[:fresh], names[fresh:], pinned, proxies); err != nil {
 		return nil, fmt.Errorf("cannot record image %s: %w", t.ID(), errs.OfDisk(err))
 	}
 	s.db.SaveNames(ctx, nil)
-	e, err := s.load(ctx, t, names, pinned)
+	e, err := s.load(ctx, t, names, pinned, proxies)
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 		return fmt.Errorf("cannot remove image %s: %w", ref, errs.OfDisk(err))
 	}
 	if removed {
+		s.proxies.Wake()
 		s.db.Collect(context.WithoutCancel(ctx))
 	}
 	return nil

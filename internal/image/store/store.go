@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/keyed"
 )
 
@@ -91,9 +92,11 @@ const (
 
 // Config of a store.
 type Config struct {
-	DB         *database.DB
-	Layers     *layers.Unpacker
-	Background *background.Group
+	DB     *database.DB
+	Layers *layers.Unpacker
+	// Snapshotters are the proxy snapshotters that pulls may name.
+	Snapshotters *snapshotters.Set
+	Background   *background.Group
 	// Lost gets the images that Load cannot use.
 	Lost *lost.List
 	// PullRules hold until SetPullRules.
@@ -112,6 +115,7 @@ type Config struct {
 type Store struct {
 	db         *database.DB
 	layers     *layers.Unpacker
+	proxies    *snapshotters.Set
 	background *background.Group
 	rules      atomic.Pointer[PullRules]
 	userAgent  string
@@ -141,18 +145,17 @@ type Store struct {
 }
 
 var (
-	_ image.Store     = (*Store)(nil)
-	_ image.Catalog   = (*Store)(nil)
-	_ image.Explainer = (*Store)(nil)
-
-	_ image.Admitter        = (*Store)(nil)
-	_ image.NamespacePuller = (*Store)(nil)
+	_ image.Store        = (*Store)(nil)
+	_ image.TargetPuller = (*Store)(nil)
+	_ image.Catalog      = (*Store)(nil)
+	_ image.Explainer    = (*Store)(nil)
+	_ image.Admitter     = (*Store)(nil)
 )
 
 // New makes a store that shows no image before Load. Its database is open.
 func New(cfg Config) *Store {
 	s := &Store{
-		db: cfg.DB, layers: cfg.Layers, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, log: cfg.Log,
+		db: cfg.DB, layers: cfg.Layers, proxies: cfg.Snapshotters, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, log: cfg.Log,
 		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(), damaged: func(digest.Digest) {},
 		downloads: downloads.New(downloads.Limits{}),
 	}

@@ -81,7 +81,9 @@ func TestDecrypter(t *testing.T) {
 		t.Errorf("a layer that is not read to its end: %v", err)
 	}
 	for _, wrong := range []Secret{
-		{Nonce: secret.Nonce, MAC: secret.MAC}, {Key: secret.Key, MAC: secret.MAC}, {Key: secret.Key, Nonce: secret.Nonce},
+		{Nonce: secret.Nonce, MAC: secret.MAC},
+		{Key: secret.Key, MAC: secret.MAC},
+		{Key: secret.Key, Nonce: secret.Nonce},
 		{Key: secret.Key[:16], Nonce: secret.Nonce, MAC: secret.MAC},
 	} {
 		if _, err := newDecrypter(bytes.NewReader(data), &wrong); !errors.Is(err, errs.Invalid) {

@@ -90,7 +90,7 @@ func TestPullsAreJobs(t *testing.T) {
 		results := map[string]chan error{"": make(chan error, 2), secret: make(chan error, 1)}
 		for _, password := range []string{"", "", secret} {
 			go func() {
-				_, err := pulls.Do(t.Context(), named, image.Auth{Username: "user", Password: password}, "", nil, func(ctx context.Context, m *progress.Meter) (string, error) {
+				_, err := pulls.Do(t.Context(), named, progress.Terms{Auth: image.Auth{Username: "user", Password: password}}, nil, func(ctx context.Context, m *progress.Meter) (string, error) {
 					m.Stage(progress.Fetching, 100)
 					m.Add(40)
 					select {

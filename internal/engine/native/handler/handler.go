@@ -62,6 +62,17 @@ type Handler struct {
 	CgroupWritable bool `json:"cgroupWritable,omitempty"`
 	// WritableLimit replaces the engine's, unless it is nil.
 	WritableLimit *int64 `json:"writableLimit,omitempty"`
+	// Snapshotter is the proxy snapshotter that makes the root filesystems of its containers, "" for none; see
+	// image.RootfsSpec.
+	Snapshotter string `json:"snapshotter,omitempty"`
+}
+
+// SnapshotterName returns Snapshotter, "" for nil.
+func (h *Handler) SnapshotterName() string {
+	if h == nil {
+		return ""
+	}
+	return h.Snapshotter
 }
 
 // Base reads the OCI spec that those of containers are based on, nil for none. See basespec.Read.

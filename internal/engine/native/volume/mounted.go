@@ -46,6 +46,8 @@ type Sandbox struct {
 	Map *image.UserMap
 	// MountLabel is the SELinux label of the sandbox's files, "" for none.
 	MountLabel string
+	// Snapshotter is that of the sandbox's handler, "" for none; see image.RootfsSpec.
+	Snapshotter string
 }
 
 // Images mounts images for sandboxes.
@@ -81,7 +83,8 @@ func (m Images) mount(ctx context.Context, sb Sandbox, imageID string) (string, 
 	mounted, err := m.Rootfs.Prepare(ctx, image.RootfsSpec{
 		Key: key, ImageID: imageID, Map: sb.Map, ReadOnly: true,
 		// For every container of the sandbox, also those that have another label.
-		MountLabel: selinux.Shared(sb.MountLabel),
+		MountLabel:  selinux.Shared(sb.MountLabel),
+		Snapshotter: sb.Snapshotter,
 	})
 	if err != nil {
 		return "", err

@@ -122,7 +122,7 @@ func (c checker) byRuntime() {
 	case "berth":
 		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; leave this out: the kubelet rotates, or another client that calls ReopenContainerLog")
 		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it; leave this out")
-		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth has one snapshotter; leave this out")
+		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth's own layers are overlays; leave this out (handlers.NAME.snapshotter of berth.toml names a proxy snapshotter)")
 		c.noNRI("this version of berth serves no NRI plugins")
 		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has no handler for GPUs; leave this out: GPUs come by cdi")
 		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has no handler for GPUs; leave this out: GPUs come by cdi")

@@ -33,7 +33,7 @@ func (c checker) handlerFields(at string, h Handler) {
 			c.refuse(at, "docker finds a shim by its runtimeType; leave this out", "path")
 		}
 	case "berth":
-		c.refuse(at, "berth has no such option of a handler; leave this out", "snapshotter")
+		c.refuse(at, "berth needs its socket, too; leave this out, and set handlers.NAME.snapshotter and image.snapshotters in runtime.config.additions", "snapshotter")
 		if h.Type == "oci" {
 			c.refuse(at, "is for a shim; leave this out, or set type: shim", "sandbox", "configPath", "options")
 		}

@@ -34,7 +34,7 @@ func TestFaults(t *testing.T) {
 		"sandbox of a program":    {"runtime: {name: berth, handlers: [{name: a, path: /a/b, sandbox: runtime}]}", `f:3:57: runtime.handlers[0].sandbox: is for a shim; leave this out, or set type: shim`},
 		"sandbox of containerd":   {"runtime: {name: containerd, handlers: [{name: a, type: shim, runtimeType: io.a.b.v2, sandbox: runtime}]}", `f:3:86: runtime.handlers[0].sandbox: containerd has no such option of a handler, as each pod has a sandbox container; leave this out`},
 		"handler without a path":  {"runtime: {name: berth, handlers: [{name: runc}]}", `f:3:35: runtime.handlers[0].path: is missing; want the path of the OCI runtime`},
-		"options for berth":       {"runtime: {name: berth, handlers: [{name: a, path: /x, snapshotter: b}]}", `f:3:55: runtime.handlers[0].snapshotter: berth has no such option of a handler; leave this out`},
+		"options for berth":       {"runtime: {name: berth, handlers: [{name: a, path: /x, snapshotter: b}]}", `f:3:55: runtime.handlers[0].snapshotter: berth needs its socket, too; leave this out, and set handlers.NAME.snapshotter and image.snapshotters in runtime.config.additions`},
 		"default of berth":        {"runtime: {name: berth, defaultHandler: runc}", `f:3:24: runtime.defaultHandler: "runc": no such handler; there are none in runtime.handlers`},
 		"NRI of berth":            {"runtime: {name: berth, nri: {enabled: true}}", `f:3:24: runtime.nri: this version of berth serves no NRI plugins; leave this out`},
 		"NRI's socket of docker":  {"runtime: {name: docker, nri: {socket: /run/x}}", `f:3:25: runtime.nri: docker serves no NRI plugins; leave this out`},

@@ -1,0 +1,391 @@
+//go:build integration
+
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+// lazySnapshotter is containerd's overlay snapshotter behind a socket, which provides some layers by itself, as remote
+// snapshotters do: a Prepare with the labels of such a layer makes the snapshot of its target, and fails with AlreadyExists.
+type lazySnapshotter struct {
+	snapshots.Snapshotter
+	socket string
+	server *grpc.Server
+
+	mu sync.Mutex
+	// provides has the layers by the digests of their blobs, labels what it was told of each layer.
+	provides map[string]imagetest.Layer
+	labels   map[string]map[string]string
+}
+
+func startLazySnapshotter(t *testing.T) *lazySnapshotter {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "berth-proxy-") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	inner, err := overlay.NewSnapshotter(filepath.Join(dir, "root"), overlay.AsynchronousRemove)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { inner.Close() })
+	l := &lazySnapshotter{
+		Snapshotter: inner, socket: filepath.Join(dir, "s.sock"), provides: map[string]imagetest.Layer{}, labels: map[string]map[string]string{},
+	}
+	l.serve(t)
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *lazySnapshotter) serve(t *testing.T) {
+	t.Helper()
+	listener, err := net.Listen("unix", l.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.server = grpc.NewServer()
+	snapshotsapi.RegisterSnapshotsServer(l.server, snapshotservice.FromSnapshotter(l))
+	go func(server *grpc.Server) { _ = server.Serve(listener) }(l.server)
+}
+
+func (l *lazySnapshotter) stop() { l.server.Stop() }
+
+// Prepare implements snapshots.Snapshotter.
+func (l *lazySnapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	var info snapshots.Info
+	for _, opt := range opts {
+		if err := opt(&info); err != nil {
+			return nil, err
+		}
+	}
+	blob := info.Labels["containerd.io/snapshot/cri.layer-digest"]
+	l.mu.Lock()
+	layer, lazy := l.provides[blob]
+	if blob != "" {
+		l.labels[blob] = info.Labels
+	}
+	l.mu.Unlock()
+	mounts, err := l.Snapshotter.Prepare(ctx, key, parent, opts...)
+	if err != nil || !lazy {
+		return mounts, err
+	}
+	upper := mounts[0].Source
+	for _, option := range mounts[0].Options {
+		if dir, ok := strings.CutPrefix(option, "upperdir="); ok {
+			upper = dir
+		}
+	}
+	for _, file := range layer {
+		if err := os.WriteFile(filepath.Join(upper, file.Path), file.Content, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	target := info.Labels[snapshots.LabelSnapshotRef]
+	if err := l.Commit(ctx, target, key, opts...); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("target snapshot %q: %w", target, errdefs.ErrAlreadyExists)
+}
+
+// Cleanup implements snapshots.Cleaner.
+func (l *lazySnapshotter) Cleanup(ctx context.Context) error {
+	return l.Snapshotter.(snapshots.Cleaner).Cleanup(ctx) //nolint:forcetypeassert // the overlay snapshotter is one
+}
+
+// names lists the snapshots.
+func (l *lazySnapshotter) names(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	err := l.Walk(t.Context(), func(_ context.Context, info snapshots.Info) error {
+		names = append(names, info.Name)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// awaitNames returns when the names that contain part are want.
+func (l *lazySnapshotter) awaitNames(t *testing.T, part string, want int) {
+	t.Helper()
+	var names []string
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		names = slices.DeleteFunc(l.names(t), func(name string) bool { return !strings.Contains(name, part) })
+		if len(names) == want {
+			return
+		}
+	}
+	t.Errorf("snapshots %q, want %d", names, want)
+}
+
+// proxied is a store with a snapshotter that provides the lowest and the topmost layer of an image of three layers.
+type proxied struct {
+	*lazySnapshotter
+	cfg      Config
+	registry *imagetest.Registry
+	host     string
+	img      *imagetest.Image
+}
+
+func newProxied(t *testing.T) *proxied {
+	t.Helper()
+	p := &proxied{cfg: testConfig(t), lazySnapshotter: startLazySnapshotter(t), registry: &imagetest.Registry{}}
+	p.host = serve(t, p.registry)
+	p.cfg.Snapshotters = map[string]string{"lazy": p.socket}
+	layers := []imagetest.Layer{
+		{{Path: "low", Content: []byte("low")}, {Path: "gone", Content: []byte("low")}},
+		{imagetest.Whiteout("gone"), {Path: "middle", Content: []byte("middle")}},
+		{{Path: "high", Content: []byte("high")}},
+	}
+	p.img = build(t, imagetest.Spec{Layers: layers})
+	p.registry.Push("app", "1", p.img)
+	for _, i := range []int{0, 2} {
+		p.provides[p.img.Layers[i].Digest.String()] = layers[i]
+	}
+	return p
+}
+
+func (p *proxied) pull(t *testing.T, s *Images) {
+	t.Helper()
+	id, err := s.PullFor(t.Context(), image.PullTarget{Snapshotter: "lazy"}, p.host+"/app:1", image.Auth{}, nil)
+	if err != nil || id != p.img.ID() {
+		t.Fatalf("pulled %s, %v", id, err)
+	}
+}
+
+// fetched lists the layers whose blobs the registry has sent.
+func (p *proxied) fetched() (layers []int) {
+	for i, layer := range p.img.Layers {
+		if p.registry.Sent(layer.Digest) > 0 {
+			layers = append(layers, i)
+		}
+	}
+	return layers
+}
+
+func TestPullIntoASnapshotter(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	s := open(t, p.cfg)
+	p.pull(t, s)
+	if got := p.fetched(); !slices.Equal(got, []int{1}) {
+		t.Errorf("layers %v were fetched, want the one that the snapshotter does not provide", got)
+	}
+	digests := func(from int) string {
+		var all []string
+		for _, layer := range p.img.Layers[from:] {
+			all = append(all, layer.Digest.String())
+		}
+		return strings.Join(all, ",")
+	}
+	for i, layer := range p.img.Layers {
+		got := maps.Clone(p.labels[layer.Digest.String()])
+		delete(got, snapshots.LabelSnapshotRef)
+		want := map[string]string{
+			"containerd.io/snapshot/cri.image-ref": p.host + "/app:1", "containerd.io/snapshot/cri.manifest-digest": p.img.Manifest.Digest.String(),
+			"containerd.io/snapshot/cri.layer-digest": layer.Digest.String(), "containerd.io/snapshot/cri.image-layers": digests(i),
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("layer %d was prepared with the labels %v, want %v", i, got, want)
+		}
+	}
+	img, err := s.Get(ctx, p.img.ID())
+	if err != nil || !img.Lazy || !slices.Equal(img.Snapshotters, []string{"lazy"}) {
+		t.Errorf("image %+v, %v", img, err)
+	}
+	m, err := s.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: img.ID, Snapshotter: "lazy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"low": "low", "middle": "middle", "high": "high"} {
+		if got, err := os.ReadFile(filepath.Join(m.Path, name)); err != nil || string(got) != want {
+			t.Errorf("%s is %q, %v", name, got, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(m.Path, "gone")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that a layer removes: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(m.Path, "written"), make([]byte, 100_000), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if usage, err := s.WritableUsage(ctx, "c1", nil); err != nil || usage.Bytes < 100_000 {
+		t.Errorf("usage %+v, %v", usage, err)
+	}
+	if name := s.Snapshotter("c1"); name != "lazy" {
+		t.Errorf("snapshotter %q", name)
+	}
+	if _, err := s.Prepare(ctx, image.RootfsSpec{Key: "c2", ImageID: img.ID, Map: &image.UserMap{}}); !errors.Is(err, errs.Unsupported) {
+		t.Errorf("mapped ids: %v", err)
+	}
+	if err := s.Export(ctx, []string{img.ID}, io.Discard); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "run 'berth image pull") {
+		t.Errorf("an export: %v", err)
+	}
+	report, err := s.Check(ctx, false, func(image.CheckUpdate) {})
+	if err != nil || len(report.Damage) > 0 {
+		t.Errorf("a check found %+v, %v", report, err)
+	}
+	// The container keeps its files when the image goes.
+	if err := s.Remove(ctx, img.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.proxies.Wake()
+	if got, err := os.ReadFile(filepath.Join(m.Path, "low")); err != nil || string(got) != "low" {
+		t.Errorf("after the removal of the image: %q, %v", got, err)
+	}
+	if err := s.Release(ctx, "c1"); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitNames(t, "berth-", 0)
+	files := filepath.Join(filepath.Dir(p.socket), "root", "snapshots")
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if left, err := os.ReadDir(files); err == nil && len(left) == 0 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("files of removed snapshots are left: %v, %v", left, err)
+		}
+	}
+}
+
+// A store that is opened again finds its images and root filesystems, and removes what was left. A default pull unpacks
+// the image, too.
+func TestSnapshotterAfterARestart(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	first, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := "" // of the snapshots of this store
+	p.pull(t, first)
+	m, err := first.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: p.img.ID()}) // nothing else has the layers
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range p.names(t) {
+		if before, _, ok := strings.Cut(name, "rootfs/"); ok {
+			prefix = before
+		}
+	}
+	// What a pull that was killed has left, a release, and another user of the snapshotter.
+	for _, key := range []string{prefix + "extract/" + p.img.DiffIDs[0].String(), prefix + "rootfs/none", "other/1/sha256:x"} {
+		if _, err := p.Snapshotter.Prepare(ctx, key, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open(t, p.cfg)
+	p.awaitNames(t, "berth-", 4) // three layers and a container
+	p.awaitNames(t, "other/", 1)
+	if again, err := s.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: p.img.ID(), Snapshotter: "lazy"}); err != nil || again.Path != m.Path {
+		t.Errorf("the same root filesystem: %+v, %v", again, err)
+	}
+	if _, err := s.Pull(ctx, p.host+"/app:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if img, err := s.Get(ctx, p.img.ID()); err != nil || img.Lazy || len(img.Snapshotters) != 1 {
+		t.Errorf("unpacked, too: %+v, %v", img, err)
+	}
+	for key, want := range map[string]string{"plain": image.OverlaySnapshotter, "lazy": "lazy"} {
+		if _, err := s.Prepare(ctx, image.RootfsSpec{Key: key, ImageID: p.img.ID(), Snapshotter: key}); err != nil || s.Snapshotter(key) != want {
+			t.Errorf("a root filesystem for %s is from %s, %v", key, s.Snapshotter(key), err)
+		}
+	}
+}
+
+// An image whose layers a snapshotter has lost is gone, so that it is pulled again.
+func TestSnapshotterLosesALayer(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	s := open(t, p.cfg)
+	p.pull(t, s)
+	for left := p.names(t); len(left) > 0; left = p.names(t) {
+		for _, name := range left {
+			_ = p.Snapshotter.Remove(ctx, name) // those with others above fail
+		}
+	}
+	_, err := s.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: p.img.ID(), Snapshotter: "lazy"})
+	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "pull the image again") {
+		t.Errorf("without its layers: %v", err)
+	}
+	for end := time.Now().Add(5 * time.Second); err != nil && !errors.Is(err, errs.NotFound); time.Sleep(5 * time.Millisecond) {
+		if _, err = s.Get(ctx, p.img.ID()); time.Now().After(end) {
+			t.Fatal("the image is still there")
+		}
+		if err == nil {
+			err = errs.Unavailable
+		}
+	}
+	p.pull(t, s)
+	if _, err := s.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: p.img.ID(), Snapshotter: "lazy"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A snapshotter that is away fails what needs it, and nothing else.
+func TestSnapshotterIsAway(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	s := open(t, p.cfg)
+	p.pull(t, s)
+	if _, err := s.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: p.img.ID(), Snapshotter: "lazy"}); err != nil {
+		t.Fatal(err)
+	}
+	p.stop()
+	_, err := s.PullFor(ctx, image.PullTarget{Snapshotter: "lazy"}, p.host+"/app:1", image.Auth{}, nil)
+	var away *image.AwayError
+	if !errors.As(err, &away) || !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), p.socket) {
+		t.Errorf("a pull: %v", err)
+	}
+	if _, err := s.PullFor(ctx, image.PullTarget{Snapshotter: "other"}, p.host+"/app:1", image.Auth{}, nil); !errors.As(err, &away) || !strings.Contains(err.Error(), `"other" is not in image.snapshotters`) {
+		t.Errorf("a snapshotter that does not exist: %v", err)
+	}
+	if _, err := s.Prepare(ctx, image.RootfsSpec{Key: "c2", ImageID: p.img.ID(), Snapshotter: "lazy"}); !errors.Is(err, errs.Unavailable) {
+		t.Errorf("a root filesystem: %v", err)
+	}
+	if err := s.Release(ctx, "c1"); err != nil {
+		t.Errorf("a release: %v", err)
+	}
+	p.serve(t)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // else it tries again in a minute
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				s.proxies.Wake()
+			}
+		}
+	}()
+	p.awaitNames(t, "/rootfs/", 0)
+}

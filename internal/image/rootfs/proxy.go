@@ -1,0 +1,88 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/probe"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// A root filesystem of a proxy snapshotter has a directory as the others have, for its record and its volumes. What the
+// container writes into it is in a snapshot of the snapshotter, which package snapshotters removes when the record is gone:
+// a release needs no answer of the snapshotter.
+
+// mountTimeout bounds the mount of a root filesystem: its lower directories may be FUSE mounts that hang.
+const mountTimeout = 30 * time.Second
+
+// canBeOfProxy reports whether a proxy snapshotter can make a root filesystem.
+func canBeOfProxy(spec image.RootfsSpec) bool { return spec.Map == nil && spec.Storage == "" }
+
+// mountProxy mounts the root filesystem that a snapshotter prepares.
+func (m *Manager) mountProxy(ctx context.Context, spec image.RootfsSpec, u use, target string) error {
+	proxy, err := m.proxies.Find(u.Proxy)
+	if err != nil {
+		return err
+	}
+	mounts, err := proxy.Prepare(ctx, spec.Key, u.Chain)
+	if errors.Is(err, errs.NotFound) {
+		m.proxies.Wake() // it notes which images have lost their layers
+		// Not of the kind NotFound, which says that there is no such image.
+		return fmt.Errorf("%v; pull the image again: %w", errs.Message(err), errs.Unavailable)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	for i := range mounts {
+		if spec.ReadOnly {
+			mounts[i].Options = append(mounts[i].Options, "ro")
+		}
+		if spec.MountLabel != "" && mounts[i].Type == "overlay" {
+			mounts[i].Options = append(mounts[i].Options, fmt.Sprintf("context=%q", spec.MountLabel))
+		}
+	}
+	_, err = probe.AskWithin(ctx, &m.probes, mountTimeout, "mount the root filesystem of "+spec.Key+" from the snapshotter "+u.Proxy, func() (struct{}, error) {
+		return struct{}{}, mount.All(mounts, target)
+	})
+	return err
+}
+
+// HasRootfs implements snapshotters.Users.
+func (m *Manager) HasRootfs(key string) bool {
+	_, ok := m.use(key)
+	return ok
+}
+
+// Snapshotter implements image.Rootfs.
+func (m *Manager) Snapshotter(key string) string {
+	if u, _ := m.use(key); u.Proxy != "" {
+		return u.Proxy
+	}
+	return image.OverlaySnapshotter
+}
+
+// writtenUsage adds up what the container of key has written, in this store and in a snapshotter.
+func (m *Manager) writtenUsage(ctx context.Context, key string, pace sysfile.Pace) (sysfile.Usage, error) {
+	used, err := sysfile.UsageOf(ctx, pace, m.writtenDirs(key)...)
+	u, _ := m.use(key)
+	if err != nil || u.Proxy == "" {
+		return used, err
+	}
+	proxy, err := m.proxies.Find(u.Proxy)
+	if err != nil {
+		return used, err
+	}
+	bytes, inodes, err := proxy.Usage(ctx, key)
+	used.Bytes, used.Inodes = used.Bytes+bytes, used.Inodes+inodes
+	return used, err
+}

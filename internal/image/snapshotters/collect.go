@@ -1,0 +1,183 @@
+package snapshotters
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const (
+	// retryAfter is the pause after a collection that has failed.
+	retryAfter = time.Minute
+	// cleanupTimeout bounds the removal of the files of removed snapshots.
+	cleanupTimeout = 5 * time.Minute
+)
+
+// Users are what snapshots are for.
+type Users interface {
+	// Tops are the chain ids of images that have their layers in a snapshotter. Each is the one of its topmost layer.
+	Tops(snapshotter string) map[string]bool
+	// Lost is called with one of them that the snapshotter does not have any more.
+	Lost(ctx context.Context, snapshotter, chain string)
+	// HasRootfs reports whether a container has, or is getting, a root filesystem.
+	HasRootfs(key string) bool
+}
+
+// Run removes the snapshots that nothing uses, now and after each Wake, until ctx ends. A snapshotter that does not
+// answer is tried again later.
+func (s *Set) Run(ctx context.Context, users Users) {
+	if len(s.byName) == 0 {
+		return
+	}
+	for {
+		var again <-chan time.Time
+		for _, one := range s.byName {
+			err := one.collect(ctx, users)
+			if err != nil && ctx.Err() == nil {
+				s.log.Warn("cannot remove unused snapshots; trying again later", "snapshotter", one.Name, "error", errs.Message(err))
+				again = time.After(retryAfter)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		case <-s.wake:
+		}
+	}
+}
+
+// Wake has Run remove what is not used any more. It does not wait for that.
+func (s *Set) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// collect removes the snapshots of a snapshotter that nothing uses, and reports lost layers.
+func (s *Snapshotter) collect(ctx context.Context, users Users) error {
+	ctx = namespaces.WithNamespace(ctx, namespace)
+	found := map[string]snapshots.Info{}
+	walk, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := s.remote.Walk(walk, func(_ context.Context, info snapshots.Info) error {
+		if strings.HasPrefix(info.Name, s.prefix) {
+			found[info.Name] = info
+		}
+		return nil
+	})
+	if err != nil && !errdefs.IsNotFound(err) { // there never was a snapshot
+		return s.fault("list snapshots", err)
+	}
+	if err := s.reportLost(ctx, users, found); err != nil {
+		return err
+	}
+	var list []error
+	for removed := true; removed && ctx.Err() == nil; { // each time what nothing is above
+		removed = false
+		for _, name := range tops(found) {
+			gone, err := s.removeUnused(ctx, users, found, name)
+			if gone {
+				delete(found, name)
+			}
+			removed = removed || gone
+			list = append(list, err)
+		}
+	}
+	return errors.Join(append(list, s.cleanUp(ctx))...)
+}
+
+// cleanUp has the snapshotter remove the files of removed snapshots: stargz-snapshotter and others keep them until then.
+func (s *Snapshotter) cleanUp(ctx context.Context) error {
+	cleaner, ok := s.remote.(snapshots.Cleaner)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+	defer cancel()
+	if err := cleaner.Cleanup(ctx); err != nil && !errdefs.IsNotImplemented(err) {
+		return s.fault("remove the files of removed snapshots", err)
+	}
+	return nil
+}
+
+// reportLost reports the topmost layers of images that the snapshotter does not have. One that was added after found was
+// listed is there.
+func (s *Snapshotter) reportLost(ctx context.Context, users Users, found map[string]snapshots.Info) error {
+	for chain := range users.Tops(s.Name) {
+		if _, ok := found[s.prefix+chain]; ok {
+			continue
+		}
+		there, err := s.has(ctx, s.prefix+chain)
+		if err != nil {
+			return err
+		}
+		if !there {
+			users.Lost(ctx, s.Name, chain)
+		}
+	}
+	return nil
+}
+
+// tops lists the snapshots that are no parent of another one.
+func tops(found map[string]snapshots.Info) []string {
+	parents := map[string]bool{}
+	for _, info := range found {
+		parents[info.Parent] = true
+	}
+	var names []string
+	for name := range found {
+		if !parents[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// removeUnused removes a snapshot unless something uses it. No pull begins to use it meanwhile.
+func (s *Snapshotter) removeUnused(ctx context.Context, users Users, found map[string]snapshots.Info, name string) (bool, error) {
+	unlock, err := s.gate.Lock(ctx, "")
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if s.used(users, found, name) {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err = s.remove(ctx, name)
+	return err == nil, err
+}
+
+// used reports whether a pull, an image or a container uses a snapshot. s.gate is held: a pull records its image before it
+// stops being busy.
+func (s *Snapshotter) used(users Users, found map[string]snapshots.Info, name string) bool {
+	own := strings.TrimPrefix(name, s.prefix)
+	if key, ok := strings.CutPrefix(own, rootfsPrefix); ok {
+		return users.HasRootfs(key)
+	}
+	chain, extract := strings.CutPrefix(own, extractPrefix)
+	if s.busy[chain] > 0 {
+		return true
+	}
+	if extract {
+		return false
+	}
+	for top := range users.Tops(s.Name) {
+		for at := s.prefix + top; at != ""; at = found[at].Parent {
+			if at == name {
+				return true
+			}
+		}
+	}
+	return false
+}

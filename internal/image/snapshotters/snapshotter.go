@@ -1,0 +1,180 @@
+package snapshotters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/keyed"
+)
+
+const (
+	// namespace is the one of containerd in which a kubelet's images are.
+	namespace = "k8s.io"
+	// callTimeout bounds calls that no request waits for.
+	callTimeout = 30 * time.Second
+
+	extractPrefix = "extract/"
+	rootfsPrefix  = "rootfs/"
+)
+
+// Snapshotter is one proxy snapshotter. A nil one has the name "". Errors name it and its socket, and are of kind
+// Unavailable, as an image.AwayError, when it does not answer.
+type Snapshotter struct {
+	Name    string
+	address string
+	prefix  string
+	conn    *grpc.ClientConn
+	remote  snapshots.Snapshotter
+
+	// layers are held while one is made. gate is held while busy changes, and while a snapshot is removed.
+	layers, gate keyed.Mutex
+	// busy are the chain ids of the layers that pulls need which have not ended.
+	busy map[string]int
+}
+
+// Layer is a layer that a snapshotter is to have.
+type Layer struct {
+	// Chain is its chain id, Parent that of the layer below, "" for the lowest.
+	Chain, Parent string
+	// Labels describe it to the snapshotter, which may fetch it by them.
+	Labels map[string]string
+}
+
+// Hold keeps the layers of an image, by their chain ids, from being removed until release. Call it before the first Layer
+// of the image, and release when the image is recorded.
+func (s *Snapshotter) Hold(ctx context.Context, chains []string) (release func(), err error) {
+	if err := s.addBusy(ctx, chains, 1); err != nil {
+		return nil, err
+	}
+	return func() { _ = s.addBusy(context.WithoutCancel(ctx), chains, -1) }, nil // no end of a context, no error
+}
+
+func (s *Snapshotter) addBusy(ctx context.Context, chains []string, n int) error {
+	unlock, err := s.gate.Lock(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, chain := range chains {
+		if s.busy[chain] += n; s.busy[chain] == 0 {
+			delete(s.busy, chain)
+		}
+	}
+	return nil
+}
+
+// Add has the snapshotter make the snapshot of a layer, whose parent it has. It returns true if the snapshotter has
+// the layer already, or will fetch it by itself. Else it calls fill with mounts into which the layer is to be unpacked.
+func (s *Snapshotter) Add(ctx context.Context, l Layer, fill func(context.Context, []mount.Mount) error) (lazy bool, err error) {
+	unlock, err := s.layers.Lock(ctx, l.Chain)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	ctx = namespaces.WithNamespace(ctx, namespace)
+	name, key, parent := s.prefix+l.Chain, s.prefix+extractPrefix+l.Chain, ""
+	if l.Parent != "" {
+		parent = s.prefix + l.Parent
+	}
+	labels := maps.Clone(l.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[snapshots.LabelSnapshotRef] = name
+	if there, err := s.has(ctx, name); err != nil || there {
+		return there, err
+	}
+	mounts, err := s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+	if errdefs.IsAlreadyExists(err) {
+		// Either the snapshotter provides the layer, or a pull that was killed has left the key.
+		if there, err := s.has(ctx, name); err != nil || there {
+			return there, err
+		}
+		if err := s.remote.Remove(ctx, key); err != nil {
+			return false, s.fault("remove an unfinished layer", err)
+		}
+		mounts, err = s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+		if errdefs.IsAlreadyExists(err) {
+			return s.has(ctx, name)
+		}
+	}
+	if err != nil {
+		return false, s.fault("prepare the layer "+l.Chain, err)
+	}
+	if err = fill(ctx, mounts); err == nil {
+		err = s.remote.Commit(ctx, name, key, snapshots.WithLabels(labels))
+		if err == nil || errdefs.IsAlreadyExists(err) {
+			return false, nil
+		}
+		err = s.fault("commit the layer "+l.Chain, err)
+	}
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	return false, errors.Join(err, s.remove(ctx, key))
+}
+
+// has reports whether there is a snapshot.
+func (s *Snapshotter) has(ctx context.Context, name string) (bool, error) {
+	_, err := s.remote.Stat(ctx, name)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, s.fault("look up a snapshot", err)
+}
+
+// Prepare makes the writable snapshot of a container over a layer, or finds it, and returns its mounts. Kind NotFound when
+// the snapshotter does not have the layer.
+func (s *Snapshotter) Prepare(ctx context.Context, key, chain string) ([]mount.Mount, error) {
+	ctx = namespaces.WithNamespace(ctx, namespace)
+	name := s.prefix + rootfsPrefix + key
+	mounts, err := s.remote.Prepare(ctx, name, s.prefix+chain)
+	if errdefs.IsAlreadyExists(err) {
+		mounts, err = s.remote.Mounts(ctx, name)
+	}
+	return mounts, s.fault("prepare a root filesystem over the layer "+chain, err)
+}
+
+// Usage returns what the container of a key has written, in bytes and inodes.
+func (s *Snapshotter) Usage(ctx context.Context, key string) (bytes, inodes int64, err error) {
+	usage, err := s.remote.Usage(namespaces.WithNamespace(ctx, namespace), s.prefix+rootfsPrefix+key)
+	return usage.Size, usage.Inodes, s.fault("measure a root filesystem", err)
+}
+
+// remove removes a snapshot. It returns nil if there is none.
+func (s *Snapshotter) remove(ctx context.Context, name string) error {
+	err := s.remote.Remove(namespaces.WithNamespace(ctx, namespace), name)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return s.fault("remove the snapshot "+name, err)
+}
+
+// fault gives the error of a call the snapshotter's name and a kind. nil stays nil.
+func (s *Snapshotter) fault(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var kind error
+	switch {
+	case errdefs.IsUnavailable(err):
+		return &image.AwayError{Err: fmt.Errorf("the snapshotter %s does not answer on %s, so it cannot %s: %w: %w", s.Name, s.address, verb, err, errs.Unavailable)}
+	case errdefs.IsNotFound(err):
+		kind = errs.NotFound
+	case errdefs.IsResourceExhausted(err):
+		kind = errs.Exhausted
+	default:
+		return fmt.Errorf("the snapshotter %s (%s) cannot %s: %w", s.Name, s.address, verb, err)
+	}
+	return fmt.Errorf("the snapshotter %s (%s) cannot %s: %w: %w", s.Name, s.address, verb, err, kind)
+}

@@ -1,0 +1,110 @@
+// Package snapshotters reaches proxy snapshotters of containerd: processes such as stargz-snapshotter that make root
+// filesystems from layers which they fetch when a container reads them. It has their snapshots made for the layers of
+// images and for containers, and removes those that nothing uses. It knows no image and no container, only names.
+//
+// A snapshotter keeps its snapshots itself, and berth has no second list of them. Their names begin with the name of the
+// image store, since other stores, and containerd, may use the same process:
+//
+//	berth-ID/CHAIN          the layer with this chain id, and all below it; committed
+//	berth-ID/extract/CHAIN  a layer that is being made
+//	berth-ID/rootfs/KEY     what the container of KEY writes
+package snapshotters
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const (
+	// maxBackoff is how long calls to a snapshotter that was away may fail at once after it is back.
+	maxBackoff = time.Second
+	// maxMessage is the largest answer, in bytes: the list of all snapshots.
+	maxMessage = 16 << 20
+)
+
+// Config of a set.
+type Config struct {
+	// Addresses are the paths of the sockets, by the names of the snapshotters.
+	Addresses map[string]string
+	// Root is the directory of the image store, whose name snapshots begin with.
+	Root string
+	Log  *slog.Logger
+}
+
+// Set has the snapshotters of a node. Its methods are safe for concurrent use.
+type Set struct {
+	byName map[string]*Snapshotter
+	log    *slog.Logger
+	// wake has an entry while Run has something to remove.
+	wake chan struct{}
+}
+
+// New makes a set. It connects to a snapshotter when it first calls it.
+func New(cfg Config) (*Set, error) {
+	s := &Set{byName: map[string]*Snapshotter{}, log: cfg.Log, wake: make(chan struct{}, 1)}
+	prefix := fmt.Sprintf("berth-%.12x/", sha256.Sum256([]byte(cfg.Root)))
+	for name, address := range cfg.Addresses {
+		conn, err := grpc.NewClient("unix:"+address,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: maxBackoff / 10, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff}}),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("cannot use the snapshotter %s at %s: %w", name, address, err), s.Close())
+		}
+		s.byName[name] = &Snapshotter{
+			Name: name, address: address, prefix: prefix, conn: conn,
+			remote: proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), name), busy: map[string]int{},
+		}
+	}
+	return s, nil
+}
+
+// Close closes the connections.
+func (s *Set) Close() error {
+	var list []error
+	for _, one := range s.byName {
+		list = append(list, one.conn.Close())
+	}
+	return errors.Join(list...)
+}
+
+// Find returns the snapshotter of a name, nil for "". Kind Unavailable when there is none.
+func (s *Set) Find(name string) (*Snapshotter, error) {
+	if name == "" {
+		return nil, nil //nolint:nilnil // layers are unpacked without one
+	}
+	if one, ok := s.byName[name]; ok {
+		return one, nil
+	}
+	has := "there is none"
+	if len(s.byName) > 0 {
+		has = "there are " + strings.Join(slices.Sorted(maps.Keys(s.byName)), ", ")
+	}
+	return nil, fmt.Errorf("the snapshotter %q is not in image.snapshotters of the running berth (%s); add it, and restart berth: %w", name, has, errs.Unavailable)
+}
+
+// Known returns those of the names that are in the set.
+func (s *Set) Known(names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return s.byName[name] == nil })
+}
+
+// withTimeout returns a context for work that goes on when the caller's context has ended.
+func withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+}
