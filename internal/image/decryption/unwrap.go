@@ -88,7 +88,7 @@ func wrappedKeys(annotations map[string]string) ([]*jose.JSONWebEncryption, erro
 		if err != nil {
 			return nil, fmt.Errorf("it is encrypted, and its annotation %s is not base64: %w", jweKeys, errs.Invalid)
 		}
-		jwe, err := jose.ParseEncrypted(string(data),
+		jwe, err := jose.ParseEncryptedJSON(string(data),
 			[]jose.KeyAlgorithm{jose.RSA_OAEP, jose.RSA_OAEP_256, jose.ECDH_ES_A128KW, jose.ECDH_ES_A192KW, jose.ECDH_ES_A256KW},
 			[]jose.ContentEncryption{jose.A128GCM, jose.A192GCM, jose.A256GCM, jose.A128CBC_HS256, jose.A192CBC_HS384, jose.A256CBC_HS512})
 		if err != nil { // another part may be for us
