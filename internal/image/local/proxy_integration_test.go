@@ -241,8 +241,11 @@ func TestPullIntoASnapshotter(t *testing.T) {
 	if name := s.Snapshotter("c1"); name != "lazy" {
 		t.Errorf("snapshotter %q", name)
 	}
-	if _, err := s.Prepare(ctx, image.RootfsSpec{Key: "c2", ImageID: img.ID, Map: &image.UserMap{}}); !errors.Is(err, errs.Unsupported) {
-		t.Errorf("mapped ids: %v", err)
+	for _, spec := range []image.RootfsSpec{{Map: &image.UserMap{}}, {Limit: 1 << 20}} {
+		spec.Key, spec.ImageID = "c2", img.ID
+		if _, err := s.Prepare(ctx, spec); !errors.Is(err, errs.Unsupported) {
+			t.Errorf("%+v: %v", spec, err)
+		}
 	}
 	if err := s.Export(ctx, []string{img.ID}, io.Discard); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "run 'berth image pull") {
 		t.Errorf("an export: %v", err)

@@ -23,7 +23,9 @@ import (
 const mountTimeout = 30 * time.Second
 
 // canBeOfProxy reports whether a proxy snapshotter can make a root filesystem.
-func canBeOfProxy(spec image.RootfsSpec) bool { return spec.Map == nil && spec.Storage == "" }
+func canBeOfProxy(spec image.RootfsSpec) bool {
+	return spec.Map == nil && spec.Storage == "" && spec.Limit == 0
+}
 
 // mountProxy mounts the root filesystem that a snapshotter prepares.
 func (m *Manager) mountProxy(ctx context.Context, spec image.RootfsSpec, u use, target string) error {

@@ -155,7 +155,7 @@ func (m *Manager) reserve(spec image.RootfsSpec) (u use, fresh bool, err error) 
 	}
 	if layers.Proxy != "" {
 		if !canBeOfProxy(spec) {
-			return u, false, fmt.Errorf("only the snapshotter %s has the layers of image %s, and it can neither map ids nor keep what is written; pull the image with 'berth image pull', which unpacks it: %w", layers.Proxy, imageID, errs.Unsupported)
+			return u, false, fmt.Errorf("only the snapshotter %s has the layers of image %s, and it can neither map ids, nor keep or limit what is written; pull the image with 'berth image pull', which unpacks it: %w", layers.Proxy, imageID, errs.Unsupported)
 		}
 		u = use{Image: layers.ImageID, Chain: layers.Chain, Proxy: layers.Proxy}
 		m.uses[key] = u
