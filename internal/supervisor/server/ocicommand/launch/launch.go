@@ -137,23 +137,33 @@ func Run(text string) error {
 // lockAndLaunch runs the program, unless the supervisor has ended before: then its successor may have
 // removed the container, with the lock in its hands, and would not find what the program makes.
 func (l *launcher) lockAndLaunch(ctx context.Context, control *os.File) Result {
-	if l.order.Lock != "" {
-		lock, holder, err := sysfd.TryLock(l.order.Lock)
-		if err != nil {
-			return failed(err)
-		}
-		if lock == nil {
-			return failed(fmt.Errorf("process %d removes the container", holder))
-		}
-		l.lock = lock
-	}
+	lockErr := l.takeLock()
 	var buf [1]byte
 	_, _, err := syscall.Recvfrom(ControlFD, buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	go l.awaitEnd(control)
-	if err == nil && !l.order.Persist {
+	go l.awaitEnd(control) // Run waits for it, whatever the result
+	switch {
+	case lockErr != nil:
+		return failed(lockErr)
+	case err == nil && !l.order.Persist:
 		return failed(errors.New("the supervisor has ended"))
 	}
 	return l.launch(ctx)
+}
+
+// takeLock takes the lock of the order, if that has one.
+func (l *launcher) takeLock() error {
+	if l.order.Lock == "" {
+		return nil
+	}
+	lock, holder, err := sysfd.TryLock(l.order.Lock)
+	if err != nil {
+		return err
+	}
+	if lock == nil {
+		return fmt.Errorf("process %d removes the container", holder)
+	}
+	l.lock = lock
+	return nil
 }
 
 type launcher struct {

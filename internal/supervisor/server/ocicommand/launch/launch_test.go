@@ -38,16 +38,21 @@ func TestMain(m *testing.M) {
 // start starts a launcher whose program leaves a process.
 func start(t *testing.T, persist bool) (launcher *exec.Cmd, conn *net.UnixConn) {
 	t.Helper()
+	dir := t.TempDir()
+	return startOrder(t, &Order{
+		Args: []string{"/bin/sh", "-c", "sleep 1000 & echo $! > pid"},
+		Dir:  dir, PidFile: filepath.Join(dir, "pid"), Timeout: time.Minute, Lock: filepath.Join(dir, "lock"), Persist: persist,
+	})
+}
+
+func startOrder(t *testing.T, order *Order) (launcher *exec.Cmd, conn *net.UnixConn) {
+	t.Helper()
 	conn, theirs, err := sysfd.SocketPair()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer theirs.Close()
-	dir := t.TempDir()
-	text, err := json.Marshal(Order{
-		Args: []string{"/bin/sh", "-c", "sleep 1000 & echo $! > pid"},
-		Dir:  dir, PidFile: filepath.Join(dir, "pid"), Timeout: time.Minute, Lock: filepath.Join(dir, "lock"), Persist: persist,
-	})
+	text, err := json.Marshal(order)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +99,29 @@ func TestEndOfTheSupervisor(t *testing.T) {
 				t.Errorf("the process has ended: %v, %v", ended, err)
 			}
 		})
+	}
+}
+
+// TestLauncherOfARemovedContainerEnds: a launcher that cannot take its lock, because the container's directory is gone, ends
+// with its supervisor.
+func TestLauncherOfARemovedContainerEnds(t *testing.T) {
+	launcher, conn := startOrder(t, &Order{Args: []string{"/bin/true"}, Dir: "/", Timeout: time.Minute, Lock: filepath.Join(t.TempDir(), "gone", "lock")})
+	defer conn.Close()
+	var result Result
+	if err := json.NewDecoder(conn).Decode(&result); err != nil || result.Done || result.Error == "" {
+		t.Errorf("result %+v, %v", result, err)
+	}
+	conn.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- launcher.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the launcher: %v", err)
+		}
+	case <-time.After(require.Patience(10 * time.Second)):
+		t.Error("the launcher does not end")
+		_ = launcher.Process.Kill()
 	}
 }
 
