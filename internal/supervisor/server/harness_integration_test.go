@@ -234,6 +234,7 @@ func (h *host) end() {
 	}
 	h.assertNothingLeft()
 	h.assertNoSocketLeft()
+	h.awaitNoProcess()
 }
 
 // stop ends the current keeper and supervisor.
@@ -259,7 +260,7 @@ func (h *host) stop() {
 	}
 }
 
-// assertNothingLeft looks for cgroups, processes and files.
+// assertNothingLeft looks for cgroups and files.
 func (h *host) assertNothingLeft() {
 	out, _ := exec.Command("find", "/sys/fs/cgroup", "-type", "d", "-path", "*"+h.name+"/*").Output()
 	if len(out) > 0 {
@@ -278,6 +279,24 @@ func (h *host) assertNothingLeft() {
 			h.t.Errorf("left in %s: %v %v", sub, entries, err)
 		}
 	}
+}
+
+// awaitNoProcess waits for the end of all processes that name the state directory: launchers and relays end by themselves.
+func (h *host) awaitNoProcess() {
+	var left []string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		left = nil
+		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range files {
+			if data, err := os.ReadFile(file); err == nil && bytes.Contains(data, []byte(h.state)) {
+				left = append(left, file+": "+string(bytes.ReplaceAll(data, []byte{0}, []byte{' '})))
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	h.t.Errorf("processes are left: %s", strings.Join(left, "\n"))
 }
 
 // assertNoSocketLeft looks for sockets of shims, in the supervisor's directory and in containerd's.
