@@ -6,16 +6,16 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// WatchConnection waits until the runtime is connected. Then it calls changed with false when the connection has
-// ended, and with true when there is one again, until ctx ends. It connects again also while there is no call.
+// WatchConnection calls changed with true when the runtime is connected, and with false when the connection has ended,
+// until ctx ends. It connects again also while there is no call. A connection that ends within moments may go unseen.
 func (c *Conn) WatchConnection(ctx context.Context, changed func(connected bool)) {
-	for ever, connected := false, false; ; {
+	for connected := false; ; {
 		state := c.conn.GetState()
 		now := state == connectivity.Ready
-		if ever && now != connected {
+		if now != connected {
 			changed(now)
 		}
-		ever, connected = ever || now, now
+		connected = now
 		if state == connectivity.Idle {
 			c.conn.Connect()
 		}

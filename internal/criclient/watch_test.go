@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestWatchConnection: a restart is reported although nothing is called meanwhile, and the first connection is not.
+// TestWatchConnection: a restart is reported although nothing is called meanwhile.
 func TestWatchConnection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	let := make(chan struct{})
@@ -23,6 +23,9 @@ func TestWatchConnection(t *testing.T) {
 	if err := version(t, conn); err != nil {
 		t.Fatal(err)
 	}
+	if !<-changes {
+		t.Error("the first begin of the connection was reported as its end")
+	}
 	for range 2 {
 		stop()
 		if <-changes {
@@ -30,7 +33,7 @@ func TestWatchConnection(t *testing.T) {
 		}
 		stop = serveAt(t, path, &versions{let: let})
 		if !<-changes {
-			t.Error("the second begin of the connection was reported as its end")
+			t.Error("another begin of the connection was reported as its end")
 		}
 	}
 	stop()

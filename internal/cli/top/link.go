@@ -33,13 +33,17 @@ const (
 	returnedTime = 5 * time.Second
 )
 
-// connection is called when the connection ends or begins again.
-func (l *link) connection(now time.Time, connected bool) {
+// connection is called when there is a connection, and when it has ended. It returns true when one that was lost is back.
+func (l *link) connection(now time.Time, connected bool) (back bool) {
 	if !connected {
 		l.lost = now
-		return
+		return false
+	}
+	if l.lost.IsZero() {
+		return false
 	}
 	l.returned, l.away, l.lost = now, now.Sub(l.lost), time.Time{}
+	return true
 }
 
 func (l *link) ask(now time.Time) { l.asked = now }

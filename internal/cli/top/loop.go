@@ -130,8 +130,7 @@ func (l *loop) step(ctx context.Context, clock <-chan time.Time) error {
 		l.model.now = time.Now()
 		return l.do(ctx, l.model.press(k))
 	case connected := <-l.links:
-		l.model.link.connection(time.Now(), connected)
-		if connected {
+		if l.model.link.connection(time.Now(), connected) {
 			l.ask(ctx)
 		}
 	case r := <-l.read:
