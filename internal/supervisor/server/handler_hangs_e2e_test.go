@@ -144,3 +144,15 @@ func TestSandboxAPIHangs(t *testing.T) {
 		})
 	}
 }
+
+// TestSandboxAPIHangsInCreate: shims with the sandbox API that hang while they create the sandbox. The error names the call.
+func TestSandboxAPIHangsInCreate(t *testing.T) {
+	for fault, call := range map[string]string{
+		shimtest.SandboxHangs: "CreateSandbox", shimtest.SandboxHangsStart: "StartSandbox", shimtest.SandboxHangsState: "SandboxStatus",
+	} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			checkBadSandboxShim(t, fault, require.Patience(10*time.Second), errs.Deadline, call+": it took too long")
+		})
+	}
+}

@@ -180,40 +180,41 @@ func TestBadSandboxShims(t *testing.T) {
 		kind error
 		text string
 	}{
-		shimtest.SandboxRefuses:    {errs.State, "CreateSandbox: no memory for a machine"},
-		shimtest.SandboxDies:       {errs.Unavailable, "CreateSandbox: the shim has ended, or has closed its connection"},
-		shimtest.SandboxHangs:      {errs.Deadline, "CreateSandbox: it took too long"},
-		shimtest.SandboxHangsStart: {errs.Deadline, "StartSandbox: it took too long"},
-		shimtest.SandboxHangsState: {errs.Deadline, "SandboxStatus: it took too long"},
-		shimtest.SandboxEmpty:      {nil, `SandboxStatus: it has answered with the sandbox ""`},
-		shimtest.SandboxOther:      {nil, `SandboxStatus: it has answered with the sandbox "another"`},
-		shimtest.SandboxNotReady:   {nil, `SandboxStatus: it has answered with the state "SANDBOX_NOTREADY"`},
-		shimtest.SandboxOtherPid:   {nil, "SandboxStatus: it has answered with the pids "},
-		shimtest.SandboxForeign:    {nil, "StartSandbox: process 1 is not a descendant of the shim"},
-		shimtest.SandboxEnds:       {nil, " of the sandbox has ended"},
-		"outside":                  {errs.Unsupported, `CreateSandbox: the shim does not have the sandbox API (sandbox = "runtime" `},
+		shimtest.SandboxRefuses:  {errs.State, "CreateSandbox: no memory for a machine"},
+		shimtest.SandboxDies:     {errs.Unavailable, "CreateSandbox: the shim has ended, or has closed its connection"},
+		shimtest.SandboxEmpty:    {nil, `SandboxStatus: it has answered with the sandbox ""`},
+		shimtest.SandboxOther:    {nil, `SandboxStatus: it has answered with the sandbox "another"`},
+		shimtest.SandboxNotReady: {nil, `SandboxStatus: it has answered with the state "SANDBOX_NOTREADY"`},
+		shimtest.SandboxOtherPid: {nil, "SandboxStatus: it has answered with the pids "},
+		shimtest.SandboxForeign:  {nil, "StartSandbox: process 1 is not a descendant of the shim"},
+		shimtest.SandboxEnds:     {nil, " of the sandbox has ended"},
+		"outside":                {errs.Unsupported, `CreateSandbox: the shim does not have the sandbox API (sandbox = "runtime" `},
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(t).overSandboxShim(fault, "").keep()
-			request := h.sandbox("pod")
-			request.StartTimeout = patience
-			if tc.kind == errs.Deadline { //nolint:errorlint // a kind of the table
-				request.StartTimeout = time.Second
-			}
-			_, err := h.client.Create(h.ctx(), request)
-			if err == nil || !strings.Contains(err.Error(), `handler "test"`) || !strings.Contains(err.Error(), tc.text) || !strings.Contains(err.Error(), h.handler.Path) {
-				t.Errorf("error %v, want one with handler, program and %q", err, tc.text)
-			}
-			if tc.kind != nil {
-				wantKind(t, err, tc.kind)
-			}
-			if pids := h.shims(); len(pids) > 0 {
-				t.Errorf("processes of the shim are left: %v", pids)
-			}
-			h.assertNoFake()
+			checkBadSandboxShim(t, fault, patience, tc.kind, tc.text)
 		})
 	}
+}
+
+// checkBadSandboxShim checks the error of a sandbox that a shim with a fault does not create, with the kind if that is not
+// nil, and what is left.
+func checkBadSandboxShim(t *testing.T, fault string, within time.Duration, kind error, text string) {
+	t.Helper()
+	h := newHost(t).overSandboxShim(fault, "").keep()
+	request := h.sandbox("pod")
+	request.StartTimeout = within
+	_, err := h.client.Create(h.ctx(), request)
+	if err == nil || !strings.Contains(err.Error(), `handler "test"`) || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), h.handler.Path) {
+		t.Errorf("error %v, want one with handler, program and %q", err, text)
+	}
+	if kind != nil {
+		wantKind(t, err, kind)
+	}
+	if pids := h.shims(); len(pids) > 0 {
+		t.Errorf("processes of the shim are left: %v", pids)
+	}
+	h.assertNoFake()
 }
 
 // TestShimWithoutSandboxAPI: the shim of runc does not have the sandbox API, and the error names the other way.
