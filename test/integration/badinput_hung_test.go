@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/harness/hungfs"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -45,10 +46,18 @@ func TestHungMountSource(t *testing.T) {
 	}
 	x.nothingLeft(t)
 	disk.Answer()
-	// Once the disk answers, the same request succeeds.
+	// Once the disk answers, the same request succeeds. A kubelet repeats it: the first one may still meet the look that hung.
 	config := x.Container("bad", "exit 0")
 	config.Mounts = []*runtimeapi.Mount{{HostPath: at + "/volume", ContainerPath: "/m"}}
-	id := x.Create(x.pod.Sandbox, config, x.pod.Config)
+	var id string
+	x.Await("a container with the mount", func() bool {
+		answer, err := x.Runtime.CreateContainer(x.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: x.pod.Sandbox, Config: config, SandboxConfig: x.pod.Config})
+		if err != nil && status.Code(err) != codes.Unavailable {
+			t.Fatal(err)
+		}
+		id = answer.GetContainerId()
+		return err == nil
+	})
 	if _, err := x.Runtime.RemoveContainer(x.Ctx(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 		t.Error(err)
 	}
