@@ -7,7 +7,7 @@ import (
 )
 
 // WatchConnection calls changed with true when the runtime is connected, and with false when the connection has ended,
-// until ctx ends. It connects again also while there is no call. A connection that ends within moments may go unseen.
+// until ctx ends. It connects again also while there is no call. It may miss a connection that ends within moments.
 func (c *Conn) WatchConnection(ctx context.Context, changed func(connected bool)) {
 	for connected := false; ; {
 		state := c.conn.GetState()

@@ -233,7 +233,7 @@ type Command struct {
 	Env            map[string]string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Raw: standard output is no text, or has secrets. Errors do not quote it.
+	// Raw: standard output is binary, or has secrets. Errors do not quote it.
 	Raw bool
 }
 

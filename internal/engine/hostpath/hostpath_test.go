@@ -111,8 +111,8 @@ func TestMakeRefusedSources(t *testing.T) {
 	}
 }
 
-// TestMadeForOneUsedByAnother: a directory that was made for a container whose creation then fails is the mount source of another
-// container, too. It stays: the other one would have a directory that is no more, in which it can create nothing.
+// TestMadeForOneUsedByAnother: berth makes a directory for a container, another container mounts it, too, and the creation
+// of the first one fails. The directory stays: in a removed directory, the other container could create no files.
 func TestMadeForOneUsedByAnother(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, other Made, source string){
 		"found": func(t *testing.T, other Made, source string) {

@@ -122,10 +122,8 @@ func split(n int) int {
 func TestKeylessBundles(t *testing.T) {
 	const email, issuer = "ci@example.com", "https://issuer.example"
 	k, other := newKeyless(t), newKeyless(t)
-	ca := write(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.root.Raw}))
 	ref, dgst := named(t, "r.test/app:1"), digest.FromString("image")
-	rules := read(t, fmt.Sprintf(`{"default": [{"type":"sigstoreSigned", "fulcio": {"caPath": %q, "oidcIssuer": %q, "subjectEmail": %q},
-		"rekorPublicKeyPath": %q, "signedIdentity": {"type": "matchRepository"}}]}`, ca, issuer, email, write(t, "rekor.pub", k.rekor.PublicKey()))).For(ref)
+	rules := read(t, k.policyFor(t, email, issuer)).For(ref)
 	within := k.now.Add(time.Minute)
 	// made is a bundle for an identity, of which change changes a part.
 	made := func(email, issuer string, at time.Time, change func(*parts)) Signature {

@@ -103,13 +103,19 @@ func (k *keyless) record(t *testing.T, signature, payload, key []byte, at time.T
 	return string(data)
 }
 
+// policyFor is a policy that demands a signature of an identity, with a certificate of k's CA and a record of k's log.
+func (k *keyless) policyFor(t *testing.T, email, issuer string) string {
+	t.Helper()
+	ca := write(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.root.Raw}))
+	return fmt.Sprintf(`{"default": [{"type":"sigstoreSigned", "fulcio": {"caPath": %q, "oidcIssuer": %q, "subjectEmail": %q},
+		"rekorPublicKeyPath": %q, "signedIdentity": {"type": "matchRepository"}}]}`, ca, issuer, email, write(t, "rekor.pub", k.rekor.PublicKey()))
+}
+
 func TestKeyless(t *testing.T) {
 	const email, issuer = "ci@example.com", "https://issuer.example"
 	k, other := newKeyless(t), newKeyless(t)
-	ca := write(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.root.Raw}))
 	ref, dgst := named(t, "r.test/app:1"), digest.FromString("image")
-	rules := read(t, fmt.Sprintf(`{"default": [{"type":"sigstoreSigned", "fulcio": {"caPath": %q, "oidcIssuer": %q, "subjectEmail": %q},
-		"rekorPublicKeyPath": %q, "signedIdentity": {"type": "matchRepository"}}]}`, ca, issuer, email, write(t, "rekor.pub", k.rekor.PublicKey()))).For(ref)
+	rules := read(t, k.policyFor(t, email, issuer)).For(ref)
 	payload := imagetest.Claim("r.test/app", dgst)
 	within := k.now.Add(time.Minute)
 	good := k.sign(t, payload, email, issuer, within)

@@ -24,16 +24,7 @@ import (
 // decrypt unpacks an encrypted layer.
 func (b *bench) decrypt(data []byte, secret *Secret) (Result, error) {
 	b.t.Helper()
-	name := b.path("blob")
-	if err := os.WriteFile(name, data, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer f.Close()
-	return b.runner.Run(context.Background(), Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, MaxBytes: 1 << 30, Secret: secret}, f, nil)
+	return b.runJob(data, Job{Secret: secret})
 }
 
 // TestEncryptedLayer: the child decrypts a layer, and refuses one that was changed, whatever the tar or the gzip stream in

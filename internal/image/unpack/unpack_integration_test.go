@@ -69,6 +69,12 @@ func (b *bench) path(elem ...string) string {
 
 func (b *bench) run(data []byte, lower ...string) (Result, error) {
 	b.t.Helper()
+	return b.runJob(data, Job{Lower: lower})
+}
+
+// runJob unpacks a layer by a job with the directories of the bench.
+func (b *bench) runJob(data []byte, job Job) (Result, error) {
+	b.t.Helper()
 	name := b.path("blob")
 	if err := os.WriteFile(name, data, 0o600); err != nil {
 		b.t.Fatal(err)
@@ -78,7 +84,7 @@ func (b *bench) run(data []byte, lower ...string) (Result, error) {
 		b.t.Fatal(err)
 	}
 	defer f.Close()
-	job := Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, Lower: lower, MaxBytes: 1 << 30}
+	job.Upper, job.Place, job.LowerRoot, job.MaxBytes = b.path("upper"), b.path("place"), b.root, 1<<30
 	return b.runner.Run(context.Background(), job, f, nil)
 }
 

@@ -27,7 +27,7 @@ type Call struct {
 	// Stdout and Stderr get what the tool writes while it runs. nil discards it. In any case an
 	// error quotes the last lines of standard error, or else of standard output.
 	Stdout, Stderr io.Writer
-	// Raw: standard output is no text, or has secrets. Errors quote only standard error.
+	// Raw: standard output is binary, or has secrets. Errors quote only standard error.
 	Raw bool
 	// Guest: the output comes from a program in a container, so it says nothing about errors of the
 	// engine.

@@ -178,7 +178,7 @@ func (s *sandboxes) WaitSandbox(ctx context.Context, _ *sandbox.WaitSandboxReque
 	}
 	switch s.fault {
 	case SandboxNoWait:
-		return nil, status.Error(codes.Unimplemented, "not implemented")
+		return nil, status.Error(codes.Unimplemented, "this shim does not have WaitSandbox")
 	case SandboxEarlyEnd:
 		return &sandbox.WaitSandboxResponse{ExitStatus: 3}, nil
 	}
