@@ -44,7 +44,7 @@ func main() {
 	flag.StringVar(&o.criDockerd, "cri-dockerd", "", "a cri-dockerd, measured as \"cri-dockerd\"")
 	flag.StringVar(&o.work, "work", "", "work directory; emptied first")
 	flag.StringVar(&o.out, "out", "", "directory for result.json (all samples) and page.html, \"\" for none")
-	flag.StringVar(&o.only, "only", "", "comma separated sections: latency, parallel, exec, logs, pull, density (default: all)")
+	flag.StringVar(&o.only, "only", "", "comma separated sections: latency, parallel, exec, logs, pull, network, density (default: all)")
 	flag.StringVar(&o.runtimes, "runtimes", "berth,docker,cri-dockerd,crio,containerd", "which to measure: docker is berth over a Docker Engine; cri-dockerd and crio need the flags of their names")
 	flag.IntVar(&o.pods, "pods", 60, "pods for latencies, one after the other")
 	flag.IntVar(&o.parallel, "parallel", 100, "pods for rates, 10 at a time")
@@ -158,6 +158,7 @@ func sections(o options) ([]section, error) {
 		{"exec", execs},
 		{"logs", logThroughput},
 		{"pull", pulls},
+		{"network", networks},
 	}
 	for count := range strings.SplitSeq(o.density, ",") {
 		n, err := strconv.Atoi(count)
@@ -186,7 +187,7 @@ func measure(ctx context.Context, o options, peers []*peer, served *registry) er
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		t.Load = before
-		t.print(os.Stdout, peers)
+		t.print(os.Stdout, found.Peers)
 		found.Sections = append(found.Sections, t)
 		if o.out == "" {
 			continue

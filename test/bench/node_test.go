@@ -95,7 +95,7 @@ func TestNode(t *testing.T) {
 			table.median(p.name, "unpack and start", "ms", milli(took))
 		}
 	}
-	table.print(os.Stdout, []*peer{hand, apply})
+	table.print(os.Stdout, infos([]*peer{hand, apply}))
 	slices.Sort(plans)
 	fmt.Printf("plan of what is as wanted: %.0f ms (want less than 300)\n", milli(plans[rounds/2]))
 }

@@ -97,7 +97,7 @@ const plotWidth = 560.0
 // color is that of a peer in the plots.
 func color(peer string) string {
 	return map[string]string{
-		"berth": "#2a6fdb", "before": "#8ab0ee", "docker": "#0f9d8a", "cri-dockerd": "#d9822b", "crio": "#8e5bd0", "containerd": "#c23b5a", floorName: "#7a7f87",
+		"berth": "#2a6fdb", "before": "#8ab0ee", "docker": "#0f9d8a", "cri-dockerd": "#d9822b", "crio": "#8e5bd0", "containerd": "#c23b5a", "in-process": "#2a6fdb", "programs": "#c23b5a", floorName: "#7a7f87",
 	}[peer]
 }
 
@@ -107,10 +107,10 @@ func newPageData(r *result) pageData {
 		data.Peers = append(data.Peers, pagePeer{p.Name, p.Version, color(p.Name)})
 	}
 	for _, t := range r.Sections {
-		data.Stages = append(data.Stages, stages(r, t)...)
+		data.Stages = append(data.Stages, stages(t.peersOr(r.Peers), t)...)
 		for _, row := range t.Rows {
 			if row.Figure == "percentiles" && t.Pods == 0 {
-				data.Spreads = append(data.Spreads, spread(r, row))
+				data.Spreads = append(data.Spreads, spread(t.peersOr(r.Peers), row))
 			}
 		}
 		data.Tables = append(data.Tables, tableOf(r, t))
@@ -120,16 +120,16 @@ func newPageData(r *result) pageData {
 }
 
 // columns are the names of the columns that a row may have samples of.
-func columns(r *result) []string {
+func columns(peers []peerInfo) []string {
 	names := []string{floorName}
-	for _, p := range r.Peers {
+	for _, p := range peers {
 		names = append(names, p.Name)
 	}
 	return names
 }
 
 // stages draws the calls of a pod up, if a section has them.
-func stages(r *result, t *table) (bars []pageBar) {
+func stages(peers []peerInfo, t *table) (bars []pageBar) {
 	calls := []string{"RunPodSandbox", "CreateContainer", "StartContainer"}
 	medians := map[string]map[string]float64{}
 	longest := 0.0
@@ -153,7 +153,7 @@ func stages(r *result, t *table) (bars []pageBar) {
 	for peer := range medians {
 		longest = max(longest, sum(peer))
 	}
-	for _, p := range r.Peers {
+	for _, p := range peers {
 		if medians[p.Name] == nil {
 			continue
 		}
@@ -172,13 +172,13 @@ func stages(r *result, t *table) (bars []pageBar) {
 	return bars
 }
 
-func spread(r *result, row *row) pageSpread {
+func spread(peers []peerInfo, row *row) pageSpread {
 	longest := 0.0
 	for _, samples := range row.Samples {
 		longest = max(longest, quantile(samples, 90))
 	}
 	s := pageSpread{Title: row.Name, Unit: row.Unit, Max: fmt.Sprintf("%.1f", longest)}
-	for _, name := range columns(r) {
+	for _, name := range columns(peers) {
 		samples := row.Samples[name]
 		if len(samples) == 0 {
 			continue
@@ -253,19 +253,16 @@ func (t *table) value(name, peer string) (float64, bool) {
 }
 
 func tableOf(r *result, t *table) pageTable {
-	var peers []*peer
-	for _, p := range r.Peers {
-		peers = append(peers, &peer{name: p.Name, beside: p.Beside})
-	}
-	out := pageTable{Title: fmt.Sprintf("%s (load %.1f)", t.Title, t.Load), Heads: append([]string{"", "unit"}, columns(r)...)}
-	pairs := comparisons(peers)
+	peers := t.peersOr(r.Peers)
+	out := pageTable{Title: fmt.Sprintf("%s (load %.1f)", t.Title, t.Load), Heads: append([]string{"", "unit"}, columns(peers)...)}
+	pairs := t.comparisons(r.Peers)
 	for _, c := range pairs {
 		out.Heads = append(out.Heads, c.String())
 	}
 	for _, row := range t.Rows {
 		for _, f := range row.figures() {
 			line := []string{f.name, f.unit}
-			for _, name := range columns(r) {
+			for _, name := range columns(peers) {
 				line = append(line, f.text(name))
 			}
 			for _, c := range pairs {

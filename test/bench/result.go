@@ -32,11 +32,14 @@ type peerInfo struct {
 }
 
 func newResult(peers []*peer) *result {
-	r := &result{When: time.Now().UTC().Format(time.RFC3339), Host: host()}
+	return &result{When: time.Now().UTC().Format(time.RFC3339), Host: host(), Peers: infos(peers)}
+}
+
+func infos(peers []*peer) (all []peerInfo) {
 	for _, p := range peers {
-		r.Peers = append(r.Peers, peerInfo{p.name, p.version, p.config, p.beside})
+		all = append(all, peerInfo{p.name, p.version, p.config, p.beside})
 	}
-	return r
+	return all
 }
 
 func host() string {
@@ -88,10 +91,6 @@ func betweenEngines() pair { return pair{"docker", "berth"} }
 // ratios are the comparisons of a result by "section: figure: pair", without betweenEngines. Numbers in
 // titles of sections are part of the name, so runs of different sizes do not compare.
 func (r *result) ratios() map[string]float64 {
-	var peers []*peer
-	for _, p := range r.Peers {
-		peers = append(peers, &peer{name: p.Name, beside: p.Beside})
-	}
 	all := map[string]float64{}
 	for _, t := range r.Sections {
 		for _, row := range t.Rows {
@@ -99,7 +98,7 @@ func (r *result) ratios() map[string]float64 {
 				if strings.HasSuffix(f.name, "p99") { // one sample
 					continue
 				}
-				for _, c := range comparisons(peers) {
+				for _, c := range t.comparisons(r.Peers) {
 					if c == betweenEngines() {
 						continue
 					}

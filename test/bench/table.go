@@ -14,6 +14,8 @@ type table struct {
 	// Pods is how many pods run in a section about density, 0 in others.
 	Pods int    `json:"pods,omitempty"`
 	Rows []*row `json:"rows"`
+	// Peers are those of a section that has its own, nil if they are those of the run.
+	Peers []peerInfo `json:"peers,omitempty"`
 	// Load is the machine's load average of a minute when the section began.
 	Load float64 `json:"load"`
 }
@@ -107,23 +109,36 @@ type pair struct{ peer, beside string }
 func (c pair) String() string { return c.peer + "/" + c.beside }
 
 // comparisons are the pairs to compare: each peer with the one that it names, if that one is measured,
-// and the first peer with the floor.
-func comparisons(peers []*peer) (pairs []pair) {
+// and the first peer of the run with the floor.
+func (t *table) comparisons(run []peerInfo) (pairs []pair) {
+	peers := t.peersOr(run)
+	if t.Peers == nil {
+		pairs = append(pairs, pair{peers[0].Name, floorName})
+	}
 	for _, p := range peers {
-		if slices.ContainsFunc(peers, func(other *peer) bool { return other != p && other.name == p.beside }) {
-			pairs = append(pairs, pair{p.name, p.beside})
+		if slices.ContainsFunc(peers, func(other peerInfo) bool { return other.Name != p.Name && other.Name == p.Beside }) {
+			pairs = append(pairs, pair{p.Name, p.Beside})
 		}
 	}
-	return slices.Insert(pairs, 0, pair{peers[0].name, floorName})
+	return pairs
+}
+
+// peersOr returns the peers of a section that has its own, else those of the run.
+func (t *table) peersOr(run []peerInfo) []peerInfo {
+	if t.Peers != nil {
+		return t.Peers
+	}
+	return run
 }
 
 // print writes the rows, with a ratio for each comparison: above 1 the second of its names is better. A
 // figure that a peer does not have is "-".
-func (t *table) print(w io.Writer, peers []*peer) {
-	pairs := comparisons(peers)
+func (t *table) print(w io.Writer, run []peerInfo) {
+	peers := t.peersOr(run)
+	pairs := t.comparisons(run)
 	fmt.Fprintf(w, "\n%s (load %.1f)\n%-34s %-5s %8s", t.Title, t.Load, "", "unit", floorName)
 	for _, p := range peers {
-		fmt.Fprintf(w, " %12s", p.name)
+		fmt.Fprintf(w, " %12s", p.Name)
 	}
 	for _, c := range pairs {
 		fmt.Fprintf(w, " %*s", max(len(c.String()), 6), c)
@@ -133,7 +148,7 @@ func (t *table) print(w io.Writer, peers []*peer) {
 		for _, f := range r.figures() {
 			fmt.Fprintf(w, "%-34s %-5s %8s", f.name, f.unit, f.text(floorName))
 			for _, p := range peers {
-				fmt.Fprintf(w, " %12s", f.text(p.name))
+				fmt.Fprintf(w, " %12s", f.text(p.Name))
 			}
 			for _, c := range pairs {
 				fmt.Fprintf(w, " %*s", max(len(c.String()), 6), f.times(c))

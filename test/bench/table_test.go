@@ -97,12 +97,8 @@ func TestCheckComparesSomething(t *testing.T) {
 
 func TestTableShowsWhatIsMissing(t *testing.T) {
 	r := measured(10*time.Millisecond, 45*time.Millisecond)
-	var peers []*peer
-	for _, p := range r.Peers {
-		peers = append(peers, &peer{name: p.Name, beside: p.Beside})
-	}
 	var out bytes.Buffer
-	r.Sections[0].print(&out, peers)
+	r.Sections[0].print(&out, r.Peers)
 	for line := range strings.Lines(out.String()) {
 		if !strings.HasPrefix(line, "pod up p50") {
 			continue
@@ -158,5 +154,25 @@ func TestCurveOfNegativeValues(t *testing.T) {
 				t.Errorf("%s is at %v", dot.Text, dot.Y)
 			}
 		}
+	}
+}
+
+// TestSectionWithPeersOfItsOwn: its table and its ratios have no other columns.
+func TestSectionWithPeersOfItsOwn(t *testing.T) {
+	r := measured(10*time.Millisecond, 45*time.Millisecond)
+	own := &table{Title: "Network", Peers: []peerInfo{{Name: "in-process"}, {Name: "programs", Beside: "in-process"}}}
+	own.sample("in-process", "network", 2*time.Millisecond)
+	own.sample("programs", "network", 30*time.Millisecond)
+	r.Sections = append(r.Sections, own)
+	var out bytes.Buffer
+	own.print(&out, r.Peers)
+	if line := strings.Split(out.String(), "\n")[3]; strings.Join(strings.Fields(line), " ") != "network p50 ms - 2.00 30.00 15.0x" {
+		t.Errorf("the line is %q", line)
+	}
+	if got := r.ratios()["Network: network p50: programs/in-process"]; got != 15 {
+		t.Errorf("the ratio is %v, want 15", got)
+	}
+	if got := r.ratios()["One pod: pod up p50: containerd/berth"]; got != 4.5 {
+		t.Errorf("the ratio of the run's own peers is %v, want 4.5", got)
 	}
 }
