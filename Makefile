@@ -23,8 +23,8 @@ CHILD           := internal/supervisor/ownstart/program
 UNPACK          := internal/image/helper/program
 DAEMON_TAGS     := netgo osusergo nri_no_wasm
 TEST_TAGS       := $(SUPERVISOR_TAGS)
-# Packages with tests on real parts.
-INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integration' internal test | xargs -n1 dirname | sort -u | sed 's,^,./,')
+# Packages with tests on real parts, the longest one first: two of them run at once.
+INTEGRATION     = ./test/integration $(filter-out ./test/integration,$(shell grep -rl --include='*_test.go' '^//go:build integration' internal test | xargs -n1 dirname | sort -u | sed 's,^,./,'))
 
 # Files with tests on real parts that are too long for CI, and the names of these tests.
 LONG_FILES      = $(shell grep -rl --include='*_test.go' '^//go:build integration && e2e' internal test | sed 's,^,./,')
@@ -137,7 +137,7 @@ fuzz: deps-build ## each fuzz target for FUZZTIME, one after the other; FUZZ=Fuz
 
 integration: build deps-test ## tests on real parts; root
 	./test/systemd/image.sh
-	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" $(VET) -race -count=1 -timeout 1h -p 1 $(INTEGRATION)
+	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" $(VET) -race -count=1 -timeout 1h -p 2 $(INTEGRATION)
 
 integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only, and labels in one with SELinux
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
