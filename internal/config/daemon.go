@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -189,6 +191,27 @@ type NRI struct {
 	RejectSysctls         bool     `toml:"reject_sysctl_adjustment" help:"Refuse sysctls." engine:"native"`
 	RequiredPlugins       []string `toml:"required_plugins" help:"Names of plugins without which no container is created, those of static pods included." engine:"native"`
 	TolerateMissingPlugin string   `toml:"tolerate_missing_plugins_annotation" help:"Annotation with which a container may be created without the required plugins. Empty: none." engine:"native"`
+}
+
+// Where plugins of the berth with the default state directory are, as plugins and operators know it
+// from other runtimes.
+const (
+	nriSocket    = "/var/run/nri/nri.sock"
+	nriPluginDir = "/opt/nri/plugins"
+)
+
+// NRIPlaces returns the socket on which NRI plugins connect, and the directory of those that berth starts,
+// "" for none.
+func (d *Daemon) NRIPlaces() (socket, plugins string) {
+	socket, plugins = nriSocket, nriPluginDir
+	if d.State != DefaultState {
+		socket, plugins = filepath.Join(d.State, "nri", "nri.sock"), ""
+	}
+	socket, plugins = cmp.Or(d.NRI.Socket, socket), cmp.Or(d.NRI.PluginDir, plugins)
+	if d.NRI.DisableConnections {
+		socket = ""
+	}
+	return socket, plugins
 }
 
 // Image has the settings of images and registries.
