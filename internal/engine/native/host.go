@@ -170,7 +170,7 @@ func (e *Engine) handlerInfo() []engine.HandlerInfo {
 		info := engine.HandlerInfo{Name: named.Name}
 		if h := named.Handler; h != nil {
 			facts := e.programs.Last(h)
-			info.Kind, info.Path, info.Version, info.Fault = string(h.Kind), h.Path, facts.Version, facts.Fault
+			info.Kind, info.Path, info.Version, info.Fault, info.Pending = string(h.Kind), h.Path, facts.Version, facts.Fault, facts.Pending
 			info.Snapshotter = h.Snapshotter
 		}
 		all = append(all, info)
@@ -190,6 +190,7 @@ func (e *Engine) checkpointInfo() *engine.CheckpointInfo {
 		Enabled: true, Path: rules.CRIU, Version: facts.Version, Fault: facts.Fault,
 		Runtime: &engine.HandlerInfo{
 			Name: rules.Restorer.Name, Kind: string(rules.Restorer.Kind), Path: rules.Restorer.Path, Version: restorer.Version, Fault: restorer.Fault,
+			Pending: restorer.Pending,
 		},
 	}
 }
