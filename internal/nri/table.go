@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/ttrpc"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/nri/convert"
 )
 
@@ -170,7 +171,7 @@ func (e *entry) fail(event string, err error) {
 }
 
 func (e *entry) note(event string, err error) {
-	e.LastEvent, e.LastError, e.LastAt = event, err.Error(), time.Now()
+	e.LastEvent, e.LastError, e.LastAt = event, errs.Message(err), time.Now()
 }
 
 // The events of a plugin that is not connected yet.

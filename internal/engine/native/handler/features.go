@@ -193,7 +193,7 @@ func (p *Prober) look(ctx context.Context, h *Handler, wait time.Duration) (*que
 		found.err = fmt.Errorf("handler %q: unable to get OCI runtime: %w", h.Name, hung)
 	}
 	if found.err != nil {
-		facts.Fault, facts.Broken = found.err.Error(), true
+		facts.Fault, facts.Broken = errs.Message(found.err), true
 		return nil, facts, found.err
 	}
 	return &question{h, key, found.file}, Facts{}, nil
