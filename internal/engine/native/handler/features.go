@@ -190,7 +190,7 @@ func (p *Prober) look(ctx context.Context, h *Handler, wait time.Duration) (*que
 	if hung != nil {
 		last, _ := p.answer(key)
 		facts = last.facts
-		found.err = fmt.Errorf("handler %q: unable to get OCI runtime: %w", h.Name, hung)
+		found.err = fmt.Errorf("unable to get OCI runtime: handler %q: %w", h.Name, hung)
 	}
 	if found.err != nil {
 		facts.Fault, facts.Broken = errs.Message(found.err), true
