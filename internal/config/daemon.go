@@ -86,7 +86,7 @@ type Network struct {
 	Subnets      []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
 	Await        bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
 	Cluster      []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
-	RoutesFile   string   `toml:"routes_file" help:"File with the routes to the pods of other nodes (modes builtin and kubenet), one a line: SUBNET via GATEWAY [dev LINK]. berth follows it; berth net route changes it. See running.md. Empty: none."`
+	RoutesFile   string   `toml:"routes_file" help:"File with the routes to the pods of other nodes (modes builtin and kubenet), one a line: SUBNET via GATEWAY [dev LINK]. berth follows it; berth net route changes it. See running.md. Empty: none." flag:"routes-file"`
 	MTU          int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
 	NetNSDir     string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
