@@ -52,7 +52,7 @@ func main() {
 			filter.Capture()
 		}
 	}
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil))) // keeper and supervisor log to one file
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{ReplaceAttr: errs.LogAttr}))) // keeper and supervisor log to one file
 	if err := run(os.Args[1:]); err != nil {
 		slog.Error("berth-supervisor ends", "error", err)
 		os.Exit(1)
@@ -102,7 +102,7 @@ func serve(args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	opts.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	opts.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: errs.LogAttr}))
 	slog.SetDefault(opts.Logger)
 	if err := sysproc.CleanSignals(); err != nil {
 		return err

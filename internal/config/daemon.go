@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -84,7 +86,7 @@ type Network struct {
 	Subnets      []string `toml:"subnets" help:"Pod subnets, at most one of each family (modes builtin and kubenet). Empty: chosen so that they overlap nothing on the host."`
 	Await        bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin; always in mode kubenet)."`
 	Cluster      []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (modes builtin and kubenet). Traffic to other addresses is masqueraded."`
-	RoutesFile   string   `toml:"routes_file" help:"File with the routes to the pods of other nodes (modes builtin and kubenet), one a line: SUBNET via GATEWAY [dev LINK]. berth follows it; berth net route changes it. See running.md. Empty: none."`
+	RoutesFile   string   `toml:"routes_file" help:"File with the routes to the pods of other nodes (modes builtin and kubenet), one a line: SUBNET via GATEWAY [dev LINK]. berth follows it; berth net route changes it. See running.md. Empty: none." flag:"routes-file"`
 	MTU          int      `toml:"mtu" help:"MTU of pod links (modes builtin and kubenet). 0: that of the default route."`
 	NetNSDir     string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
@@ -189,6 +191,27 @@ type NRI struct {
 	RejectSysctls         bool     `toml:"reject_sysctl_adjustment" help:"Refuse sysctls." engine:"native"`
 	RequiredPlugins       []string `toml:"required_plugins" help:"Names of plugins without which no container is created, those of static pods included." engine:"native"`
 	TolerateMissingPlugin string   `toml:"tolerate_missing_plugins_annotation" help:"Annotation with which a container may be created without the required plugins. Empty: none." engine:"native"`
+}
+
+// Where plugins of the berth with the default state directory are, as plugins and operators know it
+// from other runtimes.
+const (
+	nriSocket    = "/var/run/nri/nri.sock"
+	nriPluginDir = "/opt/nri/plugins"
+)
+
+// NRIPlaces returns the socket on which NRI plugins connect, and the directory of those that berth starts,
+// "" for none.
+func (d *Daemon) NRIPlaces() (socket, plugins string) {
+	socket, plugins = nriSocket, nriPluginDir
+	if d.State != DefaultState {
+		socket, plugins = filepath.Join(d.State, "nri", "nri.sock"), ""
+	}
+	socket, plugins = cmp.Or(d.NRI.Socket, socket), cmp.Or(d.NRI.PluginDir, plugins)
+	if d.NRI.DisableConnections {
+		socket = ""
+	}
+	return socket, plugins
 }
 
 // Image has the settings of images and registries.

@@ -118,10 +118,10 @@ type interceptors struct {
 func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	began := i.begin(info.FullMethod)
 	ctx, traced := i.trace(ctx, info.FullMethod)
-	resp, err := i.recovered(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
-	err = i.toStatus(err)
+	resp, cause := i.recovered(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
+	err := i.toStatus(cause)
 	i.end(info.FullMethod, began, err)
-	i.logRequest(ctx, info.FullMethod, began, err, req, resp)
+	i.logRequest(ctx, info.FullMethod, began, cause, req, resp)
 	if traced != nil {
 		traced(status.Code(err).String(), status.Convert(err).Message(), append(i.identify(req), i.identify(resp)...))
 	}
@@ -138,10 +138,10 @@ func (i interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	if traced != nil {
 		ss = &tracedStream{ss, ctx}
 	}
-	_, err := i.recovered(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
-	err = i.toStatus(err)
+	_, cause := i.recovered(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
+	err := i.toStatus(cause)
 	i.end(info.FullMethod, began, err)
-	i.logRequest(ss.Context(), info.FullMethod, began, err)
+	i.logRequest(ss.Context(), info.FullMethod, began, cause)
 	if traced != nil {
 		traced(status.Code(err).String(), status.Convert(err).Message(), nil)
 	}
@@ -201,8 +201,12 @@ func (i interceptors) logRequest(ctx context.Context, method string, began time.
 	}
 	var failure []slog.Attr
 	if err != nil {
-		s := status.Convert(err)
-		failure = []slog.Attr{slog.String("code", s.Code().String()), slog.String("error", s.Message())}
+		s := status.Convert(i.toStatus(err))
+		text := s.Message()
+		if text == i.text(err.Error()) {
+			text = i.text(errs.Message(err)) // the code has the kind
+		}
+		failure = []slog.Attr{slog.String("code", s.Code().String()), slog.String("error", text)}
 		if s.Code() != codes.NotFound && s.Code() != codes.Unimplemented {
 			level = slog.LevelWarn
 		}

@@ -58,6 +58,19 @@ func TestErrorsWithoutAKind(t *testing.T) {
 	}
 }
 
+// TestKindsAreNotLogged: the line of a request has the kind of an error as its code, and not as a word at the end of its text.
+func TestKindsAreNotLogged(t *testing.T) {
+	var log bytes.Buffer
+	conn := client(t, &fakePods{stop: func(context.Context, string) error {
+		return fmt.Errorf("the engine does not answer now: %w", errs.Unavailable)
+	}}, noImages(), slog.New(slog.NewTextHandler(&log, nil)))
+	_, err := runtimeapi.NewRuntimeServiceClient(conn).StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: "x"})
+	if text := log.String(); status.Code(err) != codes.Unavailable || !strings.Contains(text, " code=Unavailable error=") ||
+		!strings.HasSuffix(text, "the engine does not answer now\"\n") {
+		t.Errorf("%v; logged: %s", err, text)
+	}
+}
+
 func TestCredentialsAreNotReturned(t *testing.T) {
 	i := interceptors{scrub: scrub.New()}
 	for _, err := range []error{

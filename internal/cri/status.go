@@ -44,7 +44,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if err != nil {
 		runtimeReady.Status = false
 		runtimeReady.Reason = notReadyReason(err)
-		runtimeReady.Message = err.Error()
+		runtimeReady.Message = errs.Message(err)
 	} else {
 		resp.RuntimeHandlers = info.Handlers
 		resp.Features = info.Features
@@ -52,12 +52,12 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if err := s.opts.Node.NetworkReady(ctx); err != nil {
 		networkReady.Status = false
 		networkReady.Reason = "NetworkPluginNotReady"
-		networkReady.Message = "Network plugin returns error: " + err.Error()
+		networkReady.Message = "Network plugin returns error: " + errs.Message(err)
 	}
 	config, configFault := s.opts.Node.NetworkConfig()
 	if networkReady.Status && configFault != nil {
 		networkReady.Reason = "NetworkConfigurationFault"
-		networkReady.Message = s.scrub.Text("The network is ready in spite of: " + configFault.Error())
+		networkReady.Message = s.scrub.Text("The network is ready in spite of: " + errs.Message(configFault))
 	}
 	if store, ok := s.opts.Images.(damageReporter); ok {
 		resp.Status.Conditions = append(resp.Status.Conditions, imageStoreCondition(store.Faults()))

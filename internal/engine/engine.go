@@ -298,6 +298,8 @@ type HandlerInfo struct {
 	Snapshotter string `json:"snapshotter,omitempty"`
 	// Fault is what is wrong with it, "" for nothing.
 	Fault string `json:"fault,omitempty"`
+	// Pending is true while its program has not answered for the first time: version, features and faults are not known yet.
+	Pending bool `json:"pending,omitempty"`
 }
 
 // CheckpointInfo says whether containers can be checkpointed, for people.

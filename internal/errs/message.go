@@ -1,12 +1,13 @@
 package errs
 
 import (
+	"log/slog"
 	"slices"
 	"strings"
 )
 
-// Message is the text of an error for people, without the names of kinds, which are for programs. A
-// name stays where it is the whole reason, as in "cluster file a.yaml: not found".
+// Message is the text of an error for people, without the names of kinds, which are for programs: in logs, and in what
+// commands and Status show. A name stays where it is the whole reason, as in "cluster file a.yaml: not found".
 func Message(err error) string {
 	if err == nil {
 		return ""
@@ -24,6 +25,17 @@ func Message(err error) string {
 		}
 	}
 	return text
+}
+
+// LogAttr is a slog.HandlerOptions.ReplaceAttr that writes errors as Message has them.
+func LogAttr(_ []string, attr slog.Attr) slog.Attr {
+	if attr.Value.Kind() != slog.KindAny {
+		return attr
+	}
+	if err, ok := attr.Value.Any().(error); ok && err != nil {
+		attr.Value = slog.StringValue(Message(err))
+	}
+	return attr
 }
 
 // children are the errors that one wraps itself.

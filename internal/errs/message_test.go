@@ -3,6 +3,8 @@ package errs
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 )
 
@@ -43,5 +45,15 @@ func TestMessage(t *testing.T) {
 		if got := Message(fmt.Errorf("this is said in full: %w", kind)); got != "this is said in full" {
 			t.Errorf("%v: %q", kind, got)
 		}
+	}
+}
+
+// TestLogAttr: a log has errors as people read them, and other values as they are.
+func TestLogAttr(t *testing.T) {
+	var lines strings.Builder
+	log := slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{ReplaceAttr: LogAttr}))
+	log.Warn("failed", "error", fmt.Errorf("the pool does not answer now: %w", Unavailable), "n", 3, "none", error(nil))
+	if got := lines.String(); !strings.HasSuffix(got, `msg=failed error="the pool does not answer now" n=3 none=<nil>`+"\n") {
+		t.Errorf("logged %s", got)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -121,28 +121,64 @@ func inUse(socket string) bool {
 // Start starts the plugins of the directory, one after another, synchronizes them, and listens for
 // others. Events wait until then. Each plugin has the registration timeout to register, and then the
 // request timeout for each of two answers, so n plugins that do not register delay Start by n times
-// the registration timeout. One that does not start is logged and left out.
+// the registration timeout. One that does not start is logged, shown by Info, and left out.
 func (h *Host) Start(runtime Runtime) error {
 	h.runtime = runtime
 	defer h.Unblock()
 	if h.shared {
 		h.log.Warn("another program serves the socket of NRI: plugins cannot connect to berth", "socket", h.cfg.Socket)
 	}
-	h.alone.Store(withoutPlugins(h.cfg.PluginDir))
+	programs, faults := Programs(h.cfg.PluginDir, h.cfg.ConfigDir)
+	h.alone.Store(len(programs) == 0)
 	defer h.alone.Store(false)
-	if err := h.adaptation.Start(); err != nil {
+	starting.Store(h.table)
+	defer starting.Store(nil)
+	err := errors.Join(faults...)
+	if err == nil {
+		err = h.adaptation.Start()
+	}
+	if err != nil {
 		return fmt.Errorf("cannot start NRI (nri.plugin_dir %q, nri.socket %q): %w", h.cfg.PluginDir, h.cfg.Socket, err)
 	}
+	h.table.started(programs, h.cfg.Registration)
 	return nil
 }
 
-// withoutPlugins reports whether there is nothing to start in a directory.
-func withoutPlugins(dir string) bool {
+// Programs returns the names of the plugins that Start starts, in their order, and the faults for which it refuses to
+// start: it would run containers without a plugin that was meant for them. A directory that does not exist has none.
+func Programs(dir, configDir string) (names []string, faults []error) {
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return errors.Is(err, os.ErrNotExist)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, []error{err}
 	}
-	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() })
+	for _, entry := range entries {
+		// Start ignores what cannot be executed.
+		info, err := entry.Info()
+		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
+			continue
+		}
+		_, base, err := api.ParsePluginName(entry.Name())
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: want a name INDEX-NAME with an index of two digits, such as 10-logger; rename it, or make it not executable: %w",
+				filepath.Join(dir, entry.Name()), errs.Invalid))
+			continue
+		}
+		names = append(names, entry.Name())
+		if err := readable(configDir, entry.Name(), base); err != nil {
+			faults = append(faults, fmt.Errorf("the configuration of plugin %s: %w", entry.Name(), err))
+		}
+	}
+	return names, faults
+}
+
+// readable returns the error of reading the configuration of a plugin. None is no error.
+func readable(dir, name, base string) error {
+	for _, file := range []string{name + ".conf", base + ".conf"} {
+		if _, err := os.ReadFile(filepath.Join(dir, file)); !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Unblock lets events that wait for Start go on without plugins.
@@ -151,6 +187,7 @@ func (h *Host) Unblock() { h.startOnce.Do(func() { close(h.started) }) }
 // Close ends the plugins that Start has started and the updates that synchronizations have asked for,
 // and closes the socket. Other plugins notice when the process ends.
 func (h *Host) Close() {
+	h.table.close()
 	h.adaptation.Stop()
 	h.mu.Lock()
 	select {

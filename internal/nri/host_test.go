@@ -1,7 +1,9 @@
 package nri
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -24,6 +26,7 @@ import (
 // TestMain is the plugin, where a Host has started this program as one.
 func TestMain(m *testing.M) {
 	if os.Getenv(api.PluginNameEnvVar) == "" {
+		LogTo(slog.New(slog.DiscardHandler))
 		os.Exit(m.Run())
 	}
 	p, err := stub.New(&launched{})
@@ -139,9 +142,109 @@ func TestLaunchedPlugins(t *testing.T) {
 	if err != nil || len(created.Adjust.GetEnv()) != 1 || created.Adjust.GetEnv()[0].GetValue() != "berth hello" {
 		t.Errorf("the plugin's answer: %v, %v", created, err)
 	}
-	if got := h.Info().Plugins; len(got) != 1 || got[0].Name != "10-self" || !got[0].Connected {
+	got := h.Info().Plugins
+	if len(got) != 2 || got[0].Name != "10-self" || !got[0].Connected || got[0].LastError != "" {
+		t.Fatalf("shown plugins: %+v", got)
+	}
+	if ends := got[1]; ends.Name != "20-ends" || ends.Connected || ends.LastEvent != "RegisterPlugin" || !strings.Contains(ends.LastError, "connection closed") {
+		t.Errorf("a plugin that ends at once is shown as %+v", ends)
+	}
+}
+
+// TestPluginThatDoesNotRegister: a plugin that Start has started in vain is shown and logged, with the stage and the bound.
+func TestPluginThatDoesNotRegister(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "plugins", "10-hangs"), "#!/bin/sh\nexec sleep 60\n", 0o700)
+	var lines lockedLines
+	h := newHost(t, dir, time.Second/4, 20*time.Second)
+	h.table.log = slog.New(slog.NewTextHandler(&lines, nil))
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	got := h.Info().Plugins
+	if len(got) != 1 || got[0].Name != "10-hangs" || got[0].Connected || got[0].LastEvent != "RegisterPlugin" ||
+		!strings.Contains(got[0].LastError, "it has not registered (nri.plugin_registration_timeout is 250ms): plugin registration timed out") {
 		t.Errorf("shown plugins: %+v", got)
 	}
+	if log := lines.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "plugin=10-hangs") || !strings.Contains(log, "timed out") {
+		t.Errorf("logged: %s", log)
+	}
+}
+
+// TestPluginThatLeaves: a plugin that ends between two events is shown with this cause, not with an older error. The end of
+// the Host is no warning.
+func TestPluginThatLeaves(t *testing.T) {
+	dir := t.TempDir()
+	var lines lockedLines
+	h := newHost(t, dir, 20*time.Second, 20*time.Second)
+	h.table.log = slog.New(slog.NewTextHandler(&lines, nil))
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "plugins"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(dir, "plugins", "20-self")); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Start(&runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	guest := &nritest.Plugin{Name: "10-guest", OnEvent: func(_ context.Context, event, _ string) error {
+		if event == "RunPodSandbox" {
+			return errors.New("not here")
+		}
+		return nil
+	}}
+	guest.Connect(t, filepath.Join(dir, "nri.sock"))
+	_, release, err := h.Hold(t.Context()) // waits for the end of the synchronization
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if err := h.RunPodSandbox(t.Context(), &api.PodSandbox{Id: "p2"}); err == nil {
+		t.Error("the plugin's refusal is no error")
+	}
+	guest.Disconnect()
+	eventually(t, "the plugin is disconnected", func() bool { return !h.Info().Plugins[0].Connected })
+	if left := h.Info().Plugins[0]; left.LastEvent != "" || left.LastError != errLeft.Error() || left.Errors != 1 {
+		t.Errorf("a plugin that has left is shown as %+v", left)
+	}
+	if log := lines.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, errLeft.Error()) {
+		t.Errorf("logged: %s", log)
+	}
+	lines.Reset()
+	h.Close()
+	eventually(t, "the other plugin is disconnected", func() bool { return !h.Info().Plugins[1].Connected })
+	if log := lines.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+		t.Errorf("the end of berth logs %s", log)
+	}
+}
+
+// lockedLines are the lines of a log that several goroutines write.
+type lockedLines struct {
+	mu    sync.Mutex
+	lines bytes.Buffer
+}
+
+func (l *lockedLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(p)
+}
+
+func (l *lockedLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
+func (l *lockedLines) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines.Reset()
 }
 
 // TestBadPluginName: a program whose name is not INDEX-NAME is named at the start.
@@ -296,7 +399,8 @@ func TestHangingSynchronization(t *testing.T) {
 	good := &nritest.Plugin{Name: "20-good"}
 	good.Connect(t, filepath.Join(dir, "nri.sock"))
 	for _, shown := range h.Info().Plugins {
-		if shown.Name == "10-ill" && (shown.Connected || shown.LastEvent != "Synchronize") {
+		if shown.Name == "10-ill" && (shown.Connected || shown.LastEvent != "Synchronize" ||
+			shown.LastError != "the plugin has not answered Synchronize within 500ms") {
 			t.Errorf("berth shows %+v", shown)
 		}
 	}

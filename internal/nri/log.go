@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	nrilog "github.com/containerd/nri/pkg/log"
@@ -14,6 +15,10 @@ import (
 // LogTo sends what NRI's library logs to a log, for debugging: what matters to operators is logged by
 // the Host. It holds for the process; call it before New.
 func LogTo(log *slog.Logger) { nrilog.Set(libraryLog{log}) }
+
+// starting is the table of the Host whose Start is under way. Only the library's log says why a plugin could not be started:
+// its warnings of one have the plugin's name and the error, and Start logs them with the whole name.
+var starting atomic.Pointer[table] //nolint:gochecknoglobals // the library has one log for the process
 
 // libraryLog implements the library's Logger.
 type libraryLog struct{ log *slog.Logger }
@@ -27,6 +32,14 @@ func (l libraryLog) Infof(ctx context.Context, format string, args ...any) {
 }
 
 func (l libraryLog) Warnf(ctx context.Context, format string, args ...any) {
+	if len(args) == 2 {
+		name, named := args[0].(string)
+		err, failed := args[1].(error)
+		if t := starting.Load(); t != nil && named && failed {
+			t.unstartedPlugin(name, err)
+			return
+		}
+	}
 	l.log.WarnContext(ctx, "NRI: "+fmt.Sprintf(format, args...))
 }
 

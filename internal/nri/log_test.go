@@ -21,6 +21,11 @@ func TestLogOfTheLibrary(t *testing.T) {
 	if lines.Len() > 0 {
 		t.Errorf("logged: %s", &lines)
 	}
+	log.Warnf(t.Context(), "failed to synchronize plugin %q: %v", "10-x", errors.New("it ended"))
+	if got := lines.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "it ended") {
+		t.Errorf("logged outside of a start: %q", got)
+	}
+	lines.Reset()
 	log.Errorf(t.Context(), "failed to start plugin %q: %v", "10-x", errors.New("it ended"))
 	if got := lines.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, `failed to start plugin \"10-x\": it ended`) {
 		t.Errorf("logged: %q", got)

@@ -1,10 +1,12 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/ttrpc"
@@ -29,10 +31,18 @@ const (
 // plugins after it would not get what has happened: those errors are kept for RecordPluginInvocation, and are none for
 // the library.
 func (t *table) call(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, info *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
-	if err := bounded(ctx, request, response, info, invoke); err != nil {
-		return broken(ctx, err)
+	began := time.Now()
+	err := bounded(ctx, request, response, info, invoke)
+	if deadline, bound := ctx.Deadline(); bound && errors.Is(err, context.DeadlineExceeded) {
+		err = &silence{eventOf(request), deadline.Sub(began).Round(time.Millisecond)}
 	}
 	status := response.GetStatus()
+	if request.Method == configure && (err != nil || status.GetCode() != 0) {
+		t.notConfigured(cmp.Or(err, errors.New(status.GetMessage())))
+	}
+	if err != nil {
+		return broken(ctx, err)
+	}
 	if event := eventOf(request); status.GetCode() != 0 && status.GetCode() != unimplemented && isReport(event) {
 		t.mu.Lock()
 		t.refused = &refusal{event, errors.New(status.GetMessage())}
@@ -41,6 +51,19 @@ func (t *table) call(ctx context.Context, request *ttrpc.Request, response *ttrp
 	}
 	return nil
 }
+
+// silence is the error of a call that a plugin has not answered in time.
+type silence struct {
+	event string
+	wait  time.Duration
+}
+
+func (s *silence) Error() string {
+	return fmt.Sprintf("the plugin has not answered %s within %v", s.event, s.wait)
+}
+
+// Unwrap lets the library see a timeout.
+func (s *silence) Unwrap() error { return context.DeadlineExceeded }
 
 // broken makes an error of the connection to a plugin one with which the library closes the connection. For some of
 // them, such as a reset, the library would end the event, and report it to no further plugin.

@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/ttrpc"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/nri/convert"
 )
 
@@ -25,7 +27,7 @@ type Info struct {
 	Warning   string   `json:"warning,omitempty"`
 }
 
-// Plugin is what berth shows of a plugin that is or was connected.
+// Plugin is what berth shows of a plugin that is or was connected, or that Start has started in vain.
 type Plugin struct {
 	// Name is its index and its name: 10-device-injector.
 	Name      string    `json:"name"`
@@ -34,7 +36,8 @@ type Plugin struct {
 	// Calls are the events and synchronizations that it got, Errors those of them that failed.
 	Calls  uint64 `json:"calls"`
 	Errors uint64 `json:"errors"`
-	// LastError is the newest of those, with its event and time.
+	// LastError is the newest of those, or why the plugin is not connected, with its event and time. A plugin that has
+	// left between two events has no event.
 	LastError string    `json:"lastError,omitempty"`
 	LastEvent string    `json:"lastEvent,omitempty"`
 	LastAt    time.Time `json:"lastAt,omitzero"`
@@ -58,6 +61,12 @@ type table struct {
 	// time, so a registration belongs to it.
 	newest *connection
 	count  int
+	// registering is the plugin that has registered last.
+	registering string
+	// unstarted are the errors of plugins that Start could not start, in their order, by their names without the index.
+	unstarted map[string][]error
+	// closing is true once the Host ends plugins.
+	closing bool
 	// failures are the newest failed calls.
 	failures []failure
 	// refused is what call keeps for RecordPluginInvocation.
@@ -69,6 +78,8 @@ type table struct {
 type entry struct {
 	Plugin
 	conn *connection
+	// failing is true when the last call has failed so that the library may disconnect the plugin.
+	failing bool
 }
 
 type failure struct {
@@ -131,6 +142,7 @@ func (t *table) RecordPluginInvocation(name, event string, err error) {
 	}
 	e := t.entry(name)
 	e.Calls++
+	e.failing = isFatal(err)
 	if event == "Synchronize" && err == nil && !e.Connected {
 		e.Connected, e.Since = true, time.Now()
 		t.log.Info("an NRI plugin is connected", "plugin", name)
@@ -141,12 +153,84 @@ func (t *table) RecordPluginInvocation(name, event string, err error) {
 	t.failures = append(t.failures, failure{name, err})
 	t.failures = t.failures[max(0, len(t.failures)-maxFailures):]
 	e.fail(event, err)
+	t.logFailure(name, event, err)
+}
+
+func (t *table) logFailure(name, event string, err error) {
 	t.log.Error("an NRI plugin has failed", "plugin", name, "event", event, "error", err)
+}
+
+// isFatal reports whether the library disconnects a plugin for the error of a call, unless the plugin has another policy.
+func isFatal(err error) bool {
+	return errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, context.DeadlineExceeded)
 }
 
 func (e *entry) fail(event string, err error) {
 	e.Errors++
-	e.LastEvent, e.LastError, e.LastAt = event, err.Error(), time.Now()
+	e.note(event, err)
+}
+
+func (e *entry) note(event string, err error) {
+	e.LastEvent, e.LastError, e.LastAt = event, errs.Message(err), time.Now()
+}
+
+// The events of a plugin that is not connected yet.
+const (
+	register  = "RegisterPlugin"
+	configure = "Configure"
+)
+
+// notConfigured keeps the error of a Configure. The library does not record that call.
+func (t *table) notConfigured(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.entry(t.registering).note(configure, err)
+	t.logFailure(t.registering, configure, err)
+}
+
+// unstartedPlugin keeps the library's error of a plugin that it could not start, until started asks for it.
+func (t *table) unstartedPlugin(base string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.unstarted == nil {
+		t.unstarted = map[string][]error{}
+	}
+	t.unstarted[base] = append(t.unstarted[base], err)
+}
+
+// started notes why plugins of the directory are not connected once Start has tried them all. registration is how long each
+// of them had to register.
+func (t *table) started(programs []string, registration time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range programs {
+		known := t.entries[name]
+		if known != nil && known.Connected {
+			continue
+		}
+		_, base, _ := strings.Cut(name, "-")
+		cause := errors.New("it is not connected")
+		if left := t.unstarted[base]; len(left) > 0 {
+			cause, t.unstarted[base] = left[0], left[1:]
+		}
+		event, err := configure, cause
+		switch {
+		case known != nil && known.LastError != "":
+			continue // its call has failed
+		case known == nil:
+			event, err = register, fmt.Errorf("it has not registered (nri.plugin_registration_timeout is %v): %w", registration, cause)
+		}
+		t.entry(name).note(event, err)
+		t.logFailure(name, event, err)
+	}
+	t.unstarted = nil
+}
+
+// close makes the end of connections one that berth wants.
+func (t *table) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closing = true
 }
 
 // RecordPluginLatency implements adaptation.Metrics.
@@ -210,13 +294,25 @@ func (t *table) disconnected(c *connection) {
 	defer t.mu.Unlock()
 	c.closed = true
 	for name, e := range t.entries {
-		if e.conn == c && e.Connected {
-			e.Connected, e.Since = false, time.Now()
-			t.log.Warn("an NRI plugin is disconnected", "plugin", name, "lastEvent", e.LastEvent, "lastError", e.LastError)
+		if e.conn != c || !e.Connected {
+			continue
 		}
+		e.Connected, e.Since = false, time.Now()
+		if t.closing {
+			t.log.Info("an NRI plugin is disconnected: berth stops", "plugin", name)
+			continue
+		}
+		if !e.failing {
+			e.note("", errLeft)
+		}
+		t.log.Warn("an NRI plugin is disconnected", "plugin", name, "lastEvent", e.LastEvent, "lastError", e.LastError)
 	}
 	t.forgetGone()
 }
+
+// errLeft is why a plugin is disconnected that berth has not disconnected. A call that waits for its answer fails a moment
+// later, and has the last word.
+var errLeft = errors.New("the plugin has ended, has closed its connection, or has sent what is no message of NRI")
 
 // forgetGone keeps the list short on a node whose plugins come and go under new names.
 func (t *table) forgetGone() {
@@ -246,6 +342,7 @@ func (t *table) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *t
 func (t *table) registered(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.registering = name
 	if e := t.entry(name); e.conn == nil || e.conn.closed {
 		e.conn = t.newest
 	}

@@ -117,6 +117,9 @@ func New(t testing.TB, opts Options) *Berth {
 		"serve", "--network", "builtin", "--listen", "unix://" + b.Socket, "--root", b.Root, "--state", b.State,
 		"--log-level", "debug", "--log-format", "text",
 	}, opts.Args...)
+	if os.Getenv("BERTH_BEFORE") == "" { // an earlier berth does not have the flag, and reads the host's own file
+		b.args = append(b.args, "--routes-file", filepath.Join(dir, "routes"))
+	}
 	if config := opts.Config + defaultHandler(opts.Config); config != "" {
 		file := filepath.Join(dir, "berth.toml")
 		must(t, os.WriteFile(file, []byte(config), 0o600))

@@ -115,13 +115,33 @@ func TestHookDirectories(t *testing.T) {
 	f.hangup(t, fmt.Sprintf("[runtime]\nhooks_dirs = [%q]\n", high), "cannot reload the configuration", "runtime.hooks_dirs: "+bad)
 	// A hook that fails.
 	put(high, "30-bad.json", hook("bad", `{"hasBindMounts":true}`, "createRuntime"))
-	f.reload(t, fmt.Sprintf("[runtime]\nhooks_dirs = [%q]\n", high), "runtime.hooks_dirs")
-	mounted := b.Container("c", "exit 0")
+	f.reload(t, fmt.Sprintf("[runtime]\nhooks_dirs = [%q]\n[handlers.runc]\nkind = \"oci\"\npath = %q\n", high, runc), "runtime.hooks_dirs")
+	mounted := b.Container("mounted", "exit 0")
 	mounted.Mounts = []*runtimeapi.Mount{{HostPath: out, ContainerPath: "/out"}}
 	_, err = b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: mounted, SandboxConfig: config})
-	for _, word := range []string{"createRuntime hook #1", "/bin/sh", "exit status 7", "this is why"} {
+	for _, word := range []string{"createRuntime hook #1", "OCI hook /bin/sh (createRuntime, " + bad + ")", "exit status 7", "this is why"} {
 		if !strings.Contains(fmt.Sprint(err), word) {
 			t.Errorf("the error does not say %q: %v", word, err)
+		}
+	}
+	overRunc := b.Sandbox("bad-runc")
+	answer, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: overRunc, RuntimeHandler: "runc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: answer.PodSandboxId, Config: mounted, SandboxConfig: overRunc})
+	for _, word := range []string{"/bin/sh (createRuntime, " + bad + ")", "this is why", `handler "runc"`} {
+		if !strings.Contains(fmt.Sprint(err), word) {
+			t.Errorf("the error of runc does not say %q: %v", word, err)
+		}
+	}
+	// A hook that fails in the start.
+	put(high, "30-bad.json", hook("bad", `{"hasBindMounts":true}`, "poststart"))
+	late := b.Create(sandbox, mounted, config)
+	_, err = b.Runtime.StartContainer(b.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: late})
+	for _, word := range []string{"OCI hook /bin/sh (poststart, " + bad + ")", "this is why"} {
+		if !strings.Contains(fmt.Sprint(err), word) {
+			t.Errorf("the error of a start does not say %q: %v", word, err)
 		}
 	}
 	b.StartContainer(b.Create(sandbox, b.Container("c", "exit 0"), config)) // without a bind mount

@@ -21,6 +21,10 @@ func TestNamespacesBelowTheStateDirectory(t *testing.T) {
 	config := fmt.Sprintf("[network]\nnetns_dir = %q\n", filepath.Join(b.State, "netns"))
 	must(t, os.WriteFile(filepath.Join(b.Dir, "berth.toml"), []byte(config), 0o600))
 	b.StartDaemon()
+	// The file of the host's own berth is not that of a test.
+	if shown := b.MustCLI("config", "dump", "--running", "--endpoint", "unix://"+b.Socket); !strings.Contains(shown, "routes_file = '"+b.Dir+"/routes'") {
+		t.Errorf("the daemon follows another file of routes: %s", shown)
+	}
 	pod := b.RunPod("short", "exec sleep 1000")
 	b.StopDaemon()
 	mounts := func() string {

@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/image/policy"
 	"github.com/berthrun/berth/internal/image/verifier"
 	"github.com/berthrun/berth/internal/network/cni/conftemplate"
+	"github.com/berthrun/berth/internal/nri"
 	"github.com/berthrun/berth/internal/tlsfiles"
 )
 
@@ -150,6 +151,13 @@ func checkStart(cfg *config.Daemon, report report) {
 			err = fmt.Errorf("it is not a program: %w", errs.Invalid)
 		}
 		report.file("runtime.supervisor", path, err)
+	}
+	if cfg.NRI.Enabled && cfg.Engine == "native" {
+		_, dir := cfg.NRIPlaces()
+		_, faults := nri.Programs(dir, cfg.NRI.ConfigDir)
+		for _, fault := range faults {
+			report("nri.plugin_dir", "%s", errs.Message(fault))
+		}
 	}
 }
 

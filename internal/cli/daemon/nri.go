@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"log/slog"
-	"path/filepath"
 	"time"
 
 	validator "github.com/containerd/nri/plugins/default-validator/builtin"
@@ -12,33 +11,13 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// Where plugins of the berth with the default state directory are, as plugins and operators know it
-// from other runtimes.
-const (
-	nriSocket    = "/var/run/nri/nri.sock"
-	nriPluginDir = "/opt/nri/plugins"
-)
-
 // openNRI returns the host of NRI plugins, nil where there is none: pods of a Docker Engine have no
 // OCI spec of berth's.
 func openNRI(cfg *config.Daemon, log *slog.Logger) (*nri.Host, error) {
 	if !cfg.NRI.Enabled || cfg.Engine != "native" {
 		return nil, nil
 	}
-	socket, plugins := cfg.NRI.Socket, cfg.NRI.PluginDir
-	ownPlace := instanceOf(cfg) == defaultInstance
-	if socket == "" {
-		socket = filepath.Join(cfg.State, "nri", "nri.sock")
-		if ownPlace {
-			socket = nriSocket
-		}
-	}
-	if plugins == "" && ownPlace {
-		plugins = nriPluginDir
-	}
-	if cfg.NRI.DisableConnections {
-		socket = ""
-	}
+	socket, plugins := cfg.NRIPlaces()
 	nri.LogTo(log)
 	rules := cfg.NRI
 	return nri.New(nri.Config{

@@ -66,7 +66,8 @@ func (k *podRun) retry(ctx context.Context, stop <-chan struct{}, patience time.
 		var stopped <-chan struct{}
 		if k.Conn.Reachable(ctx) {
 			if left--; left < 0 {
-				return err
+				// sayRetry has said the cause once: this says what is new.
+				return fmt.Errorf("gave up after %d retries: %w", more, err)
 			}
 			k.sayRetry(err)
 			stopped = stop

@@ -120,7 +120,8 @@ func TestStartThatTheRuntimeRefuses(t *testing.T) {
 	s := newScene(t, sleeper, &fakeRuntime{runs: noNetwork()})
 	s.opts.Timings.Retry = time.Millisecond
 	s.detach()
-	if err := s.failed(); !strings.Contains(err.Error(), "no CNI configuration") || strings.Contains(err.Error(), "may be left") {
+	if err := s.failed(); !strings.HasPrefix(err.Error(), "gave up after 3 retries: ") || !strings.Contains(err.Error(), "no CNI configuration") ||
+		strings.Contains(err.Error(), "may be left") {
 		t.Errorf("got %v", err)
 	}
 	s.saysOnce("retrying: ")

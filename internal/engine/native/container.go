@@ -27,10 +27,22 @@ import (
 // Start executes the user's program.
 func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
 	pid, err = e.cfg.Supervisor.Start(ctx, id)
-	if err == nil && e.cfg.CgroupDriver == podcgroup.Systemd {
+	if err != nil {
+		return 0, e.startFault(ctx, id, err)
+	}
+	if e.cfg.CgroupDriver == podcgroup.Systemd {
 		e.rejoin(id, pid)
 	}
-	return pid, err
+	return pid, nil
+}
+
+// startFault adds the OCI hook that the error of a start is about.
+func (e *Engine) startFault(ctx context.Context, id string, err error) error {
+	spec, readErr := e.bundles.ReadSpec(id)
+	if readErr != nil {
+		return err
+	}
+	return e.withHook(ctx, spec.Hooks, err)
 }
 
 // rejoin brings the processes of a container back into its cgroup if systemd has moved them out; see

@@ -57,7 +57,7 @@ func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*
 		container.StartError = fault.Text
 		return container, e.madeSources(c.ID).Keep()
 	case err != nil:
-		return nil, faultfield.Container(c.Config, err)
+		return nil, faultfield.Container(c.Config, e.withHook(ctx, c.oci.Hooks, err))
 	}
 	if err := e.madeSources(c.ID).Keep(); err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/engine/ocihooks"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/errs/ocierror"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -209,6 +210,24 @@ func (e *Engine) prepareHooks(ctx context.Context, c *creation) error {
 		HasBindMounts: slices.ContainsFunc(c.Config.GetMounts(), func(m *runtimeapi.Mount) bool { return m.GetImage() == nil }),
 	})
 	return nil
+}
+
+// withHook adds the file of the OCI hook that an error of a container is about. hooks are those of its spec.
+func (e *Engine) withHook(ctx context.Context, hooks *specs.Hooks, err error) error {
+	if _, ofHook := ocierror.Hook(err); !ofHook || hooks == nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // the hook may have used the time of ctx
+	defer stop()
+	found, _ := e.readHooks(ctx, nil)
+	all := slices.Clone(found.hooks)
+	for _, named := range e.rules().Handlers.List()[1:] { // the default one has a name, too
+		if named.Handler.HookDirs != nil {
+			found, _ := e.readHooks(ctx, named.Handler)
+			all = append(all, found.hooks...)
+		}
+	}
+	return all.Named(err, hooks)
 }
 
 // blockIO returns what a class of block IO is for the devices of the host.

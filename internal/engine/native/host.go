@@ -27,7 +27,7 @@ func (e *Engine) hostWarnings(ctx context.Context) []string {
 		warnings = append(warnings, warning)
 	}
 	if err := e.userns.Supported(); err != nil {
-		warnings = append(warnings, fmt.Sprintf("pods cannot have user namespaces: %v", err))
+		warnings = append(warnings, "pods cannot have user namespaces: "+errs.Message(err))
 	}
 	if !e.host.RecursiveReadOnly {
 		warnings = append(warnings, "mounts cannot be made read-only with all below them: the kernel is older than 5.12")
@@ -47,7 +47,7 @@ func (e *Engine) fileWarnings(ctx context.Context) []string {
 	warnings := e.hookWarnings(ctx, nil)
 	if path := e.rules().BlockIOClasses; path != "" {
 		if _, err := probe.Ask(ctx, e.probes, "read the classes of block IO in "+path, func() (any, error) { return "", ioclass.CheckBlockIO(path) }); err != nil {
-			warnings = append(warnings, err.Error())
+			warnings = append(warnings, errs.Message(err))
 		}
 	}
 	for _, named := range e.rules().Handlers.List()[1:] { // the default one has a name, too
@@ -55,10 +55,10 @@ func (e *Engine) fileWarnings(ctx context.Context) []string {
 			warnings = append(warnings, e.hookWarnings(ctx, named.Handler)...)
 		}
 		if _, err := e.baseOf(ctx, named.Handler); err != nil {
-			warnings = append(warnings, err.Error())
+			warnings = append(warnings, errs.Message(err))
 		}
 		if err := e.checkCgroups(named.Handler); err != nil {
-			warnings = append(warnings, err.Error())
+			warnings = append(warnings, errs.Message(err))
 		}
 		if named.Handler.WritableLimit != nil {
 			warnings = append(warnings, e.limitWarnings(ctx, named.Handler)...)
@@ -73,7 +73,7 @@ func (e *Engine) limitWarnings(ctx context.Context, h *handler.Handler) []string
 		return nil
 	}
 	if _, err := probe.Ask(ctx, e.probes, "look for project quotas", func() (any, error) { return "", e.checkLimit(h) }); err != nil {
-		return []string{err.Error()}
+		return []string{errs.Message(err)}
 	}
 	return nil
 }
@@ -107,11 +107,11 @@ func (e *Engine) checkLimit(h *handler.Handler) error {
 func (e *Engine) hookWarnings(ctx context.Context, h *handler.Handler) []string {
 	found, err := e.readHooks(ctx, h)
 	if err != nil {
-		return []string{fmt.Sprintf("containers cannot be created: %s of the configuration: %v", hooksKey(h), err)}
+		return []string{fmt.Sprintf("containers cannot be created: %s of the configuration: %s", hooksKey(h), errs.Message(err))}
 	}
 	warnings := make([]string, 0, len(found.faults))
 	for _, fault := range found.faults {
-		warnings = append(warnings, fmt.Sprintf("containers cannot be created: %s of the configuration: %v", hooksKey(h), fault))
+		warnings = append(warnings, fmt.Sprintf("containers cannot be created: %s of the configuration: %s", hooksKey(h), errs.Message(fault)))
 	}
 	return warnings
 }
@@ -170,7 +170,7 @@ func (e *Engine) handlerInfo() []engine.HandlerInfo {
 		info := engine.HandlerInfo{Name: named.Name}
 		if h := named.Handler; h != nil {
 			facts := e.programs.Last(h)
-			info.Kind, info.Path, info.Version, info.Fault = string(h.Kind), h.Path, facts.Version, facts.Fault
+			info.Kind, info.Path, info.Version, info.Fault, info.Pending = string(h.Kind), h.Path, facts.Version, facts.Fault, facts.Pending
 			info.Snapshotter = h.Snapshotter
 		}
 		all = append(all, info)
@@ -190,6 +190,7 @@ func (e *Engine) checkpointInfo() *engine.CheckpointInfo {
 		Enabled: true, Path: rules.CRIU, Version: facts.Version, Fault: facts.Fault,
 		Runtime: &engine.HandlerInfo{
 			Name: rules.Restorer.Name, Kind: string(rules.Restorer.Kind), Path: rules.Restorer.Path, Version: restorer.Version, Fault: restorer.Fault,
+			Pending: restorer.Pending,
 		},
 	}
 }

@@ -17,6 +17,11 @@ import (
 // version is that of the format.
 const version = "1.0.0"
 
+// stageOrder returns the names of the stages in their order.
+func stageOrder() []string {
+	return []string{"prestart", "createRuntime", "createContainer", startContainer, "poststart", "poststop"}
+}
+
 // startContainer is the one stage whose program is found in the container.
 const startContainer = "startContainer"
 
@@ -34,6 +39,8 @@ func stages(hooks *specs.Hooks) map[string]*[]specs.Hook {
 
 // definition is the content of a file.
 type definition struct {
+	// file is its path.
+	file   string
 	hook   specs.Hook
 	stages []string
 	when   conditions

@@ -22,6 +22,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/errs/ocierror"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -70,6 +71,50 @@ func (h Hooks) Inject(spec *specs.Spec, container *Container) {
 			*list = append(*list, clone(&d.hook))
 		}
 	}
+}
+
+// Named adds stage, program and file of the hook that an error of a container is about. of are the hooks of the container.
+// If the error does not say which of several hooks it was, the text has all of them. Errors of other things stay as they are.
+func (h Hooks) Named(err error, of *specs.Hooks) error {
+	failed, ok := ocierror.Hook(err)
+	if !ok || of == nil {
+		return err
+	}
+	var names []string
+	byStage := stages(of)
+	for _, stage := range stageOrder() {
+		for i := range *byStage[stage] {
+			hook := &(*byStage[stage])[i]
+			if failed.Stage != "" && failed.Stage != stage || failed.Index >= 0 && failed.Index != i || failed.Program != "" && failed.Program != hook.Path {
+				continue
+			}
+			names = append(names, fmt.Sprintf("%s (%s, %s)", hook.Path, stage, h.fileOf(stage, hook)))
+		}
+	}
+	switch n := len(names); {
+	case n == 0:
+		return err
+	case n == 1:
+		return fmt.Errorf("OCI hook %s: %w", names[0], err)
+	case n > maxFaults:
+		names = append(names[:maxFaults], fmt.Sprintf("%d more", n-maxFaults))
+	}
+	return fmt.Errorf("one of the OCI hooks %s: %w", strings.Join(names, ", "), err)
+}
+
+// fileOf says which file a hook of a container is of. CDI devices, NRI plugins and base specs have hooks without one.
+func (h Hooks) fileOf(stage string, hook *specs.Hook) string {
+	var files []string
+	for _, d := range h {
+		if slices.Contains(d.stages, stage) && d.hook.Path == hook.Path && slices.Equal(d.hook.Args, hook.Args) &&
+			slices.Equal(d.hook.Env, hook.Env) && !slices.Contains(files, d.file) {
+			files = append(files, d.file)
+		}
+	}
+	if len(files) == 0 {
+		return "of no file in hooks_dirs"
+	}
+	return strings.Join(files, " or ")
 }
 
 // clone copies a hook: what gets it may change it.
@@ -202,7 +247,9 @@ func readFile(path string, known map[string]parsed) (parsed, error) {
 	case len(data) > maxFile:
 		return parsed{}, fmt.Errorf("it is longer than %d bytes", maxFile)
 	}
-	p.made, p.err = parse(data)
+	if p.made, p.err = parse(data); p.err == nil {
+		p.made.file = path
+	}
 	return p, nil
 }
 

@@ -98,6 +98,36 @@ func TestOrderAndPrecedence(t *testing.T) {
 	}
 }
 
+// TestNamed: an error of a hook gets stage, program and file, as far as its text says which hook it was.
+func TestNamed(t *testing.T) {
+	dir := write(t, map[string]string{"a.json": always("a", "createRuntime"), "b.json": always("b", "createRuntime"), "c.json": always("c", "startContainer")})
+	hooks, faults := new(Reader).Read([]string{dir})
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	spec := &specs.Spec{Hooks: &specs.Hooks{Prestart: []specs.Hook{{Path: "/cdi"}}}} //nolint:staticcheck // part of the format
+	hooks.Inject(spec, &Container{})
+	a, b := "/bin/true (createRuntime, "+dir+"/a.json)", "/bin/true (createRuntime, "+dir+"/b.json)"
+	c := "/bin/true (startContainer, " + dir + "/c.json)"
+	for text, want := range map[string]string{
+		"error running createRuntime hook #1: /bin/true: exit status 1":                            "OCI hook " + b + ": ",
+		`handler "runc": /usr/bin/runc create: x: error running hook #1: error running hook: exit`: "OCI hook " + b + ": ",
+		`handler "runc": /usr/bin/runc create: x: error running hook #0: error running hook: exit`: "one of the OCI hooks /cdi (prestart, of no file in hooks_dirs), " + a + ", " + c + ": ",
+		"handler \"crun\": /usr/bin/crun create: error executing hook `/cdi` (exit code: 1)":       "OCI hook /cdi (prestart, of no file in hooks_dirs): ",
+		"handler \"crun\": /usr/bin/crun create: error executing hook `/bin/true` (exit code: 1)":  "one of the OCI hooks " + a + ", " + b + ", " + c + ": ",
+		"a startContainer hook has failed, or the program cannot be executed":                      "OCI hook " + c + ": ",
+		"error running createRuntime hook #7: x":                                                   "",
+		`exec: "error running createRuntime hook #1: ": executable file not found in $PATH`:        "",
+		"executable file `error executing hook ` (exit code: 1) not found":                         "",
+		"something else": "",
+	} {
+		err := errors.New(text)
+		if got := hooks.Named(err, spec.Hooks); got.Error() != want+text || !errors.Is(got, err) {
+			t.Errorf("%s became %s, want %q before it", text, got, want)
+		}
+	}
+}
+
 func TestConditions(t *testing.T) {
 	c := &Container{Annotations: map[string]string{"example.com/department": "fluid-dynamics", "other": "x"}, Command: "/usr/bin/init", HasBindMounts: true}
 	bare := &Container{Command: "sh"}

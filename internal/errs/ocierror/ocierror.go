@@ -78,19 +78,43 @@ func Kind(err error) error {
 	return nil
 }
 
-// hook finds the stage and the number of a hook that has failed, in texts of libcontainer. What a request may
-// contain is in quotes there.
-var hook = regexp.MustCompile(`^[^"]*error running ([A-Za-z]+) hook #([0-9]+): `)
+// FailedHook is the hook that an error is about, as far as its text says which.
+type FailedHook struct {
+	// Stage is "" where the text has none: that of runc before 1.2 in a create, and that of crun.
+	Stage string
+	// Index is that in the list of the stage, -1 where the text has none.
+	Index int
+	// Program is the path of the program, "" where the text has none.
+	Program string
+}
 
-// Hook returns the stage and the number of the hook that an error of libcontainer is about. What follows in the text
-// is the hook's own.
-func Hook(err error) (stage string, index int, ok bool) {
-	found := hook.FindStringSubmatch(err.Error())
-	if found == nil {
-		return "", 0, false
+// These find a hook that has failed in texts of libcontainer and of crun, also behind the handler, program and stage that
+// package ocicommand writes before those of a program. What a request may contain is in quotes there. The last one
+// finds the text of an init that has ended before its program.
+var (
+	hook      = regexp.MustCompile(ofHandler + `[^"]*?error running (?:([A-Za-z]+) )?hook #([0-9]+): `)
+	crunHook  = regexp.MustCompile(ofHandler + "[^\"`]*?error executing hook `([^`]+)` \\(exit code: ")
+	startHook = regexp.MustCompile(`^[^"]*a (startContainer) hook has failed`)
+)
+
+// ofHandler is the beginning of an error of a handler, or nothing.
+const ofHandler = `^(?:handler "[^"]*": )?`
+
+// Hook returns the hook that an error of libcontainer or of an OCI runtime is about. What follows in the text is the hook's
+// own.
+func Hook(err error) (failed FailedHook, ok bool) {
+	text := err.Error()
+	if found := hook.FindStringSubmatch(text); found != nil {
+		index, convErr := strconv.Atoi(found[2])
+		return FailedHook{Stage: found[1], Index: index}, convErr == nil
 	}
-	index, convErr := strconv.Atoi(found[2])
-	return found[1], index, convErr == nil
+	if found := crunHook.FindStringSubmatch(text); found != nil {
+		return FailedHook{Index: -1, Program: found[1]}, true
+	}
+	if found := startHook.FindStringSubmatch(text); found != nil {
+		return FailedHook{Stage: found[1], Index: -1}, true
+	}
+	return FailedHook{}, false
 }
 
 // quoted is a string as %q prints it.

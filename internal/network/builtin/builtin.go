@@ -375,7 +375,7 @@ func (n *Network) Ready(ctx context.Context) error {
 func (n *Network) Info() map[string]string {
 	mode := cmp.Or(n.cfg.Mode, "builtin")
 	if err := n.ready(context.Background()); err != nil {
-		return map[string]string{"mode": mode, "fault": err.Error()}
+		return map[string]string{"mode": mode, "fault": errs.Message(err)}
 	}
 	firewall := n.fire.Note()
 	n.mu.Lock()

@@ -193,7 +193,7 @@ func (n *Network) collect(ctx context.Context, wait time.Duration) (done bool) {
 func (n *Network) reportGC(err error) {
 	text := ""
 	if err != nil {
-		text = err.Error()
+		text = errs.Message(err)
 	}
 	n.upkeep.mu.Lock()
 	defer n.upkeep.mu.Unlock()

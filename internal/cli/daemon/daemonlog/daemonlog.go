@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/errs"
 	"golang.org/x/term"
 )
 
@@ -19,7 +20,7 @@ type Logger struct {
 func New(cfg config.Log) *Logger {
 	l := &Logger{level: new(slog.LevelVar)}
 	l.SetLevel(cfg.Level)
-	options := &slog.HandlerOptions{Level: l.level}
+	options := &slog.HandlerOptions{Level: l.level, ReplaceAttr: errs.LogAttr}
 	text := cfg.Format == "text" || cfg.Format == "auto" && term.IsTerminal(int(os.Stderr.Fd()))
 	if text {
 		l.Logger = slog.New(slog.NewTextHandler(os.Stderr, options))

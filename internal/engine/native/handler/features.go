@@ -49,6 +49,8 @@ type Facts struct {
 	Fault string
 	// Broken is true when it cannot be used.
 	Broken bool
+	// Pending is true while it has not answered for the first time: nothing else is known of it.
+	Pending bool
 }
 
 // faultLife is how long a fault holds before the program is asked again: a busy host may be the cause.
@@ -153,7 +155,7 @@ func (p *Prober) Last(h *Handler) Facts {
 	}
 	p.askAgain(q)
 	if !known {
-		return Facts{Fault: fmt.Sprintf("handler %q: the features of %s are not known yet, so it has none", h.Name, h.Path)}
+		return Facts{Pending: true}
 	}
 	return last.facts
 }
@@ -188,10 +190,10 @@ func (p *Prober) look(ctx context.Context, h *Handler, wait time.Duration) (*que
 	if hung != nil {
 		last, _ := p.answer(key)
 		facts = last.facts
-		found.err = fmt.Errorf("handler %q: unable to get OCI runtime: %w", h.Name, hung)
+		found.err = fmt.Errorf("unable to get OCI runtime: handler %q: %w", h.Name, hung)
 	}
 	if found.err != nil {
-		facts.Fault, facts.Broken = found.err.Error(), true
+		facts.Fault, facts.Broken = errs.Message(found.err), true
 		return nil, facts, found.err
 	}
 	return &question{h, key, found.file}, Facts{}, nil

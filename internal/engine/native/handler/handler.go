@@ -110,14 +110,14 @@ func (h *Handler) Check() error {
 		return nil
 	}
 	if !filepath.IsAbs(h.Path) {
-		return fmt.Errorf("handler %q: unable to get OCI runtime: %s is not in berth's PATH: %w", h.Name, h.Path, errs.Unavailable)
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not in berth's PATH: %w", h.Name, h.Path, errs.Unavailable)
 	}
 	info, err := os.Stat(h.Path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("handler %q: unable to get OCI runtime: %w: %w", h.Name, err, errs.Unavailable)
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %w: %w", h.Name, err, errs.Unavailable)
 	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
-		return fmt.Errorf("handler %q: unable to get OCI runtime: %s is not an executable file: %w", h.Name, h.Path, errs.Unavailable)
+		return fmt.Errorf("unable to get OCI runtime: handler %q: %s is not an executable file: %w", h.Name, h.Path, errs.Unavailable)
 	}
 	return nil
 }

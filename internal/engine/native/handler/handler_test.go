@@ -2,6 +2,7 @@ package handler
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -219,7 +220,8 @@ func TestFactsFollowTheFile(t *testing.T) {
 	if err := os.Rename(h.Path, away); err != nil {
 		t.Fatal(err)
 	}
-	if facts := p.Of(h); !facts.Broken || !strings.Contains(facts.Fault, h.Path) || !errors.Is(h.Check(), errs.Unavailable) {
+	if facts := p.Of(h); !facts.Broken || !strings.Contains(facts.Fault, h.Path) || !errors.Is(h.Check(), errs.Unavailable) ||
+		!strings.HasPrefix(h.Check().Error(), fmt.Sprintf("unable to get OCI runtime: handler %q: ", h.Name)) {
 		t.Errorf("a program that has gone: %+v", facts)
 	}
 	if err := os.Rename(away, h.Path); err != nil {

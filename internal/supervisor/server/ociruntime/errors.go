@@ -30,7 +30,7 @@ func startFault(err error) error {
 
 // isOfHook reports whether a hook has failed. The text of such an error has the hook's output.
 func isOfHook(err error) bool {
-	_, _, ok := ocierror.Hook(err)
+	_, ok := ocierror.Hook(err)
 	return ok
 }
 
@@ -40,12 +40,12 @@ func withHook(err error, all *specs.Hooks) error {
 	if err == nil || errs.Kind(err) != nil || all == nil {
 		return err
 	}
-	stage, index, ok := ocierror.Hook(err)
+	failed, ok := ocierror.Hook(err)
 	if !ok {
 		return err
 	}
-	if stage == string(configs.CreateContainer) && index < len(all.CreateContainer) {
-		err = fmt.Errorf("%s: %w", all.CreateContainer[index].Path, err)
+	if i := failed.Index; failed.Stage == string(configs.CreateContainer) && i >= 0 && i < len(all.CreateContainer) {
+		err = fmt.Errorf("%s: %w", all.CreateContainer[i].Path, err)
 	}
 	return fmt.Errorf("%w: %w", err, errs.Unavailable)
 }

@@ -85,9 +85,12 @@ func TestHookFault(t *testing.T) {
 	const start = "unable to start container process: error during container init: "
 	spec := &specs.Hooks{CreateContainer: []specs.Hook{{Path: "/first"}, {Path: "/second"}}}
 	for text, want := range map[string]string{
-		start + `error running createContainer hook #1: exit status 1, stdout: , stderr: init: exec: "x": not a directory`: "/second: ",
-		start + "error running createContainer hook #2: exit status 1, stdout: seccomp, stderr: ":                          "",
-		"error running prestart hook #0: exit status 1, stdout: , stderr: not a directory":                                 "",
+		start + `error running createContainer hook #1: exit status 1, stdout: , stderr: init: exec: "x": not a directory`:    "/second: ",
+		start + "error running createContainer hook #2: exit status 1, stdout: seccomp, stderr: ":                             "",
+		"error running prestart hook #0: exit status 1, stdout: , stderr: not a directory":                                    "",
+		"error running prestart hook #0: exit status 1, stderr: error running createContainer hook #1: ":                      "",
+		`handler "runc": /usr/sbin/runc create: x: error running hook #0: error running hook: exit status 1, stderr: seccomp`: "",
+		"handler \"crun\": /usr/bin/crun create: error executing hook `/x` (exit code: 1)":                                    "",
 	} {
 		for name, err := range map[string]error{"with the hooks": classify(withHook(startFault(errors.New(text)), spec), ""), "without": Classify(errors.New(text), "")} {
 			var fault *errs.Fault
