@@ -130,7 +130,8 @@ func TestSandboxAPI(t *testing.T) {
 	}
 }
 
-// TestSandboxAPIEnds: the end of the sandbox, and that of its shim, are reported, and nothing is left.
+// TestSandboxAPIEnds: the end of the sandbox, and that of its shim, are reported, and nothing is left. When the shim does not
+// report the end, all processes that it has started end with it, before the removal.
 func TestSandboxAPIEnds(t *testing.T) {
 	const anyCode = -1 // whether the kernel has it depends on its version
 	const reported = `the shim of handler "test" has reported the end of the sandbox`
@@ -147,13 +148,14 @@ func TestSandboxAPIEnds(t *testing.T) {
 		kills   func(pid int) int
 		code    int32
 		text    string
+		lost    bool
 		deleted bool
 	}{
 		"sandbox":  {fault: shimtest.Sandbox, kills: itself, code: 137, text: reported},
-		"shim":     {fault: shimtest.Sandbox, kills: parentOf, code: 137, text: `the shim of handler "test" has ended`, deleted: true},
+		"shim":     {fault: shimtest.Sandbox, kills: parentOf, code: 137, text: `the shim of handler "test" has ended`, lost: true, deleted: true},
 		"reported": {fault: shimtest.SandboxEarlyEnd, code: 3, text: reported},
-		"unknown":  {fault: shimtest.SandboxNoWait, code: anyCode, text: `the shim of handler "test" does not report the exit`},
-		"no pid":   {fault: shimtest.SandboxNoPid, kills: itself, code: 137, text: `the shim of handler "test" has ended`, deleted: true},
+		"unknown":  {fault: shimtest.SandboxNoWait, code: anyCode, text: `the shim of handler "test" does not report the exit`, lost: true, deleted: true},
+		"no pid":   {fault: shimtest.SandboxNoPid, kills: itself, code: 137, text: `the shim of handler "test" has ended`, lost: true, deleted: true},
 		"shutdown": {fault: shimtest.SandboxNoShutdown, kills: itself, code: 137, deleted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,9 +170,28 @@ func TestSandboxAPIEnds(t *testing.T) {
 			if e := h.exit("pod"); e.Code != tc.code && tc.code != anyCode || !strings.Contains(e.Message, tc.text) {
 				t.Errorf("exit %+v, want %d and %q", e, tc.code, tc.text)
 			}
+			if tc.lost {
+				h.assertNoFake()
+			}
 			h.wantRemoved("pod", tc.deleted)
 		})
 	}
+}
+
+// TestSandboxAPIEndsAlone: the shim is killed while no process of berth runs. What it has started ends once one does.
+func TestSandboxAPIEndsAlone(t *testing.T) {
+	h := newHost(t).overSandboxShim(shimtest.SandboxNoPid, "").keep()
+	shim := h.runSandbox("pod")
+	h.loseAll()
+	if err := syscall.Kill(shim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	h.beginAgain()
+	if e := h.exit("pod"); !strings.Contains(e.Message, `the shim of handler "test" has ended`) {
+		t.Errorf("exit %+v", e)
+	}
+	h.assertNoFake()
+	h.wantRemoved("pod", true)
 }
 
 // TestBadSandboxShims: shims that do not what they should when they create a sandbox. Each error names the handler and the

@@ -362,10 +362,12 @@ func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 	found, err := s.readPod(pod)
 	if err == nil {
 		ended := answers && s.shutDown(ctx, pod, found)
-		if found.Handler.SandboxAPI && !ended {
-			found.addDescendants()
+		if found.Handler.SandboxAPI {
+			err = s.killStarted(ctx, pod, found)
+		} else {
+			err = found.kill(ctx)
 		}
-		if err := found.kill(ctx); err != nil {
+		if err != nil {
 			return err
 		}
 		for _, each := range found.all() {

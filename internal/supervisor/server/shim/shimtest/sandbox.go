@@ -35,7 +35,7 @@ const (
 	SandboxOtherPid    = "sandbox-other-pid"    // SandboxStatus answers with another pid
 	SandboxForeign     = "sandbox-foreign"      // the process is not the shim's
 	SandboxEnds        = "sandbox-ends"         // the process has ended
-	SandboxNoPid       = "sandbox-no-pid"       // the sandbox has no process
+	SandboxNoPid       = "sandbox-no-pid"       // the answers have no pid
 	SandboxNoWait      = "sandbox-no-wait"      // WaitSandbox fails
 	SandboxEarlyEnd    = "sandbox-early-end"    // WaitSandbox answers, and the sandbox goes on
 	SandboxStaysOn     = "sandbox-stays-on"     // StopSandbox answers, and does nothing
@@ -117,7 +117,7 @@ func (s *sandboxes) StartSandbox(context.Context, *sandbox.StartSandboxRequest) 
 		hang()
 	case SandboxForeign:
 		return &sandbox.StartSandboxResponse{Pid: 1}, nil
-	case SandboxEmpty, SandboxNoPid:
+	case SandboxEmpty:
 		return &sandbox.StartSandboxResponse{}, nil
 	}
 	s.mu.Lock()
@@ -128,7 +128,8 @@ func (s *sandboxes) StartSandbox(context.Context, *sandbox.StartSandboxRequest) 
 		return nil, err
 	}
 	go s.watch()
-	if s.fault == SandboxEnds {
+	switch s.fault {
+	case SandboxEnds:
 		_ = s.cmd.Process.Kill()
 		<-s.ended
 	}
@@ -146,7 +147,7 @@ func (s *sandboxes) watch() {
 }
 
 func (s *sandboxes) pid() uint32 {
-	if s.cmd == nil {
+	if s.cmd == nil || s.fault == SandboxNoPid {
 		return 0
 	}
 	return uint32(s.cmd.Process.Pid) //nolint:gosec // a pid
