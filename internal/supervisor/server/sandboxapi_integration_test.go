@@ -194,6 +194,26 @@ func TestSandboxAPIEndsAlone(t *testing.T) {
 	h.wantRemoved("pod", true)
 }
 
+// TestSandboxAPICreateCutShort: the supervisor is killed after the shim has started the sandbox, and before it has recorded it.
+// The removal of what was partly created ends both.
+func TestSandboxAPICreateCutShort(t *testing.T) {
+	h := newHost(t).overSandboxShim(shimtest.SandboxHangsState, "").keep()
+	created := make(chan error, 1)
+	go func() {
+		_, err := h.client.Create(h.ctx(), h.sandbox("pod"))
+		created <- err
+	}()
+	h.eventually("start of the sandbox", func() bool {
+		_, err := shimtest.Request(h.dir, "pod")
+		return err == nil && len(h.shims()) == 2 // the shim, and the process of the sandbox
+	})
+	h.crash()
+	if err := <-created; err == nil {
+		t.Error("the create has succeeded")
+	}
+	h.wantRemoved("pod", false)
+}
+
 // TestBadSandboxShims: shims that do not what they should when they create a sandbox. Each error names the handler and the
 // stage, and nothing is left.
 func TestBadSandboxShims(t *testing.T) {
@@ -201,15 +221,16 @@ func TestBadSandboxShims(t *testing.T) {
 		kind error
 		text string
 	}{
-		shimtest.SandboxRefuses:  {errs.State, "CreateSandbox: no memory for a machine"},
-		shimtest.SandboxDies:     {errs.Unavailable, "CreateSandbox: the shim has ended, or has closed its connection"},
-		shimtest.SandboxEmpty:    {nil, `SandboxStatus: it has answered with the sandbox ""`},
-		shimtest.SandboxOther:    {nil, `SandboxStatus: it has answered with the sandbox "another"`},
-		shimtest.SandboxNotReady: {nil, `SandboxStatus: it has answered with the state "SANDBOX_NOTREADY"`},
-		shimtest.SandboxOtherPid: {nil, "SandboxStatus: it has answered with the pids "},
-		shimtest.SandboxForeign:  {nil, "StartSandbox: process 1 is not a descendant of the shim"},
-		shimtest.SandboxEnds:     {nil, " of the sandbox has ended"},
-		"outside":                {errs.Unsupported, `CreateSandbox: the shim does not have the sandbox API (sandbox = "runtime" `},
+		shimtest.SandboxRefuses:   {errs.State, "CreateSandbox: no memory for a machine"},
+		shimtest.SandboxDies:      {errs.Unavailable, "CreateSandbox: the shim has ended, or has closed its connection"},
+		shimtest.SandboxDiesStart: {errs.Unavailable, "StartSandbox: the shim has ended, or has closed its connection"},
+		shimtest.SandboxEmpty:     {nil, `SandboxStatus: it has answered with the sandbox ""`},
+		shimtest.SandboxOther:     {nil, `SandboxStatus: it has answered with the sandbox "another"`},
+		shimtest.SandboxNotReady:  {nil, `SandboxStatus: it has answered with the state "SANDBOX_NOTREADY"`},
+		shimtest.SandboxOtherPid:  {nil, "SandboxStatus: it has answered with the pids "},
+		shimtest.SandboxForeign:   {nil, "StartSandbox: process 1 is not a descendant of the shim"},
+		shimtest.SandboxEnds:      {nil, " of the sandbox has ended"},
+		"outside":                 {errs.Unsupported, `CreateSandbox: the shim does not have the sandbox API (sandbox = "runtime" `},
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()

@@ -28,6 +28,7 @@ const (
 	SandboxDies        = "sandbox-dies"         // the shim ends in CreateSandbox
 	SandboxHangs       = "sandbox-hangs"        // CreateSandbox does not answer
 	SandboxHangsStart  = "sandbox-hangs-start"  // StartSandbox does not answer
+	SandboxDiesStart   = "sandbox-dies-start"   // the shim ends in StartSandbox, and has started the process
 	SandboxHangsState  = "sandbox-hangs-state"  // SandboxStatus does not answer
 	SandboxEmpty       = "sandbox-empty"        // all answers are empty, as those of containerd 1.7's runc shim
 	SandboxOther       = "sandbox-other"        // SandboxStatus answers with another sandbox
@@ -132,6 +133,8 @@ func (s *sandboxes) StartSandbox(context.Context, *sandbox.StartSandboxRequest) 
 	case SandboxEnds:
 		_ = s.cmd.Process.Kill()
 		<-s.ended
+	case SandboxDiesStart:
+		os.Exit(1)
 	}
 	return &sandbox.StartSandboxResponse{Pid: s.pid(), CreatedAt: timestamppb.Now()}, nil
 }
