@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/store"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -27,6 +28,8 @@ const (
 	settle = 100 * time.Millisecond
 	// again is between two comparisons while routes are missing, or while berth cannot watch the file.
 	again = 5 * time.Second
+	// answerTimeout bounds a look at the file: its file system may be a dead mount.
+	answerTimeout = time.Second
 )
 
 // Config configures a follower.
@@ -52,6 +55,7 @@ type Follower struct {
 	watch  *sysfile.FileWatch // nil while there is none
 	end    context.CancelFunc
 	done   chan struct{}
+	probes probe.Pool
 
 	mu      sync.Mutex  // of one comparison at a time, and of what follows
 	current bool        // the file has been read, and needs no reading until it changes
@@ -90,7 +94,7 @@ func Follow(cfg Config) (*Follower, error) {
 		cfg.Log.Warn("moved the damaged record of the routes to other nodes to the quarantine; routes that the file no longer has stay", "file", q.Path, "error", q.Err)
 	}
 	ctx, end := context.WithCancel(context.Background())
-	f := &Follower{cfg: cfg, record: record, end: end, done: make(chan struct{})}
+	f := &Follower{cfg: cfg, record: record, end: end, done: make(chan struct{}), probes: probe.Pool{Timeout: answerTimeout}}
 	if cfg.File == "" {
 		f.valid = true
 		f.Check()
@@ -100,11 +104,11 @@ func Follow(cfg Config) (*Follower, error) {
 	if f.watch, err = sysfile.NewFileWatch(); err != nil {
 		f.noWatch(err) // the host's limit of watches is no reason to start no pod
 	}
-	f.place()
+	watched := f.place(ctx)
 	complete := f.Check()
 	go func() {
 		defer close(f.done)
-		errs.Protect("following the routes to other nodes", func() { f.run(ctx, complete) })
+		errs.Protect("following the routes to other nodes", func() { f.run(ctx, watched, complete) })
 	}()
 	return f, nil
 }
@@ -116,17 +120,23 @@ func (f *Follower) Close() error {
 	if f.watch == nil {
 		return nil
 	}
-	return f.watch.Close()
+	_, err := probe.Ask(context.Background(), &f.probes, "end the watch of "+f.cfg.File, func() (struct{}, error) {
+		return struct{}{}, f.watch.Close()
+	})
+	if errors.Is(err, errs.Unavailable) {
+		return nil // a call of place hangs, and the watch ends after it
+	}
+	return err
 }
 
-// run compares after each change of the file, and again while routes are missing.
-func (f *Follower) run(ctx context.Context, complete bool) {
+// run compares after each change of the file, and again while routes are missing. watched is what place has returned.
+func (f *Follower) run(ctx context.Context, watched, complete bool) {
 	for {
 		wait, cancel := ctx, context.CancelFunc(func() {})
-		if !complete || f.watch == nil {
+		if !complete || !watched {
 			wait, cancel = context.WithTimeout(ctx, again)
 		}
-		err := f.changed(wait)
+		err := f.changed(wait, watched)
 		ended := wait.Err() != nil
 		cancel()
 		if ctx.Err() != nil {
@@ -141,14 +151,14 @@ func (f *Follower) run(ctx context.Context, complete bool) {
 			return
 		case <-time.After(settle):
 		}
-		f.place()
+		watched = f.place(ctx)
 		complete = f.Check()
 	}
 }
 
 // changed waits for a change of the file. Without a watch it waits for the end of ctx.
-func (f *Follower) changed(ctx context.Context) error {
-	if f.watch == nil {
+func (f *Follower) changed(ctx context.Context, watched bool) error {
+	if !watched {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -160,16 +170,25 @@ func (f *Follower) noWatch(err error) {
 	f.cfg.Log.Warn("cannot watch the file of routes to other nodes; berth reads it every "+again.String(), "file", f.cfg.File, "error", err)
 }
 
-// place watches the directories that decide what the file is: its own or the nearest one that exists, and that of the
-// file that it is a link to.
-func (f *Follower) place() {
+// place watches the directories that decide what the file is. It returns false when there is no watch, or when a directory's
+// file system has not answered: then the watch is in use, and must not be waited for.
+func (f *Follower) place(ctx context.Context) (watched bool) {
 	if f.watch == nil {
-		return
+		return false
 	}
+	_, err := probe.Ask(ctx, &f.probes, "watch the directory of "+f.cfg.File, func() (struct{}, error) {
+		f.watchDirs()
+		return struct{}{}, nil
+	})
+	return err == nil
+}
+
+// watchDirs watches the file's own directory or the nearest one that exists, and that of the file that it is a link to.
+func (f *Follower) watchDirs() {
 	const own, target = "own", "target"
 	for {
 		dir := nearest(filepath.Dir(f.cfg.File))
-		if err := f.watch.AddDir(dir, own); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := f.watch.AddDir(dir, own); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrClosed) {
 			f.cfg.Log.Warn("cannot watch the directory of the file of routes to other nodes; berth reads the file at each request for the runtime's status", "directory", dir, "error", err)
 			break
 		}
@@ -212,12 +231,15 @@ func (f *Follower) load() {
 		f.current = true
 		return
 	}
-	info, err := os.Stat(f.cfg.File)
+	info, err := probe.Ask(context.Background(), &f.probes, "look at "+f.cfg.File, func() (fs.FileInfo, error) { return os.Stat(f.cfg.File) })
 	absent := errors.Is(err, fs.ErrNotExist)
 	if f.current && (absent && f.read == nil || err == nil && f.read != nil && sameFile(f.read, info)) {
 		return
 	}
-	lines, err := Read(f.cfg.File)
+	var lines []Line
+	if !errors.Is(err, errs.Unavailable) { // else the file system does not answer
+		lines, err = probe.Ask(context.Background(), &f.probes, "read "+f.cfg.File, func() ([]Line, error) { return Read(f.cfg.File) })
+	}
 	f.read, f.bad = info, err
 	// Faults stay until the file changes. Other errors may pass.
 	f.current = err == nil || errors.Is(err, errs.Invalid)

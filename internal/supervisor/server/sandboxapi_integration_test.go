@@ -130,7 +130,8 @@ func TestSandboxAPI(t *testing.T) {
 	}
 }
 
-// TestSandboxAPIEnds: the end of the sandbox, and that of its shim, are reported, and nothing is left.
+// TestSandboxAPIEnds: the end of the sandbox, and that of its shim, are reported, and nothing is left. When the shim does not
+// report the end, all processes that it has started end with it, before the removal.
 func TestSandboxAPIEnds(t *testing.T) {
 	const anyCode = -1 // whether the kernel has it depends on its version
 	const reported = `the shim of handler "test" has reported the end of the sandbox`
@@ -147,13 +148,14 @@ func TestSandboxAPIEnds(t *testing.T) {
 		kills   func(pid int) int
 		code    int32
 		text    string
+		lost    bool
 		deleted bool
 	}{
 		"sandbox":  {fault: shimtest.Sandbox, kills: itself, code: 137, text: reported},
-		"shim":     {fault: shimtest.Sandbox, kills: parentOf, code: 137, text: `the shim of handler "test" has ended`, deleted: true},
+		"shim":     {fault: shimtest.Sandbox, kills: parentOf, code: 137, text: `the shim of handler "test" has ended`, lost: true, deleted: true},
 		"reported": {fault: shimtest.SandboxEarlyEnd, code: 3, text: reported},
-		"unknown":  {fault: shimtest.SandboxNoWait, code: anyCode, text: `the shim of handler "test" does not report the exit`},
-		"no pid":   {fault: shimtest.SandboxNoPid, kills: itself, code: 137, text: `the shim of handler "test" has ended`, deleted: true},
+		"unknown":  {fault: shimtest.SandboxNoWait, code: anyCode, text: `the shim of handler "test" does not report the exit`, lost: true, deleted: true},
+		"no pid":   {fault: shimtest.SandboxNoPid, kills: itself, code: 137, text: `the shim of handler "test" has ended`, lost: true, deleted: true},
 		"shutdown": {fault: shimtest.SandboxNoShutdown, kills: itself, code: 137, deleted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,9 +170,48 @@ func TestSandboxAPIEnds(t *testing.T) {
 			if e := h.exit("pod"); e.Code != tc.code && tc.code != anyCode || !strings.Contains(e.Message, tc.text) {
 				t.Errorf("exit %+v, want %d and %q", e, tc.code, tc.text)
 			}
+			if tc.lost {
+				h.assertNoFake()
+			}
 			h.wantRemoved("pod", tc.deleted)
 		})
 	}
+}
+
+// TestSandboxAPIEndsAlone: the shim is killed while no process of berth runs. What it has started ends once one does.
+func TestSandboxAPIEndsAlone(t *testing.T) {
+	h := newHost(t).overSandboxShim(shimtest.SandboxNoPid, "").keep()
+	shim := h.runSandbox("pod")
+	h.loseAll()
+	if err := syscall.Kill(shim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	h.beginAgain()
+	if e := h.exit("pod"); !strings.Contains(e.Message, `the shim of handler "test" has ended`) {
+		t.Errorf("exit %+v", e)
+	}
+	h.assertNoFake()
+	h.wantRemoved("pod", true)
+}
+
+// TestSandboxAPICreateCutShort: the supervisor is killed after the shim has started the sandbox, and before it has recorded it.
+// The removal of what was partly created ends both.
+func TestSandboxAPICreateCutShort(t *testing.T) {
+	h := newHost(t).overSandboxShim(shimtest.SandboxHangsState, "").keep()
+	created := make(chan error, 1)
+	go func() {
+		_, err := h.client.Create(h.ctx(), h.sandbox("pod"))
+		created <- err
+	}()
+	h.eventually("start of the sandbox", func() bool {
+		_, err := shimtest.Request(h.dir, "pod")
+		return err == nil && len(h.shims()) == 2 // the shim, and the process of the sandbox
+	})
+	h.crash()
+	if err := <-created; err == nil {
+		t.Error("the create has succeeded")
+	}
+	h.wantRemoved("pod", false)
 }
 
 // TestBadSandboxShims: shims that do not what they should when they create a sandbox. Each error names the handler and the
@@ -180,15 +221,16 @@ func TestBadSandboxShims(t *testing.T) {
 		kind error
 		text string
 	}{
-		shimtest.SandboxRefuses:  {errs.State, "CreateSandbox: no memory for a machine"},
-		shimtest.SandboxDies:     {errs.Unavailable, "CreateSandbox: the shim has ended, or has closed its connection"},
-		shimtest.SandboxEmpty:    {nil, `SandboxStatus: it has answered with the sandbox ""`},
-		shimtest.SandboxOther:    {nil, `SandboxStatus: it has answered with the sandbox "another"`},
-		shimtest.SandboxNotReady: {nil, `SandboxStatus: it has answered with the state "SANDBOX_NOTREADY"`},
-		shimtest.SandboxOtherPid: {nil, "SandboxStatus: it has answered with the pids "},
-		shimtest.SandboxForeign:  {nil, "StartSandbox: process 1 is not a descendant of the shim"},
-		shimtest.SandboxEnds:     {nil, " of the sandbox has ended"},
-		"outside":                {errs.Unsupported, `CreateSandbox: the shim does not have the sandbox API (sandbox = "runtime" `},
+		shimtest.SandboxRefuses:   {errs.State, "CreateSandbox: no memory for a machine"},
+		shimtest.SandboxDies:      {errs.Unavailable, "CreateSandbox: the shim has ended, or has closed its connection"},
+		shimtest.SandboxDiesStart: {errs.Unavailable, "StartSandbox: the shim has ended, or has closed its connection"},
+		shimtest.SandboxEmpty:     {nil, `SandboxStatus: it has answered with the sandbox ""`},
+		shimtest.SandboxOther:     {nil, `SandboxStatus: it has answered with the sandbox "another"`},
+		shimtest.SandboxNotReady:  {nil, `SandboxStatus: it has answered with the state "SANDBOX_NOTREADY"`},
+		shimtest.SandboxOtherPid:  {nil, "SandboxStatus: it has answered with the pids "},
+		shimtest.SandboxForeign:   {nil, "StartSandbox: process 1 is not a descendant of the shim"},
+		shimtest.SandboxEnds:      {nil, " of the sandbox has ended"},
+		"outside":                 {errs.Unsupported, `CreateSandbox: the shim does not have the sandbox API (sandbox = "runtime" `},
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()

@@ -220,9 +220,8 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 	if err := st.Cgroups.Kill(killing); err != nil {
 		r.all.log.Error("cannot kill a container whose shim has ended", "container", w.ContainerID, "error", err)
 	}
-	if r.handler.IsSandbox && w.ExecID == "" && w.Pidfd != nil {
-		// Nothing else ends the container: the pod goes with it.
-		if err := killSandbox(w.Pidfd); err != nil {
+	if w.ExecID == "" {
+		if err := r.endSandbox(killing, st, w, found); err != nil {
 			r.all.log.Error("a shim has ended, and its container has not", "container", w.ContainerID, "error", err)
 		}
 	}
@@ -230,6 +229,18 @@ func (r *Runtime) lost(ctx context.Context, st *state, w *ociruntime.Watched, ca
 		return &ociruntime.Ended{Known: true, Code: killedCode, At: time.Now(), Message: message}, awaitPidfd(ctx, w)
 	}
 	return &ociruntime.Ended{Message: message}, awaitPidfd(ctx, w)
+}
+
+// endSandbox kills the sandbox of a container whose shim does not report its end: nothing else ends the container, and the
+// pod goes with it. Nil when the container is no sandbox, and in none.
+func (r *Runtime) endSandbox(ctx context.Context, st *state, w *ociruntime.Watched, found *podState) error {
+	switch {
+	case r.isSandbox(st.Pod, w.ContainerID):
+		return r.all.killStarted(ctx, st.Pod, found)
+	case r.handler.IsSandbox && w.Pidfd != nil:
+		return killSandbox(w.Pidfd)
+	}
+	return nil
 }
 
 // awaitPidfd waits for the end of a process. It returns at once when there is no pidfd.

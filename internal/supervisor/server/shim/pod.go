@@ -362,10 +362,12 @@ func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 	found, err := s.readPod(pod)
 	if err == nil {
 		ended := answers && s.shutDown(ctx, pod, found)
-		if found.Handler.SandboxAPI && !ended {
-			found.addDescendants()
+		if found.Handler.SandboxAPI {
+			err = s.killStarted(ctx, pod, found)
+		} else {
+			err = found.kill(ctx)
 		}
-		if err := found.kill(ctx); err != nil {
+		if err != nil {
 			return err
 		}
 		for _, each := range found.all() {
@@ -449,25 +451,31 @@ func (p *podState) all() []process {
 	return append(slices.Clone(p.Processes), *p.Sandbox)
 }
 
-// kill kills the processes of a shim, and waits for their end.
+// kill kills the processes of a shim, and waits for their end. One that does not end does not keep the others alive.
 func (p *podState) kill(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, killTimeout)
 	defer stop()
+	killed := map[int]*os.File{}
+	var faults []error
 	for _, each := range p.all() {
 		pidfd, err := each.open()
 		if err != nil {
 			continue // it has ended
 		}
-		err = sysproc.SignalPidfd(pidfd, syscall.SIGKILL)
-		if err == nil {
-			err = sysproc.AwaitExit(ctx, pidfd)
+		if err := errs.IgnoreNotFound(sysproc.SignalPidfd(pidfd, syscall.SIGKILL)); err != nil {
+			pidfd.Close()
+			faults = append(faults, fmt.Errorf("cannot kill process %d of the shim: %w", each.Pid, err))
+			continue
+		}
+		killed[each.Pid] = pidfd
+	}
+	for pid, pidfd := range killed {
+		if err := errs.IgnoreNotFound(sysproc.AwaitExit(ctx, pidfd)); err != nil {
+			faults = append(faults, fmt.Errorf("process %d of the shim does not end: %w", pid, err))
 		}
 		pidfd.Close()
-		if errs.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("process %d of the shim does not end: %w", each.Pid, err)
-		}
 	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // open opens a process. Kind NotFound when it has ended.

@@ -16,7 +16,7 @@ type programRun struct {
 	args  []string
 	dir   string
 	input []byte
-	// daemon is true when it leaves the shim.
+	// daemon is true when it leaves the shim of a pod, whose directory is dir.
 	daemon bool
 	// lock is the path of a lock that is held until the launcher has ended, "" for none.
 	lock string
@@ -28,13 +28,20 @@ func (r *Runtime) arguments(id string, action ...string) []string {
 	return append([]string{r.handler.Path, "-namespace", namespace, "-address", events, "-publish-binary", "/bin/true", "-id", id}, action...)
 }
 
+// markOf is a variable in the environment of the shim of a pod, which passes it on to the processes that it starts.
+func markOf(podDir string) string { return "BERTH_SHIM=" + podDir }
+
 // environment is that of the program and of the shim.
-func (r *Runtime) environment() []string {
+func (r *Runtime) environment(run *programRun) []string {
 	events := filepath.Join(r.all.dir, eventsName)
-	return []string{
+	environment := []string{
 		"PATH=" + cmp.Or(os.Getenv("PATH"), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), "HOME=/",
 		"TTRPC_ADDRESS=" + events, "GRPC_ADDRESS=" + events, "NAMESPACE=" + namespace, "MAX_SHIM_VERSION=2", "GOMAXPROCS=2",
 	}
+	if run.daemon {
+		environment = append(environment, markOf(run.dir))
+	}
+	return environment
 }
 
 // runProgram runs the program, and returns its output and what it has left. When it fails or ctx ends first,
@@ -59,7 +66,7 @@ func (r *Runtime) runProgram(ctx context.Context, run *programRun) (*launch.Begu
 	}
 	begun, err := launch.Start(ctx, &launch.Command{
 		Order: launch.Order{Args: run.args, Dir: run.dir, Daemon: run.daemon, Lock: run.lock},
-		Stdin: input, Stdout: stdout.Writer, Stderr: stderr.Writer, Env: r.environment(),
+		Stdin: input, Stdout: stdout.Writer, Stderr: stderr.Writer, Env: r.environment(run),
 	})
 	output, said := stdout.End(), lastLine(stderr.End())
 	var failure *launch.Failure

@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -109,7 +111,7 @@ func (r *Runtime) recordSandbox(ctx context.Context, client *taskapi.Client, pod
 }
 
 // stopSandbox ends a sandbox, and returns when the shim reports its end. When the shim does not, stopSandbox kills the
-// shim and the sandbox's process. Kind NotFound when they have ended.
+// shim and all that it has started. Kind NotFound when they have ended.
 func (r *Runtime) stopSandbox(ctx context.Context, pod string, s *ociruntime.Signalled) error {
 	if s.Signal != syscall.SIGKILL {
 		return fmt.Errorf("a sandbox of the sandbox API takes no signals: %w", errs.Unsupported)
@@ -122,7 +124,7 @@ func (r *Runtime) stopSandbox(ctx context.Context, pod string, s *ociruntime.Sig
 		return fmt.Errorf("sandbox of pod %s, which was not started: %w", pod, errs.NotFound)
 	}
 	if !found.lives() { // the sandbox may outlive it
-		return found.kill(ctx)
+		return r.all.killStarted(ctx, pod, found)
 	}
 	asking, stop := context.WithTimeout(ctx, sandboxStopTimeout)
 	defer stop()
@@ -138,31 +140,79 @@ func (r *Runtime) stopSandbox(ctx context.Context, pod string, s *ociruntime.Sig
 	}
 	r.all.log.Warn("a shim does not stop a sandbox; killing both", "pod", pod, "handler", r.handler.Name,
 		"error", r.handler.fault(asking, stageStopSandbox, err))
-	found.addDescendants()
-	return found.kill(ctx)
+	return r.all.killStarted(ctx, pod, found)
 }
 
-// addDescendants adds the processes that the shim has started, which it would leave when it is killed.
-func (p *podState) addDescendants() {
+// killStarted kills the processes of a shim, and all that it has started: the monitor and the servers of a virtual machine
+// would outlive it.
+func (s *Shims) killStarted(ctx context.Context, pod string, found *podState) error {
+	for again := false; ; again = true { // they may start others before they are killed
+		if added := s.addStarted(ctx, pod, found); again && !added {
+			return nil
+		}
+		if err := found.kill(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// addStarted adds to the processes of a shim those that it has started, and reports whether it has added any. They are its
+// descendants, and those that have lost their parents with it, with their own.
+func (s *Shims) addStarted(ctx context.Context, pod string, found *podState) (added bool) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return
+		s.log.Error("cannot look for the processes that a shim has started", "pod", pod, "error", err)
+		return false
 	}
-	var found []process
+	procs := map[int]sysproc.Proc{}
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || !p.started(pid) {
-			continue
-		}
-		proc, err := sysproc.ReadProc(pid)
 		if err != nil {
 			continue
 		}
-		if each := (process{pid, proc.Start}); !slices.Contains(p.Processes, each) {
-			found = append(found, each)
+		if proc, err := sysproc.ReadProc(pid); err == nil {
+			procs[pid] = proc
 		}
 	}
-	p.Processes = append(p.Processes, found...)
+	own := map[process]bool{}
+	for _, each := range found.all() {
+		own[each] = true
+	}
+	add := func(proc sysproc.Proc) {
+		each := process{proc.Pid, proc.Start}
+		own[each], added = true, true
+		found.Processes = append(found.Processes, each)
+	}
+	reapers := map[int]bool{} // who become the parents of processes that lose theirs: the keeper and those above it
+	for pid := os.Getpid(); pid != 0; pid = procs[pid].PPid {
+		reapers[pid] = true
+	}
+	for _, proc := range procs {
+		if reapers[proc.PPid] && !own[process{proc.Pid, proc.Start}] && s.isMarked(ctx, pod, proc.Pid) {
+			add(proc)
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, proc := range procs {
+			parent := procs[proc.PPid]
+			if own[process{parent.Pid, parent.Start}] && !own[process{proc.Pid, proc.Start}] {
+				add(proc)
+				grown = true
+			}
+		}
+	}
+	return added
+}
+
+// environmentTimeout bounds the look at the environment of a process: the kernel may wait for a hung process there.
+const environmentTimeout = time.Second
+
+// isMarked reports whether a process has inherited the mark of a pod's shim.
+func (s *Shims) isMarked(ctx context.Context, pod string, pid int) bool {
+	path := fmt.Sprintf("/proc/%d/environ", pid)
+	environment, err := probe.AskWithin(ctx, &s.probes, environmentTimeout, "read "+path, func() ([]byte, error) { return os.ReadFile(path) })
+	return err == nil && slices.Contains(strings.Split(string(environment), "\x00"), markOf(s.podDir(pod)))
 }
 
 // clearSandbox removes what a shim that did not end by itself has left of its sandbox. The shim and its processes are

@@ -28,6 +28,7 @@ const (
 	SandboxDies        = "sandbox-dies"         // the shim ends in CreateSandbox
 	SandboxHangs       = "sandbox-hangs"        // CreateSandbox does not answer
 	SandboxHangsStart  = "sandbox-hangs-start"  // StartSandbox does not answer
+	SandboxDiesStart   = "sandbox-dies-start"   // the shim ends in StartSandbox, and has started the process
 	SandboxHangsState  = "sandbox-hangs-state"  // SandboxStatus does not answer
 	SandboxEmpty       = "sandbox-empty"        // all answers are empty, as those of containerd 1.7's runc shim
 	SandboxOther       = "sandbox-other"        // SandboxStatus answers with another sandbox
@@ -35,7 +36,7 @@ const (
 	SandboxOtherPid    = "sandbox-other-pid"    // SandboxStatus answers with another pid
 	SandboxForeign     = "sandbox-foreign"      // the process is not the shim's
 	SandboxEnds        = "sandbox-ends"         // the process has ended
-	SandboxNoPid       = "sandbox-no-pid"       // the sandbox has no process
+	SandboxNoPid       = "sandbox-no-pid"       // the answers have no pid
 	SandboxNoWait      = "sandbox-no-wait"      // WaitSandbox fails
 	SandboxEarlyEnd    = "sandbox-early-end"    // WaitSandbox answers, and the sandbox goes on
 	SandboxStaysOn     = "sandbox-stays-on"     // StopSandbox answers, and does nothing
@@ -117,7 +118,7 @@ func (s *sandboxes) StartSandbox(context.Context, *sandbox.StartSandboxRequest) 
 		hang()
 	case SandboxForeign:
 		return &sandbox.StartSandboxResponse{Pid: 1}, nil
-	case SandboxEmpty, SandboxNoPid:
+	case SandboxEmpty:
 		return &sandbox.StartSandboxResponse{}, nil
 	}
 	s.mu.Lock()
@@ -128,9 +129,12 @@ func (s *sandboxes) StartSandbox(context.Context, *sandbox.StartSandboxRequest) 
 		return nil, err
 	}
 	go s.watch()
-	if s.fault == SandboxEnds {
+	switch s.fault {
+	case SandboxEnds:
 		_ = s.cmd.Process.Kill()
 		<-s.ended
+	case SandboxDiesStart:
+		os.Exit(1)
 	}
 	return &sandbox.StartSandboxResponse{Pid: s.pid(), CreatedAt: timestamppb.Now()}, nil
 }
@@ -146,7 +150,7 @@ func (s *sandboxes) watch() {
 }
 
 func (s *sandboxes) pid() uint32 {
-	if s.cmd == nil {
+	if s.cmd == nil || s.fault == SandboxNoPid {
 		return 0
 	}
 	return uint32(s.cmd.Process.Pid) //nolint:gosec // a pid
