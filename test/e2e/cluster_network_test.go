@@ -107,7 +107,7 @@ func (h *clusterHost) chain(t *testing.T, address string) {
 	if !strings.Contains(during, "20Mbit") || !strings.Contains(during, "10Mbit") {
 		t.Errorf("want limits of 20 and 10 Mbit:\n%s", during)
 	}
-	if got := worker("curl -sS --max-time 10 http://" + address + ":30090/"); !strings.Contains(got, "hello") {
+	if got := h.kubectl("exec", "deployment/web", "--", "get", "http://"+address+":30090/"); !strings.Contains(got, "hello") {
 		t.Errorf("at the host port answers %q", got)
 	}
 	h.kubectl("delete", "pod/chained")

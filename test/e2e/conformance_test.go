@@ -64,7 +64,7 @@ func TestNetworkPolicyConformance(t *testing.T) {
 }
 
 // conformanceCluster creates a cluster of one control plane and two workers with the images of Kubernetes'
-// tests.
+// tests. BERTH_CONFORMANCE_NETWORKING is what the cluster file has below networking.
 func conformanceCluster(t *testing.T, name string) *clusterHost {
 	t.Helper()
 	h := newClusterHost(t, engine{"podman", podmanOnly})
@@ -72,8 +72,9 @@ func conformanceCluster(t *testing.T, name string) *clusterHost {
 	if _, err := os.Stat(images); err != nil {
 		t.Fatalf("Kubernetes' tests are not built: run test/kube/conformance.sh: %v", err)
 	}
+	text := fmt.Sprintf("name: %s\nnodes: [{}, {role: worker}, {role: worker}]\nnetworking: {%s}\n", name, os.Getenv("BERTH_CONFORMANCE_NETWORKING"))
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
-	t.Log(h.cluster("create", "--config", h.write("name: "+name+"\nnodes: [{}, {role: worker}, {role: worker}]\n"), "--wait", "15m"))
+	t.Log(h.cluster("create", "--config", h.write(text), "--wait", "15m"))
 	t.Log(h.cluster("load", "--name", name, "--archive", images))
 	return h
 }
