@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Ability is something that a host may or may not have.
@@ -37,6 +39,8 @@ const (
 	AbilityCRIU Ability = "criu"
 	// AbilityIPv6 is a loopback with ::1.
 	AbilityIPv6 Ability = "ipv6"
+	// AbilitySCTP is a kernel with SCTP.
+	AbilitySCTP Ability = "sctp"
 	// AbilityVulnDB is a database of Go's vulnerabilities that answers.
 	AbilityVulnDB Ability = "vulndb"
 )
@@ -94,6 +98,16 @@ func ExitEvents(t testing.TB, err error) {
 func IPv6(t testing.TB, err error) {
 	t.Helper()
 	need(t, AbilityIPv6, err == nil, fmt.Sprint(err))
+}
+
+// SCTP demands a kernel with SCTP.
+func SCTP(t testing.TB) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	need(t, AbilitySCTP, err == nil, fmt.Sprint(err))
 }
 
 // ProjectQuota demands project quotas; err is why a file system cannot be mounted with them, or nil.

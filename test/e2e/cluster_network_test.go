@@ -8,15 +8,37 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/require"
 )
 
-// otherNetworkConf is a pod network as the plugins of the CNI project create it. The argument is
-// the node's range.
+// otherNetworkConf is a pod network as the plugins of the CNI project create it, with a chain of
+// others. The nodes get programs of the first two plugins only. The argument is the node's range.
 const otherNetworkConf = `{"cniVersion": "1.0.0", "name": "other", "plugins": [
   {"type": "bridge", "bridge": "other0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
    "ipam": {"type": "host-local", "ranges": [[{"subnet": "%s"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-  {"type": "portmap", "capabilities": {"portMappings": true}}
+  {"type": "portmap", "capabilities": {"portMappings": true}},
+  {"type": "tuning", "sysctl": {"net.core.somaxconn": "517"}},
+  {"type": "bandwidth", "capabilities": {"bandwidth": true}}
 ]}`
+
+// chainedPod is a pod that the plugins tuning and bandwidth are for.
+const chainedPod = `apiVersion: v1
+kind: Pod
+metadata:
+  name: chained
+  annotations: {kubernetes.io/ingress-bandwidth: 20M, kubernetes.io/egress-bandwidth: 10M}
+spec:
+  nodeName: parts-worker
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: berth.run/hello:demo
+    command: [serve, --listen, ":8080"]
+    ports: [{containerPort: 8080, hostPort: 30090}]
+    readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+`
 
 // otherNetwork: nodes become ready, and pods answer across nodes, once a pod network is installed
 // that is not part of berth.
@@ -55,4 +77,45 @@ func (h *clusterHost) otherNetwork(t *testing.T) {
 		inside("parts-worker", nil, "sh", "-c", "ip route get "+at+" | grep -q other0")
 	}
 	h.answers(t, addresses["parts-control-plane"], addresses["parts-worker"])
+	h.chain(t, addresses["parts-worker"])
+}
+
+// chained prints what the plugins of the chain hold in a node: addresses, limits, tuned namespaces, and
+// rules of the pod's host port.
+const chained = `echo addresses $(ls /var/lib/cni/networks/other | grep '^[0-9]')
+echo limits $(tc qdisc show | grep -o 'tbf.* rate [^ ]*' | sed 's/.* //')
+echo tuned $(for n in /run/netns/*; do nsenter --net=$n cat /proc/sys/net/core/somaxconn; done 2>/dev/null | grep -c '^517$')
+echo ports $({ iptables-save -t nat; nft list ruleset; } 2>/dev/null | grep -c 30090)`
+
+// chain: each plugin of the chain does its part for a pod, and undoes it when the pod is deleted.
+func (h *clusterHost) chain(t *testing.T, address string) {
+	t.Helper()
+	worker := func(script string) string {
+		t.Helper()
+		return h.run("podman", "exec", "parts-worker", "sh", "-c", script)
+	}
+	before := worker(chained)
+	h.apply(chainedPod)
+	h.kubectl("wait", "--for=condition=Ready", "pod/chained", "--timeout="+h.patience())
+	during := worker(chained)
+	t.Logf("before the pod:\n%s\nwith it:\n%s\n%s", before, during, worker("berth net ls"))
+	for i, line := range strings.Split(during, "\n") {
+		if other := strings.Split(before, "\n")[i]; other == line {
+			t.Errorf("with the pod, as without it: %s", line)
+		}
+	}
+	if !strings.Contains(during, "20Mbit") || !strings.Contains(during, "10Mbit") {
+		t.Errorf("want limits of 20 and 10 Mbit:\n%s", during)
+	}
+	if got := h.kubectl("exec", "deployment/web", "--", "get", "http://"+address+":30090/"); !strings.Contains(got, "hello") {
+		t.Errorf("at the host port answers %q", got)
+	}
+	h.kubectl("delete", "pod/chained")
+	after := ""
+	for deadline := time.Now().Add(require.Patience(time.Minute)); after != before && time.Now().Before(deadline); {
+		after = worker(chained)
+	}
+	if after != before {
+		t.Errorf("after the pod:\n%s\nbefore it:\n%s", after, before)
+	}
 }

@@ -10,12 +10,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berthrun/berth/internal/require"
 )
 
-// conformanceList returns the focus and the skipped tests, as one regular expression each.
-func conformanceList(t *testing.T) (focus, skip string) {
+// selection returns the focus and the skipped tests of a list, as one regular expression each.
+func selection(t *testing.T, list string) (focus, skip string) {
 	t.Helper()
-	text, err := os.ReadFile("conformance.txt")
+	text, err := os.ReadFile(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,34 +28,78 @@ func conformanceList(t *testing.T) (focus, skip string) {
 			lists[sign] = append(lists[sign], pattern)
 		}
 	}
-	return strings.Join(lists["+"], "|"), strings.Join(lists["-"], "|")
+	focus, skip = strings.Join(lists["+"], "|"), strings.Join(lists["-"], "|")
+	if own := os.Getenv("BERTH_CONFORMANCE_FOCUS"); own != "" {
+		focus = own
+	}
+	return focus, skip
 }
 
 // TestConformance: Kubernetes' own tests that conformance.txt names pass on a cluster of one
 // control plane and two workers. BERTH_CONFORMANCE_FOCUS is another selection; BERTH_TEST_OUT keeps
 // their report.
 func TestConformance(t *testing.T) {
+	h := conformanceCluster(t, "conf")
+	focus, skip := selection(t, "conformance.txt")
+	h.kubernetesTests(t, focus, skip)
+	t.Log(h.cluster("delete", "conf"))
+	h.nothingLeft("conf")
+}
+
+// TestNetworkPolicyConformance: Kubernetes' own tests of NetworkPolicy pass between pods on two workers.
+// The subtest has those of SCTP, for which the kernel needs the protocol.
+func TestNetworkPolicyConformance(t *testing.T) {
+	const all = 47 // of Kubernetes 1.36
+	h := conformanceCluster(t, "netpol")
+	focus, skip := selection(t, "netpol.txt")
+	if passed := h.kubernetesTests(t, focus, skip); passed < all && os.Getenv("BERTH_CONFORMANCE_FOCUS") == "" {
+		t.Errorf("%d tests passed, want %d: netpol.txt no longer selects them all, or Kubernetes has fewer", passed, all)
+	}
+	t.Run("SCTP", func(t *testing.T) {
+		require.SCTP(t)
+		h.kubernetesTests(t, `Netpol.*\[Feature:SCTPConnectivity\]`, "")
+	})
+	t.Log(h.cluster("delete", "netpol"))
+	h.nothingLeft("netpol")
+}
+
+// conformanceCluster creates a cluster of one control plane and two workers with the images of Kubernetes'
+// tests. BERTH_CONFORMANCE_NETWORKING is what the cluster file has below networking.
+func conformanceCluster(t *testing.T, name string) *clusterHost {
+	t.Helper()
 	h := newClusterHost(t, engine{"podman", podmanOnly})
-	tests, err := filepath.Abs("../../out/conformance")
+	images := filepath.Join(kubernetesTestsDir(t), "images.tar")
+	if _, err := os.Stat(images); err != nil {
+		t.Fatalf("Kubernetes' tests are not built: run test/kube/conformance.sh: %v", err)
+	}
+	text := fmt.Sprintf("name: %s\nnodes: [{}, {role: worker}, {role: worker}]\nnetworking: {%s}\n", name, os.Getenv("BERTH_CONFORMANCE_NETWORKING"))
+	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
+	t.Log(h.cluster("create", "--config", h.write(text), "--wait", "15m"))
+	t.Log(h.cluster("load", "--name", name, "--archive", images))
+	return h
+}
+
+// kubernetesTestsDir is where test/kube/conformance.sh builds.
+func kubernetesTestsDir(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../out/conformance")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(tests, "images.tar")); err != nil {
-		t.Fatalf("Kubernetes' tests are not built: run test/kube/conformance.sh: %v", err)
-	}
-	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
-	t.Log(h.cluster("create", "--config", h.write("name: conf\nnodes: [{}, {role: worker}, {role: worker}]\n"), "--wait", "15m"))
-	t.Log(h.cluster("load", "--name", "conf", "--archive", filepath.Join(tests, "images.tar")))
+	return dir
+}
 
-	focus, skip := conformanceList(t)
-	if own := os.Getenv("BERTH_CONFORMANCE_FOCUS"); own != "" {
-		focus = own
-	}
+// kubernetesTests runs a selection of Kubernetes' tests, which have to pass, and returns how many did.
+func (h *clusterHost) kubernetesTests(t *testing.T, focus, skip string) int {
+	t.Helper()
 	report := t.TempDir()
 	if kept := os.Getenv("BERTH_TEST_OUT"); kept != "" {
-		report = kept
+		report = filepath.Join(kept, t.Name())
+		if err := os.MkdirAll(report, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	log := filepath.Join(report, "ginkgo.log")
+	tests, log := kubernetesTestsDir(t), filepath.Join(report, "ginkgo.log")
 	said, err := h.tryFor(2*time.Hour, nil, "sh", "-c", `exec "$@" > "$0" 2>&1`, log, filepath.Join(tests, "ginkgo"), "--procs=4", "--timeout=2h", "--no-color", "--focus="+focus, "--skip="+skip,
 		"--flake-attempts=1", "--output-dir="+report, "--json-report=report.json",
 		filepath.Join(tests, "e2e.test"), "--", "--provider=skeleton", "--num-nodes=2", "--kubeconfig="+h.kubeconfig, "--kubectl-path="+filepath.Join(h.bin, "kubectl"),
@@ -64,8 +110,7 @@ func TestConformance(t *testing.T) {
 		text, _ := os.ReadFile(log)
 		t.Errorf("%v %s; failed are\n%s\nthe end of ginkgo's words:\n%s", err, said, strings.Join(failed, "\n"), text[max(0, len(text)-20000):])
 	}
-	t.Log(h.cluster("delete", "conf"))
-	h.nothingLeft("conf")
+	return len(passed)
 }
 
 // conformanceReport reads which tests ran. A selected test that skipped itself has failed: the list
