@@ -179,6 +179,7 @@ generate: deps-build binaries ## docs and code that are made from the code and f
 	$(BIN)/berth cluster reference > docs/cluster-reference.md
 	$(BIN)/berth cluster schema > docs/cluster.schema.json
 	go run ./test/coverage > docs/cri-coverage.md
+	go run ./test/faults/page > docs/doctor-faults.md
 	go -C tools run ./docsite -root .. -pictures
 
 docs: ## the site of the docs in out/docs, offline; a link that leads nowhere is a failure
@@ -191,7 +192,7 @@ vulncheck: ## known vulnerabilities that the code reaches; skipped where their d
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
 verify: generate vulncheck docs style ## generated files are as committed, modules are tidy, code is formatted, the docs' links and words are right, no known vulnerability
-	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/doctor.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
+	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/doctor.md docs/doctor-faults.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
@@ -83,22 +84,43 @@ func (r *Report) NotNeeded(why string) {
 	r.AddFinding(finding.Finding{Level: finding.OK, Skipped: why})
 }
 
+// NotRun is Skip for a reason that several checks share: it is shown once.
+func (r *Report) NotRun(why string) {
+	r.AddFinding(finding.Finding{Level: finding.Warning, Skipped: why})
+}
+
 // Examine runs checks in their order. A check that cannot run becomes a warning, and does not stop
 // the others; one that finds nothing has a finding of level OK.
 func Examine[F any](ctx context.Context, facts F, checks []Check[F]) []Found {
 	var all []Found
 	for _, c := range checks {
-		r := Report{info: c.Info}
-		err := errs.Guard("check "+c.ID, func() error { return c.Look(ctx, facts, &r) })
-		if err != nil {
-			r.Add(finding.Warning, "", "cannot be checked: "+strings.Join(strings.Fields(errs.Message(err)), " "), "")
-		}
-		if len(r.found) == 0 {
-			r.Add(finding.OK, "", "", "")
-		}
-		all = append(all, r.found...)
+		all = append(all, c.examine(ctx, facts)...)
 	}
 	return all
+}
+
+// ExamineAtOnce is Examine for checks that wait, and whose facts are for several goroutines.
+func ExamineAtOnce[F any](ctx context.Context, facts F, checks []Check[F]) []Found {
+	found := make([][]Found, len(checks))
+	var running sync.WaitGroup
+	for i, c := range checks {
+		running.Go(func() { found[i] = c.examine(ctx, facts) })
+	}
+	running.Wait()
+	return slices.Concat(found...)
+}
+
+// examine returns the findings of one check, at least one.
+func (c Check[F]) examine(ctx context.Context, facts F) []Found {
+	r := Report{info: c.Info}
+	err := errs.Guard("check "+c.ID, func() error { return c.Look(ctx, facts, &r) })
+	if err != nil {
+		r.Add(finding.Warning, "", "cannot be checked: "+strings.Join(strings.Fields(errs.Message(err)), " "), "")
+	}
+	if len(r.found) == 0 {
+		r.Add(finding.OK, "", "", "")
+	}
+	return r.found
 }
 
 // Findings are those of found, without their repairs.

@@ -25,7 +25,7 @@ type Finding struct {
 	Evidence string `json:"evidence,omitempty"`
 	// Fix is what to do; empty when all is well.
 	Fix string `json:"fix,omitempty"`
-	// Skipped is why the check had nothing to examine; then the level is ok.
+	// Skipped is why the check had nothing to examine, with the level ok, or why it did not run, with the level warning.
 	Skipped string `json:"skipped,omitempty"`
 	// Docs is the page and the anchor that describe the check; empty when all is well.
 	Docs string `json:"docs,omitempty"`

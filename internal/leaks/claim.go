@@ -50,7 +50,7 @@ func (f *Facts) mayRepair(ctx context.Context, processes bool) error {
 // claimOrRunning takes the lock of a berth that does not run. running is true if one does, and may be
 // repaired beside: then there is no lock.
 func (f *Facts) claimOrRunning(ctx context.Context) (running bool, err error) {
-	path := filepath.Join(f.State, "daemon.lock")
+	path := f.lockFile()
 	if _, err = f.ask(ctx); err == nil {
 		holder, err := f.held(path)
 		if err != nil || holder != 0 {

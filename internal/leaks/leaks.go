@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/berthrun/berth/internal/doctor"
@@ -29,6 +30,8 @@ type Config struct {
 	Root, State string
 	// Native: berth runs containers itself, and not through another engine.
 	Native bool
+	// Socket is the path of its CRI socket.
+	Socket string
 	// NetNSDir is where it pins network namespaces.
 	NetNSDir string
 	// CNIConfDir has the configurations of its CNI plugins.
@@ -53,12 +56,16 @@ type Answer struct {
 	Builtin bool
 }
 
-// Facts are what the checks share. Make them with New, and Close them.
+// Facts are what the checks share, which may run at once. Make them with New, and Close them.
 type Facts struct {
 	Config
 	claim claim
 	// held returns the process that has a lock, as sysfd.LockHolder does.
 	held func(path string) (pid int, err error)
+	// asking is locked while berth is asked. unanswered is why it did not answer, though it runs. Then it is not asked again:
+	// one that hangs would hold up every check.
+	asking     sync.Mutex
+	unanswered error
 }
 
 // New returns the facts of a berth.
@@ -126,26 +133,12 @@ const settle = 500 * time.Millisecond
 // cgroup of a pod that ends between two lists is in the first one only; one of a pod that starts
 // has its record before it is there.
 func (s source) look(ctx context.Context, f *Facts, r *doctor.Report) error {
-	found, err := s.list(ctx, f)
+	found, err := s.settled(ctx, f)
+	if f.isUnanswered(err) {
+		r.NotRun("berth does not say what it has records of (see the check daemon)")
+		return nil
+	}
 	if err != nil {
-		return err
-	}
-	for _, pause := range []time.Duration{0, settle} {
-		if found, err = s.unowned(ctx, f, found); err != nil || len(found) == 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pause):
-		}
-		again, err := s.list(ctx, f)
-		if err != nil {
-			return err
-		}
-		found = slices.DeleteFunc(found, func(o object) bool { return !contains(again, o) })
-	}
-	if found, err = s.unowned(ctx, f, found); err != nil {
 		return err
 	}
 	slices.SortFunc(found, func(a, b object) int { return strings.Compare(a.name, b.name) })
@@ -157,6 +150,30 @@ func (s source) look(ctx context.Context, f *Facts, r *doctor.Report) error {
 		r.AddRepairable(finding.Warning, o.name, o.evidence, o.fix, o.does, func(ctx context.Context) error { return s.mend(ctx, f, o) })
 	}
 	return nil
+}
+
+// settled are the objects that look reports.
+func (s source) settled(ctx context.Context, f *Facts) ([]object, error) {
+	found, err := s.list(ctx, f)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	for _, pause := range []time.Duration{0, settle} {
+		if found, err = s.unowned(ctx, f, found); err != nil || len(found) == 0 {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+		again, err := s.list(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		found = slices.DeleteFunc(found, func(o object) bool { return !contains(again, o) })
+	}
+	return s.unowned(ctx, f, found)
 }
 
 func contains(all []object, o object) bool {

@@ -90,6 +90,7 @@ func TestPlantedLeaks(t *testing.T) {
 	for _, running := range []string{"berth runs", "berth does not run"} {
 		for _, c := range plantedLeaks() {
 			t.Run(running+", "+c.name, func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t)
 				if running != "berth runs" {
 					w.down()
@@ -291,14 +292,25 @@ func TestSupervisedProcesses(t *testing.T) {
 	}
 }
 
-// TestAskErrors: an error of a berth that runs is no reason to believe that it has nothing.
+// TestAskErrors: an error of a berth that runs is no reason to believe that it has nothing. It is asked once, and the reason
+// is in one place.
 func TestAskErrors(t *testing.T) {
 	w := newWorld(t)
 	w.mounts = append(w.mounts, Mount{9, w.state + "/images/rootfs/" + lostID, "overlay"})
-	w.asked = func(Answer) (Answer, error) { return Answer{}, errors.New("broken") }
-	for _, one := range found(t.Context(), w.facts()) {
-		if !strings.Contains(one.Evidence, "cannot be checked: cannot ask berth what it has records of: broken") {
+	asked := 0
+	w.asked = func(Answer) (Answer, error) { asked++; return Answer{}, errors.New("broken") }
+	f := w.facts()
+	all := found(t.Context(), f)
+	for _, one := range all {
+		if one.Level != finding.Warning || one.Skipped != "berth does not say what it has records of (see the check daemon)" || one.Mend != nil {
 			t.Errorf("%+v", one.Finding)
 		}
+	}
+	if len(all) < 5 || asked != 1 {
+		t.Errorf("asked %d times: %+v", asked, all)
+	}
+	said := doctor.Examine(t.Context(), f, doctor.Select(RecordChecks(), []string{"daemon"}))
+	if len(said) != 1 || said[0].Level != finding.Warning || !strings.Contains(said[0].Evidence, "does not say what it has records of: broken") {
+		t.Errorf("%+v", said)
 	}
 }

@@ -67,11 +67,29 @@ func (f *Facts) sandboxIDs(ctx context.Context) (map[string]bool, error) {
 
 // ask asks the berth that runs. Kind State if it is another one.
 func (f *Facts) ask(ctx context.Context) (Answer, error) {
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	if f.unanswered != nil {
+		return Answer{}, f.unanswered
+	}
 	answer, err := f.Ask(ctx)
 	if err == nil && answer.State != "" && answer.State != f.State {
-		return Answer{}, fmt.Errorf("the berth that answers has the state directory %s, and not %s; give the flags of its `berth serve`: %w", answer.State, f.State, errs.State)
+		err = fmt.Errorf("the berth that answers has the state directory %s, and not %s; give the flags of its `berth serve`: %w", answer.State, f.State, errs.State)
 	}
-	return answer, err
+	if err != nil {
+		if !errors.Is(err, errs.Unavailable) {
+			f.unanswered = err
+		}
+		return Answer{}, err
+	}
+	return answer, nil
+}
+
+// isUnanswered reports whether an error is that berth runs and has not answered.
+func (f *Facts) isUnanswered(err error) bool {
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	return f.unanswered != nil && errors.Is(err, f.unanswered)
 }
 
 // supervised are the containers that the supervisor has.

@@ -19,15 +19,30 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// RecordChecks are the checks of the records themselves: the opposite of leaks, which are objects without a record.
+// RecordChecks are the checks of what berth has written: its records, the opposite of leaks, which are objects without one,
+// and the lock, the times and the databases beside them.
 func RecordChecks() []doctor.Check[*Facts] {
-	return []doctor.Check[*Facts]{{
-		Info: doctor.Info{
-			ID: "records", Title: "records",
-			Reads: "records of sandboxes, containers and attachments, and the network namespaces and cgroups that they name; the directories `quarantine` below berth's root",
+	return []doctor.Check[*Facts]{
+		{
+			Info: doctor.Info{ID: "daemon", Title: "berth's process", Reads: "the lock of berth's state directory, the process that has it, and its answer on the CRI socket"},
+			Look: examineDaemon,
 		},
-		Look: examineRecords,
-	}}
+		{
+			Info: doctor.Info{ID: "clock", Title: "clock", Reads: "the clock, and the times of berth's records and databases"},
+			Look: examineClock,
+		},
+		{
+			Info: doctor.Info{ID: "image-files", Title: "files of the image store", Reads: "both databases and the directories in `images` below berth's root"},
+			Look: examineImageFiles,
+		},
+		{
+			Info: doctor.Info{
+				ID: "records", Title: "records",
+				Reads: "records of sandboxes, containers and attachments, and the network namespaces and cgroups that they name; the directories `quarantine` below berth's root",
+			},
+			Look: examineRecords,
+		},
+	}
 }
 
 // fault is what is wrong with one record.

@@ -58,12 +58,12 @@ func TestPlantedRecords(t *testing.T) {
 			t.Parallel()
 			w := recorded(t)
 			f := w.facts()
-			if all := doctor.Examine(t.Context(), f, RecordChecks()); len(all) != 1 || all[0].Level != finding.OK {
+			if all := doctor.Examine(t.Context(), f, recordCheck()); len(all) != 1 || all[0].Level != finding.OK {
 				t.Fatalf("without a fault: %+v", all)
 			}
 			c.plant(w)
 			before := w.snapshot()
-			all := doctor.Examine(t.Context(), f, RecordChecks())
+			all := doctor.Examine(t.Context(), f, recordCheck())
 			in := w.places()
 			if len(all) != 1 || all[0].ID != "records" || all[0].Level != c.level || all[0].Object != in.Replace(c.object) || !strings.Contains(all[0].Evidence, in.Replace(c.evidence)) ||
 				!strings.Contains(all[0].Fix, in.Replace(c.fix)) || all[0].Docs != "docs/doctor.md#records" {
@@ -77,6 +77,9 @@ func TestPlantedRecords(t *testing.T) {
 	}
 }
 
+// recordCheck is the check of records alone.
+func recordCheck() []doctor.Check[*Facts] { return doctor.Select(RecordChecks(), []string{"records"}) }
+
 func (w *world) places() *strings.Replacer {
 	return strings.NewReplacer("%S", w.state, "%R", w.root, "%N", w.netnsDir)
 }
@@ -87,7 +90,7 @@ func TestRecordsOfPodsThatEnd(t *testing.T) {
 	w := recorded(t)
 	w.sandbox("stopping")
 	w.remove(filepath.Join(w.netnsDir, "berth-default-"+sandboxID))
-	if all := doctor.Examine(t.Context(), w.facts(), RecordChecks()); len(all) != 1 || all[0].Level != finding.OK {
+	if all := doctor.Examine(t.Context(), w.facts(), recordCheck()); len(all) != 1 || all[0].Level != finding.OK {
 		t.Errorf("while it stops: %+v", all)
 	}
 	w.sandbox("ready")
@@ -97,7 +100,7 @@ func TestRecordsOfPodsThatEnd(t *testing.T) {
 			w.remove(w.state + "/pods/sandboxes/" + sandboxID + ".json")
 		}
 	}
-	if all := doctor.Examine(t.Context(), w.facts(), RecordChecks()); len(all) != 1 || all[0].Level != finding.OK || looks != 1 {
+	if all := doctor.Examine(t.Context(), w.facts(), recordCheck()); len(all) != 1 || all[0].Level != finding.OK || looks != 1 {
 		t.Errorf("after %d looks: %+v", looks, all)
 	}
 }

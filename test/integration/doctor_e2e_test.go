@@ -8,3 +8,6 @@ import "testing"
 func TestDoctorWhilePodsComeAndGoLong(t *testing.T) {
 	doctorBesidePods(t, 8, 200)
 }
+
+// TestPlantedFaultsSlow is TestPlantedFaults on machines where doctor waits for answers.
+func TestPlantedFaultsSlow(t *testing.T) { plantFaults(t, true) }

@@ -3,142 +3,171 @@
 package integration
 
 import (
+	"archive/tar"
+	"bytes"
+	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/criclient/criclienttest"
 	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/network/builtin"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/faults"
 	"github.com/berthrun/berth/test/harness"
 )
 
-// machineFaults are faults of one machine, all at once: the files to write, of which %T is a directory of the test's.
-func machineFaults() map[string]string {
-	return map[string]string{
-		"/etc/berth/doctor.toml": `listen = "unix:///run/` + strings.Repeat("x", 120) + `"
-root = "%T/root"
-state = "%T/state"
-[runtime]
-supervisor = "/no/such/supervisor"
-seccomp_profile = "/no/such/seccomp.json"
-hooks_dirs = ["/etc/berth/hooks"]
-[network]
-mode = "builtin"
-subnets = ["10.2.0.0/25"]
-[page]
-listen = "127.0.0.1:7001"
-tls_cert_file = "/no/such/page.crt"
-tls_key_file = "/no/such/page.key"
-[metrics]
-listen = "127.0.0.1:7002"
-tls_cert_file = "/dev/null"
-tls_key_file = "/dev/null"
-[stream]
-tls_cert = "/no/such/stream.crt"
-tls_key = "/no/such/stream.key"
-tls = "files"
-`,
-		"/etc/berth/hooks/bad.json":                 `{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": ["later"]}`,
-		"/etc/berth/certs.d/one.example/hosts.toml": "server = \n",
-		"/etc/berth/certs.d/two.example/hosts.toml": "[host.\"https://m\"]\nca = \"ca.crt\"\n",
-		"/etc/systemd/system/kubelet.service":       "[Service]\nExecStart=/no/such/kubelet --config=/var/lib/kubelet/config.yaml\n",
-		"/etc/subuid":                               "kubelet:65536:7208960\n",
-		"/etc/subgid":                               "kubelet:131072:7208960\n",
-		"%T/root/pods/quarantine/a.json":            "{",
-		"%T/root/images/quarantine/meta.db":         "x",
-		"%T/state/pods/sandboxes/a1.json":           `{"version":1,`,
-		"%T/state/pods/containers/b2.json":          `{"version":99}`,
-		"%T/state/network/attachments/a1.json":      "",
-		"/var/lib/kubelet/config.yaml": `imageServiceEndpoint: unix:///run/other.sock
-containerRuntimeEndpoint: unix:///run/nobody.sock
-podPidsLimit: 9000000
-evictionHard: {nodefs.available: 0Mi}
-resolvConf: /no/such/resolv.conf
-`,
+// TestPlantedFaults: on each machine the program itself finds every fault that is planted there, explains it, and finds
+// nothing else. --repair mends those whose findings say so, and changes nothing else. docs/doctor-faults.md is the list.
+func TestPlantedFaults(t *testing.T) { plantFaults(t, false) }
+
+func plantFaults(t *testing.T, slow bool) {
+	require.Root(t)
+	for _, m := range faults.Machines() {
+		if m.Slow != slow {
+			continue
+		}
+		t.Run(m.Name, func(t *testing.T) {
+			t.Parallel()
+			newFaultyMachine(t, m).compare(t)
+		})
 	}
 }
 
-// TestDoctorOnAMachineWithManyFaults: the program itself finds each fault of a machine that has many, says what to do, and
-// names the section of its docs. --repair changes none of them, as no finding says that it does.
-func TestDoctorOnAMachineWithManyFaults(t *testing.T) {
-	require.Root(t)
-	bin, dir := harness.BinDir(t), t.TempDir()
-	in := strings.NewReplacer("%T", dir+"/t")
-	// All that is written is in a tmpfs of a mount namespace of the test's, which also hides runtimes and kubelets of this
-	// machine.
-	var script strings.Builder
-	fmt.Fprintf(&script, "set -e\nmount -t tmpfs tmpfs /run\nmount -t tmpfs tmpfs %s\ncd %[1]s\nmkdir t\n", dir)
-	for i, over := range []string{"/etc", "/var/lib"} {
-		fmt.Fprintf(&script, "mkdir upper%d work%[1]d\nmount -t overlay overlay -o lowerdir=%s,upperdir=upper%[1]d,workdir=work%[1]d %[2]s\n", i, over)
+// faultyMachine is what doctor has said on a machine.
+type faultyMachine struct {
+	faults.Machine
+	in *strings.Replacer
+	// well are the findings before the faults are planted; found, repaired and after those of an examination, of the repair
+	// and of an examination after it.
+	well, found, repaired, after []finding.Finding
+	// examination and repair are differences of the machine that they have made, errors what doctor printed beside.
+	examination, repair, errors string
+}
+
+func newFaultyMachine(t *testing.T, m faults.Machine) *faultyMachine {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "faults-")
+	if err != nil {
+		t.Fatal(err)
 	}
-	script.WriteString("rm -rf /etc/systemd/system/kubelet.service.d\necho 0 > /proc/sys/net/ipv4/ip_forward\n")
-	for file, content := range machineFaults() {
-		file = in.Replace(file)
-		fmt.Fprintf(&script, "mkdir -p %s\ncat > %s <<'END'\n%sEND\n", filepath.Dir(file), file, in.Replace(content+"\n"))
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	other, unready := "", filepath.Join(t.TempDir(), "unready")
+	if m.Other != "" {
+		other = criclienttest.Serve(t, &otherRuntime{name: m.Other, unready: unready}, m.Other+".sock")
 	}
-	fmt.Fprintf(&script, `state() { find t upper0 upper1 ! -name daemon.lock -type f -exec cksum {} + | sort; }
-state > before
-%s/berth doctor --config /etc/berth/doctor.toml --repair -o json || test $? = 1
-state > after
-cmp before after >&2
-`, bin)
-	cmd := exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--propagation", "private", "sh", "-c", script.String())
-	var stderr strings.Builder
+	instance := harness.InstanceOf(filepath.Join(dir, "state"))
+	is := &faultyMachine{Machine: m, in: faults.In(dir, instance, builtin.TableName(instance), other, unready)}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "bash", "-c", is.in.Replace(m.Script()))
+	cmd.Env = append(os.Environ(), "T="+dir, "BIN="+harness.BinDir(t))
+	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v: %s%s", err, out, stderr.String())
+		t.Fatalf("the machine cannot be made: %v\n%s", err, stderr.String())
 	}
-	var all []finding.Finding
-	if err := json.Unmarshal(out, &all); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	texts := map[string][]byte{}
+	for archive := tar.NewReader(bytes.NewReader(out)); ; {
+		file, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			texts[file.Name], err = io.ReadAll(archive)
+		}
+		if err != nil {
+			t.Fatalf("%v: %q\n%s", err, out, stderr.String())
+		}
 	}
-	for _, want := range []struct{ id, object, evidence string }{
-		{"runtime", "CRI socket", "no runtime answers"},
-		{"kubelet", "/no/such/kubelet", "kubelet.service starts /no/such/kubelet, which is not there"},
-		{"kubelet-runtime", "/run/nobody.sock", "where no runtime answers"},
-		{"kubelet-images", "imageServiceEndpoint", "pulls images through unix:///run/other.sock"},
-		{"kubelet-max-pods", "podPidsLimit", "podPidsLimit is 9000000"},
-		{"kubelet-eviction", "nodefs.available", "has no limit for nodefs.available"},
-		{"kubelet-seccomp", "/no/such/seccomp.json", "which is not there"},
-		{"kubelet-userns", "/etc/subuid", "the same one range"},
-		{"kernel", "net.ipv4.ip_forward", "net.ipv4.ip_forward is 0"},
-		{"name-resolution", "/no/such/resolv.conf", "which is not there"},
-		{"berth-config", "/etc/berth/doctor.toml", "doctor.toml:1: listen: "},
-		{"berth-config", "/etc/berth/doctor.toml", "a socket path has at most 107 bytes"},
-		{"berth-config", "/etc/berth/doctor.toml", "runtime.hooks_dirs"},
-		{"berth-config", "/etc/berth/doctor.toml", "/no/such/page.crt"},
-		{"berth-config", "/etc/berth/doctor.toml", "metrics.tls_cert_file: "},
-		{"berth-config", "/etc/berth/doctor.toml", "/no/such/stream.crt"},
-		{"berth-programs", "/no/such/supervisor", "which is not there: berth does not start"},
-		{"records", "%T/root/pods/quarantine", "could not read are in"},
-		{"records", "%T/root/images/quarantine", "meta.db"},
-		{"records", "%T/state/pods/sandboxes/a1.json", "the record of sandbox a1 cannot be read"},
-		{"records", "%T/state/pods/containers/b2.json", "has version 99"},
-		{"records", "%T/state/network/attachments/a1.json", "the record of the network of sandbox a1"},
-		{"image-store", "%T/root", "is on tmpfs ("},
-		{"registries", "/etc/berth/certs.d/one.example/hosts.toml", "is no TOML"},
-		{"registries", "/etc/berth/certs.d/two.example/hosts.toml", "ca.crt, which is not there"},
-	} {
-		found := false
-		for _, f := range all {
-			found = found || f.ID == want.id && f.Level != finding.OK && f.Object == in.Replace(want.object) && strings.Contains(f.Evidence, want.evidence) &&
-				f.Fix != "" && f.Docs == "docs/doctor.md#"+want.id && f.Repair == ""
+	for name, into := range map[string]*[]finding.Finding{"well.json": &is.well, "found.json": &is.found, "repaired.json": &is.repaired, "after.json": &is.after} {
+		if err := json.Unmarshal(texts[name], into); err != nil {
+			t.Fatalf("%s: %v: %s\n%s", name, err, texts[name], texts["errors"])
 		}
-		if !found {
-			t.Errorf("no finding of %s about %s says %q", want.id, in.Replace(want.object), want.evidence)
+	}
+	is.examination, is.repair, is.errors = string(texts["examination"]), string(texts["repair"]), string(texts["errors"])
+	return is
+}
+
+// compare has a subtest for each fault.
+func (m *faultyMachine) compare(t *testing.T) {
+	explained := map[int]bool{}
+	for _, fault := range m.Faults {
+		t.Run(fault.Name, func(t *testing.T) {
+			if slices.ContainsFunc(m.well, func(f finding.Finding) bool { return m.is(fault, f) }) {
+				t.Fatal("it is found before it is planted")
+			}
+			i := slices.IndexFunc(m.found, func(f finding.Finding) bool { return m.is(fault, f) })
+			if i < 0 {
+				t.Fatalf("no finding %s of level %s about %s says %q and %q", fault.Check, fault.Level, m.in.Replace(fault.Object), m.in.Replace(fault.Evidence), m.in.Replace(fault.Fix))
+			}
+			explained[i] = true
+			if f := m.found[i]; f.Docs != "docs/doctor.md#"+fault.Check || (f.Repair != "") != fault.Repaired {
+				t.Errorf("%+v", f)
+			}
+			if m.Slow {
+				return
+			}
+			if i := slices.IndexFunc(m.repaired, func(f finding.Finding) bool { return m.is(fault, f) }); i < 0 || m.repaired[i].Repaired != fault.Repaired || m.repaired[i].Unrepaired != "" {
+				t.Errorf("with --repair: %+v", m.repaired[max(i, 0)])
+			}
+			if left := slices.ContainsFunc(m.after, func(f finding.Finding) bool { return m.is(fault, f) }); left == fault.Repaired {
+				t.Errorf("found after the repair: %v", left)
+			}
+		})
+	}
+	for i, f := range m.found {
+		planted := explained[i] || f.Level == finding.OK || slices.Contains(m.well, f) ||
+			slices.ContainsFunc(m.Means, func(means string) bool { return m.in.Replace(means) == f.ID+" "+f.Object })
+		if !planted {
+			t.Errorf("nobody has planted %+v", f)
 		}
+	}
+	if m.examination != "" || m.repair != "" {
+		t.Errorf("the examination changes\n%s\nthe repair changes more than it says, or less:\n%s", m.examination, m.repair)
 	}
 	if t.Failed() {
-		for _, f := range all {
-			t.Logf("%+v", f)
+		for _, f := range m.found {
+			if f.Level != finding.OK {
+				t.Logf("%s %s %s: %s => %s (%s)", f.Level, f.ID, f.Object, f.Evidence, f.Fix, f.Repair)
+			}
 		}
-		if _, err := os.Stat("/etc/berth/doctor.toml"); err == nil {
-			t.Error("the test has written to this machine")
-		}
+		t.Log(m.errors)
 	}
+}
+
+// is reports whether a finding is that of a fault.
+func (m *faultyMachine) is(fault faults.Fault, f finding.Finding) bool {
+	return f.ID == fault.Check && f.Level == fault.Level && f.Object == m.in.Replace(fault.Object) &&
+		strings.Contains(f.Evidence, m.in.Replace(fault.Evidence)) && strings.Contains(f.Fix, m.in.Replace(fault.Fix))
+}
+
+// otherRuntime answers what doctor asks. Its network is not ready while the file unready is there.
+type otherRuntime struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	name, unready string
+}
+
+func (o *otherRuntime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: o.name, RuntimeVersion: "1.2.3"}, nil
+}
+
+func (o *otherRuntime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	_, ready := os.Stat(o.unready)
+	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: runtimeapi.RuntimeReady, Status: true},
+		{Type: runtimeapi.NetworkReady, Status: ready != nil, Reason: "Because", Message: "of the test"},
+	}}}, nil
+}
+
+func (o *otherRuntime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
 }

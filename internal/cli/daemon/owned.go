@@ -22,6 +22,7 @@ func Leftovers(cfg *config.Daemon) leaks.Config {
 	instance := instanceOf(cfg)
 	return leaks.Config{
 		Instance: instance, Root: Resolved(cfg.Root), State: Resolved(cfg.State), Native: cfg.Engine == "native",
+		Socket:   cfg.SocketPath(),
 		NetNSDir: Resolved(cfg.Network.NetNSDir), CNIConfDir: cfg.Network.ConfDir,
 		Bridge: bridgeOf(cfg, instance), Table: builtin.TableName(instance), Builtin: cfg.Network.Mode != "cni",
 	}

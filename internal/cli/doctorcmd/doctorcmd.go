@@ -84,13 +84,13 @@ func examine(cmd *cobra.Command, cfg Configuration, wanted []string, repair bool
 	}
 	defer s.Close()
 	ctx := cmd.Context()
-	facts := machine.New(ctx, s.Host, machine.Options{Berth: cfg.Berth(), Space: machine.SpaceOf, CanLimit: sysquota.CanLimit})
+	facts := machine.New(ctx, s.Host, machine.Options{Berth: cfg.Berth(), Space: machine.SpaceOf, CanLimit: sysquota.CanLimit, Dial: machine.Dial})
 	kubeadm := machine.WithKubeadm(s.Host) || slices.Contains(wanted, "kubeadm")
 	found = doctor.Examine(ctx, facts, doctor.Select(slices.Concat(machine.OfNode(kubeadm), machine.OfHost()), wanted))
 
 	left := leaks.New(cfg.leftovers())
 	defer func() { err = errors.Join(err, left.Close()) }()
-	found = append(found, doctor.Examine(ctx, left, doctor.Select(slices.Concat(leaks.RecordChecks(), leaks.Checks()), wanted))...)
+	found = append(found, doctor.ExamineAtOnce(ctx, left, doctor.Select(slices.Concat(leaks.RecordChecks(), leaks.Checks()), wanted))...)
 	if repair && ctx.Err() == nil {
 		doctor.Repair(ctx, found, func(f finding.Finding) {
 			if f.Repaired {

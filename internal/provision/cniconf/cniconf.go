@@ -18,7 +18,16 @@ type Config struct {
 	File string
 	// Plugins are the types of its plugins, IPAM plugins included.
 	Plugins []string
+	// Needs are the files that the plugins read.
+	Needs []Need
 }
+
+// Need is a file that a plugin reads.
+type Need struct{ Plugin, File string }
+
+// flannelFile is where the plugin flannel finds the node's subnet, unless its configuration names another file. The daemon
+// of flannel writes it.
+const flannelFile = "/run/flannel/subnet.env"
 
 // readLimit bounds a configuration.
 const readLimit = 1 << 20
@@ -45,6 +54,9 @@ func First(files provision.Files, dir string) (Config, error) {
 	type plugin struct {
 		Type string
 		IPAM struct{ Type string }
+		// SubnetFile is flannel's. Kubeconfig is that of Multus and others, and Kubernetes has that of Calico. In other
+		// plugins they may be of any type.
+		SubnetFile, Kubeconfig, Kubernetes any
 	}
 	var text struct {
 		plugin
@@ -57,6 +69,15 @@ func First(files provision.Files, dir string) (Config, error) {
 		for _, name := range []string{p.Type, p.IPAM.Type} {
 			if name != "" && !slices.Contains(c.Plugins, name) {
 				c.Plugins = append(c.Plugins, name)
+			}
+		}
+		if p.Type == "flannel" && p.SubnetFile == nil {
+			p.SubnetFile = flannelFile
+		}
+		kubernetes, _ := p.Kubernetes.(map[string]any)
+		for _, value := range []any{p.SubnetFile, p.Kubeconfig, kubernetes["kubeconfig"]} {
+			if file, _ := value.(string); path.IsAbs(file) {
+				c.Needs = append(c.Needs, Need{p.Type, file})
 			}
 		}
 	}

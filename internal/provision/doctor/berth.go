@@ -22,7 +22,9 @@ import (
 // and that cannot be used.
 func berthConfig(_ context.Context, m *Machine, r *doctor.Report) error {
 	b := m.Berth
-	if b.Fault != nil {
+	if b.Fault != nil && b.File == "" {
+		r.Add(problem, "flags", fmt.Sprintf("berth does not start with these flags: %v", b.Fault), "give the flags of its `berth serve`")
+	} else if b.Fault != nil {
 		r.Add(problem, b.File, fmt.Sprintf("berth does not start with %s: %v", b.File, b.Fault), "correct it; berth config check "+b.File+" reports every fault")
 	}
 	for _, fault := range b.FileFaults {
@@ -31,7 +33,7 @@ func berthConfig(_ context.Context, m *Machine, r *doctor.Report) error {
 	if b.Unused != "" {
 		r.Add(warning, b.File, b.Unused, "remove these keys from "+b.File)
 	}
-	if b.File == "" && len(b.FileFaults) == 0 {
+	if b.File == "" && b.Fault == nil && len(b.FileFaults) == 0 {
 		r.Add(finding.OK, "", "there is no file; the defaults are in force", "")
 	}
 	return nil
@@ -99,10 +101,12 @@ func imageStore(_ context.Context, m *Machine, r *doctor.Report) error {
 	case at.Type == "tmpfs", at.Type == "ramfs":
 		r.Add(warning, m.Berth.Root, said+": images take memory, and are gone after a reboot", move)
 	}
-	for option, why := range map[string]string{"ro": "berth cannot write", "noexec": "no program of a container starts"} {
-		if slices.Contains(at.Options, option) {
-			r.Add(problem, m.Berth.Root, said+" with the option "+option+": "+why, "remove "+option+" of "+at.Path+" in /etc/fstab, and mount -o remount "+at.Path)
-		}
+	if slices.Contains(at.Options, "ro") {
+		r.Add(problem, m.Berth.Root, said+" with the option ro: berth cannot write",
+			"dmesg says whether the kernel made it so after an error of the disk; else remove ro of "+at.Path+" in /etc/fstab, and mount -o remount,rw "+at.Path)
+	}
+	if slices.Contains(at.Options, "noexec") {
+		r.Add(problem, m.Berth.Root, said+" with the option noexec: no program of a container starts", "remove noexec of "+at.Path+" in /etc/fstab, and mount -o remount,exec "+at.Path)
 	}
 	return writableLimits(m, r)
 }

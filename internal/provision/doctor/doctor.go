@@ -3,9 +3,12 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/finding"
@@ -36,6 +39,10 @@ type Options struct {
 	Space func(dir string) (Space, error)
 	// CanLimit returns nil if what is written below a directory can be limited, and else the reason.
 	CanLimit func(dir string) error
+	// Dial connects to a registry ("HOST:PORT"), and closes the connection; nil for no such check.
+	Dial func(ctx context.Context, address string) error
+	// CallTimeout bounds the calls to a runtime; 0 is 10 seconds.
+	CallTimeout time.Duration
 }
 
 // Berth has the settings of `berth serve` that the checks compare a machine with.
@@ -89,9 +96,19 @@ func SpaceOf(dir string) (Space, error) {
 	return Space{Free: uint64(max(free, 0)), Size: size.Bytes, FilesFree: size.InodesFree, Files: size.Inodes}, err
 }
 
+// Dial makes a connection, and closes it.
+func Dial(ctx context.Context, address string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
 // New returns the facts of a machine. ctx bounds what is asked later.
 func New(ctx context.Context, host provision.Host, opts Options) *Machine {
 	m := &Machine{Options: opts, host: host}
+	m.CallTimeout = cmp.Or(opts.CallTimeout, callTimeout)
 	m.kubelet = sync.OnceValues(func() (kubelet.Kubelet, error) { return kubelet.Find(host) })
 	m.runtimes = sync.OnceValues(func() ([]answer, error) { return m.ask(ctx) })
 	return m
@@ -143,7 +160,7 @@ func OfNode(kubeadm bool) []Check {
 		check("kubelet-seccomp", "kubelet and seccomp", "`seccompDefault` of the kubelet; /proc/sys/kernel/seccomp, `runtime.seccomp_profile` of berth.toml", kubeletSeccomp),
 		kubeletCheck("kubelet-userns", "kubelet and user namespaces", "/etc/subuid and /etc/subgid (user kubelet), `userNamespaces.idsPerPod` of the kubelet; `user.max_user_namespaces`", kubeletUserNamespaces),
 		kubeletCheck("kubelet-sysctls", "kubelet and sysctls", "`protectKernelDefaults` of the kubelet; the sysctls that it demands", kubeletSysctls),
-		check("network", "network", "the CNI configuration in use, and the programs of its plugins", network),
+		check("network", "network", "the CNI configuration in use, the programs of its plugins, and files that plugins read", network),
 		check("kernel", "kernel", "module overlay; `net.ipv4.ip_forward`, `net.bridge.bridge-nf-call-iptables`", kernel),
 		check("inotify", "watchers of files", "`fs.inotify.*`; inotify instances that root can still make", watchers),
 		check("swap", "swap", "/proc/swaps; `failSwapOn` of the kubelet", swap),
@@ -164,6 +181,7 @@ func OfHost() []Check {
 		check("sockets", "sockets", "the CRI socket: its path and mode", berthSocket),
 		check("image-store", "image store", "the file system of berth's root: type, options, project quotas; `defaults.writable_limit` and that of handlers", imageStore),
 		check("registries", "registries", "hosts.toml and the files that it names, in `image.registry_config_dirs`", registries),
+		check("registry-hosts", "hosts of registries", "hosts.toml; whether a connection can be made to each host that it names, unless the environment has a proxy for it", registryHosts),
 		check("cgroups", "cgroups", "mounts of cgroups; cgroup.controllers (v2), /proc/cgroups (v1)", cgroups),
 		check("security-modules", "AppArmor and SELinux", "the kernel's security modules, apparmor_parser; `runtime.apparmor`, `runtime.selinux`", securityModules),
 		check("modules", "kernel modules", "modules bridge, veth, nf_tables (built-in network) and br_netfilter (kubelet)", modules),

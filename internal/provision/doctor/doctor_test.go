@@ -1,13 +1,16 @@
 package doctor_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	frame "github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
@@ -49,6 +52,7 @@ func wellMachine(t *testing.T) *provisiontest.Host {
 	for file, content := range map[string]string{
 		"/etc/berth/berth.toml": "", "/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
 		"/proc/sys/kernel/seccomp/actions_avail": "kill_process allow\n", "/proc/sys/kernel/osrelease": "6.1.0\n", "/lib/modules/6.1.0/modules.dep": "",
+		"/etc/resolv.conf": "nameserver 192.0.2.53\n",
 	} {
 		write(t, h, file, content)
 	}
@@ -83,7 +87,12 @@ func examine(t *testing.T, h *provisiontest.Host, berth doctor.Berth, space func
 	noQuotas := func(dir string) error {
 		return fmt.Errorf("the file system of %s has no project quotas: %w", dir, errs.Unsupported)
 	}
-	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space, CanLimit: noQuotas})
+	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space, CanLimit: noQuotas, CallTimeout: 200 * time.Millisecond, Dial: func(_ context.Context, address string) error {
+		if address == "localhost:5001" {
+			return syscall.ECONNREFUSED
+		}
+		return nil
+	}})
 	found := frame.Examine(t.Context(), facts, append(doctor.OfNode(doctor.WithKubeadm(h)), doctor.OfHost()...))
 	if ops := h.Ops(); len(ops) > 0 {
 		t.Errorf("doctor changes the machine: %v", ops)
@@ -267,6 +276,41 @@ func TestKilledBerth(t *testing.T) {
 		!strings.Contains(got[0].Evidence, "no process listens on it: berth does not run") ||
 		!strings.Contains(got[0].Fix, "systemctl start berth, or without systemd `berth serve --config /etc/berth/berth.toml`") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestSocketsThatDoNotServe: a server that hangs, and what is no socket, are what they are: neither is a server without CRI,
+// and a start of berth alone mends neither.
+func TestSocketsThatDoNotServe(t *testing.T) {
+	dir, err := os.MkdirTemp("", "mute")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	mute, err := new(net.ListenConfig).Listen(t.Context(), "unix", dir+"/mute.sock") // it accepts nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	if err := os.WriteFile(dir+"/file.sock", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for socket, want := range map[string][2]string{
+		dir + "/mute.sock": {fmt.Sprintf("process %d, which listens there, has not answered within 200ms: berth hangs", os.Getpid()), "systemctl restart berth: pods run on"},
+		dir + "/file.sock": {"is no socket, and berth cannot listen there", "rm -r " + dir + "/file.sock; then systemctl start berth"},
+	} {
+		h, b := wellMachine(t), berth()
+		b.Socket = socket
+		write(t, h, socket, "")
+		var got []finding.Finding
+		for _, f := range examine(t, h, b, nil) {
+			if f.ID == "runtime" {
+				got = append(got, f.Finding)
+			}
+		}
+		if len(got) != 1 || got[0].Level != finding.Problem || got[0].Object != socket || !strings.Contains(got[0].Evidence, want[0]) || !strings.Contains(got[0].Fix, want[1]) {
+			t.Errorf("%s: %+v", socket, got)
+		}
 	}
 }
 

@@ -51,6 +51,14 @@ func settings(change func(b *doctor.Berth)) func(*testing.T, *provisiontest.Host
 	return func(_ *testing.T, _ *provisiontest.Host, b *doctor.Berth) { change(b) }
 }
 
+func removed(path string) func(*testing.T, *provisiontest.Host, *doctor.Berth) {
+	return func(t *testing.T, h *provisiontest.Host, _ *doctor.Berth) {
+		if err := h.Files().Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // both plants two faults.
 func both(plants ...func(*testing.T, *provisiontest.Host, *doctor.Berth)) func(*testing.T, *provisiontest.Host, *doctor.Berth) {
 	return func(t *testing.T, h *provisiontest.Host, b *doctor.Berth) {
@@ -139,6 +147,9 @@ func faultsOfRuntimes() []planted {
 			"runtime", finding.Problem, "/run/elsewhere.sock", "does not serve CRI", "See its log",
 		},
 		{"a plugin that is missing", file("/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"vrf"}]}`), doctor.Space{}, "network", finding.Problem, "vrf", "wants the CNI plugin vrf, which is not in /opt/cni/bin or /usr/lib/cni", "containernetworking-plugins"},
+		{"a network whose daemon has not run", both(file("/etc/cni/net.d/10-flannel.conflist", `{"plugins":[{"type":"flannel"}]}`), file("/opt/cni/bin/flannel", "")), doctor.Space{}, "network", finding.Problem, "/run/flannel/subnet.env", "the CNI plugin flannel of /etc/cni/net.d/10-flannel.conflist reads /run/flannel/subnet.env, which is not there", "remove /etc/cni/net.d/10-flannel.conflist"},
+		{"a network that is gone", both(file("/etc/cni/net.d/10-calico.conflist", `{"plugins":[{"type":"calico","kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}`), file("/opt/cni/bin/calico", "")), doctor.Space{}, "network", finding.Problem, "/etc/cni/net.d/calico-kubeconfig", "the CNI plugin calico", "remove /etc/cni/net.d/10-calico.conflist"},
+		{"a CNI configuration without a plugin", file("/etc/cni/net.d/10-x.conflist", `{"name":"x"}`), doctor.Space{}, "network", finding.Problem, "/etc/cni/net.d/10-x.conflist", "names no plugin", "correct or remove it"},
 		{"a CNI configuration that is no JSON", file("/etc/cni/net.d/10-x.conflist", `{`), doctor.Space{}, "network", finding.Problem, "/etc/cni/net.d/10-x.conflist", "is not JSON", "correct or remove it"},
 		{
 			"what kubeadm refuses", both(file("/usr/bin/kubeadm", ""), file("/etc/kubernetes/pki/ca.crt", "")),
@@ -228,6 +239,13 @@ func faultsOfKubelet() []planted {
 			}
 		}), doctor.Space{}, "swap", finding.Problem, "/swapfile", "swap is on (/swapfile)", "failSwapOn"},
 		{"a resolvConf that is missing", file(config, "resolvConf: /nope/resolv.conf\n"), doctor.Space{}, "name-resolution", finding.Problem, "/nope/resolv.conf", "names /nope/resolv.conf, which is not there", "correct resolvConf in /var/lib/kubelet/config.yaml"},
+		{"no resolv.conf", both(kubelet(""), removed("/etc/resolv.conf")), doctor.Space{}, "name-resolution", finding.Problem, "/etc/resolv.conf", "/etc/resolv.conf is not there: the kubelet starts no pod", "systemctl start systemd-resolved"},
+		{"a resolv.conf that leads nowhere", both(removed("/etc/resolv.conf"), func(t *testing.T, h *provisiontest.Host, _ *doctor.Berth) {
+			if err := h.Files().Link("../run/systemd/resolve/stub-resolv.conf", "/etc/resolv.conf", provision.Attr{}); err != nil {
+				t.Fatal(err)
+			}
+		}), doctor.Space{}, "name-resolution", finding.Warning, "/etc/resolv.conf", "is a link to ../run/systemd/resolve/stub-resolv.conf, which is not there", "systemctl start systemd-resolved"},
+		{"a resolv.conf without a server", file("/etc/resolv.conf", "search example.org\n"), doctor.Space{}, "name-resolution", finding.Warning, "/etc/resolv.conf", "names no name server", "nameserver ADDRESS"},
 		{"name servers that are the pod itself", both(kubelet(""), file("/etc/resolv.conf", "nameserver 127.0.0.53\n")), doctor.Space{}, "name-resolution", finding.Warning, "/etc/resolv.conf", "CoreDNS", "resolvConf"},
 		{"name servers that are the pod itself, without a kubelet", file("/etc/resolv.conf", "nameserver 127.0.0.1\n"), doctor.Space{}, "name-resolution", finding.Warning, "/etc/resolv.conf", "which is themselves", "dnsConfig"},
 	}
@@ -252,6 +270,8 @@ func faultsOfKernel() []planted {
 			}
 		}, doctor.Space{}, "inotify", finding.Problem, "fs.inotify.max_user_instances", "3 more times: a containerd that starts without runs without CRI, and a kubelet does not start; most have kubelet (2)", "sysctl -w fs.inotify.max_user_instances="},
 		{"a full disk", file("/var/lib/berth/x", ""), doctor.Space{Free: 1 << 20, Size: 100 << 20, FilesFree: 9, Files: 10}, "disk", finding.Warning, "/var/lib/berth", "has 1 MiB of 100 MiB left", "make room"},
+		{"a disk with nothing left", file("/var/lib/berth/x", ""), doctor.Space{Free: 1 << 10, Size: 100 << 20, FilesFree: 9, Files: 10}, "disk", finding.Problem, "/var/lib/berth", "it is full, and pods do not start", "crictl rmi --prune removes images"},
+		{"not one inode left", file("/var/log/x", ""), doctor.Space{Free: 9, Size: 10, FilesFree: 0, Files: 1000}, "disk", finding.Problem, "/var/log", "no file can be made", "du --inodes"},
 		{"no inodes left", file("/var/log/x", ""), doctor.Space{Free: 9, Size: 10, FilesFree: 3, Files: 1000}, "disk", finding.Warning, "/var/log", "has room for 3 of 1000 files left", "crictl rmi --prune"},
 		{"no cgroups", func(t *testing.T, h *provisiontest.Host, _ *doctor.Berth) {
 			if err := h.Kernel().Unmount(t.Context(), "/sys/fs/cgroup"); err != nil {
@@ -296,6 +316,7 @@ func faultsOfBerth() []planted {
 			doctor.Space{},
 			"berth-config", finding.Problem, "/etc/berth/berth.toml", "names a file that berth cannot use: page: no PEM", "restart berth",
 		},
+		{"flags with a fault", settings(func(b *doctor.Berth) { b.File, b.Fault = "", errors.New("root: want an absolute path") }), doctor.Space{}, "berth-config", finding.Problem, "flags", "berth does not start with these flags: root", "berth serve"},
 		{"keys without effect", settings(func(b *doctor.Berth) { b.Unused = "these keys have no effect" }), doctor.Space{}, "berth-config", finding.Warning, "/etc/berth/berth.toml", "these keys have no effect", "remove these keys from /etc/berth/berth.toml"},
 		{"no supervisor", settings(func(b *doctor.Berth) { b.Supervisor = "" }), doctor.Space{}, "berth-programs", finding.Problem, "berth-supervisor", "neither beside berth nor in PATH", "runtime.supervisor"},
 		{"a supervisor that is elsewhere", settings(func(b *doctor.Berth) { b.Supervisor = "/opt/s" }), doctor.Space{}, "berth-programs", finding.Problem, "/opt/s", "which is not there", "correct runtime.supervisor in /etc/berth/berth.toml"},
@@ -313,11 +334,12 @@ func faultsOfBerth() []planted {
 		},
 		{"images on NFS", mount(provision.Mount{Path: "/var/lib/berth", Type: "nfs4"}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "/var/lib/berth is on nfs4", "a local disk"},
 		{"images on tmpfs", mount(provision.Mount{Path: "/var/lib", Type: "tmpfs"}), doctor.Space{}, "image-store", finding.Warning, "/var/lib/berth", "are gone after a reboot", "a local disk"},
-		{"images on a disk without execution", mount(provision.Mount{Path: "/var", Type: "ext4", Options: []string{"rw", "noexec"}}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "noexec: no program of a container starts", "mount -o remount /var"},
+		{"images on a disk without execution", mount(provision.Mount{Path: "/var", Type: "ext4", Options: []string{"rw", "noexec"}}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "noexec: no program of a container starts", "mount -o remount,exec /var"},
 		{"a limit of what containers write, without project quotas", both(file("/var/lib/berth/images/closed", ""), settings(func(b *doctor.Berth) {
 			b.WritableLimits = []string{"defaults.writable_limit is 1073741824"}
 		})), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "defaults.writable_limit is 1073741824, and no pod with such a limit starts: the file system of /var/lib/berth has no project quotas", "or no such limit"},
 		{"a registry's file that is no TOML", file(hosts, "server = \n"), doctor.Space{}, "registries", finding.Problem, hosts, "is no TOML", "remove /etc/berth/certs.d/registry.example"},
+		{"a mirror that is down", file(hosts, "[host.\"http://up.example\"]\n[host.\"https://localhost:5001\"]\n"), doctor.Space{}, "registry-hosts", finding.Warning, hosts, "names https://localhost:5001, and no connection can be made to localhost:5001: connection refused", "berth image explain --try"},
 		{"a registry's certificate that is missing", file(hosts, "[host.\"https://m\"]\nca = \"ca.crt\"\n"), doctor.Space{}, "registries", finding.Problem, hosts, "names /etc/berth/certs.d/registry.example/ca.crt, which is not there", "put the file there"},
 	}
 }

@@ -34,17 +34,37 @@ func network(_ context.Context, m *Machine, r *doctor.Report) error {
 	}
 	config, err := cniconf.First(m.host.Files(), dir)
 	if errors.Is(err, errs.Invalid) {
-		r.Add(problem, config.File, err.Error(), "correct or remove it")
+		r.Add(problem, config.File, errs.Message(err), "correct or remove it")
 		return nil
+	}
+	if err == nil && config.File != "" && len(config.Plugins) == 0 {
+		r.Add(problem, config.File, config.File+" names no plugin: no pod has a network", "correct or remove it")
+	}
+	for _, needs := range config.Needs {
+		if !provision.Exists(m.host.Files(), needs.File) {
+			r.Add(problem, needs.File, fmt.Sprintf("the CNI plugin %s of %s reads %s, which is not there: no pod has a network", needs.Plugin, config.File, needs.File),
+				"the network's own pod on this node writes it: its log says why it has not; if that network is gone, remove "+config.File)
+		}
 	}
 	for _, plugin := range config.Missing(m.host.Files(), bins) {
 		if slices.Contains(inProcess, plugin) {
 			continue
 		}
 		r.Add(problem, plugin, fmt.Sprintf("%s wants the CNI plugin %s, which is not in %s", config.File, plugin, oneOf(bins)),
-			"install it: the package containernetworking-plugins, or network.plugins of the node file")
+			installPlugin(plugin, config.File))
 	}
 	return err
+}
+
+// installPlugin says where a CNI plugin comes from.
+func installPlugin(plugin, file string) string {
+	reference := []string{
+		"bandwidth", "bridge", "dhcp", "dummy", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan", "portmap", "ptp", "sbr", "static", "tap", "tuning", "vlan", "vrf",
+	}
+	if slices.Contains(reference, plugin) {
+		return "install it: the package containernetworking-plugins, or network.plugins of the node file"
+	}
+	return "install it: the network's own pod on this node does; if that network is gone, remove " + file
 }
 
 // oneOf joins names: "a, b or c".
@@ -102,9 +122,13 @@ func watchers(_ context.Context, m *Machine, r *doctor.Report) error {
 	for _, want := range []struct {
 		key   string
 		least int64
-	}{{inotifyLimit, 512}, {"fs.inotify.max_user_watches", 65536}} {
+		why   string
+	}{
+		{inotifyLimit, 512, `"too many open files" in pods that watch files`},
+		{"fs.inotify.max_user_watches", 65536, `"no space left on device" in pods that watch many files`},
+	} {
 		if now, ok := m.sysctl(want.key); ok && now < want.least {
-			r.Add(warning, want.key, fmt.Sprintf("%s is %d: \"too many open files\" in pods that watch files", want.key, now), setSysctl(want.key, want.least))
+			r.Add(warning, want.key, fmt.Sprintf("%s is %d: %s", want.key, now, want.why), setSysctl(want.key, want.least))
 		}
 	}
 	spare, err := m.host.Kernel().Inotify(spareWatchers)
@@ -157,66 +181,7 @@ func swap(_ context.Context, m *Machine, r *doctor.Report) error {
 	k, _ := m.kubelet() // the check of the kubelet reports its error
 	if len(swaps) > 0 && k.There() && (k.FailSwapOn == nil || *k.FailSwapOn) {
 		r.Add(problem, swaps[0], "swap is on ("+strings.Join(swaps, ", ")+") and the kubelet does not start with it",
-			"kernel.swap: off in the node file; or failSwapOn: false in "+orDefault(k.Config))
-	}
-	return nil
-}
-
-// resolver checks the file that pods get their name servers from.
-func resolver(_ context.Context, m *Machine, r *doctor.Report) error {
-	k, _ := m.kubelet() // the check of the kubelet reports its error
-	file := cmp.Or(k.ResolvConf.Text, "/etc/resolv.conf")
-	data, err := read(m.host, file)
-	if errors.Is(err, errs.NotFound) && k.ResolvConf.Text != "" {
-		r.Add(problem, file, fmt.Sprintf("resolvConf (%s) names %s, which is not there: the kubelet starts no pod that takes its name servers from the node", k.ResolvConf.From, file),
-			"correct resolvConf in "+k.ResolvConf.From+" and restart the kubelet")
-		return nil
-	}
-	if err != nil {
-		return errs.IgnoreNotFound(err)
-	}
-	const resolved = "/run/systemd/resolve/resolv.conf"
-	if !k.There() && provision.Exists(m.host.Files(), resolved) {
-		return nil // berth pod run reads it
-	}
-	for line := range strings.Lines(string(data)) {
-		words := strings.Fields(line)
-		if len(words) < 2 || words[0] != "nameserver" || !strings.HasPrefix(words[1], "127.") && words[1] != "::1" {
-			continue
-		}
-		said, todo := fmt.Sprintf("pods would ask %s (%s), which is themselves", words[1], file), "a name server in "+file+" that pods reach, or dnsConfig in each pod"
-		if k.There() {
-			said, todo = said+"; CoreDNS ends with \"Loop detected\"", "resolvConf: "+resolved+" in "+orDefault(k.Config)
-		}
-		r.Add(warning, file, said, todo)
-		return nil
-	}
-	return nil
-}
-
-// The kubelet evicts pods below 10 % of its own file system and 15 % of that of images.
-const leastFree = 0.15
-
-// disk checks the free space.
-func disk(_ context.Context, m *Machine, r *doctor.Report) error {
-	dirs := []string{"/var/lib/kubelet", "/var/lib/berth", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/log", "/run"}
-	if root := m.Berth.Root; root != "" && !slices.Contains(dirs, root) {
-		dirs = append(dirs, root)
-	}
-	for _, dir := range dirs {
-		if _, err := m.host.Files().Stat(dir); err != nil {
-			continue
-		}
-		is, err := m.Space(dir)
-		if err != nil {
-			return err
-		}
-		if is.Size > 0 && float64(is.Free) < leastFree*float64(is.Size) {
-			r.Add(warning, dir, fmt.Sprintf("%s has %d MiB of %d MiB left", dir, is.Free>>20, is.Size>>20), "the kubelet removes images and evicts pods; make room")
-		}
-		if is.Files > 0 && float64(is.FilesFree) < leastFree*float64(is.Files) {
-			r.Add(warning, dir, fmt.Sprintf("%s has room for %d of %d files left", dir, is.FilesFree, is.Files), "remove small files, images first: crictl rmi --prune")
-		}
+			"swapoff -a, and no swap in /etc/fstab (kernel.swap: off in the node file); or failSwapOn: false in "+orDefault(k.Config))
 	}
 	return nil
 }

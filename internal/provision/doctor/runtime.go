@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"os"
 	"path"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/doctor"
@@ -21,6 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/kubelet"
 )
 
+// callTimeout bounds the calls to a runtime, unless Options have another time.
 const callTimeout = 10 * time.Second
 
 // services reports units of a node that should run and do not.
@@ -52,9 +56,12 @@ func services(ctx context.Context, m *Machine, r *doctor.Report) error {
 // answer is what the server at a socket says.
 type answer struct {
 	socket string
-	// err is why it does not serve CRI; then the rest is empty. unheard: no process listens on the socket.
-	err     error
-	unheard bool
+	// err is why it does not serve CRI; then the rest is empty. unheard: no process listens on the socket. silent: the
+	// process that does has not answered in time. noSocket: it is something else.
+	err                       error
+	unheard, silent, noSocket bool
+	// pid is the process that listens, 0 where it is not known.
+	pid int
 	// name is the runtime's with its version.
 	name string
 	// driver is the cgroup driver that it reports; empty if it cannot report one.
@@ -96,7 +103,7 @@ func (m *Machine) ask(ctx context.Context) ([]answer, error) {
 		if _, err := m.host.Files().Stat(socket); err != nil || docker && path.Base(socket) == "containerd.sock" {
 			continue
 		}
-		a, err := askOne(ctx, socket)
+		a, err := m.askOne(ctx, socket)
 		if crisock.Unserved(err) && path.Base(socket) == "containerd.sock" {
 			err = crisock.WhyUnserved(ctx, m.host, "containerd.service")
 		}
@@ -118,13 +125,8 @@ func findRuntimes(ctx context.Context, m *Machine, r *doctor.Report) error {
 	}
 	serving := 0
 	for _, a := range all {
-		if a.unheard {
-			r.Add(problem, a.socket, fmt.Sprintf("%s exists, and no process listens on it: %s does not run", a.socket, serverOf(a.socket)), m.start(serverOf(a.socket)))
-			continue
-		}
 		if a.err != nil {
-			r.Add(problem, a.socket, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", a.socket, a.err),
-				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? See its log")
+			m.unserved(a, r)
 			continue
 		}
 		serving++
@@ -140,11 +142,41 @@ func findRuntimes(ctx context.Context, m *Machine, r *doctor.Report) error {
 	case serving > 0 || alone:
 	case m.Berth.Supervisor == "":
 		r.Add(problem, "CRI socket", "no runtime answers on a CRI socket", "install one: berth node init, then berth node apply")
-	case !slices.ContainsFunc(all, func(a answer) bool { return a.unheard && a.socket == m.Berth.Socket }):
+	case !slices.ContainsFunc(all, func(a answer) bool { return a.explained() && a.socket == m.Berth.Socket }):
 		r.Add(problem, "CRI socket", "no runtime answers on a CRI socket, nor does one on berth's, "+m.Berth.Socket,
-			m.start("berth")+"; to make this machine a node: berth node init, then berth node apply")
+			"unless the check daemon names a berth that runs: "+m.start("berth")+"; to make this machine a node: berth node init, then berth node apply")
 	}
 	return nil
+}
+
+// explained reports whether it is known why the socket does not serve.
+func (a answer) explained() bool { return a.unheard || a.silent || a.noSocket }
+
+// unserved reports a socket on which no runtime answers.
+func (m *Machine) unserved(a answer, r *doctor.Report) {
+	server := serverOf(a.socket)
+	switch {
+	case a.noSocket:
+		r.Add(problem, a.socket, fmt.Sprintf("%s is no socket, and %s cannot listen there", a.socket, server), "find out what made it, and remove it: rm -r "+a.socket+"; then "+m.start(server))
+	case a.unheard:
+		r.Add(problem, a.socket, fmt.Sprintf("%s exists, and no process listens on it: %s does not run", a.socket, server), m.start(server))
+	case a.silent:
+		who := "the server there"
+		if a.pid > 0 {
+			who = fmt.Sprintf("process %d, which listens there,", a.pid)
+		}
+		fix := "its log says what it did last; systemctl restart " + server
+		if server == "berth" {
+			fix += ": pods run on"
+		}
+		r.Add(problem, a.socket, fmt.Sprintf("%s exists, and %s has not answered within %s: %s hangs", a.socket, who, m.CallTimeout, server), fix)
+	case server == "containerd":
+		r.Add(problem, a.socket, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", a.socket, a.err),
+			"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? See its log")
+	default:
+		r.Add(problem, a.socket, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", a.socket, a.err),
+			"does another program listen there (ss -xlp | grep "+a.socket+")? See its log")
+	}
 }
 
 // serverOf is the service, or the program, that listens on a socket.
@@ -189,9 +221,13 @@ func (m *Machine) sockets() []string {
 	return list
 }
 
-func askOne(ctx context.Context, socket string) (answer, error) {
+func (m *Machine) askOne(ctx context.Context, socket string) (answer, error) {
 	a := answer{socket: socket}
-	if a.unheard = nobodyListens(ctx, socket); a.unheard {
+	if info, err := os.Stat(socket); err == nil && info.Mode().Type() != fs.ModeSocket {
+		a.noSocket = true
+		return a, fmt.Errorf("%s is no socket: %w", socket, errs.Unavailable)
+	}
+	if a.pid, a.unheard = listener(ctx, socket); a.unheard {
 		return a, fmt.Errorf("no process listens on %s: %w", socket, errs.Unavailable)
 	}
 	conn, err := crisock.Dial(socket)
@@ -199,14 +235,16 @@ func askOne(ctx context.Context, socket string) (answer, error) {
 		return a, err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	whole := ctx
+	ctx, cancel := context.WithTimeout(ctx, m.CallTimeout)
 	defer cancel()
 	version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
-	if err != nil {
-		return a, err
+	var status *runtimeapi.StatusResponse
+	if err == nil {
+		status, err = conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	}
-	status, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
+		a.silent = ctx.Err() != nil && whole.Err() == nil
 		return a, err
 	}
 	a.name = version.GetRuntimeName() + " " + version.GetRuntimeVersion()
@@ -222,15 +260,28 @@ func askOne(ctx context.Context, socket string) (answer, error) {
 	return a, nil
 }
 
-// nobodyListens reports whether the socket is what a server that was killed has left. The error of a call does not show
-// that: the library turns it into a text.
-func nobodyListens(ctx context.Context, socket string) bool {
+// listener returns the process that listens on a socket, 0 where it has no number here. unheard reports that none does: a
+// server that was killed has left the socket. The error of a call does not show that: the library turns it into a text.
+func listener(ctx context.Context, socket string) (pid int, unheard bool) {
 	conn, err := (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return errors.Is(err, syscall.ECONNREFUSED)
+		return 0, errors.Is(err, syscall.ECONNREFUSED)
 	}
-	conn.Close()
-	return false
+	defer conn.Close()
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	_ = raw.Control(func(fd uintptr) { // without an answer the process is not named
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	return pid, false
 }
 
 // served returns the runtimes that serve CRI, none if that cannot be found out.
@@ -260,7 +311,7 @@ func (m *Machine) onlyBerth() bool {
 func checkKubelet(_ context.Context, m *Machine, r *doctor.Report) error {
 	k, err := m.kubelet()
 	if errors.Is(err, errs.Invalid) {
-		r.Add(problem, orDefault(k.Config), err.Error(), "correct it; the kubelet does not start with it")
+		r.Add(problem, orDefault(k.Config), errs.Message(err), "correct it; the kubelet does not start with it")
 		return nil
 	}
 	if err == nil && !k.There() {

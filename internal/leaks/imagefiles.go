@@ -1,0 +1,92 @@
+package leaks
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/berthrun/berth/internal/doctor"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/finding"
+)
+
+// The databases of the image store are files of bbolt, whose first two pages have a magic number each. The pages have the
+// size of the machine's that made the file.
+const (
+	boltMagic   = 0xED0CDAED
+	boltMagicAt = 16
+)
+
+// examineImageFiles finds what the next start of berth moves to the quarantine of the image store: damaged databases, and
+// what is in the place of its directories.
+func examineImageFiles(_ context.Context, f *Facts, r *doctor.Report) error {
+	if !f.Native {
+		return nil
+	}
+	images := filepath.Join(f.Root, "images")
+	_, noContent := os.Lstat(filepath.Join(images, "content"))
+	_, noDatabase := os.Lstat(filepath.Join(images, "metadata.db"))
+	if errors.Is(noContent, fs.ErrNotExist) && errors.Is(noDatabase, fs.ErrNotExist) {
+		return nil // no berth has opened a store here
+	}
+	for _, name := range []string{"content", "snapshots", "containers"} {
+		dir := filepath.Join(images, name)
+		info, err := os.Lstat(dir)
+		if err = errs.IgnoreNotExist(err); err != nil {
+			return fmt.Errorf("cannot read the image store: %w", err)
+		}
+		if info != nil && !info.IsDir() {
+			r.Add(finding.Problem, dir, fmt.Sprintf("%s is no directory (%s): berth follows no link there, its next start moves it to the quarantine, and its images are lost", dir, info.Mode().Type()),
+				"put the directory back; to have images on another disk, set root in berth.toml, or mount the disk at "+dir)
+		}
+	}
+	for _, name := range []string{"metadata.db", "snapshots/metadata.db"} {
+		file := filepath.Join(images, name)
+		why, err := boltFault(file)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			r.Add(finding.Warning, file, fmt.Sprintf("the image store's database %s %s: the next start of berth moves both databases to the quarantine, and makes them again from the files beside them", file, why),
+				"restart berth; its log names the images that are lost, which are pulled again; then `berth image fsck --repair`")
+		}
+	}
+	return nil
+}
+
+// boltFault is why a file is no database, "" if it looks like one.
+func boltFault(file string) (string, error) {
+	info, err := os.Lstat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "is missing", nil
+	case err != nil:
+		return "", fmt.Errorf("cannot read a database of the image store: %w", err)
+	case !info.Mode().IsRegular():
+		return "is no regular file", nil
+	case info.Size() == 0:
+		return "is empty", nil
+	}
+	open, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("cannot read a database of the image store: %w", err)
+	}
+	defer open.Close()
+	for _, page := range []int64{0, 4 << 10, 16 << 10, 64 << 10} {
+		var magic [4]byte
+		if _, err := open.ReadAt(magic[:], page+boltMagicAt); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return "cannot be read (" + errs.Message(err) + ")", nil
+		}
+		if binary.NativeEndian.Uint32(magic[:]) == boltMagic {
+			return "", nil
+		}
+	}
+	return "is damaged: its first pages are not those of a database", nil
+}
