@@ -312,7 +312,7 @@ func (h *host) assertNoSocketLeft() {
 		h.t.Error(err)
 	}
 	for _, entry := range entries {
-		if !slices.Contains([]string{"pods", "containers", "events"}, entry.Name()) {
+		if !slices.Contains([]string{"pods", "containers"}, entry.Name()) {
 			h.t.Errorf("left in shims: %v", entry)
 		}
 	}
