@@ -45,8 +45,11 @@ func (c *test) begin() {
 	for i, special := range []struct {
 		name string
 		life func(*actor, string) error
-	}{{"exec", (*actor).execs}, {"rotate", (*actor).rotations}, {"badstart", (*actor).badStart}, {"cursed", (*actor).uncreatable}} {
-		c.act(1000+i, special.name, special.life)
+		part string // that it needs, "" for none
+	}{{"exec", (*actor).execs, ""}, {"rotate", (*actor).rotations, ""}, {"badstart", (*actor).badStart, ""}, {"cursed", (*actor).uncreatable, harness.EarlyFaults}} {
+		if c.b.Has(special.part) {
+			c.act(1000+i, special.name, special.life)
+		}
 	}
 }
 
@@ -175,7 +178,9 @@ func (a *actor) newContainer(pod string, i int, sandbox string) *container {
 	config := a.b.Container("c"+strconv.Itoa(i), "")
 	config.Command = []string{"/bin/sh", "-c", script(), "writer", one.name, strconv.Itoa(burst), tty, trap}
 	config.Tty = one.tty
-	config.Mounts = []*runtimeapi.Mount{{ContainerPath: "/triggers", HostPath: a.triggers, Readonly: true}}
+	config.Mounts = []*runtimeapi.Mount{
+		{ContainerPath: "/triggers", HostPath: a.triggers, Readonly: true}, {ContainerPath: "/settled", HostPath: a.settled},
+	}
 	one.config = config
 	return one
 }

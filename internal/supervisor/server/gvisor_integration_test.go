@@ -1,0 +1,61 @@
+//go:build integration
+
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/require"
+)
+
+// gvisorShim is the program of gVisor's shim, which has the program runsc beside it.
+const gvisorShim = "containerd-shim-runsc-v1"
+
+// rootID is the id of the root container of gVisor, and of the pod that all containers of a test are in.
+const rootID = "root"
+
+// overGVisor has gVisor's shim make the containers.
+func (h *host) overGVisor(program string) *host {
+	config := filepath.Join(h.dir, "runsc.toml")
+	text := fmt.Sprintf("binary_name = %q\n[runsc_config]\nplatform = \"systrap\"\n", filepath.Join(filepath.Dir(program), "runsc"))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	h.overShim(program, "TypeUrl=io.containerd.runsc.v1.options", "ConfigPath="+config)
+	h.handler.IsSandbox = true
+	return h
+}
+
+// inGVisor reports whether gVisor's shim makes the containers.
+func (h *host) inGVisor() bool { return h.handler != nil && h.handler.IsSandbox }
+
+// makeRoot starts the root container, which all others need.
+func (h *host) makeRoot() {
+	h.t.Helper()
+	h.run(rootID, "while :; do sleep 1000; done")
+}
+
+// intoSandbox puts a container into the pod of the root container.
+func intoSandbox(id string, spec *specs.Spec) {
+	kind := "container"
+	if id == rootID {
+		kind = "sandbox"
+	}
+	spec.Annotations = map[string]string{"io.kubernetes.cri.sandbox-id": rootID, "io.kubernetes.cri.container-type": kind}
+	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: "network"})
+}
+
+// needHostProcesses skips a test that finds the processes of containers on the host.
+func (h *host) needHostProcesses() {
+	h.t.Helper()
+	var why error
+	if h.inGVisor() {
+		why = errors.New("the processes of containers are in gVisor's sandbox, which is one process of the host")
+	}
+	require.Engine(h.t, "processes of containers on the host", why)
+}
