@@ -22,7 +22,8 @@ const rootID = "root"
 // overGVisor has gVisor's shim make the containers.
 func (h *host) overGVisor(program string) *host {
 	config := filepath.Join(h.dir, "runsc.toml")
-	text := fmt.Sprintf("binary_name = %q\n[runsc_config]\nplatform = \"systrap\"\n", filepath.Join(filepath.Dir(program), "runsc"))
+	// An overlay would have a file in the root file system, which these containers share.
+	text := fmt.Sprintf("binary_name = %q\n[runsc_config]\nplatform = \"systrap\"\noverlay2 = \"none\"\n", filepath.Join(filepath.Dir(program), "runsc"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
