@@ -303,9 +303,13 @@ func (a *actor) badStart(pod string) error {
 	if err := os.WriteFile(filepath.Join(a.triggers, "noise"), []byte{1, 2, 3, 4}, 0o755); err != nil {
 		return err
 	}
-	killed := a.newContainer(pod, 2, sandbox)
-	killed.afterCreate = func() error { return killInit(killed.id) }
-	for _, one := range []*container{absent, noise, killed} {
+	all := []*container{absent, noise}
+	if a.b.Has(harness.ContainerProcesses) {
+		killed := a.newContainer(pod, 2, sandbox)
+		killed.afterCreate = func() error { return killInit(killed.id) }
+		all = append(all, killed)
+	}
+	for _, one := range all {
 		if err := a.launch(one, config); err != nil && status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.InvalidArgument {
 			return fmt.Errorf("%s: %w", one.name, err)
 		}
