@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/supervisor"
 )
 
 // gvisorShim is the program of gVisor's shim, which has the program runsc beside it.
@@ -51,12 +53,29 @@ func intoSandbox(id string, spec *specs.Spec) {
 	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: "network"})
 }
 
-// needHostProcesses skips a test that finds the processes of containers on the host.
-func (h *host) needHostProcesses() {
+// The parts of a host that gVisor's sandbox does not have. skipInGVisor names them.
+const (
+	hostProcesses = "processes of containers on the host"
+	loneCommands  = "a cgroup for each command in a container"
+	ownLimits     = "limits of containers in their cgroups"
+)
+
+// skipInGVisor skips a test that is about a part which gVisor's sandbox does not have.
+func (h *host) skipInGVisor(part string) {
 	h.t.Helper()
 	var why error
 	if h.inGVisor() {
-		why = errors.New("the processes of containers are in gVisor's sandbox, which is one process of the host")
+		why = errors.New(map[string]string{
+			hostProcesses: "gVisor has one process on the host for all containers of a pod",
+			loneCommands:  "gVisor ends a command at its time limit, and not what the command has started",
+			ownLimits:     "gVisor does not apply the limits of containers: those of the pod's cgroup hold",
+		}[part])
 	}
-	require.Engine(h.t, "processes of containers on the host", why)
+	require.Engine(h.t, part, why)
+}
+
+// list returns the containers without the root container.
+func (h *host) list() ([]supervisor.Container, error) {
+	all, err := h.client.List(h.ctx())
+	return slices.DeleteFunc(all, func(c supervisor.Container) bool { return c.ID == rootID }), err
 }
