@@ -1,9 +1,11 @@
 // Command berth-supervisor is the parent of containers, and what their inits
 // start from. Its roles: "keep" (the keeper), "serve" (the supervisor, started by
 // the keeper), "selftest", "version", "init", which libcontainer executes,
-// "launch", which runs the OCI runtime of a handler, "shim-relay", which passes streams on to a shim, "hold", which namespaces belong to while they are made, "filter", which compiles a seccomp
-// profile, and "pod-init", pid 1 of a PID namespace that a pod's containers share, which begins
-// before main. So do the roles of package child, which become processes of containers.
+// "launch", which runs the OCI runtime of a handler, "shim-relay", which passes streams on
+// to a shim, "shim-events", which takes the events of shims, "hold", which namespaces
+// belong to while they are made, "filter", which compiles a seccomp profile, and "pod-init",
+// pid 1 of a PID namespace that a pod's containers share, which begins before main. So do
+// the roles of package child, which become processes of containers.
 package main
 
 import (
@@ -27,6 +29,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/relay"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/sink"
 	_ "github.com/berthrun/berth/internal/supervisor/timerslack" // its C code runs before Go does
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/version"
@@ -82,6 +85,11 @@ func run(args []string) error {
 			return errors.New("usage: berth-supervisor shim-relay ORDER")
 		}
 		return relay.Run(args[1])
+	case sink.Role:
+		if len(args) != 2 {
+			return errors.New("usage: berth-supervisor shim-events DIRECTORY")
+		}
+		return sink.Run(args[1])
 	case "selftest":
 		return selftest.Run()
 	case "version", "--version":

@@ -82,6 +82,16 @@ const (
 	Plugins = "plugins of the Node Resource Interface"
 	// FrozenByRuntime is a container that is frozen with its cgroup.
 	FrozenByRuntime = "commands in a container whose cgroup is frozen"
+	// HostKernel is the kernel of the host below containers: its /proc, sysctls, namespaces and names of terminals.
+	HostKernel = "the kernel of the host below containers"
+	// ContainerLimits are limits of containers in their cgroups.
+	ContainerLimits = "limits of containers in their cgroups"
+	// SeccompFilters are filters of system calls by OCI profiles.
+	SeccompFilters = "seccomp profiles"
+	// SharedNetNS are sockets that the host opens in the network namespace of a pod.
+	SharedNetNS = "sockets of the host in the network namespace of a pod"
+	// ContainerProcesses are processes of the host for those of containers.
+	ContainerProcesses = "processes of containers on the host"
 )
 
 // missingParts has the reasons why a part is not there with a Docker Engine.
@@ -107,8 +117,32 @@ func missingParts() map[string]string {
 	}
 }
 
+// missingInGVisor has the reasons why a part is not there when gVisor's shim runs the containers: see docs/handlers.md.
+func missingInGVisor() map[string]string {
+	return map[string]string{
+		EarlyFaults:        "gVisor mounts what a container needs when it starts the container",
+		HostKernel:         "gVisor has a kernel of its own, with its own /proc and namespaces",
+		ContainerLimits:    "gVisor does not apply the limits of containers: those of the pod's cgroup hold",
+		SeccompFilters:     "gVisor does not apply seccomp profiles of OCI specs",
+		SharedNetNS:        "gVisor takes the addresses of the pod's interface: a socket of the host in that namespace gets nothing",
+		ContainerProcesses: "gVisor has one process on the host for all containers of a pod",
+		LoneCommands:       "gVisor ends a command at its time limit, and not what the command has started",
+	}
+}
+
+// missing returns the reason why the engine under test does not have a part, "" if it does.
+func (b *Berth) missing(part string) string {
+	switch {
+	case b.Docker != nil:
+		return missingParts()[part]
+	case b.GVisor:
+		return missingInGVisor()[part]
+	}
+	return ""
+}
+
 // Has reports whether the engine under test has a part.
-func (b *Berth) Has(part string) bool { return b.Docker == nil || missingParts()[part] == "" }
+func (b *Berth) Has(part string) bool { return b.missing(part) == "" }
 
 // NeedsPart skips a test that is about a part which the engine under test does not have.
 func (b *Berth) NeedsPart(t testing.TB, part string) {
@@ -116,7 +150,7 @@ func (b *Berth) NeedsPart(t testing.TB, part string) {
 	if b.Has(part) {
 		return
 	}
-	require.Engine(t, part, errors.New(missingParts()[part]))
+	require.Engine(t, part, errors.New(b.missing(part)))
 }
 
 // PodInit is in the command line of the process that reaps the orphans of a pod with a shared PID
@@ -143,12 +177,16 @@ func (b *Berth) ImagesAreManifests() bool {
 	return b.Docker != nil && b.dockerFacts().ContainerdStore
 }
 
-// KnownCapabilities are the capabilities that the engine under test knows, as a set of bits: engines
+// KnownCapabilities are the capabilities that the engine under test can give, as a set of bits: engines
 // with an API before 1.42 know none after CAP_AUDIT_READ.
 func (b *Berth) KnownCapabilities() uint64 {
 	b.T.Helper()
 	if b.Docker != nil && b.dockerFacts().Before("1.42") {
 		return 1<<38 - 1
+	}
+	if b.GVisor { // which has no raw sockets by default
+		const netRaw = 1 << 13
+		return 1<<64 - 1 - netRaw
 	}
 	return 1<<64 - 1
 }

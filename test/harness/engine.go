@@ -1,8 +1,11 @@
 package harness
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,18 +35,70 @@ func engineArgs(t testing.TB, b *Berth, opts Options) []string {
 // Handled reports whether BERTH_HANDLER names what runs the containers of tests.
 func Handled() bool { return os.Getenv("BERTH_HANDLER") != "" }
 
+// isGVisor reports whether BERTH_HANDLER names gVisor's shim.
+func isGVisor() bool { return filepath.Base(os.Getenv("BERTH_HANDLER")) == gvisorShim }
+
+const gvisorShim = "containerd-shim-runsc-v1"
+
 // defaultHandler returns a configuration in which the OCI runtime or the shim that BERTH_HANDLER names runs all
 // containers, "" without that variable, and for a test that has settings of [runtime] or handlers of its own.
-func defaultHandler(config string) string {
+// Settings that the handler needs are in files of dir.
+func defaultHandler(t testing.TB, config, dir string) string {
+	t.Helper()
 	program := os.Getenv("BERTH_HANDLER")
 	if program == "" || strings.Contains(config, "[runtime]") || strings.Contains(config, "[handlers") {
 		return ""
 	}
-	kind := "oci"
-	if strings.HasPrefix(filepath.Base(program), "containerd-shim-") {
-		kind = "shim"
+	text := fmt.Sprintf("[handlers.test]\nkind = \"oci\"\npath = %q\n", program)
+	switch {
+	case isGVisor():
+		text = GVisorHandler(t, "test", program, "systrap", dir)
+	case strings.HasPrefix(filepath.Base(program), "containerd-shim-"):
+		text = fmt.Sprintf("[handlers.test]\nkind = \"shim\"\npath = %q\n", program)
 	}
-	return fmt.Sprintf("\n[runtime]\ndefault_handler = \"test\"\n[handlers.test]\nkind = %q\npath = %q\n", kind, program)
+	return "\n[runtime]\ndefault_handler = \"test\"\n" + text
+}
+
+// GVisorHandler returns the configuration of a handler with gVisor's shim, which has the program runsc beside it. The
+// shim's own configuration is a file of dir.
+func GVisorHandler(t testing.TB, name, shim, platform, dir string) string {
+	t.Helper()
+	config := filepath.Join(dir, "runsc-"+platform+".toml")
+	text := fmt.Sprintf("binary_name = %q\n[runsc_config]\nplatform = %q\n", filepath.Join(filepath.Dir(shim), "runsc"), platform)
+	must(t, os.WriteFile(config, []byte(text), 0o600))
+	return fmt.Sprintf("[handlers.%s]\nkind = \"shim\"\npath = %q\nsandbox = \"runtime\"\n"+
+		"options = [\"TypeUrl=io.containerd.runsc.v1.options\", \"ConfigPath=%s\"]\n", name, shim, config)
+}
+
+// gvisorState is where gVisor's shim has the state of its containers.
+const gvisorState = "/run/containerd/runsc/berth"
+
+// EndedInGVisor reports whether the init of a container in gVisor has exited. berth is not asked.
+func (b *Berth) EndedInGVisor(container string) bool {
+	b.T.Helper()
+	runsc := filepath.Join(filepath.Dir(os.Getenv("BERTH_HANDLER")), "runsc")
+	out, err := exec.Command(runsc, "-root", gvisorState, "state", container).Output()
+	if err != nil {
+		return true // its sandbox is not there any more
+	}
+	var state struct{ Status string }
+	must(b.T, json.Unmarshal(out, &state))
+	return state.Status == "stopped"
+}
+
+// clearGVisor removes the files that runsc keeps of containers of this instance that were not started.
+func (b *Berth) clearGVisor() {
+	b.T.Helper()
+	log, err := os.ReadFile(b.logFile.Name())
+	must(b.T, err)
+	entries, _ := os.ReadDir(gvisorState)
+	for _, entry := range entries { // CONTAINER_sandbox:SANDBOX.lock
+		_, rest, found := strings.Cut(entry.Name(), "_sandbox:")
+		sandbox, _, _ := strings.Cut(rest, ".")
+		if found && sandbox != "" && bytes.Contains(log, []byte(sandbox)) {
+			must(b.T, os.Remove(filepath.Join(gvisorState, entry.Name())))
+		}
+	}
 }
 
 // StartDocker starts a Docker engine in the network namespace that stands for the host's, and

@@ -59,6 +59,8 @@ type Berth struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
 
+	// GVisor is true when gVisor's shim runs the containers of the instance: see BERTH_HANDLER.
+	GVisor bool
 	// Docker is the Docker engine below an instance with engine docker, else nil.
 	Docker *dockertest.Daemon
 	// facts are what Docker can do, nil until they are needed.
@@ -117,10 +119,12 @@ func New(t testing.TB, opts Options) *Berth {
 		"serve", "--network", "builtin", "--listen", "unix://" + b.Socket, "--root", b.Root, "--state", b.State,
 		"--log-level", "debug", "--log-format", "text",
 	}, opts.Args...)
+	handler := defaultHandler(t, opts.Config, dir)
+	b.GVisor = handler != "" && isGVisor()
 	if os.Getenv("BERTH_BEFORE") == "" { // an earlier berth does not have the flag, and reads the host's own file
 		b.args = append(b.args, "--routes-file", filepath.Join(dir, "routes"))
 	}
-	if config := opts.Config + defaultHandler(opts.Config); config != "" {
+	if config := opts.Config + handler; config != "" {
 		file := filepath.Join(dir, "berth.toml")
 		must(t, os.WriteFile(file, []byte(config), 0o600))
 		b.args = append(b.args, "--config", file)
@@ -308,6 +312,9 @@ func (b *Berth) cleanup() {
 		supervisorLog = tail(filepath.Join(b.State, "supervisor.log")) // it is removed with the state directory
 		b.StopDaemon()
 		b.awaitNone(func() Leftovers { return FindLeftovers(b.Dir) })
+		if b.GVisor {
+			b.clearGVisor()
+		}
 	}
 	_ = b.conn.Close()
 	removeHost(b.T, b.NetNS)

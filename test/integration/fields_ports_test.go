@@ -10,12 +10,14 @@ import (
 
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/test/harness"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // testPorts: each protocol, from another machine and from the host, and only on the requested
 // address.
 func (f *fields) testPorts(t *testing.T) {
+	f.NeedsPart(t, harness.SharedNetNS)
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.PortMappings = []*runtimeapi.PortMapping{
 			{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: 18080},

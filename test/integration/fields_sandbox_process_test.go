@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/test/harness"
 )
 
 // refused runs a sandbox that must be refused.
@@ -61,6 +63,7 @@ func statusLines(t *testing.T, proc string) map[string]string {
 // testSandboxProcess: the sandbox's own process has less than any request can give. berth refuses
 // an invalid user or label all the same.
 func (f *fields) testSandboxProcess(t *testing.T) {
+	f.NeedsPart(t, harness.ContainerProcesses)
 	proc := f.sharing(t, func(s *runtimeapi.LinuxSandboxSecurityContext) {
 		s.RunAsUser, s.RunAsGroup, s.SupplementalGroups = user(0), user(0), []int64{0, 5000}
 		s.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy_Strict

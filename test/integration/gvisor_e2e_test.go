@@ -5,7 +5,6 @@ package integration
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,14 +23,7 @@ func TestGVisor(t *testing.T) {
 	shim := require.Given(t, "BERTH_RUNSC_SHIM", "containerd-shim-runsc-v1 with runsc beside it")
 	for _, platform := range []string{"systrap", "ptrace"} {
 		t.Run(platform, func(t *testing.T) {
-			dir := t.TempDir()
-			config := filepath.Join(dir, "runsc.toml")
-			text := fmt.Sprintf("binary_name = %q\n[runsc_config]\nplatform = %q\n", filepath.Join(filepath.Dir(shim), "runsc"), platform)
-			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			f := newFields(t, harness.Options{Config: fmt.Sprintf("[handlers.gvisor]\nkind = \"shim\"\npath = %q\nsandbox = \"runtime\"\n"+
-				"options = [\"TypeUrl=io.containerd.runsc.v1.options\", \"ConfigPath=%s\"]\n", shim, config)}, nil)
+			f := newFields(t, harness.Options{Config: harness.GVisorHandler(t, "gvisor", shim, platform, t.TempDir())}, nil)
 			b := f.Berth
 			b.NeedsPart(t, harness.Supervisors)
 			pods := map[runtimeapi.NamespaceMode]harness.Pod{}

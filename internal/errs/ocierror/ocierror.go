@@ -20,10 +20,17 @@ const crunNoProgram = "executable file `"
 // runcNoProgram is in the error of runc before 1.2 for a program that cannot be executed.
 const runcNoProgram = `unable to start container process: exec: "`
 
+// These are in gVisor's errors for a program that is not in PATH, and for one that cannot be executed.
+const (
+	gvisorNoProgram = `error finding executable "`
+	gvisorNoLoad    = "creating process: failed to load "
+	gvisorNoExec    = "in sandbox: failed to load " // that of a command
+)
+
 // OfProgram reports whether the init could not execute the program, or not enter its directory.
 func OfProgram(err error) bool {
 	text := err.Error()
-	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside, crunNoProgram, runcNoProgram} {
+	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside, crunNoProgram, runcNoProgram, gvisorNoProgram, gvisorNoLoad, gvisorNoExec} {
 		if strings.Contains(text, fault) {
 			return true
 		}
@@ -39,6 +46,7 @@ func Kind(err error) error {
 		"chdir to cwd", //
 		cwdOutside,
 		crunNoProgram,
+		gvisorNoProgram, gvisorNoLoad, gvisorNoExec,
 		"unable to find",    // user, group
 		"invalid rootfs",    //
 		"mkdir /proc/self/", // a mount point that would leave the root

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/spawn"
 	"golang.org/x/sync/errgroup"
@@ -69,6 +70,7 @@ func (h *host) wantWords() {
 // starts.
 func TestExitsWithoutASupervisor(t *testing.T) {
 	h := newHost(t).keep()
+	h.skipInGVisor(hostProcesses)
 	const n = 8
 	for i := range n {
 		h.run(fmt.Sprint("c", i), fmt.Sprintf(`echo ready; read x; echo last words; exit %d`, 20+i), withStdin)
@@ -135,6 +137,7 @@ func (h *host) writeStdin(id, text string) {
 // TestSupervisorKilledDuringCreate kills the supervisor at many moments of a create.
 func TestSupervisorKilledDuringCreate(t *testing.T) {
 	h := newHost(t).keep()
+	h.skipInGVisor(hostProcesses)
 	first := h.held()
 	found := make(map[supervisor.ContainerState]int)
 	began := time.Now()
@@ -233,6 +236,7 @@ func (h *host) held() []string {
 			}
 		}
 	}
+	slices.Sort(held) // a keeper that gets them again has them in another order
 	return held
 }
 
@@ -372,7 +376,7 @@ func killUnderLoad(t *testing.T, victim string) {
 	killing.Go(func() {
 		defer close(stop)
 		for range rounds {
-			time.Sleep(time.Duration(50+rnd.IntN(200)) * time.Millisecond)
+			time.Sleep(require.Patience(time.Duration(50+rnd.IntN(200)) * time.Millisecond))
 			h.killOne(victim)
 		}
 	})

@@ -31,6 +31,7 @@ import (
 // TestNoDescriptorLeaks lists the descriptors of an init while a hundred other containers run.
 func TestNoDescriptorLeaks(t *testing.T) {
 	h := newHost(t).keep()
+	h.skipInGVisor(hostProcesses)
 	var g errgroup.Group
 	g.SetLimit(4)
 	for i := range 100 {
@@ -212,7 +213,9 @@ func TestCancelledCreateLeavesNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	h.assertNothingLeft()
+	if !h.inGVisor() { // which has the root container until the end
+		h.assertNothingLeft()
+	}
 }
 
 // TestNothingIsInherited starts a supervisor with ignored signals, low limits and an unusual umask.

@@ -49,7 +49,7 @@ func TestLifecycleOfAContainer(t *testing.T) {
 	if again := h.exit("one"); again != exit {
 		t.Errorf("exit told again: %+v, first %+v", again, exit)
 	}
-	list, err := h.client.List(h.ctx())
+	list, err := h.list()
 	if err != nil || len(list) != 1 || list[0].State != supervisor.Exited || *list[0].Exit != exit {
 		t.Errorf("list %+v %v", list, err)
 	}
@@ -173,6 +173,7 @@ func TestExec(t *testing.T) {
 
 func TestCancelledExecKillsAllProcesses(t *testing.T) {
 	h := newHost(t).serve()
+	h.skipInGVisor(loneCommands)
 	h.run("box", `sleep 1000`)
 	ctx, stop := context.WithCancel(t.Context())
 	r, w := io.Pipe()
@@ -234,7 +235,8 @@ func TestExecTerminal(t *testing.T) {
 	if err != nil || code != 4 {
 		t.Fatalf("%d %v %q", code, err, out.String())
 	}
-	if !strings.Contains(out.String(), "20 50\r\n") || !strings.Contains(out.String(), "got word\r\n") {
+	// In gVisor a command may begin before its terminal has a size.
+	if !strings.Contains(out.String(), "20 50\r\n") && !h.inGVisor() || !strings.Contains(out.String(), "got word\r\n") {
 		t.Errorf("output %q", out.String())
 	}
 }
@@ -310,6 +312,7 @@ func TestRemainingProcessesWithoutPIDNamespaceAreKilled(t *testing.T) {
 
 func TestOOMKill(t *testing.T) {
 	h := newHost(t).serve()
+	h.skipInGVisor(ownLimits)
 	h.run("oom", `x=a; while :; do x=$x$x; done`, func(s *specs.Spec, _ *supervisor.CreateRequest) {
 		s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: new(int64(20 << 20)), Swap: new(int64(20 << 20))}
 	})
@@ -320,6 +323,7 @@ func TestOOMKill(t *testing.T) {
 
 func TestUpdate(t *testing.T) {
 	h := newHost(t).serve()
+	h.skipInGVisor(ownLimits)
 	c := h.create("box", `sleep 1000`, func(s *specs.Spec, _ *supervisor.CreateRequest) {
 		s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: new(int64(64 << 20))}
 		s.Linux.Resources.CPU = &specs.LinuxCPU{Shares: new(uint64(512))}

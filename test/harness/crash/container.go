@@ -74,8 +74,8 @@ func (c *test) expectNoMore(one *container) {
 
 // hasSettled reports whether a container that should be quiet is, and its pipe is empty: all of its
 // output has been read.
-func (one *container) hasSettled() bool {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(one.pid), "root", settled))
+func (c *test) hasSettled(one *container) bool {
+	text, err := os.ReadFile(filepath.Join(c.settled, one.name))
 	if err != nil {
 		return false
 	}
@@ -83,9 +83,12 @@ func (one *container) hasSettled() bool {
 	return err == nil && one.logs.seen() >= lines
 }
 
-// ended reports whether the container's init has exited. The test keeps no descriptor of the init
+// hasEnded reports whether the container's init has exited. The test keeps no descriptor of the init
 // meanwhile: with one, the kernel would keep the exit code for the test.
-func (one *container) ended() bool {
+func (c *test) hasEnded(one *container) bool {
+	if c.b.GVisor {
+		return c.b.EndedInGVisor(one.id)
+	}
 	proc, err := sysproc.ReadProc(one.pid)
 	return err != nil || proc.Start != one.start || proc.Zombie()
 }

@@ -69,9 +69,11 @@ type test struct {
 	runtime runtimeapi.RuntimeServiceClient
 	// triggers is the directory that all containers see as /triggers.
 	triggers string
-	stages   *stageTable
-	exits    exitCounts
-	done     doneCounts
+	// settled is the directory that all containers see as /settled: see writer.
+	settled string
+	stages  *stageTable
+	exits   exitCounts
+	done    doneCounts
 
 	stop     chan struct{} // closed when the test starts no more pods
 	actors   sync.WaitGroup
@@ -135,11 +137,13 @@ func (c *test) aim(number int) (rounds int) {
 func newTest(t testing.TB, b *harness.Berth, opts Options) *test {
 	c := &test{
 		t: t, b: b, opts: opts, rng: rand.New(rand.NewPCG(opts.Seed, 1)),
-		triggers: filepath.Join(b.Dir, "triggers"), stages: newStageTable(filepath.Join(b.Dir, "berth.log")),
+		triggers: filepath.Join(b.Dir, "triggers"), settled: filepath.Join(b.Dir, "settled"), stages: newStageTable(filepath.Join(b.Dir, "berth.log")),
 		stop: make(chan struct{}), failures: make(chan struct{}), alive: map[string]*container{},
 	}
-	if err := os.Mkdir(c.triggers, 0o755); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{c.triggers, c.settled} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	conn, err := grpc.NewClient("unix://"+b.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: 50 * time.Millisecond}}))

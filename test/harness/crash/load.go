@@ -45,8 +45,11 @@ func (c *test) begin() {
 	for i, special := range []struct {
 		name string
 		life func(*actor, string) error
-	}{{"exec", (*actor).execs}, {"rotate", (*actor).rotations}, {"badstart", (*actor).badStart}, {"cursed", (*actor).uncreatable}} {
-		c.act(1000+i, special.name, special.life)
+		part string // that it needs, "" for none
+	}{{"exec", (*actor).execs, ""}, {"rotate", (*actor).rotations, ""}, {"badstart", (*actor).badStart, ""}, {"cursed", (*actor).uncreatable, harness.EarlyFaults}} {
+		if c.b.Has(special.part) {
+			c.act(1000+i, special.name, special.life)
+		}
 	}
 }
 
@@ -175,7 +178,9 @@ func (a *actor) newContainer(pod string, i int, sandbox string) *container {
 	config := a.b.Container("c"+strconv.Itoa(i), "")
 	config.Command = []string{"/bin/sh", "-c", script(), "writer", one.name, strconv.Itoa(burst), tty, trap}
 	config.Tty = one.tty
-	config.Mounts = []*runtimeapi.Mount{{ContainerPath: "/triggers", HostPath: a.triggers, Readonly: true}}
+	config.Mounts = []*runtimeapi.Mount{
+		{ContainerPath: "/triggers", HostPath: a.triggers, Readonly: true}, {ContainerPath: "/settled", HostPath: a.settled},
+	}
 	one.config = config
 	return one
 }
@@ -298,9 +303,13 @@ func (a *actor) badStart(pod string) error {
 	if err := os.WriteFile(filepath.Join(a.triggers, "noise"), []byte{1, 2, 3, 4}, 0o755); err != nil {
 		return err
 	}
-	killed := a.newContainer(pod, 2, sandbox)
-	killed.afterCreate = func() error { return killInit(killed.id) }
-	for _, one := range []*container{absent, noise, killed} {
+	all := []*container{absent, noise}
+	if a.b.Has(harness.ContainerProcesses) {
+		killed := a.newContainer(pod, 2, sandbox)
+		killed.afterCreate = func() error { return killInit(killed.id) }
+		all = append(all, killed)
+	}
+	for _, one := range all {
 		if err := a.launch(one, config); err != nil && status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.InvalidArgument {
 			return fmt.Errorf("%s: %w", one.name, err)
 		}

@@ -211,15 +211,15 @@ func (c *test) killAgain(kind Kind, number int) {
 
 // exitsInTheGap creates the trigger files that were held back, and waits for the exits.
 func (c *test) exitsInTheGap() {
-	fired := c.fireHeld((*container).hasSettled)
+	fired := c.fireHeld(c.hasSettled)
 	for _, one := range fired {
 		deadline := time.Now().Add(require.Patience(10 * time.Second))
-		for !one.ended() {
+		for !c.hasEnded(one) {
 			if time.Now().After(deadline) {
 				c.errorf("container %.12s (%s, process %d) does not end on its trigger while something is dead", one.id, one.name, one.pid)
 				return
 			}
-			time.Sleep(time.Millisecond) // no pidfd: see ended
+			time.Sleep(time.Millisecond) // no pidfd: see hasEnded
 		}
 		c.exits.dead.Add(1)
 	}

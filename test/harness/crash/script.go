@@ -18,13 +18,9 @@ const (
 	multiplier = 7919
 )
 
-// settled is a file of the writer's, in its container: how many lines it has written when it is
-// quiet.
-const settled = "/tmp/settled"
-
 // writer is the program of a container. It writes bursts of numbered lines until the trigger file
 // appears or the stop signal comes, then the last lines and the exit code. A writer that will exit
-// while nobody reads gets quiet before, and writes into the file settled how many lines it has
+// while nobody reads gets quiet before, and writes into its file in /settled how many lines it has
 // written: a pipe holds 64 KiB of last lines, a terminal next to nothing. The writer starts no
 // process on the way, so that it is fast.
 const writer = `
@@ -51,7 +47,7 @@ while [ -z "$code" ]; do
 	if [ -e /triggers/$name ]; then [ -n "$tty" ] || burst 10; read code < /triggers/$name
 	else
 		if [ ! -e /triggers/$name.quiet ]; then burst $burst
-		elif [ ! -e %[6]s ]; then echo "$i" > %[6]s; fi
+		elif [ ! -e /settled/$name ]; then echo "$i" > /settled/$name; fi
 		read -t 0.03 _ <&3
 	fi
 done
@@ -61,7 +57,7 @@ exit $code
 `
 
 func script() string {
-	return fmt.Sprintf(writer, padding, shortest, longEvery, hugeEvery, multiplier, settled)
+	return fmt.Sprintf(writer, padding, shortest, longEvery, hugeEvery, multiplier)
 }
 
 // stdoutLine and stderrLine are the lines with number i.

@@ -120,7 +120,7 @@ func life(ctx context.Context, b *harness.Berth, name string, i int) error {
 	}
 	made, err := b.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox.PodSandboxId, Config: container, SandboxConfig: config})
 	switch {
-	case (err != nil) != (i%7 == failsCreate):
+	case (err != nil) != (i%7 == failsCreate && b.Has(harness.EarlyFaults)):
 		return fmt.Errorf("creation: %w", err)
 	case err == nil:
 		if err := use(ctx, b, made.ContainerId, i); err != nil {
@@ -146,7 +146,7 @@ const (
 
 func use(ctx context.Context, b *harness.Berth, container string, i int) error {
 	_, err := b.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: container})
-	if i%7 == failsStart && err != nil {
+	if (i%7 == failsStart || i%7 == failsCreate) && err != nil {
 		return nil
 	}
 	if err != nil {

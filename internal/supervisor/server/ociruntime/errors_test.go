@@ -116,8 +116,12 @@ func TestStartFault(t *testing.T) {
 		start + "current working directory is outside of container mount namespace root -- possible container breakout detected": true,
 		start + "mkdir /etc/passwd: not a directory":                                                                             true,
 		start + `chdir to cwd ("/secret") set in config.json failed: denied`:                                                     true,
-		start + `error mounting "/x" to rootfs at "/y": mkdir /y: read-only`:                                                     false,
-		"unable to set memory limit to 4096 (current usage: 9, peak usage: 9)":                                                   false,
+		// gVisor's.
+		`starting sub-container [nope]: error finding executable "nope" in PATH [/bin]: no such file or directory`: true,
+		`executing command "/nope" in sandbox: failed to load /nope: no such file or directory`:                    true,
+		"starting sub-container [/nope]: creating process: failed to load /nope: no such file or directory":        true,
+		start + `error mounting "/x" to rootfs at "/y": mkdir /y: read-only`:                                       false,
+		"unable to set memory limit to 4096 (current usage: 9, peak usage: 9)":                                     false,
 	} {
 		err := startFault(errors.New(text))
 		var fault *ProgramError

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/sink"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/supervisor/shimoptions"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -247,11 +248,11 @@ func (r *Runtime) ensure(ctx context.Context, pod string, systemd bool, spec *sp
 // begin starts a shim. The caller has locked the pod, and calls end on an error.
 func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *specs.Spec) error {
 	s := r.all
-	if err := s.listen(); err != nil {
-		return err
-	}
 	dir := s.podDir(pod)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := s.listen(); err != nil { // the directory keeps endSink from ending the sink
 		return err
 	}
 	// Shims read annotations of it.
@@ -266,7 +267,7 @@ func (r *Runtime) begin(ctx context.Context, pod string, systemd bool, spec *spe
 	if err != nil {
 		return err
 	}
-	input := taskapi.Bootstrap{ID: pod, Namespace: namespace, Events: filepath.Join(s.dir, eventsName), Options: options}
+	input := taskapi.Bootstrap{ID: pod, Namespace: namespace, Events: filepath.Join(s.dir, sink.SocketName), Options: options}
 	if len(s.dir)+1+socketName <= maxSocket {
 		input.SocketDir = s.dir
 	}
@@ -388,6 +389,7 @@ func (s *Shims) end(ctx context.Context, pod string, answers bool) error {
 	if err := os.RemoveAll(s.podDir(pod)); err != nil {
 		return fmt.Errorf("cannot remove the shim's directory: %w", err)
 	}
+	s.endSink(ctx)
 	return nil
 }
 
@@ -556,7 +558,7 @@ func (s *Shims) isRecorded(p process) bool {
 
 // usualSockets are where the shims of containerd's library make the socket of a pod.
 func (s *Shims) usualSockets(pod string) []string {
-	name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(s.dir, eventsName, namespace, pod))))
+	name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(s.dir, sink.SocketName, namespace, pod))))
 	return []string{filepath.Join(s.dir, name), filepath.Join("/run/containerd/s", name)}
 }
 
@@ -577,26 +579,4 @@ func removeSocket(ctx context.Context, path string) {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		_ = os.Remove(path) // it belongs to no one
 	}
-}
-
-// listen serves the events of shims.
-func (s *Shims) listen() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.events != nil {
-		return nil
-	}
-	path := filepath.Join(s.dir, eventsName)
-	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil { // a predecessor's
-		return err
-	}
-	listener, err := net.Listen("unix", path) //nolint:noctx // it returns at once
-	if err != nil {
-		return fmt.Errorf("cannot listen for the events of shims: %w", err)
-	}
-	s.events = listener
-	go errs.Protect("events of shims", func() {
-		taskapi.ServeEvents(listener, func(e taskapi.Event) { s.log.Debug("event of a shim", "topic", e.Topic) })
-	})
-	return nil
 }

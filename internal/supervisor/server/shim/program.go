@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/sink"
 )
 
 // programRun is one run of a shim's program.
@@ -24,7 +25,7 @@ type programRun struct {
 
 // arguments returns the program and its arguments for an action on a container, or on a pod.
 func (r *Runtime) arguments(id string, action ...string) []string {
-	events := filepath.Join(r.all.dir, eventsName)
+	events := filepath.Join(r.all.dir, sink.SocketName)
 	return append([]string{r.handler.Path, "-namespace", namespace, "-address", events, "-publish-binary", "/bin/true", "-id", id}, action...)
 }
 
@@ -33,7 +34,7 @@ func markOf(podDir string) string { return "BERTH_SHIM=" + podDir }
 
 // environment is that of the program and of the shim.
 func (r *Runtime) environment(run *programRun) []string {
-	events := filepath.Join(r.all.dir, eventsName)
+	events := filepath.Join(r.all.dir, sink.SocketName)
 	environment := []string{
 		"PATH=" + cmp.Or(os.Getenv("PATH"), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), "HOME=/",
 		"TTRPC_ADDRESS=" + events, "GRPC_ADDRESS=" + events, "NAMESPACE=" + namespace, "MAX_SHIM_VERSION=2", "GOMAXPROCS=2",

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -64,7 +63,8 @@ type Shims struct {
 	mu sync.Mutex
 	// clients are the connections to shims, by pod.
 	clients map[string]*taskapi.Client
-	events  net.Listener
+	// sink is the pidfd of the process that takes the events of shims, nil for none.
+	sink *os.File
 
 	ends   ends
 	probes probe.Pool
@@ -82,11 +82,10 @@ func New(dir string, base *ociruntime.Runtime, host *ociruntime.Host, log *slog.
 	return s, nil
 }
 
-// The directories of pods and of containers, and the socket of events.
+// The directories of pods and of containers.
 const (
 	groupsName     = "pods"
 	containersName = "containers"
-	eventsName     = "events"
 )
 
 // Runtime makes containers with one handler.

@@ -48,7 +48,7 @@ func (r *Runtime) Start(ctx context.Context, s *ociruntime.Starting) error {
 		if errs.Kind(err) == nil && ociruntime.Dying(s.Pidfd) {
 			return fmt.Errorf("%w: its init has ended: %w", err, errs.State)
 		}
-		return err
+		return ociruntime.Classify(err, "") // gVisor finds the program now
 	}
 	if started != pid {
 		return r.handler.fault(ctx, stageStart, fmt.Errorf("it has started process %d, and created process %d", started, pid))

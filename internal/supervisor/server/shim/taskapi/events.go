@@ -12,15 +12,9 @@ import (
 // acceptPause is the time between attempts to accept a connection, while descriptors or memory are short.
 const acceptPause = 100 * time.Millisecond
 
-// Event is what a shim reports. berth finds out by itself what matters, so it only logs them.
-type Event struct {
-	// Topic is a path, such as /tasks/oom.
-	Topic string
-}
-
-// ServeEvents serves the events of shims until the listener is closed. A shim does not start without such a
-// server.
-func ServeEvents(listener net.Listener, each func(e Event)) {
+// ServeEvents answers the events of shims until the listener is closed. berth finds out by itself what they say.
+// A shim does not start without such a server.
+func ServeEvents(listener net.Listener) {
 	for {
 		conn, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -30,11 +24,11 @@ func ServeEvents(listener net.Listener, each func(e Event)) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		go errs.Protect("events of a shim", func() { serveEvents(conn, each) })
+		go errs.Protect("events of a shim", func() { serveEvents(conn) })
 	}
 }
 
-func serveEvents(conn net.Conn, each func(e Event)) {
+func serveEvents(conn net.Conn) {
 	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	for {
@@ -45,40 +39,9 @@ func serveEvents(conn net.Conn, each func(e Event)) {
 		if f.kind != frameRequest {
 			continue
 		}
-		if e, err := decodeEvent(f.data); err == nil {
-			each(e)
-		}
 		// A Response without a Status, as containerd sends it: some shims cannot decode an empty Status, and end.
 		if err := writeFrame(conn, frame{stream: f.stream, kind: frameResponse}); err != nil {
 			return
 		}
 	}
-}
-
-// decodeEvent decodes a Request of ttrpc that has a ForwardRequest, which has an Envelope.
-func decodeEvent(data []byte) (e Event, err error) {
-	var payload, envelope Message
-	err = Message(data).Fields(func(f Field) error {
-		if f.ID == 3 {
-			payload = f.Bytes
-		}
-		return nil
-	})
-	if err == nil {
-		err = payload.Fields(func(f Field) error {
-			if f.ID == 1 {
-				envelope = f.Bytes
-			}
-			return nil
-		})
-	}
-	if err == nil {
-		err = envelope.Fields(func(f Field) error {
-			if f.ID == 3 {
-				e.Topic = f.Text()
-			}
-			return nil
-		})
-	}
-	return e, err
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -465,24 +464,18 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	topics := make(chan string, 2)
-	go ServeEvents(listener, func(e Event) { topics <- e.Topic })
+	go ServeEvents(listener)
 	conn, err := net.Dial("unix", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	client := ttrpc.NewClient(conn)
 	defer client.Close()
-	var got []string
 	for _, topic := range []string{"/tasks/oom", "/tasks/exit"} {
 		request := &events.ForwardRequest{Envelope: &types.Envelope{Topic: topic, Namespace: "space", Timestamp: timestamppb.Now()}}
 		if _, err := events.NewTTRPCEventsClient(client).Forward(t.Context(), request); err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, <-topics)
-	}
-	if !slices.Equal(got, []string{"/tasks/oom", "/tasks/exit"}) {
-		t.Errorf("topics %q", got)
 	}
 }
 
@@ -491,7 +484,7 @@ func TestEventsAreAnsweredWithoutStatus(t *testing.T) {
 	ours, theirs := net.Pipe()
 	listener := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
 	listener.conn <- theirs
-	go ServeEvents(listener, func(Event) {})
+	go ServeEvents(listener)
 	t.Cleanup(func() { listener.Close(); ours.Close() })
 	if err := writeFrame(ours, frame{stream: 7, kind: frameRequest}); err != nil {
 		t.Fatal(err)
