@@ -229,6 +229,10 @@ func fuzzedRequests() map[string][]proto.Message {
 		}},
 		"Status":              {&runtimeapi.StatusRequest{Verbose: true}},
 		"CheckpointContainer": {&runtimeapi.CheckpointContainerRequest{ContainerId: running, Location: "/x", Timeout: 1}},
+		"CheckpointPod":       {&runtimeapi.CheckpointPodRequest{PodSandboxId: sandbox, OutputPath: "/x", ContainerIds: []string{running}, Options: labels}},
+		"RestorePod": {&runtimeapi.RestorePodRequest{
+			CheckpointPath: "/x", Config: sandboxRequest(), ContainerConfigs: []*runtimeapi.ContainerConfig{fuzzedContainer(limits)},
+		}},
 	}
 	for _, name := range []string{"StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "PodSandboxStats"} {
 		all[name] = []proto.Message{&runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox}, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: "../x"}}

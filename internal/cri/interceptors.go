@@ -252,6 +252,9 @@ func (i interceptors) identify(msg any) []slog.Attr {
 	case *runtimeapi.RunPodSandboxRequest:
 		meta := m.GetConfig().GetMetadata()
 		add("pod", meta.GetNamespace()+"/"+meta.GetName())
+	case *runtimeapi.RestorePodRequest:
+		meta := m.GetConfig().GetMetadata()
+		add("pod", meta.GetNamespace()+"/"+meta.GetName())
 	case *runtimeapi.CreateContainerRequest:
 		add("name", m.GetConfig().GetMetadata().GetName())
 		meta := m.GetSandboxConfig().GetMetadata()

@@ -6,7 +6,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/cri/shape"
 )
 
 // StopPodSandbox implements runtimeapi.RuntimeServiceServer.
@@ -77,14 +77,28 @@ func checkSandboxID(req interface{ GetPodSandboxId() string }) error {
 	return nil
 }
 
-// CheckpointPod implements runtimeapi.RuntimeServiceServer. berth checkpoints one container at a time: Unsupported.
-func (s *Server) CheckpointPod(_ context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
-	return nil, fmt.Errorf("cannot checkpoint sandbox %q: CheckpointPod writes all containers of a pod at one moment, and berth writes one container (CheckpointContainer): %w",
-		req.GetPodSandboxId(), errs.Unsupported)
+// CheckpointPod implements runtimeapi.RuntimeServiceServer. berth has no options of checkpoints.
+func (s *Server) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	if err := checkSandboxID(req); err != nil {
+		return nil, fmt.Errorf("cannot checkpoint sandbox: %w", err)
+	}
+	if err := shape.CheckpointPod(req); err != nil {
+		return nil, fmt.Errorf("cannot checkpoint sandbox: %w", err)
+	}
+	if err := s.opts.Lifecycle.CheckpointSandbox(ctx, req.GetPodSandboxId(), req.GetOutputPath(), req.GetContainerIds()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.CheckpointPodResponse{}, nil
 }
 
-// RestorePod implements runtimeapi.RuntimeServiceServer. The checkpoints that it restores are those of CheckpointPod:
-// Unsupported.
-func (s *Server) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
-	return nil, fmt.Errorf("cannot restore sandbox: RestorePod reads what CheckpointPod writes, which berth does not serve; CreateContainer restores a container: %w", errs.Unsupported)
+// RestorePod implements runtimeapi.RuntimeServiceServer. berth has no options of restores.
+func (s *Server) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	if err := shape.RestorePod(req); err != nil {
+		return nil, fmt.Errorf("cannot restore sandbox: %w", err)
+	}
+	id, containers, err := s.opts.Lifecycle.RestoreSandbox(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RestorePodResponse{PodSandboxId: id, RestoredContainers: containers}, nil
 }

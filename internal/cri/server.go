@@ -46,6 +46,8 @@ type Lifecycle interface {
 	RemoveContainer(ctx context.Context, id string) error
 	UpdateContainer(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error
 	CheckpointContainer(ctx context.Context, id, location string, timeout int64) error
+	CheckpointSandbox(ctx context.Context, id, dir string, containerIDs []string) error
+	RestoreSandbox(ctx context.Context, req *runtimeapi.RestorePodRequest) (id string, restored []*runtimeapi.RestoredContainer, err error)
 }
 
 // Sessions connect clients to processes in containers. pod.Sessions and forward.Forwarder

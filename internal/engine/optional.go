@@ -116,7 +116,7 @@ type InspectSpec struct {
 type Checkpointer interface {
 	// Checkpoint writes the processes of a container, its OCI spec and the changes of its root filesystem
 	// into a new file, which only root can read. The container goes on. Kind Unsupported when the engine is not
-	// configured to, lacks the program for it, or cannot write this container; Exists when the file exists.
+	// configured to, or lacks the program for it; State when it cannot write this container; Exists when the file exists.
 	// Nothing is left of a Checkpoint that fails, or whose ctx ends.
 	Checkpoint(ctx context.Context, spec *CheckpointSpec) error
 }
@@ -136,7 +136,24 @@ type CheckpointSpec struct {
 	CreatedAt                    time.Time
 	// Resources are the container's limits since they were updated, nil before.
 	Resources *runtimeapi.LinuxContainerResources
+	// Reached is called at each stage, and the work waits for it. The container goes on, and Checkpoint fails, when it
+	// returns an error. Nil for nothing to do.
+	Reached func(ctx context.Context, stage CheckpointStage) error
 }
+
+// CheckpointStage is a point in the writing of a checkpoint.
+type CheckpointStage string
+
+// The stages of a checkpoint, in their order. The processes are stopped from CheckpointPaused until CheckpointCaptured has
+// returned.
+const (
+	// CheckpointPaused: the processes are stopped, and nothing of them is written yet.
+	CheckpointPaused CheckpointStage = "paused"
+	// CheckpointCaptured: memory and files are written.
+	CheckpointCaptured CheckpointStage = "captured"
+	// CheckpointWritten: the archive is complete, and not at its location yet.
+	CheckpointWritten CheckpointStage = "written"
+)
 
 // Supervised is an optional interface of an Engine whose containers have a supervisor.
 type Supervised interface {
@@ -169,6 +186,8 @@ type RestoreSpec struct {
 	// Location is the absolute path of a file. ImageID is the store's id of an image with the content of an archive.
 	// One of them is "".
 	Location, ImageID string
+	// Name is that of the container that the archive has to be of, "" for any.
+	Name string
 	// Dir is where the parts of the archive are until the container is created. It is on disk.
 	Dir string
 }

@@ -120,7 +120,7 @@ func scrapedFamilies() []Family {
 	return []Family{
 		{Jobs, Gauge, []string{"kind", "state"}, "Jobs that run, and that wait for the job before of the same pod or container."},
 		{JobOldestStage, Gauge, []string{"kind"}, "How long the job that is longest in one stage has been in it."},
-		{Pods, Gauge, []string{"state"}, "Sandboxes by the state of their records: creating, ready, stopping, stopped, removing."},
+		{Pods, Gauge, []string{"state"}, "Sandboxes by the state of their records: creating, restoring, ready, stopping, stopped, removing."},
 		{Containers, Gauge, []string{"state"}, "Containers by the state of their records: creating, created, starting, running, exited."},
 		{EventsPublished, Counter, nil, "Events of pods and containers."},
 		{EventsDropped, Counter, nil, "Events that a subscriber did not get, because it read too slowly and was cut off."},

@@ -21,10 +21,17 @@ const (
 	defaultTerm = "TERM=xterm"
 )
 
+// restoredArg is in the place of the program of a container that continues a checkpoint and names none: nothing runs it, but
+// an OCI runtime refuses a spec without a program.
+const restoredArg = "restored"
+
 func processOf(in Input) (*specs.Process, error) {
 	args, err := Args(in.Config, in.Image)
-	if err != nil {
+	if err != nil && !in.Restored {
 		return nil, err
+	}
+	if err != nil {
+		args = []string{restoredArg}
 	}
 	caps, err := Capabilities(in.Config, in.Host, in.Defaults.Capabilities)
 	if err != nil {

@@ -24,6 +24,8 @@ type Input struct {
 	SandboxConfig *runtimeapi.PodSandboxConfig
 	// Image is the image's configuration.
 	Image imagespec.ImageConfig
+	// Restored is true for a container that continues a checkpoint: its program runs already, and need not be named.
+	Restored bool
 	// Rootfs is where the container's root filesystem is mounted.
 	Rootfs string
 	// Hostname is what the container sees as its host's name.

@@ -40,6 +40,10 @@ func TestArgs(t *testing.T) {
 		if _, err := Args(config, imagespec.ImageConfig{}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "no command specified") {
 			t.Errorf("nothing to run: %v", err)
 		}
+		// The program of a checkpoint runs already. OCI runtimes refuse a spec without one.
+		if p, err := processOf(Input{Config: config, Restored: true}); err != nil || len(p.Args) != 1 {
+			t.Errorf("nothing to run, and a checkpoint to go on with: %+v, %v", p, err)
+		}
 	}
 }
 

@@ -1,19 +1,27 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/pod/call"
 	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/podcheckpoint"
+	"github.com/berthrun/berth/internal/pod/podnet"
 	"github.com/berthrun/berth/internal/pod/record"
+	"github.com/berthrun/berth/internal/store"
 )
 
 // defaultCheckpointTimeout bounds a checkpoint whose request has no time limit.
@@ -33,7 +41,10 @@ func (c *Containers) CheckpointContainer(ctx context.Context, id, location strin
 	_, err = c.jobs.Do(ctx, &job.Request{
 		Key: rec.Name(), ID: rec.ID, Kind: kindCheckpoint,
 		Run: func(ctx context.Context, j *job.Job) (string, error) {
-			return rec.ID, c.checkpointContainer(ctx, j, checkpointer, rec.ID, location, secondsOf(timeout))
+			timeout := secondsOf(timeout)
+			ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took longer than %v: %w", timeout, errs.Deadline))
+			defer cancel()
+			return rec.ID, c.checkpointContainer(ctx, j, checkpointer, rec.ID, location, nil)
 		},
 	})
 	return err
@@ -48,7 +59,10 @@ func secondsOf(timeout int64) time.Duration {
 	return time.Duration(min(timeout, longest)) * time.Second
 }
 
-func (c *Containers) checkpointContainer(ctx context.Context, j *job.Job, checkpointer engine.Checkpointer, id, location string, timeout time.Duration) error {
+// checkpointContainer writes one container. ctx has a deadline. See engine.CheckpointSpec for reached.
+func (c *Containers) checkpointContainer(ctx context.Context, j *job.Job, checkpointer engine.Checkpointer, id, location string,
+	reached func(context.Context, engine.CheckpointStage) error,
+) error {
 	rec, err := c.records.Containers.Get(id)
 	if err != nil {
 		return fmt.Errorf("cannot checkpoint container: %w", err)
@@ -56,18 +70,17 @@ func (c *Containers) checkpointContainer(ctx context.Context, j *job.Job, checkp
 	if rec.Removing || rec.State != record.ContainerRunning {
 		return fmt.Errorf("cannot checkpoint container %q: it is %s: %w", id, rec.State, errs.State)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took longer than %v: %w", timeout, errs.Deadline))
-	defer cancel()
-	j.StageUntil("write checkpoint", "CRIU", time.Now().Add(timeout))
+	deadline, _ := ctx.Deadline()
+	j.StageUntil("write checkpoint", "CRIU", deadline)
 	if err := call.Run(ctx, c.calls, id, "checkpoint container "+id, func(ctx context.Context) error {
 		return checkpointer.Checkpoint(ctx, &engine.CheckpointSpec{
 			ContainerID: id, Location: location, Dir: filepath.Join(c.records.ContainerDir(id), "checkpoint"),
 			Name:    rec.Config.Get().GetMetadata().GetName(),
 			ImageID: rec.Image.ID, ImageRef: rec.Image.Ref, ImageName: rec.Image.Name,
-			CreatedAt: time.Unix(0, rec.CreatedAt), Resources: rec.Resources.Get(),
+			CreatedAt: time.Unix(0, rec.CreatedAt), Resources: rec.Resources.Get(), Reached: reached,
 		})
 	}); err != nil {
-		return fmt.Errorf("cannot checkpoint container %q: %w", id, err)
+		return err
 	}
 	c.log.Info("container checkpointed", "container", id, "location", location, "took", j.Info().Age)
 	return nil
@@ -88,21 +101,24 @@ func hasCheckpoint(img *image.Image) bool {
 	return slices.ContainsFunc(checkpointAnnotations(), func(name string) bool { _, has := img.Annotations[name]; return has })
 }
 
-// restoreOf returns where the archive is whose processes a container continues, nil for one that runs a program: a file
-// in the place of an image, or an image with a checkpoint in it; img is nil for a file. Kind Unsupported when
-// such containers are not restored.
-func (c *Containers) restoreOf(rec *record.Container, img *image.Image) (*engine.RestoreSpec, error) {
+// restoreOf returns where the archive is whose processes a container continues, nil for one that runs a program: the
+// archive of a pod's checkpoint, a file in the place of an image, or an image with a checkpoint in it; img is nil for a
+// file. Kind Unsupported when such containers are not restored.
+func (c *Containers) restoreOf(rec *record.Container, img *image.Image, archive string) (*engine.RestoreSpec, error) {
 	name := rec.Config.Get().GetImage().GetImage()
-	if img != nil && !hasCheckpoint(img) {
+	if archive == "" && img != nil && !hasCheckpoint(img) {
 		return nil, nil //nolint:nilnil // most images have none
 	}
 	refuse := func(err error) error {
-		if img != nil {
+		switch {
+		case archive != "":
+			return fmt.Errorf("cannot restore the checkpoint: %w", err)
+		case img != nil:
 			return fmt.Errorf("config.image.image: the image has a checkpoint in it: %w", err)
 		}
 		return fmt.Errorf("config.image.image: %q is the path of a checkpoint: %w", name, err)
 	}
-	sb, err := c.records.ReadySandbox(rec.SandboxID)
+	sb, err := c.records.SandboxOfNew(rec.SandboxID)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create container: %w", err)
 	}
@@ -114,17 +130,21 @@ func (c *Containers) restoreOf(rec *record.Container, img *image.Image) (*engine
 		return nil, refuse(err)
 	}
 	spec := &engine.RestoreSpec{Sandbox: sb.Engine, SandboxSpec: c.records.SandboxSpec(sb), Dir: filepath.Join(c.records.ContainerDir(rec.ID), "restored")}
-	if img != nil {
+	switch {
+	case archive != "":
+		spec.Location, spec.Name = archive, rec.Config.Get().GetMetadata().GetName()
+	case img != nil:
 		spec.ImageID = img.ID
-	} else {
+	default:
 		spec.Location = name
 	}
 	return spec, nil
 }
 
 // readCheckpoint reads an archive, and returns the image on which the container's root filesystem is based. It is that of
-// the record from then on. The archive cannot choose what is not on the node.
-func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record.Container, restore *engine.RestoreSpec) (*image.Image, error) {
+// the record from then on. The archive cannot choose what is not on the node, and that of a pod's checkpoint has to have
+// the requested image.
+func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record.Container, restore *engine.RestoreSpec, requested *image.Image) (*image.Image, error) {
 	j.Stage("read checkpoint", "the archive")
 	base, err := call.Get(ctx, c.calls, rec.ID, "read the checkpoint of container "+rec.ID, func(ctx context.Context) ([]string, error) {
 		return c.engine.(engine.Restorer).ReadCheckpoint(ctx, restore)
@@ -155,6 +175,9 @@ func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record
 		return nil, fmt.Errorf("cannot restore the checkpoint: base image: %w", err)
 	case hasCheckpoint(img):
 		return nil, fmt.Errorf("cannot restore the checkpoint: its base image %s has a checkpoint in it: %w", base[0], errs.Invalid)
+	case restore.Name != "" && img.ID != requested.ID:
+		return nil, fmt.Errorf("cannot restore the checkpoint: image.image: its base image is %s, and %q is %s: %w",
+			img.ID, rec.Config.Get().GetImage().GetImage(), requested.ID, errs.Invalid)
 	}
 	rec.Image = record.SnapshotOf(img)
 	_, err = c.records.Containers.Update(rec.ID, func(r *record.Container) error {
@@ -162,4 +185,385 @@ func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record
 		return nil
 	})
 	return img, err
+}
+
+// timeToAnswer is how long before the deadline of its request a checkpoint or a restore of a pod ends: CRIU needs some of it
+// to undo its work.
+const timeToAnswer = 5 * time.Second
+
+// answerBy is when the work of a request ends that has to be undone before its answer; without a deadline after the default.
+func answerBy(request context.Context) time.Time {
+	deadline, has := request.Deadline()
+	if !has {
+		return time.Now().Add(defaultCheckpointTimeout)
+	}
+	return deadline.Add(-min(timeToAnswer, time.Until(deadline)/2))
+}
+
+// withDeadline ends ctx at a time, with a cause for people.
+func withDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(ctx, at, fmt.Errorf("the deadline of the request is near: %w", errs.Deadline))
+}
+
+// alsoWith ends ctx when other ends, with its cause.
+func alsoWith(ctx, other context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// CheckpointSandbox writes running containers of a READY sandbox into an empty directory, all as they are at one moment. No
+// container is written before all are stopped, and none goes on before all are written. All go on before it returns, also
+// after an error; then the directory is empty again. It ends in time for the deadline of ctx, and with ctx. A stop or a
+// removal of the sandbox or of one of the containers ends it, too.
+func (s *Sandboxes) CheckpointSandbox(ctx context.Context, id, dir string, containerIDs []string) error {
+	rec, err := s.records.ReadySandbox(id)
+	if err != nil {
+		return fmt.Errorf("cannot checkpoint sandbox: %w", err)
+	}
+	containers, err := s.selected(rec.ID, containerIDs)
+	if err != nil {
+		return fmt.Errorf("cannot checkpoint sandbox %q: %w", rec.ID, err)
+	}
+	checkpointer, can := s.engine.(engine.Checkpointer)
+	if !can {
+		return fmt.Errorf("cannot checkpoint sandbox %q: its engine cannot: %w", rec.ID, errs.Unsupported)
+	}
+	request := ctx
+	_, err = s.jobs.Do(ctx, &job.Request{
+		Key: rec.Name(), ID: rec.ID, Kind: kindCheckpointPod,
+		Run: func(ctx context.Context, j *job.Job) (string, error) {
+			ctx, cancel := withDeadline(ctx, answerBy(request))
+			defer cancel()
+			ctx, leave := alsoWith(ctx, request)
+			defer leave()
+			if err := s.checkpointSandbox(ctx, j, checkpointer, rec.ID, dir, containers); err != nil {
+				return "", fmt.Errorf("cannot checkpoint sandbox %q: %w", rec.ID, err)
+			}
+			return rec.ID, nil
+		},
+	})
+	return err
+}
+
+// selected returns the running containers of a sandbox that a request names, each once.
+func (s *Sandboxes) selected(sandboxID string, ids []string) ([]*record.Container, error) {
+	var all []*record.Container
+	seen := map[string]bool{}
+	for i, id := range ids {
+		rec, err := s.records.RunningContainer(id)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("container_ids[%d]: %w", i, err)
+		case rec.SandboxID != sandboxID:
+			return nil, fmt.Errorf("container_ids[%d]: container %q is in another sandbox: %w", i, rec.ID, errs.Invalid)
+		case seen[rec.ID]:
+			return nil, fmt.Errorf("container_ids[%d]: container %q is there twice: %w", i, rec.ID, errs.Invalid)
+		case rec.Stop != nil || rec.Removing:
+			return nil, fmt.Errorf("container_ids[%d]: container %q is being stopped: %w", i, rec.ID, errs.State)
+		}
+		seen[rec.ID] = true
+		all = append(all, rec)
+	}
+	return all, nil
+}
+
+// checkpointSandbox writes the archives by a job of each container, and then what describes them.
+func (s *Sandboxes) checkpointSandbox(ctx context.Context, j *job.Job, checkpointer engine.Checkpointer, id, dir string, containers []*record.Container) (err error) {
+	rec, err := s.records.ReadySandbox(id)
+	if err != nil {
+		return err
+	}
+	j.Stage("look at directory", dir)
+	if err := s.call(ctx, id, "use output_path", func(context.Context, string) error { return podcheckpoint.CheckEmpty(dir) }); err != nil {
+		return err
+	}
+	written := make([]string, len(containers))
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.removeArchives(ctx, id, written))
+		}
+	}()
+	meta := rec.Config.Get().GetMetadata()
+	pod := &podcheckpoint.Pod{
+		Sandbox: id, Namespace: meta.GetNamespace(), Name: meta.GetName(), UID: meta.GetUid(), Handler: rec.Handler, CheckpointedAt: time.Now(),
+	}
+	deadline, _ := ctx.Deadline()
+	j.StageUntil("write checkpoints", "the jobs of its containers", deadline)
+	together, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	barrier := podcheckpoint.NewBarrier(len(containers))
+	var g errgroup.Group
+	for i, c := range containers {
+		file := podcheckpoint.FileOf(i)
+		pod.Containers = append(pod.Containers, podcheckpoint.Container{
+			Name: c.Config.Get().GetMetadata().GetName(), ID: c.ID, File: file, Process: podcheckpoint.ProcessOf(c.Config.Get()),
+		})
+		g.Go(func() error {
+			err := s.containers.checkpointPart(together, checkpointer, c, filepath.Join(dir, file), barrier)
+			if err != nil {
+				fail(err) // the others go on
+				return err
+			}
+			written[i] = filepath.Join(dir, file)
+			return nil
+		})
+	}
+	if g.Wait() != nil {
+		return context.Cause(together) // the first failure: the others follow from it
+	}
+	j.Stage("write description", dir)
+	if err := s.call(ctx, id, "complete the checkpoint", func(context.Context, string) error { return pod.Write(dir) }); err != nil {
+		return err
+	}
+	s.log.Info("sandbox checkpointed", "sandbox", id, "pod", rec.Name(), "containers", len(containers), "location", dir, "took", j.Info().Age)
+	return nil
+}
+
+// removeArchives removes the archives that a checkpoint has written before it failed.
+func (s *Sandboxes) removeArchives(ctx context.Context, id string, written []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.Step)
+	defer cancel()
+	return s.call(ctx, id, "remove the archives of a checkpoint that failed", func(context.Context, string) error {
+		var all error
+		for _, path := range written {
+			if path != "" {
+				all = errors.Join(all, errs.IgnoreNotExist(os.Remove(path)))
+			}
+		}
+		return all
+	})
+}
+
+// begun is the stage at which the jobs of all containers of a pod have begun. None is stopped before: another might wait for
+// a job of its own.
+const begun engine.CheckpointStage = "begun"
+
+// checkpointPart writes one container of a pod, by a job of the container: a stop of the container ends it. It returns when
+// the job has ended, or when ctx ends before the job begins.
+func (c *Containers) checkpointPart(ctx context.Context, checkpointer engine.Checkpointer, rec *record.Container, location string, barrier *podcheckpoint.Barrier) error {
+	began, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := c.jobs.Do(context.WithoutCancel(ctx), &job.Request{
+			Key: rec.Name(), ID: rec.ID, Kind: kindCheckpoint,
+			Run: func(own context.Context, j *job.Job) (string, error) {
+				close(began)
+				own, leave := alsoWith(own, ctx)
+				defer leave()
+				if deadline, has := ctx.Deadline(); has {
+					var cancel context.CancelFunc
+					own, cancel = withDeadline(own, deadline)
+					defer cancel()
+				}
+				j.Stage("wait for the other containers", "their jobs before")
+				if err := barrier.Reached(own, begun); err != nil {
+					return "", fmt.Errorf("cannot checkpoint container %q: %w", rec.ID, err)
+				}
+				return rec.ID, c.checkpointContainer(own, j, checkpointer, rec.ID, location, barrier.Reached)
+			},
+		})
+		result <- err
+	}()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-began:
+		return <-result
+	case err := <-result:
+		return err
+	default:
+		return fmt.Errorf("cannot checkpoint container %q: another job of it has not ended: %w", rec.ID, context.Cause(ctx))
+	}
+}
+
+// RestoreSandbox makes a sandbox and its containers from the directory of a checkpoint, which it does not change. The
+// containers are created, and continue when they are started. Clients see all of them or none. It joins the job that does
+// the same. A failure, and the deadline of ctx, remove all that was made.
+func (s *Sandboxes) RestoreSandbox(ctx context.Context, req *runtimeapi.RestorePodRequest) (id string, restored []*runtimeapi.RestoredContainer, err error) {
+	config, containers := req.GetConfig(), req.GetContainerConfigs()
+	if err := s.checkRestore(config, containers); err != nil {
+		return "", nil, fmt.Errorf("cannot restore sandbox: %w", err)
+	}
+	rec := &record.Sandbox{
+		ID: newID(), Boot: s.bootID, State: record.SandboxCreating, CreatedAt: now(), Handler: req.GetRuntimeHandler(),
+		Config: store.MessageOf(config), RestoredFrom: req.GetCheckpointPath(),
+	}
+	want := &runtimeapi.RestorePodRequest{CheckpointPath: rec.RestoredFrom, Config: rec.Request().GetConfig(), RuntimeHandler: rec.Handler}
+	for _, c := range containers {
+		want.ContainerConfigs = append(want.ContainerConfigs, s.containers.newRecord(rec, c).Request().GetConfig())
+	}
+	slices.SortFunc(want.ContainerConfigs, func(a, b *runtimeapi.ContainerConfig) int {
+		return cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
+	})
+	by := answerBy(ctx)
+	id, err = s.jobs.Do(ctx, &job.Request{
+		Key: rec.Name(), ID: rec.ID, Kind: kindRestore, Want: want,
+		Run: func(ctx context.Context, j *job.Job) (string, error) {
+			ctx, cancel := withDeadline(ctx, by)
+			defer cancel()
+			id, err := s.restoreSandbox(ctx, j, rec, containers)
+			if err != nil {
+				return "", fmt.Errorf("cannot restore sandbox: %w", err)
+			}
+			return id, nil
+		},
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	for _, c := range s.records.Containers.InGroup(id) {
+		restored = append(restored, &runtimeapi.RestoredContainer{Name: c.Config.Get().GetMetadata().GetName(), ContainerId: c.ID})
+	}
+	slices.SortFunc(restored, func(a, b *runtimeapi.RestoredContainer) int { return cmp.Compare(a.Name, b.Name) })
+	return id, restored, nil
+}
+
+// checkRestore refuses what RunSandbox and CreateContainer refuse before they make anything.
+func (s *Sandboxes) checkRestore(config *runtimeapi.PodSandboxConfig, containers []*runtimeapi.ContainerConfig) error {
+	if _, can := s.engine.(engine.Restorer); !can {
+		return fmt.Errorf("its engine restores no checkpoints: %w", errs.Unsupported)
+	}
+	if err := s.engine.CheckSandbox(config); err != nil {
+		return err
+	}
+	if err := podnet.Check(config); err != nil {
+		return err
+	}
+	for i, c := range containers {
+		err := s.engine.CheckContainer(c, config)
+		if name := c.GetImage().GetImage(); err == nil && filepath.IsAbs(name) {
+			err = fmt.Errorf("config.image.image: %q is a path, not the image of the container: %w", name, errs.Invalid)
+		}
+		if err != nil {
+			return fmt.Errorf("container_configs[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// restoreSandbox has the steps in their order; see runSandbox.
+func (s *Sandboxes) restoreSandbox(ctx context.Context, j *job.Job, rec *record.Sandbox, configs []*runtimeapi.ContainerConfig) (id string, err error) {
+	if id, err = s.restoredOfName(ctx, j, rec, configs); id != "" || err != nil {
+		return id, err
+	}
+	j.Stage("read checkpoint", rec.RestoredFrom)
+	pod, err := call.Get(ctx, s.calls, rec.ID, "read checkpoint_path", func(context.Context) (*podcheckpoint.Pod, error) {
+		return podcheckpoint.Read(rec.RestoredFrom)
+	})
+	if err != nil {
+		return "", err
+	}
+	files, err := pod.Match(configs)
+	if err != nil {
+		return "", err
+	}
+	j.Stage("write record", "the state directory")
+	if err = s.records.Sandboxes.Create(rec.ID, rec); err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = s.abandonSandbox(ctx, j, rec.ID, err)
+		}
+	}()
+	if err = errs.Guard("restore of sandbox "+rec.ID, func() error {
+		if err := s.makeSandbox(ctx, j, rec, record.SandboxRestoring); err != nil {
+			return err
+		}
+		made, err := s.restoreContainers(ctx, j, rec, configs, files)
+		if err != nil {
+			return err
+		}
+		return s.publishRestored(ctx, j, rec, made)
+	}); err != nil {
+		return "", err
+	}
+	return rec.ID, nil
+}
+
+// restoredOfName is sandboxOfName for a restore. Its result is a sandbox that an equal request has restored, as long as none
+// of its containers was started.
+func (s *Sandboxes) restoredOfName(ctx context.Context, j *job.Job, rec *record.Sandbox, configs []*runtimeapi.ContainerConfig) (string, error) {
+	id, old, taken := s.records.Sandboxes.ByName(rec.Name())
+	if taken && old.State == record.SandboxReady && old.RestoredFrom == rec.RestoredFrom && job.Difference(old.SameRequest(rec)) == "" && s.hasOnly(old, configs) {
+		return id, nil
+	}
+	id, err := s.sandboxOfName(ctx, j, rec)
+	if id != "" {
+		err = fmt.Errorf("sandbox %q has the name %s and was not restored from %s; remove it or ask for the next attempt: %w", id, rec.Name(), rec.RestoredFrom, errs.Exists)
+	}
+	return "", err
+}
+
+// hasOnly reports whether the containers of a sandbox are those of a request, created and not started.
+func (s *Sandboxes) hasOnly(sb *record.Sandbox, configs []*runtimeapi.ContainerConfig) bool {
+	there := s.records.Containers.InGroup(sb.ID)
+	for _, config := range configs {
+		want := s.containers.newRecord(sb, config)
+		if !slices.ContainsFunc(there, func(c *record.Container) bool {
+			return c.Name() == want.Name() && c.State == record.ContainerCreated && !c.Removing && c.Stop == nil && job.Difference(c.Request(), want.Request()) == ""
+		}) {
+			return false
+		}
+	}
+	return len(there) == len(configs)
+}
+
+// restoreContainers makes the containers, each by its own job. They stay hidden.
+func (s *Sandboxes) restoreContainers(ctx context.Context, j *job.Job, rec *record.Sandbox, configs []*runtimeapi.ContainerConfig, files []string) ([]*hiddenContainer, error) {
+	deadline, _ := ctx.Deadline()
+	j.StageUntil("restore containers", "the jobs of its containers", deadline)
+	made := make([]*hiddenContainer, len(configs))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, config := range configs {
+		g.Go(func() (err error) {
+			made[i], err = s.containers.restorePart(ctx, rec, config, filepath.Join(rec.RestoredFrom, files[i]))
+			if err != nil {
+				err = fmt.Errorf("container_configs[%d]: %w", i, err)
+			}
+			return err
+		})
+	}
+	return made, g.Wait()
+}
+
+// restorePart makes one container of a pod that is restored, by a job of the container that ends with ctx.
+func (c *Containers) restorePart(ctx context.Context, sb *record.Sandbox, config *runtimeapi.ContainerConfig, archive string) (made *hiddenContainer, err error) {
+	rec := c.newRecord(sb, config)
+	_, err = c.jobs.Do(context.WithoutCancel(ctx), &job.Request{
+		Key: rec.Name(), ID: rec.ID, Kind: kindCreate, Want: rec.Request(),
+		Run: func(own context.Context, j *job.Job) (string, error) {
+			own, leave := alsoWith(own, ctx)
+			defer leave()
+			return rec.ID, c.newContainer(own, j, rec, archive, func(_ context.Context, _ *job.Job, hidden *hiddenContainer) error {
+				made = hidden
+				return nil
+			})
+		},
+	})
+	return made, err
+}
+
+// publishRestored is the last step: clients see the containers, and then the sandbox. After a crash before its end the
+// next start removes all of them, with the sandbox.
+func (s *Sandboxes) publishRestored(ctx context.Context, j *job.Job, rec *record.Sandbox, made []*hiddenContainer) error {
+	for _, hidden := range made {
+		if err := s.containers.publishContainer(ctx, j, hidden); err != nil {
+			return err
+		}
+	}
+	if _, err := s.records.Sandboxes.Update(rec.ID, func(r *record.Sandbox) error {
+		if r.Message != "" {
+			return fmt.Errorf("%s: %w", r.Message, errs.Unavailable)
+		}
+		r.State = record.SandboxReady
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.logReady(j, rec)
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/pod/call"
 	"github.com/berthrun/berth/internal/pod/exits"
 	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/plugins"
 	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/store"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -36,10 +37,7 @@ func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, conf
 	if err := c.engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
-	rec := &record.Container{
-		ID: newID(), SandboxID: sb.ID, Boot: c.bootID, State: record.ContainerCreating, CreatedAt: now(),
-		Config: store.MessageOf(config), LogPath: containerLogPath(sb.Config.Get(), config),
-	}
+	rec := c.newRecord(sb, config)
 	id, err = c.jobs.Do(ctx, &job.Request{
 		Key: rec.Name(), ID: rec.ID, Kind: kindCreate, Want: rec.Request(),
 		Run: func(ctx context.Context, j *job.Job) (string, error) { return c.createContainer(ctx, j, *rec) },
@@ -51,6 +49,14 @@ func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, conf
 	return id, err
 }
 
+// newRecord is the record of a container before it is made.
+func (c *Containers) newRecord(sb *record.Sandbox, config *runtimeapi.ContainerConfig) *record.Container {
+	return &record.Container{
+		ID: newID(), SandboxID: sb.ID, Boot: c.bootID, State: record.ContainerCreating, CreatedAt: now(),
+		Config: store.MessageOf(config), LogPath: containerLogPath(sb.Config.Get(), config),
+	}
+}
+
 // imageVolumeFailed is the prefix by which a kubelet recognizes the error of an image that
 // could not be mounted (ErrImageVolumeMountFailed in k8s.io/cri-api).
 const imageVolumeFailed = "ImageVolumeMountFailed"
@@ -60,31 +66,51 @@ func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record
 	if id, err = c.containerOfName(ctx, j, &rec); id != "" || err != nil {
 		return id, err
 	}
-	img, restore, err := c.findContent(ctx, j, &rec)
-	if err != nil {
+	if err := c.newContainer(ctx, j, &rec, "", c.publishContainer); err != nil {
 		return "", err
 	}
-	if err = c.findVolumeImages(ctx, &rec); err != nil {
-		return "", err
+	return rec.ID, nil
+}
+
+// newContainer makes a container whose name is free. archive is that of a pod's checkpoint, "" for none. The last step is
+// made's. When a step fails, the container is torn down.
+func (c *Containers) newContainer(ctx context.Context, j *job.Job, rec *record.Container, archive string, made func(context.Context, *job.Job, *hiddenContainer) error) (err error) {
+	img, restore, err := c.findContent(ctx, j, rec, archive)
+	if err != nil {
+		return err
+	}
+	if err = c.findVolumeImages(ctx, rec); err != nil {
+		return err
 	}
 	j.Stage("write record", "the state directory")
-	if err = c.records.Containers.Create(rec.ID, &rec); err != nil {
-		return "", err
+	if err = c.records.Containers.Create(rec.ID, rec); err != nil {
+		return err
 	}
 	defer func() {
 		if err != nil {
 			err = c.abandonContainer(ctx, j, rec.ID, err)
 		}
 	}()
-	if err = errs.Guard("creation of container "+rec.ID, func() error { return c.makeContainer(ctx, j, &rec, img, restore) }); err != nil {
-		return "", err
-	}
-	return rec.ID, nil
+	return errs.Guard("creation of container "+rec.ID, func() error {
+		hidden, err := c.makeContainer(ctx, j, rec, img, restore)
+		if err != nil {
+			return err
+		}
+		return made(ctx, j, hidden)
+	})
+}
+
+// hiddenContainer is one that the engine has made, and that clients do not see yet.
+type hiddenContainer struct {
+	rec        *record.Container
+	engine     *engine.Container
+	adjustment *plugins.Adjustment
 }
 
 // findContent finds the image of a container, or the checkpoint that it continues: a path of the host stands for a file.
-func (c *Containers) findContent(ctx context.Context, j *job.Job, rec *record.Container) (img *image.Image, restore *engine.RestoreSpec, err error) {
-	if !filepath.IsAbs(rec.Config.Get().GetImage().GetImage()) {
+// A container of a pod's checkpoint has both.
+func (c *Containers) findContent(ctx context.Context, j *job.Job, rec *record.Container, archive string) (img *image.Image, restore *engine.RestoreSpec, err error) {
+	if archive != "" || !filepath.IsAbs(rec.Config.Get().GetImage().GetImage()) {
 		j.Stage("find image", "the image store")
 		img, err = call.Get(ctx, c.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
 			return c.findImage(ctx, rec, rec.Config.Get().GetImage())
@@ -100,26 +126,27 @@ func (c *Containers) findContent(ctx context.Context, j *job.Job, rec *record.Co
 		}
 		rec.Image = record.SnapshotOf(img)
 	}
-	restore, err = c.restoreOf(rec, img)
+	restore, err = c.restoreOf(rec, img, archive)
 	return img, restore, err
 }
 
-// makeContainer does the steps after the record. The caller undoes them. img is nil when a file is restored.
-func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.Container, img *image.Image, restore *engine.RestoreSpec) error {
+// makeContainer does the steps between the record and the last one. The caller undoes them. img is nil when a file is
+// restored.
+func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.Container, img *image.Image, restore *engine.RestoreSpec) (*hiddenContainer, error) {
 	// Check again after the record is written: either a stop of the sandbox came first and
 	// this check sees it, or the stop finds the record and this job.
-	sb, err := c.records.ReadySandbox(rec.SandboxID)
+	sb, err := c.records.SandboxOfNew(rec.SandboxID)
 	if err != nil {
-		return fmt.Errorf("cannot create container: %w", err)
+		return nil, fmt.Errorf("cannot create container: %w", err)
 	}
 	if restore != nil {
-		if img, err = c.readCheckpoint(ctx, j, rec, restore); err != nil {
-			return err
+		if img, err = c.readCheckpoint(ctx, j, rec, restore, img); err != nil {
+			return nil, err
 		}
 	}
 	spec, err := c.containerSpec(rec, sb, img)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if restore != nil {
 		spec.Restored = restore.Dir
@@ -134,18 +161,24 @@ func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.
 		return c.engine.Create(ctx, spec)
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err = c.checkTarget(ctx, rec.Config.Get()); err != nil {
-		return err
+		return nil, err
 	}
+	return &hiddenContainer{rec: rec, engine: made, adjustment: adjustment}, nil
+}
+
+// publishContainer is the last step: clients see the container.
+func (c *Containers) publishContainer(ctx context.Context, j *job.Job, made *hiddenContainer) error {
+	rec := made.rec
 	j.Stage("publish", "the state directory")
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot publish container: %w", context.Cause(ctx))
 	}
 	created, err := c.records.Containers.Update(rec.ID, func(r *record.Container) error {
-		r.State, r.Engine = record.ContainerCreated, made
-		if limits := adjustment.Limits(); limits != nil {
+		r.State, r.Engine = record.ContainerCreated, made.engine
+		if limits := made.adjustment.Limits(); limits != nil {
 			r.Resources = store.MessageOf(mergeResources(r.CurrentResources(), limits))
 		}
 		return nil
@@ -240,7 +273,7 @@ func (c *Containers) admit(ctx context.Context, rec *record.Container, img *imag
 	if !ok {
 		return nil
 	}
-	sb, err := c.records.ReadySandbox(rec.SandboxID)
+	sb, err := c.records.SandboxOfNew(rec.SandboxID)
 	if err != nil {
 		return fmt.Errorf("cannot create container: %w", err)
 	}

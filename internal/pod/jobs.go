@@ -19,13 +19,16 @@ const (
 	kindStart      job.Kind = "start container"
 	kindUpdate     job.Kind = "update"
 	kindCheckpoint job.Kind = "checkpoint container"
-	kindStop       job.Kind = "stop"
-	kindRemove     job.Kind = "remove"
+	// kindCheckpointPod and kindRestore have jobs of the pod's containers as parts.
+	kindCheckpointPod job.Kind = "checkpoint sandbox"
+	kindRestore       job.Kind = "restore sandbox"
+	kindStop          job.Kind = "stop"
+	kindRemove        job.Kind = "remove"
 )
 
 // JobKinds returns all kinds of jobs.
 func (s *Service) JobKinds() []job.Kind {
-	return []job.Kind{kindRun, kindCreate, kindStart, kindUpdate, kindCheckpoint, kindStop, kindRemove}
+	return []job.Kind{kindRun, kindCreate, kindStart, kindUpdate, kindCheckpoint, kindCheckpointPod, kindRestore, kindStop, kindRemove}
 }
 
 // Jobs returns every job that runs, the oldest first.
@@ -74,22 +77,26 @@ func (s *Service) RecordIDs() ([]string, error) {
 //	stop                replace      replace       replace  replace  join     join
 //	remove              replace      replace       replace  replace  after    join
 //
+// A make is that of a sandbox or of a container, or the restore of a sandbox; a job joins one of its own kind alone. A
+// checkpoint is treated as an update.
+//
 // A request that replaces a job also replaces those that this job waits for, each by the same rule.
 // No other request cancels a stop or a removal: they run to their end. Two records share a
 // name only where a state directory was restored or copied; then a request for one waits for
 // the job of the other.
 func resolveConflict(running *job.Job, next *job.Request) job.Conflict {
-	creating := running.Kind == kindRun || running.Kind == kindCreate
+	creating := running.Kind == kindRun || running.Kind == kindCreate || running.Kind == kindRestore
+	changing := running.Kind == kindStart || running.Kind == kindUpdate || running.Kind == kindCheckpoint || running.Kind == kindCheckpointPod
 	switch next.Kind {
-	case kindRun, kindCreate:
+	case kindRun, kindCreate, kindRestore:
 		if !creating {
 			return job.After
 		}
-		if job.Difference(running.Want, next.Want) == "" {
+		if running.Kind == next.Kind && job.Difference(running.Want, next.Want) == "" {
 			return job.Join
 		}
 		return job.Replace
-	case kindUpdate, kindCheckpoint:
+	case kindUpdate, kindCheckpoint, kindCheckpointPod:
 		return job.After
 	case kindStart:
 		if running.ID == next.ID && running.Kind == kindStart {
@@ -100,7 +107,7 @@ func resolveConflict(running *job.Job, next *job.Request) job.Conflict {
 		switch {
 		case !creating && running.ID != next.ID:
 			return job.After
-		case creating || running.Kind == kindStart || running.Kind == kindUpdate || running.Kind == kindCheckpoint:
+		case creating || changing:
 			return job.Replace
 		case running.Kind == kindStop && next.Kind == kindRemove:
 			return job.After
@@ -115,12 +122,12 @@ func (s *Service) SetJobLimits(stage, total time.Duration) {
 	s.jobTimes.Store(&job.Limits{Stage: stage, Total: total})
 }
 
-// jobLimits bounds all jobs but stop, remove and checkpoint. These have no total limit: a stop waits out
-// a grace period of any length, each of their steps has its own limit, and a checkpoint has that of its
+// jobLimits bounds all jobs but stop, remove, checkpoints and the restore of a pod. These have no total limit: a stop waits
+// out a grace period of any length, each of their steps has its own limit, and a checkpoint and a restore have that of their
 // request.
 func (s *Service) jobLimits(kind job.Kind) job.Limits {
 	switch kind {
-	case kindStop, kindRemove, kindCheckpoint:
+	case kindStop, kindRemove, kindCheckpoint, kindCheckpointPod, kindRestore:
 		return job.Limits{}
 	default:
 		return *s.jobTimes.Load()

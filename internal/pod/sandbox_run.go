@@ -57,14 +57,15 @@ func (s *Sandboxes) runSandbox(ctx context.Context, j *job.Job, rec *record.Sand
 			err = s.abandonSandbox(ctx, j, rec.ID, err)
 		}
 	}()
-	if err = errs.Guard("run of sandbox "+rec.ID, func() error { return s.makeSandbox(ctx, j, rec) }); err != nil {
+	if err = errs.Guard("run of sandbox "+rec.ID, func() error { return s.makeSandbox(ctx, j, rec, record.SandboxReady) }); err != nil {
 		return "", err
 	}
 	return rec.ID, nil
 }
 
-// makeSandbox does the steps after the record. The caller undoes them.
-func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.Sandbox) error {
+// makeSandbox does the steps after the record. The caller undoes them. to is SandboxReady, or SandboxRestoring for a sandbox
+// that stays hidden.
+func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.Sandbox, to record.SandboxState) error {
 	spec := s.records.SandboxSpec(rec)
 	j.Stage("create sandbox", "the engine")
 	sb, err := call.Get(ctx, s.calls, rec.ID, "create sandbox", func(ctx context.Context) (*engine.Sandbox, error) {
@@ -96,16 +97,22 @@ func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.San
 			if r.Message != "" {
 				return fmt.Errorf("%s: %w", r.Message, errs.Unavailable)
 			}
-			r.State, r.Engine, r.Network = record.SandboxReady, made.Engine, made.Network
+			r.State, r.Engine, r.Network = to, made.Engine, made.Network
 			return nil
 		})
 		return err
 	}); err != nil {
 		return err
 	}
+	if to == record.SandboxReady {
+		s.logReady(j, rec)
+	}
+	return nil
+}
+
+func (s *Sandboxes) logReady(j *job.Job, rec *record.Sandbox) {
 	s.tombstones.Touch(rec.ID)
 	s.log.Info("sandbox is ready", "sandbox", rec.ID, "pod", rec.Name(), "took", j.Info().Age)
-	return nil
 }
 
 // sandboxOfName decides about an earlier sandbox of the same name: it returns the
@@ -130,7 +137,7 @@ func (s *Sandboxes) sandboxOfName(ctx context.Context, j *job.Job, rec *record.S
 		return id, nil
 	case old.State == record.SandboxReady:
 		return "", fmt.Errorf("sandbox %q has the name %s and another %s: %w", id, rec.Name(), differs, errs.Exists)
-	case old.State == record.SandboxCreating || old.State == record.SandboxRemoving:
+	case !old.Visible() || old.State == record.SandboxRemoving:
 		j.Stage("remove what an earlier attempt left", "its teardown")
 		if err := s.teardown(ctx, j, id, record.SandboxRemoving); err != nil {
 			return "", fmt.Errorf("cannot remove sandbox %q, which an earlier attempt left under the same name: %w", id, err)

@@ -74,7 +74,7 @@ func (s *Sandboxes) stopSandbox(ctx context.Context, j *job.Job, id string) erro
 		}); err != nil {
 			return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
 		}
-	case record.SandboxCreating, record.SandboxRemoving:
+	case record.SandboxCreating, record.SandboxRestoring, record.SandboxRemoving:
 		// What a failed attempt left can only be removed.
 		return s.removeSandbox(ctx, j, id)
 	case record.SandboxStopping:

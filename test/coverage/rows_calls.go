@@ -2,7 +2,7 @@ package main
 
 // callRows are the calls of RuntimeService and ImageService.
 func callRows() []row {
-	const later = "Refused with the reason: berth checkpoints and restores one container at a time. See [checkpoint.md](checkpoint.md#pods)."
+	const pods = "Off by default, and needs CRIU: see [checkpoint.md](checkpoint.md#pods). berth has no options. An engine `docker` refuses both calls."
 	return []row{
 		{name: "Version", test: "TestRPC", covers: []string{"Version"}},
 		{name: "RunPodSandbox", test: "TestRPC", covers: []string{"RunPodSandbox"}, note: "`runtime_handler` is a table of the configuration ([handlers.md](handlers.md); TestHandlers), or \"\". berth refuses any other by name."},
@@ -30,7 +30,8 @@ func callRows() []row {
 		{name: "UpdateRuntimeConfig", test: "TestRPC", covers: []string{"UpdateRuntimeConfig"}},
 		{name: "Status", test: "TestRPCVerboseInfo", covers: []string{"Status"}},
 		{name: "CheckpointContainer", test: "TestCheckpoint", whole: true, covers: []string{"CheckpointContainer"}, note: "Off by default, and needs CRIU: see [checkpoint.md](checkpoint.md). CreateContainer restores archives."},
-		{name: "CheckpointPod / RestorePod", test: "TestRPC", covers: []string{"CheckpointPod", "RestorePod"}, later: true, note: later},
+		{name: "CheckpointPod", test: "TestCheckpointPod", whole: true, covers: []string{"CheckpointPod"}, note: pods},
+		{name: "RestorePod", test: "TestRestorePod", whole: true, covers: []string{"RestorePod"}, note: pods},
 		{name: "GetContainerEvents", test: "TestRPCGetContainerEvents", whole: true, covers: []string{"GetContainerEvents"}},
 		{
 			name: "ListMetricDescriptors / ListPodSandboxMetrics / StreamPodSandboxMetrics", test: "TestRPCStats",

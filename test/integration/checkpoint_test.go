@@ -93,7 +93,10 @@ func TestCheckpointIsUndone(t *testing.T) {
 			dir := t.TempDir()
 			for range 2 {
 				_, err := b.Runtime.CheckpointContainer(b.Ctx(), &runtimeapi.CheckpointContainerRequest{ContainerId: pod.Container, Location: filepath.Join(dir, "archive.tar"), Timeout: 60})
-				checkRefusal(t, err, codes.Unimplemented, []string{words})
+				checkRefusal(t, err, codes.FailedPrecondition, []string{words})
+				if n := strings.Count(fmt.Sprint(err), "cannot checkpoint container"); n != 1 {
+					t.Errorf("the message says %d times what cannot be done: %v", n, err)
+				}
 				before := numbers()
 				b.Await("the container goes on", func() bool { return numbers() > before+3 })
 			}

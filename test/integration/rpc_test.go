@@ -215,7 +215,18 @@ func checkpointPod(t *testing.T, b *harness.Berth) {
 	_, err := b.Runtime.CheckpointPod(b.Ctx(), &runtimeapi.CheckpointPodRequest{
 		PodSandboxId: pod.Sandbox, ContainerIds: []string{pod.Container}, OutputPath: t.TempDir(),
 	})
-	checkRefusal(t, err, codes.Unimplemented, []string{pod.Sandbox, "CheckpointPod", "CheckpointContainer"})
-	_, err = b.Runtime.RestorePod(b.Ctx(), &runtimeapi.RestorePodRequest{CheckpointPath: t.TempDir(), Config: b.Sandbox("restored")})
-	checkRefusal(t, err, codes.Unimplemented, []string{"RestorePod", "CreateContainer"})
+	words := []string{"checkpoint.enabled"}
+	if !b.Has(harness.Supervisors) {
+		words = []string{"its engine cannot"}
+	}
+	checkRefusal(t, err, codes.Unimplemented, append(words, "cannot checkpoint sandbox", pod.Sandbox))
+	request := &runtimeapi.RestorePodRequest{
+		CheckpointPath: t.TempDir(), Config: b.Sandbox("restored"), ContainerConfigs: []*runtimeapi.ContainerConfig{b.Container("c", "exit 0")},
+	}
+	_, err = b.Runtime.RestorePod(b.Ctx(), request)
+	if b.Has(harness.Supervisors) {
+		checkRefusal(t, err, codes.NotFound, []string{"cannot restore sandbox", request.CheckpointPath, "pod.json"})
+	} else {
+		checkRefusal(t, err, codes.Unimplemented, []string{"cannot restore sandbox", "its engine restores no checkpoints"})
+	}
 }

@@ -1,8 +1,11 @@
 package shape
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -38,6 +41,65 @@ func Sandbox(config *runtimeapi.PodSandboxConfig) error {
 		return err
 	}
 	return texts("config.annotations", config.GetAnnotations())
+}
+
+// CheckpointPod refuses a request for the checkpoint of a pod.
+func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
+	if err := directory("output_path", req.GetOutputPath()); err != nil {
+		return err
+	}
+	if len(req.GetContainerIds()) == 0 {
+		return invalid("container_ids is empty")
+	}
+	seen := map[string]bool{}
+	for i, id := range req.GetContainerIds() {
+		if id == "" || seen[id] {
+			return invalid("container_ids[%d]: %q is empty, or is there twice", i, id)
+		}
+		seen[id] = true
+	}
+	return noOptions(req.GetOptions())
+}
+
+// RestorePod refuses a request for the restore of a pod.
+func RestorePod(req *runtimeapi.RestorePodRequest) error {
+	if err := directory("checkpoint_path", req.GetCheckpointPath()); err != nil {
+		return err
+	}
+	if err := Sandbox(req.GetConfig()); err != nil {
+		return err
+	}
+	if len(req.GetContainerConfigs()) == 0 {
+		return invalid("container_configs is empty")
+	}
+	seen := map[string]bool{}
+	for i, config := range req.GetContainerConfigs() {
+		if err := Container(config); err != nil {
+			return fmt.Errorf("container_configs[%d]: %w", i, err)
+		}
+		name := config.GetMetadata().GetName()
+		if seen[name] {
+			return invalid("container_configs[%d].metadata.name: %q is there twice", i, name)
+		}
+		seen[name] = true
+	}
+	return noOptions(req.GetOptions())
+}
+
+// directory refuses what is not the path of a directory.
+func directory(field, dir string) error {
+	if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || hasControl(dir) {
+		return invalid("%s: %q: want the absolute path of a directory, without . and ..", field, dir)
+	}
+	return pathLength(field, dir)
+}
+
+// noOptions refuses options: berth knows none.
+func noOptions(options map[string]string) error {
+	if len(options) == 0 {
+		return nil
+	}
+	return invalid("options: unknown option %q; berth has none", slices.Sorted(maps.Keys(options))[0])
 }
 
 func podMetadata(metadata *runtimeapi.PodSandboxMetadata) error {

@@ -93,7 +93,7 @@ func (e *Engine) Checkpoint(ctx context.Context, spec *engine.CheckpointSpec) er
 		return err
 	}
 	if running.InSandbox {
-		return fmt.Errorf("its processes are in the sandbox of %s, which CRIU does not see: %w", running.Starter, errs.Unsupported)
+		return fmt.Errorf("its processes are in the sandbox of %s, which CRIU does not see: %w", running.Starter, errs.State)
 	}
 	pidfd, err := sysproc.OpenPidfd(running.Pid)
 	if err != nil {
@@ -107,7 +107,7 @@ func (e *Engine) Checkpoint(ctx context.Context, spec *engine.CheckpointSpec) er
 		return fmt.Errorf("its init has ended: %w", errs.State)
 	}
 	return checkpoint.Write(ctx, e.criu.Load(), &checkpoint.Container{
-		Pidfd: pidfd, Pid: running.Pid, Spec: oci, Dir: spec.Dir, Location: spec.Location,
+		Pidfd: pidfd, Pid: running.Pid, Spec: oci, Dir: spec.Dir, Location: spec.Location, Reached: spec.Reached,
 		Config: checkpoint.Config{
 			ID: spec.ContainerID, Name: spec.Name, RootfsImage: spec.ImageID, RootfsImageRef: spec.ImageRef, RootfsImageName: spec.ImageName,
 			Runtime: running.Starter, CreatedAt: spec.CreatedAt,
@@ -176,7 +176,7 @@ func (e *Engine) ReadCheckpoint(ctx context.Context, spec *engine.RestoreSpec) (
 		}
 		from = dirs[0]
 	}
-	return restoring.Files(spec.Dir).Read(ctx, spec.Location, from)
+	return restoring.Files(spec.Dir).Read(ctx, spec.Location, from, spec.Name)
 }
 
 // checkRestored checks the processes that the supervisor has restored, and which are stopped. createErr is its error.

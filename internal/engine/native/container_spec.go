@@ -36,6 +36,7 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 		Config:        spec.Config,
 		SandboxConfig: spec.SandboxSpec.Config,
 		Image:         spec.ImageConfig,
+		Restored:      spec.Restored != "",
 		Hostname:      hostname,
 		CgroupsPath:   e.podCgroups.ContainerPath(spec.Sandbox.CgroupParent, spec.ID),
 		Namespaces: ocispec.Namespaces{

@@ -137,7 +137,7 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 			sb.State, sb.Message = record.SandboxStopping, why
 			recorded, died = true, true
 			return nil
-		case record.SandboxCreating:
+		case record.SandboxCreating, record.SandboxRestoring:
 			sb.Message = why // the job that makes it fails
 			recorded = true
 			return nil

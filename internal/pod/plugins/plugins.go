@@ -137,7 +137,7 @@ func (p *Plugins) snapshot() ([]*api.PodSandbox, []*api.Container) {
 	defer p.mu.Unlock()
 	var pods []*api.PodSandbox
 	for _, rec := range p.records.Sandboxes.All() {
-		if !rec.Visible() {
+		if !rec.Visible() && rec.State != record.SandboxRestoring { // plugins have got the event of one that is restored
 			continue
 		}
 		if p.pods[rec.ID] == nil {

@@ -41,6 +41,8 @@ type Parts struct {
 	Limits pod.Limits
 	// Observer is that of the Services; may be nil.
 	Observer pod.Observer
+	// Wrap adds optional interfaces to the engine of a Service; may be nil.
+	Wrap func(*EngineOf) engine.Engine
 }
 
 // Fake returns parts that are all in memory.
@@ -105,9 +107,13 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	if w.NRI != nil {
 		plugins = w.NRI()
 	}
+	var scripted engine.Engine = &EngineOf{w.Engine, script}
+	if w.Wrap != nil {
+		scripted = w.Wrap(&EngineOf{w.Engine, script})
+	}
 	s, err := pod.New(w.t.Context(), pod.Options{
 		NRI:    plugins,
-		Engine: &EngineOf{w.Engine, script}, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
+		Engine: scripted, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
 		StateDir: w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits, Observer: w.Observer,
 		Log: slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})

@@ -23,6 +23,9 @@ import (
 //	   ▼                            ▼                           ▼                            ▼
 //	removing ◀────────────────── removing ─────────────────────────────────────────────▶ (no record)
 //
+// A sandbox that is restored from a checkpoint is restoring between creating and ready, while its containers are
+// created. It is hidden, and its failure is torn down, as that of a creating one.
+//
 // A creating sandbox is hidden; its failed creation is torn down while it still
 // is creating, and only when that fails does it show, as removing. ready lists
 // as READY, all others as NOTREADY. stopping and removing are intents: jobs
@@ -32,11 +35,12 @@ type SandboxState string
 
 // The states of a sandbox.
 const (
-	SandboxCreating SandboxState = "creating"
-	SandboxReady    SandboxState = "ready"
-	SandboxStopping SandboxState = "stopping"
-	SandboxStopped  SandboxState = "stopped"
-	SandboxRemoving SandboxState = "removing"
+	SandboxCreating  SandboxState = "creating"
+	SandboxRestoring SandboxState = "restoring"
+	SandboxReady     SandboxState = "ready"
+	SandboxStopping  SandboxState = "stopping"
+	SandboxStopped   SandboxState = "stopped"
+	SandboxRemoving  SandboxState = "removing"
 )
 
 // Sandbox is the record of a sandbox. It exists before the first of the sandbox's
@@ -55,6 +59,8 @@ type Sandbox struct {
 	Network *network.Result `json:"network,omitempty"`
 	// Resources are set once the limits were updated.
 	Resources *SandboxResources `json:"resources,omitempty"`
+	// RestoredFrom is the directory of the checkpoint from which RestorePod has restored the sandbox, "" for none.
+	RestoredFrom string `json:"restoredFrom,omitempty"`
 	// Adoption is "" for a sandbox that berth made.
 	Adoption Adoption `json:"adoption,omitempty"`
 	// PluginsStopped is true once NRI plugins were told that the sandbox is stopped.
@@ -89,14 +95,14 @@ func (r *Sandbox) Validate() error {
 		return errors.New("id, config or metadata is missing")
 	}
 	switch r.State {
-	case SandboxCreating, SandboxReady, SandboxStopping, SandboxStopped, SandboxRemoving:
+	case SandboxCreating, SandboxRestoring, SandboxReady, SandboxStopping, SandboxStopped, SandboxRemoving:
 		return nil
 	}
 	return fmt.Errorf("state %q is unknown", r.State)
 }
 
 // Visible reports whether clients may see the sandbox.
-func (r *Sandbox) Visible() bool { return r.State != SandboxCreating }
+func (r *Sandbox) Visible() bool { return r.State != SandboxCreating && r.State != SandboxRestoring }
 
 // Name is the key of the sandbox's jobs and its name in CRI: the retry of a request has the
 // same, attempt + 1 has another.
@@ -158,7 +164,7 @@ func (r *Sandbox) Rank() int {
 		return 2
 	case SandboxStopping, SandboxStopped:
 		return 1
-	case SandboxCreating, SandboxRemoving:
+	case SandboxCreating, SandboxRestoring, SandboxRemoving:
 	}
 	return 0
 }

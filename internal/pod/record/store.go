@@ -121,6 +121,15 @@ func (s *Store) ReadySandbox(id string) (*Sandbox, error) {
 	return sb, nil
 }
 
+// SandboxOfNew returns the sandbox of a container that is being made: one that is ready, or that is restored with the
+// container. State when it is neither.
+func (s *Store) SandboxOfNew(id string) (*Sandbox, error) {
+	if sb, err := s.Sandboxes.Get(id); err == nil && sb.State == SandboxRestoring {
+		return sb, nil
+	}
+	return s.ReadySandbox(id)
+}
+
 // SandboxSpec is what the engine needs to make the sandbox and to find it again.
 func (s *Store) SandboxSpec(rec *Sandbox) *engine.SandboxSpec {
 	return &engine.SandboxSpec{

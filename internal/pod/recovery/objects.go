@@ -23,7 +23,7 @@ const (
 // recoverSandbox resumes or undoes what the record says was under way. when is whileDown or whileAway.
 func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actual engine.Actual, when string) {
 	switch rec.State {
-	case record.SandboxCreating, record.SandboxRemoving:
+	case record.SandboxCreating, record.SandboxRestoring, record.SandboxRemoving:
 		r.Jobs.RemoveSandbox(ctx, rec)
 	case record.SandboxStopping:
 		r.Jobs.StopSandbox(ctx, rec)

@@ -85,23 +85,28 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// publish completes the file and gives it its name. Kind Exists when another has appeared there.
-func (a *archive) publish() error {
+// complete writes the end of the file.
+func (a *archive) complete() error {
 	if err := errors.Join(a.tar.Close(), a.file.Sync()); err != nil {
 		return fmt.Errorf("cannot write the archive: %w", errs.OfDisk(err))
 	}
+	return nil
+}
+
+// publish gives the file, which is complete, its name. Kind Exists when another has appeared there.
+func (a *archive) publish() error {
 	err := unix.Linkat(unix.AT_FDCWD, fmt.Sprint("/proc/self/fd/", a.file.Fd()), unix.AT_FDCWD, a.location, unix.AT_SYMLINK_FOLLOW)
 	if errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("location: %s: a file has appeared there: %w", a.location, errs.Exists)
 	}
-	if err == nil {
-		err = a.file.Close()
+	if err != nil {
+		return fmt.Errorf("cannot publish the archive: %w", errs.OfDisk(err))
 	}
-	if err == nil {
+	if err = a.file.Close(); err == nil {
 		err = sysfile.SyncFS(filepath.Dir(a.location))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot publish the archive: %w", errs.OfDisk(err))
+		return errors.Join(fmt.Errorf("cannot publish the archive: %w", errs.OfDisk(err)), os.Remove(a.location))
 	}
 	return nil
 }

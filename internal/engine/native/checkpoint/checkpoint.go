@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -31,6 +33,8 @@ type Container struct {
 	Dir string
 	// Location is the absolute path of the archive. Nothing may be there yet.
 	Location string
+	// Reached is called at each stage, nil for nothing to do; see engine.CheckpointSpec.
+	Reached func(ctx context.Context, stage engine.CheckpointStage) error
 }
 
 // Config is the file config.dump of an archive. The fields are those that checkpointctl, CRI-O and containerd
@@ -48,8 +52,8 @@ type Config struct {
 	Restored        bool      `json:"restored"`
 }
 
-// Write writes the archive of a running container, which goes on. Kind Unsupported when CRIU cannot write such a
-// container, Invalid when the directory of the location is missing, Exists when a file is there. Nothing is left of a Write that fails.
+// Write writes the archive of a running container, which goes on. Kind Unsupported when CRIU cannot be used, State when
+// it cannot write this container, Invalid when the directory of the location is missing, Exists when a file is there. Nothing is left of a Write that fails.
 func Write(ctx context.Context, tool *Tool, c *Container) (err error) {
 	facts, err := tool.Now(ctx)
 	if err != nil {
@@ -84,13 +88,37 @@ func Write(ctx context.Context, tool *Tool, c *Container) (err error) {
 	if ended, err := sysproc.PidfdEnded(c.Pidfd); err != nil || ended {
 		return errors.Join(err, fmt.Errorf("its init has ended: %w", errs.State))
 	}
-	if err := d.run(ctx, args, func() error { return d.writeDifference(ctx, upper) }); err != nil {
+	if err := d.run(ctx, args, c.actions(ctx, func() error { return d.writeDifference(ctx, upper) })...); err != nil {
 		return err
 	}
 	if err := archive.addDump(ctx, c, d); err != nil {
 		return err
 	}
+	if err := archive.complete(); err != nil {
+		return err
+	}
+	if c.Reached != nil {
+		if err := c.Reached(ctx, engine.CheckpointWritten); err != nil {
+			return err
+		}
+	}
 	return archive.publish()
+}
+
+// actions are what is done while CRIU waits: writeDifference when all else is written.
+func (c *Container) actions(ctx context.Context, writeDifference func() error) []action {
+	if c.Reached == nil {
+		return []action{{afterDump, writeDifference}}
+	}
+	return []action{
+		{afterStop, func() error { return c.Reached(ctx, engine.CheckpointPaused) }},
+		{afterDump, func() error {
+			if err := writeDifference(); err != nil {
+				return err
+			}
+			return c.Reached(ctx, engine.CheckpointCaptured)
+		}},
+	}
 }
 
 // check refuses what cannot be written.
@@ -98,10 +126,14 @@ func (c *Container) check() error {
 	if c.Spec.Root == nil || c.Spec.Process == nil || c.Spec.Linux == nil {
 		return errors.New("its OCI spec has no root, no process or no Linux part")
 	}
-	for _, ns := range c.Spec.Linux.Namespaces {
-		if ns.Type == specs.UserNamespace {
-			return fmt.Errorf("its pod has a user namespace: %w", errs.Unsupported)
-		}
+	has := func(kind specs.LinuxNamespaceType) bool {
+		return slices.ContainsFunc(c.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == kind })
+	}
+	switch {
+	case has(specs.UserNamespace):
+		return fmt.Errorf("its pod has a user namespace: %w", errs.State)
+	case c.Reached != nil && !has(specs.NetworkNamespace):
+		return fmt.Errorf("its pod is in the network of the host, where CRIU does not wait until the processes of other containers are stopped: %w", errs.State)
 	}
 	return nil
 }

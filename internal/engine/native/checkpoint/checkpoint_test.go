@@ -71,8 +71,9 @@ esac
 
 // dumper is a program that behaves as `criu dump`: it runs the script while the processes are stopped.
 const dumper = `while [ $# -gt 0 ]; do [ "$1" = --action-script ] && script=$2; shift; done
-echo dumped > images/pages-1.img; echo statistics > stats-dump
 CRTOOLS_SCRIPT_ACTION=pre-dump "$script" || exit 3
+CRTOOLS_SCRIPT_ACTION=network-lock "$script" || { echo undone > undone; exit 5; }
+echo dumped > images/pages-1.img; echo statistics > stats-dump
 CRTOOLS_SCRIPT_ACTION=post-dump "$script" || { echo undone > undone; exit 4; }
 echo resumed > resumed
 `
@@ -94,14 +95,55 @@ func (d *dump) has(name string) bool {
 func TestRunWaitsForTheDifference(t *testing.T) {
 	d := newDump(t, program(t, dumper))
 	calls := 0
-	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, func() error {
+	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, action{afterDump, func() error {
 		calls++
 		if d.has("resumed") || !d.has("images/pages-1.img") {
 			t.Error("the processes are not stopped, or not written")
 		}
 		return nil
-	}); err != nil || calls != 1 || !d.has("resumed") {
+	}}); err != nil || calls != 1 || !d.has("resumed") {
 		t.Errorf("%v after %d calls", err, calls)
+	}
+}
+
+// TestRunStopsTwice: CRIU waits before it reads anything, and again when all is written. A failure in the first wait lets
+// the processes go on unread.
+func TestRunStopsTwice(t *testing.T) {
+	d := newDump(t, program(t, dumper))
+	args := []string{"dump", "--action-script", d.at(scriptName)}
+	var order []string
+	note := func(name string, err error) action {
+		return action{name, func() error {
+			order = append(order, fmt.Sprintf("%s, read: %v, gone on: %v", name, d.has("images/pages-1.img"), d.has("resumed")))
+			return err
+		}}
+	}
+	if err := d.run(t.Context(), args, note(afterStop, nil), note(afterDump, nil)); err != nil || !d.has("resumed") {
+		t.Error(err)
+	}
+	if want := []string{"network-lock, read: false, gone on: false", "post-dump, read: true, gone on: false"}; !slices.Equal(order, want) {
+		t.Errorf("got %q", order)
+	}
+	d, other := newDump(t, program(t, dumper)), errors.New("another container cannot be written")
+	err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, note(afterStop, other), note(afterDump, nil))
+	if !errors.Is(err, other) || d.has("images/pages-1.img") || !d.has("undone") {
+		t.Errorf("a failure elsewhere: %v", err)
+	}
+	// It ends without the wait: nobody knows whether all were stopped.
+	d = newDump(t, program(t, "exit 0\n"))
+	if err := d.run(t.Context(), []string{"dump"}, note(afterStop, nil), note(afterDump, nil)); err == nil || !strings.Contains(err.Error(), afterStop) {
+		t.Errorf("a CRIU that does not wait: %v", err)
+	}
+}
+
+// TestMissingCapabilityIsNamed: CRIU's own words do not say what berth lacks.
+func TestMissingCapabilityIsNamed(t *testing.T) {
+	const refusal = "Can't get rlimit 0: Operation not permitted"
+	if got := lacking(refusal, false); !strings.Contains(got, "CAP_SYS_RESOURCE") {
+		t.Errorf("without the capability: %q", got)
+	}
+	if got := lacking(refusal, true) + lacking("tty: Found dangling tty", false); got != "" {
+		t.Errorf("it is not the cause: %q", got)
 	}
 }
 
@@ -110,17 +152,17 @@ func TestRunWaitsForTheDifference(t *testing.T) {
 func TestRunEndsCRIU(t *testing.T) {
 	broken := errors.New("disk on fire")
 	d := newDump(t, program(t, dumper))
-	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, func() error { return broken }); !errors.Is(err, broken) || d.has("resumed") || !d.has("undone") {
+	if err := d.run(t.Context(), []string{"dump", "--action-script", d.at(scriptName)}, action{afterDump, func() error { return broken }}); !errors.Is(err, broken) || d.has("resumed") || !d.has("undone") {
 		t.Errorf("a difference that fails: %v", err)
 	}
 
 	d = newDump(t, program(t, dumper))
 	removed := errors.New("the container is removed")
 	waiting, end := context.WithCancelCause(t.Context())
-	if err := d.run(waiting, []string{"dump", "--action-script", d.at(scriptName)}, func() error {
+	if err := d.run(waiting, []string{"dump", "--action-script", d.at(scriptName)}, action{afterDump, func() error {
 		end(removed)
 		return context.Cause(waiting)
-	}); !errors.Is(err, removed) || d.has("resumed") || !d.has("undone") {
+	}}); !errors.Is(err, removed) || d.has("resumed") || !d.has("undone") {
 		t.Errorf("an end while the processes are stopped: %v", err)
 	}
 
@@ -129,7 +171,7 @@ func TestRunEndsCRIU(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- d.run(ctx, []string{"dump"}, func() error { t.Error("nothing is stopped"); return nil })
+		done <- d.run(ctx, []string{"dump"}, action{afterDump, func() error { t.Error("nothing is stopped"); return nil }})
 	}()
 	for !d.has("began") {
 		time.Sleep(time.Millisecond)
@@ -140,11 +182,11 @@ func TestRunEndsCRIU(t *testing.T) {
 	}
 
 	d = newDump(t, program(t, `echo "(00.1) Error (criu/tty.c:1): tty: Found dangling tty" > dump.log; exit 1`+"\n"))
-	if err := d.run(t.Context(), []string{"dump"}, nil); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "tty: Found dangling tty") {
+	if err := d.run(t.Context(), []string{"dump"}); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "tty: Found dangling tty") {
 		t.Errorf("a program that refuses: %v", err)
 	}
 	d = newDump(t, program(t, "exit 0\n"))
-	if err := d.run(t.Context(), []string{"dump"}, nil); err == nil {
+	if err := d.run(t.Context(), []string{"dump"}, action{afterDump, func() error { return nil }}); err == nil {
 		t.Error("a program that does nothing has succeeded")
 	}
 }
@@ -245,7 +287,7 @@ func TestDifference(t *testing.T) {
 	if err := unix.Setxattr(at("etc"), overlayPrefix+"redirect", []byte("/usr"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := newDump(t, &Tool{}).writeDifference(t.Context(), upper); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "etc") {
+	if err := newDump(t, &Tool{}).writeDifference(t.Context(), upper); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "etc") {
 		t.Errorf("a directory whose content is elsewhere: %v", err)
 	}
 }
@@ -345,7 +387,7 @@ func TestDifferenceIsBounded(t *testing.T) {
 		return top
 	}
 	for want, upper := range map[string]string{"directories in one another": deep("d", maxDepth+2), "a name of": deep(strings.Repeat("n", 255), 20)} {
-		if err := newDump(t, &Tool{}).writeDifference(t.Context(), upper); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) || len(err.Error()) > 400 {
+		if err := newDump(t, &Tool{}).writeDifference(t.Context(), upper); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), want) || len(err.Error()) > 400 {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -438,7 +480,7 @@ func TestArchiveReplacesNothing(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || a.named == "" && len(left) != 0 {
 		t.Errorf("beside it: %v, %v", left, err)
 	}
-	if err := errors.Join(a.publish(), a.discard()); err != nil {
+	if err := errors.Join(a.complete(), a.publish(), a.discard()); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(location); err != nil || info.Mode() != 0o600 || entries(t, location)["x"].text != "text" {
@@ -461,7 +503,7 @@ func TestArchiveReplacesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	a = &archive{location: filepath.Join(dir, "named.tar"), file: file, named: file.Name(), tar: tar.NewWriter(file)}
-	if err := errors.Join(a.publish(), a.discard(), os.Remove(a.location)); err != nil {
+	if err := errors.Join(a.complete(), a.publish(), a.discard(), os.Remove(a.location)); err != nil {
 		t.Errorf("a file with a name: %v", err)
 	}
 	// Another file appears meanwhile.
@@ -472,7 +514,7 @@ func TestArchiveReplacesNothing(t *testing.T) {
 	if err := os.Symlink(other, late); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.publish(); !errors.Is(err, errs.Exists) {
+	if err := errors.Join(a.complete(), a.publish()); !errors.Is(err, errs.Exists) {
 		t.Errorf("a file has appeared: %v", err)
 	}
 	if err := a.discard(); err != nil {

@@ -22,7 +22,7 @@ import (
 
 // writeDifference writes what the container has changed in its root filesystem: a tar archive of what is new, and a list
 // of what is deleted, as JSON. upper is the upper directory of the overlay. A directory that replaces one of the image
-// is in both: who applies them deletes first. Kind Unsupported for changes of an overlay that this cannot express, and
+// is in both: who applies them deletes first. Kind State for changes of an overlay that this cannot express, and
 // for names that are too long, Exhausted when the changes need more than half of the free disk: the archive needs as much.
 func (d *dump) writeDifference(ctx context.Context, upper string) error {
 	free, err := sysfile.DiskFree(d.dir)
@@ -107,7 +107,7 @@ const (
 // directory writes what is in dir, which has the name at, "" at the top.
 func (w *difference) directory(dir *os.File, at string, depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("%.100s...: more than %d directories in one another: %w", at, maxDepth, errs.Unsupported)
+		return fmt.Errorf("%.100s...: more than %d directories in one another: %w", at, maxDepth, errs.State)
 	}
 	for {
 		names, err := dir.Readdirnames(readBatch)
@@ -131,7 +131,7 @@ func (w *difference) entry(dir *os.File, name string, depth int) error {
 		return context.Cause(w.ctx)
 	}
 	if len(name) >= unix.PathMax {
-		return fmt.Errorf("%.100s...: a name of %d bytes: no program could open it: %w", name, len(name), errs.Unsupported)
+		return fmt.Errorf("%.100s...: a name of %d bytes: no program could open it: %w", name, len(name), errs.State)
 	}
 	h, err := hold(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -317,7 +317,7 @@ func attributesOf(f *os.File) (attributes, error) {
 		}
 		switch {
 		case isElsewhere(name):
-			return found, fmt.Errorf("the overlay keeps it in another layer (%s): %w", name, errs.Unsupported)
+			return found, fmt.Errorf("the overlay keeps it in another layer (%s): %w", name, errs.State)
 		case name == opaqueAttribute:
 			found.opaque = string(value[:n]) == "y"
 		case strings.HasPrefix(name, overlayPrefix) || strings.ContainsRune(name, '='):

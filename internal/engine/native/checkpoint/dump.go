@@ -11,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -30,30 +32,45 @@ const (
 	imagesName = "images"
 	// logName is in the archive as well.
 	logName = "dump.log"
-	// scriptName is run by CRIU at stages of its work. It makes dumpedName when all is written and the processes
-	// are still stopped, and waits for goOnName. It fails when holdName is gone: removal works on a full disk, too.
-	scriptName  = "script"
-	dumpedName  = "dumped"
-	goOnName    = "continue"
-	holdName    = "hold"
-	stdioName   = "descriptors.json"
-	statsName   = "stats-dump"
-	pollForDump = 5 * time.Millisecond
+	// scriptName is run by CRIU with the names of actions. If the action has a file waitPrefix, the script makes its file
+	// reachedPrefix, and waits for its file goOnPrefix. It fails when holdName is gone: removal works on a full disk, too.
+	scriptName    = "script"
+	waitPrefix    = "wait-"
+	reachedPrefix = "reached-"
+	goOnPrefix    = "continue-"
+	holdName      = "hold"
+	stdioName     = "descriptors.json"
+	statsName     = "stats-dump"
+	pollForDump   = 5 * time.Millisecond
 	// timeToUndo is how long CRIU has to undo what it has done to the processes before it is killed.
 	timeToUndo = 3 * time.Second
 )
 
 // script ends with an error when CRIU has ended, or has to undo the dump.
 const script = `#!/bin/sh
-[ "$CRTOOLS_SCRIPT_ACTION" = post-dump ] || exit 0
 dir=${0%/*}
-: > "$dir/` + dumpedName + `" || exit 1
-while [ ! -e "$dir/` + goOnName + `" ]; do
+[ -e "$dir/` + waitPrefix + `$CRTOOLS_SCRIPT_ACTION" ] || exit 0
+: > "$dir/` + reachedPrefix + `$CRTOOLS_SCRIPT_ACTION" || exit 1
+while [ ! -e "$dir/` + goOnPrefix + `$CRTOOLS_SCRIPT_ACTION" ]; do
 	[ -e "$dir/` + holdName + `" ] || exit 1
 	kill -0 "$PPID" 2> /dev/null || exit 1
 	sleep 0.01
 done
 `
+
+// action is what is done while CRIU waits at an action of its script.
+type action struct {
+	name string
+	do   func() error
+}
+
+const (
+	// afterStop is CRIU's action once it has stopped all processes, and before it reads anything of them. Processes in the
+	// network of the host do not have it.
+	afterStop = "network-lock"
+	// afterDump is its action once all is written. The processes are still stopped.
+	afterDump = "post-dump"
+)
 
 func (d *dump) at(name string) string { return filepath.Join(d.dir, name) }
 
@@ -135,9 +152,14 @@ func (d *dump) recordStdio(pid int) error {
 	return errs.OfDisk(err)
 }
 
-// run runs CRIU, and stopped while the processes are stopped. When either fails, and when ctx ends, the processes go on,
-// and run returns an error.
-func (d *dump) run(ctx context.Context, args []string, stopped func() error) error {
+// run runs CRIU, and does each action while CRIU waits for it, in their order. When one fails, and when ctx ends, the
+// processes go on, and run returns an error. It returns when CRIU has ended.
+func (d *dump) run(ctx context.Context, args []string, actions ...action) error {
+	for _, a := range actions {
+		if err := os.WriteFile(d.at(waitPrefix+a.name), nil, 0o600); err != nil {
+			return fmt.Errorf("cannot write the files of a checkpoint: %w", errs.OfDisk(err))
+		}
+	}
 	inner, kill := context.WithCancel(context.WithoutCancel(ctx))
 	defer kill()
 	type ended struct {
@@ -166,16 +188,17 @@ func (d *dump) run(ctx context.Context, args []string, stopped func() error) err
 		}
 	}
 	over := ctx.Done()
-	for done := false; ; {
+	for {
 		select {
 		case e := <-result:
 			switch {
 			case failure != nil:
 				return failure
 			case e.err != nil:
-				return fmt.Errorf("CRIU cannot write its processes: %s: %w", cmp.Or(d.cause(), Reason(e.out), e.err.Error()), errs.Unsupported)
-			case !done:
-				return errors.New("CRIU has ended without its script")
+				reason := cmp.Or(d.cause(), Reason(e.out))
+				return fmt.Errorf("CRIU cannot write its processes: %s%s: %w", cmp.Or(reason, e.err.Error()), lacking(reason, hasSysResource()), errs.State)
+			case len(actions) > 0:
+				return fmt.Errorf("CRIU has ended without its script (%s)", actions[0].name)
 			}
 			return nil
 		case <-over:
@@ -187,17 +210,39 @@ func (d *dump) run(ctx context.Context, args []string, stopped func() error) err
 			kill()
 		case <-ticker.C:
 		}
-		if _, err := os.Lstat(d.at(dumpedName)); done || failure != nil || err != nil {
+		if failure != nil || len(actions) == 0 {
 			continue
 		}
-		err := stopped()
+		if _, err := os.Lstat(d.at(reachedPrefix + actions[0].name)); err != nil {
+			continue
+		}
+		err := actions[0].do()
 		if err == nil {
-			err = os.WriteFile(d.at(goOnName), nil, 0o600)
+			err = os.WriteFile(d.at(goOnPrefix+actions[0].name), nil, 0o600)
 		}
-		if done = err == nil; !done {
+		if err != nil {
 			fail(errs.OfDisk(err))
+			continue
 		}
+		actions = actions[1:]
 	}
+}
+
+// lacking adds to a reason of CRIU's which capability berth lacks: the log of CRIU does not say that.
+func lacking(reason string, sysResource bool) string {
+	if sysResource || !strings.Contains(reason, "Can't get rlimit") {
+		return ""
+	}
+	return " (berth has no CAP_SYS_RESOURCE here, which CRIU needs for processes of users other than root)"
+}
+
+// hasSysResource reports whether a program that this process starts has CAP_SYS_RESOURCE.
+func hasSysResource() bool {
+	caps, err := capability.NewPid2(0)
+	if err == nil {
+		err = caps.Load()
+	}
+	return err != nil || caps.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE)
 }
 
 // maxLog bounds what is read of CRIU's log for an error.

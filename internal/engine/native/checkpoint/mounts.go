@@ -66,7 +66,7 @@ func isExternal(m *mountinfo.Info, requested []specs.Mount, kinds []string) bool
 }
 
 // upperOf returns the directory with the changes of a root filesystem, by the host's own mounts: those that the
-// container sees are under its control. Kind Unsupported when it is no overlay.
+// container sees are under its control. Kind State when it is no overlay.
 func upperOf(rootfs string) (string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(rootfs))
 	if err != nil {
@@ -81,5 +81,5 @@ func upperOf(rootfs string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("its root filesystem %s is no overlay whose changes can be found: %w", rootfs, errs.Unsupported)
+	return "", fmt.Errorf("its root filesystem %s is no overlay whose changes can be found: %w", rootfs, errs.State)
 }

@@ -44,6 +44,8 @@ const (
 
 // Contents is what an archive has.
 type Contents struct {
+	// Name is that of the container, "" where it has none.
+	Name string
 	// Image is the base image of the container, by id and by a reference with a digest, "" where it has none.
 	Image, ImageRef string
 	// Images is a directory with the image files of CRIU.
@@ -293,11 +295,11 @@ func (in *intake) contents() (*Contents, error) {
 	if err != nil {
 		return nil, err
 	}
-	var config struct{ RootfsImage, RootfsImageRef string }
+	var config struct{ Name, RootfsImage, RootfsImageRef string }
 	if err := json.Unmarshal(data, &config); err != nil {
 		return nil, bad(configName, "%v", err)
 	}
-	c.Image, c.ImageRef = config.RootfsImage, config.RootfsImageRef
+	c.Name, c.Image, c.ImageRef = config.Name, config.RootfsImage, config.RootfsImageRef
 	return c, nil
 }
 

@@ -49,7 +49,8 @@ func (f Files) Remove() error { return os.RemoveAll(string(f)) }
 
 // Read reads an archive, a file at location or, with "", the directory from, and returns the references of the base
 // image: ids, and names with a digest. A name without a digest would let the archive choose what another name stands for.
-func (f Files) Read(ctx context.Context, location, from string) (base []string, err error) {
+// name is that of the container that the archive has to be of, "" for any.
+func (f Files) Read(ctx context.Context, location, from, name string) (base []string, err error) {
 	if err := f.Remove(); err != nil { // of an earlier attempt
 		return nil, fmt.Errorf("cannot remove the files of an earlier restore: %w", err)
 	}
@@ -61,6 +62,9 @@ func (f Files) Read(ctx context.Context, location, from string) (base []string, 
 	}
 	if err != nil {
 		return nil, err
+	}
+	if name != "" && c.Name != name {
+		return nil, fmt.Errorf("config.dump of the archive is that of container %.200q, not %q: %w", c.Name, name, errs.Invalid)
 	}
 	for _, ref := range []string{c.ImageRef, c.Image} {
 		if byDigest.MatchString(ref) {

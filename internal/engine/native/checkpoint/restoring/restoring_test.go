@@ -52,9 +52,20 @@ func TestABaseImageIsNamedByItsDigest(t *testing.T) {
 		fmt.Sprintf(`{"rootfsImage":"sha256:%s/../../x"}`, id):                                        nil,
 		fmt.Sprintf(`{"rootfsImage":"x y@sha256:%s"}`, id):                                            nil,
 	} {
-		base, err := Files(filepath.Join(t.TempDir(), "in")).Read(t.Context(), archive(t, map[string]string{"config.dump": config}), "")
+		base, err := Files(filepath.Join(t.TempDir(), "in")).Read(t.Context(), archive(t, map[string]string{"config.dump": config}), "", "")
 		if !slices.Equal(base, want) || (want == nil) != errors.Is(err, errs.Invalid) || want == nil && !strings.Contains(err.Error(), "no base image by a digest") {
 			t.Errorf("%s: %q, %v, want %q", config, base, err, want)
+		}
+	}
+}
+
+// TestAnArchiveIsOfItsContainer: the archives of a pod's checkpoint cannot be swapped.
+func TestAnArchiveIsOfItsContainer(t *testing.T) {
+	config := fmt.Sprintf(`{"name":"a","rootfsImage":"%s"}`, strings.Repeat("a", 64))
+	for name, right := range map[string]bool{"": true, "a": true, "b": false} {
+		_, err := Files(filepath.Join(t.TempDir(), "in")).Read(t.Context(), archive(t, map[string]string{"config.dump": config}), "", name)
+		if (err == nil) != right || !right && (!errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `"a", not "b"`)) {
+			t.Errorf("container %q: %v", name, err)
 		}
 	}
 }
@@ -71,7 +82,7 @@ func TestADamagedArchive(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := files.Read(t.Context(), path, ""); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "archive") {
+		if _, err := files.Read(t.Context(), path, "", ""); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "archive") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := files.Remove(); err != nil {
@@ -88,7 +99,7 @@ func TestASecondAttempt(t *testing.T) {
 	files := Files(filepath.Join(t.TempDir(), "in"))
 	config := fmt.Sprintf(`{"rootfsImage":"sha256:%s"}`, strings.Repeat("a", 64))
 	for _, image := range []string{"core-1.img", "core-2.img"} {
-		if _, err := files.Read(t.Context(), archive(t, map[string]string{"config.dump": config, "checkpoint/" + image: "x"}), ""); err != nil {
+		if _, err := files.Read(t.Context(), archive(t, map[string]string{"config.dump": config, "checkpoint/" + image: "x"}), "", ""); err != nil {
 			t.Fatal(err)
 		}
 	}
