@@ -153,6 +153,13 @@ func (b *Berth) NeedsPart(t testing.TB, part string) {
 	require.Engine(t, part, errors.New(b.missing(part)))
 }
 
+// NeedsOfHandler is NeedsPart for what each engine has, and the runtime of a handler may lack: test/coverage counts
+// tests with NeedsPart as those that an engine skips.
+func (b *Berth) NeedsOfHandler(t testing.TB, part string) {
+	t.Helper()
+	b.NeedsPart(t, part)
+}
+
 // PodInit is in the command line of the process that reaps the orphans of a pod with a shared PID
 // namespace.
 func (b *Berth) PodInit() string {

@@ -17,7 +17,7 @@ import (
 // testPorts: each protocol, from another machine and from the host, and only on the requested
 // address.
 func (f *fields) testPorts(t *testing.T) {
-	f.NeedsPart(t, harness.SharedNetNS)
+	f.NeedsOfHandler(t, harness.SharedNetNS)
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.PortMappings = []*runtimeapi.PortMapping{
 			{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: 18080},

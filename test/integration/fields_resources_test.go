@@ -26,7 +26,7 @@ func (f *fields) update(container string, res *runtimeapi.LinuxContainerResource
 func TestFieldsOfResources(t *testing.T) {
 	f := newFields(t, harness.Options{}, nil)
 	f.try(t, "resources cpu_period/quota/shares, memory_limit, oom_score_adj", func(t *testing.T) {
-		f.NeedsPart(t, harness.ContainerLimits)
+		f.NeedsOfHandler(t, harness.ContainerLimits)
 		res := &runtimeapi.LinuxContainerResources{CpuPeriod: 50000, CpuQuota: 25000, CpuShares: 512, MemoryLimitInBytes: 96 << 20, OomScoreAdj: 700}
 		id := f.running(func(c containerConfig) { c.Linux.Resources = res })
 		if onV2() {
@@ -60,7 +60,7 @@ func TestFieldsOfResources(t *testing.T) {
 		}
 	})
 	f.try(t, "cpuset_cpus/mems", func(t *testing.T) {
-		f.NeedsPart(t, harness.ContainerLimits)
+		f.NeedsOfHandler(t, harness.ContainerLimits)
 		id := f.running(func(c containerConfig) { c.Linux.Resources.CpusetCpus, c.Linux.Resources.CpusetMems = "0", "0" })
 		want(t, "cpus", f.limit(id, "cpuset/cpuset.cpus", "cpuset.cpus"), "0")
 		want(t, "mems", f.limit(id, "cpuset/cpuset.mems", "cpuset.mems"), "0")
@@ -77,7 +77,7 @@ func TestFieldsOfResources(t *testing.T) {
 		id := f.running(func(c containerConfig) {
 			c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 64<<20, 96<<20
 		})
-		f.NeedsPart(t, harness.ContainerLimits)
+		f.NeedsOfHandler(t, harness.ContainerLimits)
 		if onV2() {
 			want(t, "swap", f.limit(id, "", "memory.swap.max"), "33554432")
 		} else {
@@ -101,7 +101,7 @@ func (f *fields) testHugepages(t *testing.T) {
 	if engineRefuses(t, f.Berth, translate.HugePages, ofContainer(limit(2<<20)), "hugepage_limits[0].limit") {
 		return
 	}
-	f.NeedsPart(t, harness.ContainerLimits)
+	f.NeedsOfHandler(t, harness.ContainerLimits)
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	controllers, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	if !strings.Contains(string(mounts), "hugetlb") && !strings.Contains(string(controllers), "hugetlb") {
@@ -141,7 +141,7 @@ func (f *fields) testUnified(t *testing.T) {
 // testUpdate: an update, up or down, is in the cgroup and in the status. It is in both again after
 // the daemon was killed. A refused update changes nothing.
 func (f *fields) testUpdate(t *testing.T) {
-	f.NeedsPart(t, harness.ContainerLimits)
+	f.NeedsOfHandler(t, harness.ContainerLimits)
 	id := f.running(func(c containerConfig) {
 		c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 20000, CpuShares: 102, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 900}
 	})

@@ -63,7 +63,7 @@ func statusLines(t *testing.T, proc string) map[string]string {
 // testSandboxProcess: the sandbox's own process has less than any request can give. berth refuses
 // an invalid user or label all the same.
 func (f *fields) testSandboxProcess(t *testing.T) {
-	f.NeedsPart(t, harness.ContainerProcesses)
+	f.NeedsOfHandler(t, harness.ContainerProcesses)
 	proc := f.sharing(t, func(s *runtimeapi.LinuxSandboxSecurityContext) {
 		s.RunAsUser, s.RunAsGroup, s.SupplementalGroups = user(0), user(0), []int64{0, 5000}
 		s.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy_Strict

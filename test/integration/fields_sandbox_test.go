@@ -79,7 +79,7 @@ func TestFieldsOfSandboxes(t *testing.T) {
 			}
 			return
 		}
-		f.NeedsPart(t, harness.ContainerProcesses)
+		f.NeedsOfHandler(t, harness.ContainerProcesses)
 		parent := "/" + filepath.Base(f.Dir) + "/burst/pod1"
 		f.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = parent })
 		want(t, "the pod's cgroup", podCgroup(t, f.pid(t, f.running(nil)))("memory"), "/sys/fs/cgroup/memory"+parent)
@@ -89,7 +89,7 @@ func TestFieldsOfSandboxes(t *testing.T) {
 		}
 	})
 	f.try(t, "sysctls that nobody asked for", func(t *testing.T) {
-		f.NeedsPart(t, harness.HostKernel)
+		f.NeedsOfHandler(t, harness.HostKernel)
 		f.pod(nil)
 		want(t, "low ports are free", f.says(t, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", nil), "0")
 	})
@@ -127,7 +127,7 @@ func TestFieldsOfSandboxes(t *testing.T) {
 		}
 	})
 	f.try(t, "sec.namespace_options net/pid/ipc", func(t *testing.T) {
-		f.NeedsPart(t, harness.HostKernel)
+		f.NeedsOfHandler(t, harness.HostKernel)
 		host := func(kind string) string {
 			link, err := os.Readlink("/proc/self/ns/" + kind)
 			if err != nil {

@@ -57,7 +57,7 @@ func TestFieldsOfSecurityContext(t *testing.T) {
 		want(t, "neither", f.says(t, look, nil), "NoNewPrivs:\t0 written")
 	})
 	f.try(t, "masked_paths / readonly_paths (procMount)", func(t *testing.T) {
-		f.NeedsPart(t, harness.HostKernel)
+		f.NeedsOfHandler(t, harness.HostKernel)
 		got := f.says(t, "wc -c </proc/version; echo 1 2>/dev/null >/proc/sys/vm/swappiness && echo written || echo refused", func(c containerConfig) {
 			containerSecurity(c).MaskedPaths, containerSecurity(c).ReadonlyPaths = []string{"/proc/version"}, []string{"/proc/sys"}
 		})
@@ -124,7 +124,7 @@ func (f *fields) testUsers(t *testing.T) {
 }
 
 func (f *fields) testPIDNamespaces(t *testing.T) {
-	f.NeedsPart(t, harness.ContainerProcesses)
+	f.NeedsOfHandler(t, harness.ContainerProcesses)
 	mode := func(mode runtimeapi.NamespaceMode, target string) func(containerConfig) {
 		return func(c containerConfig) {
 			containerSecurity(c).NamespaceOptions = &runtimeapi.NamespaceOption{Pid: mode, TargetId: target}
@@ -182,7 +182,7 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 // testCgroupNamespaces: a privileged container sees the cgroups of the host, as programs expect
 // that manage the node, unless it requests a namespace of its own.
 func (f *fields) testCgroupNamespaces(t *testing.T) {
-	f.NeedsPart(t, harness.HostKernel)
+	f.NeedsOfHandler(t, harness.HostKernel)
 	host, err := os.Readlink("/proc/self/ns/cgroup")
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func cgroupMounts(t *testing.T) string {
 }
 
 func (f *fields) testSeccomp(t *testing.T) {
-	f.NeedsPart(t, harness.SeccompFilters)
+	f.NeedsOfHandler(t, harness.SeccompFilters)
 	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) func(containerConfig) {
 		return func(c containerConfig) {
 			containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}
