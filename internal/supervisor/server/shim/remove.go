@@ -89,7 +89,7 @@ func (r *Runtime) remove(ctx context.Context, id string, st *state) error {
 	return s.files(id).remove() // while the pod is locked: the next removal sees whether it is the last one
 }
 
-// delete has the shim delete a container. Nil when the shim does not have it. A create that was given up may go on
+// delete has the shim delete a container. Nil when the shim and its runtime do not have it. A create that was given up may go on
 // in the shim for a moment: what it makes is killed.
 func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	if r.isSandbox(st.Pod, id) {
@@ -118,6 +118,13 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	}
 	if errs.IgnoreNotFound(err) != nil {
 		return r.handler.fault(ctx, stageDelete, err)
+	}
+	if err != nil && r.handler.IsSandbox {
+		// A shim that gave up the create, when the supervisor died, has forgotten a container that its sandbox may
+		// have. The program fails for one that was not made at all.
+		if err := r.deleteByProgram(ctx, id, r.all.files(id).dir); err != nil {
+			r.all.log.Debug("neither a shim nor its program has a container", "container", id, "handler", r.handler.Name, "error", err)
+		}
 	}
 	return nil
 }
