@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -39,6 +40,12 @@ type savedExit struct {
 func (f files) deleted() bool {
 	var saved savedExit
 	return readJSON(filepath.Join(f.dir, exitName), &saved) == nil && saved.Deleted
+}
+
+// exited reports whether the exit of a container is on disk.
+func (f files) exited() bool {
+	_, err := os.Lstat(filepath.Join(f.dir, exitName))
+	return err == nil
 }
 
 // shimExitName is the file of a bundle in which the shims of containerd 2.4 and later write how the init has ended.

@@ -97,7 +97,8 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
-	if f := r.all.files(id); f.deleted() { // by endCreated, which may not have ended
+	f := r.all.files(id)
+	if f.deleted() { // by endCreated, which may not have ended
 		return errors.Join(st.Cgroups.Kill(ctx), r.deleteByProgram(ctx, id, f.dir))
 	}
 	client, err := r.all.client(ctx, st.Pod)
@@ -119,10 +120,10 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	if errs.IgnoreNotFound(err) != nil {
 		return r.handler.fault(ctx, stageDelete, err)
 	}
-	if err != nil && r.handler.IsSandbox {
+	if err != nil && r.handler.IsSandbox && !f.exited() {
 		// A shim that gave up the create, when the supervisor died, has forgotten a container that its sandbox may
 		// have. The program fails for one that was not made at all.
-		if err := r.deleteByProgram(ctx, id, r.all.files(id).dir); err != nil {
+		if err := r.deleteByProgram(ctx, id, f.dir); err != nil {
 			r.all.log.Debug("neither a shim nor its program has a container", "container", id, "handler", r.handler.Name, "error", err)
 		}
 	}
