@@ -201,9 +201,12 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
-// arm starts the timer of the current request.
+// arm starts the timer of the current request, if another one may do better: that of another endpoint, or another one for
+// the rest of a part. An endpoint that serves parts need not send again what has come. A slow first byte is no stall at
+// the only endpoint: a proxy may fetch the blob before it sends a part.
 func (b *body) arm() {
-	if len(b.left) > 0 {
+	again := b.part > 0 && b.moved && !b.at.whole.Load() && b.again[b.at] < maxCuts
+	if len(b.left) > 0 || again {
 		b.stall.Reset(b.r.stall)
 	}
 }

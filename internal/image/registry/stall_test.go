@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -52,5 +53,46 @@ func TestWhatComesBeforeTheRestIsProgress(t *testing.T) {
 	}
 	if got != layer.Size || calls < 10 {
 		t.Errorf("%d bytes are counted of %d, in %d calls; want some for each chunk", got, layer.Size, calls)
+	}
+}
+
+// TestAPartThatStallsIsAskedForAgain: also at the only endpoint, whoever has asked for it.
+func TestAPartThatStallsIsAskedForAgain(t *testing.T) {
+	layerSize := (allParts-1)*partSize + 123
+	for name, c := range map[string]struct {
+		request int32
+		sends   int
+		memory  int64
+	}{
+		"the reader's":                {1, 10 << 10, 1 << 20},
+		"one that is fetched ahead":   {3, 10 << 10, 1 << 20},
+		"the reader's, and no answer": {5, 0, 1}, // no part is fetched ahead
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &imagetest.Registry{}
+			s, layer := newPartSite(t, r)
+			s.stall = 300 * time.Millisecond
+			r.Intercept = failing(layer, func(n int32, from, to int, w http.ResponseWriter, req *http.Request) bool {
+				if n != c.request {
+					return false
+				}
+				if c.sends > 0 {
+					w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to-1, layerSize))
+					w.Header().Set("Content-Length", strconv.Itoa(to-from))
+					w.WriteHeader(http.StatusPartialContent)
+					_, _ = w.Write(layer.Data[from : from+c.sends])
+					w.(http.Flusher).Flush()
+				}
+				select {
+				case <-req.Context().Done():
+				case <-time.After(3 * time.Second):
+					t.Error("the request is not ended")
+				}
+				return true
+			})
+			if err := s.fetchParts(t, downloads.Limits{Memory: c.memory}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
