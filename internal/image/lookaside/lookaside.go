@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 )
 
 // fallback is where signatures are if no file says it.
@@ -108,6 +109,7 @@ func (c *Config) read(file string) error {
 		c.other = *content.Default
 	}
 	for scope, s := range content.Docker {
+		scope = names.Scope(scope)
 		if err := add("docker."+scope, s); err != nil {
 			return err
 		}
@@ -116,7 +118,8 @@ func (c *Config) read(file string) error {
 	return nil
 }
 
-// Base returns where the signatures of an image are. scopes are those of its name, the most specific one first.
+// Base returns where the signatures of an image are. scopes are those of its name, the most specific one first, in the form
+// of names.Scope.
 func (c *Config) Base(scopes []string) string {
 	for _, scope := range scopes {
 		if base := c.docker[scope].base(); base != "" {
