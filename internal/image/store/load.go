@@ -75,6 +75,9 @@ func (s *Store) Load(ctx context.Context) error {
 	}
 	s.lostPinned = found.PinnedNames()
 	s.lost.Add(found.FromRegistries()) // before the records go, which have the names
+	if len(gone) == 0 {                // a lost image comes back, and its registry may not have its signatures any more
+		s.dropEvidence()
+	}
 	return s.deleteRecords(ctx, gone)
 }
 
