@@ -157,8 +157,8 @@ type Signature struct {
 }
 
 // Fetch returns the signatures of a manifest of a repository, the first of them up to most. Their numbers are without a
-// gap. Kind Unavailable if the server does not answer.
-func Fetch(ctx context.Context, base string, repository reference.Named, dgst digest.Digest, most int) ([]Signature, error) {
+// gap. got is called after each of them. Kind Unavailable if the server does not answer.
+func Fetch(ctx context.Context, base string, repository reference.Named, dgst digest.Digest, most int, got func()) ([]Signature, error) {
 	at, err := parse(base)
 	if err != nil {
 		return nil, err
@@ -179,6 +179,7 @@ func Fetch(ctx context.Context, base string, repository reference.Named, dgst di
 		case err != nil:
 			return nil, fmt.Errorf("cannot fetch the signature %s: %w", s.Place, err)
 		}
+		got()
 		found = append(found, s)
 	}
 	return found, nil

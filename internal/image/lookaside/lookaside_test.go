@@ -104,7 +104,12 @@ func TestFetch(t *testing.T) {
 	}
 	fetch := func(most int, some map[string]http.HandlerFunc) ([]Signature, error) {
 		answers = some
-		return Fetch(t.Context(), server.URL+"/base", repository, dgst, most)
+		got := 0
+		found, err := Fetch(t.Context(), server.URL+"/base", repository, dgst, most, func() { got++ })
+		if got != len(found) && err == nil {
+			t.Errorf("%d signatures were reported, of %d", got, len(found))
+		}
+		return found, err
 	}
 	some := map[string]http.HandlerFunc{at + "1": text("one"), at + "2": text(strings.Repeat("x", maxSignature+1)), at + "3": text("three"), at + "5": text("five")}
 	found, err := fetch(9, some)
