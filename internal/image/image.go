@@ -34,8 +34,9 @@ type Image struct {
 	// ChainID is the digest of its layers together, for people and tools; "" in a store that
 	// has none.
 	ChainID string
-	// Annotations are those of its manifest, none when they are too many to be sent
-	// in every list.
+	// Annotations are those of its manifest, none when they are too many to be sent in every list. Names of an image may
+	// have different manifests: an image that is found by a name has those of the name, any other those that the
+	// manifests of all its names have.
 	Annotations map[string]string
 	// Artifact is set for an OCI artifact, which has files to mount, and neither a configuration nor a platform. Nobody
 	// changes it.

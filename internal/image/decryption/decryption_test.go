@@ -149,6 +149,32 @@ func TestOneOfSeveralKeys(t *testing.T) {
 	}
 }
 
+// TestManyKeys: an image for many owners is opened by the last of them, too. Owners without end are refused.
+func TestManyKeys(t *testing.T) {
+	var last []byte
+	var publics [][]byte
+	for range 2*jose.MaxRecipients + 3 {
+		private, public := pair(t, encrypt.ECDSA)
+		last, publics = private, append(publics, public)
+	}
+	layer := sealed(t, "for all", publics...)
+	if got := opened(t, keysIn(t, map[string][]byte{"key": last}), layer); got != "for all" {
+		t.Errorf("decrypted to %q", got)
+	}
+	other, _ := pair(t, encrypt.ECDSA)
+	keys := keysIn(t, map[string][]byte{"key": other})
+	var locked *LockedError
+	if _, err := keys.Unwrap(t.Context(), layer.Descriptor); !errors.As(err, &locked) {
+		t.Errorf("with another key: %v", err)
+	}
+	many := base64.StdEncoding.EncodeToString([]byte(`{"recipients":[` + strings.Repeat("{},", maxRecipients/2) + `{}]}`))
+	layer.Annotations = maps.Clone(layer.Annotations)
+	layer.Annotations[jweKeys] = many + "," + many
+	if _, err := keys.Unwrap(t.Context(), layer.Descriptor); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "for more than 1000 keys") {
+		t.Errorf("for too many keys: %v", err)
+	}
+}
+
 // TestLockedLayers: the error says what is missing, and which files are no keys.
 func TestLockedLayers(t *testing.T) {
 	key, public := pair(t, encrypt.ECDSA)

@@ -25,8 +25,10 @@ const (
 	// aesCTR is the one cipher of layers.
 	aesCTR = "AES_256_CTR_HMAC_SHA256"
 
-	// maxWrapped bounds the annotation with a layer's secret: each of our keys is tried with each part of it.
-	maxWrapped = 256 << 10
+	// maxWrapped bounds the annotation with a layer's secret, and maxRecipients the keys for which the secret is encrypted:
+	// each of our keys is tried with each. The annotation has room for fewer keys in the forms that ocicrypt writes.
+	maxWrapped    = 256 << 10
+	maxRecipients = 1000
 )
 
 // LockedError is the error of a layer that no private key of the node opens. Its text and its kind, State, are Err's.
@@ -83,24 +85,51 @@ func wrappedKeys(annotations map[string]string) ([]*jose.JSONWebEncryption, erro
 	}
 	var all []*jose.JSONWebEncryption
 	var unread error
+	recipients := 0
 	for part := range strings.SplitSeq(text, ",") {
 		data, err := base64.StdEncoding.DecodeString(part)
 		if err != nil {
 			return nil, fmt.Errorf("it is encrypted, and its annotation %s is not base64: %w", jweKeys, errs.Invalid)
 		}
-		jwe, err := jose.ParseEncryptedJSON(string(data),
-			[]jose.KeyAlgorithm{jose.RSA_OAEP, jose.RSA_OAEP_256, jose.ECDH_ES_A128KW, jose.ECDH_ES_A192KW, jose.ECDH_ES_A256KW},
-			[]jose.ContentEncryption{jose.A128GCM, jose.A192GCM, jose.A256GCM, jose.A128CBC_HS256, jose.A192CBC_HS384, jose.A256CBC_HS512})
-		if err != nil { // another part may be for us
-			unread = fmt.Errorf("it is encrypted, and its annotation %s is not JWE that berth reads: %.200s: %w", jweKeys, err.Error(), errs.Invalid)
-			continue
+		split, n := pieces(data)
+		if recipients += n; recipients > maxRecipients {
+			return nil, fmt.Errorf("it is encrypted, and its annotation %s is for more than %d keys, which is the limit: %w", jweKeys, maxRecipients, errs.Invalid)
 		}
-		all = append(all, jwe)
+		for _, piece := range split {
+			jwe, err := jose.ParseEncryptedJSON(piece,
+				[]jose.KeyAlgorithm{jose.RSA_OAEP, jose.RSA_OAEP_256, jose.ECDH_ES_A128KW, jose.ECDH_ES_A192KW, jose.ECDH_ES_A256KW},
+				[]jose.ContentEncryption{jose.A128GCM, jose.A192GCM, jose.A256GCM, jose.A128CBC_HS256, jose.A192CBC_HS384, jose.A256CBC_HS512})
+			if err != nil { // another part may be for us
+				unread = fmt.Errorf("it is encrypted, and its annotation %s is not JWE that berth reads: %.200s: %w", jweKeys, err.Error(), errs.Invalid)
+				continue
+			}
+			all = append(all, jwe)
+		}
 	}
 	if len(all) == 0 {
 		return nil, unread
 	}
 	return all, nil
+}
+
+// pieces splits a JWE for many keys: go-jose reads at most jose.MaxRecipients at a time. Each piece has the same content,
+// encrypted for some of the keys. recipients is how many keys there are. What is no JWE for many is one piece.
+func pieces(data []byte) (pieces []string, recipients int) {
+	whole := map[string]json.RawMessage{}
+	var keys []json.RawMessage
+	if json.Unmarshal(data, &whole) != nil || json.Unmarshal(whole["recipients"], &keys) != nil || len(keys) <= jose.MaxRecipients {
+		return []string{string(data)}, max(len(keys), 1)
+	}
+	for some := range slices.Chunk(keys, jose.MaxRecipients) {
+		list, err := json.Marshal(some)
+		whole["recipients"] = list
+		piece, wholeErr := json.Marshal(whole)
+		if err != nil || wholeErr != nil { // not possible: all of it has just been read
+			return []string{string(data)}, len(keys)
+		}
+		pieces = append(pieces, string(piece))
+	}
+	return pieces, len(keys)
 }
 
 // otherScheme is the error of a layer whose secret is not there as JWE.

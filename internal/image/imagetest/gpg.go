@@ -74,6 +74,17 @@ func Unsigned(claim []byte) []byte {
 	return data.Bytes()
 }
 
+// Compressed returns a message with packets in one compressed packet, as GPG writes them.
+func Compressed(packets ...[]byte) []byte {
+	var data bytes.Buffer
+	w, err := packet.SerializeCompressed(nopCloser{&data}, packet.CompressionZIP, nil)
+	if err != nil {
+		panic(err)
+	}
+	write(w, bytes.Join(packets, nil))
+	return data.Bytes()
+}
+
 type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }

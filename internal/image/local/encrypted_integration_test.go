@@ -108,6 +108,30 @@ func wantLocked(t *testing.T, what string, err error, parts ...string) {
 	}
 }
 
+// TestExplainOfAnEncryptedImage: it may not be used without a key, whatever the policy says.
+func TestExplainOfAnEncryptedImage(t *testing.T) {
+	s := newSecrets(t, "", encrypt.ECDSA)
+	rules := s.cfg.PullRules
+	rules.PolicyFile = filepath.Join(t.TempDir(), "policy.json")
+	put(t, rules.PolicyFile, []byte(`{"default": [{"type":"insecureAcceptAnything"}]}`))
+	s.SetPullRules(rules)
+	try := func() *image.AdmissionTrial {
+		t.Helper()
+		e, err := s.Explain(t.Context(), "", s.host+"/app:1", image.Auth{}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Admission.Trial
+	}
+	if trial := try(); trial.Accepted || !strings.Contains(trial.Fault, "none of the 0 private keys") {
+		t.Errorf("without a key: %+v", trial)
+	}
+	s.addKey()
+	if trial := try(); !trial.Accepted {
+		t.Errorf("with the key: %+v", trial)
+	}
+}
+
 // TestPullOfEncryptedImages: a key is used from the next pull on, and without it the pull fails before it downloads a layer,
 // also if the node has all layers.
 func TestPullOfEncryptedImages(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -176,5 +177,44 @@ func TestOnlyAcceptedSignaturesAreKept(t *testing.T) {
 	g.admits(t, "with the signature that counts", "/team/app:v1")
 	if more := g.registry.Requests()[asked:]; len(more) > 0 {
 		t.Errorf("the registry was asked for signatures that the node has: %v", more)
+	}
+}
+
+// TestAStartRemovesWhatAFailedPullHasKept: signatures are kept before the layers come.
+func TestAStartRemovesWhatAFailedPullHasKept(t *testing.T) {
+	g := newGuarded(t)
+	other := build(t, layersOf(2, "gzip"))
+	g.registry.Push("team/app", "v2", other)
+	g.sign(g.signer, g.img.Manifest.Digest)
+	g.sign(g.signer, other.Manifest.Digest)
+	g.registry.Intercept = func(w http.ResponseWriter, req *http.Request) bool {
+		missing := strings.HasSuffix(req.URL.Path, other.Layers[1].Digest.String())
+		if missing {
+			http.NotFound(w, req)
+		}
+		return missing
+	}
+	if _, err := g.pull("/team/app:v1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.pull("/team/app:v2"); err == nil {
+		t.Fatal("an image without a layer was pulled")
+	}
+	kept := func() []string {
+		files, err := filepath.Glob(filepath.Join(g.cfg.Root, "signatures/*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	if files := kept(); len(files) != 2 {
+		t.Errorf("before the start: %v", files)
+	}
+	if err := g.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g.store = open(t, g.cfg)
+	if files := kept(); len(files) != 1 || files[0] != g.evidence() {
+		t.Errorf("after the start: %v, want %s alone", files, g.evidence())
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
@@ -62,4 +63,33 @@ func TestSignedBy(t *testing.T) {
 	}
 	put(t, config, fmt.Appendf(nil, "default-docker:\n  sigstore: file://%s/base\n", signatures))
 	refused(t, g.store.Admit(ctx, "", id, g.host+"/team/app:v1"), "file://"+signatures+"/base/team/app@sha256=", "which is not trusted")
+}
+
+// TestSlowSignatures: each signature is progress, also where all of them take longer than a server may send nothing.
+func TestSlowSignatures(t *testing.T) {
+	g := newGuarded(t)
+	key, dir := imagetest.NewGPG(), t.TempDir()
+	claim := imagetest.SimpleClaim(g.host+"/team/app:v1", g.img.Manifest.Digest)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		time.Sleep(400 * time.Millisecond)
+		switch filepath.Base(req.URL.Path) {
+		case "signature-1", "signature-2", "signature-3":
+			_, _ = w.Write(imagetest.NewGPG().Sign(claim, 0))
+		case "signature-4":
+			_, _ = w.Write(key.Sign(claim, 0))
+		default:
+			http.NotFound(w, req)
+		}
+	}))
+	t.Cleanup(server.Close)
+	ring := filepath.Join(t.TempDir(), "key.gpg")
+	put(t, ring, key.PublicKey())
+	put(t, filepath.Join(dir, "test.yaml"), fmt.Appendf(nil, "default-docker: {lookaside: %q}\n", server.URL))
+	g.write(t, fmt.Sprintf(`{"default": [{"type":"signedBy", "keyType":"GPGKeys", "keyPath": %q}]}`, ring))
+	rules := g.cfg.PullRules
+	rules.LookasideDir, rules.NoProgressTimeout = dir, 1200*time.Millisecond
+	g.store.SetPullRules(rules)
+	if _, err := g.pull("/team/app:v1"); err != nil {
+		t.Error(err)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 )
 
 // fallback is where signatures are if no file says it.
@@ -108,6 +109,7 @@ func (c *Config) read(file string) error {
 		c.other = *content.Default
 	}
 	for scope, s := range content.Docker {
+		scope = names.Scope(scope)
 		if err := add("docker."+scope, s); err != nil {
 			return err
 		}
@@ -116,7 +118,8 @@ func (c *Config) read(file string) error {
 	return nil
 }
 
-// Base returns where the signatures of an image are. scopes are those of its name, the most specific one first.
+// Base returns where the signatures of an image are. scopes are those of its name, the most specific one first, in the form
+// of names.Scope.
 func (c *Config) Base(scopes []string) string {
 	for _, scope := range scopes {
 		if base := c.docker[scope].base(); base != "" {
@@ -154,8 +157,8 @@ type Signature struct {
 }
 
 // Fetch returns the signatures of a manifest of a repository, the first of them up to most. Their numbers are without a
-// gap. Kind Unavailable if the server does not answer.
-func Fetch(ctx context.Context, base string, repository reference.Named, dgst digest.Digest, most int) ([]Signature, error) {
+// gap. got is called after each of them. Kind Unavailable if the server does not answer.
+func Fetch(ctx context.Context, base string, repository reference.Named, dgst digest.Digest, most int, got func()) ([]Signature, error) {
 	at, err := parse(base)
 	if err != nil {
 		return nil, err
@@ -176,6 +179,7 @@ func Fetch(ctx context.Context, base string, repository reference.Named, dgst di
 		case err != nil:
 			return nil, fmt.Errorf("cannot fetch the signature %s: %w", s.Place, err)
 		}
+		got()
 		found = append(found, s)
 	}
 	return found, nil

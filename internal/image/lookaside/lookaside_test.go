@@ -29,7 +29,7 @@ func dirOf(t *testing.T, files map[string]string) string {
 func TestBase(t *testing.T) {
 	c, err := Read(dirOf(t, map[string]string{
 		"a.yaml": "default-docker:\n  lookaside: https://all.test\ndocker:\n  r.test:\n    sigstore: https://old.test\n  r.test/team:\n    use-sigstore-attachments: true\n",
-		"b.yaml": "docker:\n  r.test/team/app:1:\n    lookaside: file:///one\n    sigstore: https://not.test\n",
+		"b.yaml": "docker:\n  r.test/team/app:1:\n    lookaside: file:///one\n    sigstore: https://not.test\n  Caps.test:443/a:\n    lookaside: https://caps.test\n",
 		"c.txt":  "-",
 	}))
 	if err != nil {
@@ -42,6 +42,7 @@ func TestBase(t *testing.T) {
 		{[]string{"r.test/team/app:1", "r.test/team/app", "r.test/team", "r.test"}, "file:///one"},
 		{[]string{"r.test/team/app:2", "r.test/team/app", "r.test/team", "r.test"}, "https://old.test"},
 		{[]string{"x.test/app", "x.test"}, "https://all.test"},
+		{[]string{"caps.test/a/b:1", "caps.test/a/b", "caps.test/a"}, "https://caps.test"},
 	} {
 		if got := c.Base(test.scopes); got != test.want {
 			t.Errorf("%v: %s, want %s", test.scopes, got, test.want)
@@ -63,6 +64,7 @@ func TestWrongFiles(t *testing.T) {
 		"scheme":       {map[string]string{"a.yaml": "docker: {r.test: {lookaside: 'ftp://r.test'}}"}, `docker.r.test: "ftp://r.test": want file:///`},
 		"relative":     {map[string]string{"a.yaml": "default-docker: {lookaside: 'file://dir/x'}"}, "default-docker: "},
 		"twice":        {map[string]string{"a.yaml": "docker: {r.test: {}}", "b.yaml": "docker: {r.test: {}}"}, "a.yaml, too"},
+		"other form":   {map[string]string{"a.yaml": "docker: {r.test: {}, 'R.test:443': {}}"}, "a.yaml, too"},
 		"default":      {map[string]string{"a.yaml": "default-docker: {}", "b.yaml": "default-docker: {}"}, "a.yaml, too"},
 		"large":        {map[string]string{"a.yaml": strings.Repeat("#", maxFile+1)}, "more than"},
 		"not a file":   {map[string]string{}, "not a regular file"},
@@ -102,7 +104,12 @@ func TestFetch(t *testing.T) {
 	}
 	fetch := func(most int, some map[string]http.HandlerFunc) ([]Signature, error) {
 		answers = some
-		return Fetch(t.Context(), server.URL+"/base", repository, dgst, most)
+		got := 0
+		found, err := Fetch(t.Context(), server.URL+"/base", repository, dgst, most, func() { got++ })
+		if got != len(found) && err == nil {
+			t.Errorf("%d signatures were reported, of %d", got, len(found))
+		}
+		return found, err
 	}
 	some := map[string]http.HandlerFunc{at + "1": text("one"), at + "2": text(strings.Repeat("x", maxSignature+1)), at + "3": text("three"), at + "5": text("five")}
 	found, err := fetch(9, some)

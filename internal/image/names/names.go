@@ -24,6 +24,17 @@ func Parse(ref string) (reference.Named, error) {
 	return named, nil
 }
 
+// Scope returns the form of a name, or of the first elements of one, that names with the same registry have in common: the
+// host in lower case and without the port 443, which is that of https. A host is the same in any of these forms.
+func Scope(name string) string {
+	host, rest, more := strings.Cut(name, "/")
+	host = strings.TrimSuffix(strings.ToLower(host), ":443")
+	if !more {
+		return host
+	}
+	return host + "/" + rest
+}
+
 // IsShort reports whether a reference that Parse accepts names no registry. Candidates says what it means.
 func IsShort(ref string) bool {
 	first, _, slash := strings.Cut(ref, "/")

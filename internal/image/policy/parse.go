@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+
+	"github.com/berthrun/berth/internal/image/names"
 )
 
 // requirement is one object of the file. A field that its type does not have is never set.
@@ -79,6 +81,10 @@ func (p *Policy) transport(dec *json.Decoder, transport, field string) error {
 		if transport == "docker" {
 			if why := checkScope(scope); why != "" {
 				return fmt.Errorf("field %s: %s", field, why)
+			}
+			scope = names.Scope(scope)
+			if _, twice := p.docker[scope]; twice {
+				return fmt.Errorf("field %s: is there twice, once with the host in another form", field)
 			}
 		}
 		list, err := requirements(dec, field)

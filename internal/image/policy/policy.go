@@ -12,6 +12,7 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 )
 
 // maxFile bounds the policy file and each key file, in bytes.
@@ -89,11 +90,12 @@ func (p *Policy) Nameless() Rules {
 }
 
 // Scopes lists the scopes of a reference, the most specific one first: the reference, its
-// repository, the namespaces above, the host, wildcards for the domains of the host, and "" for all.
+// repository, the namespaces above, the host, wildcards for the domains of the host, and "" for all. All are in the form
+// of names.Scope: another spelling of a host leads to the same registry, and must not lead to other rules.
 func Scopes(named reference.Named) []string {
-	name := named.Name()
+	name := names.Scope(named.Name())
 	scopes := []string{}
-	if full := named.String(); full != name {
+	if full := names.Scope(named.String()); full != name {
 		scopes = append(scopes, full)
 	}
 	for at := name; ; {
@@ -105,7 +107,8 @@ func Scopes(named reference.Named) []string {
 		at = at[:slash]
 	}
 	// A wildcard matches a host whatever its port is.
-	host, _, _ := strings.Cut(reference.Domain(named), ":")
+	host, _, _ := strings.Cut(name, "/")
+	host, _, _ = strings.Cut(host, ":")
 	for {
 		_, parent, ok := strings.Cut(host, ".")
 		if !ok {

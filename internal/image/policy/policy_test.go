@@ -47,7 +47,7 @@ func TestMostSpecificScope(t *testing.T) {
 	const accept = `[{"type":"insecureAcceptAnything"}]`
 	scopes := []string{
 		"reg.example.com:5000/team/app:v1", "reg.example.com:5000/team/app", "reg.example.com:5000/team", "reg.example.com:5000",
-		"*.example.com", "*.com", "docker.io/library/busybox", "localhost/x", "docker.io/library/a@sha256:" + strings.Repeat("a", 64), "",
+		"*.Example.com", "*.com", "Up.test:443/team", "two.test", "two.test:5000", "docker.io/library/busybox", "localhost/x", "docker.io/library/a@sha256:" + strings.Repeat("a", 64), "",
 	}
 	var lines []string
 	for _, scope := range scopes {
@@ -63,6 +63,13 @@ func TestMostSpecificScope(t *testing.T) {
 		"reg.example.com:5001/team/app:v1":              "docker:*.example.com",
 		"a.b.example.com/app":                           "docker:*.example.com",
 		"example.com/app":                               "docker:*.com",
+		"Reg.Example.COM:5000/team/app:v1":              "docker:reg.example.com:5000/team/app:v1",
+		"A.B.Example.com/app":                           "docker:*.example.com",
+		"up.test/team/app":                              "docker:up.test/team",
+		"UP.test:443/team/app":                          "docker:up.test/team",
+		"two.test:443/app:V1":                           "docker:two.test",
+		"two.test:5000/app":                             "docker:two.test:5000",
+		"two.test:4430/app":                             "docker:",
 		"busybox":                                       "docker:docker.io/library/busybox",
 		"alpine":                                        "docker:",
 		"a@sha256:" + strings.Repeat("a", 64):           "docker:docker.io/library/a@sha256:" + strings.Repeat("a", 64),
@@ -110,8 +117,9 @@ func TestInvalidFilesAreRefused(t *testing.T) {
 		in(`{"type":"sigstoreSigned","pki":{"caRootsPath":"/a","subjectEmail":"e","oidcIssuer":"i"}}`):                      "pki.oidcIssuer: is unknown",
 		in(`{"type":"sigstoreSigned","pki":{"caRootsPath":"/a","subjectEmail":"e"},"rekorPublicKeyPath":"/r"}`):             "a requirement with pki does not have it",
 		in(`{"type":"signedBy","keyType":"X","keyPath":"/a"}`):                                                              "want GPGKeys",
-		docker("busybox"):               "docker.io/library/busybox",
-		docker("example*.com"):          "matches nothing",
+		docker("busybox"):      "docker.io/library/busybox",
+		docker("example*.com"): "matches nothing",
+		fmt.Sprintf(`{"default": %[1]s, "transports": {"docker": {"r.test/a": %[1]s, "R.test:443/a": %[1]s}}}`, reject): "field transports.docker.R.test:443/a: is there twice",
 		docker("*.example.com:5000"):    "without a port",
 		docker("example.com/"):          "ends with a slash",
 		docker("https://example.com/a"): "matches nothing",

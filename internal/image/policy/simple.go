@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"github.com/ProtonMail/go-crypto/openpgp"
+	pgperrors "github.com/ProtonMail/go-crypto/openpgp/errors"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -14,8 +16,13 @@ import (
 // simpleType is the type of the claim of a simple signature.
 const simpleType = "atomic container signature"
 
-// maxClaim bounds the claim of a simple signature, in bytes: it may be compressed.
-const maxClaim = 1 << 20
+const (
+	// maxClaim bounds the claim of a simple signature, in bytes: it may be compressed.
+	maxClaim = 1 << 20
+	// maxMessage bounds the whole message, decompressed: its claim, its signatures, and packets that are skipped. Whoever
+	// can write beside the registry chooses them, and no key has signed them.
+	maxMessage = maxClaim + 64<<10
+)
 
 // ring is the keys of GPG that may have signed, and what to call each.
 type ring struct {
@@ -61,8 +68,15 @@ func (t *trust) acceptsSimple(image Image, message []byte) error {
 
 // open returns what a trusted key has signed.
 func (r *ring) open(message []byte) ([]byte, error) {
-	md, err := openpgp.ReadMessage(bytes.NewReader(message), r.keys, nil, nil)
+	message, err := decompress(message)
+	if err != nil {
+		return nil, err
+	}
+	none := int64(0) // a bound of each compressed packet, not of all together
+	md, err := openpgp.ReadMessage(bytes.NewReader(message), r.keys, nil, &packet.Config{MaxDecompressedMessageSize: &none})
 	switch {
+	case errors.Is(err, pgperrors.ErrMessageTooLarge):
+		return nil, errors.New("it has a compressed part within; a message of GPG is compressed as a whole, once")
 	case err != nil:
 		return nil, fmt.Errorf("it is not a message of GPG: %w", err)
 	case md.IsEncrypted || md.IsSymmetricallyEncrypted || !md.IsSigned:
@@ -83,4 +97,28 @@ func (r *ring) open(message []byte) ([]byte, error) {
 		return nil, errors.New("it is not a signed message of GPG")
 	}
 	return claim, nil
+}
+
+// decompress returns the packets of a message, which may all be in one compressed packet, as GPG writes them. A compressed
+// packet may have others in it, each as many as it likes: those are not decompressed.
+func decompress(message []byte) ([]byte, error) {
+	if len(message) > maxMessage {
+		return nil, fmt.Errorf("it has more than %d bytes", maxMessage)
+	}
+	first, err := packet.NewReader(bytes.NewReader(message)).Next()
+	if err != nil {
+		return nil, fmt.Errorf("it is not a message of GPG: %w", err)
+	}
+	compressed, ok := first.(*packet.Compressed)
+	if !ok {
+		return message, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(compressed.Body, maxMessage+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("it is not a message of GPG: %w", err)
+	case len(data) > maxMessage:
+		return nil, fmt.Errorf("it has more than %d bytes, decompressed", maxMessage)
+	}
+	return data, nil
 }

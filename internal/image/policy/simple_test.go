@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ func TestSimpleSignatures(t *testing.T) {
 	changed := Signature{Simple: bytes.Replace(good.Simple, []byte("r.test/app:1"), []byte("r.test/app:2"), 1)}
 	huge := imagetest.SimpleClaim("r.test/app:1", dgst)
 	huge = append(huge, bytes.Repeat([]byte(" "), maxClaim)...)
+	// Packets that every reader skips, before and after what is signed.
+	filling := bytes.Repeat([]byte("\xca\x03PGP"), maxMessage/5)
+	zipped := imagetest.Compressed(good.Simple)
 	for name, test := range map[string]struct {
 		signature Signature
 		want      string
@@ -41,6 +45,12 @@ func TestSimpleSignatures(t *testing.T) {
 		"huge":                {Signature{Simple: key.Sign(huge, 0)}, "more than"},
 		"expired":             {Signature{Simple: key.Sign(imagetest.SimpleClaim("r.test/app:1", dgst), time.Minute)}, "does not count"},
 		"of an expired key":   {signed(old, "r.test/app:1", dgst), "does not count"},
+		"compressed":          {Signature{Simple: zipped}, ""},
+		"compressed twice":    {Signature{Simple: imagetest.Compressed(zipped)}, "compressed as a whole, once"},
+		"filled before":       {Signature{Simple: imagetest.Compressed(filling, good.Simple)}, "decompressed"},
+		"filled after":        {Signature{Simple: imagetest.Compressed(good.Simple, filling)}, "decompressed"},
+		"filled, as it is":    {Signature{Simple: slices.Concat(filling, good.Simple)}, "more than"},
+		"filled in parts":     {Signature{Simple: slices.Concat(imagetest.Compressed(filling[:maxClaim/5*5]), zipped)}, "not a message of GPG"},
 		"unsigned":            {Signature{Simple: imagetest.Unsigned(imagetest.SimpleClaim("r.test/app:1", dgst))}, "not a signed message"},
 		"text":                {Signature{Simple: []byte("text")}, "not a message of GPG"},
 		"a fault":             {Signature{Fault: "it has more than 5 bytes"}, "more than 5 bytes"},
@@ -80,6 +90,7 @@ func FuzzSimple(f *testing.F) {
 	}
 	f.Add(other.Sign([]byte("claim"), 0))
 	f.Add(imagetest.Unsigned([]byte("claim")))
+	f.Add(imagetest.Compressed(other.Sign([]byte("claim"), 0)))
 	f.Add(other.ArmoredKey())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if claim, err := ring.open(data); err == nil {

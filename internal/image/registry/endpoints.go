@@ -115,7 +115,8 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 // guarded refuses to send credentials in clear text to a host that configuration does
 // not name: a registry may choose the host that issues tokens, not the protocol by
 // which passwords are sent. It also refuses redirects to the node itself, see local.go, and
-// answers that take memory without a bound, see bounds.go.
+// answers that take memory without a bound, see bounds.go. It counts what a server sends beside the
+// range of a request, see skip.go.
 type guarded struct {
 	http.RoundTripper
 	// known hosts may use their configured protocol, and have any address.
@@ -165,6 +166,7 @@ func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, err
 	}
+	skip(resp, req)
 	limit(resp, req)
 	return resp, nil
 }

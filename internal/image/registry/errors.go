@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
@@ -33,7 +34,9 @@ func classify(err error) error {
 func kindOf(err error) error {
 	var status remoteerrors.ErrUnexpectedStatus
 	var netErr net.Error
+	var opErr *net.OpError
 	var urlErr *url.Error
+	var errno syscall.Errno
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return nil
@@ -48,6 +51,8 @@ func kindOf(err error) error {
 		return errs.Invalid
 	case errdefs.IsNotImplemented(err):
 		return errs.Unsupported
+	case errors.As(err, &errno) && !errors.As(err, &opErr) && !errors.As(err, &urlErr):
+		return nil // of the disk, such as EIO; an Errno has the methods of net.Error
 	case errors.As(err, &netErr), errors.As(err, &urlErr), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return errs.Unavailable
 	}
@@ -97,8 +102,11 @@ func Scrub(err error, auth Auth) error {
 		text = pattern.ReplaceAllString(text, "${1}"+redacted)
 	}
 	s := &scrubbed{text: text}
-	for _, keep := range []error{errs.Kind(err), context.Canceled, context.DeadlineExceeded} {
-		if keep != nil && errors.Is(err, keep) {
+	if kind := errs.Kind(err); kind != nil { // which err need not wrap: the error of a full disk has one
+		s.keeps = append(s.keeps, kind)
+	}
+	for _, keep := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, keep) {
 			s.keeps = append(s.keeps, keep)
 		}
 	}

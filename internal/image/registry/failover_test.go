@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -35,6 +36,8 @@ type site struct {
 	hosts []string
 	store content.Store
 	img   *imagetest.Image
+	// stall is that of repositories, if not 0.
+	stall time.Duration
 }
 
 func newSite(t *testing.T, registries ...*imagetest.Registry) *site {
@@ -95,6 +98,7 @@ func (s *site) open(t *testing.T, auth Auth) *Repository {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
+	r.stall = cmp.Or(s.stall, r.stall)
 	return r
 }
 

@@ -28,7 +28,7 @@ type Target interface {
 
 // Fetch fetches the blob of desc, and checks its digest and size. It does not fetch a blob that the
 // target has, nor the part that an earlier fetch has left. got is called with the number of bytes of
-// each read, a negative number when some are fetched again. What Fetch has fetched stays if the error
+// each read, a negative number when some are fetched again, and 0 when bytes come that were not asked for. What Fetch has fetched stays if the error
 // is that the registry or the network does not answer, or that ctx has ended. turn says how the download
 // takes part in what the node downloads: it has a place there while a request for the blob runs. A large
 // blob is fetched in parts if turn has a Gate; each has a place of its own.
@@ -110,7 +110,7 @@ func (b *body) restart(others bool) bool {
 const (
 	// maxCuts is how many times an endpoint may cut off one blob and be asked for the rest.
 	maxCuts = 5
-	// stallTime is how long an endpoint may send nothing before the next one is asked for the rest.
+	// stallTime is how long an endpoint may send nothing before the next one is asked for the rest, or the same one again.
 	stallTime = time.Minute
 )
 
@@ -201,10 +201,20 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
-// read reads from the current endpoint, and ends its request if it stalls while there is another one.
+// arm starts the timer of the current request, if another one may do better: that of another endpoint, or another one for
+// the rest of a part. An endpoint that serves parts need not send again what has come. A slow first byte is no stall at
+// the only endpoint: a proxy may fetch the blob before it sends a part.
+func (b *body) arm() {
+	again := b.part > 0 && b.moved && !b.at.whole.Load() && b.again[b.at] < maxCuts
+	if len(b.left) > 0 || again {
+		b.stall.Reset(b.r.stall)
+	}
+}
+
+// read reads from the current endpoint, and ends its request if it stalls while another one may do better.
 func (b *body) read(p []byte) (int, error) {
-	if len(b.left) > 0 && b.asked != nil { // a part has a timer of its own
-		b.stall.Reset(stallTime)
+	if b.asked != nil { // a part has a timer of its own
+		b.arm()
 		defer b.stall.Stop()
 	}
 	if b.end < b.desc.Size { // at the end of the blob, more bytes than it has are an error
@@ -252,7 +262,7 @@ func (b *body) open() error {
 		b.planned = b.end
 	}
 	b.asked = &span{at: b.at, to: b.end, size: b.desc.Size}
-	ctx := withBound(b.ctx, bound{}) // Fetch reads as much as the descriptor says
+	ctx := withSkip(withBound(b.ctx, bound{}), b.skipped) // Fetch reads as much as the descriptor says
 	if b.end < b.desc.Size {
 		ctx = withSpan(ctx, b.asked)
 	}
@@ -268,11 +278,22 @@ func (b *body) open() error {
 	return nil
 }
 
+// skipped counts n bytes that come before those that the current request asks for: the endpoint sends something, which
+// goes through the network.
+func (b *body) skipped(n int) error {
+	b.stall.Stop()
+	b.moved = true
+	b.got(0)
+	err := b.turn.Read(b.ctx, n)
+	b.arm()
+	return err
+}
+
 // watch makes the timer that ends the current request when it stalls.
 func (b *body) watch() {
 	stop := b.stop
-	b.stall = time.AfterFunc(stallTime, func() {
-		stop(fmt.Errorf("it sent nothing for %s: %w", stallTime, errs.Unavailable))
+	b.stall = time.AfterFunc(b.r.stall, func() {
+		stop(fmt.Errorf("it sent nothing for %s: %w", b.r.stall, errs.Unavailable))
 	})
 	b.stall.Stop()
 }

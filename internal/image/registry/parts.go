@@ -66,10 +66,15 @@ func (s *span) ask(req *http.Request) {
 	if s == nil {
 		return
 	}
-	from := strings.TrimSuffix(strings.TrimPrefix(req.Header.Get("Range"), "bytes="), "-")
-	s.from, _ = strconv.ParseInt(from, 10, 64) // 0 without a range
+	s.from = rangeBegin(req)
 	req.Header = req.Header.Clone()
 	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", s.from, s.to-1))
+}
+
+// rangeBegin returns where the range begins that the fetcher asks for, 0 without one.
+func rangeBegin(req *http.Request) int64 {
+	from, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(req.Header.Get("Range"), "bytes="), "-"), 10, 64)
+	return from
 }
 
 // rangeError is the error of an endpoint that does not serve the part which it was asked for. It is asked for no more
@@ -125,6 +130,7 @@ type part struct {
 	failures int
 	ctx      context.Context //nolint:containedctx // of its request
 	stop     context.CancelCauseFunc
+	stall    time.Duration
 	room     *downloads.Room
 	ended    chan struct{}
 
@@ -144,7 +150,7 @@ type part struct {
 // beginPart starts to fetch bytes ahead from the current endpoint. The caller closes the part.
 func (b *body) beginPart(from int64, room *downloads.Room) *part {
 	p := &part{
-		from: from, to: from + int64(len(room.Buffer)), at: b.at, failures: b.failures, room: room,
+		from: from, to: from + int64(len(room.Buffer)), at: b.at, failures: b.failures, stall: b.r.stall, room: room,
 		ended: make(chan struct{}), waits: b.turn.Waits,
 	}
 	p.changed = sync.NewCond(&p.mu)
@@ -174,7 +180,7 @@ func (p *part) fetch(desc imagespec.Descriptor, turn downloads.Turn) error {
 	stall := p.watch()
 	defer stall.Stop()
 	for at := 0; at < len(p.room.Buffer); {
-		stall.Reset(stallTime)
+		stall.Reset(p.stall)
 		n, err := answer.Read(p.room.Buffer[at:min(at+maxRead, len(p.room.Buffer))])
 		stall.Stop()
 		if err := turn.Read(p.ctx, n); err != nil {
@@ -199,8 +205,8 @@ func (p *part) fetch(desc imagespec.Descriptor, turn downloads.Turn) error {
 
 // watch makes the timer that ends the request when it stalls. Another request for the rest may do better.
 func (p *part) watch() *time.Timer {
-	stall := time.AfterFunc(stallTime, func() {
-		p.stop(fmt.Errorf("it sent nothing for %s: %w", stallTime, errs.Unavailable))
+	stall := time.AfterFunc(p.stall, func() {
+		p.stop(fmt.Errorf("it sent nothing for %s: %w", p.stall, errs.Unavailable))
 	})
 	stall.Stop()
 	return stall

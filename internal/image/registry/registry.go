@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/distribution/reference"
@@ -42,6 +43,8 @@ type Repository struct {
 	endpoints []*endpoint
 	health    *Health
 	parts     Parts
+	// stall is how long an endpoint may send nothing of a blob; see body.arm.
+	stall time.Duration
 	// place is the directory of the domain's configuration, "" for none.
 	place string
 	creds *credentials
@@ -50,7 +53,7 @@ type Repository struct {
 // Open reads which endpoints serve the repository of named. It sends nothing.
 func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
 	_, byDigest := named.(reference.Digested)
-	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, parts: cfg.Parts}
+	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, parts: cfg.Parts, stall: stallTime}
 	hosts, err := r.configure(ctx, auth, cfg)
 	if err != nil {
 		return nil, err

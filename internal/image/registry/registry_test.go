@@ -5,8 +5,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -39,6 +44,28 @@ func TestCredentialsAreForOneRegistry(t *testing.T) {
 	for _, bad := range []string{"no base64!", base64.StdEncoding.EncodeToString([]byte("nocolon"))} {
 		if _, err := (Auth{Auth: bad}).Credentials("r"); !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), bad) {
 			t.Errorf("auth %q: %v", bad, err)
+		}
+	}
+}
+
+// TestErrorsOfTheDiskAreNotOfTheRegistry: a full disk is Exhausted, also where secrets are removed, and one that fails says
+// nothing about the network.
+func TestErrorsOfTheDiskAreNotOfTheRegistry(t *testing.T) {
+	disk := func(cause error) error {
+		return fmt.Errorf("cannot copy: %w", &fs.PathError{Op: "write", Path: "/x", Err: cause})
+	}
+	network := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+	for name, c := range map[string]struct{ err, want error }{
+		"full":         {disk(syscall.ENOSPC), errs.Exhausted},
+		"failing":      {disk(syscall.EIO), nil},
+		"read-only":    {disk(syscall.EROFS), nil},
+		"a sync":       {fmt.Errorf("cannot commit: %w", syscall.EIO), nil},
+		"a connection": {fmt.Errorf("cannot read: %w", network), errs.Unavailable},
+		"a request":    {&url.Error{Op: "Get", URL: "https://r.example", Err: syscall.ECONNREFUSED}, errs.Unavailable},
+	} {
+		err := classify(c.err)
+		if !errors.Is(errs.Kind(err), c.want) || !errors.Is(errs.Kind(Scrub(err, Auth{Username: "u", Password: "p"})), c.want) {
+			t.Errorf("%s: %v has the kind %v, want %v", name, err, errs.Kind(err), c.want)
 		}
 	}
 }

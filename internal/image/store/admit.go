@@ -142,6 +142,24 @@ func (s *Store) keepEvidence(ctx context.Context, id string, fresh *evidence) er
 	return nil
 }
 
+// dropEvidence removes what was kept of images that are not here: a pull keeps it before it downloads the layers, and may
+// have failed. Call it before a pull begins.
+func (s *Store) dropEvidence() {
+	dir := filepath.Dir(s.evidencePath(""))
+	files, err := os.ReadDir(dir)
+	if errs.IgnoreNotExist(err) != nil {
+		s.log.Warn("cannot read which signatures are kept", "error", err)
+	}
+	for _, file := range files {
+		if s.index["sha256:"+strings.TrimSuffix(file.Name(), ".json")] != nil {
+			continue
+		}
+		if err := errs.IgnoreNotExist(os.Remove(filepath.Join(dir, file.Name()))); err != nil {
+			s.log.Warn("cannot remove the signatures of an image that is not here", "error", err)
+		}
+	}
+}
+
 // add adds signatures that it does not have.
 func (e *evidence) add(found []policy.Signature) {
 	for i := range found {

@@ -196,7 +196,10 @@ func (s *Store) decide(ctx context.Context, named reference.Named, auth image.Au
 		e.Verifiers = map[string]string{}
 		_, err = s.judge(ctx, named, t, e, auth, rules, m)
 		trial.Signatures = rules.explainSignatures(named, t, e.Signatures)
-		return err
+		if err != nil {
+			return err
+		}
+		return s.layers.MayDecrypt(ctx, t) // a pull of it fails without a key
 	})
 	if cause := context.Cause(guarded); err != nil && cause != nil {
 		return fmt.Errorf("%w", cause) // more precise than "context canceled"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,7 +44,6 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 			Variant:      t.Image.Variant,
 			ChainID:      chain,
 			Pinned:       pinned,
-			Annotations:  t.Annotations,
 			Artifact:     t.Artifact,
 			Encrypted:    t.Encrypted(),
 			Snapshotters: proxies,
@@ -84,13 +84,39 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 	return e, nil
 }
 
-// put makes the index say what the records now say of an image. s.mu is held.
-func (s *Store) put(e *entry, names []string) {
+// annotations are those of the manifest of each name.
+type annotations map[string]map[string]string
+
+// put makes the index say what the records now say of an image, which has the names of own. s.mu is held.
+func (s *Store) put(e *entry, own annotations) {
 	s.forget(e.ID)
-	s.index[e.ID] = e
-	for _, name := range names {
-		s.names[name] = e.ID
+	for name, has := range own {
+		s.names[name], s.annotations[name] = e.ID, has
 	}
+	e.Annotations = s.shared(e.ID)
+	s.index[e.ID] = e
+}
+
+// shared returns the annotations that the manifests of all names of an image have. Anybody can make a manifest with the
+// config of an image of others: a pull of it must not annotate their image. s.mu is held.
+func (s *Store) shared(id string) map[string]string {
+	var shared map[string]string
+	first := true
+	for name, owner := range s.names {
+		has := s.annotations[name]
+		switch {
+		case owner != id:
+		case first:
+			shared, first = has, false
+		case !maps.Equal(shared, has):
+			shared = maps.Clone(shared)
+			maps.DeleteFunc(shared, func(key, value string) bool {
+				other, both := has[key]
+				return !both || other != value
+			})
+		}
+	}
+	return shared
 }
 
 // forget takes an image out of the index. s.mu is held.
@@ -99,6 +125,7 @@ func (s *Store) forget(id string) {
 	for name, owner := range s.names {
 		if owner == id {
 			delete(s.names, name)
+			delete(s.annotations, name)
 		}
 	}
 }
@@ -146,6 +173,10 @@ func (s *Store) Get(_ context.Context, ref string) (*image.Image, error) {
 		return nil, err
 	}
 	img := e.clone()
+	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // none if it is no name
+	if named := nameIn(img.Tags, img.Digests, candidates); named != nil {
+		img.Annotations = s.annotations[named.String()]
+	}
 	return &img, nil
 }
 

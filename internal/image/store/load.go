@@ -31,6 +31,7 @@ func (s *Store) Load(ctx context.Context) error {
 	trees := map[string]*tree.Tree{}
 	found := lost.Losses{}
 	names := map[string][]string{}
+	own := map[string]annotations{}
 	pinned := map[string]bool{}
 	proxies := map[string][]string{}
 	gone := map[string]bool{}
@@ -45,6 +46,10 @@ func (s *Store) Load(ctx context.Context) error {
 		id := t.ID()
 		trees[id] = t
 		names[id] = append(names[id], record.Name)
+		if own[id] == nil {
+			own[id] = annotations{}
+		}
+		own[id][record.Name] = t.Annotations
 		pinned[id] = pinned[id] || database.IsPinned(record)
 		if len(proxies[id]) == 0 { // all its records have the same
 			proxies[id] = s.proxies.Known(database.SnapshottersOf(record))
@@ -60,7 +65,7 @@ func (s *Store) Load(ctx context.Context) error {
 			}
 			continue
 		}
-		s.put(e, names[id])
+		s.put(e, own[id])
 		if !e.Lazy {
 			s.noteAbsent(ctx, t)
 		}
@@ -70,6 +75,9 @@ func (s *Store) Load(ctx context.Context) error {
 	}
 	s.lostPinned = found.PinnedNames()
 	s.lost.Add(found.FromRegistries()) // before the records go, which have the names
+	if len(gone) == 0 {                // a lost image comes back, and its registry may not have its signatures any more
+		s.dropEvidence()
+	}
 	return s.deleteRecords(ctx, gone)
 }
 

@@ -52,7 +52,14 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 	if err != nil {
 		return nil, err
 	}
-	s.put(e, names)
+	own := annotations{}
+	for _, name := range names[fresh:] {
+		own[name] = s.annotations[name]
+	}
+	for _, name := range names[:fresh] {
+		own[name] = t.Annotations
+	}
+	s.put(e, own)
 	for id := range losers {
 		s.renamed(id)
 	}
@@ -71,6 +78,6 @@ func (s *Store) renamed(id string) {
 		return slices.DeleteFunc(slices.Clone(list), func(name string) bool { return s.names[name] != id })
 	}
 	e := *old
-	e.Tags, e.Digests = keeps(old.Tags), keeps(old.Digests)
+	e.Tags, e.Digests, e.Annotations = keeps(old.Tags), keeps(old.Digests), s.shared(id)
 	s.index[id] = &e
 }

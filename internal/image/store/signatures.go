@@ -57,7 +57,7 @@ func simpleSignatures(ctx context.Context, named reference.Named, dgst digest.Di
 		return nil, fmt.Errorf("image.lookaside_dir: %w", err)
 	}
 	end := m.Transfer()
-	all, err := lookaside.Fetch(ctx, places.Base(policy.Scopes(named)), named, dgst, most)
+	all, err := lookaside.Fetch(ctx, places.Base(policy.Scopes(named)), named, dgst, most, m.Touch)
 	end()
 	if err != nil {
 		return nil, err

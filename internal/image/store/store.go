@@ -136,12 +136,13 @@ type Store struct {
 	// damaged is called with a blob whose file is found damaged; see OnDamage.
 	damaged func(digest.Digest)
 
-	// mu guards index, names and holds.
+	// mu guards index, names, annotations and holds.
 	mu    sync.RWMutex
 	index map[string]*entry
 	// names are all references and to which id each belongs.
-	names map[string]string
-	holds holds
+	names       map[string]string
+	annotations annotations
+	holds       holds
 }
 
 var (
@@ -156,7 +157,7 @@ var (
 func New(cfg Config) *Store {
 	s := &Store{
 		db: cfg.DB, layers: cfg.Layers, proxies: cfg.Snapshotters, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, log: cfg.Log,
-		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(), damaged: func(digest.Digest) {},
+		index: map[string]*entry{}, names: map[string]string{}, annotations: annotations{}, holds: newHolds(), damaged: func(digest.Digest) {},
 		downloads: downloads.New(downloads.Limits{}),
 	}
 	s.pulls.Observer, s.pulls.Jobs = cfg.Observer, cfg.Jobs

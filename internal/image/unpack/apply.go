@@ -61,10 +61,14 @@ func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Resu
 		return Result{}, err
 	}
 	result, err := applyPlain(ctx, decrypted, upper, lower, job)
-	if err != nil {
+	if err != nil && (errors.Is(err, errNeedsLower) || !errors.Is(kindOf(err), errs.Invalid)) {
 		return Result{}, err
 	}
-	return result, decrypted.authentic()
+	// A layer that was changed decrypts to something that is no layer. That it was changed is the reason.
+	if changed := decrypted.authentic(); changed != nil {
+		return Result{}, changed
+	}
+	return result, err
 }
 
 // applyPlain is apply for a layer that is not encrypted.

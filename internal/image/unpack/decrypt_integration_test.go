@@ -50,10 +50,24 @@ func TestEncryptedLayer(t *testing.T) {
 		if content, err := os.ReadFile(b.path("upper", "f")); err != nil || !strings.HasPrefix(string(content), "secretsecret") {
 			t.Errorf("%s: %.20q, %v", name, content, err)
 		}
-		b = newBench(t)
-		if _, err := b.decrypt(data[:len(data)-1], secret); !errors.Is(err, errs.Invalid) {
-			t.Errorf("%s, truncated: %v", name, err)
+		changed := map[string][]byte{"truncated": data[:len(data)-1]}
+		for _, at := range []int{0, 5, len(data) / 2, len(data) - 1} {
+			flipped := bytes.Clone(data)
+			flipped[at] ^= 0x40
+			changed[fmt.Sprint("byte ", at)] = flipped
 		}
+		for how, data := range changed {
+			b = newBench(t)
+			if _, err := b.decrypt(data, secret); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "HMAC") {
+				t.Errorf("%s, %s: %v", name, how, err)
+			}
+		}
+		secret.Nonce[0] ^= 1
+		b = newBench(t)
+		if _, err := b.decrypt(data, secret); !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), "HMAC") {
+			t.Errorf("%s, with another nonce, which the HMAC is not of: %v", name, err)
+		}
+		secret.Nonce[0] ^= 1
 		secret.MAC[0] ^= 1
 		b = newBench(t)
 		if _, err := b.decrypt(data, secret); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "HMAC") {
