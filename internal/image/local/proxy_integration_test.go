@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
 	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -254,6 +255,9 @@ func TestPullIntoASnapshotter(t *testing.T) {
 	if err != nil || len(report.Damage) > 0 {
 		t.Errorf("a check found %+v, %v", report, err)
 	}
+	if use, err := s.DiskUse(ctx); err != nil || len(use.Images) != 1 || !slices.Equal(use.Images[0].Containers, []string{"c1"}) || len(use.Kept) > 0 {
+		t.Errorf("the use of the disk: %+v, %v", use, err)
+	}
 	// The container keeps its files when the image goes.
 	if err := s.Remove(ctx, img.ID); err != nil {
 		t.Fatal(err)
@@ -391,4 +395,80 @@ func TestSnapshotterIsAway(t *testing.T) {
 		}
 	}()
 	p.awaitNames(t, "/rootfs/", 0)
+}
+
+// pushEvil pushes an image with the config of p's, and so its id, but other layers, which the snapshotter provides.
+func (p *proxied) pushEvil(t *testing.T) {
+	t.Helper()
+	var blobs []imagetest.Blob
+	for _, layer := range []imagetest.Layer{{{Path: "low", Content: []byte("evil")}}, {{Path: "middle"}}, {{Path: "high"}}} {
+		data, err := imagetest.Tar(layer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blobs = append(blobs, imagetest.NewBlob(imagespec.MediaTypeImageLayer, data))
+		p.provides[blobs[len(blobs)-1].Digest.String()] = layer
+	}
+	evil, err := p.img.WithLayers(blobs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.registry.Push("evil", "1", evil)
+}
+
+// Whoever may pull an image with the config of another one does not choose the files of that one.
+func TestOneConfigWithOtherLayers(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, p *proxied, s *Images){
+		"pulled before": func(t *testing.T, p *proxied, s *Images) {
+			if id, err := p.pullEvil(t, s); err != nil || id != p.img.ID() {
+				t.Fatalf("pulled %s, %v", id, err)
+			}
+			if low := p.lowIn(t, s, "evil"); low != "evil" {
+				t.Errorf("its own container has %q", low)
+			}
+			p.pull(t, s)
+			if img, err := s.Get(t.Context(), p.img.ID()); err != nil || img.Lazy || len(img.Snapshotters) > 0 {
+				t.Errorf("an image of two kinds of layers: %+v, %v", img, err)
+			}
+		},
+		"pulled after": func(t *testing.T, p *proxied, s *Images) { p.pull(t, s) },
+		"pulled after an image that is unpacked": func(t *testing.T, p *proxied, s *Images) {
+			if _, err := s.Pull(t.Context(), p.host+"/app:1", image.Auth{}, nil); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProxied(t)
+			p.pushEvil(t)
+			s := open(t, p.cfg)
+			before(t, p, s)
+			// Where the node has the layers of the config, it takes these; else it finds that the others do not match it.
+			if _, err := p.pullEvil(t, s); err != nil && !errors.Is(err, errs.Invalid) {
+				t.Error(err)
+			}
+			if low := p.lowIn(t, s, "c1"); low != "low" {
+				t.Errorf("the container has %q of another image", low)
+			}
+		})
+	}
+}
+
+func (p *proxied) pullEvil(t *testing.T, s *Images) (string, error) {
+	t.Helper()
+	return s.PullFor(t.Context(), image.PullTarget{Snapshotter: "lazy"}, p.host+"/evil:1", image.Auth{}, nil)
+}
+
+// lowIn reads the file low in a new root filesystem.
+func (p *proxied) lowIn(t *testing.T, s *Images, key string) string {
+	t.Helper()
+	m, err := s.Prepare(t.Context(), image.RootfsSpec{Key: key, ImageID: p.img.ID(), Snapshotter: "lazy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(m.Path, "low"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

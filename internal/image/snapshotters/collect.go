@@ -22,7 +22,7 @@ const (
 
 // Users are what snapshots are for.
 type Users interface {
-	// Tops are the chain ids of images that have their layers in a snapshotter. Each is the one of its topmost layer.
+	// Tops are the chains of the topmost layers of the images that a snapshotter has.
 	Tops(snapshotter string) map[string]bool
 	// Lost is called with one of them that the snapshotter does not have any more.
 	Lost(ctx context.Context, snapshotter, chain string)

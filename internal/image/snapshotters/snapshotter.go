@@ -39,19 +39,19 @@ type Snapshotter struct {
 
 	// layers are held while one is made. gate is held while busy changes, and while a snapshot is removed.
 	layers, gate keyed.Mutex
-	// busy are the chain ids of the layers that pulls need which have not ended.
+	// busy are the chains of the layers that pulls need which have not ended.
 	busy map[string]int
 }
 
 // Layer is a layer that a snapshotter is to have.
 type Layer struct {
-	// Chain is its chain id, Parent that of the layer below, "" for the lowest.
+	// Chain is the one of Chains, Parent that of the layer below, "" for the lowest.
 	Chain, Parent string
 	// Labels describe it to the snapshotter, which may fetch it by them.
 	Labels map[string]string
 }
 
-// Hold keeps the layers of an image, by their chain ids, from being removed until release. Call it before the first Layer
+// Hold keeps the layers of an image, by their chains, from being removed until release. Call it before the first Layer
 // of the image, and release when the image is recorded.
 func (s *Snapshotter) Hold(ctx context.Context, chains []string) (release func(), err error) {
 	if err := s.addBusy(ctx, chains, 1); err != nil {

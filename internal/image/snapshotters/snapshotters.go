@@ -5,7 +5,7 @@
 // A snapshotter keeps its snapshots itself, and berth has no second list of them. Their names begin with the name of the
 // image store, since other stores, and containerd, may use the same process:
 //
-//	berth-ID/CHAIN          the layer with this chain id, and all below it; committed
+//	berth-ID/CHAIN          the layer with this chain (see Chains), and all below it; committed
 //	berth-ID/extract/CHAIN  a layer that is being made
 //	berth-ID/rootfs/KEY     what the container of KEY writes
 package snapshotters

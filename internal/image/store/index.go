@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
@@ -23,6 +24,8 @@ type entry struct {
 	// all, topmost first, relative to layersDir. It is nil for a lazy image.
 	chain string
 	lower []string
+	// proxyChain names the topmost snapshot in the snapshotters.
+	proxyChain string
 }
 
 // load makes an image's entry from its content and snapshots. refs are all
@@ -51,6 +54,9 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 		},
 		chain: chain,
 		lower: lower,
+	}
+	if len(proxies) > 0 {
+		e.proxyChain = snapshotters.TopChain(t.Layers)
 	}
 	if t.Image.Created != nil {
 		e.Created = *t.Image.Created

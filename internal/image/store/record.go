@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
@@ -35,7 +36,12 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 			return nil, fmt.Errorf("cannot record image %s: an image and an artifact have this id; remove the one that is here first: %w", t.ID(), errs.Invalid)
 		}
 		pinned = pinned || old.Pinned
-		proxies = append(proxies, old.Snapshotters...)
+		if old.proxyChain == snapshotters.TopChain(t.Layers) {
+			proxies = append(proxies, old.Snapshotters...)
+		}
+		if len(old.Snapshotters) > 0 {
+			defer s.proxies.Wake() // they may have lost a user
+		}
 	}
 	slices.Sort(proxies)
 	proxies = slices.Compact(proxies)
@@ -43,6 +49,13 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 		if id == t.ID() && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
+	}
+	if len(proxies) > 0 && !s.haveLayersOf(ctx, t, names[fresh:]) {
+		// Another pull has recorded them meanwhile.
+		if _, err := s.db.LowerDirs(ctx, t.TopChain()); err != nil {
+			return nil, fmt.Errorf("cannot record image %s: other names of it have other layers, so it must be unpacked on the node; pull it again: %w", t.ID(), errs.State)
+		}
+		proxies = nil
 	}
 	if err := s.db.WriteRecords(ctx, t, names[:fresh], names[fresh:], pinned, proxies); err != nil {
 		return nil, fmt.Errorf("cannot record image %s: %w", t.ID(), errs.OfDisk(err))
@@ -58,6 +71,18 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 	}
 	img := e.clone()
 	return &img, nil
+}
+
+// haveLayersOf reports whether the manifests of all names have the same layers as a tree. A config has one id, and any number
+// of manifests may name it. What berth unpacks it compares with the config, so it does not matter by which of them an image
+// was pulled. What a snapshotter fetches is compared with the manifest alone: all names of an image that is in a snapshotter
+// must have the same layers, or else whoever may pull one of them would choose the files of the others.
+func (s *Store) haveLayersOf(ctx context.Context, t *tree.Tree, names []string) bool {
+	top := snapshotters.TopChain(t.Layers)
+	return !slices.ContainsFunc(names, func(name string) bool {
+		other, err := s.treeOf(ctx, name)
+		return err != nil || snapshotters.TopChain(other.Layers) != top
+	})
 }
 
 // renamed brings the entry of an image that lost a name up to date. Its id and

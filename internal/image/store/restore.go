@@ -77,7 +77,7 @@ func (s *Store) Restore(ctx context.Context, gone lost.Image, report func(image.
 		if err != nil {
 			return fmt.Errorf("cannot pull image %s again: %w", name, err)
 		}
-		err = s.pullTo(ctx, byDigest, wanted{rules: s.rules.Load()}, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree) error {
+		err = s.pullTo(ctx, byDigest, wanted{rules: s.rules.Load()}, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree, _ ...string) error {
 			return s.recordFree(ctx, t, gone.Names)
 		})
 		if err == nil || ctx.Err() != nil {
