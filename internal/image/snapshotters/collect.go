@@ -7,18 +7,13 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 
 	"github.com/berthrun/berth/internal/errs"
 )
 
-const (
-	// retryAfter is the pause after a collection that has failed.
-	retryAfter = time.Minute
-	// cleanupTimeout bounds the removal of the files of removed snapshots.
-	cleanupTimeout = 5 * time.Minute
-)
+// retryAfter is the pause after a collection that has failed.
+const retryAfter = time.Minute
 
 // Users are what snapshots are for.
 type Users interface {
@@ -64,18 +59,17 @@ func (s *Set) Wake() {
 
 // collect removes the snapshots of a snapshotter that nothing uses, and reports lost layers.
 func (s *Snapshotter) collect(ctx context.Context, users Users) error {
-	ctx = namespaces.WithNamespace(ctx, namespace)
 	found := map[string]snapshots.Info{}
-	walk, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	err := s.remote.Walk(walk, func(_ context.Context, info snapshots.Info) error {
-		if strings.HasPrefix(info.Name, s.prefix) {
-			found[info.Name] = info
-		}
-		return nil
+	err := s.call(ctx, callTimeout, "list snapshots", func(ctx context.Context) error {
+		return s.remote.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+			if strings.HasPrefix(info.Name, s.prefix) {
+				found[info.Name] = info
+			}
+			return nil
+		})
 	})
 	if err != nil && !errdefs.IsNotFound(err) { // there never was a snapshot
-		return s.fault("list snapshots", err)
+		return err
 	}
 	if err := s.reportLost(ctx, users, found); err != nil {
 		return err
@@ -101,12 +95,11 @@ func (s *Snapshotter) cleanUp(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
-	defer cancel()
-	if err := cleaner.Cleanup(ctx); err != nil && !errdefs.IsNotImplemented(err) {
-		return s.fault("remove the files of removed snapshots", err)
+	err := s.call(ctx, cleanupTimeout, "remove the files of removed snapshots", cleaner.Cleanup)
+	if errdefs.IsNotImplemented(err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // reportLost reports the topmost layers of images that the snapshotter does not have. One that was added after found was
@@ -152,8 +145,6 @@ func (s *Snapshotter) removeUnused(ctx context.Context, users Users, found map[s
 	if s.used(users, found, name) {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	err = s.remove(ctx, name)
 	return err == nil, err
 }

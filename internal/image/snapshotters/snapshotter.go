@@ -21,15 +21,18 @@ import (
 const (
 	// namespace is the one of containerd in which a kubelet's images are.
 	namespace = "k8s.io"
-	// callTimeout bounds calls that no request waits for.
-	callTimeout = 30 * time.Second
+	// callTimeout bounds each call, but that which makes a layer (layerTimeout), which a snapshotter may fetch first, and the
+	// removal of the files of removed snapshots (cleanupTimeout).
+	callTimeout    = 30 * time.Second
+	layerTimeout   = 5 * time.Minute
+	cleanupTimeout = 5 * time.Minute
 
 	extractPrefix = "extract/"
 	rootfsPrefix  = "rootfs/"
 )
 
 // Snapshotter is one proxy snapshotter. A nil one has the name "". Errors name it and its socket, and are of kind
-// Unavailable, as an image.AwayError, when it does not answer.
+// Unavailable, as an image.AwayError, when it does not answer. Each call of it has a bound.
 type Snapshotter struct {
 	Name    string
 	address string
@@ -82,7 +85,6 @@ func (s *Snapshotter) Add(ctx context.Context, l Layer, fill func(context.Contex
 		return false, err
 	}
 	defer unlock()
-	ctx = namespaces.WithNamespace(ctx, namespace)
 	name, key, parent := s.prefix+l.Chain, s.prefix+extractPrefix+l.Chain, ""
 	if l.Parent != "" {
 		parent = s.prefix + l.Parent
@@ -95,80 +97,101 @@ func (s *Snapshotter) Add(ctx context.Context, l Layer, fill func(context.Contex
 	if there, err := s.has(ctx, name); err != nil || there {
 		return there, err
 	}
-	mounts, err := s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+	var mounts []mount.Mount
+	prepare := func(ctx context.Context) (err error) {
+		mounts, err = s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+		return err
+	}
+	err = s.call(ctx, layerTimeout, "prepare the layer "+l.Chain, prepare)
 	if errdefs.IsAlreadyExists(err) {
 		// Either the snapshotter provides the layer, or a pull that was killed has left the key.
 		if there, err := s.has(ctx, name); err != nil || there {
 			return there, err
 		}
-		if err := s.remote.Remove(ctx, key); err != nil {
-			return false, s.fault("remove an unfinished layer", err)
+		if err := s.remove(ctx, key); err != nil {
+			return false, err
 		}
-		mounts, err = s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+		err = s.call(ctx, layerTimeout, "prepare the layer "+l.Chain, prepare)
 		if errdefs.IsAlreadyExists(err) {
 			return s.has(ctx, name)
 		}
 	}
 	if err != nil {
-		return false, s.fault("prepare the layer "+l.Chain, err)
+		return false, err
 	}
 	if err = fill(ctx, mounts); err == nil {
-		err = s.remote.Commit(ctx, name, key, snapshots.WithLabels(labels))
+		err = s.call(ctx, layerTimeout, "commit the layer "+l.Chain, func(ctx context.Context) error {
+			return s.remote.Commit(ctx, name, key, snapshots.WithLabels(labels))
+		})
 		if err == nil || errdefs.IsAlreadyExists(err) {
 			return false, nil
 		}
-		err = s.fault("commit the layer "+l.Chain, err)
 	}
-	ctx, cancel := withTimeout(ctx)
-	defer cancel()
-	return false, errors.Join(err, s.remove(ctx, key))
+	return false, errors.Join(err, s.remove(context.WithoutCancel(ctx), key))
 }
 
 // has reports whether there is a snapshot.
 func (s *Snapshotter) has(ctx context.Context, name string) (bool, error) {
-	_, err := s.remote.Stat(ctx, name)
+	err := s.call(ctx, callTimeout, "look up a snapshot", func(ctx context.Context) error {
+		_, err := s.remote.Stat(ctx, name)
+		return err
+	})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil, s.fault("look up a snapshot", err)
+	return err == nil, err
 }
 
 // Prepare makes the writable snapshot of a container over a layer, or finds it, and returns its mounts. Kind NotFound when
 // the snapshotter does not have the layer.
-func (s *Snapshotter) Prepare(ctx context.Context, key, chain string) ([]mount.Mount, error) {
-	ctx = namespaces.WithNamespace(ctx, namespace)
-	name := s.prefix + rootfsPrefix + key
-	mounts, err := s.remote.Prepare(ctx, name, s.prefix+chain)
+func (s *Snapshotter) Prepare(ctx context.Context, key, chain string) (mounts []mount.Mount, err error) {
+	verb, name := "prepare a root filesystem over the layer "+chain, s.prefix+rootfsPrefix+key
+	err = s.call(ctx, callTimeout, verb, func(ctx context.Context) (err error) {
+		mounts, err = s.remote.Prepare(ctx, name, s.prefix+chain)
+		return err
+	})
 	if errdefs.IsAlreadyExists(err) {
-		mounts, err = s.remote.Mounts(ctx, name)
+		err = s.call(ctx, callTimeout, verb, func(ctx context.Context) (err error) {
+			mounts, err = s.remote.Mounts(ctx, name)
+			return err
+		})
 	}
-	return mounts, s.fault("prepare a root filesystem over the layer "+chain, err)
+	return mounts, err
 }
 
 // Usage returns what the container of a key has written, in bytes and inodes.
 func (s *Snapshotter) Usage(ctx context.Context, key string) (bytes, inodes int64, err error) {
-	usage, err := s.remote.Usage(namespaces.WithNamespace(ctx, namespace), s.prefix+rootfsPrefix+key)
-	return usage.Size, usage.Inodes, s.fault("measure a root filesystem", err)
+	var usage snapshots.Usage
+	err = s.call(ctx, callTimeout, "measure a root filesystem", func(ctx context.Context) (err error) {
+		usage, err = s.remote.Usage(ctx, s.prefix+rootfsPrefix+key)
+		return err
+	})
+	return usage.Size, usage.Inodes, err
 }
 
 // remove removes a snapshot. It returns nil if there is none.
 func (s *Snapshotter) remove(ctx context.Context, name string) error {
-	err := s.remote.Remove(namespaces.WithNamespace(ctx, namespace), name)
+	err := s.call(ctx, callTimeout, "remove the snapshot "+name, func(ctx context.Context) error { return s.remote.Remove(ctx, name) })
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
-	return s.fault("remove the snapshot "+name, err)
+	return err
 }
 
-// fault gives the error of a call the snapshotter's name and a kind. nil stays nil.
-func (s *Snapshotter) fault(verb string, err error) error {
+// call calls the snapshotter, for at most a time, and gives an error the snapshotter's name and a kind. verb completes the
+// sentence "the snapshotter cannot ...". errdefs still knows the error.
+func (s *Snapshotter) call(ctx context.Context, bound time.Duration, verb string, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), bound)
+	defer cancel()
+	err := ask(ctx)
 	if err == nil {
 		return nil
 	}
 	var kind error
 	switch {
-	case errdefs.IsUnavailable(err):
-		return &image.AwayError{Err: fmt.Errorf("the snapshotter %s does not answer on %s, so it cannot %s: %w: %w", s.Name, s.address, verb, err, errs.Unavailable)}
+	case errdefs.IsUnavailable(err), errdefs.IsDeadlineExceeded(err):
+		//nolint:errorlint // it is not the deadline of a caller that has passed
+		return &image.AwayError{Err: fmt.Errorf("the snapshotter %s does not answer on %s, so it cannot %s: %v: %w", s.Name, s.address, verb, err, errs.Unavailable)}
 	case errdefs.IsNotFound(err):
 		kind = errs.NotFound
 	case errdefs.IsResourceExhausted(err):

@@ -11,7 +11,6 @@
 package snapshotters
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -102,9 +101,4 @@ func (s *Set) Find(name string) (*Snapshotter, error) {
 // Known returns those of the names that are in the set.
 func (s *Set) Known(names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return s.byName[name] == nil })
-}
-
-// withTimeout returns a context for work that goes on when the caller's context has ended.
-func withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 }

@@ -184,9 +184,10 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 	ctx, release := m.Guard(ctx, want.rules.NoProgressTimeout)
 	defer release()
 	defer func() {
-		// The guard's reason is more precise than "context canceled".
+		// The guard's reason is more precise than "context canceled". It blames the registry.
 		var unserved *unservedError
-		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.As(err, &unserved) {
+		var away *image.AwayError
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.As(err, &unserved) && !errors.As(err, &away) {
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
