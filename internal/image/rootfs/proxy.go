@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // A root filesystem of a proxy snapshotter has a directory as the others have, for its record and its volumes. What the
@@ -54,7 +55,14 @@ func (m *Manager) mountProxy(ctx context.Context, spec image.RootfsSpec, u use, 
 		}
 	}
 	_, err = probe.AskWithin(ctx, &m.probes, mountTimeout, "mount the root filesystem of "+spec.Key+" from the snapshotter "+u.Proxy, func() (struct{}, error) {
-		return struct{}{}, mount.All(mounts, target)
+		if err := mount.All(mounts, target); err != nil {
+			return struct{}{}, fmt.Errorf("cannot mount what the snapshotter %s has prepared: %w", u.Proxy, err)
+		}
+		mounted, err := sysmount.IsMountPoint(target)
+		if err == nil && !mounted { // a container would see an empty directory of the host
+			err = fmt.Errorf("the mounts that the snapshotter %s has prepared are not on %s", u.Proxy, target)
+		}
+		return struct{}{}, err
 	})
 	return err
 }

@@ -6,13 +6,16 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"google.golang.org/grpc"
 
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/sys/sysquota"
 )
@@ -64,5 +67,22 @@ func TestUsageInASnapshotter(t *testing.T) {
 	usage, err := m.WritableUsage(t.Context(), "c1", nil)
 	if err != nil || usage.Bytes != 3<<20+20<<10 || usage.Inodes != 12 {
 		t.Errorf("%+v, %v", usage, err)
+	}
+}
+
+// mountless is a snapshotter that prepares nothing.
+type mountless struct{ snapshots.Snapshotter }
+
+func (mountless) Prepare(context.Context, string, string, ...snapshots.Opt) ([]mount.Mount, error) {
+	return nil, nil
+}
+
+// TestAnswerWithoutMounts: a container never gets an empty directory of the host in the place of its files.
+func TestAnswerWithoutMounts(t *testing.T) {
+	m := managerWith(t, mountless{})
+	u, _ := m.use("c1")
+	err := m.mountProxy(t.Context(), image.RootfsSpec{Key: "c1"}, u, m.mountPath("c1"))
+	if err == nil || !strings.Contains(err.Error(), "the snapshotter lazy ") {
+		t.Errorf("mounted: %v", err)
 	}
 }

@@ -142,21 +142,32 @@ func (s *Snapshotter) has(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Prepare makes the writable snapshot of a container over a layer, or finds it, and returns its mounts. Kind NotFound when
-// the snapshotter does not have the layer.
+// errNoMount is the error of an answer that would leave a container without files.
+var errNoMount = errors.New("its answer has no mount")
+
+// Prepare makes the writable snapshot of a container over a layer, or finds it, and returns its mounts, at least one. Kind
+// NotFound when the snapshotter does not have the layer.
 func (s *Snapshotter) Prepare(ctx context.Context, key, chain string) (mounts []mount.Mount, err error) {
 	verb, name := "prepare a root filesystem over the layer "+chain, s.prefix+rootfsPrefix+key
 	err = s.call(ctx, callTimeout, verb, func(ctx context.Context) (err error) {
 		mounts, err = s.remote.Prepare(ctx, name, s.prefix+chain)
-		return err
+		return some(mounts, err)
 	})
 	if errdefs.IsAlreadyExists(err) {
 		err = s.call(ctx, callTimeout, verb, func(ctx context.Context) (err error) {
 			mounts, err = s.remote.Mounts(ctx, name)
-			return err
+			return some(mounts, err)
 		})
 	}
 	return mounts, err
+}
+
+// some returns err, or an error if there is no mount.
+func some(mounts []mount.Mount, err error) error {
+	if err == nil && len(mounts) == 0 {
+		return errNoMount
+	}
+	return err
 }
 
 // Usage returns what the container of a key has written, in bytes and inodes.
