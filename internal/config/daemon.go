@@ -52,12 +52,20 @@ func (d *Daemon) WritableLimits() map[string]int {
 	if bytes := d.Default.WritableLimit; bytes != 0 {
 		limits["defaults.writable_limit"] = bytes
 	}
-	for name, h := range d.Handlers {
-		if bytes := h.WritableLimit; bytes != nil && *bytes != 0 {
-			limits[handlersKey+"."+name+".writable_limit"] = *bytes
+	for name := range d.Handlers {
+		if bytes, key := d.writableLimitOf(name); bytes != 0 {
+			limits[key] = bytes
 		}
 	}
 	return limits
+}
+
+// writableLimitOf returns the limit of what containers of a handler write, in bytes, and the key that sets it.
+func (d *Daemon) writableLimitOf(handler string) (bytes int, key string) {
+	if own := d.Handlers[handler].WritableLimit; own != nil {
+		return *own, handlersKey + "." + handler + ".writable_limit"
+	}
+	return d.Default.WritableLimit, "defaults.writable_limit"
 }
 
 // Log is the daemon's log.
