@@ -28,6 +28,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
@@ -152,6 +153,7 @@ type proxied struct {
 	cfg      Config
 	registry *imagetest.Registry
 	host     string
+	spec     imagetest.Spec
 	img      *imagetest.Image
 }
 
@@ -165,7 +167,8 @@ func newProxied(t *testing.T) *proxied {
 		{imagetest.Whiteout("gone"), {Path: "middle", Content: []byte("middle")}},
 		{{Path: "high", Content: []byte("high")}},
 	}
-	p.img = build(t, imagetest.Spec{Layers: layers})
+	p.spec = imagetest.Spec{Layers: layers}
+	p.img = build(t, p.spec)
 	p.registry.Push("app", "1", p.img)
 	for _, i := range []int{0, 2} {
 		p.provides[p.img.Layers[i].Digest.String()] = layers[i]
@@ -397,8 +400,8 @@ func TestSnapshotterIsAway(t *testing.T) {
 	p.awaitNames(t, "/rootfs/", 0)
 }
 
-// pushEvil pushes an image with the config of p's, and so its id, but other layers, which the snapshotter provides.
-func (p *proxied) pushEvil(t *testing.T) {
+// pushEvil pushes an image with the config, and so the id, of another one, but other layers, which the snapshotter provides.
+func (p *proxied) pushEvil(t *testing.T, of *imagetest.Image) {
 	t.Helper()
 	var blobs []imagetest.Blob
 	for _, layer := range []imagetest.Layer{{{Path: "low", Content: []byte("evil")}}, {{Path: "middle"}}, {{Path: "high"}}} {
@@ -409,7 +412,7 @@ func (p *proxied) pushEvil(t *testing.T) {
 		blobs = append(blobs, imagetest.NewBlob(imagespec.MediaTypeImageLayer, data))
 		p.provides[blobs[len(blobs)-1].Digest.String()] = layer
 	}
-	evil, err := p.img.WithLayers(blobs...)
+	evil, err := of.WithLayers(blobs...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +443,7 @@ func TestOneConfigWithOtherLayers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxied(t)
-			p.pushEvil(t)
+			p.pushEvil(t, p.img)
 			s := open(t, p.cfg)
 			before(t, p, s)
 			// Where the node has the layers of the config, it takes these; else it finds that the others do not match it.
@@ -471,4 +474,62 @@ func (p *proxied) lowIn(t *testing.T, s *Images, key string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// An image that is only in a snapshotter does not get the layers that the node has unpacked for an image with the same chain:
+// its config names them, and nothing has shown that it has them.
+func TestChainOfAnotherImage(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	p.spec.Cmd = []string{"/evil"}
+	evil := build(t, p.spec)
+	p.pushEvil(t, evil)
+	first, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Pull(ctx, p.host+"/app:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.pullEvil(t, first); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, p.cfg)
+	m, err := s.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: evil.ID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if low, err := os.ReadFile(filepath.Join(m.Path, "low")); err != nil || string(low) != "evil" {
+		t.Errorf("a container of an image that was never unpacked reads %q, %v", low, err)
+	}
+}
+
+// What is lost of an image that was unpacked, and is in a snapshotter, too, is unpacked again at the start.
+func TestUnpackedImageInASnapshotterIsRepaired(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	first, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.pull(t, first)
+	if _, err := first.Pull(ctx, p.host+"/app:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.db.RemoveSnapshot(database.WithNamespace(ctx), p.img.DiffIDs[0].String()); err != nil { // and those above
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, p.cfg)
+	if img, err := s.Get(ctx, p.img.ID()); err != nil || img.Lazy || !slices.Equal(img.Snapshotters, []string{"lazy"}) {
+		t.Errorf("after the start: %+v, %v", img, err)
+	}
+	if low := p.lowIn(t, s, "c1"); low != "low" {
+		t.Errorf("low is %q", low)
+	}
 }

@@ -128,7 +128,5 @@ func (s *Set) Find(name string) (*Snapshotter, error) {
 	return nil, fmt.Errorf("the snapshotter %q is not in image.snapshotters of the running berth (%s); add it, and restart berth: %w", name, has, errs.Unavailable)
 }
 
-// Known returns those of the names that are in the set.
-func (s *Set) Known(names []string) []string {
-	return slices.DeleteFunc(names, func(name string) bool { return s.byName[name] == nil })
-}
+// Has reports whether a name is in the set.
+func (s *Set) Has(name string) bool { return s.byName[name] != nil }

@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -32,7 +34,7 @@ func (s *Store) Load(ctx context.Context) error {
 	found := lost.Losses{}
 	names := map[string][]string{}
 	pinned := map[string]bool{}
-	proxies := map[string][]string{}
+	places := map[string][]string{}
 	gone := map[string]bool{}
 	for _, record := range records {
 		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
@@ -46,12 +48,12 @@ func (s *Store) Load(ctx context.Context) error {
 		trees[id] = t
 		names[id] = append(names[id], record.Name)
 		pinned[id] = pinned[id] || database.IsPinned(record)
-		if len(proxies[id]) == 0 { // all its records have the same
-			proxies[id] = s.proxies.Known(database.SnapshottersOf(record))
-		}
+		places[id] = slices.DeleteFunc(database.SnapshottersOf(record), func(name string) bool { // all its records have the same
+			return name != image.OverlaySnapshotter && !s.proxies.Has(name)
+		})
 	}
 	for id, t := range trees {
-		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], proxies[id])
+		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], places[id])
 		if err != nil {
 			s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
 			for _, name := range names[id] {
@@ -86,13 +88,16 @@ func (s *Store) deleteRecords(ctx context.Context, gone map[string]bool) error {
 	return nil
 }
 
-// loadOrRepair loads an image, after unpacking again what is missing of it.
-func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool, proxies []string) (*entry, error) {
-	e, err := s.load(ctx, t, names, pinned, proxies)
-	if err == nil && e.Lazy {
-		return e, nil
+// loadOrRepair loads an image, after unpacking again what is missing of it. One that is only in snapshotters is loaded as it
+// is, and one that cannot be unpacked again is from then on only in these.
+func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool, places []string) (e *entry, err error) {
+	proxies, whole := proxiesOf(places), false
+	if slices.Contains(places, image.OverlaySnapshotter) {
+		e, err = s.load(ctx, t, names, pinned, places)
+		whole = err == nil
+	} else if len(proxies) > 0 {
+		return s.load(ctx, t, names, pinned, proxies)
 	}
-	whole := err == nil
 	for i := 0; whole && i < len(t.Chains()); i++ {
 		if whole, err = s.layers.Whole(ctx, t, i); err != nil {
 			return nil, err
@@ -106,9 +111,13 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 		ready := func(ctx context.Context, i int) error { return s.db.Intact(ctx, t.Layers[i]) }
 		return s.layers.Unpack(ctx, t, ready, func(int64) {})
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+		return s.load(ctx, t, names, pinned, append(proxies, image.OverlaySnapshotter))
+	case len(proxies) == 0:
 		return nil, err
 	}
+	s.log.Warn("an image cannot be unpacked again; using its layers in a snapshotter", "image", t.ID(), "snapshotters", proxies, "error", err)
 	return s.load(ctx, t, names, pinned, proxies)
 }
 

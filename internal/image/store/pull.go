@@ -152,10 +152,10 @@ func (s *Store) pullOf(named reference.Named, want wanted) func(context.Context,
 }
 
 func (s *Store) pull(ctx context.Context, named reference.Named, want wanted, m *progress.Meter) (img *image.Image, err error) {
-	err = s.pullTo(ctx, named, want, m, func(ctx context.Context, t *tree.Tree, proxies ...string) (err error) {
+	err = s.pullTo(ctx, named, want, m, func(ctx context.Context, t *tree.Tree, places ...string) (err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		img, err = s.record(ctx, t, pulledNames(named, t), false, proxies...)
+		img, err = s.record(ctx, t, pulledNames(named, t), false, places...)
 		return err
 	})
 	return img, err
@@ -175,8 +175,8 @@ func (s *Store) mayBeLazy(ctx context.Context, named reference.Named, t *tree.Tr
 	return s.haveLayersOf(ctx, t, others)
 }
 
-// recorder records an image, and the snapshotters that have its layers in place of the store.
-type recorder func(ctx context.Context, t *tree.Tree, proxies ...string) error
+// recorder records an image, and where a pull has put its layers; see record.
+type recorder func(ctx context.Context, t *tree.Tree, places ...string) error
 
 // pullTo fetches and unpacks an image, and calls record while all of it is there. The layers go into a snapshotter, or into
 // the store's own snapshots if that is nil.
@@ -224,7 +224,7 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 			return err
 		}
 		m.Stage(progress.Done, 0)
-		return record(ctx, t)
+		return record(ctx, t, image.OverlaySnapshotter)
 	})
 }
 
