@@ -3,10 +3,12 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -531,5 +533,38 @@ func TestUnpackedImageInASnapshotterIsRepaired(t *testing.T) {
 	}
 	if low := p.lowIn(t, s, "c1"); low != "low" {
 		t.Errorf("low is %q", low)
+	}
+}
+
+// When a snapshotter leaves the configuration, its images are pulled again, and the log says with whose credentials.
+func TestSnapshotterLeavesTheConfiguration(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	first, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.pull(t, first)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	p.cfg.Snapshotters, p.cfg.Log = nil, slog.New(slog.NewTextHandler(&log, nil))
+	s, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var img *image.Image
+	for end := time.Now().Add(5 * time.Second); img == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		img, err = s.Get(ctx, p.host+"/app:1")
+	}
+	if img == nil || img.Lazy || len(img.Snapshotters) > 0 {
+		t.Errorf("pulled again: %+v, %v", img, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); !strings.Contains(text, "not in image.snapshotters any more") || !strings.Contains(text, "snapshotters=[lazy]") {
+		t.Errorf("the log has no reason: %s", text)
 	}
 }

@@ -51,6 +51,10 @@ func (s *Store) Load(ctx context.Context) error {
 		places[id] = slices.DeleteFunc(database.SnapshottersOf(record), func(name string) bool { // all its records have the same
 			return name != image.OverlaySnapshotter && !s.proxies.Has(name)
 		})
+		if len(places[id]) == 0 && record.Name == id {
+			s.log.Warn("the layers of an image are in a snapshotter that is not in image.snapshotters any more; unless the node has its content, it is pulled again with the credentials of the node, not those of a pod",
+				"image", id, "snapshotters", database.SnapshottersOf(record))
+		}
 	}
 	for id, t := range trees {
 		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], places[id])
