@@ -250,7 +250,7 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 
 // makeContainerDir makes the directory of a root filesystem. Its root directory
 // belongs to the root of the namespace that sees it.
-func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) error {
+func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) (err error) {
 	record, err := json.Marshal(u)
 	if err != nil {
 		return err
@@ -259,6 +259,11 @@ func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) err
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.discardDir(ready))
+		}
+	}()
 	if err := os.WriteFile(filepath.Join(ready, recordName), record, 0o600); err != nil {
 		return err
 	}
@@ -269,7 +274,7 @@ func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) err
 	}
 	if spec.Limit > 0 {
 		if err := m.projects.limit(ready, spec.Limit); err != nil {
-			return errors.Join(fmt.Errorf("cannot limit it to %d bytes: %w", spec.Limit, err), m.discardDir(ready))
+			return fmt.Errorf("cannot limit it to %d bytes: %w", spec.Limit, err)
 		}
 	}
 	return os.Rename(ready, dir)

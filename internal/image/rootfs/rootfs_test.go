@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -38,6 +39,24 @@ func TestVolumeBeyondTheLimit(t *testing.T) {
 		_, err := m.MakeVolume(t.Context(), spec)
 		if exceeds := name == "large" || name == "many"; errors.Is(err, errs.Exhausted) != exceeds || !exceeds && err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestFailedRootfsLeavesNothing: what was made for a root filesystem that cannot be made is removed, not only at the next start.
+func TestFailedRootfsLeavesNothing(t *testing.T) {
+	m := managerOf(t)
+	for what, prepare := range map[string]func() error{
+		"a directory that is there": func() error {
+			return errors.Join(os.WriteFile(filepath.Join(m.containerDir("c1"), "x"), nil, 0o600), m.makeContainerDir(m.containerDir("c1"), use{}, image.RootfsSpec{}))
+		},
+		"a limit that cannot hold": func() error { return m.makeContainerDir(m.containerDir("c2"), use{}, image.RootfsSpec{Limit: 1 << 20}) },
+	} {
+		if err := prepare(); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+		if left, err := os.ReadDir(m.PoolDir()); err != nil || len(left) > 0 {
+			t.Errorf("%s: left are %v, %v", what, left, err)
 		}
 	}
 }
