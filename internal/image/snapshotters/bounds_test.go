@@ -134,3 +134,38 @@ func TestServerThatNeverAnswers(t *testing.T) {
 	_, err = s.Prepare(ctx, "c1", "a")
 	wantAway(t, "a root filesystem", socket, err)
 }
+
+// TestHungSnapshotterDelaysNoOther: the snapshots of the others are removed meanwhile.
+func TestHungSnapshotterDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Set{byName: map[string]*Snapshotter{}, log: slog.New(slog.DiscardHandler)}
+		remotes := map[string]*parents{}
+		for _, name := range []string{"a", "b", "c"} {
+			remotes[name] = &parents{of: map[string]string{"b/old": ""}}
+			s.byName[name] = &Snapshotter{Name: name, prefix: "b/", remote: remotes[name], busy: map[string]int{}, wake: make(chan struct{}, 1)}
+		}
+		s.byName["hung"] = &Snapshotter{Name: "hung", prefix: "b/", remote: hung{}, busy: map[string]int{}, wake: make(chan struct{}, 1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.Run(ctx, &someUsers{})
+		}()
+		synctest.Wait()
+		for name, remote := range remotes {
+			if len(remote.of) > 0 {
+				t.Errorf("%s still has %v", name, remote.of)
+			}
+			remote.of["b/later"] = ""
+		}
+		s.Wake()
+		synctest.Wait()
+		for name, remote := range remotes {
+			if len(remote.of) > 0 {
+				t.Errorf("after a wake %s has %v", name, remote.of)
+			}
+		}
+		cancel()
+		<-ended
+	})
+}

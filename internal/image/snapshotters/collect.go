@@ -3,7 +3,9 @@ package snapshotters
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -25,20 +27,25 @@ type Users interface {
 	HasRootfs(key string) bool
 }
 
-// Run removes the snapshots that nothing uses, now and after each Wake, until ctx ends. A snapshotter that does not
-// answer is tried again later.
+// Run removes the snapshots that nothing uses, now and after each Wake, until ctx ends. No snapshotter waits for another one,
+// and one that does not answer is tried again later. It calls users from several goroutines.
 func (s *Set) Run(ctx context.Context, users Users) {
-	if len(s.byName) == 0 {
-		return
+	var group sync.WaitGroup
+	for _, one := range s.byName {
+		group.Go(func() {
+			errs.Protect("removal of unused snapshots of "+one.Name, func() { one.run(ctx, users, s.log) })
+		})
 	}
+	group.Wait()
+}
+
+// run is Run of one snapshotter.
+func (s *Snapshotter) run(ctx context.Context, users Users, log *slog.Logger) {
 	for {
 		var again <-chan time.Time
-		for _, one := range s.byName {
-			err := one.collect(ctx, users)
-			if err != nil && ctx.Err() == nil {
-				s.log.Warn("cannot remove unused snapshots; trying again later", "snapshotter", one.Name, "error", errs.Message(err))
-				again = time.After(retryAfter)
-			}
+		if err := s.collect(ctx, users); err != nil && ctx.Err() == nil {
+			log.Warn("cannot remove unused snapshots; trying again later", "snapshotter", s.Name, "error", errs.Message(err))
+			again = time.After(retryAfter)
 		}
 		select {
 		case <-ctx.Done():
@@ -51,9 +58,11 @@ func (s *Set) Run(ctx context.Context, users Users) {
 
 // Wake has Run remove what is not used any more. It does not wait for that.
 func (s *Set) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+	for _, one := range s.byName {
+		select {
+		case one.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -44,6 +44,8 @@ type Snapshotter struct {
 	layers, gate keyed.Mutex
 	// busy are the chains of the layers that pulls need which have not ended.
 	busy map[string]int
+	// wake has an entry while Set.Run has something to remove.
+	wake chan struct{}
 }
 
 // Layer is a layer that a snapshotter is to have.

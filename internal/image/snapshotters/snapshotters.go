@@ -57,13 +57,11 @@ type Config struct {
 type Set struct {
 	byName map[string]*Snapshotter
 	log    *slog.Logger
-	// wake has an entry while Run has something to remove.
-	wake chan struct{}
 }
 
 // New makes a set. It connects to a snapshotter when it first calls it. No other process uses the directory.
 func New(cfg Config) (*Set, error) {
-	s := &Set{byName: map[string]*Snapshotter{}, log: cfg.Log, wake: make(chan struct{}, 1)}
+	s := &Set{byName: map[string]*Snapshotter{}, log: cfg.Log}
 	if len(cfg.Addresses) == 0 {
 		return s, nil
 	}
@@ -82,7 +80,7 @@ func New(cfg Config) (*Set, error) {
 		}
 		s.byName[name] = &Snapshotter{
 			Name: name, address: address, prefix: "berth-" + id + "/" + name + "/", conn: conn,
-			remote: proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), name), busy: map[string]int{},
+			remote: proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), name), busy: map[string]int{}, wake: make(chan struct{}, 1),
 		}
 	}
 	return s, nil
