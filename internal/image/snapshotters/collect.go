@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 // retryAfter is the pause after a collection that has failed.
@@ -77,11 +78,13 @@ func (s *Snapshotter) collect(ctx context.Context, users Users) error {
 			return nil
 		})
 	})
-	if err != nil && !errdefs.IsNotFound(err) { // there never was a snapshot
+	var away *image.AwayError
+	if errors.As(err, &away) {
 		return err
 	}
-	if err := s.reportLost(ctx, users, found); err != nil {
-		return err
+	// One that has lost all its data has no list: containerd's servers return an error without a kind.
+	if lostErr := s.reportLost(ctx, users, found); lostErr != nil || err != nil && !errdefs.IsNotFound(err) {
+		return errors.Join(err, lostErr)
 	}
 	var list []error
 	for removed := true; removed && ctx.Err() == nil; { // each time what nothing is above
