@@ -54,12 +54,20 @@ func (d *Daemon) WritableLimits() map[string]int {
 	if bytes := d.Default.WritableLimit; bytes != 0 {
 		limits["defaults.writable_limit"] = bytes
 	}
-	for name, h := range d.Handlers {
-		if bytes := h.WritableLimit; bytes != nil && *bytes != 0 {
-			limits[handlersKey+"."+name+".writable_limit"] = *bytes
+	for name := range d.Handlers {
+		if bytes, key := d.writableLimitOf(name); bytes != 0 {
+			limits[key] = bytes
 		}
 	}
 	return limits
+}
+
+// writableLimitOf returns the limit of what containers of a handler write, in bytes, and the key that sets it.
+func (d *Daemon) writableLimitOf(handler string) (bytes int, key string) {
+	if own := d.Handlers[handler].WritableLimit; own != nil {
+		return *own, handlersKey + "." + handler + ".writable_limit"
+	}
+	return d.Default.WritableLimit, "defaults.writable_limit"
 }
 
 // Log is the daemon's log.
@@ -155,7 +163,7 @@ type Default struct {
 	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's namespace. The pod overrides them." reload:"yes"`
 	Devices      []string `toml:"devices" help:"Devices that every container gets, HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS: /dev/fuse. One that is missing fails the container." reload:"yes"`
 
-	WritableLimit int `toml:"writable_limit" help:"Limit in bytes of what a container writes: to its root filesystem and to the volumes of its image. At least 1048576; 0 is no limit. A write beyond the limit fails in the container. The file system of root must have project quotas. Otherwise no pod starts. See running.md." reload:"yes" engine:"native"`
+	WritableLimit int `toml:"writable_limit" help:"Limit in bytes of what a container writes: to its root filesystem and to the volumes of its image. It also allows one file for each 4096 bytes, and at least 4096 files. At least 1048576; 0 is no limit. A write beyond the limit fails in the container. The file system of root must have project quotas. Otherwise no pod starts. See running.md." reload:"yes" engine:"native"`
 }
 
 // texts are the defaults as package defaults parses them.

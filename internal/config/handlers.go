@@ -131,6 +131,9 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 		if h.Snapshotter != "" && d.Image.ProxySnapshotters()[h.Snapshotter] == "" {
 			report(key+".snapshotter", "%q: is not in image.snapshotters; add %q there", h.Snapshotter, h.Snapshotter+"=/PATH/OF/ITS/SOCKET")
 		}
+		if limit, from := d.writableLimitOf(name); h.Snapshotter != "" && limit != 0 {
+			report(key+".snapshotter", "%q: cannot limit what containers write, and %s is %d; set %s.writable_limit = 0", h.Snapshotter, from, limit, key)
+		}
 		checkPatterns(key+".pod_annotations", h.PodAnnotations, report)
 		checkPatterns(key+".container_annotations", h.ContainerAnnotations, report)
 		checkDirs(key+".hooks_dirs", h.HookDirs, report)

@@ -70,10 +70,12 @@ func (s *Server) pull(ctx context.Context, target image.PullTarget, ref string, 
 }
 
 // snapshotterOfPull returns the proxy snapshotter of the runtime handler that an image is pulled for: the one that the
-// request names (KEP-4216), or the one of its pod. "" is none. A client without a pod pulls for the default handler.
+// request names (KEP-4216), or the one of its pod. "" is none, also for a pod with a user namespace, whose ids no snapshotter
+// maps. A client without a pod pulls for the default handler.
 func (s *Server) snapshotterOfPull(ctx context.Context, req *runtimeapi.PullImageRequest) (string, error) {
 	byHandler := s.opts.Snapshotters()
-	if len(byHandler) == 0 {
+	users := req.GetSandboxConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	if len(byHandler) == 0 || users != nil && users.GetMode() == runtimeapi.NamespaceMode_POD {
 		return "", nil
 	}
 	handler := req.GetImage().GetRuntimeHandler()

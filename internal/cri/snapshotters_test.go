@@ -42,6 +42,16 @@ func TestPullsGoIntoTheSnapshotterOfTheHandler(t *testing.T) {
 			t.Errorf("%s: pulled into %q, %v, want %q", test.what, images.target.Snapshotter, err, test.want)
 		}
 	}
+	users := &runtimeapi.PodSandboxConfig{Metadata: web, Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+		NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}},
+	}}}
+	for mode, want := range map[runtimeapi.NamespaceMode]string{runtimeapi.NamespaceMode_POD: "", runtimeapi.NamespaceMode_NODE: "stargz"} {
+		users.Linux.SecurityContext.NamespaceOptions.UsernsOptions.Mode = mode
+		req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "a", RuntimeHandler: "lazy"}, SandboxConfig: users}
+		if _, err := c.PullImage(t.Context(), req); err != nil || images.target.Snapshotter != want {
+			t.Errorf("a pod with the user namespace of the %s: pulled into %q, %v, want %q", mode, images.target.Snapshotter, err, want)
+		}
+	}
 	pods.snapshotters = nil
 	if _, err := c.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "a"}}); err != nil || images.target.Snapshotter != "" {
 		t.Errorf("without snapshotters: pulled into %q, %v", images.target.Snapshotter, err)

@@ -26,7 +26,7 @@ type Rootfs interface {
 	Release(ctx context.Context, key string) error
 	// WritableUsage adds up what the container of key has written, its volumes included. It walks no
 	// tree where the kernel counts that.
-	// pace, if not nil, is called from time to time and may block. If it returns an error,
+	// pace, if not nil, is called before a walk and from time to time, and may block. If it returns an error,
 	// WritableUsage stops and returns the error with the sum so far.
 	WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (Usage, error)
 	// Keys returns every key that has a root filesystem or a part of one.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -166,6 +167,10 @@ func wantLimited(t *testing.T, b *harness.Berth, name, container, dir string) {
 	said := strings.ToLower(string(answer.Stderr))
 	if answer.ExitCode == 0 || !strings.Contains(said, "quota") && !strings.Contains(said, "space") {
 		t.Errorf("%s: 16 MiB in %s: code %d, %s bytes, %s", name, dir, answer.ExitCode, answer.Stdout, answer.Stderr)
+	}
+	files := b.Exec(container, "mkdir "+dir+"many; i=0; while [ $i -lt 5000 ] && true > "+dir+"many/$i; do i=$((i+1)); done; echo $i; rm -r "+dir+"many")
+	if made, err := strconv.Atoi(strings.TrimSpace(string(files.Stdout))); err != nil || made < 4000 || made > 4096 {
+		t.Errorf("%s: %d files in %s, want the limit of some 4096: %v", name, made, dir, err)
 	}
 	b.ExecOut(container, "echo x > "+dir+"small")
 }

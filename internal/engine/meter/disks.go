@@ -134,17 +134,15 @@ var errEnough = errors.New("the walk has taken too long")
 type walk struct {
 	d     *disks
 	begun time.Time
-	// turn is when its turn began, zero while it has none.
+	// turn is when its turn began, zero while it has none. It measures without one until the first call of pace.
 	turn time.Time
 }
 
-// walk measures a layer by turns.
+// walk measures a layer by turns. The first one begins with the first call of pace: before it reads a tree, a measurement may
+// wait for a snapshotter.
 func (d *disks) walk(id string) (image.Usage, error) {
 	w := &walk{d: d, begun: time.Now()}
 	defer w.leave()
-	if !w.take() {
-		return image.Usage{}, context.Canceled
-	}
 	return d.usage(id, w.pace)
 }
 
@@ -171,6 +169,12 @@ func (w *walk) leave() {
 func (w *walk) pace(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
+	}
+	if w.turn.IsZero() {
+		if !w.take() {
+			return context.Canceled
+		}
+		return nil
 	}
 	if time.Since(w.turn) < walkSlice {
 		return nil

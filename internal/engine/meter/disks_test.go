@@ -3,6 +3,7 @@ package meter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -53,6 +54,26 @@ func TestLargeLayersDoNotDelayOthers(t *testing.T) {
 	}
 	if d.entries["small"].written == nil {
 		t.Error("the small layer has no size")
+	}
+}
+
+// TestHungMeasurementsDelayNoWalk: what waits for a snapshotter before it reads a tree has no turn.
+func TestHungMeasurementsDelayNoWalk(t *testing.T) {
+	place := t.TempDir()
+	d := newDisks(func(ctx context.Context, id string, pace sysfile.Pace) (image.Usage, error) {
+		if id == "walked" {
+			return image.Usage{Mountpoint: place, At: time.Now()}, pace(ctx)
+		}
+		<-ctx.Done()
+		return image.Usage{}, ctx.Err()
+	})
+	defer d.close()
+	for i := range 2 * walkers {
+		d.refresh(fmt.Sprint("hung", i))
+	}
+	sizes, err := d.of(t.Context(), map[string]Target{"walked": {Writes: true}})
+	if err != nil || sizes["walked"] == nil {
+		t.Errorf("a layer beside those of a snapshotter that hangs: %+v, %v", sizes["walked"], err)
 	}
 }
 

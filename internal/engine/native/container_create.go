@@ -34,12 +34,13 @@ type creation struct {
 }
 
 // Create prepares the container's features, and lets the supervisor create the container.
-func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*engine.Container, error) {
+func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (_ *engine.Container, err error) {
 	e.warm()
 	spec, err := e.specOf(requested)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { err = e.withLimit(spec, err) }()
 	c := &creation{containerSpec: spec}
 	for _, f := range features() {
 		if err := f.prepare(e, ctx, c); err != nil {

@@ -2,8 +2,10 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -85,6 +87,19 @@ func (e *Engine) writableLimit(h *handler.Handler) (bytes int64, key string) {
 		return *h.WritableLimit, "handlers." + h.Name + ".writable_limit"
 	}
 	return e.rules().WritableLimit, "defaults.writable_limit"
+}
+
+// withLimit adds to the error of a full disk the limit of what the container writes, if it has one: what berth itself writes for
+// it, such as the volumes of its image, counts.
+func (e *Engine) withLimit(spec *containerSpec, err error) error {
+	if !errors.Is(err, syscall.EDQUOT) && !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	bytes, key := e.writableLimit(spec.Sandbox.Handler)
+	if bytes == 0 || request.StorageOf(spec.Config) != "" {
+		return err
+	}
+	return fmt.Errorf("%w; %s is %d bytes", err, key, bytes)
 }
 
 // checkLimit returns an error of kind Unsupported when the limit of what containers of a handler write cannot hold.

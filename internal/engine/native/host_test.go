@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/handler"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Status and `berth info` do not wait for a program that hangs.
@@ -123,6 +124,35 @@ func TestWritableLimitOfHandlers(t *testing.T) {
 			} else if fails && (!errors.Is(err, errs.Unsupported) || !strings.HasPrefix(err.Error(), want.key+" of the configuration is ")) {
 				t.Errorf("%s over %T: %v", name, store, err)
 			}
+		}
+	}
+}
+
+// TestFullDiskNamesTheLimit: the error of a container that berth could not fill says which limit it has, and no other error does.
+func TestFullDiskNamesTheLimit(t *testing.T) {
+	e := &Engine{}
+	e.inForce.Store(&Rules{WritableLimit: 1 << 20})
+	kept := map[string]string{request.AnnotationStorage: "/srv/c"}
+	none := int64(0)
+	full := &engine.VolumeError{Err: fmt.Errorf("cannot copy: %w", errs.OfDisk(syscall.EDQUOT))}
+	for _, test := range []struct {
+		what   string
+		err    error
+		h      *handler.Handler
+		config *runtimeapi.ContainerConfig
+		named  bool
+	}{
+		{"a full disk", full, nil, nil, true},
+		{"a handler without a limit", full, &handler.Handler{Name: "x", WritableLimit: &none}, nil, false},
+		{"a storage", full, nil, &runtimeapi.ContainerConfig{Annotations: kept}, false},
+		{"another limit", fmt.Errorf("cannot fork: %w", errs.Exhausted), nil, nil, false},
+		{"no error", nil, nil, nil, false},
+	} {
+		err := e.withLimit(&containerSpec{
+			ContainerSpec: &engine.ContainerSpec{Config: test.config}, Sandbox: &sandbox{pinned: pinned{Handler: test.h}},
+		}, test.err)
+		if !errors.Is(err, test.err) || strings.HasSuffix(errs.Message(err), "; defaults.writable_limit is 1048576 bytes") != test.named {
+			t.Errorf("%s: %v", test.what, err)
 		}
 	}
 }

@@ -41,12 +41,12 @@ type layerOf struct {
 	chain string
 }
 
-// layers lists the layers of all images, each once, the lowest of an image first, and adds up the sizes of their
-// blobs.
+// layers lists the layers of all images that are unpacked, each once, the lowest of an image first, and adds up the sizes of
+// their blobs.
 func (r *run) layers() (all []layerOf, total int64) {
 	seen := map[string]bool{}
 	for _, img := range r.images {
-		if img.Tree == nil {
+		if img.Tree == nil || img.Lazy { // another image may have unpacked the chain that the config of a lazy one names
 			continue
 		}
 		for i, chain := range img.Tree.Chains() {

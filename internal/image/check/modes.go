@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 )
 
 // own is a directory or a file of the store itself, which belongs to the daemon's user.
@@ -63,7 +64,7 @@ func (r *run) checkModes(ctx context.Context) error {
 		filepath.Join(root, "trash"), filepath.Join(root, "quarantine"), filepath.Join(root, "signatures"), filepath.Join(root, "preloaded"),
 	)...)
 	list = append(list, files(0o600, r.DB.MetadataFile(), r.DB.SnapshotsFile())...)
-	for _, name := range []string{"names.json", lost.FileName, importdirs.FileName, "lock", "closed", "rebuilding"} {
+	for _, name := range []string{"names.json", lost.FileName, importdirs.FileName, snapshotters.FileName, "lock", "closed", "rebuilding"} {
 		list = append(list, files(0o600, filepath.Join(root, name))...)
 	}
 	for _, algorithm := range entries(filepath.Join(r.DB.ContentDir(), "blobs")) {

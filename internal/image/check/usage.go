@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 )
 
@@ -95,7 +96,7 @@ func objectsOf(img store.Stored) []string {
 	if t == nil {
 		return nil
 	}
-	objects := t.Chains()
+	objects := append(t.Chains(), snapshotters.TopChain(t.Layers)) // the latter is what containers of a snapshotter use
 	for _, desc := range append(append([]imagespec.Descriptor{t.Target, t.Manifest, t.Config}, t.Indexes...), t.Layers...) {
 		objects = append(objects, desc.Digest.String())
 	}
@@ -110,7 +111,7 @@ func useOf(img store.Stored, s sizes, counts map[string]int, users map[string][]
 		for _, chain := range img.Tree.Chains() {
 			chains[chain] = true
 		}
-		use.Containers = append(use.Containers, users[img.Tree.TopChain()]...)
+		use.Containers = append(append(use.Containers, users[img.Tree.TopChain()]...), users[snapshotters.TopChain(img.Tree.Layers)]...)
 	}
 	for _, object := range objectsOf(img) {
 		bytes := s.blobs[object]

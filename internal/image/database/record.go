@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -20,7 +21,8 @@ const (
 	managedLabel, managedValue = "io.cri-containerd.image", "managed"
 	pinnedLabel, pinnedValue   = "io.cri-containerd.pinned", "pinned"
 
-	// snapshottersLabel has the names of the proxy snapshotters that have an image's layers, separated by commas.
+	// snapshottersLabel has the names of the snapshotters that have an image's layers, separated by commas. snapshotter is the
+	// store itself, which alone has them without this label.
 	snapshottersLabel = "run.berth.snapshotters"
 
 	contentRefLabel  = "containerd.io/gc.ref.content."
@@ -28,11 +30,11 @@ const (
 )
 
 // WriteRecords points the fresh names to the image. The others, which it had
-// before, keep the manifest that they were pulled with. snapshotters are the proxy
-// snapshotters that have its layers.
+// before, keep the manifest that they were pulled with. snapshotters are those that
+// have its layers, see SnapshottersOf; nil is the store alone.
 func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []string, pinned bool, snapshotters []string) error {
 	labels := map[string]string{managedLabel: managedValue}
-	if len(snapshotters) > 0 {
+	if len(snapshotters) > 0 && !slices.Equal(snapshotters, []string{snapshotter}) {
 		labels[snapshottersLabel] = strings.Join(snapshotters, ",")
 	}
 	if pinned {
@@ -90,12 +92,13 @@ func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep stri
 // IsPinned reports whether the image of a record is pinned.
 func IsPinned(record images.Image) bool { return record.Labels[pinnedLabel] == pinnedValue }
 
-// SnapshottersOf are the proxy snapshotters that have the layers of a record's image.
+// SnapshottersOf are the snapshotters that have the layers of a record's image: names of proxy snapshotters, and
+// image.OverlaySnapshotter if it was unpacked in the store.
 func SnapshottersOf(record images.Image) []string {
 	if names := record.Labels[snapshottersLabel]; names != "" {
 		return strings.Split(names, ",")
 	}
-	return nil
+	return []string{snapshotter}
 }
 
 // link labels for the collector which content keeps which: indexes the manifest, the

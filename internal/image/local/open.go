@@ -49,12 +49,7 @@ func Start(ctx context.Context, cfg Config) (*Images, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	proxies, err := snapshotters.New(snapshotters.Config{Addresses: cfg.Snapshotters, Root: cfg.Root, Log: cfg.Log})
-	if err != nil {
-		return nil, err
-	}
 	s := newImages(cfg)
-	s.proxies = proxies
 	database.ForwardLibraryLog(cfg.Log)
 	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the image store: %w", err)
@@ -68,6 +63,10 @@ func Start(ctx context.Context, cfg Config) (*Images, error) {
 	}
 	if err := cfg.makeDirs(); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the directories of the image store: %w", err), s.lock.Close())
+	}
+	var err error
+	if s.proxies, err = snapshotters.New(snapshotters.Config{Addresses: cfg.Snapshotters, Root: cfg.Root, Log: cfg.Log}); err != nil {
+		return nil, errors.Join(err, s.lock.Close())
 	}
 	turn, giveUp := context.WithCancel(ctx)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -3,10 +3,12 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -23,10 +25,12 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
 	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
@@ -151,6 +155,7 @@ type proxied struct {
 	cfg      Config
 	registry *imagetest.Registry
 	host     string
+	spec     imagetest.Spec
 	img      *imagetest.Image
 }
 
@@ -164,7 +169,8 @@ func newProxied(t *testing.T) *proxied {
 		{imagetest.Whiteout("gone"), {Path: "middle", Content: []byte("middle")}},
 		{{Path: "high", Content: []byte("high")}},
 	}
-	p.img = build(t, imagetest.Spec{Layers: layers})
+	p.spec = imagetest.Spec{Layers: layers}
+	p.img = build(t, p.spec)
 	p.registry.Push("app", "1", p.img)
 	for _, i := range []int{0, 2} {
 		p.provides[p.img.Layers[i].Digest.String()] = layers[i]
@@ -253,6 +259,9 @@ func TestPullIntoASnapshotter(t *testing.T) {
 	report, err := s.Check(ctx, false, func(image.CheckUpdate) {})
 	if err != nil || len(report.Damage) > 0 {
 		t.Errorf("a check found %+v, %v", report, err)
+	}
+	if use, err := s.DiskUse(ctx); err != nil || len(use.Images) != 1 || !slices.Equal(use.Images[0].Containers, []string{"c1"}) || len(use.Kept) > 0 {
+		t.Errorf("the use of the disk: %+v, %v", use, err)
 	}
 	// The container keeps its files when the image goes.
 	if err := s.Remove(ctx, img.ID); err != nil {
@@ -391,4 +400,171 @@ func TestSnapshotterIsAway(t *testing.T) {
 		}
 	}()
 	p.awaitNames(t, "/rootfs/", 0)
+}
+
+// pushEvil pushes an image with the config, and so the id, of another one, but other layers, which the snapshotter provides.
+func (p *proxied) pushEvil(t *testing.T, of *imagetest.Image) {
+	t.Helper()
+	var blobs []imagetest.Blob
+	for _, layer := range []imagetest.Layer{{{Path: "low", Content: []byte("evil")}}, {{Path: "middle"}}, {{Path: "high"}}} {
+		data, err := imagetest.Tar(layer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blobs = append(blobs, imagetest.NewBlob(imagespec.MediaTypeImageLayer, data))
+		p.provides[blobs[len(blobs)-1].Digest.String()] = layer
+	}
+	evil, err := of.WithLayers(blobs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.registry.Push("evil", "1", evil)
+}
+
+// Whoever may pull an image with the config of another one does not choose the files of that one.
+func TestOneConfigWithOtherLayers(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, p *proxied, s *Images){
+		"pulled before": func(t *testing.T, p *proxied, s *Images) {
+			if id, err := p.pullEvil(t, s); err != nil || id != p.img.ID() {
+				t.Fatalf("pulled %s, %v", id, err)
+			}
+			if low := p.lowIn(t, s, "evil"); low != "evil" {
+				t.Errorf("its own container has %q", low)
+			}
+			p.pull(t, s)
+			if img, err := s.Get(t.Context(), p.img.ID()); err != nil || img.Lazy || len(img.Snapshotters) > 0 {
+				t.Errorf("an image of two kinds of layers: %+v, %v", img, err)
+			}
+		},
+		"pulled after": func(t *testing.T, p *proxied, s *Images) { p.pull(t, s) },
+		"pulled after an image that is unpacked": func(t *testing.T, p *proxied, s *Images) {
+			if _, err := s.Pull(t.Context(), p.host+"/app:1", image.Auth{}, nil); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProxied(t)
+			p.pushEvil(t, p.img)
+			s := open(t, p.cfg)
+			before(t, p, s)
+			// Where the node has the layers of the config, it takes these; else it finds that the others do not match it.
+			if _, err := p.pullEvil(t, s); err != nil && !errors.Is(err, errs.Invalid) {
+				t.Error(err)
+			}
+			if low := p.lowIn(t, s, "c1"); low != "low" {
+				t.Errorf("the container has %q of another image", low)
+			}
+		})
+	}
+}
+
+func (p *proxied) pullEvil(t *testing.T, s *Images) (string, error) {
+	t.Helper()
+	return s.PullFor(t.Context(), image.PullTarget{Snapshotter: "lazy"}, p.host+"/evil:1", image.Auth{}, nil)
+}
+
+// lowIn reads the file low in a new root filesystem.
+func (p *proxied) lowIn(t *testing.T, s *Images, key string) string {
+	t.Helper()
+	m, err := s.Prepare(t.Context(), image.RootfsSpec{Key: key, ImageID: p.img.ID(), Snapshotter: "lazy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(m.Path, "low"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// An image that is only in a snapshotter does not get the layers that the node has unpacked for an image with the same chain:
+// its config names them, and nothing has shown that it has them.
+func TestChainOfAnotherImage(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	p.spec.Cmd = []string{"/evil"}
+	evil := build(t, p.spec)
+	p.pushEvil(t, evil)
+	first, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Pull(ctx, p.host+"/app:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.pullEvil(t, first); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, p.cfg)
+	m, err := s.Prepare(ctx, image.RootfsSpec{Key: "c1", ImageID: evil.ID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if low, err := os.ReadFile(filepath.Join(m.Path, "low")); err != nil || string(low) != "evil" {
+		t.Errorf("a container of an image that was never unpacked reads %q, %v", low, err)
+	}
+}
+
+// What is lost of an image that was unpacked, and is in a snapshotter, too, is unpacked again at the start.
+func TestUnpackedImageInASnapshotterIsRepaired(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	first, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.pull(t, first)
+	if _, err := first.Pull(ctx, p.host+"/app:1", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.db.RemoveSnapshot(database.WithNamespace(ctx), p.img.DiffIDs[0].String()); err != nil { // and those above
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, p.cfg)
+	if img, err := s.Get(ctx, p.img.ID()); err != nil || img.Lazy || !slices.Equal(img.Snapshotters, []string{"lazy"}) {
+		t.Errorf("after the start: %+v, %v", img, err)
+	}
+	if low := p.lowIn(t, s, "c1"); low != "low" {
+		t.Errorf("low is %q", low)
+	}
+}
+
+// When a snapshotter leaves the configuration, its images are pulled again, and the log says with whose credentials.
+func TestSnapshotterLeavesTheConfiguration(t *testing.T) {
+	ctx := t.Context()
+	p := newProxied(t)
+	first, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.pull(t, first)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	p.cfg.Snapshotters, p.cfg.Log = nil, slog.New(slog.NewTextHandler(&log, nil))
+	s, err := Open(ctx, p.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var img *image.Image
+	for end := time.Now().Add(5 * time.Second); img == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		img, err = s.Get(ctx, p.host+"/app:1")
+	}
+	if img == nil || img.Lazy || len(img.Snapshotters) > 0 {
+		t.Errorf("pulled again: %+v, %v", img, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); !strings.Contains(text, "not in image.snapshotters any more") || !strings.Contains(text, "snapshotters=[lazy]") {
+		t.Errorf("the log has no reason: %s", text)
+	}
 }

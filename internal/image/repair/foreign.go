@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/lost"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -27,7 +28,7 @@ func ownDirectories() []string {
 }
 
 func ownFiles() []string {
-	return []string{"metadata.db", "snapshots/metadata.db", "names.json", lost.FileName, importdirs.FileName, "closed", "rebuilding"}
+	return []string{"metadata.db", "snapshots/metadata.db", "names.json", lost.FileName, importdirs.FileName, snapshotters.FileName, "closed", "rebuilding"}
 }
 
 // SetForeignAside moves to the quarantine what is in the place of a directory or a file of the store, but

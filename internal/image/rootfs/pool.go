@@ -69,11 +69,16 @@ func (p *dirPool) take(m *Manager) (string, error) {
 	return p.make(m)
 }
 
-func (p *dirPool) make(m *Manager) (string, error) {
+func (p *dirPool) make(m *Manager) (_ string, err error) {
 	dir := filepath.Join(m.PoolDir(), strings.ToLower(rand.Text()))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.discardDir(dir))
+		}
+	}()
 	m.projects.give(dir)
 	// The upper directory's owner and mode are those of the root directory in the
 	// container.

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // A root filesystem of a proxy snapshotter has a directory as the others have, for its record and its volumes. What the
@@ -54,7 +55,14 @@ func (m *Manager) mountProxy(ctx context.Context, spec image.RootfsSpec, u use, 
 		}
 	}
 	_, err = probe.AskWithin(ctx, &m.probes, mountTimeout, "mount the root filesystem of "+spec.Key+" from the snapshotter "+u.Proxy, func() (struct{}, error) {
-		return struct{}{}, mount.All(mounts, target)
+		if err := mount.All(mounts, target); err != nil {
+			return struct{}{}, fmt.Errorf("cannot mount what the snapshotter %s has prepared: %w", u.Proxy, err)
+		}
+		mounted, err := sysmount.IsMountPoint(target)
+		if err == nil && !mounted { // a container would see an empty directory of the host
+			err = fmt.Errorf("the mounts that the snapshotter %s has prepared are not on %s", u.Proxy, target)
+		}
+		return struct{}{}, err
 	})
 	return err
 }
@@ -73,18 +81,30 @@ func (m *Manager) Snapshotter(key string) string {
 	return image.OverlaySnapshotter
 }
 
-// writtenUsage adds up what the container of key has written, in this store and in a snapshotter.
+// writtenUsage adds up what the container of key has written, in a snapshotter and in this store. It walks no tree where the
+// kernel counts. The snapshotter is called before the first call of pace.
 func (m *Manager) writtenUsage(ctx context.Context, key string, pace sysfile.Pace) (sysfile.Usage, error) {
-	used, err := sysfile.UsageOf(ctx, pace, m.writtenDirs(key)...)
-	u, _ := m.use(key)
-	if err != nil || u.Proxy == "" {
-		return used, err
-	}
-	proxy, err := m.proxies.Find(u.Proxy)
+	u, known := m.use(key)
+	elsewhere, err := m.proxyUsage(ctx, key, u.Proxy)
 	if err != nil {
+		return sysfile.Usage{}, err
+	}
+	var used sysfile.Usage
+	quota, counted, err := m.counted(m.containerDir(key))
+	if known && u.Storage == "" && counted && err == nil {
+		used = sysfile.Usage{Bytes: quota.Bytes, Inodes: quota.Inodes}
+	} else {
+		used, err = sysfile.UsageOf(ctx, pace, m.writtenDirs(key)...)
+	}
+	return sysfile.Usage{Bytes: used.Bytes + elsewhere.Bytes, Inodes: used.Inodes + elsewhere.Inodes}, err
+}
+
+// proxyUsage returns what a container has written into its root filesystem of a snapshotter, nothing if the name of that is "".
+func (m *Manager) proxyUsage(ctx context.Context, key, name string) (used sysfile.Usage, err error) {
+	proxy, err := m.proxies.Find(name)
+	if err != nil || proxy == nil {
 		return used, err
 	}
-	bytes, inodes, err := proxy.Usage(ctx, key)
-	used.Bytes, used.Inodes = used.Bytes+bytes, used.Inodes+inodes
+	used.Bytes, used.Inodes, err = proxy.Usage(ctx, key)
 	return used, err
 }

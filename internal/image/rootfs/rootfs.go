@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/probe"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysmount"
+	"github.com/berthrun/berth/internal/sys/sysquota"
 )
 
 // A root filesystem is a directory Root/containers/<key> that holds
@@ -88,6 +89,8 @@ type Manager struct {
 
 	pool     dirPool
 	projects projects
+	// counted is projects.used, but in tests.
+	counted func(dir string) (quota sysquota.Quota, ok bool, err error)
 	// probes mount root filesystems of proxy snapshotters.
 	probes probe.Pool
 	// keys is held while the root filesystem of one key is changed.
@@ -97,11 +100,13 @@ type Manager struct {
 // New makes a manager that knows no root filesystem before Load. The directories of its paths
 // exist; see Paths.MakeDirs.
 func New(cfg Config) *Manager {
-	return &Manager{
+	m := &Manager{
 		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, proxies: cfg.Snapshotters, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
 		uses: map[string]use{}, pool: dirPool{size: cfg.ReadyDirs},
 		projects: projects{parent: cfg.ContainersDir(), first: cfg.FirstProject, log: cfg.Log},
 	}
+	m.counted = m.projects.used
+	return m
 }
 
 // Prepare implements image.Rootfs.
@@ -245,7 +250,7 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 
 // makeContainerDir makes the directory of a root filesystem. Its root directory
 // belongs to the root of the namespace that sees it.
-func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) error {
+func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) (err error) {
 	record, err := json.Marshal(u)
 	if err != nil {
 		return err
@@ -254,6 +259,11 @@ func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) err
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.discardDir(ready))
+		}
+	}()
 	if err := os.WriteFile(filepath.Join(ready, recordName), record, 0o600); err != nil {
 		return err
 	}
@@ -264,7 +274,7 @@ func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) err
 	}
 	if spec.Limit > 0 {
 		if err := m.projects.limit(ready, spec.Limit); err != nil {
-			return errors.Join(fmt.Errorf("cannot limit it to %d bytes: %w", spec.Limit, err), m.discardDir(ready))
+			return fmt.Errorf("cannot limit it to %d bytes: %w", spec.Limit, err)
 		}
 	}
 	return os.Rename(ready, dir)
@@ -316,11 +326,6 @@ func (m *Manager) discardDir(dir string) error {
 func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (image.Usage, error) {
 	if err := checkKey(key); err != nil {
 		return image.Usage{}, err
-	}
-	if u, ok := m.use(key); ok && u.Storage == "" {
-		if quota, ok, err := m.projects.used(m.containerDir(key)); ok && err == nil {
-			return image.Usage{Mountpoint: m.Root, Bytes: quota.Bytes, Inodes: quota.Inodes, At: time.Now()}, nil
-		}
 	}
 	used, err := m.writtenUsage(ctx, key, pace)
 	if errors.Is(err, os.ErrNotExist) {

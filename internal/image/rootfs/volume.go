@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -33,13 +35,24 @@ func (m *Manager) MakeVolume(ctx context.Context, spec image.VolumeSpec) (string
 	dir := filepath.Join(u.written(m.containerDir(spec.Key)), volumesName, spec.Name)
 	if u.Storage != "" {
 		err = keepVolume(ctx, spec, dir)
-	} else {
-		err = makeVolume(ctx, spec, dir)
+	} else if err = makeVolume(ctx, spec, dir); err == nil {
+		err = m.withinLimit(m.containerDir(spec.Key))
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot make volume %s of the root filesystem of %s: %w", spec.Name, spec.Key, errs.OfDisk(err))
 	}
 	return dir, nil
+}
+
+// withinLimit returns an error if there is more in the directory of a root filesystem than its limit. ext4 does not hold berth
+// itself to it.
+func (m *Manager) withinLimit(dir string) error {
+	quota, ok, err := m.counted(dir)
+	exceeds := quota.Limit > 0 && quota.Bytes > quota.Limit || quota.InodeLimit > 0 && quota.Inodes > quota.InodeLimit
+	if err != nil || !ok || !exceeds {
+		return err
+	}
+	return fmt.Errorf("with it the container has %d bytes in %d files, and may have %d in %d: %w", quota.Bytes, quota.Inodes, quota.Limit, quota.InodeLimit, unix.EDQUOT)
 }
 
 // keepVolume uses the existing volume, or makes it. It starts over a copy that was interrupted.

@@ -3,26 +3,24 @@ package snapshotters
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
-const (
-	// retryAfter is the pause after a collection that has failed.
-	retryAfter = time.Minute
-	// cleanupTimeout bounds the removal of the files of removed snapshots.
-	cleanupTimeout = 5 * time.Minute
-)
+// retryAfter is the pause after a collection that has failed.
+const retryAfter = time.Minute
 
 // Users are what snapshots are for.
 type Users interface {
-	// Tops are the chain ids of images that have their layers in a snapshotter. Each is the one of its topmost layer.
+	// Tops are the chains of the topmost layers of the images that a snapshotter has.
 	Tops(snapshotter string) map[string]bool
 	// Lost is called with one of them that the snapshotter does not have any more.
 	Lost(ctx context.Context, snapshotter, chain string)
@@ -30,20 +28,25 @@ type Users interface {
 	HasRootfs(key string) bool
 }
 
-// Run removes the snapshots that nothing uses, now and after each Wake, until ctx ends. A snapshotter that does not
-// answer is tried again later.
+// Run removes the snapshots that nothing uses, now and after each Wake, until ctx ends. No snapshotter waits for another one,
+// and one that does not answer is tried again later. It calls users from several goroutines.
 func (s *Set) Run(ctx context.Context, users Users) {
-	if len(s.byName) == 0 {
-		return
+	var group sync.WaitGroup
+	for _, one := range s.byName {
+		group.Go(func() {
+			errs.Protect("removal of unused snapshots of "+one.Name, func() { one.run(ctx, users, s.log) })
+		})
 	}
+	group.Wait()
+}
+
+// run is Run of one snapshotter.
+func (s *Snapshotter) run(ctx context.Context, users Users, log *slog.Logger) {
 	for {
 		var again <-chan time.Time
-		for _, one := range s.byName {
-			err := one.collect(ctx, users)
-			if err != nil && ctx.Err() == nil {
-				s.log.Warn("cannot remove unused snapshots; trying again later", "snapshotter", one.Name, "error", errs.Message(err))
-				again = time.After(retryAfter)
-			}
+		if err := s.collect(ctx, users); err != nil && ctx.Err() == nil {
+			log.Warn("cannot remove unused snapshots; trying again later", "snapshotter", s.Name, "error", errs.Message(err))
+			again = time.After(retryAfter)
 		}
 		select {
 		case <-ctx.Done():
@@ -56,29 +59,32 @@ func (s *Set) Run(ctx context.Context, users Users) {
 
 // Wake has Run remove what is not used any more. It does not wait for that.
 func (s *Set) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+	for _, one := range s.byName {
+		select {
+		case one.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
 // collect removes the snapshots of a snapshotter that nothing uses, and reports lost layers.
 func (s *Snapshotter) collect(ctx context.Context, users Users) error {
-	ctx = namespaces.WithNamespace(ctx, namespace)
 	found := map[string]snapshots.Info{}
-	walk, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	err := s.remote.Walk(walk, func(_ context.Context, info snapshots.Info) error {
-		if strings.HasPrefix(info.Name, s.prefix) {
-			found[info.Name] = info
-		}
-		return nil
+	err := s.call(ctx, callTimeout, "list snapshots", func(ctx context.Context) error {
+		return s.remote.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+			if strings.HasPrefix(info.Name, s.prefix) {
+				found[info.Name] = info
+			}
+			return nil
+		})
 	})
-	if err != nil && !errdefs.IsNotFound(err) { // there never was a snapshot
-		return s.fault("list snapshots", err)
-	}
-	if err := s.reportLost(ctx, users, found); err != nil {
+	var away *image.AwayError
+	if errors.As(err, &away) {
 		return err
+	}
+	// One that has lost all its data has no list: containerd's servers return an error without a kind.
+	if lostErr := s.reportLost(ctx, users, found); lostErr != nil || err != nil && !errdefs.IsNotFound(err) {
+		return errors.Join(err, lostErr)
 	}
 	var list []error
 	for removed := true; removed && ctx.Err() == nil; { // each time what nothing is above
@@ -101,12 +107,11 @@ func (s *Snapshotter) cleanUp(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
-	defer cancel()
-	if err := cleaner.Cleanup(ctx); err != nil && !errdefs.IsNotImplemented(err) {
-		return s.fault("remove the files of removed snapshots", err)
+	err := s.call(ctx, cleanupTimeout, "remove the files of removed snapshots", cleaner.Cleanup)
+	if errdefs.IsNotImplemented(err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // reportLost reports the topmost layers of images that the snapshotter does not have. One that was added after found was
@@ -152,8 +157,6 @@ func (s *Snapshotter) removeUnused(ctx context.Context, users Users, found map[s
 	if s.used(users, found, name) {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	err = s.remove(ctx, name)
 	return err == nil, err
 }

@@ -2,6 +2,7 @@ package snapshotters
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -105,5 +106,21 @@ func TestCollectNothing(t *testing.T) {
 	s := &Snapshotter{Name: "lazy", prefix: "b/", remote: &parents{}, busy: map[string]int{}}
 	if err := s.collect(t.Context(), &someUsers{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// unlisted is a snapshotter whose database is gone: it has no list, and answers that each snapshot is not found.
+type unlisted struct{ parents }
+
+func (*unlisted) Walk(context.Context, snapshots.WalkFunc, ...string) error {
+	return errors.New("bucket does not exist")
+}
+
+// A snapshotter that has lost everything has lost the layers of images.
+func TestLostWithoutAList(t *testing.T) {
+	s := &Snapshotter{Name: "lazy", prefix: "b/", remote: &unlisted{}, busy: map[string]int{}}
+	users := &someUsers{tops: map[string]bool{"image": true}}
+	if err := s.collect(t.Context(), users); err == nil || !slices.Equal(users.lost, []string{"image"}) {
+		t.Errorf("lost %q, %v", users.lost, err)
 	}
 }

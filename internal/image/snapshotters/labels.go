@@ -2,11 +2,13 @@ package snapshotters
 
 import (
 	"context"
+	"fmt"
 	"maps"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -31,4 +33,28 @@ func LabelsOf(ctx context.Context, ref string, manifest imagespec.Descriptor, la
 		labels[i] = snapshots.FilterInheritedLabels(layer.Annotations)
 	}
 	return labels, nil
+}
+
+// Chains returns the chains of an image's layers, lowest first: snapshotters have the layers by these names. A chain covers
+// the digest of the layer, its annotations that are for snapshotters, and the same of all layers below. The chain ids of the
+// image's config are no such names: nothing compares with them what a snapshotter fetches, so an image with the config of
+// another one could put its own files in the place of that image's layers.
+func Chains(layers []imagespec.Descriptor) []string {
+	chains, parent := make([]string, len(layers)), ""
+	for i, layer := range layers {
+		// fmt sorts the keys of a map.
+		text := fmt.Sprintf("%s %s %q", parent, layer.Digest, snapshots.FilterInheritedLabels(layer.Annotations))
+		parent = digest.FromString(text).String()
+		chains[i] = parent
+	}
+	return chains
+}
+
+// TopChain returns the last of Chains, "" for no layers.
+func TopChain(layers []imagespec.Descriptor) string {
+	chains := Chains(layers)
+	if len(chains) == 0 {
+		return ""
+	}
+	return chains[len(chains)-1]
 }

@@ -21,15 +21,18 @@ import (
 const (
 	// namespace is the one of containerd in which a kubelet's images are.
 	namespace = "k8s.io"
-	// callTimeout bounds calls that no request waits for.
-	callTimeout = 30 * time.Second
+	// callTimeout bounds each call, but that which makes a layer (layerTimeout), which a snapshotter may fetch first, and the
+	// removal of the files of removed snapshots (cleanupTimeout).
+	callTimeout    = 30 * time.Second
+	layerTimeout   = 5 * time.Minute
+	cleanupTimeout = 5 * time.Minute
 
 	extractPrefix = "extract/"
 	rootfsPrefix  = "rootfs/"
 )
 
 // Snapshotter is one proxy snapshotter. A nil one has the name "". Errors name it and its socket, and are of kind
-// Unavailable, as an image.AwayError, when it does not answer.
+// Unavailable, as an image.AwayError, when it does not answer. Each call of it has a bound.
 type Snapshotter struct {
 	Name    string
 	address string
@@ -39,19 +42,21 @@ type Snapshotter struct {
 
 	// layers are held while one is made. gate is held while busy changes, and while a snapshot is removed.
 	layers, gate keyed.Mutex
-	// busy are the chain ids of the layers that pulls need which have not ended.
+	// busy are the chains of the layers that pulls need which have not ended.
 	busy map[string]int
+	// wake has an entry while Set.Run has something to remove.
+	wake chan struct{}
 }
 
 // Layer is a layer that a snapshotter is to have.
 type Layer struct {
-	// Chain is its chain id, Parent that of the layer below, "" for the lowest.
+	// Chain is the one of Chains, Parent that of the layer below, "" for the lowest.
 	Chain, Parent string
 	// Labels describe it to the snapshotter, which may fetch it by them.
 	Labels map[string]string
 }
 
-// Hold keeps the layers of an image, by their chain ids, from being removed until release. Call it before the first Layer
+// Hold keeps the layers of an image, by their chains, from being removed until release. Call it before the first Layer
 // of the image, and release when the image is recorded.
 func (s *Snapshotter) Hold(ctx context.Context, chains []string) (release func(), err error) {
 	if err := s.addBusy(ctx, chains, 1); err != nil {
@@ -82,7 +87,6 @@ func (s *Snapshotter) Add(ctx context.Context, l Layer, fill func(context.Contex
 		return false, err
 	}
 	defer unlock()
-	ctx = namespaces.WithNamespace(ctx, namespace)
 	name, key, parent := s.prefix+l.Chain, s.prefix+extractPrefix+l.Chain, ""
 	if l.Parent != "" {
 		parent = s.prefix + l.Parent
@@ -95,80 +99,112 @@ func (s *Snapshotter) Add(ctx context.Context, l Layer, fill func(context.Contex
 	if there, err := s.has(ctx, name); err != nil || there {
 		return there, err
 	}
-	mounts, err := s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+	var mounts []mount.Mount
+	prepare := func(ctx context.Context) (err error) {
+		mounts, err = s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+		return err
+	}
+	err = s.call(ctx, layerTimeout, "prepare the layer "+l.Chain, prepare)
 	if errdefs.IsAlreadyExists(err) {
 		// Either the snapshotter provides the layer, or a pull that was killed has left the key.
 		if there, err := s.has(ctx, name); err != nil || there {
 			return there, err
 		}
-		if err := s.remote.Remove(ctx, key); err != nil {
-			return false, s.fault("remove an unfinished layer", err)
+		if err := s.remove(ctx, key); err != nil {
+			return false, err
 		}
-		mounts, err = s.remote.Prepare(ctx, key, parent, snapshots.WithLabels(labels))
+		err = s.call(ctx, layerTimeout, "prepare the layer "+l.Chain, prepare)
 		if errdefs.IsAlreadyExists(err) {
 			return s.has(ctx, name)
 		}
 	}
 	if err != nil {
-		return false, s.fault("prepare the layer "+l.Chain, err)
+		return false, err
 	}
 	if err = fill(ctx, mounts); err == nil {
-		err = s.remote.Commit(ctx, name, key, snapshots.WithLabels(labels))
+		err = s.call(ctx, layerTimeout, "commit the layer "+l.Chain, func(ctx context.Context) error {
+			return s.remote.Commit(ctx, name, key, snapshots.WithLabels(labels))
+		})
 		if err == nil || errdefs.IsAlreadyExists(err) {
 			return false, nil
 		}
-		err = s.fault("commit the layer "+l.Chain, err)
 	}
-	ctx, cancel := withTimeout(ctx)
-	defer cancel()
-	return false, errors.Join(err, s.remove(ctx, key))
+	return false, errors.Join(err, s.remove(context.WithoutCancel(ctx), key))
 }
 
 // has reports whether there is a snapshot.
 func (s *Snapshotter) has(ctx context.Context, name string) (bool, error) {
-	_, err := s.remote.Stat(ctx, name)
+	err := s.call(ctx, callTimeout, "look up a snapshot", func(ctx context.Context) error {
+		_, err := s.remote.Stat(ctx, name)
+		return err
+	})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil, s.fault("look up a snapshot", err)
+	return err == nil, err
 }
 
-// Prepare makes the writable snapshot of a container over a layer, or finds it, and returns its mounts. Kind NotFound when
-// the snapshotter does not have the layer.
-func (s *Snapshotter) Prepare(ctx context.Context, key, chain string) ([]mount.Mount, error) {
-	ctx = namespaces.WithNamespace(ctx, namespace)
-	name := s.prefix + rootfsPrefix + key
-	mounts, err := s.remote.Prepare(ctx, name, s.prefix+chain)
+// errNoMount is the error of an answer that would leave a container without files.
+var errNoMount = errors.New("its answer has no mount")
+
+// Prepare makes the writable snapshot of a container over a layer, or finds it, and returns its mounts, at least one. Kind
+// NotFound when the snapshotter does not have the layer.
+func (s *Snapshotter) Prepare(ctx context.Context, key, chain string) (mounts []mount.Mount, err error) {
+	verb, name := "prepare a root filesystem over the layer "+chain, s.prefix+rootfsPrefix+key
+	err = s.call(ctx, callTimeout, verb, func(ctx context.Context) (err error) {
+		mounts, err = s.remote.Prepare(ctx, name, s.prefix+chain)
+		return some(mounts, err)
+	})
 	if errdefs.IsAlreadyExists(err) {
-		mounts, err = s.remote.Mounts(ctx, name)
+		err = s.call(ctx, callTimeout, verb, func(ctx context.Context) (err error) {
+			mounts, err = s.remote.Mounts(ctx, name)
+			return some(mounts, err)
+		})
 	}
-	return mounts, s.fault("prepare a root filesystem over the layer "+chain, err)
+	return mounts, err
+}
+
+// some returns err, or an error if there is no mount.
+func some(mounts []mount.Mount, err error) error {
+	if err == nil && len(mounts) == 0 {
+		return errNoMount
+	}
+	return err
 }
 
 // Usage returns what the container of a key has written, in bytes and inodes.
 func (s *Snapshotter) Usage(ctx context.Context, key string) (bytes, inodes int64, err error) {
-	usage, err := s.remote.Usage(namespaces.WithNamespace(ctx, namespace), s.prefix+rootfsPrefix+key)
-	return usage.Size, usage.Inodes, s.fault("measure a root filesystem", err)
+	var usage snapshots.Usage
+	err = s.call(ctx, callTimeout, "measure a root filesystem", func(ctx context.Context) (err error) {
+		usage, err = s.remote.Usage(ctx, s.prefix+rootfsPrefix+key)
+		return err
+	})
+	return usage.Size, usage.Inodes, err
 }
 
 // remove removes a snapshot. It returns nil if there is none.
 func (s *Snapshotter) remove(ctx context.Context, name string) error {
-	err := s.remote.Remove(namespaces.WithNamespace(ctx, namespace), name)
+	err := s.call(ctx, callTimeout, "remove the snapshot "+name, func(ctx context.Context) error { return s.remote.Remove(ctx, name) })
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
-	return s.fault("remove the snapshot "+name, err)
+	return err
 }
 
-// fault gives the error of a call the snapshotter's name and a kind. nil stays nil.
-func (s *Snapshotter) fault(verb string, err error) error {
+// call calls the snapshotter, for at most a time, and gives an error the snapshotter's name and a kind. verb completes the
+// sentence "the snapshotter cannot ...". errdefs still knows the error.
+func (s *Snapshotter) call(ctx context.Context, bound time.Duration, verb string, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), bound)
+	defer cancel()
+	err := ask(ctx)
 	if err == nil {
 		return nil
 	}
 	var kind error
 	switch {
-	case errdefs.IsUnavailable(err):
-		return &image.AwayError{Err: fmt.Errorf("the snapshotter %s does not answer on %s, so it cannot %s: %w: %w", s.Name, s.address, verb, err, errs.Unavailable)}
+	case errdefs.IsUnavailable(err), errdefs.IsDeadlineExceeded(err):
+		//nolint:errorlint // it is not the deadline of a caller that has passed
+		return &image.AwayError{Err: fmt.Errorf("the snapshotter %s does not answer on %s, so it cannot %s: %v: %w", s.Name, s.address, verb, err, errs.Unavailable)}
 	case errdefs.IsNotFound(err):
 		kind = errs.NotFound
 	case errdefs.IsResourceExhausted(err):

@@ -2,21 +2,23 @@
 // filesystems from layers which they fetch when a container reads them. It has their snapshots made for the layers of
 // images and for containers, and removes those that nothing uses. It knows no image and no container, only names.
 //
-// A snapshotter keeps its snapshots itself, and berth has no second list of them. Their names begin with the name of the
-// image store, since other stores, and containerd, may use the same process:
+// A snapshotter keeps its snapshots itself, and berth has no second list of them. Their names begin with an identifier of the
+// image store and the name of the snapshotter, since other stores, containerd, and the same store under another name may use
+// the same process:
 //
-//	berth-ID/CHAIN          the layer with this chain id, and all below it; committed
-//	berth-ID/extract/CHAIN  a layer that is being made
-//	berth-ID/rootfs/KEY     what the container of KEY writes
+//	berth-ID/NAME/CHAIN          the layer with this chain (see Chains), and all below it; committed
+//	berth-ID/NAME/extract/CHAIN  a layer that is being made
+//	berth-ID/NAME/rootfs/KEY     what the container of KEY writes
 package snapshotters
 
 import (
-	"context"
-	"crypto/sha256"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,9 +30,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 const (
+	// FileName is the file of an image store with its identifier.
+	FileName = "snapshotters-id"
+
 	// maxBackoff is how long calls to a snapshotter that was away may fail at once after it is back.
 	maxBackoff = time.Second
 	// maxMessage is the largest answer, in bytes: the list of all snapshots.
@@ -41,7 +48,7 @@ const (
 type Config struct {
 	// Addresses are the paths of the sockets, by the names of the snapshotters.
 	Addresses map[string]string
-	// Root is the directory of the image store, whose name snapshots begin with.
+	// Root is the directory of the image store. It has the file FileName with the identifier of the store.
 	Root string
 	Log  *slog.Logger
 }
@@ -50,14 +57,18 @@ type Config struct {
 type Set struct {
 	byName map[string]*Snapshotter
 	log    *slog.Logger
-	// wake has an entry while Run has something to remove.
-	wake chan struct{}
 }
 
-// New makes a set. It connects to a snapshotter when it first calls it.
+// New makes a set. It connects to a snapshotter when it first calls it. No other process uses the directory.
 func New(cfg Config) (*Set, error) {
-	s := &Set{byName: map[string]*Snapshotter{}, log: cfg.Log, wake: make(chan struct{}, 1)}
-	prefix := fmt.Sprintf("berth-%.12x/", sha256.Sum256([]byte(cfg.Root)))
+	s := &Set{byName: map[string]*Snapshotter{}, log: cfg.Log}
+	if len(cfg.Addresses) == 0 {
+		return s, nil
+	}
+	id, err := storeID(cfg.Root, cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("cannot choose names of snapshots: %w", err)
+	}
 	for name, address := range cfg.Addresses {
 		conn, err := grpc.NewClient("unix:"+address,
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -68,11 +79,27 @@ func New(cfg Config) (*Set, error) {
 			return nil, errors.Join(fmt.Errorf("cannot use the snapshotter %s at %s: %w", name, address, err), s.Close())
 		}
 		s.byName[name] = &Snapshotter{
-			Name: name, address: address, prefix: prefix, conn: conn,
-			remote: proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), name), busy: map[string]int{},
+			Name: name, address: address, prefix: "berth-" + id + "/" + name + "/", conn: conn,
+			remote: proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), name), busy: map[string]int{}, wake: make(chan struct{}, 1),
 		}
 	}
 	return s, nil
+}
+
+// storeID reads the identifier of an image store, or chooses one: the stores of several machines or containers may have the
+// same directory and use one snapshotter. A store that loses it uses none of its snapshots any more, and they stay.
+func storeID(root string, log *slog.Logger) (string, error) {
+	file := filepath.Join(root, FileName)
+	data, err := database.ReadOwn(file)
+	id := string(data)
+	if err == nil && len(id) == len(rand.Text()) && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == "" {
+		return id, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		log.Warn("the identifier of the image store cannot be read; choosing another one: what snapshotters have is pulled again, and their snapshots stay", "file", file, "error", err)
+	}
+	id = strings.ToLower(rand.Text())
+	return id, sysfile.ReplaceSynced(file, []byte(id))
 }
 
 // Close closes the connections.
@@ -99,12 +126,5 @@ func (s *Set) Find(name string) (*Snapshotter, error) {
 	return nil, fmt.Errorf("the snapshotter %q is not in image.snapshotters of the running berth (%s); add it, and restart berth: %w", name, has, errs.Unavailable)
 }
 
-// Known returns those of the names that are in the set.
-func (s *Set) Known(names []string) []string {
-	return slices.DeleteFunc(names, func(name string) bool { return s.byName[name] == nil })
-}
-
-// withTimeout returns a context for work that goes on when the caller's context has ended.
-func withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
-}
+// Has reports whether a name is in the set.
+func (s *Set) Has(name string) bool { return s.byName[name] != nil }

@@ -128,6 +128,8 @@ func (s *Store) tag(ctx context.Context, id string, added []reference.Named) err
 	for _, named := range added {
 		all = append(append(all, named.String()), t.DigestNames(named)...)
 	}
-	_, err = s.Record(ctx, t, slices.Compact(all), false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err = s.record(ctx, t, slices.Compact(all), false)
 	return err
 }

@@ -15,7 +15,7 @@ import (
 type Layers struct {
 	// ImageID is the image that they were acquired for. It may be removed meanwhile.
 	ImageID string
-	// Chain names their topmost snapshot.
+	// Chain names their topmost snapshot, in Proxy if there is one.
 	Chain string
 	// Lower are their directories, topmost first, relative to database.Paths.LayersDir.
 	Lower []string
@@ -34,10 +34,10 @@ func (s *Store) AcquireLayers(imageID, wanted string) (Layers, error) {
 		return Layers{}, fmt.Errorf("image %q: %w", imageID, errs.NotFound)
 	}
 	if slices.Contains(e.Snapshotters, wanted) {
-		return Layers{ImageID: e.ID, Chain: e.chain, Proxy: wanted}, nil
+		return Layers{ImageID: e.ID, Chain: e.proxyChain, Proxy: wanted}, nil
 	}
 	if e.Lazy {
-		return Layers{ImageID: e.ID, Chain: e.chain, Proxy: e.Snapshotters[0]}, nil
+		return Layers{ImageID: e.ID, Chain: e.proxyChain, Proxy: e.Snapshotters[0]}, nil
 	}
 	s.holds.counts[e.chain]++
 	return Layers{ImageID: e.ID, Chain: e.chain, Lower: e.lower}, nil
@@ -50,7 +50,7 @@ func (s *Store) Tops(snapshotter string) map[string]bool {
 	tops := map[string]bool{}
 	for _, e := range s.index {
 		if slices.Contains(e.Snapshotters, snapshotter) {
-			tops[e.chain] = true
+			tops[e.proxyChain] = true
 		}
 	}
 	return tops
@@ -61,7 +61,7 @@ func (s *Store) Lost(ctx context.Context, snapshotter, chain string) {
 	s.mu.RLock()
 	var lost []string
 	for id, e := range s.index {
-		if e.chain == chain && slices.Contains(e.Snapshotters, snapshotter) {
+		if e.proxyChain == chain && slices.Contains(e.Snapshotters, snapshotter) {
 			lost = append(lost, id)
 		}
 	}

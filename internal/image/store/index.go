@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
@@ -24,15 +25,22 @@ type entry struct {
 	// all, topmost first, relative to layersDir. It is nil for a lazy image.
 	chain string
 	lower []string
+	// proxyChain names the topmost snapshot in the snapshotters.
+	proxyChain string
 }
 
-// load makes an image's entry from its content and snapshots. refs are all
-// references to it. proxies are the snapshotters that have its layers, too.
-func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bool, proxies []string) (*entry, error) {
-	chain := t.TopChain()
-	lower, err := s.db.LowerDirs(ctx, chain)
-	if err != nil && len(proxies) == 0 {
-		return nil, err
+// load makes an image's entry from its content and snapshots. refs are all references to it. places are where its layers
+// are, as with record. What another image with the same chain has unpacked is not used for an image that was not: nothing
+// has shown that its layers have this content.
+func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bool, places []string) (*entry, error) {
+	chain, proxies := t.TopChain(), proxiesOf(places)
+	var lower []string
+	unpacked := slices.Contains(places, image.OverlaySnapshotter)
+	if unpacked {
+		var err error
+		if lower, err = s.db.LowerDirs(ctx, chain); err != nil {
+			return nil, err
+		}
 	}
 	e := &entry{
 		Image: image.Image{
@@ -47,10 +55,13 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 			Artifact:     t.Artifact,
 			Encrypted:    t.Encrypted(),
 			Snapshotters: proxies,
-			Lazy:         err != nil,
+			Lazy:         !unpacked,
 		},
 		chain: chain,
 		lower: lower,
+	}
+	if len(proxies) > 0 {
+		e.proxyChain = snapshotters.TopChain(t.Layers)
 	}
 	if t.Image.Created != nil {
 		e.Created = *t.Image.Created

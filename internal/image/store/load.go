@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -33,7 +35,7 @@ func (s *Store) Load(ctx context.Context) error {
 	names := map[string][]string{}
 	own := map[string]annotations{}
 	pinned := map[string]bool{}
-	proxies := map[string][]string{}
+	places := map[string][]string{}
 	gone := map[string]bool{}
 	for _, record := range records {
 		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
@@ -51,12 +53,16 @@ func (s *Store) Load(ctx context.Context) error {
 		}
 		own[id][record.Name] = t.Annotations
 		pinned[id] = pinned[id] || database.IsPinned(record)
-		if len(proxies[id]) == 0 { // all its records have the same
-			proxies[id] = s.proxies.Known(database.SnapshottersOf(record))
+		places[id] = slices.DeleteFunc(database.SnapshottersOf(record), func(name string) bool { // all its records have the same
+			return name != image.OverlaySnapshotter && !s.proxies.Has(name)
+		})
+		if len(places[id]) == 0 && record.Name == id {
+			s.log.Warn("the layers of an image are in a snapshotter that is not in image.snapshotters any more; unless the node has its content, it is pulled again with the credentials of the node, not those of a pod",
+				"image", id, "snapshotters", database.SnapshottersOf(record))
 		}
 	}
 	for id, t := range trees {
-		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], proxies[id])
+		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], places[id])
 		if err != nil {
 			s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
 			for _, name := range names[id] {
@@ -94,13 +100,16 @@ func (s *Store) deleteRecords(ctx context.Context, gone map[string]bool) error {
 	return nil
 }
 
-// loadOrRepair loads an image, after unpacking again what is missing of it.
-func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool, proxies []string) (*entry, error) {
-	e, err := s.load(ctx, t, names, pinned, proxies)
-	if err == nil && e.Lazy {
-		return e, nil
+// loadOrRepair loads an image, after unpacking again what is missing of it. One that is only in snapshotters is loaded as it
+// is, and one that cannot be unpacked again is from then on only in these.
+func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool, places []string) (e *entry, err error) {
+	proxies, whole := proxiesOf(places), false
+	if slices.Contains(places, image.OverlaySnapshotter) {
+		e, err = s.load(ctx, t, names, pinned, places)
+		whole = err == nil
+	} else if len(proxies) > 0 {
+		return s.load(ctx, t, names, pinned, proxies)
 	}
-	whole := err == nil
 	for i := 0; whole && i < len(t.Chains()); i++ {
 		if whole, err = s.layers.Whole(ctx, t, i); err != nil {
 			return nil, err
@@ -114,9 +123,13 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 		ready := func(ctx context.Context, i int) error { return s.db.Intact(ctx, t.Layers[i]) }
 		return s.layers.Unpack(ctx, t, ready, func(int64) {})
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+		return s.load(ctx, t, names, pinned, append(proxies, image.OverlaySnapshotter))
+	case len(proxies) == 0:
 		return nil, err
 	}
+	s.log.Warn("an image cannot be unpacked again; using its layers in a snapshotter", "image", t.ID(), "snapshotters", proxies, "error", err)
 	return s.load(ctx, t, names, pinned, proxies)
 }
 

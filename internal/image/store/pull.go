@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -151,26 +152,42 @@ func (s *Store) pullOf(named reference.Named, want wanted) func(context.Context,
 }
 
 func (s *Store) pull(ctx context.Context, named reference.Named, want wanted, m *progress.Meter) (img *image.Image, err error) {
-	err = s.pullTo(ctx, named, want, m, func(ctx context.Context, t *tree.Tree) (err error) {
+	err = s.pullTo(ctx, named, want, m, func(ctx context.Context, t *tree.Tree, places ...string) (err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		img, err = s.record(ctx, t, pulledNames(named, t), false, proxyOf(want.into, t)...)
+		img, err = s.record(ctx, t, pulledNames(named, t), false, places...)
 		return err
 	})
 	return img, err
 }
 
+// mayBeLazy reports whether a snapshotter may have the layers of an image that is pulled by a name; see haveLayersOf.
+func (s *Store) mayBeLazy(ctx context.Context, named reference.Named, t *tree.Tree) bool {
+	pulled := append(pulledNames(named, t), t.ID())
+	var others []string
+	s.mu.RLock()
+	for name, id := range s.names {
+		if id == t.ID() && !slices.Contains(pulled, name) {
+			others = append(others, name)
+		}
+	}
+	s.mu.RUnlock()
+	return s.haveLayersOf(ctx, t, others)
+}
+
+// recorder records an image, and where a pull has put its layers; see record.
+type recorder func(ctx context.Context, t *tree.Tree, places ...string) error
+
 // pullTo fetches and unpacks an image, and calls record while all of it is there. The layers go into a snapshotter, or into
 // the store's own snapshots if that is nil.
-func (s *Store) pullTo(
-	ctx context.Context, named reference.Named, want wanted, m *progress.Meter, record func(context.Context, *tree.Tree) error,
-) (err error) {
+func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, m *progress.Meter, record recorder) (err error) {
 	ctx, release := m.Guard(ctx, want.rules.NoProgressTimeout)
 	defer release()
 	defer func() {
-		// The guard's reason is more precise than "context canceled".
+		// The guard's reason is more precise than "context canceled". It blames the registry.
 		var unserved *unservedError
-		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.As(err, &unserved) {
+		var away *image.AwayError
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.As(err, &unserved) && !errors.As(err, &away) {
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
@@ -198,13 +215,16 @@ func (s *Store) pullTo(
 			if t.Encrypted() > 0 {
 				return fmt.Errorf("it has encrypted layers, which a snapshotter cannot read: use a handler without a snapshotter: %w", errs.Unsupported)
 			}
-			return s.fillProxy(ctx, named, t, remote, want.into, m, record)
+			if s.mayBeLazy(ctx, named, t) {
+				return s.fillProxy(ctx, named, t, remote, want.into, m, record)
+			}
+			s.log.Warn("unpacking an image on the node, as another name of it has other layers", "image", named.String(), "id", t.ID(), "snapshotter", want.into.Name)
 		}
 		if err := s.fetchLayers(ctx, t, remote, m); err != nil {
 			return err
 		}
 		m.Stage(progress.Done, 0)
-		return record(ctx, t)
+		return record(ctx, t, image.OverlaySnapshotter)
 	})
 }
 
@@ -315,21 +335,12 @@ func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote 
 	return nil
 }
 
-// proxyOf names the snapshotter that has an image's layers after a pull into it.
-func proxyOf(into *snapshotters.Snapshotter, t *tree.Tree) []string {
-	if into == nil || t.Artifact != nil {
-		return nil
-	}
-	return []string{into.Name}
-}
-
 // fillProxy has a snapshotter make the layers, lowest first, and calls record. It fetches those that the snapshotter does
 // not provide.
 func (s *Store) fillProxy(
-	ctx context.Context, named reference.Named, t *tree.Tree, remote *registry.Repository, into *snapshotters.Snapshotter, m *progress.Meter,
-	record func(context.Context, *tree.Tree) error,
+	ctx context.Context, named reference.Named, t *tree.Tree, remote *registry.Repository, into *snapshotters.Snapshotter, m *progress.Meter, record recorder,
 ) error {
-	chains := t.Chains()
+	chains := snapshotters.Chains(t.Layers)
 	release, err := into.Hold(ctx, chains)
 	if err != nil {
 		return err
@@ -365,5 +376,5 @@ func (s *Store) fillProxy(
 	}
 	s.log.Info("pulled an image into a snapshotter", "image", named.String(), "snapshotter", into.Name, "layers", len(t.Layers), "not_fetched", lazy)
 	m.Stage(progress.Done, 0)
-	return record(ctx, t)
+	return record(ctx, t, into.Name)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
@@ -15,11 +16,12 @@ import (
 func (s *Store) Record(ctx context.Context, t *tree.Tree, names []string, pin bool) (*image.Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.record(ctx, t, names, pin)
+	return s.record(ctx, t, names, pin, image.OverlaySnapshotter)
 }
 
-// record is Record of an image whose layers proxies have, too. s.mu is held.
-func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bool, proxies ...string) (*image.Image, error) {
+// record is Record. places are the proxy snapshotters that have got the layers, and image.OverlaySnapshotter if the image was
+// unpacked: those that had them before may be left out. s.mu is held.
+func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bool, places ...string) (*image.Image, error) {
 	names = append(slices.Clone(names), t.ID())
 	fresh := len(names)
 	losers := map[string]bool{}
@@ -35,20 +37,34 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 			return nil, fmt.Errorf("cannot record image %s: an image and an artifact have this id; remove the one that is here first: %w", t.ID(), errs.Invalid)
 		}
 		pinned = pinned || old.Pinned
-		proxies = append(proxies, old.Snapshotters...)
+		if !old.Lazy {
+			places = append(places, image.OverlaySnapshotter)
+		}
+		if old.proxyChain == snapshotters.TopChain(t.Layers) {
+			places = append(places, old.Snapshotters...)
+		}
+		if len(old.Snapshotters) > 0 {
+			defer s.proxies.Wake() // they may have lost a user
+		}
 	}
-	slices.Sort(proxies)
-	proxies = slices.Compact(proxies)
+	slices.Sort(places)
+	places = slices.Compact(places)
 	for name, id := range s.names {
 		if id == t.ID() && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	if err := s.db.WriteRecords(ctx, t, names[:fresh], names[fresh:], pinned, proxies); err != nil {
+	if len(proxiesOf(places)) > 0 && !s.haveLayersOf(ctx, t, names[fresh:]) {
+		if !slices.Contains(places, image.OverlaySnapshotter) { // another pull has recorded them meanwhile
+			return nil, fmt.Errorf("cannot record image %s: other names of it have other layers, so it must be unpacked on the node; pull it again: %w", t.ID(), errs.State)
+		}
+		places = []string{image.OverlaySnapshotter}
+	}
+	if err := s.db.WriteRecords(ctx, t, names[:fresh], names[fresh:], pinned, places); err != nil {
 		return nil, fmt.Errorf("cannot record image %s: %w", t.ID(), errs.OfDisk(err))
 	}
 	s.db.SaveNames(ctx, nil)
-	e, err := s.load(ctx, t, names, pinned, proxies)
+	e, err := s.load(ctx, t, names, pinned, places)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +81,28 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 	}
 	img := e.clone()
 	return &img, nil
+}
+
+// proxiesOf returns those of the places of an image's layers that are proxy snapshotters.
+func proxiesOf(places []string) (proxies []string) {
+	for _, place := range places {
+		if place != image.OverlaySnapshotter {
+			proxies = append(proxies, place)
+		}
+	}
+	return proxies
+}
+
+// haveLayersOf reports whether the manifests of all names have the same layers as a tree. A config has one id, and any number
+// of manifests may name it. What berth unpacks it compares with the config, so it does not matter by which of them an image
+// was pulled. What a snapshotter fetches is compared with the manifest alone: all names of an image that is in a snapshotter
+// must have the same layers, or else whoever may pull one of them would choose the files of the others.
+func (s *Store) haveLayersOf(ctx context.Context, t *tree.Tree, names []string) bool {
+	top := snapshotters.TopChain(t.Layers)
+	return !slices.ContainsFunc(names, func(name string) bool {
+		other, err := s.treeOf(ctx, name)
+		return err != nil || snapshotters.TopChain(other.Layers) != top
+	})
 }
 
 // renamed brings the entry of an image that lost a name up to date. Its id and

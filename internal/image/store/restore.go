@@ -77,8 +77,8 @@ func (s *Store) Restore(ctx context.Context, gone lost.Image, report func(image.
 		if err != nil {
 			return fmt.Errorf("cannot pull image %s again: %w", name, err)
 		}
-		err = s.pullTo(ctx, byDigest, wanted{rules: s.rules.Load()}, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree) error {
-			return s.recordFree(ctx, t, gone.Names)
+		err = s.pullTo(ctx, byDigest, wanted{rules: s.rules.Load()}, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree, places ...string) error {
+			return s.recordFree(ctx, t, gone.Names, places...)
 		})
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -98,14 +98,14 @@ func (s *Store) anyFree(all []string) bool {
 	return slices.ContainsFunc(all, func(name string) bool { return s.names[name] == "" })
 }
 
-// recordFree is Record with those names that no image has.
-func (s *Store) recordFree(ctx context.Context, t *tree.Tree, all []string) error {
+// recordFree is record with those names that no image has.
+func (s *Store) recordFree(ctx context.Context, t *tree.Tree, all []string, places ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return s.names[name] != "" })
 	if len(free) == 0 {
 		return nil
 	}
-	_, err := s.record(ctx, t, free, false)
+	_, err := s.record(ctx, t, free, false, places...)
 	return err
 }

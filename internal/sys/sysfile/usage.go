@@ -27,13 +27,16 @@ type Usage struct{ Bytes, Inodes int64 }
 // counts once. Programs may change the trees meanwhile, and make them as deep as they
 // like: what has gone when it is looked at is left out, and few descriptors are held. No
 // link is followed. The directories themselves must be there. pace, if not nil, is called
-// between some hundreds of entries: it may wait, and ends the walk by an error, which is
+// first, and between some hundreds of entries: it may wait, and ends the walk by an error, which is
 // returned with what was counted by then.
 func UsageOf(ctx context.Context, pace Pace, dirs ...string) (Usage, error) {
 	if pace == nil {
 		pace = context.Cause
 	}
 	t := tally{names: map[inode]struct{}{}, pace: pace}
+	if err := pace(ctx); err != nil {
+		return Usage{}, err
+	}
 	for _, dir := range dirs {
 		top, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {

@@ -19,10 +19,15 @@ const (
 	getState = 0x5808   // Q_XGETQSTATV
 	// ofProjects is PRJQUOTA.
 	ofProjects = 2
-	// blockLimits is QIF_BLIMITS: the limits of blocks are valid.
-	blockLimits = 1
-	// limitUnit is the unit of these limits, QIF_DQBLKSIZE.
+	// blockLimits is QIF_BLIMITS: the limits of blocks are valid. inodeLimits is QIF_ILIMITS.
+	blockLimits, inodeLimits = 1, 4
+	// limitUnit is the unit of the limits of blocks, QIF_DQBLKSIZE.
 	limitUnit = 1024
+
+	// inodeBytes is how many bytes of a limit allow one file, and minInodes how many files each limit allows: ext4 makes an
+	// inode for each 16 KiB of a disk.
+	inodeBytes = 4096
+	minInodes  = 4096
 
 	stateVersion = 1    // FS_QSTATV_VERSION1
 	counted      = 0x10 // FS_QUOTA_PDQ_ACCT
@@ -47,8 +52,8 @@ type statv struct {
 type Quota struct {
 	// Bytes are those on disk, files included that have no name any more. Directories count, too.
 	Bytes, Inodes int64
-	// Limit is the most bytes that it may take, 0 for any number.
-	Limit int64
+	// Limit is the most bytes that it may take, InodeLimit the most inodes, 0 for any number.
+	Limit, InodeLimit int64
 }
 
 // Of returns the quota of a project on the file system of a directory: the zero Quota for a project that has neither files
@@ -64,20 +69,30 @@ func Of(dir string, id uint32) (Quota, error) {
 	if errors.Is(err, unix.ENOENT) { // of xfs; ext4 has zeros
 		return Quota{}, nil
 	}
-	return Quota{Bytes: int64(q.bytes), Inodes: int64(q.inodes), Limit: int64(q.hardBlocks) * limitUnit}, err
+	return Quota{Bytes: int64(q.bytes), Inodes: int64(q.inodes), Limit: int64(q.hardBlocks) * limitUnit, InodeLimit: int64(q.hardInodes)}, err
 }
 
-// SetLimit limits the bytes of a project, rounded up to 1 KiB; 0 removes the limit. A write above it fails with EDQUOT (ext4)
-// or ENOSPC (xfs). On ext4 the limit does not hold for processes with CAP_SYS_RESOURCE, except for what they write to an
-// overlay.
+// SetLimit limits the bytes of a project, rounded up to 1 KiB, and its files, directories included: one for each 4 KiB, and
+// at least 4096. Otherwise empty files, which take no bytes, could use up the inodes of the file system. 0 removes both limits.
+// What goes beyond them fails with EDQUOT (ext4) or ENOSPC (xfs). On ext4 they do not hold for processes with
+// CAP_SYS_RESOURCE, except for what they write to an overlay.
 func SetLimit(dir string, id uint32, bytes int64) error {
 	f, err := openDirectory(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	q := dqblk{hardBlocks: uint64(bytes+limitUnit-1) / limitUnit, valid: blockLimits}
+	q := limitsOf(bytes)
 	return quotactl(f, setQuota, id, unsafe.Pointer(&q))
+}
+
+func limitsOf(bytes int64) dqblk {
+	q := dqblk{valid: blockLimits | inodeLimits}
+	if bytes > 0 {
+		q.hardBlocks = uint64(bytes+limitUnit-1) / limitUnit
+		q.hardInodes = uint64(max(bytes/inodeBytes, minInodes))
+	}
+	return q
 }
 
 // CanCount returns nil if directories that are made in a directory can have projects whose files the kernel counts, and else

@@ -36,3 +36,16 @@ func TestWithoutQuotas(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 }
+
+// TestLimits: a limit of bytes limits the inodes, too.
+func TestLimits(t *testing.T) {
+	for bytes, want := range map[int64]dqblk{
+		0:         {valid: 5},
+		1 << 20:   {hardBlocks: 1024, hardInodes: 4096, valid: 5},
+		1<<30 + 1: {hardBlocks: 1<<20 + 1, hardInodes: 1 << 18, valid: 5},
+	} {
+		if got := limitsOf(bytes); got != want {
+			t.Errorf("%d bytes: %+v, want %+v", bytes, got, want)
+		}
+	}
+}

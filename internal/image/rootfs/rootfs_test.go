@@ -1,0 +1,62 @@
+package rootfs
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/sysquota"
+)
+
+// managerOf returns a manager with a root filesystem "c1", whose directory is there.
+func managerOf(t *testing.T) *Manager {
+	t.Helper()
+	dir := t.TempDir()
+	m := New(Config{Paths: Paths{Root: dir, State: dir}, Discard: os.RemoveAll, Log: slog.New(slog.DiscardHandler)})
+	if err := errors.Join(m.MakeDirs(), os.Mkdir(m.containerDir("c1"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	m.uses["c1"] = use{Chain: "sha256:1"}
+	return m
+}
+
+// TestVolumeBeyondTheLimit: the copy of an image's files counts, also where the kernel does not hold berth to the limit.
+func TestVolumeBeyondTheLimit(t *testing.T) {
+	m := managerOf(t)
+	spec := image.VolumeSpec{Key: "c1", UID: os.Getuid(), GID: os.Getgid()}
+	for name, quota := range map[string]sysquota.Quota{
+		"fits":      {Bytes: 10, Inodes: 5, Limit: 10, InodeLimit: 5},
+		"unlimited": {Bytes: 10, Inodes: 5},
+		"large":     {Bytes: 11, Inodes: 5, Limit: 10, InodeLimit: 5},
+		"many":      {Bytes: 10, Inodes: 6, Limit: 10, InodeLimit: 5},
+	} {
+		m.counted = func(string) (sysquota.Quota, bool, error) { return quota, true, nil }
+		spec.Name = name
+		_, err := m.MakeVolume(t.Context(), spec)
+		if exceeds := name == "large" || name == "many"; errors.Is(err, errs.Exhausted) != exceeds || !exceeds && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestFailedRootfsLeavesNothing: what was made for a root filesystem that cannot be made is removed, not only at the next start.
+func TestFailedRootfsLeavesNothing(t *testing.T) {
+	m := managerOf(t)
+	for what, prepare := range map[string]func() error{
+		"a directory that is there": func() error {
+			return errors.Join(os.WriteFile(filepath.Join(m.containerDir("c1"), "x"), nil, 0o600), m.makeContainerDir(m.containerDir("c1"), use{}, image.RootfsSpec{}))
+		},
+		"a limit that cannot hold": func() error { return m.makeContainerDir(m.containerDir("c2"), use{}, image.RootfsSpec{Limit: 1 << 20}) },
+	} {
+		if err := prepare(); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+		if left, err := os.ReadDir(m.PoolDir()); err != nil || len(left) > 0 {
+			t.Errorf("%s: left are %v, %v", what, left, err)
+		}
+	}
+}
