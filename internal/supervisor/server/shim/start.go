@@ -92,11 +92,18 @@ func (r *Runtime) Resume(ctx context.Context, s *ociruntime.Starting) error {
 	case taskapi.Created:
 		return err
 	case taskapi.Stopped:
+		if r.handler.IsSandbox && now.Code == unknownCode {
+			return fmt.Errorf("the start was not completed: %w", errs.State)
+		}
 		return r.endedBeforeStart(s.ID)
 	default: // what was started stays
 		return nil
 	}
 }
+
+// unknownCode is what gVisor's shim reports of a container whose start it has given up. A program may end with it, too: then
+// its exit is taken for a start that failed, and the container is started again where its pod restarts it.
+const unknownCode = 128
 
 // stateOf returns the shim's state of a container.
 func (r *Runtime) stateOf(ctx context.Context, pod, id string) (*taskapi.State, error) {

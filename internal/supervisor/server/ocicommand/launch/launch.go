@@ -88,6 +88,9 @@ type Result struct {
 	// TimedOut is true when the program did not end in time.
 	TimedOut bool `json:"timedOut,omitempty"`
 
+	// Busy is true when another process has the lock, so that the program did not run.
+	Busy bool `json:"busy,omitempty"`
+
 	// lost is true when the launcher has not reported anything.
 	lost bool
 }
@@ -160,7 +163,7 @@ func (l *launcher) takeLock() error {
 		return err
 	}
 	if lock == nil {
-		return fmt.Errorf("process %d removes the container", holder)
+		return fmt.Errorf("process %d works on the container: %w", holder, errBusy)
 	}
 	l.lock = lock
 	return nil
@@ -288,7 +291,11 @@ func goApart(program, keyring string) error {
 	return nil
 }
 
-func failed(err error) Result { return Result{Error: err.Error()} }
+func failed(err error) Result { return Result{Error: err.Error(), Busy: errors.Is(err, errBusy)} }
+
+// errBusy is that another process has the lock: one that removes the container, or a launcher that outlives its supervisor
+// for a moment.
+var errBusy = errors.New("it has the lock")
 
 // leftProcess returns the process that the program names in its file. It must be a child of the
 // launcher: only what the program has started becomes one.

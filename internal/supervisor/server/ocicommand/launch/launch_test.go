@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysmount"
@@ -99,6 +101,21 @@ func TestEndOfTheSupervisor(t *testing.T) {
 				t.Errorf("the process has ended: %v, %v", ended, err)
 			}
 		})
+	}
+}
+
+// TestLockOfAnotherProcess: a client repeats a call that found the lock of the container taken, by a removal or by the launcher
+// of a supervisor that was killed.
+func TestLockOfAnotherProcess(t *testing.T) {
+	dir := t.TempDir()
+	lock, _, err := sysfd.TryLock(filepath.Join(dir, "lock"))
+	if err != nil || lock == nil {
+		t.Fatalf("the lock of the test: %v, %v", lock, err)
+	}
+	defer lock.Close()
+	_, err = Start(t.Context(), &Command{Env: os.Environ(), Order: Order{Args: []string{"/bin/true"}, Dir: dir, Lock: filepath.Join(dir, "lock")}})
+	if want := fmt.Sprintf("process %d works on the container", os.Getpid()); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want Unavailable and %q", err, want)
 	}
 }
 

@@ -71,7 +71,8 @@ var ErrLost = fmt.Errorf("the launcher ended without a result: %w", errs.Unavail
 
 // Start runs a program, and returns when it has ended with success. When ctx ends first, Start kills the
 // program and all that it has started, and returns the context's error. The error is a *Failure
-// when the program fails; then nothing of it is left, either. It is ErrLost when the launcher is killed.
+// when the program fails; then nothing of it is left, either. It is ErrLost when the launcher is
+// killed, and has kind Unavailable when another process has the lock.
 func Start(ctx context.Context, c *Command) (*Begun, error) {
 	order := c.Order
 	order.Timeout = unwatched
@@ -143,6 +144,9 @@ func Start(ctx context.Context, c *Command) (*Begun, error) {
 		return nil, ErrLost
 	case !result.Done:
 		release()
+		if result.Busy {
+			return nil, fmt.Errorf("%s: %w", result.Error, errs.Unavailable)
+		}
 		return nil, &Failure{result.Error}
 	}
 	return &Begun{result, release, abandon}, nil

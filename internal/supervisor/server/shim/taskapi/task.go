@@ -29,6 +29,8 @@ type State struct {
 	ID     string
 	Pid    int
 	Status Status
+	// Code is the exit code of what is Stopped.
+	Code int32
 }
 
 // Exit is how a process has ended. At is the zero value when the shim does not say when.
@@ -92,6 +94,8 @@ func (c *Client) State(ctx context.Context, id, exec string) (*State, error) {
 			s.Pid = number(f)
 		case 4:
 			s.Status = Status(number(f))
+		case 9:
+			s.Code = int32(number(f)) //nolint:gosec // a code
 		}
 	})
 }

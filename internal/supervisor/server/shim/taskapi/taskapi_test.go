@@ -57,7 +57,7 @@ func (s *shim) Exec(ctx context.Context, r *task.ExecProcessRequest) (*emptypb.E
 }
 
 func (s *shim) State(ctx context.Context, r *task.StateRequest) (*task.StateResponse, error) {
-	return &task.StateResponse{ID: r.ID, Pid: 12, Status: tasktypes.Status_RUNNING, Bundle: "/b", Terminal: true}, s.answer(ctx, r)
+	return &task.StateResponse{ID: r.ID, Pid: 12, Status: tasktypes.Status_RUNNING, Bundle: "/b", Terminal: true, ExitStatus: 7}, s.answer(ctx, r)
 }
 
 func (s *shim) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {
@@ -155,7 +155,7 @@ func TestCalls(t *testing.T) {
 		},
 		{func() error {
 			st, err := c.State(ctx, "id", "e")
-			if err == nil && *st != (State{"id", 12, Running}) {
+			if err == nil && *st != (State{"id", 12, Running, 7}) {
 				err = fmt.Errorf("state %+v", st)
 			}
 			return err
