@@ -78,6 +78,8 @@ echo 1 > /proc/sys/net/ipv4/ip_forward
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY BERTH_ENDPOINT
 PATH="$BIN:$PATH"
 I=$(printf %s "$T/state" | sha256sum | head -c 8)
+# Mounts of the host vanish here when the host removes their directories.
+INHERITED=$(awk '{ print $1, $5 }' /proc/self/mountinfo)
 TOPS=$(awk '$3 ~ /^cgroup2?$/ { print $2 }' /proc/self/mounts)
 # id XX prints an id.
 id() { printf "$1%.0s" $(seq 32); }
@@ -123,7 +125,8 @@ serve() {
 state() {
 	find "$T" "$T/root" /run -xdev ! -path "$T/log" ! -path "$T/out/*" ! -path "$T/sys/work/*" ! -name '*.lock' ! -name closed ! -name node.json -printf '%p %y %m %U %l\n' 2> /dev/null || true
 	find "$T" /run -xdev -type f ! -path "$T/log" ! -path "$T/out/*" ! -path "$T/sys/work/*" ! -name closed ! -name node.json -exec cksum {} + 2> /dev/null || true
-	awk '{ print "mount", $5, $6, $(NF-2), $(NF-1) }' /proc/self/mountinfo
+	INHERITED=$INHERITED awk 'BEGIN { n = split(ENVIRON["INHERITED"], all, "\n"); for (i = 1; i <= n; i++) inherited[all[i]] }
+		!($1 " " $5 in inherited) { print "mount", $5, $6, $(NF-2), $(NF-1) }' /proc/self/mountinfo
 	ip -o link
 	nft list ruleset
 	cat /proc/sys/net/ipv4/ip_forward

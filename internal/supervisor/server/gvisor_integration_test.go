@@ -30,12 +30,12 @@ func (h *host) overGVisor(program string) *host {
 		h.t.Fatal(err)
 	}
 	h.overShim(program, "TypeUrl=io.containerd.runsc.v1.options", "ConfigPath="+config)
-	h.handler.IsSandbox = true
+	h.handler.IsSandbox, h.gVisor = true, true
 	return h
 }
 
 // inGVisor reports whether gVisor's shim makes the containers.
-func (h *host) inGVisor() bool { return h.handler != nil && h.handler.IsSandbox }
+func (h *host) inGVisor() bool { return h.gVisor }
 
 // makeRoot starts the root container, which all others need.
 func (h *host) makeRoot() {

@@ -73,8 +73,9 @@ type host struct {
 	rootfs string
 	client *supervisor.Client
 
-	// handler is what makes the containers, nil for the supervisor.
+	// handler is what makes the containers, nil for the supervisor. gVisor is true when that is gVisor's shim.
 	handler *supervisor.Handler
+	gVisor  bool
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
