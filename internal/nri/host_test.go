@@ -400,7 +400,7 @@ func TestHangingSynchronization(t *testing.T) {
 	good.Connect(t, filepath.Join(dir, "nri.sock"))
 	for _, shown := range h.Info().Plugins {
 		if shown.Name == "10-ill" && (shown.Connected || shown.LastEvent != "Synchronize" ||
-			shown.LastError != "the plugin has not answered Synchronize within 500ms") {
+			!strings.HasPrefix(shown.LastError, "the plugin has not answered Synchronize within ")) {
 			t.Errorf("berth shows %+v", shown)
 		}
 	}
