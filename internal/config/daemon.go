@@ -163,7 +163,7 @@ type Default struct {
 	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's namespace. The pod overrides them." reload:"yes"`
 	Devices      []string `toml:"devices" help:"Devices that every container gets, HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS: /dev/fuse. One that is missing fails the container." reload:"yes"`
 
-	WritableLimit int `toml:"writable_limit" help:"Limit in bytes of what a container writes: to its root filesystem and to the volumes of its image. It also allows one file for each 4096 bytes, and at least 4096 files. At least 1048576; 0 is no limit. A write beyond the limit fails in the container. The file system of root must have project quotas. Otherwise no pod starts. See running.md." reload:"yes" engine:"native"`
+	WritableLimit int `toml:"writable_limit" help:"Limit in bytes of what a container writes: to its root filesystem and to the volumes of its image. The container may have one file for each 4096 bytes of the limit, and at least 4096 files. The limit is 1048576 at least; 0 is no limit. A write beyond the limit fails in the container. The file system of root must have project quotas. Otherwise no pod starts. See running.md." reload:"yes" engine:"native"`
 }
 
 // texts are the defaults as package defaults parses them.
@@ -208,8 +208,8 @@ const (
 	nriPluginDir = "/opt/nri/plugins"
 )
 
-// NRIPlaces returns the socket on which NRI plugins connect, and the directory of those that berth starts,
-// "" for none.
+// NRIPlaces returns the path of the socket for NRI plugins, and the directory of the plugins that berth starts.
+// Each is "" if there is none.
 func (d *Daemon) NRIPlaces() (socket, plugins string) {
 	socket, plugins = nriSocket, nriPluginDir
 	if d.State != DefaultState {

@@ -74,7 +74,7 @@ func plantedLeaks() []planted {
 			w.file(w.root, "network/cni/cache/results", "net-"+lostID+"-eth0")
 		}, "leak-addresses", "net 10.1.0.9", "within 15 minutes", true},
 		{"an address of nobody", func(w *world) { w.write(w.file(w.root, "ipam/net/10.1.0.9"), "") }, "leak-addresses", "net 10.1.0.9", "within 15 minutes", true},
-		{"an address of whoever", func(w *world) { w.write(w.file(w.root, "ipam/net/10.1.0.9"), foreignID+"\r\neth0") }, "leak-addresses", "net 10.1.0.9", "rm %R/ipam/net/10.1.0.9", false},
+		{"an address of a program that is not known", func(w *world) { w.write(w.file(w.root, "ipam/net/10.1.0.9"), foreignID+"\r\neth0") }, "leak-addresses", "net 10.1.0.9", "rm %R/ipam/net/10.1.0.9", false},
 		{"an attachment", func(w *world) { w.file(w.root, "pods/attachments", lostID+".json") }, "leak-attachments", "%R/pods/attachments/" + lostID + ".json", "restart berth", false},
 		{"a container of the supervisor", func(w *world) { w.file(w.state, "supervisor/supervisor", lostID, "record.json") }, "leak-containers", lostID, "restart berth", false},
 		{"what a container has written", func(w *world) { w.file(w.root, "images/containers", lostID, "record") }, "leak-files", "%R/images/containers/" + lostID, "restart berth", false},

@@ -23,7 +23,7 @@ put ` + conflist + ` <<< '{"name": "net", "plugins": [{"type": "bridge", "ipam":
 func leftToBerth() []Fault {
 	return []Fault{
 		{
-			"an address of whoever", `printf '%s\r\neth0' "$(id d4)" > ipam/net/10.1.0.11`,
+			"an address of a program that is not known", `printf '%s\r\neth0' "$(id d4)" > ipam/net/10.1.0.11`,
 			"leak-addresses", finding.Warning, "net 10.1.0.11", "another runtime on this machine may have it", "rm %T/ipam/net/10.1.0.11", false,
 		},
 		{
