@@ -119,7 +119,7 @@ func Run(ctx context.Context, opts Options) error {
 	if lock == nil {
 		closeAll(held)
 		if k.notify.path == "" {
-			return fmt.Errorf("keeper of %s (process %d): %w", opts.StateDir, holder, errs.Exists)
+			return fmt.Errorf("another keeper (process %d) runs for the state directory %s; end it, or use another directory: %w", holder, opts.StateDir, errs.Exists)
 		}
 		return k.standBy(ctx, holder, signals)
 	}
@@ -138,7 +138,7 @@ func LockSupervisor(stateDir string) (*sysfd.Lock, error) {
 		return nil, err
 	}
 	if lock == nil {
-		return nil, fmt.Errorf("supervisor of %s (process %d): %w", stateDir, holder, errs.Exists)
+		return nil, fmt.Errorf("another supervisor (process %d) runs for the state directory %s; end it, or use another directory: %w", holder, stateDir, errs.Exists)
 	}
 	return lock, nil
 }

@@ -365,7 +365,7 @@ func (nobody) HandleNote(*wire.Request)                                       {}
 func TestOneSupervisorAtATime(t *testing.T) {
 	h := newHost(t).serve()
 	out, err := exec.Command(binary, "serve", "--state", h.state).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), errs.Exists.Error()) {
+	if err == nil || !strings.Contains(string(out), "another supervisor") {
 		t.Errorf("second supervisor: %v %s", err, out)
 	}
 	h.run("still", "exit 3")
