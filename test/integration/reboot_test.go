@@ -38,9 +38,13 @@ func TestReboot(t *testing.T) {
 	before := b.Status(ended.Container)
 	address := b.SandboxStatus(running.Sandbox).Network.Ip
 	b.Await("tombstones", func() bool {
-		data, _ := os.ReadFile(tombstone(b, "containers", running.Container))
-		exited, _ := os.ReadFile(tombstone(b, "containers", clean.Container))
-		return strings.Contains(string(data), `"running"`) && strings.Contains(string(exited), `"exited"`)
+		for id, state := range map[string]string{running.Container: "running", ended.Container: "exited", clean.Container: "exited"} {
+			data, _ := os.ReadFile(tombstone(b, "containers", id))
+			if !strings.Contains(string(data), `"`+state+`"`) {
+				return false
+			}
+		}
+		return true
 	})
 
 	b.Reboot()
