@@ -131,18 +131,20 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 	if err != nil {
 		return 0, nil, err
 	}
-	inGroup := r.groups(ctx).all(relative)
-	if inGroup {
+	var covers map[string]string
+	if r.groups(ctx).all(relative) {
 		args = append(args, groupArguments(relative)...)
+	} else {
+		covers = coversOf(st.Cgroups, relative)
 	}
 	begun, err := r.launch(ctx, &launching{
 		stage: stageExec, dir: dir, pidFile: pidFile, io: &e.StdIO, oomScoreAdj: oomScoreAdjOf(e), pidfd: e.Pidfd, persist: true,
-		log: log, args: r.arguments(st.Systemd, log, append(args, e.ContainerID)...),
+		covers: covers, log: log, args: r.arguments(st.Systemd, log, append(args, e.ContainerID)...),
 	})
 	if err != nil {
 		return 0, nil, ociruntime.Classify(err, "")
 	}
-	if !inGroup {
+	if covers != nil {
 		if err := gather(e.Group, relative, begun.Pid); err != nil {
 			begun.Abandon()
 			return 0, nil, err
@@ -192,8 +194,19 @@ func scoreOf(pidfd *os.File) int {
 	return score
 }
 
-// gather moves a process and its children into the cgroup of an exec, for a program that cannot start
-// it there. A child that has lost its parent before is not found.
+// coversOf returns what makes a program start an exec in its cgroup, when no option of the program does: the
+// program finds the cgroup of the exec at the path of the container's. So the command is never in another one,
+// and a kill of the cgroup kills all that it has started.
+func coversOf(container cgroup.Paths, relative map[string]string) map[string]string {
+	covers := make(map[string]string, len(relative))
+	for controller, dir := range relative {
+		covers[container[controller]] = filepath.Join(container[controller], dir)
+	}
+	return covers
+}
+
+// gather moves a process and its children into the cgroup of an exec, for a program that finds the container's cgroup
+// by another path than berth. A child that has lost its parent before is not found.
 func gather(group cgroup.Paths, relative map[string]string, pid int) error {
 	for controller := range relative {
 		if err := group.Sub("", controller).Gather(pid); err != nil {

@@ -33,6 +33,8 @@ type launching struct {
 	env []string
 	// apart gives the program a mount namespace, and a session keyring of this name, of its own; "" for neither.
 	apart string
+	// covers are directories that the program finds over others, by those below; nil for none.
+	covers map[string]string
 }
 
 const (
@@ -51,7 +53,7 @@ func (r *Runtime) launch(ctx context.Context, l *launching) (*launch.Begun, erro
 	begun, err := launch.Start(ctx, &launch.Command{
 		Order: launch.Order{
 			Args: l.args, Dir: l.dir, PidFile: l.pidFile, Lock: l.lock, Persist: l.persist, OOMScoreAdj: l.oomScoreAdj,
-			Apart: l.apart,
+			Apart: l.apart, Covers: l.covers,
 		},
 		Stdin: l.io.Stdin, Stdout: l.io.Stdout, Stderr: l.io.Stderr, Console: l.io.Console, Pidfd: l.pidfd,
 		Env: env,

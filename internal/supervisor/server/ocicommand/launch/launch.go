@@ -62,6 +62,9 @@ type Order struct {
 	// and no one else sees it. Mounts and unmounts of the host still reach it. Apart is the name of its session keyring,
 	// which the processes that it leaves keep; "" for neither.
 	Apart string `json:"apart,omitempty"`
+	// Covers gives the program a mount namespace of its own, too. In it, the directory of each value is mounted over
+	// that of its key.
+	Covers map[string]string `json:"covers,omitempty"`
 	// OOMScoreAdj is that of the program and its children, until they change it; nil for the supervisor's.
 	OOMScoreAdj *int `json:"oomScoreAdj,omitempty"`
 	// PidfdFD is a descriptor: a socket to which the launcher sends a pidfd of the process.
@@ -214,7 +217,7 @@ func (l *launcher) launch(ctx context.Context) Result {
 	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // see above
 	cmd.Dir = l.order.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	done, err := run(cmd, l.order.Apart)
+	done, err := run(cmd, l.order)
 	if err != nil {
 		return failed(err)
 	}
@@ -254,14 +257,14 @@ func (l *launcher) launch(ctx context.Context) Result {
 }
 
 // run starts a program, and sends its end. The program is killed when this process is: the supervisor removes what it has
-// made, and must not meet it at work. With apart it has a mount namespace, and a session keyring of that name, of its own.
-func run(cmd *exec.Cmd, apart string) (ended <-chan error, err error) {
+// made, and must not meet it at work.
+func run(cmd *exec.Cmd, order *Order) (ended <-chan error, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, done := make(chan error, 1), make(chan error, 1)
 	// The signal comes with the end of the thread that has started the program. So the thread waits for it. It is not
 	// unlocked: it ends with its namespaces.
 	sysns.GoOnThread(func() {
-		err := goApart(cmd.Path, apart)
+		err := goApart(order)
 		if err == nil {
 			err = cmd.Start()
 		}
@@ -273,9 +276,10 @@ func run(cmd *exec.Cmd, apart string) (ended <-chan error, err error) {
 	return done, <-started
 }
 
-// goApart gives this thread a mount namespace and a session keyring of its own, for a program; "" for neither.
-func goApart(program, keyring string) error {
-	if keyring == "" {
+// goApart gives this thread what the program of the order has of its own.
+func goApart(order *Order) error {
+	program := order.Args[0]
+	if order.Apart == "" && len(order.Covers) == 0 {
 		return nil
 	}
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
@@ -284,8 +288,16 @@ func goApart(program, keyring string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("cannot make the mounts of %s its own: %w", program, err)
 	}
+	for below, dir := range order.Covers {
+		if err := unix.Mount(dir, below, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("cannot mount %s over %s for %s: %w", dir, below, program, err)
+		}
+	}
+	if order.Apart == "" {
+		return nil
+	}
 	// A kernel without keyrings has no keys of the supervisor's session.
-	if _, err := unix.KeyctlJoinSessionKeyring(keyring); err != nil && !errors.Is(err, unix.ENOSYS) {
+	if _, err := unix.KeyctlJoinSessionKeyring(order.Apart); err != nil && !errors.Is(err, unix.ENOSYS) {
 		return fmt.Errorf("cannot make a session keyring for %s: %w", program, err)
 	}
 	return nil

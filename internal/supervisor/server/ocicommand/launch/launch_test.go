@@ -202,6 +202,29 @@ func TestApart(t *testing.T) {
 	}
 }
 
+// TestCovers: the program finds one directory at the path of another. The host does not.
+func TestCovers(t *testing.T) {
+	require.Root(t)
+	dir, below, over := t.TempDir(), t.TempDir(), t.TempDir()
+	begun, err := Start(t.Context(), &Command{Env: os.Environ(), Order: Order{
+		Args: []string{"/bin/sh", "-c", "echo $$ > " + filepath.Join(below, "procs")}, Dir: dir,
+		Covers: map[string]string{below: over},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun.Release()
+	if _, err := os.Stat(filepath.Join(over, "procs")); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(below); err != nil || len(left) != 0 {
+		t.Errorf("the program has written to the directory below: %v, %v", left, err)
+	}
+	if is, err := sysmount.IsMountPoint(below); err != nil || is {
+		t.Errorf("the host has the mount: %v, %v", is, err)
+	}
+}
+
 // A launcher that is killed takes its program with it: the supervisor removes what that has made.
 func TestDeathOfTheLauncher(t *testing.T) {
 	for _, apart := range []string{"", "_ses.test"} {
