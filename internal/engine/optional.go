@@ -169,8 +169,9 @@ type Pooled interface {
 // Restorer is an optional interface of an Engine: it creates containers that continue the processes of a checkpoint.
 // Nobody trusts an archive: the request alone says what the processes may do.
 type Restorer interface {
-	// CheckRestore returns an error of kind Unsupported when containers of a sandbox are not restored.
-	CheckRestore(sb *Sandbox) error
+	// CheckRestore returns an error of kind Unsupported when containers of a sandbox are not restored. sb is nil for a
+	// sandbox with this handler that is not made yet.
+	CheckRestore(sb *Sandbox, handler string) error
 	// ReadCheckpoint reads an archive into a directory that it makes, and returns the references of the image on
 	// which the container's root filesystem is based: ids, and names with a digest, the best one first. Kind Invalid when
 	// the archive is at fault; the error names the entry. Create with ContainerSpec.Restored uses the directory. Remove

@@ -50,7 +50,7 @@ func (e *checkpointing) Checkpoint(ctx context.Context, spec *engine.CheckpointS
 	return os.WriteFile(spec.Location, []byte(spec.Name), 0o600)
 }
 
-func (e *checkpointing) CheckRestore(*engine.Sandbox) error { return nil }
+func (e *checkpointing) CheckRestore(*engine.Sandbox, string) error { return nil }
 
 func (e *checkpointing) ReadCheckpoint(_ context.Context, spec *engine.RestoreSpec) ([]string, error) {
 	name, err := os.ReadFile(spec.Location)

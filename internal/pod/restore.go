@@ -62,7 +62,7 @@ func (c *Containers) restoreOf(rec *record.Container, img *image.Image, archive 
 	if !can {
 		return nil, refuse(fmt.Errorf("its engine restores no checkpoints: %w", errs.Unsupported))
 	}
-	if err := restorer.CheckRestore(sb.Engine); err != nil {
+	if err := restorer.CheckRestore(sb.Engine, sb.Handler); err != nil {
 		return nil, refuse(err)
 	}
 	spec := &engine.RestoreSpec{Sandbox: sb.Engine, SandboxSpec: c.records.SandboxSpec(sb), Dir: filepath.Join(c.records.ContainerDir(rec.ID), "restored")}
@@ -128,7 +128,7 @@ func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record
 // the same. A failure, and the deadline of ctx, remove all that was made.
 func (s *Sandboxes) RestoreSandbox(ctx context.Context, req *runtimeapi.RestorePodRequest) (id string, restored []*runtimeapi.RestoredContainer, err error) {
 	config, containers := req.GetConfig(), req.GetContainerConfigs()
-	if err := s.checkRestore(config, containers); err != nil {
+	if err := s.checkRestore(config, containers, req.GetRuntimeHandler()); err != nil {
 		return "", nil, fmt.Errorf("cannot restore sandbox: %w", err)
 	}
 	rec := &record.Sandbox{
@@ -166,9 +166,13 @@ func (s *Sandboxes) RestoreSandbox(ctx context.Context, req *runtimeapi.RestoreP
 }
 
 // checkRestore refuses what RunSandbox and CreateContainer refuse before they make anything.
-func (s *Sandboxes) checkRestore(config *runtimeapi.PodSandboxConfig, containers []*runtimeapi.ContainerConfig) error {
-	if _, can := s.engine.(engine.Restorer); !can {
+func (s *Sandboxes) checkRestore(config *runtimeapi.PodSandboxConfig, containers []*runtimeapi.ContainerConfig, handler string) error {
+	restorer, can := s.engine.(engine.Restorer)
+	if !can {
 		return fmt.Errorf("its engine restores no checkpoints: %w", errs.Unsupported)
+	}
+	if err := restorer.CheckRestore(nil, handler); err != nil {
+		return err
 	}
 	if err := s.engine.CheckSandbox(config); err != nil {
 		return err

@@ -116,24 +116,31 @@ func (e *Engine) Checkpoint(ctx context.Context, spec *engine.CheckpointSpec) er
 }
 
 // CheckRestore implements engine.Restorer.
-func (e *Engine) CheckRestore(requested *engine.Sandbox) error {
-	sb, err := sandboxOf(requested)
-	if err != nil {
-		return err
+func (e *Engine) CheckRestore(requested *engine.Sandbox, name string) error {
+	rules := e.rules()
+	h, err := rules.Handlers.Find(name)
+	if requested != nil {
+		var sb *sandbox
+		if sb, err = sandboxOf(requested); err == nil {
+			h = sb.Handler
+		}
 	}
-	switch rules := e.rules(); {
+	switch {
+	case err != nil:
+		return err
 	case !rules.Checkpoints:
 		return fmt.Errorf("checkpoints are off (checkpoint.enabled of the configuration): %w", errs.Unsupported)
-	case rules.restorer(sb).Program().Protocol != supervisor.ProtocolCommand:
-		return fmt.Errorf("handler %q of the pod is a shim, and only runc restores checkpoints: %w", sb.Handler.Name, errs.Unsupported)
+	case rules.restorer(h).Program().Protocol != supervisor.ProtocolCommand:
+		return fmt.Errorf("handler %q of the pod is a shim, and only runc restores checkpoints: %w", name, errs.Unsupported)
 	}
 	return nil
 }
 
-// restorer is the OCI runtime that restores containers of a sandbox: that of its handler, or the one of the configuration.
-func (r *Rules) restorer(sb *sandbox) *handler.Handler {
-	if sb.Handler.Program() != nil {
-		return sb.Handler
+// restorer is the OCI runtime that restores containers of a sandbox with a handler: that of the handler, or the one of the
+// configuration.
+func (r *Rules) restorer(h *handler.Handler) *handler.Handler {
+	if h.Program() != nil {
+		return h
 	}
 	return &r.Restorer
 }
@@ -143,7 +150,7 @@ func (e *Engine) checkRestorer(ctx context.Context, sb *sandbox) error {
 	if _, err := e.criu.Load().Now(ctx); err != nil {
 		return err
 	}
-	h := e.rules().restorer(sb)
+	h := e.rules().restorer(sb.Handler)
 	facts := e.programs.Now(ctx, h)
 	switch err := e.programs.Check(ctx, h); {
 	case err != nil:

@@ -380,7 +380,7 @@ func (e *Engine) fitCheckpoint(ctx context.Context, c *creation) error {
 	rules := e.rules()
 	c.request.Restore = &supervisor.Restore{Images: files.Images(), Work: files.Work(), CRIU: rules.CRIU}
 	c.request.StartTimeout = restoreTimeout
-	c.request.Handler = rules.restorer(c.Sandbox).Program()
+	c.request.Handler = rules.restorer(c.Sandbox.Handler).Program()
 	return nil
 }
 
