@@ -137,6 +137,40 @@ func TestBadShims(t *testing.T) {
 	}
 }
 
+// TestDeletionOutlivesSupervisor: a deletion by a shim's program goes on when the supervisor dies, and the removal of the
+// next supervisor waits for its end. gVisor needs seconds for one.
+func TestDeletionOutlivesSupervisor(t *testing.T) {
+	require.Binary(t, "runc")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t)
+	program := filepath.Join(h.dir, "containerd-shim-bad-v2")
+	text := fmt.Sprintf(`#!/bin/sh
+export FAKE_DIR=%s
+for a in "$@"; do [ "$a" = delete ] && {
+	mkdir $0.busy || echo two at once >> $0.log
+	echo begin >> $0.log; sleep 0.5; echo end >> $0.log
+	rmdir $0.busy; exit 0
+}; done
+exec %s %s outside "$@"
+`, h.dir, self, shimtest.Role)
+	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log := func() string { data, _ := os.ReadFile(program + ".log"); return string(data) }
+	h.overShim(program).keep()
+	go func() { _, _ = h.client.Create(h.ctx(), h.bundle("bad", []string{"/bin/sleep", "1000"})) }() // it fails, or is lost
+	h.eventually("begin of the deletion", func() bool { return log() == "begin\n" })
+	h.crash()
+	h.eventually("removal", func() bool { return h.client.Remove(h.ctx(), "bad") == nil })
+	if got := log(); strings.Contains(got, "two") || strings.Count(got, "begin") != strings.Count(got, "end") {
+		t.Errorf("the deletions: %q", got)
+	}
+	h.assertNoFake()
+}
+
 // assertNoFake checks that no process is left that a script of this host has started.
 func (h *host) assertNoFake() {
 	h.t.Helper()

@@ -37,12 +37,8 @@ type launching struct {
 	covers map[string]string
 }
 
-const (
-	// unwatched is how long a start may run when its caller has no deadline.
-	unwatched = time.Minute
-	// killTimeout bounds the wait for the end of a launcher.
-	killTimeout = 10 * time.Second
-)
+// unwatched is how long a start may run when its caller has no deadline.
+const unwatched = time.Minute
 
 // launch runs the program. Its errors have handler, program and stage.
 func (r *Runtime) launch(ctx context.Context, l *launching) (*launch.Begun, error) {

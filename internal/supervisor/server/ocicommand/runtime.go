@@ -16,15 +16,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/probe"
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/cgroup"
-	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
@@ -145,24 +144,6 @@ func (f files) read() (*state, error) {
 // lockName is the file of the lock that the launcher of a create holds.
 const lockName = "launch.lock"
 
-// lock waits for the end of the launcher of a create, which a supervisor that has died may have left. It
-// ends by itself.
-func (f files) lock(ctx context.Context) (*sysfd.Lock, error) {
-	ctx, stop := context.WithTimeout(ctx, killTimeout)
-	defer stop()
-	for {
-		lock, holder, err := sysfd.TryLock(filepath.Join(f.dir, lockName))
-		if lock != nil || err != nil {
-			return lock, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("process %d, which creates it, does not end: %w", holder, errs.Unavailable)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // IDs returns every id of which there are files.
 func (p *Programs) IDs() ([]string, error) {
 	entries, err := os.ReadDir(p.dir)
@@ -193,7 +174,7 @@ func (p *Programs) Remove(ctx context.Context, id string) error {
 	if _, err := os.Lstat(f.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	lock, err := f.lock(ctx)
+	lock, err := launch.AwaitLock(ctx, filepath.Join(f.dir, lockName))
 	if err != nil {
 		return err
 	}

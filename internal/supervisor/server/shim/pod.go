@@ -33,8 +33,6 @@ const (
 	shutdownTimeout = 3 * time.Second
 	// killTimeout bounds the wait for the end of a shim that was killed.
 	killTimeout = 5 * time.Second
-	// launcherTimeout bounds the wait for a launcher that kills what it has started.
-	launcherTimeout = 10 * time.Second
 	// maxSocket is the longest path of a socket that shims make.
 	maxSocket = 106
 	// socketName is how long the name of a shim's socket is.
@@ -72,9 +70,11 @@ type process struct {
 
 const (
 	podName = "shim.json"
-	// lockName is the file of the lock that the launcher of a shim holds.
-	lockName = "launch.lock"
-	logName  = "log"
+	// lockName is the file of the lock that the launcher of a shim holds, deleteLockName that of the launcher of a
+	// deletion by the shim's program.
+	lockName       = "launch.lock"
+	deleteLockName = "delete.lock"
+	logName        = "log"
 )
 
 func (s *Shims) podDir(pod string) string { return filepath.Join(s.dir, groupsName, pod) }
@@ -399,22 +399,11 @@ func (s *Shims) awaitLauncher(ctx context.Context, pod string) error {
 	if _, err := os.Lstat(s.podDir(pod)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	ctx, stop := context.WithTimeout(ctx, launcherTimeout)
-	defer stop()
-	for {
-		lock, holder, err := sysfd.TryLock(filepath.Join(s.podDir(pod), lockName))
-		if err != nil {
-			return err
-		}
-		if lock != nil {
-			return lock.Close()
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("process %d, which starts the shim, does not end: %w", holder, errs.Unavailable)
-		case <-time.After(5 * time.Millisecond):
-		}
+	lock, err := launch.AwaitLock(ctx, filepath.Join(s.podDir(pod), lockName))
+	if err != nil {
+		return err
 	}
+	return lock.Close()
 }
 
 // shutDown lets a shim end by itself, and reports whether it has.

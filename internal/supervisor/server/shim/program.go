@@ -21,6 +21,8 @@ type programRun struct {
 	daemon bool
 	// lock is the path of a lock that is held until the launcher has ended, "" for none.
 	lock string
+	// persist lets it complete its work when the supervisor ends before.
+	persist bool
 }
 
 // arguments returns the program and its arguments for an action on a container, or on a pod.
@@ -45,7 +47,7 @@ func (r *Runtime) environment(run *programRun) []string {
 	return environment
 }
 
-// runProgram runs the program, and returns its output and what it has left. When it fails or ctx ends first,
+// runProgram runs the program, and returns its output, and what it has left when it is a daemon's. When it fails or ctx ends first,
 // it and all that it has started are killed.
 func (r *Runtime) runProgram(ctx context.Context, run *programRun) (*launch.Begun, []byte, error) {
 	if err := r.Check(ctx); err != nil {
@@ -66,9 +68,12 @@ func (r *Runtime) runProgram(ctx context.Context, run *programRun) (*launch.Begu
 		return nil, nil, err
 	}
 	begun, err := launch.Start(ctx, &launch.Command{
-		Order: launch.Order{Args: run.args, Dir: run.dir, Daemon: run.daemon, Lock: run.lock},
+		Order: launch.Order{Args: run.args, Dir: run.dir, Daemon: run.daemon, Lock: run.lock, Persist: run.persist},
 		Stdin: input, Stdout: stdout.Writer, Stderr: stderr.Writer, Env: r.environment(run),
 	})
+	if err == nil && !run.daemon {
+		begun.Release() // the launcher has the output open until then
+	}
 	output, said := stdout.End(), lastLine(stderr.End())
 	var failure *launch.Failure
 	if errors.As(err, &failure) {

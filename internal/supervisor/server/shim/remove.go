@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
@@ -130,15 +131,23 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	return nil
 }
 
-// deleteByProgram deletes a container or a sandbox whose shim cannot. dir is its bundle.
+// deleteByProgram deletes a container or a sandbox whose shim cannot. dir is its bundle. A deletion goes on when the
+// supervisor dies, and the next one waits for its end: gVisor needs seconds for it.
 func (r *Runtime) deleteByProgram(ctx context.Context, id, dir string) error {
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
-	begun, _, err := r.runProgram(ctx, &programRun{args: r.arguments(id, "-bundle", dir, "delete"), dir: dir})
+	path := filepath.Join(dir, deleteLockName)
+	lock, err := launch.AwaitLock(ctx, path)
 	if err != nil {
 		return r.handler.fault(ctx, stageDelete, err)
 	}
-	begun.Release()
+	lock.Close() // the launcher takes it
+	_, _, err = r.runProgram(ctx, &programRun{
+		args: r.arguments(id, "-bundle", dir, "delete"), dir: dir, lock: path, persist: true,
+	})
+	if err != nil {
+		return r.handler.fault(ctx, stageDelete, err)
+	}
 	return nil
 }
 

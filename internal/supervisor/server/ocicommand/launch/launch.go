@@ -156,22 +156,6 @@ func (l *launcher) lockAndLaunch(ctx context.Context, control *os.File) Result {
 	return l.launch(ctx)
 }
 
-// takeLock takes the lock of the order, if that has one.
-func (l *launcher) takeLock() error {
-	if l.order.Lock == "" {
-		return nil
-	}
-	lock, holder, err := sysfd.TryLock(l.order.Lock)
-	if err != nil {
-		return err
-	}
-	if lock == nil {
-		return fmt.Errorf("process %d works on the container: %w", holder, errBusy)
-	}
-	l.lock = lock
-	return nil
-}
-
 type launcher struct {
 	order *Order
 	// ended is closed when the supervisor has written Released, or has ended. Then released says which.
@@ -304,10 +288,6 @@ func goApart(order *Order) error {
 }
 
 func failed(err error) Result { return Result{Error: err.Error(), Busy: errors.Is(err, errBusy)} }
-
-// errBusy is that another process has the lock: one that removes the container, or a launcher that outlives its supervisor
-// for a moment.
-var errBusy = errors.New("it has the lock")
 
 // leftProcess returns the process that the program names in its file. It must be a child of the
 // launcher: only what the program has started becomes one.
