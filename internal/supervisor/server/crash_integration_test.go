@@ -389,8 +389,16 @@ func killUnderLoad(t *testing.T, victim string) {
 			for i := 0; !isStopped(stop); i++ {
 				id := fmt.Sprintf("w%d-%d", worker, i)
 				code := int32(1 + (worker*31+i)%200)
-				req := h.bundle(id, []string{"/bin/sh", "-c", fmt.Sprintf(numbered, lines, code)})
-				if err := h.insist(req); err != nil {
+				command := []string{"/bin/sh", "-c", fmt.Sprintf(numbered, lines, code)}
+				err := h.insist(h.bundle(id, command))
+				if err != nil && errs.Kind(err) == nil && h.inGVisor() {
+					// gVisor keeps the id of a container whose create was killed. A kubelet tries again, with another id.
+					if err = h.client.Remove(h.ctx(), id); err == nil {
+						id = "again-" + id // runsc finds a container by the begin of its id
+						err = h.insist(h.bundle(id, command))
+					}
+				}
+				if err != nil {
 					return err
 				}
 				mu.Lock()
