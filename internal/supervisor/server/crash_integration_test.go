@@ -387,17 +387,9 @@ func killUnderLoad(t *testing.T, victim string) {
 	for worker := range 4 {
 		g.Go(func() error {
 			for i := 0; !isStopped(stop); i++ {
-				id := fmt.Sprintf("w%d-%d", worker, i)
+				id := fmt.Sprintf("w%d-%04d", worker, i) // of one length: runsc takes the begin of an id for the id
 				code := int32(1 + (worker*31+i)%200)
-				command := []string{"/bin/sh", "-c", fmt.Sprintf(numbered, lines, code)}
-				err := h.insist(h.bundle(id, command))
-				if err != nil && errs.Kind(err) == nil && h.inGVisor() {
-					// gVisor keeps the id of a container whose create was killed. A kubelet tries again, with another id.
-					if err = h.client.Remove(h.ctx(), id); err == nil {
-						id = "again-" + id // runsc finds a container by the begin of its id
-						err = h.insist(h.bundle(id, command))
-					}
-				}
+				id, err := h.insist(id, []string{"/bin/sh", "-c", fmt.Sprintf(numbered, lines, code)})
 				if err != nil {
 					return err
 				}
@@ -429,24 +421,29 @@ func killUnderLoad(t *testing.T, victim string) {
 	t.Logf("%d containers over %d kills", len(codes), rounds)
 }
 
-// insist creates and starts a container. It retries a request without an answer, as a daemon does.
-func (h *host) insist(req *supervisor.CreateRequest) error {
-	for deadline := time.Now().Add(2 * patience); ; {
-		_, err := h.client.Create(h.ctx(), req)
+// insist creates and starts a container. It retries a request without an answer. Over gVisor each try has another id, as
+// those of the daemon have: gVisor and its shim may keep the id of a create that was killed.
+func (h *host) insist(name string, command []string) (id string, err error) {
+	id = name
+	for try, deadline := 1, time.Now().Add(2*patience); ; try++ {
+		_, err := h.client.Create(h.ctx(), h.bundle(id, command))
 		if err == nil {
 			break
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("create, again and again: %w", err)
+			return "", fmt.Errorf("create, again and again: %w", err)
 		}
 		if !errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.Exists) {
-			return fmt.Errorf("create: %w", err)
+			return "", fmt.Errorf("create: %w", err)
 		}
-		if err := h.client.Remove(h.ctx(), req.ID); err != nil && !errors.Is(err, errs.Unavailable) {
-			return fmt.Errorf("remove after a lost create: %w", err)
+		if err := h.client.Remove(h.ctx(), id); err != nil && !errors.Is(err, errs.Unavailable) {
+			return "", fmt.Errorf("remove after a lost create: %w", err)
+		}
+		if h.inGVisor() {
+			id = fmt.Sprintf("try-%d-of-%s", try, name)
 		}
 	}
-	return h.insistOnStart(req.ID)
+	return id, h.insistOnStart(id)
 }
 
 // insistOnStart starts a container as a daemon does.

@@ -31,8 +31,8 @@ const (
 type savedExit struct {
 	Code int32     `json:"code"`
 	At   time.Time `json:"at"`
-	// Deleted is true of a container that is deleted before its start, without the shim. It is written before the
-	// deletion, and the container's removal repeats that.
+	// Deleted is true of a container that is deleted without the shim. It is written before the deletion, and the
+	// container's removal repeats that.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
@@ -123,13 +123,13 @@ func (r *Runtime) awaitEnd(ctx context.Context, f files, st *state, w *ociruntim
 		go func() { ended <- sysproc.AwaitExit(inner, w.Pidfd) }()
 	}
 	var late <-chan time.Time
-	var notStarted <-chan struct{}
+	var byProgram <-chan struct{}
 	if w.ExecID == "" {
-		notStarted = r.all.ends.channel(w.ContainerID)
+		byProgram = r.all.ends.channel(w.ContainerID)
 	}
 	for {
 		select {
-		case <-notStarted:
+		case <-byProgram:
 			return &ociruntime.Ended{Known: true, Code: killedCode, At: time.Now()}, nil
 		case a := <-answers:
 			switch {

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,8 +16,10 @@ import (
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes" //nolint:depguard // what shims answer with
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/sys/cgroup"
@@ -186,5 +190,53 @@ func TestExitsOfADeadShim(t *testing.T) {
 				t.Errorf("%+v, want %+v", *end, tc.want)
 			}
 		})
+	}
+}
+
+// deafTasks does not answer for its container, as gVisor's shim while it waits for the container's output.
+type deafTasks struct{ task.TTRPCTaskService }
+
+func (deafTasks) State(ctx context.Context, _ *task.StateRequest) (*task.StateResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (deafTasks) Kill(ctx context.Context, _ *task.KillRequest) (*emptypb.Empty, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (deafTasks) Wait(ctx context.Context, _ *task.WaitRequest) (*task.WaitResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestKillWithoutAnswer: a container in a sandbox, whose shim does not answer for it, is killed by the shim's program.
+func TestKillWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	r := servedShim(t, deafTasks{})
+	r.handler.IsSandbox, r.handler.Path = true, filepath.Join(t.TempDir(), "shim")
+	script := "#!/bin/sh\necho \"$@\" >> $0.log\n"
+	if err := os.WriteFile(r.handler.Path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ends := make(chan *ociruntime.Ended, 1)
+	go func() {
+		end, _ := r.Await(t.Context(), &ociruntime.Watched{ContainerID: "box"})
+		ends <- end
+	}()
+	short, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	if done, err := r.Signal(short, &ociruntime.Signalled{ContainerID: "box", Signal: syscall.SIGTERM}); !done || !errors.Is(err, errs.Deadline) {
+		t.Errorf("SIGTERM: %t %v", done, err)
+	}
+	if done, err := r.Signal(t.Context(), &ociruntime.Signalled{ContainerID: "box", Signal: syscall.SIGKILL}); !done || err != nil {
+		t.Errorf("SIGKILL: %t %v", done, err)
+	}
+	if log, err := os.ReadFile(r.handler.Path + ".log"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(log)), "delete") || strings.Count(string(log), "\n") != 1 {
+		t.Errorf("the program was run as %q, %v", log, err)
+	}
+	if end := <-ends; end == nil || !end.Known || end.Code != killedCode {
+		t.Errorf("the end %+v", end)
 	}
 }

@@ -45,10 +45,12 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 	if s.ExecID == "" && r.all.files(s.ContainerID).deleted() { // ended before its start
 		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
 	}
+	caller := ctx
 	ctx, stop := context.WithTimeout(ctx, signalTimeout)
 	defer stop()
+	kills := s.Signal == syscall.SIGKILL && s.ExecID == ""
 	client, err := r.all.client(ctx, st.Pod)
-	if err == nil && s.Signal == syscall.SIGKILL && s.ExecID == "" && r.endCreated(ctx, client, s.ContainerID) {
+	if err == nil && kills && r.endCreated(ctx, client, s.ContainerID) {
 		return true, nil
 	}
 	if err == nil {
@@ -59,6 +61,8 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 		return true, nil
 	case errors.Is(err, errs.NotFound):
 		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
+	case kills && !killsSandbox && ctx.Err() != nil && r.endByProgram(caller, s.ContainerID):
+		return true, nil
 	}
 	err = r.handler.fault(ctx, stageSignal, err)
 	if !killsSandbox {
@@ -69,23 +73,30 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 }
 
 // endCreated ends a container that was not started, and reports whether it has. gVisor signals only what runs, and its
-// shim waits forever for the output when it is to delete anything else. So the shim's program deletes the container, and
-// the shim is not asked about it any more: Await is notified here. The exit is recorded first: a supervisor that dies
-// during the deletion leaves a record of it, and its successor does not ask the shim either.
+// shim waits forever for the output when it is to delete anything else.
 func (r *Runtime) endCreated(ctx context.Context, client *taskapi.Client, id string) bool {
 	st, err := client.State(ctx, id, "")
-	if err != nil || st.Status != taskapi.Created {
-		return false
+	return err == nil && st.Status == taskapi.Created && r.endByProgram(ctx, id)
+}
+
+// endByProgram ends a container by the deletion of the shim's program, and reports whether it has: the container was not
+// started, or the shim does not answer for it. The shim is not asked about the container any more: Await is notified here.
+// The exit is recorded first, unless it is known: a supervisor that dies during the deletion leaves a record of it, and its
+// successor does not ask the shim either.
+func (r *Runtime) endByProgram(ctx context.Context, id string) bool {
+	f := r.all.files(id)
+	path, known := filepath.Join(f.dir, exitName), f.exited()
+	var err error
+	if !known {
+		err = writeJSON(path, savedExit{Code: killedCode, At: time.Now(), Deleted: true})
 	}
-	path := filepath.Join(r.all.files(id).dir, exitName)
-	err = writeJSON(path, savedExit{Code: killedCode, At: time.Now(), Deleted: true})
 	if err == nil {
-		if err = r.deleteByProgram(ctx, id, r.all.files(id).dir); err != nil {
+		if err = r.deleteByProgram(ctx, id, f.dir); err != nil && !known {
 			err = errors.Join(err, os.Remove(path))
 		}
 	}
 	if err != nil {
-		r.all.log.Warn("a shim does not delete a container that was not started; killing it", "container", id, "handler", r.handler.Name, "error", err)
+		r.all.log.Warn("the program of a shim does not delete a container; killing it", "container", id, "handler", r.handler.Name, "error", err)
 		return false
 	}
 	r.all.ends.notify(id)
@@ -95,7 +106,7 @@ func (r *Runtime) endCreated(ctx context.Context, client *taskapi.Client, id str
 // killedCode is the code of a process that SIGKILL has ended.
 const killedCode = 128 + int32(syscall.SIGKILL)
 
-// ends are the containers that were ended before their start, whose ends no shim reports. The zero value is ready.
+// ends are the containers that the program of a shim has ended; the shim does not report them. The zero value is ready.
 type ends struct {
 	mu sync.Mutex
 	of map[string]chan struct{}
