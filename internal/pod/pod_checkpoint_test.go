@@ -33,6 +33,8 @@ type stages struct {
 type checkpointing struct {
 	*podtest.EngineOf
 	stages *stages
+	// handler is the only handler whose sandboxes restore containers.
+	handler string
 }
 
 func (e *checkpointing) Checkpoint(ctx context.Context, spec *engine.CheckpointSpec) error {
@@ -50,7 +52,12 @@ func (e *checkpointing) Checkpoint(ctx context.Context, spec *engine.CheckpointS
 	return os.WriteFile(spec.Location, []byte(spec.Name), 0o600)
 }
 
-func (e *checkpointing) CheckRestore(*engine.Sandbox, string) error { return nil }
+func (e *checkpointing) CheckRestore(_ *engine.Sandbox, handler string) error {
+	if handler != e.handler {
+		return fmt.Errorf("handler %q restores nothing: %w", handler, errs.Unsupported)
+	}
+	return nil
+}
 
 func (e *checkpointing) ReadCheckpoint(_ context.Context, spec *engine.RestoreSpec) ([]string, error) {
 	name, err := os.ReadFile(spec.Location)
@@ -66,7 +73,7 @@ func withStages(t *testing.T, script *podtest.Script) (b *bed, s *stages) {
 	s = &stages{fail: func(string, engine.CheckpointStage) error { return nil }}
 	w := podtest.NewWorld(t, podtest.Fake())
 	w.Limits = pod.Limits{Batch: time.Millisecond, RetryMin: time.Millisecond}
-	w.Wrap = func(e *podtest.EngineOf) engine.Engine { return &checkpointing{e, s} }
+	w.Wrap = func(e *podtest.EngineOf) engine.Engine { return &checkpointing{e, s, ""} }
 	return &bed{World: w, T: t, script: script, s: w.Daemon(script)}, s
 }
 
@@ -179,6 +186,22 @@ func isWhole(t *testing.T, b *bed, req *runtimeapi.RestorePodRequest) {
 		t.Errorf("a run of it: %v", err)
 	}
 	b.clear()
+}
+
+// TestRestoreIsRefused: where no containers are restored, nothing is made.
+func TestRestoreIsRefused(t *testing.T) {
+	b, _ := withStages(t, podtest.NewScript(nil))
+	req := restoreRequest(t, b)
+	p := &point{n: 1}
+	b, _ = withStages(t, podtest.NewScript(p.decide))
+	p.on.Store(true)
+	req.RuntimeHandler = "other"
+	if _, _, err := b.s.RestoreSandbox(t.Context(), req); !errors.Is(err, errs.Unsupported) {
+		t.Errorf("error %v", err)
+	}
+	if calls := p.seen.Load(); calls != 0 {
+		t.Errorf("%d calls were made", calls)
+	}
 }
 
 // TestRestoreSandbox: each call of a restore fails, and each is the last one before the daemon dies. A failure leaves

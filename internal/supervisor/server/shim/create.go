@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/supervisor/server/ocicommand/launch"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/shim/sink"
 	"github.com/berthrun/berth/internal/supervisor/server/shim/taskapi"
 	"github.com/berthrun/berth/internal/supervisor/shimoptions"
 )
@@ -67,7 +68,7 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 		return 0, nil, r.handler.fault(ctx, stageCreate, err)
 	}
 	defer client.Close()
-	file.Close()
+	defer r.hold(ctx, p.ID, file)()
 	streams, err := r.streamsOf(pod, p.ID, "", io)
 	if err != nil {
 		return 0, nil, err
@@ -85,6 +86,28 @@ func (r *Runtime) Create(ctx context.Context, p *ociruntime.Plan, io *ociruntime
 	}
 	streams.opened(ctx)
 	return pid, func() {}, nil
+}
+
+// hold lets the create of a container in a sandbox go on when the supervisor dies or the caller gives up, and closes file,
+// a descriptor of its connection. gVisor's program that is killed in a create leaves a file that no later call to the
+// sandbox can read. The removal of the container waits for the end of the create. The result ends the hold.
+func (r *Runtime) hold(ctx context.Context, id string, file *os.File) (end func()) {
+	defer file.Close()
+	if !r.handler.IsSandbox {
+		return func() {}
+	}
+	held, err := sink.Hold(ctx, r.all.dir, file)
+	if err != nil {
+		r.all.log.Warn("the create of a container ends with the supervisor", "container", id, "handler", r.handler.Name, "error", err)
+		return func() {}
+	}
+	return func() {
+		if ctx.Err() != nil {
+			held.Leave()
+		} else {
+			held.Release()
+		}
+	}
 }
 
 // checkCreated refuses a container that is not the one that was asked for.

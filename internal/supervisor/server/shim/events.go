@@ -158,7 +158,7 @@ func (s *Shims) endSink(ctx context.Context) {
 		s.log.Warn("cannot end the process that takes the events of shims", "error", err)
 		return
 	}
-	for _, name := range []string{sink.SocketName, sink.LockName} {
+	for _, name := range []string{sink.SocketName, sink.HoldName, sink.LockName} {
 		_ = os.Remove(filepath.Join(s.dir, name))
 	}
 }

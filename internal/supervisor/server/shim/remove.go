@@ -108,6 +108,9 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	}
 	if err == nil {
 		if r.handler.IsSandbox {
+			if r.endCreated(ctx, client, id) {
+				return nil
+			}
 			_ = client.Kill(ctx, id, "", int(syscall.SIGKILL), true) // it may have ended
 		}
 		_, err = client.Delete(ctx, id, "")

@@ -1,6 +1,6 @@
 // Package sink is the process to which all shims report their events. It outlives the supervisor, as the shims do: a
 // shim that cannot report an event may end, and its pod with it (gVisor's does). berth finds out by itself what the events
-// say, so the sink only answers them.
+// say, so the sink only answers them. It also holds connections to shims; see Hold.
 package sink
 
 import (
@@ -34,14 +34,27 @@ func Run(dir string) error {
 		return err
 	}
 	defer lock.Close()
-	path := filepath.Join(dir, SocketName)
-	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil { // a predecessor's
+	holds, err := listen(filepath.Join(dir, HoldName))
+	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("unix", path) //nolint:noctx // it returns at once
+	go serveHolds(holds)
+	listener, err := listen(filepath.Join(dir, SocketName)) // the last one: the supervisor waits for it
 	if err != nil {
-		return fmt.Errorf("cannot listen for the events of shims: %w", err)
+		return err
 	}
 	taskapi.ServeEvents(listener)
 	return nil
+}
+
+// listen makes a socket in the place of a predecessor's.
+func listen(path string) (net.Listener, error) {
+	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", path) //nolint:noctx // it returns at once
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for shims: %w", err)
+	}
+	return listener, nil
 }
