@@ -157,6 +157,11 @@ func (c *Call) atHome(fn func() error) error {
 	}
 	defer home.Close()
 	c.home = home
+	defer func() {
+		if c.links != nil {
+			c.links.Close()
+		}
+	}()
 	if c.env.HostNetNS == "" {
 		return fn()
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/containernetworking/plugins/pkg/ip"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
@@ -54,13 +53,13 @@ func NewPair(c *plugin.Call, pod ns.NetNS, name string, mtu int, mac string) (*P
 	if err != nil {
 		return nil, err
 	}
-	if pair.Host, err = netlinksafe.LinkByName(peer); err != nil {
+	if pair.Host, err = c.Links().LinkByName(peer); err != nil {
 		return nil, fmt.Errorf("failed to lookup %q in %q: %w", peer, c.Home().Name(), err)
 	}
-	if err := netlink.LinkSetUp(pair.Host); err != nil {
+	if err := c.Links().LinkSetUp(pair.Host); err != nil {
 		return nil, fmt.Errorf("failed to set %q up: %w", peer, err)
 	}
-	_, _ = sysctl.Sysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", peer), "0") // a host without IPv6 does not have it
+	_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", peer), "0") // a host without IPv6 does not have it
 	return pair, nil
 }
 

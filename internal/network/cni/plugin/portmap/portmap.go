@@ -15,7 +15,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/pkg/utils"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
@@ -273,8 +272,7 @@ func routeLoopback(pod net.IP) error {
 		if err != nil {
 			continue
 		}
-		_, err = sysctl.Sysctl("net/ipv4/conf/"+link.Attrs().Name+"/route_localnet", "1")
-		return err
+		return plugin.WriteSysctl("net/ipv4/conf/"+link.Attrs().Name+"/route_localnet", "1")
 	}
 	return nil
 }
