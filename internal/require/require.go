@@ -41,6 +41,10 @@ const (
 	AbilityIPv6 Ability = "ipv6"
 	// AbilitySCTP is a kernel with SCTP.
 	AbilitySCTP Ability = "sctp"
+	// AbilityNFTables is an iptables of the variant nf_tables, whose rules berth can write.
+	AbilityNFTables Ability = "iptables-nft"
+	// AbilityLegacyTables is an iptables-legacy whose tables the kernel has.
+	AbilityLegacyTables Ability = "iptables-legacy"
 	// AbilityVulnDB is a database of Go's vulnerabilities that answers.
 	AbilityVulnDB Ability = "vulndb"
 )
@@ -108,6 +112,19 @@ func SCTP(t testing.TB) {
 		_ = unix.Close(fd)
 	}
 	need(t, AbilitySCTP, err == nil, fmt.Sprint(err))
+}
+
+// NFTables demands that the host's iptables is of the variant nf_tables, in a version whose rules berth can write; is is
+// whether it is.
+func NFTables(t testing.TB, is bool) {
+	t.Helper()
+	need(t, AbilityNFTables, is, "the host's iptables is not of the variant nf_tables, version 1.8.9 or later")
+}
+
+// LegacyTables demands tables of iptables-legacy; err is why it cannot list one, or nil.
+func LegacyTables(t testing.TB, err error) {
+	t.Helper()
+	need(t, AbilityLegacyTables, err == nil, fmt.Sprint(err))
 }
 
 // ProjectQuota demands project quotas; err is why a file system cannot be mounted with them, or nil.

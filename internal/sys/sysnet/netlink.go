@@ -4,12 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -84,7 +84,7 @@ func (n *Netlink) Do(requests ...NetlinkRequest) (replies [][]byte, err error) {
 	if err := n.send(out); err != nil {
 		return nil, err
 	}
-	return n.receive(first, len(requests))
+	return n.receive(first, len(requests), false)
 }
 
 // appendRequest appends a request with the next number.
@@ -218,8 +218,8 @@ func each(b []byte, fn func(netlinkHeader, []byte)) error {
 }
 
 // receive reads until each request has its acknowledgement, which the kernel
-// sends in order and last.
-func (n *Netlink) receive(first uint32, count int) ([][]byte, error) {
+// sends in order and last. framed: an error of the message before the first request stands for all of them.
+func (n *Netlink) receive(first uint32, count int, framed bool) ([][]byte, error) {
 	replies := make([][]byte, count)
 	var failed *NetlinkError
 	for acknowledged := 0; acknowledged < count; {
@@ -231,9 +231,13 @@ func (n *Netlink) receive(first uint32, count int) ([][]byte, error) {
 			return nil, fmt.Errorf("cannot receive a netlink answer: %w", err)
 		}
 		err = each(n.buf[:size], func(head netlinkHeader, payload []byte) {
-			index := int(head.seq - first)
+			index := int(int32(head.seq - first))
 			switch {
-			case index >= count: // of an earlier batch that broke off
+			case framed && index == -1 && head.kind == unix.NLMSG_ERROR:
+				if e := netlinkError(index, head.flags, payload); e != nil {
+					failed, acknowledged = e, count
+				}
+			case index < 0 || index >= count: // of an earlier batch that broke off
 			case head.kind != unix.NLMSG_ERROR:
 				replies[index] = append([]byte(nil), payload...)
 			default:
@@ -274,14 +278,28 @@ func netlinkError(index int, flags uint16, payload []byte) *NetlinkError {
 // Attribute returns the value of an attribute among those of a message, nil when there is none
 // of that kind.
 func Attribute(attrs []byte, kind uint16) []byte {
-	all, err := nl.ParseRouteAttr(attrs)
-	if err != nil {
-		return nil
-	}
-	for _, a := range all {
-		if a.Attr.Type&^unix.NLA_F_NESTED == kind {
-			return a.Value
+	for k, value := range Attributes(attrs) {
+		if k == kind {
+			return value
 		}
 	}
 	return nil
+}
+
+// Attributes yields the attributes of a message: kinds, without their flags, and values. It ends before one that is
+// not complete.
+func Attributes(attrs []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(attrs) >= unix.SizeofNlAttr {
+			length := int(binary.NativeEndian.Uint16(attrs))
+			if length < unix.SizeofNlAttr || length > len(attrs) {
+				return
+			}
+			kind := binary.NativeEndian.Uint16(attrs[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+			if !yield(kind, attrs[unix.SizeofNlAttr:length:length]) {
+				return
+			}
+			attrs = attrs[min(len(attrs), (length+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+		}
+	}
 }

@@ -32,6 +32,9 @@ func FuzzNetlinkMessages(f *testing.F) {
 			if head.kind == unix.NLMSG_ERROR {
 				_ = netlinkError(0, head.flags, payload)
 			}
+			for _, value := range Attributes(payload) {
+				_ = Attribute(value, 1)
+			}
 		})
 	})
 }

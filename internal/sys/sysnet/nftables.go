@@ -3,16 +3,46 @@ package sysnet
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 )
+
+// NftablesType is the type of a netlink message about nftables (unix.NFT_MSG_...).
+func NftablesType(message uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | message }
+
+// NetfilterHeader is the header of a netlink message of netfilter, for a family (unix.NFPROTO_...).
+func NetfilterHeader(family byte) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }
+
+// ChangeNftables makes all changes of nftables, or none, in the network namespace of a socket of NETLINK_NETFILTER.
+// The error is a *NetlinkError for a change that the kernel refuses. Its Index is -1 where the kernel refuses them all.
+func (n *Netlink) ChangeNftables(changes ...NetlinkRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	// The frame gets no acknowledgement: older kernels send none.
+	frame := NetlinkRequest{Type: unix.NFNL_MSG_BATCH_BEGIN, Payload: []byte{0, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}}
+	out := n.appendRequest(nil, frame, 0)
+	first := n.seq + 1
+	for _, c := range changes {
+		out = n.appendRequest(out, c, unix.NLM_F_ACK)
+	}
+	frame.Type = unix.NFNL_MSG_BATCH_END
+	out = n.appendRequest(out, frame, 0)
+	if err := n.send(out); err != nil {
+		return err
+	}
+	if _, err := n.receive(first, len(changes), true); err != nil {
+		return fmt.Errorf("cannot change nftables: %w", err)
+	}
+	return nil
+}
 
 // NftablesGeneration returns the number of the last change of any nftables rule in the network
 // namespace of a socket of NETLINK_NETFILTER.
 func (n *Netlink) NftablesGeneration() (uint32, error) {
 	const newGenID = 1 // NFTA_GEN_ID
 	replies, err := n.Do(NetlinkRequest{
-		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Payload: make([]byte, 4),
+		Type: NftablesType(unix.NFT_MSG_GETGEN), Payload: NetfilterHeader(0),
 	})
 	if err != nil {
 		return 0, err

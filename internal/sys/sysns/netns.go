@@ -108,9 +108,8 @@ func InNetNSFile(ns *os.File, fn func() error) error {
 // ThreadNetNS opens the network namespace of the calling thread. own is true when the other threads
 // of the process are in it, too, so that nothing need be entered.
 func ThreadNetNS() (ns *os.File, own bool, err error) {
-	ns, err = os.Open(threadNetNS)
-	if err != nil {
-		return nil, false, fmt.Errorf("cannot open the thread's network namespace: %w", err)
+	if ns, err = OpenThreadNetNS(); err != nil {
+		return nil, false, err
 	}
 	here, errHere := os.Stat(threadNetNS)
 	main, errMain := os.Stat("/proc/self/ns/net")
@@ -119,6 +118,15 @@ func ThreadNetNS() (ns *os.File, own bool, err error) {
 		return nil, false, fmt.Errorf("cannot compare network namespaces: %w", err)
 	}
 	return ns, os.SameFile(here, main), nil
+}
+
+// OpenThreadNetNS opens the network namespace of the calling thread.
+func OpenThreadNetNS() (*os.File, error) {
+	ns, err := os.Open(threadNetNS)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the thread's network namespace: %w", err)
+	}
+	return ns, nil
 }
 
 // OpenNetNS opens the namespace pinned at path. Kind NotFound when there is no

@@ -30,7 +30,7 @@ func MatchErrors(v4 bool) []expr.Any {
 	if v4 {
 		proto = unix.IPPROTO_ICMP
 	}
-	return append(matchProto(proto), matchConntrack(expr.CtKeySTATE, expr.CtStateBitRELATED)...)
+	return append(MatchProto(proto), matchConntrack(expr.CtKeySTATE, expr.CtStateBitRELATED)...)
 }
 
 // MatchFromHost matches packets whose source is an address of this host.
@@ -43,12 +43,12 @@ func MatchFromHost() []expr.Any {
 
 // DispatchAddr follows the verdict that a map has for an address of the packet.
 func DispatchAddr(side Side, v4 bool, verdicts string) []expr.Any {
-	return []expr.Any{loadAddr(side, v4, reg), &expr.Lookup{SourceRegister: reg, SetName: verdicts, IsDestRegSet: true}}
+	return []expr.Any{LoadAddr(side, v4, reg), &expr.Lookup{SourceRegister: reg, SetName: verdicts, IsDestRegSet: true}}
 }
 
 // MatchAddrInSet matches packets with an address in a set of addresses, or of ranges of them.
 func MatchAddrInSet(side Side, v4 bool, set string) []expr.Any {
-	return []expr.Any{loadAddr(side, v4, reg), &expr.Lookup{SourceRegister: reg, SetName: set}}
+	return []expr.Any{LoadAddr(side, v4, reg), &expr.Lookup{SourceRegister: reg, SetName: set}}
 }
 
 // MatchAddrsInSet matches packets whose source . destination is in a set.
@@ -57,10 +57,11 @@ func MatchAddrsInSet(v4 bool, set string) []expr.Any {
 	if v4 {
 		words = 1
 	}
-	return []expr.Any{loadAddr(Source, v4, reg32), loadAddr(Destination, v4, reg32+words), &expr.Lookup{SourceRegister: reg32, SetName: set}}
+	return []expr.Any{LoadAddr(Source, v4, reg32), LoadAddr(Destination, v4, reg32+words), &expr.Lookup{SourceRegister: reg32, SetName: set}}
 }
 
-func matchProto(proto byte) []expr.Any {
+// MatchProto matches packets of an IP protocol, such as unix.IPPROTO_TCP.
+func MatchProto(proto byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{proto}},
@@ -69,7 +70,7 @@ func matchProto(proto byte) []expr.Any {
 
 // MatchPorts matches packets of a protocol with a port of a range on one side.
 func MatchPorts(side Side, proto byte, first, last uint16) []expr.Any {
-	match := matchProto(proto)
+	match := MatchProto(proto)
 	if first == 0 && last == 65535 {
 		return match
 	}
@@ -106,7 +107,7 @@ func MatchMulticastListeners() [][]expr.Any {
 
 // matchICMPv6Types matches ICMPv6 messages with a type of a range, behind extension headers too.
 func matchICMPv6Types(first, last byte) []expr.Any {
-	return append(matchProto(unix.IPPROTO_ICMPV6),
+	return append(MatchProto(unix.IPPROTO_ICMPV6),
 		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: []byte{first}},
 		&expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: []byte{last}},

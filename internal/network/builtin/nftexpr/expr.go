@@ -38,8 +38,8 @@ func matchFamily(v4 bool) []expr.Any {
 	}
 }
 
-// loadAddr puts a packet's address into a register.
-func loadAddr(side Side, v4 bool, register uint32) expr.Any {
+// LoadAddr puts a packet's address into a register.
+func LoadAddr(side Side, v4 bool, register uint32) *expr.Payload {
 	offset, length := uint32(8), uint32(16)
 	if v4 {
 		offset, length = 12, 4
@@ -64,7 +64,7 @@ func MatchAddrPrefix(side Side, p netip.Prefix, in bool) []expr.Any {
 	}
 	v4, bits := p.Addr().Is4(), p.Addr().BitLen()
 	return []expr.Any{
-		loadAddr(side, v4, reg),
+		LoadAddr(side, v4, reg),
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(bits / 8), Mask: net.CIDRMask(p.Bits(), bits), Xor: make([]byte, bits/8)},
 		&expr.Cmp{Op: op, Register: reg, Data: p.Masked().Addr().AsSlice()},
 	}
@@ -137,7 +137,7 @@ func ForwardPort(set string, v4, byAddr bool) [][]expr.Any {
 	}
 	load := matchFamily(v4)
 	if byAddr {
-		load = append(load, loadAddr(Destination, v4, next))
+		load = append(load, LoadAddr(Destination, v4, next))
 		next += words
 	}
 	load = append(load,

@@ -14,8 +14,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
 // Call is one call of a plugin. Its methods are for the thread that runs it.
@@ -34,7 +38,8 @@ type Call struct {
 	env   Environment
 	stage string
 	home  *os.File // the host's network namespace
-	away  bool     // the thread is in another namespace than at its start
+	links *netlinksafe.Handle
+	away  bool // the thread is in another namespace than at its start
 }
 
 // Stage names what the call does now. The errors of a panic and of a deadline have it.
@@ -75,6 +80,26 @@ func (c *Call) InPod(fn func() error) error {
 	}
 	defer pod.Close()
 	return c.InNetNS(pod, fn)
+}
+
+// Links is a socket for requests about links of the host. It is opened at the first use, on the call's thread while that
+// is in the host's network namespace. A request with a socket of its own would take several times as long.
+func (c *Call) Links() netlinksafe.Handle {
+	if c.links == nil {
+		links, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			links.Handle = &netlink.Handle{} // opens one for each request, which then has the error
+		}
+		c.links = &links
+	}
+	return *c.links
+}
+
+// WriteSysctl sets a sysctl in the network namespace of the thread, by its file below /proc/sys.
+func WriteSysctl(file, value string) error {
+	var dirs sysns.SysctlDirs
+	defer dirs.Close()
+	return dirs.Write(file, value)
 }
 
 // IsGone reports whether an error is that a network namespace does not exist.

@@ -61,7 +61,7 @@ type Environment struct {
 	Exec invoke.Exec
 	// Stage gets the name of what the call does, each time that it changes. Nil for nobody.
 	Stage func(name string)
-	// Chosen is that the caller has asked CannotHere.
+	// Chosen is that the caller has asked Cannot and CannotHere.
 	Chosen bool
 	// Env are the variables of the call, NAME=VALUE; the last one of a name counts. They are
 	// passed on to other plugins.
@@ -83,10 +83,13 @@ func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) ([]byte
 		}
 		return out.Bytes(), nil
 	}
-	why := p.Cannot(config)
-	// A DEL undoes what the plugin has done here, whatever the host has become since.
-	if why == "" && !in.Chosen && c.Command != "DEL" {
-		why = p.CannotHere(c.Command, config)
+	why := ""
+	if !in.Chosen {
+		why = p.Cannot(config)
+		// A DEL undoes what the plugin has done here, whatever the host has become since.
+		if why == "" && c.Command != "DEL" {
+			why = p.CannotHere(c.Command, config)
+		}
 	}
 	if why != "" {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("the CNI plugin %s of berth %s", p.Type, why), "")
@@ -151,12 +154,17 @@ func (p *Plugin) onThread(ctx context.Context, c *Call) (out []byte, err error) 
 
 // atHome runs fn in the host's network namespace.
 func (c *Call) atHome(fn func() error) error {
-	home, _, err := sysns.ThreadNetNS()
+	home, err := sysns.OpenThreadNetNS()
 	if err != nil {
 		return err
 	}
 	defer home.Close()
 	c.home = home
+	defer func() {
+		if c.links != nil {
+			c.links.Close()
+		}
+	}()
 	if c.env.HostNetNS == "" {
 		return fn()
 	}

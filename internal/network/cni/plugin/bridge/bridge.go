@@ -18,7 +18,6 @@ import (
 	spoofcheck "github.com/containernetworking/plugins/pkg/link"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
@@ -239,11 +238,11 @@ func addAddresses(ctx context.Context, c *plugin.Call, n *conf, pod ns.NetNS, br
 		accept := "0"
 		if n.EnableDAD {
 			accept = "1"
-			_, _ = sysctl.Sysctl(fmt.Sprintf("net/ipv6/conf/%s/enhanced_dad", c.IfName), "1")
+			_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/enhanced_dad", c.IfName), "1")
 		}
 		// A kernel without one of the families does not have these.
-		_, _ = sysctl.Sysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_dad", c.IfName), accept)
-		_, _ = sysctl.Sysctl(fmt.Sprintf("net/ipv4/conf/%s/arp_notify", c.IfName), "1")
+		_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_dad", c.IfName), accept)
+		_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv4/conf/%s/arp_notify", c.IfName), "1")
 		return ipam.ConfigureIface(c.IfName, result)
 	})
 	if err != nil {
@@ -279,7 +278,7 @@ func podUp(c *plugin.Call, pod ns.NetNS) error {
 func finish(ctx context.Context, c *plugin.Call, n *conf, result *types100.Result) error {
 	c.Stage("port of the bridge up")
 	host := result.Interfaces[1]
-	link, err := netlinksafe.LinkByName(host.Name)
+	link, err := c.Links().LinkByName(host.Name)
 	if err != nil {
 		return err
 	}
@@ -291,12 +290,12 @@ func finish(ctx context.Context, c *plugin.Call, n *conf, result *types100.Resul
 			return fmt.Errorf("bridge port in error state: %s", link.Attrs().OperState)
 		case <-time.After(pause):
 		}
-		if link, err = netlinksafe.LinkByName(host.Name); err != nil {
+		if link, err = c.Links().LinkByName(host.Name); err != nil {
 			return err
 		}
 	}
 	host.Mac = link.Attrs().HardwareAddr.String()
-	br, err := bridgeByName(n.Bridge)
+	br, err := bridgeByName(c, n.Bridge)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/containernetworking/plugins/pkg/ip"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -29,24 +28,24 @@ func ensureBridge(c *plugin.Call, n *conf) (*netlink.Bridge, error) {
 		filtering := true
 		made.VlanFiltering = &filtering
 	}
-	if err := netlink.LinkAdd(made); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := c.Links().LinkAdd(made); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("could not add %q: %w", n.Bridge, err)
 	}
 	if n.PromiscMode {
-		if err := netlink.SetPromiscOn(made); err != nil {
+		if err := c.Links().SetPromiscOn(made); err != nil {
 			return nil, fmt.Errorf("could not set promiscuous mode on %q: %w", n.Bridge, err)
 		}
 	}
-	br, err := bridgeByName(n.Bridge)
+	br, err := bridgeByName(c, n.Bridge)
 	if err != nil {
 		return nil, err
 	}
-	_, _ = sysctl.Sysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", n.Bridge), "0") // a host without IPv6 does not have it
-	return br, netlink.LinkSetUp(br)
+	_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", n.Bridge), "0") // a host without IPv6 does not have it
+	return br, c.Links().LinkSetUp(br)
 }
 
-func bridgeByName(name string) (*netlink.Bridge, error) {
-	link, err := netlinksafe.LinkByName(name)
+func bridgeByName(c *plugin.Call, name string) (*netlink.Bridge, error) {
+	link, err := c.Links().LinkByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("could not lookup %q: %w", name, err)
 	}
@@ -75,17 +74,17 @@ func newPort(c *plugin.Call, pod ns.NetNS, br *netlink.Bridge, p port) (*podlink
 	}
 	c.Stage("port of the bridge")
 	name := pair.Host.Attrs().Name
-	if err := netlink.LinkSetMaster(pair.Host, br); err != nil {
+	if err := c.Links().LinkSetMaster(pair.Host, br); err != nil {
 		return nil, fmt.Errorf("failed to connect %q to bridge %v: %w", name, br.Name, err)
 	}
 	// A new port has neither.
 	if p.hairpin {
-		if err := netlink.LinkSetHairpin(pair.Host, true); err != nil {
+		if err := c.Links().LinkSetHairpin(pair.Host, true); err != nil {
 			return nil, fmt.Errorf("failed to setup hairpin mode for %v: %w", name, err)
 		}
 	}
 	if p.isolated {
-		if err := netlink.LinkSetIsolated(pair.Host, true); err != nil {
+		if err := c.Links().LinkSetIsolated(pair.Host, true); err != nil {
 			return nil, fmt.Errorf("failed to set isolated on for %v: %w", name, err)
 		}
 	}
@@ -207,7 +206,7 @@ func (n *conf) beGateway(c *plugin.Call, br *netlink.Bridge, gateways []gateway,
 				result.Interfaces = append(result.Interfaces, &types100.Interface{Name: link.Attrs().Name, Mac: link.Attrs().HardwareAddr.String()})
 			}
 		}
-		if err := ensureAddress(holder, gw, n.ForceAddress); err != nil {
+		if err := ensureAddress(c, holder, gw, n.ForceAddress); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		if i+1 < len(gateways) && gateways[i+1].family == gw.family {
@@ -251,7 +250,7 @@ func ensureVlanLink(c *plugin.Call, br *netlink.Bridge, n *conf) (netlink.Link, 
 
 // ensureAddress gives a link an address. Another address that would be in the way is an error, or
 // removed with force.
-func ensureAddress(link netlink.Link, gw gateway, force bool) error {
+func ensureAddress(c *plugin.Call, link netlink.Link, gw gateway, force bool) error {
 	name, want := link.Attrs().Name, gw.address.String()
 	addresses, err := netlinksafe.AddrList(link, gw.family)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -268,15 +267,15 @@ func ensureAddress(link netlink.Link, gw gateway, force bool) error {
 		if !force {
 			return fmt.Errorf("%q already has an IP address different from %v", name, want)
 		}
-		if err := netlink.AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
+		if err := c.Links().AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
 			return fmt.Errorf("could not remove IP address from %q: %w", name, err)
 		}
 	}
-	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &gw.address}); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := c.Links().AddrAdd(link, &netlink.Addr{IPNet: &gw.address}); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("could not add IP address %s to %q: %w", want, name, err)
 	}
 	// A MAC that is set stays. Otherwise the bridge has the lowest one of its ports.
-	if err := netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
+	if err := c.Links().LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
 		return fmt.Errorf("could not set bridge's mac: %w", err)
 	}
 	return nil

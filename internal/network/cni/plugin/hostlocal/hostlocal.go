@@ -17,7 +17,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
-	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
 )
@@ -38,12 +37,12 @@ func options() plugin.Options {
 }
 
 // use runs fn with the configuration and the store of its network.
-func use(c *plugin.Call, fn func(*allocator.IPAMConfig, *disk.Store) error) error {
+func use(c *plugin.Call, fn func(*allocator.IPAMConfig, *store) error) error {
 	conf, err := read(c)
 	if err != nil {
 		return err
 	}
-	return useStore(c, conf, func(store *disk.Store) error { return fn(conf, store) })
+	return useStore(c, conf, func(s *store) error { return fn(conf, s) })
 }
 
 func read(c *plugin.Call) (*allocator.IPAMConfig, error) {
@@ -53,14 +52,14 @@ func read(c *plugin.Call) (*allocator.IPAMConfig, error) {
 }
 
 // useStore runs fn with the store of the network, and makes the store if there is none.
-func useStore(c *plugin.Call, conf *allocator.IPAMConfig, fn func(*disk.Store) error) error {
+func useStore(c *plugin.Call, conf *allocator.IPAMConfig, fn func(*store) error) error {
 	c.Stage("open the store")
-	store, err := disk.New(conf.Name, conf.DataDir)
+	s, err := openStore(conf.Name, conf.DataDir)
 	if err != nil {
 		return err
 	}
-	defer store.Close()
-	return fn(store)
+	defer s.Close()
+	return fn(s)
 }
 
 func add(_ context.Context, c *plugin.Call) (types.Result, error) {
@@ -74,9 +73,9 @@ func add(_ context.Context, c *plugin.Call) (types.Result, error) {
 			return nil, err
 		}
 	}
-	err = useStore(c, conf, func(store *disk.Store) (err error) {
+	err = useStore(c, conf, func(s *store) (err error) {
 		c.Stage("reserve addresses")
-		result.IPs, err = reserve(c, conf, store)
+		result.IPs, err = reserve(c, conf, s)
 		return err
 	})
 	if err != nil {
@@ -87,7 +86,7 @@ func add(_ context.Context, c *plugin.Call) (types.Result, error) {
 }
 
 // reserve takes one address of each range set, and gives all of them back on an error.
-func reserve(c *plugin.Call, conf *allocator.IPAMConfig, store *disk.Store) (ips []*types100.IPConfig, err error) {
+func reserve(c *plugin.Call, conf *allocator.IPAMConfig, s *store) (ips []*types100.IPConfig, err error) {
 	var used []*allocator.IPAllocator
 	defer func() {
 		if err == nil {
@@ -111,7 +110,7 @@ func reserve(c *plugin.Call, conf *allocator.IPAMConfig, store *disk.Store) (ips
 				break
 			}
 		}
-		a := allocator.NewIPAllocator(set, store, i)
+		a := allocator.NewIPAllocator(set, s, i)
 		ip, err := a.Get(c.ContainerID, c.IfName, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("failed to allocate for range %d: %w", i, err)
@@ -125,11 +124,11 @@ func reserve(c *plugin.Call, conf *allocator.IPAMConfig, store *disk.Store) (ips
 }
 
 func del(_ context.Context, c *plugin.Call) error {
-	return use(c, func(conf *allocator.IPAMConfig, store *disk.Store) error {
+	return use(c, func(conf *allocator.IPAMConfig, s *store) error {
 		c.Stage("release addresses")
 		var faults []string
 		for i := range conf.Ranges {
-			if err := allocator.NewIPAllocator(&conf.Ranges[i], store, i).Release(c.ContainerID, c.IfName); err != nil {
+			if err := allocator.NewIPAllocator(&conf.Ranges[i], s, i).Release(c.ContainerID, c.IfName); err != nil {
 				faults = append(faults, err.Error())
 			}
 		}
@@ -141,9 +140,9 @@ func del(_ context.Context, c *plugin.Call) error {
 }
 
 func check(_ context.Context, c *plugin.Call) error {
-	return use(c, func(_ *allocator.IPAMConfig, store *disk.Store) error {
+	return use(c, func(_ *allocator.IPAMConfig, s *store) error {
 		c.Stage("look for the address")
-		if !store.FindByID(c.ContainerID, c.IfName) {
+		if !s.FindByID(c.ContainerID, c.IfName) {
 			return fmt.Errorf("host-local: Failed to find address added by container %v", c.ContainerID)
 		}
 		return nil

@@ -37,7 +37,7 @@ func Masquerade(ctx context.Context, c *plugin.Call, backend *string, network st
 	if (backend == nil || *backend == iptables) && addAtOnce(ctx, c, backend == nil, network, subnets) {
 		return nil
 	}
-	if backend != nil && *backend != iptables || backend == nil && !xtables.Usable() && utils.SupportsNFTables() {
+	if backend != nil && *backend != iptables || backend == nil && !xtables.Usable(ctx, c.Environ()) && utils.SupportsNFTables() {
 		if backend == nil {
 			other := "nftables"
 			backend = &other
@@ -91,19 +91,19 @@ func addAtOnce(ctx context.Context, c *plugin.Call, chosen bool, network string,
 		if len(own) == 0 && (v6 || !chosen) {
 			continue
 		}
-		now, err := xtables.Read(ctx, c.Environ(), v6, natTable)
-		if err != nil || now.HasChain(utils.FormatChainName(network, c.ContainerID)) {
+		chain := utils.FormatChainName(network, c.ContainerID)
+		now, err := xtables.Read(ctx, c.Environ(), v6, natTable, chain)
+		if err != nil || now.HasChain(chain) {
 			return false
 		}
 		if len(own) == 0 {
 			continue
 		}
-		var chain string
 		var rules [][]string
-		var jumps []string
+		var jumps []xtables.Command
 		for _, s := range own {
-			name, inChain, jump := masqRules(c, network, s)
-			chain, rules, jumps = name, append(rules, inChain...), append(jumps, xtables.Line("-A", postrouting, jump))
+			_, inChain, jump := masqRules(c, network, s)
+			rules, jumps = append(rules, inChain...), append(jumps, xtables.Append(postrouting, jump))
 		}
 		if now.Change(ctx, append(xtables.NewChain(chain, rules), jumps...)) != nil {
 			return false // one rule after the other completes what is there, or says what is wrong
@@ -144,7 +144,7 @@ func RemoveMasquerade(ctx context.Context, c *plugin.Call, network string) error
 func removeChain(ctx context.Context, c *plugin.Call, v6 bool, chain string) (err error) {
 	for range removalsTried {
 		var now *xtables.Table
-		now, err = xtables.Read(ctx, c.Environ(), v6, natTable)
+		now, err = xtables.Read(ctx, c.Environ(), v6, natTable, chain, postrouting)
 		switch {
 		case ctx.Err() != nil:
 			return errors.Join(err, ctx.Err())

@@ -16,8 +16,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ip"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/network/cni/plugin"
 )
@@ -54,13 +54,13 @@ func NewPair(c *plugin.Call, pod ns.NetNS, name string, mtu int, mac string) (*P
 	if err != nil {
 		return nil, err
 	}
-	if pair.Host, err = netlinksafe.LinkByName(peer); err != nil {
+	if pair.Host, err = c.Links().LinkByName(peer); err != nil {
 		return nil, fmt.Errorf("failed to lookup %q in %q: %w", peer, c.Home().Name(), err)
 	}
-	if err := netlink.LinkSetUp(pair.Host); err != nil {
+	if err := c.Links().LinkSetUp(pair.Host); err != nil {
 		return nil, fmt.Errorf("failed to set %q up: %w", peer, err)
 	}
-	_, _ = sysctl.Sysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", peer), "0") // a host without IPv6 does not have it
+	_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", peer), "0") // a host without IPv6 does not have it
 	return pair, nil
 }
 
@@ -73,11 +73,16 @@ func addPair(host *os.File, name string, mtu int, mac string) (peer string, link
 			return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
 		}
 	}
+	links, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
+	}
+	defer links.Close()
 	for range namesTried {
 		peer = hostName()
-		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer, PeerNamespace: netlink.NsFd(int(host.Fd()))})
+		err := links.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer, PeerNamespace: netlink.NsFd(int(host.Fd()))})
 		if errors.Is(err, os.ErrExist) {
-			if _, own := netlinksafe.LinkByName(name); own == nil {
+			if _, own := links.LinkByName(name); own == nil {
 				return "", nil, fmt.Errorf("container veth name (%q) peer provided (%q) already exists", name, peer)
 			}
 			continue // the host's name is taken
@@ -85,7 +90,7 @@ func addPair(host *os.File, name string, mtu int, mac string) (peer string, link
 		if err != nil {
 			return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
 		}
-		if link, err = netlinksafe.LinkByName(name); err != nil {
+		if link, err = links.LinkByName(name); err != nil {
 			return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
 		}
 		return peer, link, nil

@@ -63,17 +63,10 @@ func (iptablesRules) forward(ctx context.Context, n *conf, pod net.IPNet) error 
 	if n.snat && n.ExternalSetMarkChain == nil {
 		shared = append(markChains(n.mark), shared...)
 	}
-	now, err := xtables.Read(ctx, n.environ, v6, table)
-	if err == nil && !slices.ContainsFunc(shared, func(c chain) bool { return !c.isIn(now) }) && !now.HasChain(own.name) {
-		commands := xtables.NewChain(own.name, own.rules)
-		for _, entry := range own.entries {
-			commands = append(commands, xtables.Line("-A", dnatChain, append(slices.Clone(entry), "-j", own.name)))
-		}
-		if err := now.Change(ctx, commands); err == nil {
-			return nil
-		}
+	if addAtOnce(ctx, n, v6, append(slices.Clone(shared), *own)) {
+		return nil
 	}
-	// One after the other: the first pod, one that is attached again, and what iptables refuses.
+	// One after the other: a pod that is attached again, chains of which something is missing, what iptables refuses.
 	ipt, err := xtables.Open(v6)
 	if err != nil {
 		return fmt.Errorf("failed to open iptables: %w", err)
@@ -89,6 +82,28 @@ func (iptablesRules) forward(ctx context.Context, n *conf, pod net.IPNet) error 
 		return fmt.Errorf("unable to setup DNAT: %w", err)
 	}
 	return nil
+}
+
+// addAtOnce adds the chains that there are not, and reports whether it could. The last one, the pod's own, must be new.
+func addAtOnce(ctx context.Context, n *conf, v6 bool, chains []chain) bool {
+	var names []string
+	for _, c := range chains {
+		names = append(append(names, c.name), c.from...)
+	}
+	now, err := xtables.Read(ctx, n.environ, v6, table, names...)
+	if err != nil || now.HasChain(chains[len(chains)-1].name) {
+		return false
+	}
+	var commands []xtables.Command
+	for _, c := range chains {
+		switch {
+		case !now.HasChain(c.name):
+			commands = append(commands, c.add()...)
+		case !c.isIn(now):
+			return false
+		}
+	}
+	return now.Change(ctx, commands) == nil
 }
 
 func (iptablesRules) check(_ context.Context, n *conf, pod net.IPNet) error {
@@ -111,7 +126,7 @@ func (iptablesRules) remove(ctx context.Context, n *conf) error {
 	old := chain{name: n.chainName("SN-"), from: []string{oldSNATChain}}
 	var faults []error
 	for _, v6 := range []bool{false, true} {
-		now, err := xtables.Read(ctx, n.environ, v6, table)
+		now, err := xtables.Read(ctx, n.environ, v6, table, own.name, dnatChain, old.name, oldSNATChain)
 		if xtables.IsAbsent(err) {
 			faults = append(faults, err)
 			continue
@@ -195,6 +210,21 @@ func markChains(bit int) []chain {
 			first: true, // else the masquerade of a pod's link, which accepts packets to its subnet, comes before it
 		},
 	}
+}
+
+// add are the commands for the whole chain.
+func (c *chain) add() []xtables.Command {
+	commands := xtables.NewChain(c.name, c.rules)
+	lead := xtables.Append
+	if c.first {
+		lead = xtables.Insert
+	}
+	for _, from := range c.from {
+		for _, entry := range c.entries {
+			commands = append(commands, lead(from, append(slices.Clone(entry), "-j", c.name)))
+		}
+	}
+	return commands
 }
 
 // ensure makes what there is not of the chain.

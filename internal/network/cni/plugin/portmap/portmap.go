@@ -15,7 +15,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/pkg/utils"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
@@ -81,7 +80,7 @@ func New() *plugin.Plugin {
 }
 
 // load reads the configuration. Texts of errors are the reference's.
-func load(c *plugin.Call) (*conf, error) {
+func load(ctx context.Context, c *plugin.Call) (*conf, error) {
 	c.Stage("read the configuration")
 	n := &conf{snat: true, mark: defaultMark, container: c.ContainerID, environ: c.Environ()}
 	if err := json.Unmarshal(c.Config, n); err != nil {
@@ -105,7 +104,7 @@ func load(c *plugin.Call) (*conf, error) {
 	}
 	// A pod without host ports asks no program: it does not wait for a lock of iptables.
 	if n.Backend != nil || len(n.RuntimeConfig.Ports) > 0 {
-		if err := n.chooseBackend(); err != nil {
+		if err := n.chooseBackend(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -124,11 +123,11 @@ func load(c *plugin.Call) (*conf, error) {
 }
 
 // chooseBackend takes that of the configuration, or the one that the host has.
-func (n *conf) chooseBackend() error {
+func (n *conf) chooseBackend(ctx context.Context) error {
 	name := iptablesBackend
 	if n.Backend != nil {
 		name = *n.Backend
-	} else if !xtables.Usable() && utils.SupportsNFTables() {
+	} else if !xtables.Usable(ctx, n.environ) && utils.SupportsNFTables() {
 		name = nftablesBackend
 	}
 	foreign := map[string][]string{} // options by the only backend that has them
@@ -221,7 +220,7 @@ func (n *conf) ports(v6 bool) []mapping {
 func isV6(ip net.IP) bool { return ip.To4() == nil }
 
 func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
-	n, err := load(c)
+	n, err := load(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("failed to parse config: %w", err)
 	}
@@ -273,14 +272,13 @@ func routeLoopback(pod net.IP) error {
 		if err != nil {
 			continue
 		}
-		_, err = sysctl.Sysctl("net/ipv4/conf/"+link.Attrs().Name+"/route_localnet", "1")
-		return err
+		return plugin.WriteSysctl("net/ipv4/conf/"+link.Attrs().Name+"/route_localnet", "1")
 	}
 	return nil
 }
 
 func del(ctx context.Context, c *plugin.Call) error {
-	n, err := load(c)
+	n, err := load(ctx, c)
 	if err != nil {
 		return fmt.Errorf("failed to parse config: %w", err)
 	}
@@ -313,7 +311,7 @@ func (n *conf) removeAll(ctx context.Context) error {
 }
 
 func check(ctx context.Context, c *plugin.Call) error {
-	n, err := load(c)
+	n, err := load(ctx, c)
 	if err != nil {
 		return err
 	}

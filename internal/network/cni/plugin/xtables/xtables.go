@@ -1,229 +1,114 @@
-// Package xtables reads a table of iptables at once, and changes it at once. The programs iptables
-// and iptables-restore run once each, where go-iptables runs a program for each rule that it looks
-// for and each that it adds; starting them is nearly all of the time that a pod's rules take.
+// Package xtables reads and changes a table of iptables at once. go-iptables runs a program for each rule that it looks
+// for and each that it adds, and starting programs is nearly all of the time that a pod's rules take.
 //
-// What it cannot do in one go, such as a rule whose listing differs from how it was written, its
-// callers leave to go-iptables.
+// There are two ways. If the host's iptables is the variant nf_tables, in a version that this package knows, the table is
+// one of nftables: the package reads and writes it by netlink (kernel.go) and runs no program. The rules are those that
+// the program would write, so other programs that use iptables see no difference. Otherwise iptables and
+// iptables-restore run once each (program.go).
+//
+// What the package cannot do in one go, such as a rule whose listing differs from how it was written, its callers leave
+// to go-iptables.
 package xtables
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
-
-	"github.com/coreos/go-iptables/iptables"
-	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
-)
-
-const (
-	// lockWait is for how many seconds one program waits for the lock of iptables. A lock that another program holds
-	// for longer fails the call, which is repeated; without a limit the call would never end.
-	lockWait = 20
-	// busyStatus is the exit status of iptables where it did not get the lock, or the kernel's resources.
-	busyStatus = 4
 )
 
 // Table is a table of one family, as it was when it was read.
-type Table struct {
-	name    string
-	v6      bool
-	environ []string
-	lines   []string // as iptables -S lists them
+type Table struct{ source }
+
+// source is a way to a table.
+type source interface {
+	hasChain(chain string) bool
+	hasRule(chain string, words []string) bool
+	// jumps returns the commands that remove the rules of a chain that lead to another.
+	jumps(from, to string) []Command
+	change(ctx context.Context, commands []Command) error
 }
 
-// Open returns go-iptables for a family, whose programs wait for the lock no longer than those of this package.
-func Open(v6 bool) (*iptables.IPTables, error) {
-	protocol := iptables.ProtocolIPv4
-	if v6 {
-		protocol = iptables.ProtocolIPv6
-	}
-	return iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockWait))
+// Command is one change of a table.
+type Command struct {
+	verb   verb
+	chain  string
+	rule   []string // for add and insert: the words of the rule
+	listed string   // for remove: the rule with its chain, as iptables lists it
+	handle uint64   // for remove: the kernel's number of the rule
 }
 
-// Usable reports whether the host has iptables for IPv4. A table that is in use for now is there: else a pod would get
-// rules of another kind for as long as some program holds the lock.
-func Usable() bool {
-	ipt, err := Open(false)
-	if err != nil {
-		return false
-	}
-	_, err = ipt.ChainExists("filter", "INPUT")
-	return err == nil || IsBusy(err)
-}
+// verb is what a command does. Its text is the option of iptables-restore.
+type verb string
 
-// IsBusy reports whether an error of iptables, of this package or of go-iptables, is that the table cannot be used now.
-func IsBusy(err error) bool {
-	var one *iptables.Error
-	if errors.As(err, &one) {
-		return one.ExitStatus() == busyStatus || !one.Exited()
-	}
-	var exit *exec.ExitError
-	return errors.As(err, &exit) && (exit.ExitCode() == busyStatus || !exit.Exited())
-}
+const (
+	newChain    verb = "-N"
+	add         verb = "-A"
+	insert      verb = "-I"
+	remove      verb = "-D"
+	flush       verb = "-F"
+	deleteChain verb = "-X"
+)
 
-// absentError is that the host has no such table.
-type absentError struct{ error }
-
-func (e absentError) Unwrap() error { return e.error }
-
-// IsAbsent reports whether an error of Read is that the host has no such table: it has no iptables, or none for the
-// family. All other errors leave open whether the table has rules.
-func IsAbsent(err error) bool {
-	var absent absentError
-	return errors.As(err, &absent)
-}
-
-// isAbsent decides IsAbsent for the error of a program. Exit statuses do not: a table of nftables that iptables cannot
-// list has the same as a kernel without nftables. So it asks the kernel.
-func isAbsent(v6 bool, name string, err error) bool {
-	var exit *exec.ExitError
-	switch {
-	case errors.Is(err, exec.ErrNotFound):
-		return true
-	case IsBusy(err) || !errors.As(err, &exit):
-		return false // such as a host that cannot start a process now
-	}
-	file, family := "/proc/thread-self/net/ip_tables_names", nftables.TableFamilyIPv4
-	if v6 {
-		file, family = "/proc/thread-self/net/ip6_tables_names", nftables.TableFamilyIPv6
-	}
-	old, err := os.ReadFile(file) // of the legacy variant
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || slices.Contains(strings.Fields(string(old)), name) {
-		return false
-	}
-	has, err := InNFTables(family, name)
-	return err == nil && !has
-}
-
-// InNFTables reports whether the kernel has a table of nftables. False, without an error, for a kernel without nftables.
-func InNFTables(family nftables.TableFamily, name string) (bool, error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return false, ignoreMissing(err)
-	}
-	tables, err := conn.ListTablesOfFamily(family)
-	if err != nil {
-		return false, ignoreMissing(err)
-	}
-	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == name }), nil
-}
-
-// ignoreMissing returns nil for what a kernel without nftables, or without netlink for it, answers.
-func ignoreMissing(err error) error {
-	for _, missing := range []error{unix.EINVAL, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP} {
-		if errors.Is(err, missing) {
-			return nil
+// Read reads a table. chains are those that the caller asks about; others may be missing from the answers. IsAbsent and
+// IsBusy are the errors that have a meaning of their own. environ are the variables of the plugin's call, for the
+// programs: a daemon that starts again finds by them what the former one has left.
+func Read(ctx context.Context, environ []string, v6 bool, name string, chains ...string) (*Table, error) {
+	if isNFTables(ctx, environ, v6) {
+		// An error is for the program: it knows more, or says what is wrong.
+		if k, err := readKernel(place{v6, name, environ}, chains); err == nil {
+			return &Table{k}, nil
 		}
 	}
-	return err
-}
-
-// program is a program of a family.
-func program(v6 bool, suffix string) string {
-	if v6 {
-		return "ip6tables" + suffix
-	}
-	return "iptables" + suffix
-}
-
-// Read reads a table. IsAbsent and IsBusy are the errors that have a meaning of their own. environ are the variables of the plugin's call, for this program and those of Change: a daemon that starts again
-// finds by them what the former one has left.
-func Read(ctx context.Context, environ []string, v6 bool, name string) (*Table, error) {
-	out, err := run(exec.CommandContext(ctx, program(v6, ""), "-w", strconv.Itoa(lockWait), "-t", name, "-S"), environ)
-	if err != nil && isAbsent(v6, name, err) {
-		return nil, absentError{err}
-	}
+	l, err := place{v6, name, environ}.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Table{name, v6, environ, strings.Split(strings.TrimSuffix(out, "\n"), "\n")}, nil
+	return &Table{l}, nil
 }
 
 // HasChain reports whether there is a chain that is not built in.
-func (t *Table) HasChain(chain string) bool { return slices.Contains(t.lines, "-N "+chain) }
+func (t *Table) HasChain(chain string) bool { return t.hasChain(chain) }
 
-// HasRule reports whether a chain has a rule that is listed in these words. False may also mean
-// that iptables lists it otherwise.
-func (t *Table) HasRule(chain string, words []string) bool {
-	return slices.Contains(t.lines, Line("-A", chain, words))
-}
-
-// Jumps are the rules of a chain, as they are listed, that lead to another.
-func (t *Table) Jumps(from, to string) []string {
-	var found []string
-	for _, line := range t.lines {
-		if strings.HasPrefix(line, "-A "+from+" ") && strings.HasSuffix(line, " -j "+to) {
-			found = append(found, strings.TrimPrefix(line, "-A "))
-		}
-	}
-	return found
-}
-
-// Line writes a command with a rule as iptables lists it and iptables-restore reads it.
-func Line(command, chain string, words []string) string {
-	line := command + " " + chain
-	for _, w := range words {
-		if w == "" || strings.ContainsAny(w, " \"'\\\t") {
-			w = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(w) + `"`
-		}
-		line += " " + w
-	}
-	return line
-}
+// HasRule reports whether a chain has a rule of these words. False may also mean that the rule has another form.
+func (t *Table) HasRule(chain string, words []string) bool { return t.hasRule(chain, words) }
 
 // NewChain are the commands for a chain, which must not exist, with rules: each once, in order.
-func NewChain(chain string, rules [][]string) []string {
-	commands := []string{":" + chain + " - [0:0]"}
+func NewChain(chain string, rules [][]string) []Command {
+	commands := []Command{{verb: newChain, chain: chain}}
 	for _, rule := range rules {
-		if line := Line("-A", chain, rule); !slices.Contains(commands, line) {
-			commands = append(commands, line)
+		if !slices.ContainsFunc(commands, func(c Command) bool { return c.verb == add && slices.Equal(c.rule, rule) }) {
+			commands = append(commands, Append(chain, rule))
 		}
 	}
 	return commands
 }
 
+// Append is the command for a rule at the end of a chain.
+func Append(chain string, words []string) Command {
+	return Command{verb: add, chain: chain, rule: words}
+}
+
+// Insert is the command for a rule at the head of a chain.
+func Insert(chain string, words []string) Command {
+	return Command{verb: insert, chain: chain, rule: words}
+}
+
 // RemoveChain are the commands that remove a chain, and the rules of others that lead to it.
-func (t *Table) RemoveChain(chain string, from ...string) []string {
-	var commands []string
+func (t *Table) RemoveChain(chain string, from ...string) []Command {
+	var commands []Command
 	for _, f := range from {
-		for _, jump := range t.Jumps(f, chain) {
-			commands = append(commands, "-D "+jump)
-		}
+		commands = append(commands, t.jumps(f, chain)...)
 	}
-	return append(commands, "-F "+chain, "-X "+chain)
+	return append(commands, Command{verb: flush, chain: chain}, Command{verb: deleteChain, chain: chain})
 }
 
 // Change runs commands, all of them or none.
-func (t *Table) Change(ctx context.Context, commands []string) error {
+func (t *Table) Change(ctx context.Context, commands []Command) error {
 	for _, c := range commands {
-		if strings.ContainsAny(c, "\n\r") {
-			return fmt.Errorf("the rule %q has a line end", c)
+		if strings.ContainsAny(c.chain+strings.Join(c.rule, ""), "\n\r\x00") {
+			return fmt.Errorf("the rule %q of chain %q has a line end, or a null character", c.rule, c.chain)
 		}
 	}
-	cmd := exec.CommandContext(ctx, program(t.v6, "-restore"), "-w", strconv.Itoa(lockWait), "--noflush")
-	cmd.Stdin = strings.NewReader("*" + t.name + "\n" + strings.Join(commands, "\n") + "\nCOMMIT\n")
-	_, err := run(cmd, t.environ)
-	return err
-}
-
-func run(cmd *exec.Cmd, environ []string) (string, error) {
-	cmd.Env = environ
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	// It must not go on waiting for the lock of iptables when the daemon is gone, and add rules after DEL. The caller's
-	// thread is its own until the program ends.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(errOut.String()))
-	}
-	return out.String(), nil
+	return t.change(ctx, commands)
 }
