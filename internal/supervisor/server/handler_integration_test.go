@@ -141,6 +141,32 @@ func TestHandlerVanishes(t *testing.T) {
 	// Their removal, and what is left, are checked at the end of each test.
 }
 
+// TestHandlerDeletionOutlivesSupervisor is TestDeletionOutlivesSupervisor for an OCI runtime: the deletion does not meet a
+// new container with the id.
+func TestHandlerDeletionOutlivesSupervisor(t *testing.T) {
+	h := newHost(t)
+	program := filepath.Join(h.dir, "program")
+	text := fmt.Sprintf(`#!/bin/sh
+for a in "$@"; do [ "$a" = delete ] && { echo begin >> $0.log; sleep 0.5; %[1]s "$@"; c=$?; echo end >> $0.log; exit $c; }; done
+exec %[1]s "$@"
+`, require.Binary(t, "runc"))
+	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log := func() string { data, _ := os.ReadFile(program + ".log"); return string(data) }
+	h.over(program).keep()
+	h.run("box", "sleep 1000")
+	go func() { _ = h.client.Remove(h.ctx(), "box") }() // it is lost, or repeated
+	h.eventually("begin of the deletion", func() bool { return log() == "begin\n" })
+	h.crash()
+	h.eventually("removal", func() bool { return h.client.Remove(h.ctx(), "box") == nil })
+	if got := log(); strings.Count(got, "begin") != strings.Count(got, "end") {
+		t.Errorf("the deletions: %q", got)
+	}
+	h.run("box", "exit 3")
+	h.wantExit("box", 3)
+}
+
 func wantVanished(t *testing.T, err error, program string) {
 	t.Helper()
 	wantKind(t, err, errs.Unavailable)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -53,7 +54,8 @@ func environment() []string {
 }
 
 // run runs the program for one stage of a container, and returns its output. When ctx ends first, it
-// kills the program and what that has started.
+// kills the program and what that has started. When the supervisor dies first, the program goes on: the launcher of
+// a deletion has a lock until its end.
 func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string, args ...string) ([]byte, error) {
 	if err := r.Check(ctx); err != nil {
 		return nil, err
@@ -72,8 +74,12 @@ func (r *Runtime) run(ctx context.Context, stage string, systemd bool, id string
 	if err := errs.IgnoreNotExist(os.Remove(log)); err != nil { // of an earlier run
 		return nil, err
 	}
+	lock := ""
+	if stage == stageDelete {
+		lock = filepath.Join(f.dir, deleteLockName)
+	}
 	begun, err := r.launch(ctx, &launching{
-		stage: stage, args: r.arguments(systemd, log, args...), dir: f.bundle(), log: log, persist: true,
+		stage: stage, args: r.arguments(systemd, log, args...), dir: f.bundle(), log: log, persist: true, lock: lock,
 		io: &ociruntime.StdIO{Stdout: stdout.Writer, Stderr: stderr.Writer}, stderr: stderr.End,
 	})
 	if err == nil {

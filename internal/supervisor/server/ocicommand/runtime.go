@@ -141,8 +141,11 @@ func (f files) read() (*state, error) {
 	return s, nil
 }
 
-// lockName is the file of the lock that the launcher of a create holds.
-const lockName = "launch.lock"
+// lockName is the file of the lock that the launcher of a create holds, deleteLockName that of the launcher of a deletion.
+const (
+	lockName       = "launch.lock"
+	deleteLockName = "delete.lock"
+)
 
 // IDs returns every id of which there are files.
 func (p *Programs) IDs() ([]string, error) {
@@ -196,6 +199,12 @@ func (p *Programs) Remove(ctx context.Context, id string) error {
 }
 
 func (r *Runtime) remove(ctx context.Context, id string, s *state) error {
+	// A deletion of a supervisor that has died would meet the next container with this id.
+	last, err := launch.AwaitLock(ctx, filepath.Join(r.all.files(id).dir, deleteLockName))
+	if err != nil {
+		return err
+	}
+	last.Close()
 	own := filepath.Join(r.program.Root, id)
 	if _, err := os.Lstat(own); errors.Is(err, fs.ErrNotExist) {
 		return nil
