@@ -62,6 +62,8 @@ type Auth struct {
 type PullRequest struct {
 	Ref  string
 	Auth Auth
+	// Handler is the runtime handler whose pods use the image, "" for none.
+	Handler string
 }
 
 // ImportRequest is how to import an archive.

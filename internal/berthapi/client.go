@@ -54,7 +54,7 @@ func (c *Client) TagImage(ctx context.Context, req TagRequest) error {
 // ExplainImage returns where a pull looks for an image, and whether pods of a namespace, "" for none, may use it. With try
 // each endpoint is asked.
 func (c *Client) ExplainImage(ctx context.Context, namespace string, req PullRequest, try bool) (*image.Explanation, error) {
-	resp, err := c.api.ExplainImage(ctx, &berthpb.ExplainImageRequest{Namespace: namespace, Ref: req.Ref, Auth: pullToProto(&req).Auth, Try: try})
+	resp, err := c.api.ExplainImage(ctx, &berthpb.ExplainImageRequest{Namespace: namespace, Ref: req.Ref, Auth: pullToProto(&req).Auth, Try: try, Handler: req.Handler})
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 func explanationToProto(e *image.Explanation) *berthpb.ExplainImageResponse {
-	resp := &berthpb.ExplainImageResponse{Ref: e.Ref, ShortName: e.ShortName, Candidates: e.Candidates, Present: e.Present}
+	resp := &berthpb.ExplainImageResponse{Ref: e.Ref, ShortName: e.ShortName, Candidates: e.Candidates, Present: e.Present, Platform: e.Platform}
 	for i := range e.Next {
 		resp.Next = append(resp.Next, explanationToProto(&e.Next[i]))
 	}
@@ -100,7 +100,7 @@ func admissionFromProto(sent *berthpb.Admission) *image.Admission {
 }
 
 func explanationFromProto(resp *berthpb.ExplainImageResponse) *image.Explanation {
-	e := &image.Explanation{Ref: resp.GetRef(), ShortName: resp.GetShortName(), Candidates: resp.GetCandidates(), Present: resp.GetPresent()}
+	e := &image.Explanation{Ref: resp.GetRef(), ShortName: resp.GetShortName(), Candidates: resp.GetCandidates(), Present: resp.GetPresent(), Platform: resp.GetPlatform()}
 	for _, next := range resp.GetNext() {
 		e.Next = append(e.Next, *explanationFromProto(next))
 	}

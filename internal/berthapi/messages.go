@@ -46,7 +46,7 @@ func jobFromProto(j *berthpb.Job) Job {
 }
 
 func pullToProto(req *PullRequest) *berthpb.PullImageRequest {
-	return &berthpb.PullImageRequest{Ref: req.Ref, Auth: &berthpb.Auth{
+	return &berthpb.PullImageRequest{Ref: req.Ref, Handler: req.Handler, Auth: &berthpb.Auth{
 		Username: req.Auth.Username, Password: req.Auth.Password,
 		IdentityToken: req.Auth.IdentityToken, RegistryToken: req.Auth.RegistryToken,
 	}}

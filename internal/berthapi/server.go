@@ -26,6 +26,9 @@ type Server struct {
 	Metrics func(ctx context.Context) ([]byte, error)
 	// Owned returns what the daemon has records of, nil for none.
 	Owned func() (Owned, error)
+	// Platform returns that of the images of a runtime handler; see image.ParsePlatform. Invalid if there is no such handler.
+	// Nil means that all have those for the node's.
+	Platform func(handler string) (string, error)
 }
 
 // Images is the part of an image store that the service needs; see image.Store.
@@ -39,7 +42,7 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, control: s.Control, plugins: s.Plugins, metrics: s.Metrics, owned: s.Owned})
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, control: s.Control, plugins: s.Plugins, metrics: s.Metrics, owned: s.Owned, platform: s.Platform})
 	refuseV1(to)
 }
 
@@ -47,12 +50,13 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 type handlers struct {
 	berthpb.UnsafeBerthServer // a call that the service gains must be implemented here
 
-	images  Images
-	jobs    func() []Job
-	control JobControl
-	plugins Plugins
-	metrics func(ctx context.Context) ([]byte, error)
-	owned   func() (Owned, error)
+	images   Images
+	jobs     func() []Job
+	control  JobControl
+	plugins  Plugins
+	metrics  func(ctx context.Context) ([]byte, error)
+	owned    func() (Owned, error)
+	platform func(handler string) (string, error)
 }
 
 // GetMetrics implements berthpb.BerthServer.
@@ -95,7 +99,7 @@ func (h *handlers) PullImage(req *berthpb.PullImageRequest, stream grpc.ServerSt
 		return fmt.Errorf("cannot pull image: ref is empty: %w", errs.Invalid)
 	}
 	return withProgress(stream, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
-		id, err := h.images.Pull(ctx, req.GetRef(), authFromProto(req.GetAuth()), progress)
+		id, err := h.pull(ctx, req, progress)
 		if err != nil {
 			return nil, err
 		}
@@ -105,6 +109,26 @@ func (h *handlers) PullImage(req *berthpb.PullImageRequest, stream grpc.ServerSt
 		}
 		return []image.Image{*pulled}, nil
 	})
+}
+
+func (h *handlers) pull(ctx context.Context, req *berthpb.PullImageRequest, progress func(image.Progress)) (id string, err error) {
+	target, err := h.targetOf(req.GetHandler())
+	if err != nil {
+		return "", fmt.Errorf("cannot pull image: %w", err)
+	}
+	images, ok := h.images.(image.TargetPuller)
+	if !ok {
+		return h.images.Pull(ctx, req.GetRef(), authFromProto(req.GetAuth()), progress)
+	}
+	return images.PullFor(ctx, target, req.GetRef(), authFromProto(req.GetAuth()), progress)
+}
+
+// targetOf returns what an image of a handler is pulled for: its platform. The image is unpacked on the node.
+func (h *handlers) targetOf(handler string) (target image.PullTarget, err error) {
+	if h.platform != nil && handler != "" {
+		target.Platform, err = h.platform(handler)
+	}
+	return target, err
 }
 
 // ImportImage implements berthpb.BerthServer.
@@ -178,7 +202,12 @@ func (h *handlers) ExplainImage(ctx context.Context, req *berthpb.ExplainImageRe
 	if !ok {
 		return nil, fmt.Errorf("cannot explain image %q: a Docker Engine pulls the images of this daemon: %w", req.GetRef(), errs.Unsupported)
 	}
-	explained, err := explainer.Explain(ctx, req.GetNamespace(), req.GetRef(), authFromProto(req.GetAuth()), req.GetTry())
+	target, err := h.targetOf(req.GetHandler())
+	if err != nil {
+		return nil, fmt.Errorf("cannot explain image: %w", err)
+	}
+	target.Namespace = req.GetNamespace()
+	explained, err := explainer.Explain(ctx, target, req.GetRef(), authFromProto(req.GetAuth()), req.GetTry())
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/metrics"
@@ -105,7 +107,7 @@ func (i importer) Tag(ctx context.Context, ref string, _ []string) error {
 	return err
 }
 
-func (i importer) Explain(_ context.Context, namespace, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+func (i importer) Explain(_ context.Context, target image.PullTarget, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
 	if ref == "searched" {
 		return &image.Explanation{
 			Ref: "registry.test/searched:latest", ShortName: true, Candidates: []string{"registry.test/searched:latest", "docker.io/library/searched:latest"},
@@ -114,7 +116,7 @@ func (i importer) Explain(_ context.Context, namespace, ref string, auth image.A
 			Next:      []image.Explanation{{Ref: "docker.io/library/searched:latest", Endpoints: []image.Endpoint{{URL: "https://registry-1.docker.io/v2", Source: "default", Credentials: "none"}}}},
 		}, nil
 	}
-	e := &image.Explanation{Ref: "registry.test/" + ref, ShortName: true, Candidates: []string{"registry.test/" + ref}, Endpoints: []image.Endpoint{
+	e := &image.Explanation{Platform: target.Platform, Ref: "registry.test/" + ref, ShortName: true, Candidates: []string{"registry.test/" + ref}, Endpoints: []image.Endpoint{
 		{URL: "https://mirror.test/v2", Mirror: true, Source: "/etc/berth/certs.d/registry.test/hosts.toml:3", Credentials: "none", TLS: []string{"verified"}, Capabilities: []string{"pull"}},
 		{URL: "https://registry.test/v2", Credentials: "those of user " + auth.Username, Skipped: "not asked"},
 	}}
@@ -183,6 +185,12 @@ func serveFakes(t *testing.T) (socket string) {
 	api.Register(server)
 	own := &berthapi.Server{
 		Images: images, Jobs: jobcalls.List(service), Control: jobcalls.Control(service), Metrics: metrics.New("1.2.3", "abc").Text,
+		Platform: func(handler string) (string, error) {
+			if handler != "wasm" {
+				return "", fmt.Errorf("unknown runtime handler %q: %w", handler, errs.Invalid)
+			}
+			return "wasi/wasm", nil
+		},
 	}
 	own.Register(server)
 	// The path of a unix socket must be short. The path of a test's directory may be too long.

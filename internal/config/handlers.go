@@ -10,6 +10,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/supervisor/shimoptions"
 )
 
@@ -32,6 +33,7 @@ type Handler struct {
 	BaseSpec              string   `toml:"base_runtime_spec" help:"Path of an OCI spec (JSON) on which those of the handler's containers are based, as with containerd. It adds what requests and berth do not set: limits of processes, capabilities to which requests add, hooks, mounts, environment, sysctls, resources. It is read for each container; pods and containers fail while it cannot be used."`
 	CNIConfDir            string   `toml:"cni_conf_dir" help:"Directory of CNI configurations for pods of the handler (network.mode cni). Empty: network.conf_dir, which alone decides whether the node's network is ready."`
 	Snapshotter           string   `toml:"snapshotter" help:"Name of a proxy snapshotter (image.snapshotters). Images that are pulled for pods of the handler go into it, and it makes the root filesystems of their containers. docs/howto/lazy-images.md is the guide. Empty: berth unpacks images itself."`
+	Platform              string   `toml:"platform" help:"Platform of the images of the handler's pods, os/arch or os/arch/variant, such as wasi/wasm or linux/arm64. An image that is pulled for such a pod is the one for this platform, beside that for the node's under the same name. docs/howto/platforms.md is the guide. Empty: the node's."`
 	CgroupWritable        bool     `toml:"cgroup_writable" help:"Unprivileged containers may write their own cgroups below /sys/fs/cgroup. Only on hosts with cgroup v2 alone; elsewhere pods of the handler fail."`
 	WritableLimit         *int     `toml:"writable_limit" help:"As in [defaults], for pods of the handler."`
 }
@@ -134,6 +136,9 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 		if limit, from := d.writableLimitOf(name); h.Snapshotter != "" && limit != 0 {
 			report(key+".snapshotter", "%q: cannot limit what containers write, and %s is %d; set %s.writable_limit = 0", h.Snapshotter, from, limit, key)
 		}
+		if _, err := image.ParsePlatform(h.Platform); err != nil && h.Platform != "" {
+			report(key+".platform", "%q: want os/arch or os/arch/variant, such as wasi/wasm or linux/arm64", h.Platform)
+		}
 		checkPatterns(key+".pod_annotations", h.PodAnnotations, report)
 		checkPatterns(key+".container_annotations", h.ContainerAnnotations, report)
 		checkDirs(key+".hooks_dirs", h.HookDirs, report)
@@ -147,8 +152,12 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 		}
 	}
 	if name := d.Runtime.DefaultHandler; name != "" {
-		if _, ok := d.Handlers[name]; !ok {
+		h, ok := d.Handlers[name]
+		if !ok {
 			report("runtime.default_handler", "%q: there is no [%s.%s]", name, handlersKey, name)
+		}
+		if platform, err := image.ParsePlatform(h.Platform); err == nil && platform != "" {
+			report("runtime.default_handler", "%q: the handler has a platform of its own (%s), and pods without a RuntimeClass have images for the node's", name, platform)
 		}
 	}
 }

@@ -31,6 +31,7 @@ options = ["TypeUrl=io.containerd.runsc.v1.options", "ConfigPath=/etc/runsc.toml
 kind = "builtin"
 writable_limit = 0
 snapshotter = "stargz"
+platform = "wasi/wasm"
 [handlers.limited]
 kind = "builtin"
 writable_limit = 1048576
@@ -44,7 +45,7 @@ snapshotters = ["stargz=/run/stargz.sock"]
 	want := map[string]Handler{
 		"runc":    {Kind: "oci", Path: "/usr/sbin/runc", Args: []string{"--debug"}, PrivilegedNoDevices: &yes, PodAnnotations: []string{}},
 		"shim":    {Kind: "shim", Path: "io.containerd.runc.v2", Options: []string{"BinaryName=/opt/runc", "NoNewKeyring=true"}},
-		"a.b":     {Kind: "builtin", WritableLimit: &none, Snapshotter: "stargz"},
+		"a.b":     {Kind: "builtin", WritableLimit: &none, Snapshotter: "stargz", Platform: "wasi/wasm"},
 		"limited": {Kind: "builtin", WritableLimit: &limit},
 		"gvisor": {
 			Kind: "shim", Path: "io.containerd.runsc.v1", Sandbox: "runtime",
@@ -99,12 +100,14 @@ func TestFaultsOfHandlers(t *testing.T) {
 		"[handlers.x]\nkind = 'builtin'\nsnapshotter = 'y'":                                                                 ":3: handlers.x.snapshotter: \"y\": is not in image.snapshotters",
 		"[handlers.x]\nkind = 'builtin'\nsnapshotter = 'y'\nwritable_limit = 1048576\n[image]\nsnapshotters = ['y=/run/y']": ":3: handlers.x.snapshotter: \"y\": cannot limit what containers write, and handlers.x.writable_limit is 1048576; set handlers.x.writable_limit = 0",
 		"[handlers.x]\nkind = 'builtin'\nsnapshotter = 'y'\n[image]\nsnapshotters = ['y=/run/y']\n[defaults]\nwritable_limit = 1048576": ":3: handlers.x.snapshotter: \"y\": cannot limit what containers write, and defaults.writable_limit is 1048576; set handlers.x.writable_limit = 0",
-		"[image]\nsnapshotters = ['/run/s']":                                             ":2: image.snapshotters: \"/run/s\": want NAME=/PATH/OF/ITS/SOCKET",
-		"[image]\nsnapshotters = ['a,b=/run/s']":                                         ":2: image.snapshotters: \"a,b=/run/s\": want NAME=",
-		"[image]\nsnapshotters = ['a=run/s']":                                            ":2: image.snapshotters: \"a=run/s\": want NAME=",
-		"[image]\nsnapshotters = ['overlayfs=/run/s']":                                   ":2: image.snapshotters: \"overlayfs=/run/s\": overlayfs is the name of berth's own",
-		"[image]\nsnapshotters = ['a=/run/s', 'a=/run/t']":                               ":2: image.snapshotters: \"a=/run/t\": the name is there twice",
-		"[network]\nmode='builtin'\n[handlers.x]\nkind = 'builtin'\ncni_conf_dir = '/x'": ":5: handlers.x.cni_conf_dir: \"/x\": is not used, as network.mode is builtin",
+		"[handlers.x]\nkind = 'builtin'\nplatform = 'wasm'":                                                                             ":3: handlers.x.platform: \"wasm\": want os/arch or os/arch/variant, such as wasi/wasm or linux/arm64",
+		"[runtime]\ndefault_handler = 'x'\n[handlers.x]\nkind = 'builtin'\nplatform = 'wasi/wasm'":                                      ":2: runtime.default_handler: \"x\": the handler has a platform of its own (wasi/wasm)",
+		"[image]\nsnapshotters = ['/run/s']":                                                                                            ":2: image.snapshotters: \"/run/s\": want NAME=/PATH/OF/ITS/SOCKET",
+		"[image]\nsnapshotters = ['a,b=/run/s']":                                                                                        ":2: image.snapshotters: \"a,b=/run/s\": want NAME=",
+		"[image]\nsnapshotters = ['a=run/s']":                                                                                           ":2: image.snapshotters: \"a=run/s\": want NAME=",
+		"[image]\nsnapshotters = ['overlayfs=/run/s']":                                                                                  ":2: image.snapshotters: \"overlayfs=/run/s\": overlayfs is the name of berth's own",
+		"[image]\nsnapshotters = ['a=/run/s', 'a=/run/t']":                                                                              ":2: image.snapshotters: \"a=/run/t\": the name is there twice",
+		"[network]\nmode='builtin'\n[handlers.x]\nkind = 'builtin'\ncni_conf_dir = '/x'":                                                ":5: handlers.x.cni_conf_dir: \"/x\": is not used, as network.mode is builtin",
 	} {
 		_, err := LoadDaemon(write(t, text), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {

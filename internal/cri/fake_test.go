@@ -47,6 +47,8 @@ type fakePods struct {
 	podCIDR   string
 	// snapshotters are Options.Snapshotters.
 	snapshotters map[string]string
+	// platforms are Options.Platforms.
+	platforms map[string]string
 }
 
 func (f *fakePods) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error) {
@@ -150,13 +152,14 @@ func (fakeStreams) PortForwardURL(req *runtimeapi.PortForwardRequest) (string, e
 // client serves the fakes on a socket for the test's time and dials it.
 func client(t *testing.T, p pods, images image.Store, log *slog.Logger) *grpc.ClientConn {
 	t.Helper()
-	var snapshotters func() map[string]string
+	var snapshotters, platforms func() map[string]string
 	if f, ok := p.(*fakePods); ok {
 		snapshotters = func() map[string]string { return f.snapshotters }
+		platforms = func() map[string]string { return f.platforms }
 	}
 	s, err := New(Options{
-		Snapshotters: snapshotters,
-		Lifecycle:    p, Sessions: p, View: p, Events: p, Node: p, Images: images, Streams: fakeStreams{}, Version: "1.2.3",
+		Snapshotters: snapshotters, Platforms: platforms,
+		Lifecycle: p, Sessions: p, View: p, Events: p, Node: p, Images: images, Streams: fakeStreams{}, Version: "1.2.3",
 		Instance: map[string]string{"name": "default"},
 	})
 	if err != nil {

@@ -28,8 +28,8 @@ func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter)
 	if err := s.checkHandler(ctx, "filter.image", filter.GetImage()); err != nil {
 		return nil, fmt.Errorf("cannot list images: %w", err)
 	}
-	if ref := filter.GetImage().GetImage(); ref != "" {
-		img, err := s.opts.Images.Get(ctx, ref)
+	if filter.GetImage().GetImage() != "" {
+		img, err := s.findImage(ctx, filter.GetImage())
 		if errors.Is(err, errs.NotFound) {
 			return nil, nil
 		}
@@ -50,13 +50,13 @@ func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter)
 }
 
 // ImageStatus implements runtimeapi.ImageServiceServer. For an image that is not present the
-// response is empty, without an error. An image with a runtime handler is present where that one
-// has its layers, so that a kubelet pulls it there.
+// response is empty, without an error. An image with a runtime handler is present for the platform of that one, and where
+// that one has its layers, so that a kubelet pulls it there.
 func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot get the status of an image: %w", err)
 	}
-	img, err := s.opts.Images.Get(ctx, req.GetImage().GetImage())
+	img, err := s.findImage(ctx, req.GetImage())
 	if errors.Is(err, errs.NotFound) {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
@@ -92,6 +92,15 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	return resp, err
 }
 
+// findImage finds an image for the platform of the spec's runtime handler. Without a handler it is that of the node, and an
+// id finds any image: a kubelet removes images by their ids.
+func (s *Server) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (*image.Image, error) {
+	if images, ok := s.opts.Images.(image.PlatformStore); ok && spec.GetRuntimeHandler() != "" {
+		return images.GetFor(ctx, s.opts.Platforms()[spec.GetRuntimeHandler()], spec.GetImage())
+	}
+	return s.opts.Images.Get(ctx, spec.GetImage())
+}
+
 // isFor reports whether an image is where a runtime handler has its layers. Any place will do without a handler, for a
 // handler without a proxy snapshotter, and for an artifact, which no snapshotter has.
 func (s *Server) isFor(img *image.Image, handler string) bool {
@@ -107,10 +116,18 @@ func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageReq
 	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot remove image: %w", err)
 	}
-	if err := s.opts.Images.Remove(ctx, req.GetImage().GetImage()); errs.IgnoreNotFound(err) != nil {
+	if err := s.removeImage(ctx, req.GetImage()); errs.IgnoreNotFound(err) != nil {
 		return nil, badImage("image.image", err)
 	}
 	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// removeImage removes what findImage finds.
+func (s *Server) removeImage(ctx context.Context, spec *runtimeapi.ImageSpec) error {
+	if images, ok := s.opts.Images.(image.PlatformStore); ok && spec.GetRuntimeHandler() != "" {
+		return images.RemoveFor(ctx, s.opts.Platforms()[spec.GetRuntimeHandler()], spec.GetImage())
+	}
+	return s.opts.Images.Remove(ctx, spec.GetImage())
 }
 
 // ImageFsInfo implements runtimeapi.ImageServiceServer.
@@ -145,7 +162,7 @@ func (s *Server) checkImage(ctx context.Context, req interface{ GetImage() *runt
 }
 
 // checkHandler refuses an unknown runtime handler. All handlers share one store. An image has the
-// same id for each of them.
+// same id for each of them that has the same platform.
 func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeapi.ImageSpec) error {
 	requested := spec.GetRuntimeHandler()
 	if requested == "" {
@@ -195,20 +212,18 @@ func imageMessage(img *image.Image) *runtimeapi.Image {
 	return msg
 }
 
-// annotationsOf are those of an image's manifest, and the type of an artifact. No manifest can claim to be one.
+// annotationsOf are those of an image's manifest, the type of an artifact, and the platform of an image that is not for the
+// node's. No manifest can claim to be one of these.
 func annotationsOf(img *image.Image) map[string]string {
-	_, claims := img.Annotations[image.AnnotationArtifactType]
-	if img.Artifact == nil && !claims {
-		return img.Annotations
+	own := map[string]string{}
+	if img.Artifact != nil {
+		own[image.AnnotationArtifactType] = img.Artifact.Type
+	} else if !img.IsFor("") {
+		own[image.AnnotationPlatform] = img.Platform()
 	}
 	annotations := maps.Clone(img.Annotations)
 	delete(annotations, image.AnnotationArtifactType)
-	if img.Artifact == nil {
-		return annotations
-	}
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[image.AnnotationArtifactType] = img.Artifact.Type
-	return annotations
+	delete(annotations, image.AnnotationPlatform)
+	maps.Copy(own, annotations)
+	return own
 }

@@ -18,8 +18,8 @@ import (
 )
 
 // PullImage implements runtimeapi.ImageServiceServer. It answers the image's id. Which
-// image it is depends on its name and the node's platform alone. The runtime handler of the
-// image, or of the pod that it is pulled for, says where its layers go, and the namespace of the
+// image it is depends on its name and the platform alone. The runtime handler of the
+// image, or of the pod that it is pulled for, says for which platform it is and where its layers go, and the namespace of the
 // pod may choose the policy. The annotations, which a kubelet sends as the image's, choose nothing.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	if err := s.checkImage(ctx, req); err != nil {
@@ -29,11 +29,10 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	if err := checkAuth(auth); err != nil {
 		return nil, fmt.Errorf("cannot pull image: %w", err)
 	}
-	snapshotter, err := s.snapshotterOfPull(ctx, req)
+	target, err := s.targetOfPull(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("cannot pull image: %w", err)
 	}
-	target := image.PullTarget{Namespace: req.GetSandboxConfig().GetMetadata().GetNamespace(), Snapshotter: snapshotter}
 	id, err := s.pull(ctx, target, req.GetImage().GetImage(), image.Auth{
 		Username:      auth.GetUsername(),
 		Password:      auth.GetPassword(),
@@ -66,26 +65,31 @@ func (s *Server) pull(ctx context.Context, target image.PullTarget, ref string, 
 	if target.Snapshotter != "" {
 		return "", fmt.Errorf("this image store has no snapshotters, so no %s: %w", target.Snapshotter, errs.Unsupported)
 	}
+	if target.Platform != "" {
+		return "", fmt.Errorf("this image store has images for the node's platform alone, and none for %s: %w", target.Platform, errs.Unsupported)
+	}
 	return s.opts.Images.Pull(ctx, ref, auth, nil)
 }
 
-// snapshotterOfPull returns the proxy snapshotter of the runtime handler that an image is pulled for: the one that the
-// request names (KEP-4216), or the one of its pod. "" is none, also for a pod with a user namespace, whose ids no snapshotter
-// maps. A client without a pod pulls for the default handler.
-func (s *Server) snapshotterOfPull(ctx context.Context, req *runtimeapi.PullImageRequest) (string, error) {
-	byHandler := s.opts.Snapshotters()
-	users := req.GetSandboxConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
-	if len(byHandler) == 0 || users != nil && users.GetMode() == runtimeapi.NamespaceMode_POD {
-		return "", nil
-	}
-	handler := req.GetImage().GetRuntimeHandler()
-	if pod := req.GetSandboxConfig().GetMetadata(); pod != nil && handler == "" {
+// targetOfPull returns what an image is pulled for: the platform and the proxy snapshotter of the runtime handler that the
+// request names (KEP-4216), or of that of its pod. No snapshotter maps the ids of a pod with a user namespace. A client
+// without a pod pulls for the default handler.
+func (s *Server) targetOfPull(ctx context.Context, req *runtimeapi.PullImageRequest) (image.PullTarget, error) {
+	snapshotters, platforms := s.opts.Snapshotters(), s.opts.Platforms()
+	pod, handler := req.GetSandboxConfig().GetMetadata(), req.GetImage().GetRuntimeHandler()
+	target := image.PullTarget{Namespace: pod.GetNamespace()}
+	if pod != nil && handler == "" && len(snapshotters)+len(platforms) > 0 {
 		var err error
 		if handler, err = s.handlerOfPod(ctx, pod); err != nil {
-			return "", err
+			return target, err
 		}
 	}
-	return byHandler[handler], nil
+	target.Platform = platforms[handler]
+	users := req.GetSandboxConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	if users == nil || users.GetMode() != runtimeapi.NamespaceMode_POD {
+		target.Snapshotter = snapshotters[handler]
+	}
+	return target, nil
 }
 
 // handlerOfPod returns the runtime handler of the sandbox with these metadata, "" if there is none.

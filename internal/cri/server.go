@@ -125,6 +125,8 @@ type Options struct {
 	// Snapshotters returns the proxy snapshotters by the runtime handlers that have one, "" for the default handler. Nil
 	// means none.
 	Snapshotters func() map[string]string
+	// Platforms returns the platforms by the runtime handlers that have one; see image.ParsePlatform. Nil means none.
+	Platforms func() map[string]string
 	// Version is berth's version, which the call Version returns.
 	Version string
 	// Config returns the configuration in use, for verbose Status; it must hold
@@ -166,6 +168,9 @@ func New(opts Options) (*Server, error) {
 	}
 	if opts.Snapshotters == nil {
 		opts.Snapshotters = func() map[string]string { return nil }
+	}
+	if opts.Platforms == nil {
+		opts.Platforms = func() map[string]string { return nil }
 	}
 	s := &Server{opts: opts, log: opts.Log, metrics: cadvisor.New(opts.Metrics), scrub: scrub.New()}
 	if s.log == nil {

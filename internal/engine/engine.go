@@ -296,6 +296,8 @@ type HandlerInfo struct {
 	Version string `json:"version,omitempty"`
 	// Snapshotter is the proxy snapshotter that has the layers of its pods' images, "" for none.
 	Snapshotter string `json:"snapshotter,omitempty"`
+	// Platform is that of its pods' images, "" for the node's.
+	Platform string `json:"platform,omitempty"`
 	// Fault is what is wrong with it, "" for nothing.
 	Fault string `json:"fault,omitempty"`
 	// Pending is true while its program has not answered for the first time: version, features and faults are not known yet.

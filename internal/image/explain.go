@@ -10,16 +10,18 @@ import (
 // Explainer is a store that pulls by itself, and says how.
 type Explainer interface {
 	// Explain says where a pull of ref with auth looks for the image, and what decides whether it may be
-	// used for pods of the namespace, "" for no namespace. It sends nothing, unless try is set: then it asks each endpoint what ref means, up to the
+	// used for pods of the target's namespace. It sends nothing, unless try is set: then it asks each endpoint what ref means, up to the
 	// candidate at which a pull stops, decides
 	// about the image as a pull does, and asks for the artifacts that refer to it. Errors are those of Pull.
-	Explain(ctx context.Context, namespace, ref string, auth Auth, try bool) (*Explanation, error)
+	Explain(ctx context.Context, target PullTarget, ref string, auth Auth, try bool) (*Explanation, error)
 }
 
 // Explanation is where a pull looks for an image, and whether it may be used. It contains no secret.
 type Explanation struct {
 	// Ref is the full reference that this explanation is about: the first candidate.
 	Ref string `json:"ref"`
+	// Platform is the one for which the image is pulled.
+	Platform string `json:"platform,omitempty"`
 	// ShortName is set if the reference that was asked for names no registry. Candidates are the full
 	// references that are tried for it, in this order.
 	ShortName  bool     `json:"shortName"`

@@ -59,6 +59,9 @@ type PullTarget struct {
 	// the layers, and a Rootfs finds them there. The store fetches those that the snapshotter does not provide by itself.
 	// "" is none.
 	Snapshotter string
+	// Platform is the one of which the image is wanted, "" for the node's; see ParsePlatform. A name has an image for each
+	// platform; see PlatformStore. Artifacts are for all.
+	Platform string
 }
 
 // TargetPuller is a Store with policies for namespaces, and with proxy snapshotters. It is an optional interface.

@@ -1,10 +1,12 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -237,7 +239,7 @@ func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string
 }
 
 func (c *Containers) findImage(ctx context.Context, rec *record.Container, spec *runtimeapi.ImageSpec) (*image.Image, error) {
-	img, err := c.images.Get(ctx, spec.GetImage())
+	img, err := c.lookUp(ctx, rec, spec)
 	if errors.Is(err, errs.NotFound) {
 		name := spec.GetUserSpecifiedImage()
 		if name == "" || name == spec.GetImage() {
@@ -253,6 +255,30 @@ func (c *Containers) findImage(ctx context.Context, rec *record.Container, spec 
 		name = spec.GetImage()
 	}
 	return img, c.admit(ctx, rec, img, name)
+}
+
+// lookUp finds an image for the platform of a container's sandbox. Kind Unsupported if the node has it for others only.
+func (c *Containers) lookUp(ctx context.Context, rec *record.Container, spec *runtimeapi.ImageSpec) (*image.Image, error) {
+	images, ok := c.images.(image.PlatformStore)
+	if !ok {
+		return c.images.Get(ctx, spec.GetImage())
+	}
+	sb, err := c.records.SandboxOfNew(rec.SandboxID)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create container: %w", err)
+	}
+	img, err := images.GetFor(ctx, sb.Platform, spec.GetImage())
+	var other *image.OtherPlatformError
+	if !errors.As(err, &other) {
+		return img, err
+	}
+	name, has := cmp.Or(spec.GetUserSpecifiedImage(), spec.GetImage()), strings.Join(other.Has, ", ")
+	if sb.Platform == "" {
+		return nil, fmt.Errorf("image %q (%s) is on this node for %s, and the pod needs it for the node's platform, %s: pull it with 'berth image pull %s', or select a RuntimeClass whose handler has the platform: %w",
+			spec.GetImage(), name, has, image.NodePlatform(), name, errs.Unsupported)
+	}
+	return nil, fmt.Errorf("image %q (%s) is on this node for %s, and the pod needs it for %s, the platform of its handler %s: pull it with 'berth image pull --handler %s %s'; a kubelet names the handler if its feature gate RuntimeClassInImageCriApi is on: %w",
+		spec.GetImage(), name, has, sb.Platform, sb.Handler, sb.Handler, name, errs.Unsupported)
 }
 
 // refuseArtifact returns an error for what has files to mount, and no root filesystem.

@@ -133,7 +133,7 @@ func (s *Sandboxes) RestoreSandbox(ctx context.Context, req *runtimeapi.RestoreP
 	}
 	rec := &record.Sandbox{
 		ID: newID(), Boot: s.bootID, State: record.SandboxCreating, CreatedAt: now(), Handler: req.GetRuntimeHandler(),
-		Config: store.MessageOf(config), RestoredFrom: req.GetCheckpointPath(),
+		Config: store.MessageOf(config), RestoredFrom: req.GetCheckpointPath(), Platform: s.platforms()[req.GetRuntimeHandler()],
 	}
 	want := &runtimeapi.RestorePodRequest{CheckpointPath: rec.RestoredFrom, Config: rec.Request().GetConfig(), RuntimeHandler: rec.Handler}
 	for _, c := range containers {

@@ -21,6 +21,8 @@ type Sandboxes struct {
 	*worker
 	containers *Containers
 	network    *podnet.Attachments
+	// platforms are those of new sandboxes' images, by their handlers.
+	platforms func() map[string]string
 }
 
 // RunSandbox makes a sandbox READY, or joins the job that does. The job outlives
@@ -34,7 +36,7 @@ func (s *Sandboxes) RunSandbox(ctx context.Context, config *runtimeapi.PodSandbo
 	}
 	rec := &record.Sandbox{
 		ID: newID(), Boot: s.bootID, State: record.SandboxCreating, CreatedAt: now(), Handler: handler,
-		Config: store.MessageOf(config),
+		Config: store.MessageOf(config), Platform: s.platforms()[handler],
 	}
 	return s.jobs.Do(ctx, &job.Request{
 		Key: rec.Name(), ID: rec.ID, Kind: kindRun, Want: rec.Request(),

@@ -35,7 +35,7 @@ import (
 	"github.com/berthrun/berth/internal/store"
 )
 
-// Images finds the images that containers are made from; see image.Store.
+// Images finds the images that containers are made from; see image.Store. It may be an image.PlatformStore.
 type Images interface {
 	Get(ctx context.Context, ref string) (*image.Image, error)
 }
@@ -68,6 +68,9 @@ type Options struct {
 	Tracer job.Tracer
 	// After, if not nil, is closed when work may begin that no request waits for.
 	After <-chan struct{}
+	// Platforms returns the platforms of images by the runtime handlers that have one; see image.ParsePlatform. A pod keeps
+	// that with which it was created. Nil means none.
+	Platforms func() map[string]string
 }
 
 // Observer counts what happens to pods. It must not block.
@@ -223,6 +226,9 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 		Dir: filepath.Join(opts.RootDir, "tombstones"), Batch: opts.Limits.Batch, Retry: opts.Limits.RetryMin,
 	})
 	s.plugins = plugins.New(plugins.Options{Host: opts.NRI, Engine: opts.Engine, Records: records, Log: opts.Log})
+	if opts.Platforms == nil {
+		opts.Platforms = func() map[string]string { return nil }
+	}
 	w := &worker{
 		plugins: s.plugins, ended: s.containerEnded,
 		engine: opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
@@ -230,7 +236,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	}
 	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded, ContainerEnded: s.containerEnded})
 	s.Containers = &Containers{worker: w, images: opts.Images, exits: s.exits, graces: newGracePeriods()}
-	s.Sandboxes = &Sandboxes{worker: w, containers: s.Containers, network: attachments}
+	s.Sandboxes = &Sandboxes{worker: w, containers: s.Containers, network: attachments, platforms: opts.Platforms}
 	s.Sessions = &Sessions{engine: opts.Engine, records: records}
 	s.Forwarder = forward.New(records, opts.Limits.Dial)
 	s.EventSource = source

@@ -40,7 +40,7 @@ func callRows() []row {
 		{name: "RuntimeConfig", test: "TestRPC", covers: []string{"RuntimeConfig"}},
 		{name: "UpdatePodSandboxResources", test: "TestFieldsOfResources", covers: []string{"UpdatePodSandboxResources"}},
 		{name: "ListImages / StreamImages", test: "TestRPCStreamedLists", covers: []string{"ListImages", "StreamImages"}},
-		{name: "ImageStatus, PullImage, RemoveImage", test: "TestRPC", covers: []string{"ImageStatus", "PullImage", "RemoveImage"}},
+		{name: "ImageStatus, PullImage, RemoveImage", test: "TestRPC", covers: []string{"ImageStatus", "PullImage", "RemoveImage"}, note: "With `runtime_handler` they are about the image for the platform of that handler ([platforms](howto/platforms.md); TestPlatformOfAHandler)."},
 		{name: "ImageFsInfo", test: "TestRPC", covers: []string{"ImageFsInfo"}},
 	}
 }

@@ -14,7 +14,7 @@ func programRows() []row {
 		{
 			name: "metadata, image{image, annotations, user_specified_image, runtime_handler, image_ref}", test: containers,
 			covers: []string{"metadata.{name,attempt}", "image.{image,annotations,user_specified_image,runtime_handler,image_ref}"},
-			note:   "The handler of the pod says where the image's layers are; see [lazy images](howto/lazy-images.md). image_ref is the client's own note.",
+			note:   "The handler of the pod says where the image's layers are; see [lazy images](howto/lazy-images.md), and for which platform it is; see [platforms](howto/platforms.md). image_ref is the client's own note.",
 		},
 		{name: "command / args", test: containers, covers: []string{"command", "args"}},
 		{

@@ -748,9 +748,11 @@ func (x *Job) GetCancelled() bool {
 }
 
 type PullImageRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ref           string                 `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
-	Auth          *Auth                  `protobuf:"bytes,2,opt,name=auth,proto3" json:"auth,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Ref   string                 `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	Auth  *Auth                  `protobuf:"bytes,2,opt,name=auth,proto3" json:"auth,omitempty"`
+	// The runtime handler whose pods use the image: it may have a platform. Empty: the node's platform.
+	Handler       string `protobuf:"bytes,3,opt,name=handler,proto3" json:"handler,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -797,6 +799,13 @@ func (x *PullImageRequest) GetAuth() *Auth {
 		return x.Auth
 	}
 	return nil
+}
+
+func (x *PullImageRequest) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
 }
 
 // Auth is the credential for a registry.
@@ -1650,7 +1659,9 @@ type ExplainImageRequest struct {
 	// decided, as for a pull.
 	Try bool `protobuf:"varint,3,opt,name=try,proto3" json:"try,omitempty"`
 	// The namespace of Kubernetes whose pods use the image. Empty: none.
-	Namespace     string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The runtime handler whose pods use the image. Empty: none.
+	Handler       string `protobuf:"bytes,5,opt,name=handler,proto3" json:"handler,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1713,6 +1724,13 @@ func (x *ExplainImageRequest) GetNamespace() string {
 	return ""
 }
 
+func (x *ExplainImageRequest) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
 type ExplainImageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The full reference that this is about: the first candidate.
@@ -1730,7 +1748,9 @@ type ExplainImageResponse struct {
 	// The candidate by which the node has an image, empty if it has none.
 	Present string `protobuf:"bytes,7,opt,name=present,proto3" json:"present,omitempty"`
 	// The other candidates, in order.
-	Next          []*ExplainImageResponse `protobuf:"bytes,8,rep,name=next,proto3" json:"next,omitempty"`
+	Next []*ExplainImageResponse `protobuf:"bytes,8,rep,name=next,proto3" json:"next,omitempty"`
+	// The platform for which the image is pulled.
+	Platform      string `protobuf:"bytes,9,opt,name=platform,proto3" json:"platform,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1819,6 +1839,13 @@ func (x *ExplainImageResponse) GetNext() []*ExplainImageResponse {
 		return x.Next
 	}
 	return nil
+}
+
+func (x *ExplainImageResponse) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
 }
 
 // Referrers are manifests that refer to another one.
@@ -3699,10 +3726,11 @@ const file_berth_proto_rawDesc = "" +
 	"\x03age\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\awaiters\x18\t \x01(\x03R\awaiters\x12\x1c\n" +
 	"\tcancelled\x18\n" +
-	" \x01(\bR\tcancelled\"H\n" +
+	" \x01(\bR\tcancelled\"b\n" +
 	"\x10PullImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
-	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\"\x8c\x01\n" +
+	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x18\n" +
+	"\ahandler\x18\x03 \x01(\tR\ahandler\"\x8c\x01\n" +
 	"\x04Auth\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x02 \x01(\tR\bpassword\x12%\n" +
@@ -3751,12 +3779,13 @@ const file_berth_proto_rawDesc = "" +
 	"\x0fTagImageRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x12\n" +
-	"\x10TagImageResponse\"{\n" +
+	"\x10TagImageResponse\"\x95\x01\n" +
 	"\x13ExplainImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x10\n" +
 	"\x03try\x18\x03 \x01(\bR\x03try\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xcd\x02\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x18\n" +
+	"\ahandler\x18\x05 \x01(\tR\ahandler\"\xe9\x02\n" +
 	"\x14ExplainImageResponse\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x1d\n" +
 	"\n" +
@@ -3768,7 +3797,8 @@ const file_berth_proto_rawDesc = "" +
 	"\tadmission\x18\x05 \x01(\v2\x13.berth.v2.AdmissionR\tadmission\x121\n" +
 	"\treferrers\x18\x06 \x01(\v2\x13.berth.v2.ReferrersR\treferrers\x12\x18\n" +
 	"\apresent\x18\a \x01(\tR\apresent\x122\n" +
-	"\x04next\x18\b \x03(\v2\x1e.berth.v2.ExplainImageResponseR\x04next\"t\n" +
+	"\x04next\x18\b \x03(\v2\x1e.berth.v2.ExplainImageResponseR\x04next\x12\x1a\n" +
+	"\bplatform\x18\t \x01(\tR\bplatform\"t\n" +
 	"\tReferrers\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12&\n" +
 	"\x04list\x18\x02 \x03(\v2\x12.berth.v2.ReferrerR\x04list\x12\x19\n" +

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/internal/cli/daemon/jobcalls"
@@ -190,6 +192,7 @@ func pullRules(cfg *config.Daemon) local.PullRules {
 		LookasideDir:           cfg.Image.LookasideDir,
 		VerifierDir:            cfg.Image.VerifierDir,
 		UnnamedSignatures:      cfg.Image.UnnamedSignatures,
+		Platforms:              slices.Compact(slices.Sorted(maps.Values(platformsOf(cfg)))),
 	}
 }
 
@@ -206,7 +209,7 @@ func handlersOf(cfg *config.Daemon) handler.Table {
 			PrivilegedWithoutHost: h.PrivilegedNoDevices, PrivilegedAllAllowed: h.PrivilegedAllowDevice,
 			PodAnnotations: h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
 			HookDirs: h.HookDirs, SeccompProfile: h.SeccompProfile, BaseSpec: h.BaseSpec, CgroupWritable: h.CgroupWritable,
-			Snapshotter: h.Snapshotter,
+			Snapshotter: h.Snapshotter, Platform: platformOf(h),
 		}
 		if h.WritableLimit != nil {
 			entry.WritableLimit = new(int64(*h.WritableLimit))
@@ -240,6 +243,34 @@ func snapshottersOf(cfg *config.Daemon) map[string]string {
 		}
 	}
 	return byHandler
+}
+
+// platformsOf returns the platforms by the handlers that have one which is not the node's.
+func platformsOf(cfg *config.Daemon) map[string]string {
+	byHandler := map[string]string{}
+	if cfg.Engine != "native" {
+		return byHandler
+	}
+	for name, h := range cfg.Handlers {
+		if platform := platformOf(h); platform != "" {
+			byHandler[name] = platform
+		}
+	}
+	return byHandler
+}
+
+// platformOf returns the platform of a handler in its short form, "" for the node's.
+func platformOf(h config.Handler) string {
+	platform, _ := image.ParsePlatform(h.Platform) // the configuration was checked
+	return platform
+}
+
+// platformFor returns the platform of the images of a handler's pods, "" for the node's.
+func platformFor(cfg *config.Daemon, name string) (string, error) {
+	if _, ok := cfg.Handlers[name]; !ok || cfg.Engine != "native" {
+		return "", fmt.Errorf("unknown runtime handler %q: %w", name, errs.Invalid)
+	}
+	return platformsOf(cfg)[name], nil
 }
 
 // maxLogLine is the longest line of a container's log that is not split.

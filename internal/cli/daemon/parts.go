@@ -108,6 +108,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	p.cri, err = cri.New(cri.Options{
 		Lifecycle: p.pods, Sessions: p.pods, View: p.pods, Events: p.pods, Node: p.pods, Images: p.backend.images, Streams: p.streams, Version: version.Version,
 		Snapshotters: func() map[string]string { return snapshottersOf(p.config.Load()) },
+		Platforms:    func() map[string]string { return platformsOf(p.config.Load()) },
 
 		Metrics: cfg.Stats.PodMetrics,
 		Config:  p.shownConfig, Log: log,
@@ -121,6 +122,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	}
 	jobs := []jobcalls.Table{p.pods, p.backend.jobs}
 	p.own = &berthapi.Server{Images: p.backend.images, Jobs: jobcalls.List(jobs...), Control: jobcalls.Control(jobs...), Metrics: p.metrics.Text, Owned: p.owned}
+	p.own.Platform = func(handler string) (string, error) { return platformFor(p.config.Load(), handler) }
 	p.addSources()
 	clean := scrub.New() // the errors of a reload quote the configuration
 	p.page, err = pageserver.New(pageserver.Options{
@@ -425,5 +427,6 @@ func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logge
 		Observer:    p.metrics,
 		Tracer:      p.tracer,
 		After:       p.answering,
+		Platforms:   func() map[string]string { return platformsOf(p.config.Load()) },
 	})
 }

@@ -2,6 +2,7 @@ package imagecmd
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -33,9 +34,9 @@ const maxList = 4 << 20
 
 // bundling is one run of `berth image bundle`.
 type bundling struct {
-	list, output string
-	again        bool
-	auth         berthapi.Auth
+	list, output, handler string
+	again                 bool
+	auth                  berthapi.Auth
 
 	cmd  *cobra.Command
 	conn *criclient.Conn
@@ -73,6 +74,7 @@ func (c *commands) newBundle() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&b.list, "file", "f", "", "file with a list of images; - is stdin")
+	registerHandler(cmd, &b.handler)
 	cmd.Flags().StringVarP(&b.output, "output", "o", "", "archive to write")
 	cmd.Flags().BoolVar(&b.again, "pull", false, "pull images that the node has, too: their tags may have moved")
 	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registries")
@@ -149,14 +151,22 @@ func parseWanted(ref string) (wantedImage, error) {
 
 // run pulls, and writes the archive and what is beside it. The archive gets its name last.
 func (b *bundling) run(ctx context.Context, wanted []wantedImage) (err error) {
-	var refs []string
+	var refs, expected []string
 	var failed []error
 	for _, w := range wanted {
-		names, err := b.ensure(ctx, w)
+		names, id, err := b.ensure(ctx, w)
 		failed = append(failed, err)
 		for _, name := range names {
-			if !slices.Contains(refs, name) {
-				refs = append(refs, name)
+			if !slices.Contains(expected, name) {
+				expected = append(expected, name)
+			}
+		}
+		if b.handler != "" { // a name is that of the image for the node's platform
+			names = []string{id}
+		}
+		for _, ref := range names {
+			if !slices.Contains(refs, ref) {
+				refs = append(refs, ref)
 			}
 		}
 	}
@@ -182,7 +192,7 @@ func (b *bundling) run(ctx context.Context, wanted []wantedImage) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot bundle: %w", err)
 	}
-	if err := lacks(images, refs); err != nil {
+	if err := lacks(images, expected); err != nil {
 		return err
 	}
 	dgst := digest.NewDigest(digest.SHA256, sum)
@@ -195,30 +205,34 @@ func (b *bundling) run(ctx context.Context, wanted []wantedImage) (err error) {
 	return b.report(images, dgst)
 }
 
-// ensure returns the names by which an image goes into the archive, after a pull if the node does not have it.
-func (b *bundling) ensure(ctx context.Context, w wantedImage) ([]string, error) {
+// ensure returns the names by which an image goes into the archive, and its id, after a pull if the node does not have it.
+func (b *bundling) ensure(ctx context.Context, w wantedImage) (names []string, id string, err error) {
 	ref := w.digest
 	if ref == "" {
 		ref = w.tag
 	}
 	img, err := b.status(ctx, ref)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if img == nil || b.again {
-		if _, err := podrun.Pull(ctx, b.conn, berthapi.PullRequest{Ref: ref, Auth: b.auth}, progress.New(b.cmd.ErrOrStderr(), ref)); err != nil {
-			return nil, err
+		req := berthapi.PullRequest{Ref: ref, Auth: b.auth, Handler: b.handler}
+		if _, err := podrun.Pull(ctx, b.conn, req, progress.New(b.cmd.ErrOrStderr(), ref)); err != nil {
+			return nil, "", err
 		}
 		if img, err = b.status(ctx, ref); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
 	if w.tag != "" && w.digest != "" && !slices.Contains(img.GetRepoTags(), w.tag) {
-		if err := b.conn.Berth.TagImage(ctx, berthapi.TagRequest{Image: w.digest, Names: []string{w.tag}}); err != nil {
-			return nil, fmt.Errorf("cannot name %s: %w", w.digest, err)
+		if err := b.conn.Berth.TagImage(ctx, berthapi.TagRequest{Image: img.GetId(), Names: []string{w.tag}}); err != nil {
+			return nil, "", fmt.Errorf("cannot name %s: %w", w.digest, err)
 		}
 	}
-	names := slices.DeleteFunc([]string{w.tag, w.digest}, func(name string) bool { return name == "" })
+	if b.handler != "" { // an archive of an id has its tags, and its digests only without a tag
+		return []string{cmp.Or(w.tag, w.digest)}, img.GetId(), nil
+	}
+	names = slices.DeleteFunc([]string{w.tag, w.digest}, func(name string) bool { return name == "" })
 	// Of the digests in this repository, that of the node's platform is the last.
 	repository, _, _ := strings.Cut(ref, "@")
 	if w.digest == "" {
@@ -233,11 +247,11 @@ func (b *bundling) ensure(ctx context.Context, w wantedImage) ([]string, error) 
 	if own != "" && !slices.Contains(names, own) {
 		names = append(names, own)
 	}
-	return names, nil
+	return names, img.GetId(), nil
 }
 
 func (b *bundling) status(ctx context.Context, ref string) (*runtimeapi.Image, error) {
-	resp, err := b.conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	resp, err := b.conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: b.handler}})
 	return resp.GetImage(), err
 }
 

@@ -17,7 +17,7 @@ import (
 
 func (c *commands) newExplain() *cobra.Command {
 	var output show.Flag
-	var user, namespace string
+	var user, namespace, handler string
 	var passwordStdin, try bool
 	cmd := &cobra.Command{
 		Use:   "explain IMAGE",
@@ -27,7 +27,7 @@ func (c *commands) newExplain() *cobra.Command {
 			"order in which a pull tries them, and says which of them the node has. It shows which file names each endpoint,\n" +
 			"whose credentials it gets, and how it failed lately. On a node with image.policy it shows the scope of the policy\n" +
 			"that holds for the image, and what that requires; with image.verifier_dir the programs that are asked. --namespace\n" +
-			"shows the policy of image.policy_dir for the pods of a namespace. explain sends nothing without --try, and shows no\n" +
+			"shows the policy of image.policy_dir for the pods of a namespace, --handler the platform of a runtime handler. explain sends nothing without --try, and shows no\n" +
 			"secret. With --try it decides about the image as a pull does, from its manifest and signatures, and lists the\n" +
 			"artifacts that refer to the image, such as signatures and bills of materials. Of several full names, a pull tries\n" +
 			"the next one only if the registry lacks the image, refuses the client or cannot be reached. --try stops at the same\n" +
@@ -40,7 +40,7 @@ func (c *commands) newExplain() *cobra.Command {
 				return err
 			}
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
-				explained, err := conn.Berth.ExplainImage(ctx, namespace, berthapi.PullRequest{Ref: args[0], Auth: auth}, try)
+				explained, err := conn.Berth.ExplainImage(ctx, namespace, berthapi.PullRequest{Ref: args[0], Auth: auth, Handler: handler}, try)
 				if err != nil {
 					return err
 				}
@@ -50,6 +50,7 @@ func (c *commands) newExplain() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&try, "try", false, "ask each endpoint for the image's manifest, check its signatures, and list what refers to it")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pods that use the image; without it, the policy for all namespaces is shown")
+	registerHandler(cmd, &handler)
 	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registry")
 	cmd.Flags().BoolVar(&passwordStdin, "password-stdin", false, "read the password from stdin")
 	cmd.MarkFlagsRequiredTogether("username", "password-stdin")
@@ -85,6 +86,9 @@ func meaning(ref string, e *image.Explanation) string {
 		text = fmt.Sprintf("%s is pulled as %s\nThe registry is the one of image.search_registries.\n", ref, e.Ref)
 	default:
 		text = fmt.Sprintf("%s is pulled as %s\n", ref, e.Ref)
+	}
+	if e.Platform != "" {
+		text += "The platform is " + e.Platform + "\n"
 	}
 	if e.Present != "" && e.ShortName {
 		text += "The node has it as " + e.Present + "\n"

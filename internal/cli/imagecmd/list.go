@@ -39,7 +39,8 @@ func (c *commands) newList() *cobra.Command {
 	return cmd
 }
 
-// table has a row for each name of each image. The type of an OCI artifact is its artifact type.
+// table has a row for each name of each image. The type of an OCI artifact is its artifact type. That of an image says for
+// which platform it is, if that is not the node's.
 func table(w io.Writer, images []*runtimeapi.Image) error {
 	var rows [][]string
 	for _, img := range images {
@@ -54,7 +55,11 @@ func table(w io.Writer, images []*runtimeapi.Image) error {
 		if img.Pinned {
 			pinned = "yes"
 		}
-		kind := cmp.Or(img.GetSpec().GetAnnotations()[image.AnnotationArtifactType], "image")
+		annotations := img.GetSpec().GetAnnotations()
+		kind := cmp.Or(annotations[image.AnnotationArtifactType], "image")
+		if platform := annotations[image.AnnotationPlatform]; platform != "" {
+			kind += " for " + platform
+		}
 		for _, name := range names {
 			rows = append(rows, []string{show.Or(name), show.ID(img.Id), show.Size(img.Size), show.Or(pinned), kind})
 		}
@@ -64,7 +69,8 @@ func table(w io.Writer, images []*runtimeapi.Image) error {
 }
 
 func (c *commands) newRemove() *cobra.Command {
-	return &cobra.Command{
+	var handler string
+	cmd := &cobra.Command{
 		Use:               "rm IMAGE...",
 		Short:             "Remove images, with all their names",
 		Args:              cobra.MinimumNArgs(1),
@@ -73,7 +79,7 @@ func (c *commands) newRemove() *cobra.Command {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				var failed []error
 				for _, ref := range args {
-					if err := remove(ctx, conn, ref); err != nil {
+					if err := remove(ctx, conn, &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler}); err != nil {
 						failed = append(failed, err)
 						continue
 					}
@@ -83,31 +89,37 @@ func (c *commands) newRemove() *cobra.Command {
 			})
 		},
 	}
+	registerHandler(cmd, &handler)
+	return cmd
 }
 
 // remove reports an image that does not exist: for a user that is a mistyped name, though CRI
 // reports success.
-func remove(ctx context.Context, conn *criclient.Conn, ref string) error {
-	if _, err := find(ctx, conn, ref); err != nil {
+func remove(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) error {
+	if _, err := find(ctx, conn, spec); err != nil {
 		return err
 	}
-	_, err := conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	_, err := conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
 	return err
 }
 
-func find(ctx context.Context, conn *criclient.Conn, ref string) (*runtimeapi.ImageStatusResponse, error) {
-	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}, Verbose: true})
+func find(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) (*runtimeapi.ImageStatusResponse, error) {
+	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec, Verbose: true})
 	if err != nil {
 		return nil, err
 	}
-	if resp.Image == nil {
-		return nil, fmt.Errorf("there is no image %q: %w", ref, errs.NotFound)
+	switch {
+	case resp.Image == nil && spec.RuntimeHandler != "":
+		return nil, fmt.Errorf("there is no image %q for the handler %s: %w", spec.Image, spec.RuntimeHandler, errs.NotFound)
+	case resp.Image == nil:
+		return nil, fmt.Errorf("there is no image %q: %w", spec.Image, errs.NotFound)
 	}
 	return resp, nil
 }
 
 func (c *commands) newInspect() *cobra.Command {
 	var output show.Flag
+	var handler string
 	cmd := &cobra.Command{
 		Use:               "inspect IMAGE",
 		Short:             "Show the details of an image",
@@ -115,7 +127,7 @@ func (c *commands) newInspect() *cobra.Command {
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
-				resp, err := find(ctx, conn, args[0])
+				resp, err := find(ctx, conn, &runtimeapi.ImageSpec{Image: args[0], RuntimeHandler: handler})
 				if err != nil {
 					return err
 				}
@@ -128,6 +140,7 @@ func (c *commands) newInspect() *cobra.Command {
 			})
 		},
 	}
+	registerHandler(cmd, &handler)
 	output.Register(cmd)
 	return cmd
 }
@@ -147,6 +160,9 @@ func describe(w io.Writer, resp *runtimeapi.ImageStatusResponse) error {
 	}
 	if kind := img.GetSpec().GetAnnotations()[image.AnnotationArtifactType]; kind != "" {
 		rows = append(rows, []string{"Type:", "OCI artifact, " + kind})
+	}
+	if platform := img.GetSpec().GetAnnotations()[image.AnnotationPlatform]; platform != "" {
+		rows = append(rows, []string{"Platform:", platform})
 	}
 	if err := show.Table(w, []string{"ID:", img.Id}, rows); err != nil {
 		return err

@@ -7,12 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/local"
 )
 
 func newPreload() *cobra.Command {
-	return &cobra.Command{
+	var platforms []string
+	cmd := &cobra.Command{
 		Use:   "preload DIR ARCHIVE...",
 		Short: "Make a directory of images that daemons use in place",
 		Long: "preload unpacks docker or OCI archives into DIR, which must not exist. A daemon whose image.preloaded_dirs contain\n" +
@@ -24,7 +26,11 @@ func newPreload() *cobra.Command {
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelError}))
-			made, err := local.MakePreloaded(cmd.Context(), args[0], args[1:], program.Own(), log)
+			others, err := otherPlatforms(platforms)
+			if err != nil {
+				return err
+			}
+			made, err := local.MakePreloaded(cmd.Context(), args[0], args[1:], others, program.Own(), log)
 			if err != nil {
 				return fmt.Errorf("cannot make %s: %w", args[0], err)
 			}
@@ -36,4 +42,21 @@ func newPreload() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringSliceVar(&platforms, "platform", nil, "also images for this platform of a handler (handlers.NAME.platform), such as wasi/wasm")
+	return cmd
+}
+
+// otherPlatforms are the short forms of those that are not the host's.
+func otherPlatforms(texts []string) ([]string, error) {
+	var others []string
+	for _, text := range texts {
+		platform, err := image.ParsePlatform(text)
+		if err != nil {
+			return nil, err
+		}
+		if platform != "" {
+			others = append(others, platform)
+		}
+	}
+	return others, nil
 }

@@ -22,12 +22,13 @@ import (
 )
 
 func (c *commands) newPull() *cobra.Command {
-	var user string
+	var user, handler string
 	var passwordStdin bool
 	cmd := &cobra.Command{
-		Use:   "pull IMAGE...",
-		Short: "Pull images from a registry",
-		Args:  cobra.MinimumNArgs(1),
+		Use:     "pull IMAGE...",
+		Short:   "Pull images from a registry",
+		Example: "  berth image pull busybox:1.36\n  berth image pull --handler wasm registry.example/app:1",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			auth, err := credentials(cmd.InOrStdin(), user, passwordStdin)
 			if err != nil {
@@ -36,16 +37,22 @@ func (c *commands) newPull() *cobra.Command {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				var failed []error
 				for _, ref := range args {
-					failed = append(failed, pull(ctx, cmd, conn, berthapi.PullRequest{Ref: ref, Auth: auth}))
+					failed = append(failed, pull(ctx, cmd, conn, berthapi.PullRequest{Ref: ref, Auth: auth, Handler: handler}))
 				}
 				return errors.Join(failed...)
 			})
 		},
 	}
+	registerHandler(cmd, &handler)
 	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registry")
 	cmd.Flags().BoolVar(&passwordStdin, "password-stdin", false, "read the password from stdin")
 	cmd.MarkFlagsRequiredTogether("username", "password-stdin")
 	return cmd
+}
+
+// registerHandler adds the flag that says whose image is meant.
+func registerHandler(cmd *cobra.Command, handler *string) {
+	cmd.Flags().StringVar(handler, "handler", "", "runtime handler whose pods use the image; without it, the image for the node's platform")
 }
 
 // credentials reads the password from stdin only: every user can see arguments.
@@ -69,7 +76,7 @@ func pull(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, req ber
 	if err != nil {
 		return err
 	}
-	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: cmp.Or(id, req.Ref)}})
+	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: cmp.Or(id, req.Ref), RuntimeHandler: req.Handler}})
 	if err != nil {
 		return err
 	}

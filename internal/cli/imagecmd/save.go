@@ -22,7 +22,8 @@ func (c *commands) newSave() *cobra.Command {
 		Aliases: []string{"export"},
 		Short:   "Write images to one archive that docker, podman and OCI tools read",
 		Long: "save writes one archive that is both a docker archive and an OCI layout. Of an image for several platforms it\n" +
-			"contains those that this node has. Only berth supports this.",
+			"contains those that this node has. By a name it has the image for the node's platform; name the image of a handler\n" +
+			"with another platform by its id. Only berth supports this.",
 		Example:           "  berth image save app:1 web:2 -o images.tar\n  berth image save app:1 | docker load",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,

@@ -95,6 +95,8 @@ type podRun struct {
 	// pulled are the ids of images that were pulled by a name which means another image of the node. Nothing changes it once
 	// a container is created.
 	pulled map[string]string
+	// imageHandler is the pod's handler, if that has images of its own.
+	imageHandler string
 	// ready counts containers that are not ready yet.
 	ready readiness
 	// followers are goroutines that print logs.

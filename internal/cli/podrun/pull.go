@@ -3,6 +3,7 @@ package podrun
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,11 +16,15 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/pullsecret"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // pullAll ensures that every image is present, before anything is created.
 func (k *podRun) pullAll(ctx context.Context) error {
+	if err := k.setImageHandler(ctx); err != nil {
+		return err
+	}
 	credentials, missing := k.Bundle.Credentials()
 	for _, name := range missing {
 		k.say("the file has no Secret %s of imagePullSecrets: pulling without it", name)
@@ -43,6 +48,34 @@ func (k *podRun) pullAll(ctx context.Context) error {
 		}
 		if _, err := k.pull(ctx, "make volume "+v.Name, v.Image.Reference, v.Image.PullPolicy, credentials); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// setImageHandler has requests for images name the pod's handler if berth has a platform for it. The images of other
+// handlers are those of the node.
+func (k *podRun) setImageHandler(ctx context.Context) error {
+	if k.Bundle.Handler == "" {
+		return nil
+	}
+	var resp *runtimeapi.StatusResponse
+	err := k.retryUnavailable(ctx, func(ctx context.Context) (err error) {
+		resp, err = k.Conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var info struct {
+		Handlers []engine.HandlerInfo `json:"handlers"`
+	}
+	if json.Unmarshal([]byte(resp.GetInfo()["engine"]), &info) != nil {
+		return nil //nolint:nilerr // of another runtime
+	}
+	for _, h := range info.Handlers {
+		if h.Name == k.Bundle.Handler && h.Platform != "" {
+			k.imageHandler = h.Name
 		}
 	}
 	return nil
@@ -108,7 +141,7 @@ func (k *podRun) pullWith(ctx context.Context, ref string, credentials []pullsec
 	}
 	var failed []error
 	for _, f := range all {
-		id, err := Pull(ctx, k.Conn, berthapi.PullRequest{Ref: ref, Auth: f.auth}, progress.New(k.Say, ref))
+		id, err := Pull(ctx, k.Conn, berthapi.PullRequest{Ref: ref, Auth: f.auth, Handler: k.imageHandler}, progress.New(k.Say, ref))
 		if err == nil {
 			return id, nil
 		}
@@ -120,7 +153,9 @@ func (k *podRun) pullWith(ctx context.Context, ref string, credentials []pullsec
 func (k *podRun) image(ctx context.Context, ref string) (*runtimeapi.Image, error) {
 	var resp *runtimeapi.ImageStatusResponse
 	err := k.retryUnavailable(ctx, func(ctx context.Context) (err error) {
-		resp, err = k.Conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+		resp, err = k.Conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+			Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: k.imageHandler},
+		})
 		return err
 	})
 	return resp.GetImage(), err
@@ -151,7 +186,7 @@ func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, b
 		return "", err
 	}
 	_, err = conn.Images.PullImage(ctx, &runtimeapi.PullImageRequest{
-		Image: &runtimeapi.ImageSpec{Image: req.Ref},
+		Image: &runtimeapi.ImageSpec{Image: req.Ref, RuntimeHandler: req.Handler},
 		Auth: &runtimeapi.AuthConfig{
 			Username: req.Auth.Username, Password: req.Auth.Password,
 			IdentityToken: req.Auth.IdentityToken, RegistryToken: req.Auth.RegistryToken,

@@ -186,7 +186,7 @@ func (e *Engine) handlerInfo() []engine.HandlerInfo {
 		if h := named.Handler; h != nil {
 			facts := e.programs.Last(h)
 			info.Kind, info.Path, info.Version, info.Fault, info.Pending = string(h.Kind), h.Path, facts.Version, facts.Fault, facts.Pending
-			info.Snapshotter = h.Snapshotter
+			info.Snapshotter, info.Platform = h.Snapshotter, h.Platform
 		}
 		all = append(all, info)
 	}

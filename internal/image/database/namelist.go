@@ -21,6 +21,10 @@ type NamedImage struct {
 	Name   string               `json:"name"`
 	Target imagespec.Descriptor `json:"target"`
 	Pinned bool                 `json:"pinned,omitempty"`
+	// Platform is set for an image that was chosen for another platform than the node's. Through are the indexes that led to
+	// Target; see tree.Tree.
+	Platform string                 `json:"platform,omitempty"`
+	Through  []imagespec.Descriptor `json:"through,omitempty"`
 }
 
 type nameList struct {
@@ -46,7 +50,7 @@ func (d *DB) writeNames(records []images.Image, going map[string]bool) error {
 	list := nameList{Version: namesVersion, Images: []NamedImage{}}
 	for _, record := range records {
 		if !going[record.Name] {
-			list.Images = append(list.Images, NamedImage{record.Name, record.Target, IsPinned(record)})
+			list.Images = append(list.Images, NamedImage{record.Name, record.Target, IsPinned(record), record.Labels[platformLabel], throughOf(record)})
 		}
 	}
 	data, err := json.Marshal(list)

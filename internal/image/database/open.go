@@ -19,7 +19,6 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
-	"github.com/containerd/platforms"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -145,7 +144,16 @@ func (d *DB) Unsynced(fn func() error) error {
 	return d.bolt.Sync()
 }
 
-// ReadTree reads an image for this node's platform; see tree.Reader.
-func (d *DB) ReadTree(ctx context.Context, name string, target imagespec.Descriptor, provide tree.Provide) (*tree.Tree, error) {
-	return tree.Reader{Content: d.Compared(), Platform: platforms.Default()}.Read(ctx, name, target, provide)
+// ReadTree reads an image for a platform, "" for this node's; see tree.Reader.
+func (d *DB) ReadTree(ctx context.Context, name, platform string, target imagespec.Descriptor, provide tree.Provide) (*tree.Tree, error) {
+	return tree.Reader{Content: d.Compared(), Platform: image.MatcherOf(platform), For: platform}.Read(ctx, name, target, provide)
+}
+
+// ReadRecord reads the image of a record.
+func (d *DB) ReadRecord(ctx context.Context, record images.Image, provide tree.Provide) (*tree.Tree, error) {
+	t, err := d.ReadTree(ctx, record.Name, record.Labels[platformLabel], record.Target, provide)
+	if err == nil && t.Platform != "" {
+		t.Through = throughOf(record)
+	}
+	return t, err
 }

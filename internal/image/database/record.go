@@ -2,7 +2,9 @@ package database
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.etcd.io/bbolt"
 
 	"github.com/berthrun/berth/internal/image/tree"
@@ -24,6 +27,11 @@ const (
 	// snapshottersLabel has the names of the snapshotters that have an image's layers, separated by commas. snapshotter is the
 	// store itself, which alone has them without this label.
 	snapshottersLabel = "run.berth.snapshotters"
+
+	// platformLabel has the platform that an image was chosen for, if that is not the node's. Then the record points to the
+	// manifest, and throughLabel has the indexes that led to it, in JSON: the registry gives their digests to the name.
+	platformLabel = "run.berth.platform"
+	throughLabel  = "run.berth.through"
 
 	contentRefLabel  = "containerd.io/gc.ref.content."
 	snapshotRefLabel = "containerd.io/gc.ref.snapshot." + snapshotter
@@ -45,10 +53,14 @@ func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []str
 	if err := d.link(ctx, t); err != nil {
 		return err
 	}
+	own, err := ownLabels(t)
+	if err != nil {
+		return err
+	}
 	return d.db.Update(func(tx *bbolt.Tx) error {
 		ctx := boltutil.WithTransaction(ctx, tx)
 		for _, name := range fresh {
-			img := images.Image{Name: name, Target: t.Target, Labels: labels}
+			img := images.Image{Name: name, Target: t.Target, Labels: merged(labels, own)}
 			if strings.HasSuffix(name, "@"+t.Manifest.Digest.String()) {
 				img.Target = t.Manifest
 			}
@@ -61,13 +73,65 @@ func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []str
 			}
 		}
 		for _, name := range others {
-			img := images.Image{Name: name, Labels: labels}
-			if _, err := d.Images.Update(ctx, img, "labels"); err != nil {
+			old, err := d.Images.Get(ctx, name)
+			if err == nil {
+				_, err = d.Images.Update(ctx, images.Image{Name: name, Labels: merged(labels, old.Labels)}, "labels")
+			}
+			if err != nil {
 				return fmt.Errorf("name %s: %w", name, err)
 			}
 		}
 		return nil
 	})
+}
+
+// ownLabels are those that each record of an image has of its own: records of one image may have different ones.
+func ownLabels(t *tree.Tree) (map[string]string, error) {
+	if t.Platform == "" {
+		return nil, nil
+	}
+	own := map[string]string{platformLabel: t.Platform}
+	if len(t.Through) > 0 {
+		through := make([]imagespec.Descriptor, len(t.Through))
+		for i, index := range t.Through {
+			through[i] = imagespec.Descriptor{MediaType: index.MediaType, Digest: index.Digest, Size: index.Size}
+		}
+		data, err := json.Marshal(through)
+		if err != nil {
+			return nil, err
+		}
+		own[throughLabel] = string(data)
+	}
+	return own, nil
+}
+
+// merged are labels, and those of has that a record has of its own.
+func merged(labels, has map[string]string) map[string]string {
+	all := maps.Clone(labels)
+	for _, key := range []string{platformLabel, throughLabel} {
+		if value, ok := has[key]; ok {
+			all[key] = value
+		}
+	}
+	return all
+}
+
+// PlatformOf returns the platform that the image of a record was chosen for, "" for the node's.
+func (d *DB) PlatformOf(ctx context.Context, name string) (string, error) {
+	record, err := d.Images.Get(ctx, name)
+	if err != nil {
+		return "", fmt.Errorf("cannot look up %s: %w", name, err)
+	}
+	return record.Labels[platformLabel], nil
+}
+
+// throughOf are the indexes that led to the manifest of a record, none if its label cannot be read.
+func throughOf(record images.Image) []imagespec.Descriptor {
+	var through []imagespec.Descriptor
+	if json.Unmarshal([]byte(record.Labels[throughLabel]), &through) != nil {
+		return nil
+	}
+	return through
 }
 
 // DeleteRecords removes names. keep, if not "", is a snapshot that containers use and that is

@@ -358,7 +358,7 @@ func TestReferrersAreShown(t *testing.T) {
 		if want > 0 {
 			g.registry.PushBundle("team/app", of, g.signer.Bundle("", of, "https://sigstore.dev/cosign/sign/v1"))
 		}
-		e, err := g.store.Explain(t.Context(), "", g.host+"/team/app:v1", image.Auth{}, true)
+		e, err := g.store.Explain(t.Context(), image.PullTarget{}, g.host+"/team/app:v1", image.Auth{}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,10 +371,10 @@ func TestReferrersAreShown(t *testing.T) {
 		}
 	}
 	asked := len(g.registry.Requests())
-	if e, err := g.store.Explain(t.Context(), "", g.host+"/team/app:v1", image.Auth{}, false); err != nil || e.Referrers != nil || len(g.registry.Requests()) != asked {
+	if e, err := g.store.Explain(t.Context(), image.PullTarget{}, g.host+"/team/app:v1", image.Auth{}, false); err != nil || e.Referrers != nil || len(g.registry.Requests()) != asked {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if e, err := g.store.Explain(t.Context(), "", g.host+"/team/none:v1", image.Auth{}, true); err != nil || e.Referrers != nil {
+	if e, err := g.store.Explain(t.Context(), image.PullTarget{}, g.host+"/team/none:v1", image.Auth{}, true); err != nil || e.Referrers != nil {
 		t.Errorf("an image that no endpoint knows: %+v, %v", e.Referrers, err)
 	}
 }

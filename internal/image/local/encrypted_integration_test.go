@@ -117,7 +117,7 @@ func TestExplainOfAnEncryptedImage(t *testing.T) {
 	s.SetPullRules(rules)
 	try := func() *image.AdmissionTrial {
 		t.Helper()
-		e, err := s.Explain(t.Context(), "", s.host+"/app:1", image.Auth{}, true)
+		e, err := s.Explain(t.Context(), image.PullTarget{}, s.host+"/app:1", image.Auth{}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func TestEncryptedArchives(t *testing.T) {
 	if err := os.WriteFile(file, archive.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := MakePreloaded(t.Context(), filepath.Join(t.TempDir(), "made"), []string{file}, helper, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	_, err := MakePreloaded(t.Context(), filepath.Join(t.TempDir(), "made"), []string{file}, nil, helper, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "image.import_dirs") {
 		t.Errorf("a preloaded directory: %v", err)
 	}

@@ -69,7 +69,7 @@ func TestPolicyOfANamespace(t *testing.T) {
 		t.Error(err)
 	}
 	for namespace, file := range map[string]string{"strict": strict, "open": g.policy, "": g.policy} {
-		e, err := g.store.Explain(ctx, namespace, ref, image.Auth{}, false)
+		e, err := g.store.Explain(ctx, image.PullTarget{Namespace: namespace}, ref, image.Auth{}, false)
 		if err != nil || e.Admission.Policy.File != file {
 			t.Errorf("the policy of namespace %q is shown as %+v, %v", namespace, e, err)
 		}

@@ -13,14 +13,15 @@ import (
 )
 
 var (
-	_ image.Store        = (*Images)(nil)
-	_ image.TargetPuller = (*Images)(nil)
-	_ image.Catalog      = (*Images)(nil)
-	_ image.Rootfs       = (*Images)(nil)
-	_ image.Explainer    = (*Images)(nil)
-	_ image.Auditor      = (*Images)(nil)
-	_ image.Admitter     = (*Images)(nil)
-	_ image.Limiter      = (*Images)(nil)
+	_ image.Store         = (*Images)(nil)
+	_ image.TargetPuller  = (*Images)(nil)
+	_ image.PlatformStore = (*Images)(nil)
+	_ image.Catalog       = (*Images)(nil)
+	_ image.Rootfs        = (*Images)(nil)
+	_ image.Explainer     = (*Images)(nil)
+	_ image.Auditor       = (*Images)(nil)
+	_ image.Admitter      = (*Images)(nil)
+	_ image.Limiter       = (*Images)(nil)
 )
 
 // publish ends the opening: the store is open, or failure says why not.
@@ -94,6 +95,14 @@ func (s *Images) Get(ctx context.Context, ref string) (*image.Image, error) {
 	return s.store.Get(ctx, ref)
 }
 
+// GetFor implements image.PlatformStore.
+func (s *Images) GetFor(ctx context.Context, platform, ref string) (*image.Image, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	return s.store.GetFor(ctx, platform, ref)
+}
+
 // Details implements image.Store.
 func (s *Images) Details(ctx context.Context, ref string) (*imagespec.Image, error) {
 	if err := s.ready(ctx); err != nil {
@@ -117,6 +126,15 @@ func (s *Images) Remove(ctx context.Context, ref string) error {
 	}
 	defer s.changed()
 	return s.store.Remove(ctx, ref)
+}
+
+// RemoveFor implements image.PlatformStore.
+func (s *Images) RemoveFor(ctx context.Context, platform, ref string) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	defer s.changed()
+	return s.store.RemoveFor(ctx, platform, ref)
 }
 
 // Usage implements image.Store. What containers write is known where the kernel counts it; elsewhere the part of containers is
@@ -174,11 +192,11 @@ func (s *Images) Tag(ctx context.Context, ref string, names []string) error {
 }
 
 // Explain implements image.Explainer.
-func (s *Images) Explain(ctx context.Context, namespace, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+func (s *Images) Explain(ctx context.Context, target image.PullTarget, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
-	return s.store.Explain(ctx, namespace, ref, auth, try)
+	return s.store.Explain(ctx, target, ref, auth, try)
 }
 
 // Admit implements image.Admitter.

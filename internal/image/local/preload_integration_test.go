@@ -47,14 +47,14 @@ func makePreloadedDir(t *testing.T) string {
 		archives = append(archives, name)
 	}
 	made := filepath.Join(dir, "made", "preloaded")
-	list, err := MakePreloaded(context.Background(), made, archives, helper, slog.New(slog.NewTextHandler(testWriter{t}, nil)))
+	list, err := MakePreloaded(context.Background(), made, archives, nil, helper, slog.New(slog.NewTextHandler(testWriter{t}, nil)))
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%v, %v", list, err)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(made)); err != nil || len(entries) != 1 {
 		t.Errorf("beside what was made: %v, %v", entries, err)
 	}
-	if _, err := MakePreloaded(context.Background(), made, archives, helper, nil); !errors.Is(err, errs.Exists) {
+	if _, err := MakePreloaded(context.Background(), made, archives, nil, helper, nil); !errors.Is(err, errs.Exists) {
 		t.Errorf("a second time: %v", err)
 	}
 	return made

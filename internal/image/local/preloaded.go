@@ -17,9 +17,9 @@ import (
 )
 
 // MakePreloaded writes a preloaded directory (see package preload) of the images of archives,
-// complete or not at all. helper is as in Config. Kind Exists when dir is there, Invalid for a
+// complete or not at all, for the platform of the host and for others; see image.ParsePlatform. helper is as in Config. Kind Exists when dir is there, Invalid for a
 // bad archive.
-func MakePreloaded(ctx context.Context, dir string, archives []string, helper program.Program, log *slog.Logger) (_ []image.Image, err error) {
+func MakePreloaded(ctx context.Context, dir string, archives, others []string, helper program.Program, log *slog.Logger) (_ []image.Image, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -39,6 +39,7 @@ func MakePreloaded(ctx context.Context, dir string, archives []string, helper pr
 	made := filepath.Join(work, "made")
 	list, err := makePreloaded(ctx, made, archives, Config{
 		Root: filepath.Join(work, "store"), State: filepath.Join(work, "state"), UnpackHelper: helper, Log: log,
+		PullRules: PullRules{Platforms: others},
 	})
 	if err != nil {
 		return nil, err

@@ -121,13 +121,13 @@ func TestShortNamesAreSearched(t *testing.T) {
 	meant(s.store, "both:1", ours)
 	meant(s.store, "team/other:1", other)
 	meant(s.store, "other:1", nil)
-	e, err := s.store.Explain(t.Context(), "", "team/other:1", image.Auth{}, true)
+	e, err := s.store.Explain(t.Context(), image.PullTarget{}, "team/other:1", image.Auth{}, true)
 	if err != nil || !e.ShortName || !slices.Equal(e.Candidates, []string{s.hosts[0] + "/team/other:1", s.hosts[1] + "/team/other:1"}) ||
 		e.Present != s.hosts[1]+"/team/other:1" || len(e.Next) != 1 || e.Endpoints[0].Attempt.Fault == "" || e.Next[0].Endpoints[0].Attempt.Digest != other.Manifest.Digest {
 		t.Errorf("explained: %+v, %v", e, err)
 	}
 	// What the first one has is not asked of the next one.
-	if e, err := s.store.Explain(t.Context(), "", "both:1", image.Auth{}, true); err != nil || e.Endpoints[0].Attempt == nil || e.Next[0].Endpoints[0].Attempt != nil {
+	if e, err := s.store.Explain(t.Context(), image.PullTarget{}, "both:1", image.Auth{}, true); err != nil || e.Endpoints[0].Attempt == nil || e.Next[0].Endpoints[0].Attempt != nil {
 		t.Errorf("explained: %+v, %v", e, err)
 	}
 	// A reload with another order.
@@ -228,7 +228,7 @@ func TestShortNameStaysWithTheRegistryThatServesIt(t *testing.T) {
 	var refused *image.RefusedError
 	explained := func(what, why string) {
 		t.Helper()
-		e, err := s.store.Explain(t.Context(), "", "app:1", image.Auth{}, true)
+		e, err := s.store.Explain(t.Context(), image.PullTarget{}, "app:1", image.Auth{}, true)
 		if err != nil || len(e.Next) != 1 || e.Next[0].Endpoints[0].Attempt != nil {
 			t.Errorf("%s: a pull stops at the first name, and the explanation goes on: %+v, %v", what, e, err)
 			return
@@ -252,7 +252,7 @@ func TestShortNameStaysWithTheRegistryThatServesIt(t *testing.T) {
 	s.refuses(t, "app:1", image.Auth{}, errs.State, s.hosts[0]+"/app:1", "rejected")
 	s.spy(s.first, func(*http.Request) int { return http.StatusNotFound })
 	put(t, policy, []byte(`{"default": [{"type": "insecureAcceptAnything"}]}`))
-	if e, err := s.store.Explain(t.Context(), "", "app:1", image.Auth{}, true); err != nil || e.Next[0].Endpoints[0].Attempt == nil || e.Next[0].Endpoints[0].Skipped != "" {
+	if e, err := s.store.Explain(t.Context(), image.PullTarget{}, "app:1", image.Auth{}, true); err != nil || e.Next[0].Endpoints[0].Attempt == nil || e.Next[0].Endpoints[0].Skipped != "" {
 		t.Errorf("a pull goes on, and the explanation stops: %+v, %v", e, err)
 	}
 }

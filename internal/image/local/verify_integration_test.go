@@ -245,7 +245,7 @@ func TestExplainAdmission(t *testing.T) {
 	g := newGuarded(t)
 	explain := func(ref string, try bool) *image.Admission {
 		t.Helper()
-		e, err := g.store.Explain(ctx, "", g.host+ref, image.Auth{}, try)
+		e, err := g.store.Explain(ctx, image.PullTarget{}, g.host+ref, image.Auth{}, try)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,5 +317,36 @@ func TestExplainAdmission(t *testing.T) {
 	g.store.SetPullRules(PullRules{})
 	if a = explain("/team/app:v1", true); a != nil {
 		t.Errorf("without a policy: %+v", a)
+	}
+}
+
+// TestSignedIndexOfAPlatform: the signature of an index also holds for its image for the platform of a handler, at its pull, for a
+// container, and after a restart. That of another platform's image does not.
+func TestSignedIndexOfAPlatform(t *testing.T) {
+	g := newGuarded(t)
+	foreign := buildFor(t, wasm, "1")
+	index := g.registry.PushIndex("team/app", "multi", map[string]*imagetest.Image{"linux/" + runtime.GOARCH: g.img, wasm: foreign})
+	g.sign(g.signer, g.img.Manifest.Digest)
+	name, target := g.host+"/team/app:multi", image.PullTarget{Platform: wasm}
+	_, err := g.store.PullFor(t.Context(), target, name, image.Auth{}, nil)
+	refused(t, err, "no signature was found")
+	g.sign(g.signer, index.Digest)
+	id, err := g.store.PullFor(t.Context(), target, name, image.Auth{}, nil)
+	if err != nil || id != foreign.ID() {
+		t.Fatalf("with a signed index: %s, %v", id, err)
+	}
+	if e, err := g.store.Explain(t.Context(), target, name, image.Auth{}, true); err != nil || e.Platform != wasm || e.Present != name ||
+		e.Admission.Trial.Digest != index.Digest || !e.Admission.Trial.Accepted {
+		t.Errorf("explained: %+v, %v", e, err)
+	}
+	if err := g.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g.store = open(t, g.cfg)
+	g.registry.Intercept = down // the node has the signature
+	for _, ref := range []string{name, g.host + "/team/app@" + index.Digest.String(), id} {
+		if err := g.store.Admit(t.Context(), "", id, ref); err != nil {
+			t.Errorf("a container of %s: %v", ref, err)
+		}
 	}
 }

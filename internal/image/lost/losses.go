@@ -18,7 +18,7 @@ type loss struct {
 	pinned bool
 }
 
-// Note notes a name of a lost image. An id is not a name.
+// Note notes a name of a lost image, by its key (see names.Key). An id is not a name.
 func (l Losses) Note(target imagespec.Descriptor, name string, pinned bool) {
 	if names.IsID(name) {
 		return
@@ -48,7 +48,10 @@ func (l Losses) PinnedNames() []string {
 	var all []string
 	for _, one := range l {
 		if one.pinned {
-			all = append(all, one.Names...)
+			for _, key := range one.Names {
+				name, _ := names.OfKey(key)
+				all = append(all, name)
+			}
 		}
 	}
 	return all

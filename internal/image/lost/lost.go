@@ -25,7 +25,7 @@ const FileName = "lost.json"
 
 // Image is an image that a start has removed because too little of it was there.
 type Image struct {
-	// Names are its tags and digests, Target is what they point to.
+	// Names are the keys of its tags and digests, Target is what they point to.
 	Names  []string             `json:"names"`
 	Target imagespec.Descriptor `json:"target"`
 }

@@ -54,3 +54,21 @@ func TestDamagedList(t *testing.T) {
 		}
 	}
 }
+
+// TestLosses: an archive of the node has the names of a pinned image, without the platform for which it was imported. A pull needs
+// the keys.
+func TestLosses(t *testing.T) {
+	target := imagespec.Descriptor{Digest: digest.FromString("1")}
+	for _, pinned := range []bool{true, false} {
+		found := Losses{}
+		found.Note(target, "sha256:1", pinned)
+		found.Note(target, "example.org/a:1#wasi/wasm", pinned)
+		if names := found.PinnedNames(); pinned != slices.Equal(names, []string{"example.org/a:1"}) {
+			t.Errorf("pinned %v: the pinned names are %q", pinned, names)
+		}
+		all := found.FromRegistries()
+		if pinned != (len(all) == 0) || !pinned && !slices.Equal(all[0].Names, []string{"example.org/a:1#wasi/wasm"}) {
+			t.Errorf("pinned %v: to be pulled again: %+v", pinned, all)
+		}
+	}
+}

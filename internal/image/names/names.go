@@ -89,3 +89,21 @@ func IsID(name string) bool {
 
 // HasDigest reports whether a recorded reference names a digest.
 func HasDigest(name string) bool { return strings.Contains(name, "@") }
+
+// platformMark separates a name from a platform in a key. No reference has it.
+const platformMark = "#"
+
+// Key is how the records of a store call a name whose image is for a platform, "" for the node's. The key of a key is the
+// key itself.
+func Key(name, platform string) string {
+	if platform == "" || IsID(name) || strings.Contains(name, platformMark) {
+		return name
+	}
+	return name + platformMark + platform
+}
+
+// OfKey returns the name and the platform of a key.
+func OfKey(key string) (name, platform string) {
+	name, platform, _ = strings.Cut(key, platformMark)
+	return name, platform
+}

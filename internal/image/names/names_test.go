@@ -27,6 +27,28 @@ func TestHostileDigestsInReferences(t *testing.T) {
 	}
 }
 
+// A key leads back to its name and its platform, and ids have none.
+func TestKeys(t *testing.T) {
+	id := "sha256:" + strings.Repeat("a", 64)
+	for _, test := range []struct{ name, platform, key string }{
+		{"docker.io/library/a:1", "", "docker.io/library/a:1"},
+		{"docker.io/library/a:1", "wasi/wasm", "docker.io/library/a:1#wasi/wasm"},
+		{"r.test:5000/a@" + id, "linux/arm/v7", "r.test:5000/a@" + id + "#linux/arm/v7"},
+	} {
+		key := Key(test.name, test.platform)
+		name, platform := OfKey(key)
+		if key != test.key || name != test.name || platform != test.platform || Key(key, test.platform) != key {
+			t.Errorf("%+v: key %q, name %q, platform %q", test, key, name, platform)
+		}
+		if _, err := Parse(key); (err == nil) != (test.platform == "") {
+			t.Errorf("key %q as a reference: %v", key, err)
+		}
+	}
+	if key := Key(id, "wasi/wasm"); key != id {
+		t.Errorf("the key of an id is %q", key)
+	}
+}
+
 // FuzzReference: an accepted reference is complete, has the same meaning when it is parsed again,
 // and is never both an id and the name of a repository.
 func FuzzReference(f *testing.F) {

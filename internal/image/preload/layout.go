@@ -69,8 +69,12 @@ func LayOut(ctx context.Context, db *database.DB, list []image.Image, made strin
 func layoutIndex(ctx context.Context, db *database.DB, list []image.Image) (*imagespec.Index, error) {
 	index := &imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex}
 	for _, img := range list {
+		platform, err := db.PlatformOf(ctx, img.ID)
+		if err != nil {
+			return nil, err
+		}
 		for _, name := range append(slices.Clone(img.Tags), img.ID)[:max(len(img.Tags), 1)] {
-			record, err := db.Images.Get(ctx, name)
+			record, err := db.Images.Get(ctx, names.Key(name, platform))
 			if err != nil {
 				return nil, fmt.Errorf("cannot look up %s: %w", name, err)
 			}

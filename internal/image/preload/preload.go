@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -30,6 +31,7 @@ import (
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -52,7 +54,7 @@ type Preloader struct {
 }
 
 // takenPath returns the path of the record that a directory's images are added, which holds the
-// digest of its index.
+// digest of its index, and the platforms for which they are.
 func (p *Preloader) takenPath(dir string) string {
 	return filepath.Join(p.DB.Root, recordsDir, fmt.Sprintf("%x", sha256.Sum256([]byte(dir)))[:24])
 }
@@ -76,7 +78,7 @@ func (p *Preloader) takeDir(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	version := digest.FromBytes(index).String()
+	version := strings.Join(append([]string{digest.FromBytes(index).String()}, p.Store.Platforms()...), " ")
 	if taken, err := os.ReadFile(p.takenPath(dir)); err == nil && string(taken) == version {
 		return nil
 	}
@@ -112,10 +114,22 @@ type preloading struct {
 }
 
 func (p *preloading) take(ctx context.Context, image archive.Image) error {
-	t, err := p.DB.ReadTree(ctx, image.String(), image.Target, p.linkDocument)
+	trees, err := p.Store.ForPlatforms(func(platform string) (*tree.Tree, error) {
+		return p.DB.ReadTree(ctx, image.String(), platform, image.Target, p.linkDocument)
+	})
 	if err != nil {
 		return err
 	}
+	for _, t := range trees {
+		if err := p.takeTree(ctx, image, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeTree adds an image for one platform.
+func (p *preloading) takeTree(ctx context.Context, image archive.Image, t *tree.Tree) (err error) {
 	if n := t.Encrypted(); n > 0 {
 		return fmt.Errorf("%d of its layers are encrypted, and those of preloaded directories lie there unpacked; import it from an archive: %w", n, errs.Unsupported)
 	}

@@ -23,6 +23,8 @@ type Terms struct {
 	Policy string
 	// Snapshotter is the proxy snapshotter that gets the layers, "" for none.
 	Snapshotter string
+	// Platform is the one for which the image is pulled, "" for the node's.
+	Platform string
 }
 
 // Pulls are the running pulls of a store. Callers that want the same image on the same terms
@@ -192,7 +194,7 @@ func trace(ctx context.Context, tracer image.PullTracer, named reference.Named, 
 func pullKey(what string, terms Terms) string {
 	auth := terms.Auth
 	fields := []string{
-		terms.Policy, auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken, terms.Snapshotter,
+		terms.Policy, auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken, terms.Snapshotter, terms.Platform,
 	}
 	return fmt.Sprintf("%s %x", what, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))
 }

@@ -90,7 +90,7 @@ func (r *rebuilder) run(ctx context.Context) error {
 // namedImages records the images whose names are known.
 func (r *rebuilder) namedImages(ctx context.Context) error {
 	for _, named := range r.names {
-		t, err := r.adoptTree(ctx, named.Name, named.Target)
+		t, err := r.adoptTree(ctx, named.Name, named.Platform, named.Target)
 		if err != nil {
 			if ctx.Err() != nil || diskFull(err) {
 				return err
@@ -101,6 +101,7 @@ func (r *rebuilder) namedImages(ctx context.Context) error {
 			}
 			continue
 		}
+		t.Through = named.Through
 		if err := r.db.WriteRecords(ctx, t, []string{named.Name}, nil, named.Pinned, nil); err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func (r *rebuilder) namelessImages(ctx context.Context) error {
 		if mediaType == "" {
 			mediaType = imagespec.MediaTypeImageManifest
 		}
-		t, err := r.adoptTree(ctx, dgst.String(), imagespec.Descriptor{MediaType: mediaType, Digest: dgst, Size: int64(len(data))})
+		t, err := r.adoptTree(ctx, dgst.String(), "", imagespec.Descriptor{MediaType: mediaType, Digest: dgst, Size: int64(len(data))})
 		if err != nil {
 			return context.Cause(ctx) // of another platform, or incomplete
 		}
@@ -165,8 +166,8 @@ func (r *rebuilder) blobs(fn func(dgst digest.Digest, path string, fi os.FileInf
 }
 
 // adoptTree reads an image from blobs on disk, and has the store's content include them.
-func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec.Descriptor) (*tree.Tree, error) {
-	t, err := r.db.ReadTree(ctx, name, target, r.adoptDocument)
+func (r *rebuilder) adoptTree(ctx context.Context, name, platform string, target imagespec.Descriptor) (*tree.Tree, error) {
+	t, err := r.db.ReadTree(ctx, name, platform, target, r.adoptDocument)
 	if err != nil {
 		return nil, err
 	}

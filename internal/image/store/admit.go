@@ -171,8 +171,8 @@ func (e *evidence) add(found []policy.Signature) {
 
 // digestsOf are those of an image that a signature may be of.
 func digestsOf(t *tree.Tree) []digest.Digest {
-	list := []digest.Digest{t.Target.Digest}
-	for _, index := range t.Indexes {
+	list := []digest.Digest{t.Named().Digest}
+	for _, index := range slices.Concat(t.Through, t.Indexes) {
 		list = append(list, index.Digest)
 	}
 	list = append(list, t.Manifest.Digest)
@@ -221,11 +221,11 @@ func (s *Store) judge(
 	if err != nil {
 		return fresh, refused(err)
 	}
-	now = t.Target.Digest.String() + " " + now
+	now = t.Named().Digest.String() + " " + now
 	if e.Verifiers[name] == now {
 		return fresh, nil
 	}
-	if err := verifier.Check(ctx, rules.VerifierDir, name, t.Target); err != nil {
+	if err := verifier.Check(ctx, rules.VerifierDir, name, t.Named()); err != nil {
 		return fresh, refused(err)
 	}
 	fresh.Verifiers = map[string]string{name: now}
@@ -323,11 +323,13 @@ func (s *Store) treeOfName(ctx context.Context, named reference.Named, byID *tre
 	if by, ok := named.(reference.Digested); ok && slices.Contains(digestsOf(byID), by.Digest()) {
 		return byID, nil
 	}
-	own, err := s.treeOf(ctx, named.String())
-	if errdefs.IsNotFound(err) || err == nil && own.ID() != byID.ID() {
-		return byID, nil
+	for _, key := range []string{names.Key(named.String(), byID.Platform), named.String()} { // an image may be for both
+		own, err := s.treeOf(ctx, key)
+		if err == nil && own.ID() == byID.ID() || err != nil && !errdefs.IsNotFound(err) {
+			return own, err
+		}
 	}
-	return own, err
+	return byID, nil
 }
 
 // namesFor are the names by which an image is judged, one of which must be accepted: the first of those that the

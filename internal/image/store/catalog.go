@@ -66,13 +66,13 @@ func (s *Store) Details(ctx context.Context, ref string) (*imagespec.Image, erro
 	return &t.Image, nil
 }
 
-// treeOf reads the tree of an image by its id, or by a full name of it.
+// treeOf reads the tree of an image by its id, or by the key of a full name of it.
 func (s *Store) treeOf(ctx context.Context, name string) (*tree.Tree, error) {
 	record, err := s.db.Images.Get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.db.ReadTree(ctx, name, record.Target, s.db.Present)
+	t, err := s.db.ReadRecord(ctx, record, s.db.Present)
 	return t, s.noteDamage(err)
 }
 
@@ -121,7 +121,8 @@ func (s *Store) tag(ctx context.Context, id string, added []reference.Named) err
 	if err != nil {
 		return err
 	}
-	if img, err := s.Get(ctx, id); err != nil || !there && !img.Lazy {
+	img, err := s.Get(ctx, id)
+	if err != nil || !there && !img.Lazy {
 		return errors.Join(err, fmt.Errorf("the image is being removed: %w", errs.NotFound))
 	}
 	var all []string
@@ -131,5 +132,9 @@ func (s *Store) tag(ctx context.Context, id string, added []reference.Named) err
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, err = s.record(ctx, t, slices.Compact(all), false)
+	if err == nil && t.Platform != "" && img.IsFor("") { // one image for several platforms
+		t.Platform, t.Through = "", nil
+		_, err = s.record(ctx, t, slices.Compact(all), false)
+	}
 	return err
 }

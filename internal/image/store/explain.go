@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,8 @@ import (
 )
 
 // Explain implements image.Explainer with what a pull uses.
-func (s *Store) Explain(ctx context.Context, namespace, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
-	rules, err := s.rules.Load().forNamespace(namespace)
+func (s *Store) Explain(ctx context.Context, target image.PullTarget, ref string, auth image.Auth, try bool) (*image.Explanation, error) {
+	rules, err := s.rules.Load().forNamespace(target.Namespace)
 	if err != nil {
 		return nil, fmt.Errorf("cannot explain image %s: %w", ref, err)
 	}
@@ -34,7 +35,7 @@ func (s *Store) Explain(ctx context.Context, namespace, ref string, auth image.A
 	var all []image.Explanation
 	stopped := "" // why a pull asks no further candidate
 	for _, named := range found.candidates {
-		one, ends, err := s.explain(ctx, named, found.auth, rules, try && stopped == "")
+		one, ends, err := s.explain(ctx, named, wanted{auth: found.auth, rules: rules, platform: target.Platform}, try && stopped == "")
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +58,7 @@ func (s *Store) Explain(ctx context.Context, namespace, ref string, auth image.A
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if e, err := s.find(ref); err == nil {
+	if e, _, err := s.find(target.Platform, ref); err == nil {
 		if named := nameIn(e.Tags, e.Digests, found.candidates); named != nil {
 			explained.Present = named.String()
 		}
@@ -72,9 +73,8 @@ func knows(at image.Endpoint) bool {
 
 // explain is Explain of a full reference. ends says why a pull goes no further than this candidate, "" if it goes on or that
 // is not known.
-func (s *Store) explain(
-	ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, try bool,
-) (_ *image.Explanation, ends string, err error) {
+func (s *Store) explain(ctx context.Context, named reference.Named, want wanted, try bool) (_ *image.Explanation, ends string, err error) {
+	auth, rules := want.auth, want.rules
 	remote, err := s.openRegistry(ctx, named, auth, rules)
 	if err != nil {
 		return nil, "", fmt.Errorf("cannot explain image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
@@ -82,14 +82,16 @@ func (s *Store) explain(
 	defer remote.Close()
 	endpoints, failed := remote.Explain(ctx, try)
 	ends = rules.endsAt(named, auth, try, failed)
-	explained := &image.Explanation{Ref: named.String(), Candidates: []string{named.String()}, Endpoints: endpoints}
+	explained := &image.Explanation{
+		Ref: named.String(), Candidates: []string{named.String()}, Endpoints: endpoints, Platform: cmp.Or(want.platform, image.NodePlatform()),
+	}
 	for i := range explained.Endpoints {
 		if a := explained.Endpoints[i].Attempt; a != nil && a.Fault != "" {
 			a.Fault = registry.Scrub(errors.New(a.Fault), registry.Auth(auth)).Error()
 		}
 	}
 	if explained.Admission = rules.explainAdmission(named); explained.Admission != nil && try {
-		explained.Admission.Trial = s.tryAdmission(ctx, named, auth, rules)
+		explained.Admission.Trial = s.tryAdmission(ctx, named, want)
 	}
 	if i := slices.IndexFunc(explained.Endpoints, knows); i >= 0 {
 		explained.Referrers = referrersOf(ctx, remote, explained.Endpoints[i].Attempt.Digest, auth)
@@ -157,10 +159,10 @@ func (r *PullRules) explainAdmission(named reference.Named) *image.Admission {
 }
 
 // tryAdmission decides about the image that the registry has now, as a pull does.
-func (s *Store) tryAdmission(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules) *image.AdmissionTrial {
+func (s *Store) tryAdmission(ctx context.Context, named reference.Named, want wanted) *image.AdmissionTrial {
 	trial := &image.AdmissionTrial{}
-	if err := s.decide(ctx, named, auth, rules, trial); err != nil {
-		trial.Fault = errs.Message(registry.Scrub(err, registry.Auth(auth)))
+	if err := s.decide(ctx, named, want, trial); err != nil {
+		trial.Fault = errs.Message(registry.Scrub(err, registry.Auth(want.auth)))
 		return trial
 	}
 	trial.Accepted = true
@@ -169,7 +171,8 @@ func (s *Store) tryAdmission(ctx context.Context, named reference.Named, auth im
 
 // decide returns nil if the image may be used. It asks all programs, also those that have accepted the image
 // before, and keeps nothing.
-func (s *Store) decide(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules, trial *image.AdmissionTrial) (err error) {
+func (s *Store) decide(ctx context.Context, named reference.Named, want wanted, trial *image.AdmissionTrial) (err error) {
+	auth, rules := want.auth, want.rules
 	if err := rules.mayAsk(named); err != nil {
 		return err
 	}
@@ -187,11 +190,11 @@ func (s *Store) decide(ctx context.Context, named reference.Named, auth image.Au
 			return err
 		}
 		defer remote.Close()
-		t, err := s.resolve(ctx, named, remote, m)
+		t, err := s.resolve(ctx, named, want.platform, remote, m)
 		if err != nil {
 			return err
 		}
-		trial.Digest = t.Target.Digest
+		trial.Digest = t.Named().Digest
 		e := s.evidenceOf(t.ID())
 		e.Verifiers = map[string]string{}
 		_, err = s.judge(ctx, named, t, e, auth, rules, m)

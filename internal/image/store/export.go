@@ -51,7 +51,7 @@ func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 // id. An image without tags has its names with digests then.
 func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 	s.mu.RLock()
-	e, err := s.find(ref)
+	e, _, err := s.find("", ref)
 	s.mu.RUnlock()
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.db.ReadTree(ctx, record, found.Target, s.db.Present)
+	t, err := s.db.ReadRecord(ctx, found, s.db.Present)
 	if err != nil {
 		return nil, s.noteDamage(err)
 	}
@@ -88,7 +88,8 @@ func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 		if err != nil {
 			return nil, err
 		}
-		if by, ok := named.(reference.Digested); !ok || slices.Contains(digestsOf(t), by.Digest()) {
+		by, ok := named.(reference.Digested)
+		if !ok || by.Digest() == t.Manifest.Digest || t.Platform == "" && slices.Contains(digestsOf(t), by.Digest()) {
 			saved.Names = append(saved.Names, named)
 		}
 	}

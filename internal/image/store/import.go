@@ -63,7 +63,7 @@ func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback ref
 		return nil, err
 	}
 	// All are checked and unpacked before the first is shown.
-	trees := make([]*tree.Tree, len(found))
+	trees := make([][]*tree.Tree, len(found))
 	for i, image := range found {
 		if trees[i], err = s.importImage(ctx, image, m); err != nil {
 			return nil, err
@@ -72,11 +72,13 @@ func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback ref
 	m.Stage(progress.Done, 0)
 	var list []image.Image
 	for i, image := range found {
-		img, err := s.Record(ctx, trees[i], ArchiveNames(image, trees[i]), pin)
-		if err != nil {
-			return nil, err
+		for _, t := range trees[i] {
+			img, err := s.Record(ctx, t, ArchiveNames(image, t), pin)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, *img)
 		}
-		list = append(list, *img)
 	}
 	return list, nil
 }
@@ -145,23 +147,63 @@ func ArchiveNames(image archive.Image, t *tree.Tree) []string {
 	return names
 }
 
-func (s *Store) importImage(ctx context.Context, image archive.Image, m *progress.Meter) (*tree.Tree, error) {
-	t, err := s.db.ReadTree(ctx, image.String(), image.Target, s.db.Present)
+// importImage unpacks an image of an archive for each platform for which the archive has it.
+func (s *Store) importImage(ctx context.Context, image archive.Image, m *progress.Meter) ([]*tree.Tree, error) {
+	trees, err := s.ForPlatforms(func(platform string) (*tree.Tree, error) {
+		t, err := s.db.ReadTree(ctx, image.String(), platform, image.Target, s.db.Present)
+		if err != nil {
+			return nil, err
+		}
+		for i, layer := range t.Layers {
+			if err := s.db.Present(ctx, layer); err != nil {
+				return nil, fmt.Errorf("image %s: layer %d: %w", image, i, err)
+			}
+		}
+		return t, nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	var total int64
-	for i, layer := range t.Layers {
-		if err := s.db.Present(ctx, layer); err != nil {
-			return nil, fmt.Errorf("image %s: layer %d: %w", image, i, err)
+	for _, t := range trees {
+		var total int64
+		for _, layer := range t.Layers {
+			total += layer.Size
 		}
-		total += layer.Size
+		m = m.Again()
+		m.Stage(progress.Unpacking, total)
+		ready := func(context.Context, int) error { return nil }
+		if err := s.layers.Unpack(ctx, t, ready, m.Unpack); err != nil {
+			return nil, fmt.Errorf("image %s: %w", image, err)
+		}
 	}
-	m = m.Again()
-	m.Stage(progress.Unpacking, total)
-	ready := func(context.Context, int) error { return nil }
-	if err := s.layers.Unpack(ctx, t, ready, m.Unpack); err != nil {
-		return nil, fmt.Errorf("image %s: %w", image, err)
+	return trees, nil
+}
+
+// Platforms are those of the rules.
+func (s *Store) Platforms() []string { return s.rules.Load().Platforms }
+
+// ForPlatforms returns the images that read returns for the node's platform and for those of the rules, at least one. The
+// error is that of the node's platform. An archive with an index for many platforms need not have the content of the others.
+func (s *Store) ForPlatforms(read func(platform string) (*tree.Tree, error)) ([]*tree.Tree, error) {
+	var trees []*tree.Tree
+	t, failed := read("")
+	if failed == nil {
+		trees = append(trees, t)
+	} else if !errors.Is(failed, errs.Unsupported) {
+		return nil, failed
 	}
-	return t, nil
+	for _, platform := range s.Platforms() {
+		t, err := read(platform)
+		switch {
+		case errors.Is(err, errs.Unsupported), errors.Is(err, errs.Invalid):
+		case err != nil:
+			return nil, err
+		case t.Platform != "": // an artifact is for all
+			trees = append(trees, t)
+		}
+	}
+	if len(trees) == 0 {
+		return nil, failed
+	}
+	return trees, nil
 }

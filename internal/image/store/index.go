@@ -29,7 +29,7 @@ type entry struct {
 	proxyChain string
 }
 
-// load makes an image's entry from its content and snapshots. refs are all references to it. places are where its layers
+// load makes an image's entry from its content and snapshots. refs are the keys of all references to it. places are where its layers
 // are, as with record. What another image with the same chain has unpacked is not used for an image that was not: nothing
 // has shown that its layers have this content.
 func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bool, places []string) (*entry, error) {
@@ -68,7 +68,8 @@ func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bo
 	} else {
 		e.Created = time.Unix(0, 0)
 	}
-	for _, name := range refs {
+	for _, key := range refs {
+		name, _ := names.OfKey(key)
 		switch {
 		case names.IsID(name):
 		case names.HasDigest(name):
@@ -141,23 +142,27 @@ func (s *Store) forget(id string) {
 	}
 }
 
-// find looks an image up. s.mu is held.
-func (s *Store) find(ref string) (*entry, error) {
+// find looks an image up, by a name for a platform, or by an id for any. key is that of the name by which the image was found,
+// "" for an id. s.mu is held.
+func (s *Store) find(platform, ref string) (_ *entry, key string, err error) {
 	if e := s.index[ref]; e != nil {
-		return e, nil
+		return e, "", nil
 	}
 	candidates, nameErr := names.Candidates(ref, s.rules.Load().SearchRegistries)
 	for _, named := range candidates {
-		if e := s.index[s.names[named.String()]]; e != nil {
-			return e, nil
+		for _, key := range []string{names.Key(named.String(), platform), named.String()} {
+			e := s.index[s.names[key]]
+			if e != nil && (key == names.Key(key, platform) || e.Artifact != nil) { // artifacts are for all platforms
+				return e, key, nil
+			}
 		}
+	}
+	if nameErr == nil {
+		nameErr = fmt.Errorf("image %q: %w", ref, errs.NotFound)
 	}
 	prefix, ok := names.IDPrefix(ref)
 	if !ok {
-		if nameErr != nil {
-			return nil, nameErr
-		}
-		return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
+		return nil, "", nameErr
 	}
 	var found *entry
 	for id, e := range s.index {
@@ -165,28 +170,63 @@ func (s *Store) find(ref string) (*entry, error) {
 			continue
 		}
 		if found != nil {
-			return nil, fmt.Errorf("image id %q is ambiguous: %w", ref, errs.Invalid)
+			return nil, "", fmt.Errorf("image id %q is ambiguous: %w", ref, errs.Invalid)
 		}
 		found = e
 	}
 	if found == nil {
-		return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
+		return nil, "", fmt.Errorf("image %q: %w", ref, errs.NotFound)
 	}
-	return found, nil
+	return found, "", nil
+}
+
+// findFor is find of an image that is for the platform; see image.PlatformStore. s.mu is held.
+func (s *Store) findFor(platform, ref string) (_ *entry, key string, err error) {
+	e, key, err := s.find(platform, ref)
+	if err == nil && !e.IsFor(platform) {
+		return nil, "", &image.OtherPlatformError{Ref: ref, Has: []string{e.Platform()}, Wants: platform}
+	}
+	if !errors.Is(err, errs.NotFound) {
+		return e, key, err
+	}
+	other := &image.OtherPlatformError{Ref: ref, Wants: platform}
+	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // none if it is no name
+	for key, id := range s.names {
+		name, _ := names.OfKey(key)
+		if slices.ContainsFunc(candidates, func(named reference.Named) bool { return named.String() == name }) {
+			other.Has = append(other.Has, s.index[id].Platform())
+		}
+	}
+	if len(other.Has) == 0 {
+		return nil, "", err
+	}
+	slices.Sort(other.Has)
+	other.Has = slices.Compact(other.Has)
+	return nil, "", other
 }
 
 // Get implements image.Store.
 func (s *Store) Get(_ context.Context, ref string) (*image.Image, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	e, err := s.find(ref)
+	return s.shown(s.find("", ref))
+}
+
+// GetFor implements image.PlatformStore.
+func (s *Store) GetFor(_ context.Context, platform, ref string) (*image.Image, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.shown(s.findFor(platform, ref))
+}
+
+// shown returns what find has found. s.mu is held.
+func (s *Store) shown(e *entry, key string, err error) (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
 	img := e.clone()
-	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // none if it is no name
-	if named := nameIn(img.Tags, img.Digests, candidates); named != nil {
-		img.Annotations = s.annotations[named.String()]
+	if key != "" {
+		img.Annotations = s.annotations[key]
 	}
 	return &img, nil
 }
@@ -219,13 +259,4 @@ func nameIn(tags, digests []string, candidates []reference.Named) reference.Name
 		}
 	}
 	return nil
-}
-
-// findPresent is find for verbs to which an absent image is success: nil then.
-func (s *Store) findPresent(ref string) (*entry, error) {
-	e, err := s.find(ref)
-	if errors.Is(err, errs.NotFound) {
-		return nil, nil
-	}
-	return e, err
 }

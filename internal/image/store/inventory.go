@@ -54,7 +54,7 @@ func (s *Store) Inventory(ctx context.Context) ([]Stored, error) {
 			continue // it was removed meanwhile
 		}
 		one := Stored{ID: list[i].ID, Tags: list[i].Tags, Digests: list[i].Digests, Pinned: list[i].Pinned, Lazy: list[i].Lazy, Target: record.Target}
-		one.Tree, one.Fault = s.db.ReadTree(ctx, one.ID, record.Target, s.db.Present)
+		one.Tree, one.Fault = s.db.ReadRecord(ctx, record, s.db.Present)
 		if one.Fault != nil {
 			one.Tree = nil
 		}

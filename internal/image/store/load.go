@@ -38,7 +38,7 @@ func (s *Store) Load(ctx context.Context) error {
 	places := map[string][]string{}
 	gone := map[string]bool{}
 	for _, record := range records {
-		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
+		t, err := s.db.ReadRecord(ctx, record, s.db.Intact)
 		if err != nil {
 			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
 			gone[record.Name] = true

@@ -23,12 +23,13 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// wanted is how an image is pulled: with whose credentials, by which rules, and into which snapshotter, nil for the store's
-// own snapshots.
+// wanted is how an image is pulled: with whose credentials, by which rules, into which snapshotter, nil for the store's
+// own snapshots, and for which platform, "" for the node's.
 type wanted struct {
-	auth  image.Auth
-	rules *PullRules
-	into  *snapshotters.Snapshotter
+	auth     image.Auth
+	rules    *PullRules
+	into     *snapshotters.Snapshotter
+	platform string
 }
 
 // Pull implements image.Store.
@@ -52,8 +53,8 @@ func (s *Store) PullFor(ctx context.Context, target image.PullTarget, ref string
 	if err != nil {
 		return "", err
 	}
-	want := wanted{found.auth, rules, into}
-	terms := progress.Terms{Auth: found.auth, Policy: rules.PolicyFile, Snapshotter: target.Snapshotter}
+	want := wanted{found.auth, rules, into, target.Platform}
+	terms := progress.Terms{Auth: found.auth, Policy: rules.PolicyFile, Snapshotter: target.Snapshotter, Platform: target.Platform}
 	if !found.searched {
 		named := found.candidates[0]
 		return s.pulls.Do(ctx, named, terms, report, s.pullOf(named, want))
@@ -163,7 +164,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, want wanted, m 
 
 // mayBeLazy reports whether a snapshotter may have the layers of an image that is pulled by a name; see haveLayersOf.
 func (s *Store) mayBeLazy(ctx context.Context, named reference.Named, t *tree.Tree) bool {
-	pulled := append(pulledNames(named, t), t.ID())
+	pulled := keysOf(append(pulledNames(named, t), t.ID()), t.Platform)
 	var others []string
 	s.mu.RLock()
 	for name, id := range s.names {
@@ -200,7 +201,7 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 			return err
 		}
 		defer remote.Close()
-		t, err := s.resolve(ctx, named, remote, m)
+		t, err := s.resolve(ctx, named, want.platform, remote, m)
 		if err != nil {
 			return err
 		}
@@ -237,8 +238,8 @@ func pulledNames(named reference.Named, t *tree.Tree) []string {
 }
 
 // resolve asks the registry what the name means and fetches the documents that
-// describe the image.
-func (s *Store) resolve(ctx context.Context, named reference.Named, remote *registry.Repository, m *progress.Meter) (*tree.Tree, error) {
+// describe the image for a platform.
+func (s *Store) resolve(ctx context.Context, named reference.Named, platform string, remote *registry.Repository, m *progress.Meter) (*tree.Tree, error) {
 	m.Stage(progress.Resolving, 0)
 	end := m.Transfer()
 	target, err := remote.Resolve(ctx)
@@ -252,7 +253,7 @@ func (s *Store) resolve(ctx context.Context, named reference.Named, remote *regi
 	case err != nil:
 		return nil, err
 	}
-	return s.db.ReadTree(ctx, named.String(), target, func(ctx context.Context, desc imagespec.Descriptor) error {
+	return s.db.ReadTree(ctx, named.String(), platform, target, func(ctx context.Context, desc imagespec.Descriptor) error {
 		if err := s.db.DropDamagedDocument(ctx, desc); err != nil {
 			return err
 		}

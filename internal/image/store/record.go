@@ -7,26 +7,27 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // Record writes down that the image is complete and has these names besides its
-// id, all in one transaction, and shows it. A name that another image had moves.
-func (s *Store) Record(ctx context.Context, t *tree.Tree, names []string, pin bool) (*image.Image, error) {
+// id, all in one transaction, and shows it. A name that another image for the same platform had moves.
+func (s *Store) Record(ctx context.Context, t *tree.Tree, fullNames []string, pin bool) (*image.Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.record(ctx, t, names, pin, image.OverlaySnapshotter)
+	return s.record(ctx, t, fullNames, pin, image.OverlaySnapshotter)
 }
 
 // record is Record. places are the proxy snapshotters that have got the layers, and image.OverlaySnapshotter if the image was
 // unpacked: those that had them before may be left out. s.mu is held.
-func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bool, places ...string) (*image.Image, error) {
-	names = append(slices.Clone(names), t.ID())
-	fresh := len(names)
+func (s *Store) record(ctx context.Context, t *tree.Tree, fullNames []string, pin bool, places ...string) (*image.Image, error) {
+	keys := keysOf(append(slices.Clone(fullNames), t.ID()), t.Platform)
+	fresh := len(keys)
 	losers := map[string]bool{}
-	for _, name := range names {
-		if id, ok := s.names[name]; ok && id != t.ID() {
+	for _, key := range keys {
+		if id, ok := s.names[key]; ok && id != t.ID() {
 			losers[id] = true
 		}
 	}
@@ -49,31 +50,31 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 	}
 	slices.Sort(places)
 	places = slices.Compact(places)
-	for name, id := range s.names {
-		if id == t.ID() && !slices.Contains(names, name) {
-			names = append(names, name)
+	for key, id := range s.names {
+		if id == t.ID() && !slices.Contains(keys, key) {
+			keys = append(keys, key)
 		}
 	}
-	if len(proxiesOf(places)) > 0 && !s.haveLayersOf(ctx, t, names[fresh:]) {
+	if len(proxiesOf(places)) > 0 && !s.haveLayersOf(ctx, t, keys[fresh:]) {
 		if !slices.Contains(places, image.OverlaySnapshotter) { // another pull has recorded them meanwhile
 			return nil, fmt.Errorf("cannot record image %s: other names of it have other layers, so it must be unpacked on the node; pull it again: %w", t.ID(), errs.State)
 		}
 		places = []string{image.OverlaySnapshotter}
 	}
-	if err := s.db.WriteRecords(ctx, t, names[:fresh], names[fresh:], pinned, places); err != nil {
+	if err := s.db.WriteRecords(ctx, t, keys[:fresh], keys[fresh:], pinned, places); err != nil {
 		return nil, fmt.Errorf("cannot record image %s: %w", t.ID(), errs.OfDisk(err))
 	}
 	s.db.SaveNames(ctx, nil)
-	e, err := s.load(ctx, t, names, pinned, places)
+	e, err := s.load(ctx, t, keys, pinned, places)
 	if err != nil {
 		return nil, err
 	}
 	own := annotations{}
-	for _, name := range names[fresh:] {
-		own[name] = s.annotations[name]
+	for _, key := range keys[fresh:] {
+		own[key] = s.annotations[key]
 	}
-	for _, name := range names[:fresh] {
-		own[name] = t.Annotations
+	for _, key := range keys[:fresh] {
+		own[key] = t.Annotations
 	}
 	s.put(e, own)
 	for id := range losers {
@@ -81,6 +82,15 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, names []string, pin bo
 	}
 	img := e.clone()
 	return &img, nil
+}
+
+// keysOf returns the keys of names whose image is for a platform.
+func keysOf(all []string, platform string) []string {
+	keys := make([]string, len(all))
+	for i, name := range all {
+		keys[i] = names.Key(name, platform)
+	}
+	return keys
 }
 
 // proxiesOf returns those of the places of an image's layers that are proxy snapshotters.
@@ -112,8 +122,14 @@ func (s *Store) renamed(id string) {
 	if old == nil {
 		return
 	}
+	has := map[string]bool{}
+	for key, owner := range s.names {
+		if name, _ := names.OfKey(key); owner == id {
+			has[name] = true
+		}
+	}
 	keeps := func(list []string) []string {
-		return slices.DeleteFunc(slices.Clone(list), func(name string) bool { return s.names[name] != id })
+		return slices.DeleteFunc(slices.Clone(list), func(name string) bool { return !has[name] })
 	}
 	e := *old
 	e.Tags, e.Digests, e.Annotations = keeps(old.Tags), keeps(old.Digests), s.shared(id)

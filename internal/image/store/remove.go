@@ -11,6 +11,22 @@ import (
 
 // Remove implements image.Store.
 func (s *Store) Remove(ctx context.Context, ref string) error {
+	return s.remove(ctx, ref, func() (*entry, error) {
+		e, _, err := s.find("", ref)
+		return e, err
+	})
+}
+
+// RemoveFor implements image.PlatformStore.
+func (s *Store) RemoveFor(ctx context.Context, platform, ref string) error {
+	return s.remove(ctx, ref, func() (*entry, error) {
+		e, _, err := s.findFor(platform, ref)
+		return e, err
+	})
+}
+
+// remove removes the image that find returns. s.mu is held while find is called. NotFound is success.
+func (s *Store) remove(ctx context.Context, ref string, find func() (*entry, error)) error {
 	// Close waits for a removal, which goes to its end.
 	_, end, err := s.background.Begin(ctx)
 	if err != nil {
@@ -18,7 +34,7 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 	}
 	defer end()
 	ctx = database.WithNamespace(ctx)
-	removed, err := s.removeRecords(ctx, ref)
+	removed, err := s.removeRecords(ctx, find)
 	if err != nil {
 		return fmt.Errorf("cannot remove image %s: %w", ref, errs.OfDisk(err))
 	}
@@ -29,12 +45,12 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-func (s *Store) removeRecords(ctx context.Context, ref string) (removed bool, err error) {
+func (s *Store) removeRecords(ctx context.Context, find func() (*entry, error)) (removed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, err := s.findPresent(ref)
-	if err != nil || e == nil {
-		return false, err
+	e, err := find()
+	if err != nil {
+		return false, errs.IgnoreNotFound(err)
 	}
 	held := ""
 	if s.holds.counts[e.chain] > 0 {

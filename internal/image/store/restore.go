@@ -67,17 +67,19 @@ func (s *Store) Restore(ctx context.Context, gone lost.Image, report func(image.
 	ctx = downloads.InBackground(ctx)
 	var all Faults
 	asked := map[string]bool{}
-	for _, name := range gone.Names {
+	for _, key := range gone.Names {
+		name, platform := names.OfKey(key)
 		named, err := names.Parse(name)
 		if err != nil || asked[named.Name()] {
 			continue
 		}
 		asked[named.Name()] = true
-		byDigest, err := reference.WithDigest(reference.TrimNamed(named), gone.Target.Digest)
+		byDigest, err := reference.WithDigest(reference.TrimNamed(named), indexOf(named, platform, gone))
 		if err != nil {
 			return fmt.Errorf("cannot pull image %s again: %w", name, err)
 		}
-		err = s.pullTo(ctx, byDigest, wanted{rules: s.rules.Load()}, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree, places ...string) error {
+		want := wanted{rules: s.rules.Load(), platform: platform}
+		err = s.pullTo(ctx, byDigest, want, progress.NewMeter(report), func(ctx context.Context, t *tree.Tree, places ...string) error {
 			return s.recordFree(ctx, t, gone.Names, places...)
 		})
 		if err == nil || ctx.Err() != nil {
@@ -89,6 +91,22 @@ func (s *Store) Restore(ctx context.Context, gone lost.Image, report func(image.
 		return fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
 	}
 	return all
+}
+
+// indexOf returns the digest by which a lost image is pulled again: that of its target, or, for another platform than the
+// node's, that of the index which the repository had, if one of its names has it. A signature may be of the index.
+func indexOf(named reference.Named, platform string, gone lost.Image) digest.Digest {
+	for _, key := range gone.Names {
+		name, of := names.OfKey(key)
+		other, err := names.Parse(name)
+		if err != nil || platform == "" || of != platform || other.Name() != named.Name() {
+			continue
+		}
+		if by, ok := other.(reference.Digested); ok && by.Digest() != gone.Target.Digest {
+			return by.Digest()
+		}
+	}
+	return gone.Target.Digest
 }
 
 // anyFree reports whether no image has one of the names.

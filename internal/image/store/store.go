@@ -62,6 +62,8 @@ type PullRules struct {
 	VerifierDir string
 	// UnnamedSignatures accepts signatures that name no repository.
 	UnnamedSignatures bool
+	// Platforms are those for which an archive's images are imported besides the node's; see image.ParsePlatform.
+	Platforms []string
 }
 
 func (r PullRules) withDefaults() PullRules {
@@ -139,18 +141,19 @@ type Store struct {
 	// mu guards index, names, annotations and holds.
 	mu    sync.RWMutex
 	index map[string]*entry
-	// names are all references and to which id each belongs.
+	// names are the keys of all references (see names.Key) and to which id each belongs.
 	names       map[string]string
 	annotations annotations
 	holds       holds
 }
 
 var (
-	_ image.Store        = (*Store)(nil)
-	_ image.TargetPuller = (*Store)(nil)
-	_ image.Catalog      = (*Store)(nil)
-	_ image.Explainer    = (*Store)(nil)
-	_ image.Admitter     = (*Store)(nil)
+	_ image.Store         = (*Store)(nil)
+	_ image.TargetPuller  = (*Store)(nil)
+	_ image.PlatformStore = (*Store)(nil)
+	_ image.Catalog       = (*Store)(nil)
+	_ image.Explainer     = (*Store)(nil)
+	_ image.Admitter      = (*Store)(nil)
 )
 
 // New makes a store that shows no image before Load. Its database is open.

@@ -1,5 +1,5 @@
 // Package tree reads an image, or an OCI artifact, from content: from what its name points to, by
-// way of indexes, to the manifest, config and layers of this node's platform. It checks what it
+// way of indexes, to the manifest, config and layers of a platform, which is this node's or a handler's. It checks what it
 // reads, and writes nothing.
 package tree
 
@@ -49,7 +49,11 @@ type Tree struct {
 	// Target is what the name points to: an index, or the manifest itself.
 	Target imagespec.Descriptor
 	// Indexes lead from Target to Manifest.
-	Indexes  []imagespec.Descriptor
+	Indexes []imagespec.Descriptor
+	// Platform is the one that the image was chosen for, if that is not the node's; see image.ParsePlatform. Then Target is the
+	// manifest: the store keeps the indexes for the image of the node's platform alone. Through are those that led to it.
+	Platform string
+	Through  []imagespec.Descriptor
 	Manifest imagespec.Descriptor
 	Config   imagespec.Descriptor
 	Layers   []imagespec.Descriptor
@@ -77,11 +81,19 @@ func (t *Tree) TopChain() string {
 	return identity.ChainID(t.Image.RootFS.DiffIDs).String()
 }
 
-// DigestNames are the references of the same repository by what the name points to, and, where
+// Named is what the registry gives the name: Target, or the index that has led to it.
+func (t *Tree) Named() imagespec.Descriptor {
+	if len(t.Through) > 0 {
+		return t.Through[0]
+	}
+	return t.Target
+}
+
+// DigestNames are the references of the same repository by what the registry gives the name, and, where
 // that is an index, by the manifest of this platform: both are this image in the repository.
 func (t *Tree) DigestNames(named reference.Named) []string {
-	list := []string{names.WithDigest(named, t.Target.Digest)}
-	if t.Manifest.Digest != t.Target.Digest {
+	list := []string{names.WithDigest(named, t.Named().Digest)}
+	if t.Manifest.Digest != t.Named().Digest {
 		list = append(list, names.WithDigest(named, t.Manifest.Digest))
 	}
 	return list
@@ -121,14 +133,24 @@ type Provide func(ctx context.Context, desc imagespec.Descriptor) error
 type Reader struct {
 	// Content compares what it provides with the digest.
 	Content content.Provider
-	// Platform is this node's.
+	// Platform is the one that is wanted: this node's, or that of For.
 	Platform platforms.MatchComparer
+	// For is the platform, "" for this node's; see image.ParsePlatform.
+	For string
 }
 
-// Read reads the documents of the image that target describes, for this node's platform.
+// Read reads the documents of the image that target describes, for the reader's platform.
 // provide is called for each document before it is read. name is for messages. Unsupported
 // when the image is for other platforms only, Invalid when it is broken.
 func (r Reader) Read(ctx context.Context, name string, target imagespec.Descriptor, provide Provide) (*Tree, error) {
+	t, err := r.read(ctx, name, target, provide)
+	if err == nil && r.For != "" && t.Artifact == nil {
+		t.Platform, t.Target, t.Through, t.Indexes = r.For, t.Manifest, t.Indexes, nil
+	}
+	return t, err
+}
+
+func (r Reader) read(ctx context.Context, name string, target imagespec.Descriptor, provide Provide) (*Tree, error) {
 	t := &Tree{Target: target}
 	at := target
 	for {
@@ -244,20 +266,31 @@ func (r Reader) choose(name string, document []byte) (imagespec.Descriptor, erro
 		}
 	}
 	if best == nil {
-		return imagespec.Descriptor{}, WrongPlatform(name, others)
+		return imagespec.Descriptor{}, r.wrongPlatform(name, others)
 	}
 	return *best, nil
+}
+
+func (r Reader) wrongPlatform(name string, has []string) error {
+	if r.For == "" {
+		return WrongPlatform(name, has)
+	}
+	return fmt.Errorf("image %s is %s, its handler needs %s: %w", name, listed(has), r.For, errs.Unsupported)
 }
 
 // WrongPlatform is the error of an image that is for other platforms than this node's. Its kind
 // is Unsupported.
 func WrongPlatform(name string, has []string) error {
+	return fmt.Errorf("image %s is %s, this node is %s: %w", name, listed(has), platforms.Format(platforms.DefaultSpec()), errs.Unsupported)
+}
+
+// listed lists platforms for people. Builders write "unknown" for what is no image.
+func listed(has []string) string {
 	has = slices.DeleteFunc(has, func(p string) bool { return strings.HasPrefix(p, "unknown") })
 	if len(has) == 0 {
-		has = []string{"for no platform"}
+		return "for no platform"
 	}
-	return fmt.Errorf("image %s is %s, this node is %s: %w", name, strings.Join(has, ", "),
-		platforms.Format(platforms.DefaultSpec()), errs.Unsupported)
+	return strings.Join(has, ", ")
 }
 
 func (r Reader) readManifest(ctx context.Context, name string, t *Tree, document []byte, provide Provide) error {
@@ -302,7 +335,7 @@ func (r Reader) checkImage(name string, t *Tree) error {
 		return fmt.Errorf("image %s: its config has a %s digest, and ids of images are made of sha256: %w", name, t.Config.Digest.Algorithm(), errs.Unsupported)
 	}
 	if !r.Platform.Match(platforms.Normalize(t.Image.Platform)) {
-		return WrongPlatform(name, []string{platforms.Format(t.Image.Platform)})
+		return r.wrongPlatform(name, []string{platforms.Format(t.Image.Platform)})
 	}
 	if len(t.Layers) != len(t.Image.RootFS.DiffIDs) {
 		return fmt.Errorf("image %s: its manifest has %d layers, its config %d: %w", name, len(t.Layers), len(t.Image.RootFS.DiffIDs), errs.Invalid)

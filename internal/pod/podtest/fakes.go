@@ -121,6 +121,18 @@ func (i *Images) Get(_ context.Context, ref string) (*image.Image, error) {
 	return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
 }
 
+// GetFor implements image.PlatformStore. An image for linux is one for the node.
+func (i *Images) GetFor(ctx context.Context, platform, ref string) (*image.Image, error) {
+	img, err := i.Get(ctx, ref)
+	if err == nil && img.Platform() != platform && (platform != "" || img.OS != "linux") {
+		return nil, &image.OtherPlatformError{Ref: ref, Has: []string{img.Platform()}, Wants: platform}
+	}
+	return img, err
+}
+
+// RemoveFor implements image.PlatformStore.
+func (i *Images) RemoveFor(ctx context.Context, _, ref string) error { return i.Remove(ctx, ref) }
+
 // Details implements image.Store.
 func (i *Images) Details(ctx context.Context, ref string) (*imagespec.Image, error) {
 	img, err := i.Get(ctx, ref)

@@ -184,6 +184,21 @@ func (i *ImagesOf) Get(ctx context.Context, ref string) (*image.Image, error) {
 	return get(ctx, i.Script, "image.Get", func() (*image.Image, error) { return i.Store.Get(ctx, ref) })
 }
 
+// GetFor implements image.PlatformStore. To the script it is Get.
+func (i *ImagesOf) GetFor(ctx context.Context, platform, ref string) (*image.Image, error) {
+	return get(ctx, i.Script, "image.Get", func() (*image.Image, error) {
+		if images, ok := i.Store.(image.PlatformStore); ok {
+			return images.GetFor(ctx, platform, ref)
+		}
+		return i.Store.Get(ctx, ref)
+	})
+}
+
+// RemoveFor implements image.PlatformStore, beside the script. The rules remove no image.
+func (i *ImagesOf) RemoveFor(ctx context.Context, _, ref string) error {
+	return i.Store.Remove(ctx, ref)
+}
+
 // Admit implements image.Admitter, beside the script.
 func (i *ImagesOf) Admit(ctx context.Context, namespace, ref, name string) error {
 	if admitter, ok := i.Store.(image.Admitter); ok {

@@ -63,6 +63,8 @@ type World struct {
 	RootDir  string
 	LogDir   string
 	BootID   string
+	// Platforms are those of the next daemon; see pod.Options.
+	Platforms func() map[string]string
 
 	scripts map[*pod.Service]*Script
 }
@@ -114,7 +116,7 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	s, err := pod.New(w.t.Context(), pod.Options{
 		NRI:    plugins,
 		Engine: scripted, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
-		StateDir: w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits, Observer: w.Observer,
+		StateDir: w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits, Observer: w.Observer, Platforms: w.Platforms,
 		Log: slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -52,6 +52,8 @@ type Sandbox struct {
 	State   SandboxState                                `json:"state"`
 	Config  store.Message[*runtimeapi.PodSandboxConfig] `json:"config"`
 	Handler string                                      `json:"handler,omitempty"`
+	// Platform is that of the images of its containers, "" for the node's; see image.ParsePlatform.
+	Platform string `json:"platform,omitempty"`
 	// CreatedAt is in nanoseconds since 1970, as in CRI.
 	CreatedAt int64 `json:"createdAt"`
 	// Engine and Network are known once the sandbox is ready.

@@ -65,6 +65,8 @@ type Handler struct {
 	// Snapshotter is the proxy snapshotter that makes the root filesystems of its containers, "" for none; see
 	// image.RootfsSpec.
 	Snapshotter string `json:"snapshotter,omitempty"`
+	// Platform is that of the images of its pods, "" for the node's. Package pod chooses the images.
+	Platform string `json:"platform,omitempty"`
 }
 
 // SnapshotterName returns Snapshotter, "" for nil.
