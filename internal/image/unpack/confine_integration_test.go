@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // start runs a job whose layer comes from a pipe. It returns the child's pid once the child waits
@@ -198,7 +199,7 @@ func TestLayerUsesTheLayersBelow(t *testing.T) {
 		t.Errorf("an opaque root leaves %o below, %v", st.Mode, err)
 	}
 	buf := make([]byte, 8)
-	if n, err := unix.Lgetxattr(b.path("upper/d"), opaqueXattr, buf); err != nil || string(buf[:n]) != "y" {
+	if n, err := unix.Lgetxattr(b.path("upper/d"), sysfile.OverlayOpaque, buf); err != nil || string(buf[:n]) != "y" {
 		t.Errorf("a directory of an opaque root is not opaque: %v (%v)", err, result.Opaque)
 	}
 }
@@ -255,7 +256,7 @@ func TestDuplicatesAndDeletionsOfOneLayer(t *testing.T) {
 		}
 	}
 	buf := make([]byte, 8)
-	if _, err := unix.Lgetxattr(b.path("upper/d"), opaqueXattr, buf); err != nil {
+	if _, err := unix.Lgetxattr(b.path("upper/d"), sysfile.OverlayOpaque, buf); err != nil {
 		t.Errorf("a directory deleted and made again shows what was in it: %v", err)
 	}
 }
