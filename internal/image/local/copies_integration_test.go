@@ -259,6 +259,31 @@ func TestCopyThatWasCutShort(t *testing.T) {
 	}
 }
 
+// TestLostLabelsOfCopiedLayers: a store that is to mount overlays finds out by itself that layers without a label are not for
+// them.
+func TestLostLabelsOfCopiedLayers(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Snapshotter = NativeSnapshotter
+	s := open(t, cfg)
+	list, err := s.Import(t.Context(), deletions(t), "", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, dir := range lowerOf(t, s, list[0].ID) {
+		label := filepath.Join(filepath.Dir(filepath.Join(s.db.LayersDir(), dir)), database.LabelName)
+		if err := os.WriteFile(label, []byte("{")[:i%2], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.cfg.Snapshotter = AutoSnapshotter
+	s = reopen(t, s)
+	m, err := s.Prepare(t.Context(), image.RootfsSpec{Key: "c", ImageID: list[0].ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDeletions(t, m.Path)
+}
+
 // TestSnapshotterIsChanged: the next start makes root filesystems in the other way, from the same images. Those that are there
 // stay as they are.
 func TestSnapshotterIsChanged(t *testing.T) {

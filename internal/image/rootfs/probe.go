@@ -60,5 +60,9 @@ func cannot(err error, what string) error {
 			return err
 		}
 	}
+	var at *os.PathError
+	if errors.As(err, &at) { // a directory that is gone says nothing
+		err = at.Err
+	}
 	return fmt.Errorf("its file system cannot %s: %w: %w", what, err, errs.Unsupported)
 }
