@@ -142,6 +142,31 @@ func TestStoreOnAnOverlay(t *testing.T) {
 	assertEmpty(t, s)
 }
 
+// TestPreloadedLayersAreForOverlays: a directory of preloaded images has layers in the form of overlays, or is not made.
+func TestPreloadedLayersAreForOverlays(t *testing.T) {
+	cfg := testConfig(t)
+	onOverlay(t, &cfg)
+	archive, dir := filepath.Join(t.TempDir(), "a.tar"), filepath.Join(cfg.Root, "preloaded")
+	if err := os.WriteFile(archive, deletions(t).Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MakePreloaded(t.Context(), dir, []string{archive}, cfg.UnpackHelper, cfg.Log); err != nil {
+		if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a directory that could not be made is there: %v", err)
+		}
+		return // the overlay takes no deletions of another one
+	}
+	layers, err := filepath.Glob(filepath.Join(dir, "layers", "*"))
+	if err != nil || len(layers) != 3 {
+		t.Fatalf("layers: %q, %v", layers, err)
+	}
+	for _, layer := range layers {
+		if has, err := sysfile.HasWhiteoutFiles(layer); err != nil || has {
+			t.Errorf("%s says by files what it deletes: %v", layer, err)
+		}
+	}
+}
+
 // copiesOf lists the shared copies of a store.
 func copiesOf(t *testing.T, s *Images) []string {
 	t.Helper()

@@ -39,6 +39,7 @@ func MakePreloaded(ctx context.Context, dir string, archives []string, helper pr
 	made := filepath.Join(work, "made")
 	list, err := makePreloaded(ctx, made, archives, Config{
 		Root: filepath.Join(work, "store"), State: filepath.Join(work, "state"), UnpackHelper: helper, Log: log,
+		Snapshotter: OverlaySnapshotter, // the layers are for overlays, wherever they are made
 	})
 	if err != nil {
 		return nil, err
