@@ -164,7 +164,7 @@ func TestCopyIsWhatAnOverlayShows(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	for range 40 {
+	for range 20 {
 		overlay := sysmount.Overlay{LowerRoot: t.TempDir()}
 		var layers []string
 		for i := range 2 + r.IntN(4) {
