@@ -141,8 +141,8 @@ func (i *Image) checkSnapshotters(report func(key, format string, args ...any)) 
 		switch {
 		case !validName(name) || !filepath.IsAbs(socket) || len(socket) > 107:
 			report(key, "%q: want NAME=/PATH/OF/ITS/SOCKET, with letters, digits, '-' and '.' in the name and at most 107 bytes in the path", entry)
-		case name == "overlayfs":
-			report(key, "%q: overlayfs is the name of berth's own layers; choose another name", entry)
+		case name == "overlayfs", name == "native":
+			report(key, "%q: %s is the name of berth's own layers; choose another name", entry, name)
 		case seen[name]:
 			report(key, "%q: the name is there twice; remove one of them", entry)
 		}

@@ -234,6 +234,7 @@ type Image struct {
 	VerifierDir            string   `toml:"verifier_dir" help:"Directory of programs that say whether an image may be used, as those of containerd's plugin io.containerd.image-verifier.v1.bindir. All must accept it, each within 10s. A directory that does not exist refuses all images. Empty: none is asked." reload:"yes" engine:"native"`
 	UnnamedSignatures      bool     `toml:"unnamed_signatures" help:"Signatures that name no repository count, as those in bundles of cosign 3. Then an image that the key has signed for one repository is accepted in every repository." reload:"yes" engine:"native"`
 	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped." engine:"native"`
+	Snapshotter            string   `toml:"snapshotter" help:"What root filesystems are made of the layers that berth has unpacked: mounts that share the layers (overlay), or a copy of them for each container (native). auto: overlay, and native where the file system of root cannot hold overlays. See running.md." oneof:"auto overlay native" engine:"native"`
 	Snapshotters           []string `toml:"snapshotters" help:"Proxy snapshotters of containerd, NAME=SOCKET: stargz=/run/containerd-stargz-grpc/containerd-stargz-grpc.sock. They make root filesystems from layers that they fetch when a container reads them, for the handlers that name them (handlers.NAME.snapshotter)." engine:"native"`
 	ImportDirs             []string `toml:"import_dirs" help:"Directories with docker or OCI archives (.tar, .tar.gz, .tgz, .tar.zst) that the daemon imports in the background: those that are there and those that appear, each once until its content changes. A directory that does not exist is skipped. Who can write there decides what images of any name contain." reload:"yes" engine:"native"`
 	ImportPinned           bool     `toml:"import_pinned" help:"Images of import_dirs are protected from the kubelet's garbage collection. It counts for archives that are imported from then on." reload:"yes" engine:"native"`
@@ -369,6 +370,7 @@ func DefaultDaemon() *Daemon {
 			CredentialFiles:        []string{},
 			LookasideDir:           "/etc/containers/registries.d",
 			PreloadedDirs:          []string{"/usr/share/berth/preloaded"},
+			Snapshotter:            "auto",
 			Snapshotters:           []string{},
 			ImportDirs:             []string{"/var/lib/berth-images"},
 			ImportPinned:           true,

@@ -7,12 +7,16 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// OverlaySnapshotter is containerd's name for layers that the kernel mounts as an overlay.
-const OverlaySnapshotter = "overlayfs"
+// OverlaySnapshotter is containerd's name for layers that the kernel mounts as an overlay, NativeSnapshotter the one for layers
+// that are copied.
+const (
+	OverlaySnapshotter = "overlayfs"
+	NativeSnapshotter  = "native"
+)
 
 // Rootfs prepares root filesystems of containers from images.
 type Rootfs interface {
-	// Prepare makes and mounts (one overlay mount) the root filesystem of spec. Calling it
+	// Prepare makes and mounts (one mount) the root filesystem of spec. Calling it
 	// again for the same key mounts the same filesystem again if it is not mounted. Kind
 	// Unsupported if ids cannot be mapped here, Unavailable if a proxy snapshotter does not answer.
 	Prepare(ctx context.Context, spec RootfsSpec) (*Mounted, error)
@@ -32,7 +36,7 @@ type Rootfs interface {
 	// Keys returns every key that has a root filesystem or a part of one.
 	Keys(ctx context.Context) ([]string, error)
 	// Snapshotter returns the name by which tools for containerd know the kind of layers below the root filesystem of
-	// a key: OverlaySnapshotter, or the name of a proxy snapshotter.
+	// a key: OverlaySnapshotter, NativeSnapshotter, or the name of a proxy snapshotter.
 	Snapshotter(key string) string
 	// CanMap returns nil if Prepare can map root filesystems into user namespaces, and else
 	// an error of kind Unsupported. userns is the path of one to try.
@@ -44,6 +48,12 @@ type Limiter interface {
 	// CanLimit returns nil if RootfsSpec.Limit can hold, and else an error of kind Unsupported with the reason. It
 	// does not wait until a store is open.
 	CanLimit() error
+}
+
+// Warner is an optional interface of a Rootfs: it knows what is unusual about it.
+type Warner interface {
+	// Warnings are what users of the host should know, one sentence each. It does not wait until a store is open.
+	Warnings() []string
 }
 
 // Changer is an optional interface of a Rootfs: it applies changes that nobody trusts.
@@ -73,7 +83,9 @@ type RootfsSpec struct {
 	// filesystem uses it, or it belongs to other layers; Unsupported together with Map, and
 	// on a file system that cannot be the upper layer of an overlay.
 	Storage string
-	// Limit is how many bytes may be written to it, volumes included, 0 for any number; see Limiter. It does not
+	// Progress, if not nil, is called with the progress of a root filesystem that is a copy of the layers.
+	Progress func(sysfile.Copied)
+	// Limit is how many bytes may be written to it, volumes included, and what a copy has of the image not, 0 for any number; see Limiter. It does not
 	// hold for a Storage, and not for a root filesystem that is prepared again. Kind Unsupported where it cannot hold.
 	Limit int64
 }

@@ -37,6 +37,10 @@ else value /proc/cgroups "$(sed '/^memory/s/1$/0/' /proc/cgroups)"; fi`,
 				"cgroups", finding.Problem, "cgroup driver", "systemd is not pid 1", `cgroup_driver = "auto"`, false,
 			},
 			{
+				"an image store that is on an overlay", "mkdir sys/up/root sys/work/root; mount -t overlay overlay -o lowerdir=root,upperdir=sys/up/root,workdir=sys/work/root root",
+				"image-store", finding.Warning, "%T/root", "is on overlay (%T/root), which cannot hold overlays: each container takes time and space", "a local disk", false,
+			},
+			{
 				"an AppArmor profile that is not loaded", `if [ -d /sys/module/apparmor ]; then mount -t tmpfs tmpfs /sys/module/apparmor; else
 	mkdir -p sys/up/module sys/work/module
 	mount -t overlay overlay -o lowerdir=/sys/module,upperdir=sys/up/module,workdir=sys/work/module /sys/module

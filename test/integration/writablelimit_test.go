@@ -62,13 +62,46 @@ func mountDisk(t *testing.T, mkfs string, args ...string) string {
 // TestWritableLimit: on a file system with project quotas each container's files are a project of their own, by which the kernel
 // counts and limits them.
 func TestWritableLimit(t *testing.T) {
+	xfs := func(t *testing.T) string { return mountDisk(t, "mkfs.xfs") }
 	for name, disk := range map[string]func(t *testing.T) string{
 		"ext4": func(t *testing.T) string {
 			return mountDisk(t, "mkfs.ext4", "-O", "project,quota", "-E", "quotatype=prjquota")
 		},
-		"xfs": func(t *testing.T) string { return mountDisk(t, "mkfs.xfs") },
+		"xfs": xfs,
 	} {
 		t.Run(name, func(t *testing.T) { limitsOn(t, disk(t)) })
+	}
+	t.Run("copies", func(t *testing.T) { limitsOfCopies(t, xfs(t)) })
+}
+
+// limitsOfCopies: the kernel counts a copy, and its container may write as much as one over an overlay.
+func limitsOfCopies(t *testing.T, disk string) {
+	root := filepath.Join(disk, "root")
+	b := harness.Start(t, harness.Options{
+		Args:   []string{"--root", root},
+		Config: fmt.Sprintf("[defaults]\nwritable_limit = %d\n[image]\nsnapshotter = \"native\"\n", writableLimit),
+	})
+	b.Root = root
+	pods := map[string]harness.Pod{
+		"plain": b.RunPod("plain", "exec sleep 100000"),
+		"users": runPodWith(b, "users", "exec sleep 100000", inUsers(nil)),
+	}
+	for key, id := range projectsOf(t, root) {
+		quota, err := sysquota.Of(disk, id)
+		if err != nil || quota.Limit != quota.Bytes+writableLimit {
+			t.Errorf("the quota of %s is %+v, want %d bytes beside the copy: %v", key, quota, writableLimit, err)
+		}
+	}
+	for name, pod := range pods {
+		if used := writableLayer(t, b, pod.Container); used.GetUsedBytes().GetValue() > 1<<20 {
+			t.Errorf("%s: the writable layer of a container that has written nothing has %v", name, used)
+		}
+		b.ExecOut(pod.Container, "head -c 3145728 /dev/zero > /held")
+		wantBounded(t, b, name, pod.Container, "/")
+		if used := writableLayer(t, b, pod.Container); used.GetUsedBytes().GetValue() < 3<<20 || used.GetUsedBytes().GetValue() > writableLimit {
+			t.Errorf("%s: the writable layer has %v, want 3 MiB", name, used)
+		}
+		b.RemovePod(pod.Sandbox)
 	}
 }
 
@@ -163,6 +196,12 @@ func wantLimited(t *testing.T, b *harness.Berth, name, container, dir string) {
 	if size := b.ExecOut(container, "df -k / | tail -n 1 | awk '{print $2}'"); size != "8192" {
 		t.Errorf("%s: the root file system has %s KiB, want 8192", name, size)
 	}
+	wantBounded(t, b, name, container, dir)
+}
+
+// wantBounded is wantLimited, whatever the size of the root file system is.
+func wantBounded(t *testing.T, b *harness.Berth, name, container, dir string) {
+	t.Helper()
 	answer := b.Exec(container, "dd if=/dev/zero bs=65536 count=256 of="+dir+"large; code=$?; wc -c < "+dir+"large; rm "+dir+"large; exit $code")
 	said := strings.ToLower(string(answer.Stderr))
 	if answer.ExitCode == 0 || !strings.Contains(said, "quota") && !strings.Contains(said, "space") {
@@ -178,11 +217,7 @@ func wantLimited(t *testing.T, b *harness.Berth, name, container, dir string) {
 // wantCounted reads what a container uses, which holds 3 MiB in a file without a name: no walk finds those.
 func wantCounted(t *testing.T, b *harness.Berth, container string) {
 	t.Helper()
-	answer, err := b.Runtime.ContainerStats(b.Ctx(), &runtimeapi.ContainerStatsRequest{ContainerId: container})
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer := answer.GetStats().GetWritableLayer()
+	layer := writableLayer(t, b, container)
 	if used := layer.GetUsedBytes().GetValue(); used < 3<<20 || used > writableLimit || layer.GetInodesUsed().GetValue() < 4 {
 		t.Errorf("the writable layer has %v, want 3 MiB and no more than the limit", layer)
 	}
@@ -194,6 +229,15 @@ func wantCounted(t *testing.T, b *harness.Berth, container string) {
 	if used := all.UsedBytes.GetValue(); used < 19<<20 || used > 64<<20 || all.FsId.GetMountpoint() != info.ImageFilesystems[0].FsId.GetMountpoint() {
 		t.Errorf("all containers have %v, want 3 and 16 MiB and a little more", all)
 	}
+}
+
+func writableLayer(t *testing.T, b *harness.Berth, container string) *runtimeapi.FilesystemUsage {
+	t.Helper()
+	answer, err := b.Runtime.ContainerStats(b.Ctx(), &runtimeapi.ContainerStatsRequest{ContainerId: container})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.GetStats().GetWritableLayer()
 }
 
 // projectsOf returns the projects of all root filesystems by their keys.

@@ -89,6 +89,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 	return local.Start(ctx, local.Config{
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
+		Snapshotter:  snapshotter(cfg),
 		Snapshotters: cfg.Image.ProxySnapshotters(),
 		PullRules:    pullRules(cfg),
 		UnpackHelper: program.Own(),
@@ -104,6 +105,25 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		PreloadedDirs: cfg.Image.PreloadedDirs,
 		ImportRules:   importRules(cfg),
 	})
+}
+
+// snapshotter is image.snapshotter.
+func snapshotter(cfg *config.Daemon) local.Snapshotter {
+	if cfg.Image.Snapshotter == "auto" {
+		return local.AutoSnapshotter
+	}
+	return local.Snapshotter(cfg.Image.Snapshotter)
+}
+
+// checkOverlay is the config.Check that overlays can be mounted, where the configuration says that they are.
+func checkOverlay(cfg *config.Daemon, report func(key, format string, args ...any)) {
+	if cfg.Engine == "docker" || snapshotter(cfg) != local.OverlaySnapshotter {
+		return
+	}
+	root := filepath.Join(cfg.Root, imagesDir)
+	if err := local.ProbeOverlay(root); errors.Is(err, errs.Unsupported) {
+		report("image.snapshotter", "overlay: %s: %s; auto or native copies the image for each container", root, errs.Message(err))
+	}
 }
 
 // SupervisorBinary finds berth-supervisor: as configured, beside this program, or

@@ -105,7 +105,7 @@ func (c Configuration) Berth() doctor.Berth {
 		Network: cfg.Network.Mode, ConfDir: cfg.Network.ConfDir, BinDirs: cfg.Network.BinDirs, Subnets: cfg.Network.Subnets,
 		CgroupDriver: cfg.Runtime.CgroupDriver,
 		SELinux:      cfg.Runtime.SELinux, AppArmor: cfg.Runtime.AppArmor, AppArmorProfile: cfg.Runtime.AppArmorProfile,
-		SeccompProfile: cfg.Runtime.SeccompProfile, RegistryDirs: cfg.Image.RegistryConfigDirs,
+		SeccompProfile: cfg.Runtime.SeccompProfile, RegistryDirs: cfg.Image.RegistryConfigDirs, Snapshotter: cfg.Image.Snapshotter,
 	}
 	for key, bytes := range cfg.WritableLimits() {
 		b.WritableLimits = append(b.WritableLimits, fmt.Sprintf("%s is %d", key, bytes))

@@ -123,6 +123,7 @@ func (e *Engine) prepareRootfs(ctx context.Context, c *creation) error {
 	if spec.Storage == "" {
 		spec.Limit, _ = e.writableLimit(c.Sandbox.Handler)
 	}
+	spec.Progress = volume.Reporter(stageOf(c.containerSpec), "copy the image", c.ImageID)
 	mounted, err := e.cfg.Rootfs.Prepare(ctx, spec)
 	if err != nil {
 		return err

@@ -37,6 +37,9 @@ func (e *Engine) hostWarnings(ctx context.Context) []string {
 	if e.cfg.SELinux == selinux.Off && selinux.Host.Enabled(selinux.Host{}) {
 		warnings = append(warnings, "SELinux is enabled, but the configuration says that containers and their files are not labelled")
 	}
+	if warner, can := e.cfg.Rootfs.(image.Warner); can {
+		warnings = append(warnings, warner.Warnings()...)
+	}
 	warnings = append(warnings, e.handlerWarnings(e.rules())...)
 	return append(warnings, e.fileWarnings(ctx)...)
 }

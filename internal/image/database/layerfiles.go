@@ -49,7 +49,7 @@ func (d *DB) RestoreFiles(ctx context.Context, chain, files string) error {
 	top := filepath.Dir(dir)
 	label, err := readLabel(top)
 	if err != nil {
-		label = LayerLabel{Chain: chain, Parent: parent, Sources: []string{unknownSource}}
+		label = unknownLabel(chain, parent, files)
 	}
 	if fi, err := os.Lstat(top); err != nil || !fi.IsDir() {
 		if err := d.discard(top); err != nil {

@@ -27,6 +27,9 @@ type LayerLabel struct {
 	// since the config of an encrypted image is not encrypted. So an image whose config merely names the layer must not
 	// get its files: another source is unpacked, and compared with the chain ID, before it is one of Sources.
 	Sources []string `json:"sources,omitempty"`
+	// WhiteoutFiles is set for a layer that says in the form of archives what it deletes, so that no overlay can have it;
+	// see sysfile.CopyLayers.
+	WhiteoutFiles bool `json:"whiteoutFiles,omitempty"`
 }
 
 // is reports whether two labels identify the same layer.
@@ -88,6 +91,31 @@ func readLabel(dir string) (LayerLabel, error) {
 	return label, nil
 }
 
+// unknownLabel is the label in the place of a damaged one, of a layer whose files are in a directory.
+func unknownLabel(chain, parent, files string) LayerLabel {
+	return LayerLabel{Chain: chain, Parent: parent, Sources: []string{unknownSource}, WhiteoutFiles: mayHaveWhiteoutFiles(files)}
+}
+
+// mayHaveWhiteoutFiles is true also for a layer that cannot be read: such a layer is for no overlay either.
+func mayHaveWhiteoutFiles(files string) bool {
+	has, err := sysfile.HasWhiteoutFiles(files)
+	return has || errs.IgnoreNotExist(err) != nil
+}
+
+// HasWhiteoutFiles reports whether a committed layer says in the form of archives what it deletes. otherwise is the answer for
+// a layer that does not say.
+func (d *DB) HasWhiteoutFiles(ctx context.Context, chain string, otherwise bool) (bool, error) {
+	dir, _, err := d.LayerFiles(ctx, chain)
+	if err != nil {
+		return false, err
+	}
+	label, err := readLabel(filepath.Dir(dir))
+	if err != nil {
+		return otherwise, nil //nolint:nilerr // the files are gone, too, or RestoreFiles and AddSource write a label
+	}
+	return label.WhiteoutFiles, nil
+}
+
 // IsFrom reports whether a committed layer may be used for an image that has source in its place: it was never
 // decrypted, or AddSource was called with this source.
 func (d *DB) IsFrom(ctx context.Context, chain, source string) (bool, error) {
@@ -114,7 +142,7 @@ func (d *DB) AddSource(ctx context.Context, chain, source string, decrypted bool
 	label, err := readLabel(filepath.Dir(dir))
 	switch {
 	case err != nil:
-		label = LayerLabel{Chain: chain, Parent: parent, Sources: []string{unknownSource}}
+		label = unknownLabel(chain, parent, dir)
 	case slices.Contains(label.Sources, source), len(label.Sources) == 0 && !decrypted:
 		return nil
 	}
@@ -163,6 +191,7 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 		if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
 			return errs.IgnoreNotExist(err)
 		}
+		label.WhiteoutFiles = mayHaveWhiteoutFiles(upper)
 		// What is in the place of the label may be a link, or a directory.
 		err = os.RemoveAll(filepath.Join(dir, LabelName))
 		if err == nil {

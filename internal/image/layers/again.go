@@ -27,6 +27,11 @@ func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error)
 	if i > 0 {
 		parent = u.names[i-1]
 	}
+	// As the layer is, so that both can be compared.
+	whiteoutFiles, err := u.db.HasWhiteoutFiles(ctx, u.names[i], u.whiteouts)
+	if err != nil {
+		return err
+	}
 	done, err := u.listUnsynced(u.names[i : i+1])
 	if err != nil {
 		return err
@@ -34,7 +39,7 @@ func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error)
 	defer done()
 	return u.db.WithLease(ctx, func(ctx context.Context) error {
 		return u.db.WithSnapshot(ctx, parent, func(key string) error {
-			if _, err := u.fill(ctx, i, key, parent, false); err != nil {
+			if _, err := u.fill(ctx, i, key, parent, manner{whiteoutFiles: whiteoutFiles}); err != nil {
 				return fmt.Errorf("cannot unpack %s: %w", u.t.SourceOf(i), errs.OfDisk(err))
 			}
 			info, err := u.db.Snapshots.Stat(ctx, key)

@@ -7,19 +7,19 @@ import (
 	"io"
 	"os"
 	"path"
-
-	"golang.org/x/sys/unix"
+	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // The files of an artifact are copies of their blobs: nothing that happens to a file in a mount can change a blob. On a
 // file system that shares blocks between files a copy takes no space.
 
-// copyChunk is how much is copied between two looks at the context, in bytes.
-const copyChunk = 16 << 20
+// readChunk is how much is read between two looks at the context, in bytes.
+const readChunk = 16 << 20
 
 // fillArtifact copies the files of an artifact into the snapshot key.
 func (u *unpacking) fillArtifact(ctx context.Context, key string) error {
@@ -35,6 +35,9 @@ func (u *unpacking) fillArtifact(ctx context.Context, key string) error {
 	defer root.Close()
 	var copied int64
 	for _, file := range u.t.Artifact.Files {
+		if u.whiteouts && strings.Contains("/"+file.Name, "/"+sysfile.WhiteoutPrefix) {
+			return fmt.Errorf("layer %d (%s) has the name %q, and files of such names are deletions where root filesystems are copies: %w", file.Layer, file.Digest, file.Name, errs.Unsupported)
+		}
 		if most := u.maxLayer.Load(); most > 0 && file.Size > most {
 			err = fmt.Errorf("it has %d bytes, more than %d, the limit of image.max_layer_gib: %w", file.Size, most, errs.Invalid)
 		} else {
@@ -63,7 +66,7 @@ func (u *unpacking) copyFile(ctx context.Context, root *os.Root, file image.Arti
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	if err := copyContent(ctx, to, blob, copied); err != nil {
+	if err := sysfile.CopyContent(ctx, to, blob, copied); err != nil {
 		return err
 	}
 	if _, err := to.Seek(0, io.SeekStart); err != nil {
@@ -71,7 +74,7 @@ func (u *unpacking) copyFile(ctx context.Context, root *os.Root, file image.Arti
 	}
 	verifier := file.Digest.Verifier()
 	for {
-		_, err := io.CopyN(verifier, to, copyChunk)
+		_, err := io.CopyN(verifier, to, readChunk)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -86,30 +89,6 @@ func (u *unpacking) copyFile(ctx context.Context, root *os.Root, file image.Arti
 		return fmt.Errorf("its blob has other content on disk than the digest says; run berth image fsck --repair, or remove the artifact and pull it again: %w", errs.Invalid)
 	}
 	return to.Chmod(0o644) // whatever the umask
-}
-
-// copyContent copies a file. It shares the blocks where the file system can.
-func copyContent(ctx context.Context, to, from *os.File, copied func(int64)) error {
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
-		fi, err := to.Stat()
-		if err == nil {
-			copied(fi.Size())
-		}
-		return err
-	}
-	for {
-		n, err := io.CopyN(to, from, copyChunk)
-		copied(n)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // makeDirs makes a directory and those above it, which everybody may read.

@@ -5,8 +5,10 @@ package layers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 
@@ -26,15 +28,18 @@ import (
 type Config struct {
 	DB *database.DB
 	// Runner starts the helper.
-	Runner     *unpack.Runner
-	Background *background.Group
-	Log        *slog.Logger
+	Runner *unpack.Runner
+	// WhiteoutFiles has layers say in the form of archives what they delete: no overlay is mounted over them.
+	WhiteoutFiles bool
+	Background    *background.Group
+	Log           *slog.Logger
 }
 
 // Unpacker unpacks layers. Its methods are safe for concurrent use.
 type Unpacker struct {
 	db          *database.DB
 	runner      *unpack.Runner
+	whiteouts   bool // Config.WhiteoutFiles
 	background  *background.Group
 	log         *slog.Logger
 	unsyncedDir string
@@ -51,7 +56,7 @@ func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
 // New makes an unpacker. UnsyncedDir exists.
 func New(cfg Config) *Unpacker {
 	u := &Unpacker{
-		db: cfg.DB, runner: cfg.Runner, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
+		db: cfg.DB, runner: cfg.Runner, whiteouts: cfg.WhiteoutFiles, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
 	}
 	u.SetDecryptionKeys("")
 	return u
@@ -167,7 +172,7 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 		return err
 	}
 	return u.db.WithSnapshot(ctx, parent, func(key string) error {
-		if _, err := u.fill(ctx, i, key, parent, false); err != nil {
+		if _, err := u.fill(ctx, i, key, parent, manner{whiteoutFiles: u.whiteouts}); err != nil {
 			return err
 		}
 		return u.commit(ctx, i, parent, key)
@@ -177,7 +182,7 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 // alone unpacks layer i without the layers below. done is false when it cannot.
 func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 	err = u.db.WithSnapshot(ctx, "", func(key string) error {
-		done, err = u.fill(ctx, i, key, "", i > 0)
+		done, err = u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
 		if err != nil || !done {
 			return err
 		}
@@ -192,21 +197,25 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 
 // commit makes the snapshot key that of layer i.
 func (u *unpacking) commit(ctx context.Context, i int, parent, key string, opts ...snapshots.Opt) error {
-	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i)}
+	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts}
 	return u.db.CommitSnapshot(ctx, label, key, opts...)
 }
 
-// fill unpacks layer i into the snapshot key. It returns false when alone is true and the
-// layer cannot be unpacked without the layers below.
-func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone bool) (bool, error) {
+// manner is the way in which a layer is unpacked; see unpack.Job.
+type manner struct{ alone, whiteoutFiles bool }
+
+// fill unpacks layer i into the snapshot key. It returns false when the layer is to be unpacked alone, and
+// cannot be unpacked without the layers below.
+func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as manner) (ok bool, err error) {
 	if u.t.Artifact != nil {
 		return true, u.fillArtifact(ctx, key)
 	}
-	job, err := u.job(ctx, key, parent)
+	job, done, err := u.job(ctx, key, parent, as.whiteoutFiles)
 	if err != nil {
 		return false, err
 	}
-	job.Alone, job.Secret = alone, u.secrets[i]
+	defer func() { err = errors.Join(err, done()) }()
+	job.Alone, job.Secret = as.alone, u.secrets[i]
 	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
 	if err != nil {
 		return false, err
@@ -225,26 +234,51 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone b
 	return true, nil
 }
 
-func (u *Unpacker) job(ctx context.Context, key, parent string) (unpack.Job, error) {
+// job is the job of a snapshot. done removes what was made for it.
+func (u *Unpacker) job(ctx context.Context, key, parent string, whiteoutFiles bool) (job unpack.Job, done func() error, err error) {
 	info, err := u.db.Snapshots.Stat(ctx, key)
 	if err != nil {
-		return unpack.Job{}, fmt.Errorf("cannot look up a snapshot: %w", err)
+		return job, nil, fmt.Errorf("cannot look up a snapshot: %w", err)
 	}
 	lower, err := u.db.LowerDirs(ctx, parent)
 	if err != nil {
-		return unpack.Job{}, err
+		return job, nil, err
 	}
 	free, err := sysfile.DiskFree(u.db.Root)
 	if err != nil {
-		return unpack.Job{}, err
+		return job, nil, err
 	}
 	upper := database.UpperDir(info)
-	return unpack.Job{
-		Upper:     upper,
-		Place:     filepath.Join(filepath.Dir(upper), "work"),
-		LowerRoot: u.db.LayersDir(),
-		Lower:     lower,
-		MaxBytes:  free,
-		MaxLayer:  u.maxLayer.Load(),
-	}, nil
+	job = unpack.Job{
+		Upper:         upper,
+		Place:         filepath.Join(filepath.Dir(upper), "work"),
+		LowerRoot:     u.db.LayersDir(),
+		Lower:         lower,
+		WhiteoutFiles: whiteoutFiles,
+		MaxBytes:      free,
+		MaxLayer:      u.maxLayer.Load(),
+	}
+	if !whiteoutFiles || len(lower) == 0 {
+		return job, func() error { return nil }, nil
+	}
+	job.LowerRoot, job.Lower = filepath.Dir(upper), []string{belowName}
+	below := filepath.Join(job.LowerRoot, belowName)
+	return job, func() error { return sysfile.RemoveTree(context.WithoutCancel(ctx), below) }, u.copyDirs(ctx, lower, below)
+}
+
+// belowName is a directory beside the files of a layer while these are unpacked, with the directories of the layers below: a
+// layer whose deletions are files takes from those below only owners and modes of directories. A kill leaves it in a directory
+// that the next start removes.
+const belowName = "below"
+
+// copyDirs copies the directories of layers.
+func (u *Unpacker) copyDirs(ctx context.Context, lower []string, to string) error {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	dirs := make([]string, len(lower))
+	for i, dir := range lower {
+		dirs[i] = filepath.Join(u.db.LayersDir(), dir)
+	}
+	return sysfile.CopyLayers(ctx, dirs, to, sysfile.LayersCopy{Directories: true})
 }

@@ -55,7 +55,7 @@ func crashWorker(args []string) {
 		}
 	}
 	s, err := Open(ctx, Config{
-		Root: args[0], State: args[1], UnpackHelper: program.Command(args[3:]), CgroupParent: "/berth-image-test", Log: slog.New(slog.DiscardHandler),
+		Root: args[0], State: args[1], Snapshotter: Snapshotter(os.Getenv("BERTH_SNAPSHOTTER")), UnpackHelper: program.Command(args[3:]), CgroupParent: "/berth-image-test", Log: slog.New(slog.DiscardHandler),
 	})
 	fail(err)
 	fmt.Println("open")

@@ -56,6 +56,7 @@ func testConfig(t *testing.T) Config {
 	return Config{
 		Root:         filepath.Join(dir, "root"),
 		State:        filepath.Join(dir, "state"),
+		Snapshotter:  Snapshotter(os.Getenv("BERTH_SNAPSHOTTER")),
 		PullRules:    PullRules{RegistryConfigDirs: []string{filepath.Dir(hosts)}},
 		UnpackHelper: helper,
 		ReadyRootfs:  4,

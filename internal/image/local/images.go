@@ -51,6 +51,8 @@ type Config struct {
 	ReadyRootfs int
 	// FirstProject is the first of rootfs.Projects ids of project quotas, 0 to use none.
 	FirstProject uint32
+	// Snapshotter says what root filesystems are made of the layers: AutoSnapshotter, which is "", or one of the others.
+	Snapshotter Snapshotter
 	// Snapshotters are the sockets of proxy snapshotters of containerd, by their names; see package snapshotters.
 	Snapshotters map[string]string
 	// PullRules hold until SetPullRules.
@@ -76,6 +78,17 @@ type Config struct {
 	// urgent at a start.
 	After <-chan struct{}
 }
+
+// Snapshotter is what root filesystems are made of the layers of an image.
+type Snapshotter string
+
+const (
+	// AutoSnapshotter mounts overlays where the file system of the store can hold them, and copies the layers elsewhere.
+	AutoSnapshotter Snapshotter = ""
+	// OverlaySnapshotter mounts overlays, NativeSnapshotter copies the layers.
+	OverlaySnapshotter Snapshotter = "overlay"
+	NativeSnapshotter  Snapshotter = "native"
+)
 
 const (
 	defaultCgroupParent = "/berth-unpack"
@@ -115,6 +128,9 @@ type Images struct {
 	layers *layers.Unpacker
 	store  *store.Store
 	rootfs *rootfs.Manager
+	// copies is set if root filesystems are copies of the layers, and copiesBecause says why if nobody has asked for that.
+	copies        bool
+	copiesBecause string
 	// lostPinned are the names of pinned images that a rebuild has lost.
 	lostPinned []string
 	// checker accounts for what is on disk.

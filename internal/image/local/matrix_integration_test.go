@@ -44,6 +44,7 @@ func newDamagedStore(t *testing.T) *damagedStore {
 	registry := &imagetest.Registry{}
 	host := serve(t, registry)
 	cfg := testConfig(t)
+	cfg.Snapshotter = AutoSnapshotter // the cases mount overlays by themselves
 	s := open(t, cfg)
 	f := &damagedStore{root: cfg.Root, want: map[string]map[string]string{}, lower: map[string][]string{}, containers: map[string]map[string]string{}}
 	ids := map[string]*imagetest.Image{}

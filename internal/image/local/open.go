@@ -114,6 +114,7 @@ func (s *Images) open(ctx context.Context) error {
 		s.cgroups = nil
 	}
 	s.runner = &unpack.Runner{Helper: s.cfg.UnpackHelper, Cgroups: s.cgroups}
+	s.chooseSnapshotter()
 	if err := s.openWhole(ctx); err != nil {
 		return err
 	}
@@ -137,6 +138,33 @@ func (s *Images) open(ctx context.Context) error {
 	s.fetchLost()
 	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, slices.Concat(s.lostPinned, s.store.LostPinned())) })
 	return nil
+}
+
+// chooseSnapshotter decides what root filesystems are made of the layers. An error that says nothing of the file system, as that
+// of a full disk, changes nothing: nearly every one can hold overlays.
+func (s *Images) chooseSnapshotter() {
+	s.copies = s.cfg.Snapshotter == NativeSnapshotter
+	if s.cfg.Snapshotter != AutoSnapshotter {
+		return
+	}
+	err := s.cfg.rootfsPaths().ProbeOverlay()
+	switch {
+	case errors.Is(err, errs.Unsupported):
+		s.copies, s.copiesBecause = true, fmt.Sprintf("each container has a copy of its image as its root filesystem, because %s cannot hold overlays: %s", s.cfg.Root, errs.Message(err))
+		s.log.Warn("each container gets a copy of its image as its root filesystem, because the image store cannot hold overlays", "store", s.cfg.Root, "error", err)
+	case err != nil:
+		s.log.Warn("cannot try whether the image store can hold overlays; root filesystems are overlays", "store", s.cfg.Root, "error", err)
+	}
+}
+
+// ProbeOverlay reports whether the file system of a store can hold overlays; see rootfs.Paths. It makes the directories that
+// are missing.
+func ProbeOverlay(root string) error {
+	paths := rootfs.Paths{Root: root}
+	if err := os.MkdirAll(paths.PoolDir(), 0o700); err != nil {
+		return err
+	}
+	return paths.ProbeOverlay()
 }
 
 // fetchLost fetches again in the background what the opening has found damaged or missing.
@@ -229,12 +257,12 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 
 // makeParts makes the parts that use the database.
 func (s *Images) makeParts() {
-	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, Background: s.background, Log: s.log})
+	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, WhiteoutFiles: s.copies, Background: s.background, Log: s.log})
 	s.store = store.New(store.Config{
 		DB: s.db, Layers: s.layers, Snapshotters: s.proxies, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, Log: s.log,
 	})
 	s.rootfs = rootfs.New(rootfs.Config{
-		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(), Snapshotters: s.proxies,
+		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(), Snapshotters: s.proxies, Copies: s.copies,
 		ReadyDirs: s.cfg.ReadyRootfs, FirstProject: s.cfg.FirstProject, Discard: s.trash.Discard, Background: s.background, Log: s.log,
 	})
 }
@@ -248,6 +276,7 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		run func(context.Context) error
 	}{
 		{"unsynced snapshots", s.layers.CheckUnsynced},
+		{"layers of copies", s.layers.DropWhiteoutFiles},
 		{"root filesystems", s.rootfs.Load},
 		{"leases", s.store.DropLeases},
 		{"content", s.db.DropDamagedBlobs},

@@ -22,6 +22,7 @@ var (
 	_ image.Auditor       = (*Images)(nil)
 	_ image.Admitter      = (*Images)(nil)
 	_ image.Limiter       = (*Images)(nil)
+	_ image.Warner        = (*Images)(nil)
 )
 
 // publish ends the opening: the store is open, or failure says why not.
@@ -267,6 +268,14 @@ func (s *Images) Snapshotter(key string) string {
 		return image.OverlaySnapshotter
 	}
 	return s.rootfs.Snapshotter(key)
+}
+
+// Warnings implements image.Warner.
+func (s *Images) Warnings() []string {
+	if !s.isOpen() || s.copiesBecause == "" {
+		return nil
+	}
+	return []string{s.copiesBecause}
 }
 
 // CanLimit implements image.Limiter.

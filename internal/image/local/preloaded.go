@@ -39,7 +39,8 @@ func MakePreloaded(ctx context.Context, dir string, archives, others []string, h
 	made := filepath.Join(work, "made")
 	list, err := makePreloaded(ctx, made, archives, Config{
 		Root: filepath.Join(work, "store"), State: filepath.Join(work, "state"), UnpackHelper: helper, Log: log,
-		PullRules: PullRules{Platforms: others},
+		PullRules:   PullRules{Platforms: others},
+		Snapshotter: OverlaySnapshotter, // the layers are for overlays, wherever they are made
 	})
 	if err != nil {
 		return nil, err

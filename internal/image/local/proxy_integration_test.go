@@ -326,7 +326,11 @@ func TestSnapshotterAfterARestart(t *testing.T) {
 	if img, err := s.Get(ctx, p.img.ID()); err != nil || img.Lazy || len(img.Snapshotters) != 1 {
 		t.Errorf("unpacked, too: %+v, %v", img, err)
 	}
-	for key, want := range map[string]string{"plain": image.OverlaySnapshotter, "lazy": "lazy"} {
+	plain := image.OverlaySnapshotter
+	if s.copies {
+		plain = image.NativeSnapshotter
+	}
+	for key, want := range map[string]string{"plain": plain, "lazy": "lazy"} {
 		if _, err := s.Prepare(ctx, image.RootfsSpec{Key: key, ImageID: p.img.ID(), Snapshotter: key}); err != nil || s.Snapshotter(key) != want {
 			t.Errorf("a root filesystem for %s is from %s, %v", key, s.Snapshotter(key), err)
 		}

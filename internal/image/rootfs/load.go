@@ -27,6 +27,8 @@ type use struct {
 	Storage string `json:"storage,omitempty"`
 	// Proxy is the snapshotter that has the layers, and what is written over them, "" for this store; see proxy.go.
 	Proxy string `json:"proxy,omitempty"`
+	// Copied is set if it is a copy of the layers, and no overlay; see copy.go.
+	Copied *copied `json:"copied,omitempty"`
 
 	lower []string
 }
@@ -65,12 +67,13 @@ func (m *Manager) Load(ctx context.Context) error {
 			m.uses[entry.Name()] = u
 			continue // it keeps the layers by itself
 		}
-		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); err != nil {
+		// A copy stands without its layers.
+		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); err != nil && u.Copied == nil {
 			m.log.Warn("cannot find the layers of a root filesystem", "key", entry.Name(), "error", err)
 		}
 		m.uses[entry.Name()] = u
 	}
-	return m.discardPool()
+	return errors.Join(m.loadShared(), m.discardPool())
 }
 
 // readUse reads the record of a root filesystem. If that is damaged while a container runs, its mount
@@ -85,11 +88,10 @@ func (m *Manager) readUse(key string) (use, error) {
 		}
 		err = errors.Join(err, fmt.Errorf("%s has no chain of layers: %w", file, errs.Invalid))
 	}
-	chain := m.mountedChain(key)
-	if chain == "" {
-		return use{}, err
+	u := m.mountedUse(key)
+	if u.Chain == "" {
+		return u, err
 	}
-	u := use{Chain: chain}
 	record, writeErr := json.Marshal(u)
 	if writeErr == nil {
 		writeErr = errors.Join(os.RemoveAll(file), os.WriteFile(file, record, 0o600))
@@ -97,12 +99,20 @@ func (m *Manager) readUse(key string) (use, error) {
 	return u, errors.Join(fmt.Errorf("%w; its layers are known from its mount", err), writeErr)
 }
 
-// mountedChain finds the topmost layer below a mounted root filesystem, "" if it is not mounted.
-func (m *Manager) mountedChain(key string) string {
+// mountedUse finds what is below a mounted root filesystem: the topmost layer of an overlay, or a copy. It is empty if
+// it is not mounted.
+func (m *Manager) mountedUse(key string) use {
 	for _, target := range []string{m.mountPath(key), m.mappedPath(key)} {
 		mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
 		if err != nil || len(mounts) == 0 {
 			continue
+		}
+		if root := mounts[0].Root; root != "/" {
+			dir := filepath.Dir(root) // it ends with upperName
+			if filepath.Base(filepath.Dir(dir)) == filepath.Base(m.CopiesDir()) {
+				return use{Copied: &copied{Shared: filepath.Base(dir)}}
+			}
+			return use{Copied: &copied{}}
 		}
 		for option := range strings.SplitSeq(mounts[0].VFSOptions, ",") {
 			lower, ok := strings.CutPrefix(option, "lowerdir=")
@@ -113,11 +123,11 @@ func (m *Manager) mountedChain(key string) string {
 			// The path begins elsewhere where ids are mapped.
 			label, err := database.ReadLayerLabel(filepath.Join(m.layersDir, filepath.Base(filepath.Dir(top))))
 			if err == nil {
-				return label.Chain
+				return use{Chain: label.Chain}
 			}
 		}
 	}
-	return ""
+	return use{}
 }
 
 // discardPool empties the pool of a process that has ended.

@@ -16,7 +16,8 @@ import (
 
 // A root filesystem for a user namespace is an overlay whose layers are seen with
 // mapped ids; what the container writes has the host's numbers on disk, so nothing
-// there belongs to the host's root.
+// there belongs to the host's root. Of a copy (see copy.go) all is seen with mapped ids: on disk it has the numbers
+// that the container sees, in directories that only the host's root may enter.
 //
 // The container's init has no rights on the host and walks to its root by path. So these mounts
 // are separate, in State/mapped, which every user may pass through, each in a
@@ -35,21 +36,12 @@ const (
 // mountMapped mounts the overlay for a user namespace. All layers are mapped by one
 // mount, however many there are.
 func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysmount.Overlay) error {
-	if err := m.reachable(); err != nil {
-		return err
-	}
-	// A process that was killed here may have left some of it.
-	if err := m.unmountMapped(spec.Key); err != nil {
+	if err := m.makeMapped(spec); err != nil {
 		return err
 	}
 	dir := filepath.Join(m.MappedDir(), spec.Key)
 	layers := filepath.Join(dir, mappedLayers)
-	for _, d := range []string{dir, layers, m.mappedPath(spec.Key)} {
-		if err := os.Mkdir(d, 0o700); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(os.Chown(dir, 0, spec.Map.GID), os.Chmod(dir, 0o710)); err != nil {
+	if err := os.Mkdir(layers, 0o700); err != nil {
 		return err
 	}
 	if err := sysmount.BindMapped(m.layersDir, layers, spec.Map.UserNS); err != nil {
@@ -62,6 +54,24 @@ func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysmount.Overlay) e
 	})
 	// The overlay has its own reference to the layers.
 	return errors.Join(err, sysmount.Detach(layers), os.Remove(layers))
+}
+
+// makeMapped makes the directory of a mount that a user namespace reaches, and its mount point.
+func (m *Manager) makeMapped(spec image.RootfsSpec) error {
+	if err := m.reachable(); err != nil {
+		return err
+	}
+	// A process that was killed here may have left some of it.
+	if err := m.unmountMapped(spec.Key); err != nil {
+		return err
+	}
+	dir := filepath.Join(m.MappedDir(), spec.Key)
+	for _, d := range []string{dir, m.mappedPath(spec.Key)} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.Chown(dir, 0, spec.Map.GID), os.Chmod(dir, 0o710))
 }
 
 // mapLinked mounts, with mapped ids, the layers that are links out of the layers' directory,
@@ -147,6 +157,9 @@ func (m *Manager) reachable() error {
 func (m *Manager) CanMap(userns string) error {
 	if err := m.reachable(); err != nil {
 		return err
+	}
+	if m.copies {
+		return sysmount.ProbeMapped(m.ContainersDir(), userns)
 	}
 	return m.probeMapped(userns)
 }

@@ -19,6 +19,9 @@ func (p Paths) ContainersDir() string { return filepath.Join(p.Root, "containers
 // PoolDir has directories that are prepared for root filesystems.
 func (p Paths) PoolDir() string { return filepath.Join(p.Root, "pool") }
 
+// CopiesDir has copies of images that root filesystems share; see copy.go.
+func (p Paths) CopiesDir() string { return filepath.Join(p.Root, "copies") }
+
 // MountsDir has the mounts, but for those that user namespaces reach.
 func (p Paths) MountsDir() string { return filepath.Join(p.State, "rootfs") }
 
@@ -26,6 +29,7 @@ func (p Paths) MountsDir() string { return filepath.Join(p.State, "rootfs") }
 func (p Paths) MappedDir() string { return filepath.Join(p.State, "mapped") }
 
 func (p Paths) containerDir(key string) string { return filepath.Join(p.ContainersDir(), key) }
+func (p Paths) sharedDir(name string) string   { return filepath.Join(p.CopiesDir(), name) }
 func (p Paths) mountPath(key string) string    { return filepath.Join(p.MountsDir(), key) }
 func (p Paths) mappedPath(key string) string   { return filepath.Join(p.MappedDir(), key, mappedRootfs) }
 
@@ -48,7 +52,7 @@ func (p Paths) Keys() ([]string, error) {
 // MakeDirs makes the directories, whatever the umask. Nobody but root may enter those on disk:
 // a set-user-ID program of an image must be out of reach of users.
 func (p Paths) MakeDirs() error {
-	for _, dir := range []string{p.ContainersDir(), p.PoolDir(), p.MountsDir()} {
+	for _, dir := range []string{p.ContainersDir(), p.PoolDir(), p.CopiesDir(), p.MountsDir()} {
 		if err := makeDir(dir, 0o700); err != nil {
 			return err
 		}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
@@ -117,8 +119,12 @@ func (m *Manager) RenewPool(ctx context.Context) error {
 }
 
 // CanMount reports whether a root filesystem can have a directory below it: nil, or
-// why not. Overlays can be on overlays twice only.
+// why not. Overlays can be on overlays twice only. What a layer deletes cannot be seen on an overlay, so a copy has it from
+// the store alone.
 func (m *Manager) CanMount(lower string) (err error) {
+	if m.copies {
+		return fmt.Errorf("root filesystems are copies: %w", errs.Unsupported)
+	}
 	dir, err := m.pool.make(m)
 	if err != nil {
 		return err

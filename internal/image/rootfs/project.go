@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -114,8 +115,9 @@ func (p *projects) of(dir string) (uint32, error) {
 	return own.ID, nil
 }
 
-// limit limits the bytes of a directory that give was called with. Kind Unsupported where no limit holds.
-func (p *projects) limit(dir string, bytes int64) error {
+// limit limits the bytes that are written into a directory that give was called with, beside its copy, which may be nil. Kind
+// Unsupported where no limit holds.
+func (p *projects) limit(dir string, copy *copied, bytes int64) error {
 	if p.first == 0 {
 		return errNoProjects
 	}
@@ -129,7 +131,10 @@ func (p *projects) limit(dir string, bytes int64) error {
 	if err != nil {
 		return err
 	}
-	return sysquota.SetLimit(dir, id, bytes)
+	if copy == nil {
+		copy = &copied{}
+	}
+	return sysquota.SetLimitBeside(dir, id, sysquota.Quota{Bytes: copy.Bytes, Inodes: copy.Inodes}, bytes)
 }
 
 // drop removes the limit of a directory that is removed. The kernel forgets the project with its last file.
@@ -153,7 +158,7 @@ func (p *projects) used(dir string) (quota sysquota.Quota, ok bool, err error) {
 	return quota, err == nil && quota.Inodes > 0, err
 }
 
-// Written adds up what all root filesystems take by their projects. ok is false if there are some without one.
+// Written adds up what all root filesystems take by their projects, copies included. ok is false if there are some without one.
 func (m *Manager) Written() (usage image.Usage, ok bool, err error) {
 	if m.projects.first == 0 || sysquota.CanCount(m.ContainersDir()) != nil {
 		return usage, false, nil
@@ -165,8 +170,15 @@ func (m *Manager) Written() (usage image.Usage, ok bool, err error) {
 	}
 	m.mu.RUnlock()
 	usage = image.Usage{Mountpoint: m.Root, At: time.Now()}
+	dirs, err := filepath.Glob(filepath.Join(m.CopiesDir(), "*"))
+	if err != nil {
+		return usage, false, err
+	}
 	for _, key := range keys {
-		quota, counted, err := m.projects.used(m.containerDir(key))
+		dirs = append(dirs, m.containerDir(key))
+	}
+	for _, dir := range dirs {
+		quota, counted, err := m.projects.used(dir)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // being made or removed
 		}

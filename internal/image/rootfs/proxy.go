@@ -75,8 +75,12 @@ func (m *Manager) HasRootfs(key string) bool {
 
 // Snapshotter implements image.Rootfs.
 func (m *Manager) Snapshotter(key string) string {
-	if u, _ := m.use(key); u.Proxy != "" {
+	u, _ := m.use(key)
+	switch {
+	case u.Proxy != "":
 		return u.Proxy
+	case u.Copied != nil:
+		return image.NativeSnapshotter
 	}
 	return image.OverlaySnapshotter
 }
@@ -96,6 +100,7 @@ func (m *Manager) writtenUsage(ctx context.Context, key string, pace sysfile.Pac
 	} else {
 		used, err = sysfile.UsageOf(ctx, pace, m.writtenDirs(key)...)
 	}
+	used = u.Copied.written(used)
 	return sysfile.Usage{Bytes: used.Bytes + elsewhere.Bytes, Inodes: used.Inodes + elsewhere.Inodes}, err
 }
 

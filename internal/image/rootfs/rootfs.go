@@ -1,5 +1,5 @@
 // Package rootfs makes root filesystems of containers: overlay mounts over the layers of an
-// image, also with mapped ids for user namespaces, and directories for what containers write.
+// image, or copies of these, also with mapped ids for user namespaces, and directories for what containers write.
 package rootfs
 
 import (
@@ -28,7 +28,7 @@ import (
 
 // A root filesystem is a directory Root/containers/<key> that holds
 //
-//	upper, work   what the container writes, for the overlay mount
+//	upper, work   what the container writes, for the overlay mount; upper is the whole tree of a copy, see copy.go
 //	volumes       what it writes elsewhere, see volume.go
 //	image         the record: which snapshot is below
 //
@@ -63,6 +63,8 @@ type Config struct {
 	LayersDir string
 	// Snapshotters are the proxy snapshotters that may have layers in their place.
 	Snapshotters *snapshotters.Set
+	// Copies has new root filesystems be copies of the layers, and no overlays.
+	Copies bool
 	// ReadyDirs is how many directories are made ahead, 0 for none.
 	ReadyDirs int
 	// FirstProject is the first of Projects ids of project quotas, 0 to use none; see project.go.
@@ -79,6 +81,7 @@ type Manager struct {
 	images     *store.Store
 	layersDir  string
 	proxies    *snapshotters.Set
+	copies     bool // Config.Copies
 	discard    func(path string) error
 	background *background.Group
 	log        *slog.Logger
@@ -101,7 +104,7 @@ type Manager struct {
 // exist; see Paths.MakeDirs.
 func New(cfg Config) *Manager {
 	m := &Manager{
-		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, proxies: cfg.Snapshotters, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
+		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, proxies: cfg.Snapshotters, copies: cfg.Copies, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
 		uses: map[string]use{}, pool: dirPool{size: cfg.ReadyDirs},
 		projects: projects{parent: cfg.ContainersDir(), first: cfg.FirstProject, log: cfg.Log},
 	}
@@ -216,7 +219,8 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 		target = m.mappedPath(spec.Key)
 	}
 	if fresh {
-		if err := m.makeContainerDir(dir, u, spec); err != nil {
+		var err error
+		if u, err = m.makeContainerDir(ctx, dir, u, spec); err != nil {
 			return "", err
 		}
 	} else if mounted, err := sysmount.IsMountPoint(target); err != nil || mounted {
@@ -225,11 +229,16 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 	if u.Proxy != "" {
 		return target, m.mountProxy(ctx, spec, u, target)
 	}
-	if err := u.openStorage(); err != nil {
-		return "", err
+	if u.Copied != nil {
+		return target, m.mountCopy(ctx, spec, u, target)
+	}
+	if u.Storage != "" {
+		if _, err := m.openStorage(ctx, spec, u, false); err != nil {
+			return "", err
+		}
 	}
 	if len(u.lower) == 0 {
-		return "", fmt.Errorf("the layers of image %s are gone: %w", u.Image, errs.NotFound)
+		return "", u.layersGone()
 	}
 	overlay := sysmount.Overlay{
 		LowerRoot: m.layersDir,
@@ -248,36 +257,43 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 	return target, sysmount.MountOverlay(overlay, target)
 }
 
-// makeContainerDir makes the directory of a root filesystem. Its root directory
+// makeContainerDir makes the directory of a root filesystem, and its copy if it is to be one. The root directory
 // belongs to the root of the namespace that sees it.
-func (m *Manager) makeContainerDir(dir string, u use, spec image.RootfsSpec) (err error) {
-	record, err := json.Marshal(u)
-	if err != nil {
-		return err
-	}
+func (m *Manager) makeContainerDir(ctx context.Context, dir string, u use, spec image.RootfsSpec) (_ use, err error) {
 	ready, err := m.pool.take(m)
 	if err != nil {
-		return err
+		return u, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.discardDir(ready))
 		}
 	}()
-	if err := os.WriteFile(filepath.Join(ready, recordName), record, 0o600); err != nil {
-		return err
-	}
-	if spec.Map != nil {
-		if err := os.Chown(filepath.Join(ready, upperName), spec.Map.UID, spec.Map.GID); err != nil {
-			return err
+	if m.copies && u.Proxy == "" {
+		if u.Copied, err = m.fill(ctx, spec, u, ready); err != nil {
+			return u, err
 		}
+	} else if spec.Map != nil {
+		if err := os.Chown(filepath.Join(ready, upperName), spec.Map.UID, spec.Map.GID); err != nil {
+			return u, err
+		}
+	}
+	record, err := json.Marshal(u)
+	if err != nil {
+		return u, err
+	}
+	if err := os.WriteFile(filepath.Join(ready, recordName), record, 0o600); err != nil {
+		return u, err
 	}
 	if spec.Limit > 0 {
-		if err := m.projects.limit(ready, spec.Limit); err != nil {
-			return fmt.Errorf("cannot limit it to %d bytes: %w", spec.Limit, err)
+		if err := m.projects.limit(ready, u.Copied, spec.Limit); err != nil {
+			return u, fmt.Errorf("cannot limit it to %d bytes: %w", spec.Limit, err)
 		}
 	}
-	return os.Rename(ready, dir)
+	m.mu.Lock()
+	m.uses[spec.Key] = u
+	m.mu.Unlock()
+	return u, os.Rename(ready, dir)
 }
 
 // Release implements image.Rootfs.
@@ -312,7 +328,11 @@ func (m *Manager) release(key string) error {
 	if err := m.discardDir(m.containerDir(key)); err != nil {
 		return err
 	}
+	u, _ := m.use(key)
 	m.forget(key)
+	if u.Copied != nil && u.Copied.Shared != "" {
+		m.dropShared(u.Copied.Shared)
+	}
 	return nil
 }
 

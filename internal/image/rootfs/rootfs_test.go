@@ -48,9 +48,16 @@ func TestFailedRootfsLeavesNothing(t *testing.T) {
 	m := managerOf(t)
 	for what, prepare := range map[string]func() error{
 		"a directory that is there": func() error {
-			return errors.Join(os.WriteFile(filepath.Join(m.containerDir("c1"), "x"), nil, 0o600), m.makeContainerDir(m.containerDir("c1"), use{}, image.RootfsSpec{}))
+			if err := os.WriteFile(filepath.Join(m.containerDir("c1"), "x"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := m.makeContainerDir(t.Context(), m.containerDir("c1"), use{}, image.RootfsSpec{})
+			return err
 		},
-		"a limit that cannot hold": func() error { return m.makeContainerDir(m.containerDir("c2"), use{}, image.RootfsSpec{Limit: 1 << 20}) },
+		"a limit that cannot hold": func() error {
+			_, err := m.makeContainerDir(t.Context(), m.containerDir("c2"), use{}, image.RootfsSpec{Limit: 1 << 20})
+			return err
+		},
 	} {
 		if err := prepare(); err == nil {
 			t.Errorf("%s: no error", what)

@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,12 +9,14 @@ import (
 	"path/filepath"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // A storage is a directory of the caller that keeps what a container writes:
 //
-//	upper, work   as in the directory of a root filesystem
+//	upper, work   as in the directory of a root filesystem; the copy of the layers, if it is one
 //	volumes       one directory each; one that is not whole yet has partSuffix
 //	image         which layers are below
 //
@@ -32,54 +35,86 @@ func (u use) written(dir string) string {
 	return dir
 }
 
-// openStorage makes the storage, or looks whether it is of these layers.
-func (u use) openStorage() error {
-	if u.Storage == "" {
-		return nil
-	}
+// openStorage makes the storage, with a copy of the layers or for an overlay, or looks whether it is of these layers. It returns
+// what a copy in it took at first, nil if it has none.
+func (m *Manager) openStorage(ctx context.Context, spec image.RootfsSpec, u use, copies bool) (*copied, error) {
 	file := filepath.Join(u.Storage, recordName)
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return u.makeStorage(file)
+		return m.makeStorage(ctx, spec, u, copies)
 	}
 	var of use
 	if err == nil {
 		err = json.Unmarshal(data, &of)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read which image the storage %s is of: %w", u.Storage, err)
+		return nil, fmt.Errorf("cannot read which image the storage %s is of: %w", u.Storage, err)
 	}
 	if of.Chain != u.Chain {
-		return fmt.Errorf("the storage %s is of image %s, and what was written over that cannot be seen over image %s; use another directory, or remove it: %w", u.Storage, of.Image, u.Image, errs.State)
+		return nil, fmt.Errorf("the storage %s is of image %s, and what was written over that cannot be seen over image %s; use another directory, or remove it: %w", u.Storage, of.Image, u.Image, errs.State)
 	}
-	return nil
+	if have, want := of.Copied != nil, copies; have != want {
+		kinds := map[bool]string{true: "a copy of the image", false: "the changes of an overlay"}
+		return nil, fmt.Errorf("the storage %s has %s, and root filesystems are made with %s now (image.snapshotter); use another directory, or remove it: %w", u.Storage, kinds[have], kinds[want], errs.State)
+	}
+	return of.Copied, nil
 }
 
 // makeStorage makes the directories, and last the record. A storage without a record is made
 // again: no container can have written to it.
-func (u use) makeStorage(file string) error {
+func (m *Manager) makeStorage(ctx context.Context, spec image.RootfsSpec, u use, copies bool) (*copied, error) {
+	if err := u.makeDirs(); err != nil {
+		return nil, fmt.Errorf("cannot make the storage: %w", err)
+	}
+	record := use{Image: u.Image, Chain: u.Chain}
+	if copies {
+		var err error
+		if record.Copied, err = m.copyToStorage(ctx, spec, u); err != nil {
+			return nil, err
+		}
+	} else if on, err := sysmount.OnOverlay(u.Storage); err != nil {
+		return nil, err
+	} else if on {
+		return nil, fmt.Errorf("the storage %s is on an overlay, over which the kernel mounts no other; use a directory of a disk: %w", u.Storage, errs.Unsupported)
+	}
+	data, err := json.Marshal(record)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(u.Storage, recordName)
+	if err := os.WriteFile(file+partSuffix, data, 0o600); err != nil {
+		return nil, fmt.Errorf("cannot make the storage: %w", err)
+	}
+	return record.Copied, os.Rename(file+partSuffix, file)
+}
+
+// makeDirs makes the directories of the storage.
+func (u use) makeDirs() error {
 	for name, mode := range map[string]os.FileMode{"": 0o700, upperName: 0o755, workName: 0o700, volumesName: 0o700} {
 		dir := filepath.Join(u.Storage, name)
 		if err := os.MkdirAll(dir, mode); err != nil {
-			return fmt.Errorf("cannot make the storage: %w", err)
+			return err
 		}
 		if err := os.Chmod(dir, mode); err != nil { // regardless of the umask
-			return fmt.Errorf("cannot make the storage: %w", err)
+			return err
 		}
 	}
-	on, err := sysmount.OnOverlay(u.Storage)
-	if err == nil && on {
-		err = fmt.Errorf("the storage %s is on an overlay, over which the kernel mounts no other; use a directory of a disk: %w", u.Storage, errs.Unsupported)
+	return nil
+}
+
+// copyToStorage copies the layers into a storage without a record, over what a copy that was cut short has left. The copy is
+// on disk before the record says that it is whole: a storage outlives a boot.
+func (m *Manager) copyToStorage(ctx context.Context, spec image.RootfsSpec, u use) (*copied, error) {
+	upper := filepath.Join(u.Storage, upperName)
+	if err := errors.Join(sysfile.RemoveTree(ctx, upper), u.makeDirs()); err != nil {
+		return nil, fmt.Errorf("cannot make the storage: %w", err)
 	}
-	if err != nil {
-		return err
+	if err := m.copyLayers(ctx, spec, u, u.Storage); err != nil {
+		return nil, err
 	}
-	record, err := json.Marshal(use{Image: u.Image, Chain: u.Chain})
-	if err != nil {
-		return err
+	used, err := sysfile.UsageOf(ctx, nil, upper)
+	if err == nil {
+		err = sysfile.SyncFS(u.Storage)
 	}
-	if err := os.WriteFile(file+partSuffix, record, 0o600); err != nil {
-		return fmt.Errorf("cannot make the storage: %w", err)
-	}
-	return os.Rename(file+partSuffix, file)
+	return &copied{Bytes: used.Bytes, Inodes: used.Inodes}, err
 }

@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 const (
-	whiteoutPrefix = ".wh."
-	opaqueName     = ".wh..wh..opq"
-	xattrPrefix    = "SCHILY.xattr."
+	xattrPrefix = "SCHILY.xattr."
 
 	// maxFile is more than any file of an image has; a header that claims more
 	// is wrong.
@@ -38,6 +37,8 @@ type layer struct {
 	upper, lower string
 	maxBytes     int64
 	alone        bool
+	// files is Job.WhiteoutFiles.
+	files bool
 
 	entries int
 	size    int64
@@ -82,7 +83,7 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 		stream.allow(job.MaxLayer, fmt.Errorf("the layer has more than %d bytes unpacked, the limit of image.max_layer_gib: %w", job.MaxLayer, errs.Invalid))
 	}
 	l := &layer{
-		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone,
+		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone, files: job.WhiteoutFiles,
 		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{},
 	}
 	opts := []archive.ApplyOpt{archive.WithFilter(l.accept), archive.WithConvertWhiteout(l.whiteout)}
@@ -129,6 +130,9 @@ func (l *layer) accept(header *tar.Header) (bool, error) {
 			return false, fmt.Errorf("entry %q leads out of the image: %w", header.Name, errs.Invalid)
 		}
 	}
+	if l.files && strings.HasPrefix(filepath.Base(hardlinkOf(header)), sysfile.WhiteoutPrefix) {
+		return false, fmt.Errorf("entry %q is another name of a deletion: %w", header.Name, errs.Invalid)
+	}
 	if header.Typeflag == tar.TypeChar && header.Devmajor == 0 && header.Devminor == 0 {
 		return false, fmt.Errorf("entry %q is character device 0:0, which the overlay file system takes for a deletion: %w", header.Name, errs.Invalid)
 	}
@@ -157,7 +161,7 @@ func (l *layer) complete(header *tar.Header) bool {
 	name := filepath.Clean("/" + header.Name)
 	dir, base := filepath.Split(name)
 	dir = filepath.Clean(dir)
-	if !l.dirs[dir] || dir == "/" && base == opaqueName {
+	if !l.dirs[dir] || dir == "/" && base == sysfile.OpaqueName && !l.files {
 		return false
 	}
 	if header.Typeflag == tar.TypeDir {
@@ -178,15 +182,24 @@ func allowedXattr(name string) bool {
 // where the entry would be written.
 func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error) {
 	base, dir := filepath.Base(path), filepath.Dir(path)
-	if base == opaqueName {
+	if l.files && base == sysfile.OpaqueName {
+		return false, mkWhiteoutFile(path)
+	}
+	if base == sysfile.OpaqueName {
 		return false, l.markOpaque(dir)
 	}
-	name, ok := strings.CutPrefix(base, whiteoutPrefix)
+	name, ok := strings.CutPrefix(base, sysfile.WhiteoutPrefix)
 	if !ok {
 		return true, nil
 	}
 	if name == "" || name == "." || name == ".." {
 		return false, fmt.Errorf("entry %q deletes nothing that has a name: %w", header.Name, errs.Invalid)
+	}
+	if l.files && strings.HasPrefix(name, sysfile.WhiteoutPrefix) {
+		return false, nil // no layer has such a name, so nothing is deleted; old tools have directories of their own there
+	}
+	if l.files {
+		return false, mkWhiteoutFile(path)
 	}
 	target := filepath.Join(dir, name)
 	l.whiteouts[target] = true
@@ -200,6 +213,18 @@ func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error
 
 func mkWhiteout(path string) error {
 	if err := unix.Mknod(path, unix.S_IFCHR, 0); err != nil {
+		return &os.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return nil
+}
+
+// mkWhiteoutFile makes the file that is a deletion in the form of archives.
+func mkWhiteoutFile(path string) error {
+	err := unix.Mknod(path, unix.S_IFREG, 0)
+	if fi, statErr := os.Lstat(path); errors.Is(err, unix.EEXIST) && statErr == nil && fi.Mode().IsRegular() {
+		return nil // the layer deletes it twice
+	}
+	if err != nil {
 		return &os.PathError{Op: "mknod", Path: path, Err: err}
 	}
 	return nil

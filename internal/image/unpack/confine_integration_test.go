@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // start runs a job whose layer comes from a pipe. It returns the child's pid once the child waits
@@ -198,7 +199,7 @@ func TestLayerUsesTheLayersBelow(t *testing.T) {
 		t.Errorf("an opaque root leaves %o below, %v", st.Mode, err)
 	}
 	buf := make([]byte, 8)
-	if n, err := unix.Lgetxattr(b.path("upper/d"), opaqueXattr, buf); err != nil || string(buf[:n]) != "y" {
+	if n, err := unix.Lgetxattr(b.path("upper/d"), sysfile.OverlayOpaque, buf); err != nil || string(buf[:n]) != "y" {
 		t.Errorf("a directory of an opaque root is not opaque: %v (%v)", err, result.Opaque)
 	}
 }
@@ -231,6 +232,43 @@ func TestAloneReportsWhenItNeedsTheLayersBelow(t *testing.T) {
 	}
 }
 
+// TestDeletionsAreFiles: where a layer says by files what it deletes, these are all that is there beside its own files.
+func TestDeletionsAreFiles(t *testing.T) {
+	b := newBench(t)
+	result, err := b.runJob(b.tar(imagetest.Layer{
+		{Path: "kept", Content: []byte("k")},
+		imagetest.Whiteout("kept"),
+		{Path: "x.d/f"},
+		imagetest.Whiteout("x"), imagetest.Whiteout("x"),
+		imagetest.Whiteout("d"),
+		{Path: "d/new"},
+		imagetest.Opaque("d"), imagetest.Opaque(""),
+		{Path: ".wh..wh.plnk", Dir: true},
+		{Path: ".wh..wh.plnk/1.2"}, // of AUFS
+	}), Job{WhiteoutFiles: true})
+	if err != nil || len(result.Opaque) > 0 {
+		t.Fatal(err, result)
+	}
+	for name, mode := range map[string]uint32{
+		"kept": unix.S_IFREG | 0o644, ".wh.kept": unix.S_IFREG, ".wh.x": unix.S_IFREG, ".wh.d": unix.S_IFREG, "d/.wh..wh..opq": unix.S_IFREG,
+		".wh..wh..opq": unix.S_IFREG, "d/new": unix.S_IFREG | 0o644, "x": 0, ".wh..wh.plnk": unix.S_IFDIR | 0o755,
+	} {
+		var st unix.Stat_t
+		if err := unix.Lstat(b.path("upper", name), &st); st.Mode != mode || (err != nil) != (mode == 0) {
+			t.Errorf("%s has mode %o, want %o: %v", name, st.Mode, mode, err)
+		}
+	}
+	for name, layer := range map[string]imagetest.Layer{
+		"another name of a deletion":         {imagetest.Whiteout("x"), {Path: "y", Hardlink: ".wh.x"}},
+		"a deletion that is a directory":     {{Path: ".wh.x/f", Raw: true}, imagetest.Whiteout("x")},
+		"a directory in place of a deletion": {imagetest.Whiteout("x"), {Path: ".wh.x/f", Raw: true}},
+	} {
+		if _, err := newBench(t).runJob(b.tar(layer), Job{WhiteoutFiles: true}); !errors.Is(err, errs.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestDuplicatesAndDeletionsOfOneLayer(t *testing.T) {
 	b := newBench(t)
 	if err := os.Mkdir(b.path("lower/d"), 0o755); err != nil {
@@ -255,7 +293,7 @@ func TestDuplicatesAndDeletionsOfOneLayer(t *testing.T) {
 		}
 	}
 	buf := make([]byte, 8)
-	if _, err := unix.Lgetxattr(b.path("upper/d"), opaqueXattr, buf); err != nil {
+	if _, err := unix.Lgetxattr(b.path("upper/d"), sysfile.OverlayOpaque, buf); err != nil {
 		t.Errorf("a directory deleted and made again shows what was in it: %v", err)
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // FuzzLayer: for any layer, the digest is that of the bytes read. No entry is accepted that leads
@@ -103,7 +105,7 @@ func seedLayer(f *testing.F) []byte {
 			xattrPrefix + "security.capability": "x", xattrPrefix + "trusted.overlay.opaque": "y", xattrPrefix + "user.a": "z",
 		}},
 		{Name: "d/.wh.g", Typeflag: tar.TypeReg},
-		{Name: "d/" + opaqueName, Typeflag: tar.TypeReg},
+		{Name: "d/" + sysfile.OpaqueName, Typeflag: tar.TypeReg},
 		{Name: "d/l", Typeflag: tar.TypeLink, Linkname: "d/f"},
 		{Name: "d/s", Typeflag: tar.TypeSymlink, Linkname: "../../x"},
 		{Name: "d/c", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},

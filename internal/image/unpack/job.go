@@ -27,6 +27,9 @@ type Job struct {
 	// Alone unpacks without Lower, and answers NeedsLower when the layer has
 	// entries whose meaning depends on the layers below.
 	Alone bool `json:"alone,omitempty"`
+	// WhiteoutFiles has the layer say what it deletes by files, as archives do, and not in the form of overlay mounts; see
+	// sysfile.CopyLayers.
+	WhiteoutFiles bool `json:"whiteoutFiles,omitempty"`
 	// MaxBytes bounds what the layer may take on disk.
 	MaxBytes int64 `json:"maxBytes"`
 	// MaxLayer bounds the bytes of the layer's archive, unpacked; 0 for no bound.

@@ -27,8 +27,6 @@ const (
 	maxNoise  = 16 << 10
 	// progressInterval is how often Run looks how far the child has read.
 	progressInterval = 100 * time.Millisecond
-
-	opaqueXattr = "trusted.overlay.opaque"
 )
 
 // Runner starts children.
@@ -146,7 +144,7 @@ func markOpaque(upper string, dirs []string) error {
 	}
 	defer root.Close()
 	for _, dir := range dirs {
-		err := sysfile.SetXattrBeneath(root, dir, opaqueXattr, []byte("y"))
+		err := sysfile.SetXattrBeneath(root, dir, sysfile.OverlayOpaque, []byte("y"))
 		// A later entry may have replaced the directory.
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, syscall.ELOOP) {
 			return fmt.Errorf("cannot mark an opaque directory: %w", err)

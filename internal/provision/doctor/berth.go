@@ -97,7 +97,7 @@ func imageStore(_ context.Context, m *Machine, r *doctor.Report) error {
 	said := fmt.Sprintf("%s is on %s (%s)", m.Berth.Root, at.Type, at.Path)
 	switch {
 	case slices.Contains([]string{"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "vfat", "exfat", "ceph"}, at.Type), strings.HasPrefix(at.Type, "fuse"), at.Type == "overlay":
-		r.Add(problem, m.Berth.Root, said+", which cannot hold what containers write (overlay)", move)
+		withoutOverlays(m, r, said, move)
 	case at.Type == "tmpfs", at.Type == "ramfs":
 		r.Add(warning, m.Berth.Root, said+": images take memory, and are gone after a reboot", move)
 	}
@@ -109,6 +109,17 @@ func imageStore(_ context.Context, m *Machine, r *doctor.Report) error {
 		r.Add(problem, m.Berth.Root, said+" with the option noexec: no program of a container starts", "remove noexec of "+at.Path+" in /etc/fstab, and mount -o remount,exec "+at.Path)
 	}
 	return writableLimits(m, r)
+}
+
+// withoutOverlays reports a file system that cannot hold the directories of overlays.
+func withoutOverlays(m *Machine, r *doctor.Report, said, move string) {
+	switch m.Berth.Snapshotter {
+	case "native":
+	case "overlay":
+		r.Add(problem, m.Berth.Root, said+", which cannot hold overlays, and image.snapshotter is overlay: berth does not start", move+", or image.snapshotter = \"auto\"")
+	default:
+		r.Add(warning, m.Berth.Root, said+", which cannot hold overlays: each container takes time and space for a copy of its image", move)
+	}
 }
 
 // writableLimits checks whether limits of what containers write hold.

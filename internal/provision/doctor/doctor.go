@@ -76,6 +76,8 @@ type Berth struct {
 	RegistryDirs []string
 	// WritableLimits are the limits of what containers write, each as a clause: "KEY is BYTES".
 	WritableLimits []string
+	// Snapshotter is image.snapshotter; empty for auto.
+	Snapshotter string
 	// Supervisor is the path of berth-supervisor; empty if it is not found.
 	Supervisor string
 }
@@ -179,7 +181,7 @@ func OfHost() []Check {
 		check("berth-config", "berth's configuration", "berth.toml, as `berth serve` reads it, and the files that it names: certificates, hooks, specs, I/O classes", berthConfig),
 		check("berth-programs", "berth's programs", "berth-supervisor: `runtime.supervisor`, beside berth, in PATH", berthPrograms),
 		check("sockets", "sockets", "the CRI socket: its path and mode", berthSocket),
-		check("image-store", "image store", "the file system of berth's root: type, options, project quotas; `defaults.writable_limit` and that of handlers", imageStore),
+		check("image-store", "image store", "the file system of berth's root: type, options, project quotas; `image.snapshotter`, `defaults.writable_limit` and that of handlers", imageStore),
 		check("registries", "registries", "hosts.toml and the files that it names, in `image.registry_config_dirs`", registries),
 		check("registry-hosts", "hosts of registries", "hosts.toml; whether a connection can be made to each host that it names, unless the environment has a proxy for it", registryHosts),
 		check("cgroups", "cgroups", "mounts of cgroups; cgroup.controllers (v2), /proc/cgroups (v1)", cgroups),

@@ -332,7 +332,8 @@ func faultsOfBerth() []planted {
 			doctor.Space{},
 			"sockets", finding.Problem, "/run/" + strings.Repeat("x", 120), "has 125 bytes, 18 more than a socket can have", "a shorter path",
 		},
-		{"images on NFS", mount(provision.Mount{Path: "/var/lib/berth", Type: "nfs4"}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "/var/lib/berth is on nfs4", "a local disk"},
+		{"images on NFS", mount(provision.Mount{Path: "/var/lib/berth", Type: "nfs4"}), doctor.Space{}, "image-store", finding.Warning, "/var/lib/berth", "/var/lib/berth is on nfs4 (/var/lib/berth), which cannot hold overlays: each container takes time and space", "a local disk"},
+		{"overlays on NFS", both(mount(provision.Mount{Path: "/var/lib/berth", Type: "nfs4"}), settings(func(b *doctor.Berth) { b.Snapshotter = "overlay" })), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "and image.snapshotter is overlay: berth does not start", "image.snapshotter = \"auto\""},
 		{"images on tmpfs", mount(provision.Mount{Path: "/var/lib", Type: "tmpfs"}), doctor.Space{}, "image-store", finding.Warning, "/var/lib/berth", "are gone after a reboot", "a local disk"},
 		{"images on a disk without execution", mount(provision.Mount{Path: "/var", Type: "ext4", Options: []string{"rw", "noexec"}}), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "noexec: no program of a container starts", "mount -o remount,exec /var"},
 		{"a limit of what containers write, without project quotas", both(file("/var/lib/berth/images/closed", ""), settings(func(b *doctor.Berth) {

@@ -17,8 +17,6 @@ import (
 const (
 	// maxTreeDepth bounds the directories in a directory: each is open meanwhile.
 	maxTreeDepth = 1024
-	// copyChunk is how much of a file is copied between two looks at the context.
-	copyChunk = 16 << 20
 	// maxXattrs bounds the names of a file's attributes, and the value of each, as the
 	// kernel does.
 	maxXattrs = 64 << 10
@@ -46,10 +44,7 @@ func CopyTree(ctx context.Context, from, to string, progress func(Copied)) error
 		return errors.Join(err, source.Close())
 	}
 	defer target.Close()
-	if progress == nil {
-		progress = func(Copied) {}
-	}
-	c := &treeCopy{root: target, progress: progress, names: map[inode]string{}}
+	c := newTreeCopy(target, progress)
 	// Closed by it, as every directory below.
 	return c.directory(ctx, source, target, "", 0)
 }
@@ -63,8 +58,17 @@ type treeCopy struct {
 	done     Copied
 	// names are the copies of files with several names, by the path below root.
 	names map[inode]string
+	// label is the SELinux label of all copies, "" for none.
+	label string
 	// list and value are for attributes.
 	list, value [maxXattrs]byte
+}
+
+func newTreeCopy(root *os.File, progress func(Copied)) *treeCopy {
+	if progress == nil {
+		progress = func(Copied) {}
+	}
+	return &treeCopy{root: root, progress: progress, names: map[inode]string{}}
 }
 
 // directory copies what source holds, and at last what source is, and closes it.
@@ -180,20 +184,10 @@ func (c *treeCopy) content(ctx context.Context, source, target *os.File, name st
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	for {
-		n, err := io.CopyN(to, from, copyChunk) // in the kernel, shared blocks where the file system can
+	return CopyContent(ctx, to, from, func(n int64) {
 		c.done.Bytes += n
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
 		c.progress(c.done)
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-	}
+	})
 }
 
 func openEntryAt(dir *os.File, name string, flags int) (*os.File, error) {
@@ -230,6 +224,9 @@ func (c *treeCopy) attributes(source, target *os.File, name string, st *unix.Sta
 	if err := c.xattrs(throughProc(source)+"/"+name, throughProc(target)+"/"+name, full); err != nil {
 		return err
 	}
+	if err := c.relabel(throughProc(target) + "/" + name); err != nil {
+		return pathError("label", full, err)
+	}
 	times := []unix.Timespec{st.Atim, st.Mtim}
 	return pathError("change the times of", full, unix.UtimesNanoAt(at, name, times, unix.AT_SYMLINK_NOFOLLOW))
 }
@@ -256,6 +253,14 @@ func (c *treeCopy) xattrs(from, to, full string) error {
 		}
 	}
 	return nil
+}
+
+// relabel gives the copy at a path the label.
+func (c *treeCopy) relabel(path string) error {
+	if c.label == "" {
+		return nil
+	}
+	return unix.Lsetxattr(path, "security.selinux", []byte(c.label), 0)
 }
 
 // isContent reports whether an attribute belongs to a file as its bytes do. Others are

@@ -64,6 +64,8 @@ type tally struct {
 	unpaced int
 	// names are the files with several names that were counted.
 	names map[inode]struct{}
+	// named, if not nil, is called with each entry, and ends the walk by an error.
+	named func(name string, st *unix.Stat_t) error
 }
 
 // blockSize is the unit of st_blocks.
@@ -140,6 +142,11 @@ func (t *tally) directory(ctx context.Context, top *os.File, at string) (dirs []
 				return nil, pathError("stat", filepath.Join(dir.Name(), name), err)
 			}
 			t.add(&st)
+			if t.named != nil {
+				if err := t.named(name, &st); err != nil {
+					return nil, err
+				}
+			}
 			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 				dirs = append(dirs, name)
 			}

@@ -27,24 +27,58 @@ func BindMapped(source, target, userns string) error {
 
 // openMapped returns a detached mount.
 func openMapped(source, userns string) (fd int, err error) {
-	ns, err := os.Open(userns)
-	if err != nil {
-		return -1, fmt.Errorf("cannot open the user namespace to map ids with: %w", err)
+	return openTree(source, userns, unix.MountAttr{})
+}
+
+// openTree returns a detached mount of a directory with attributes, and ids as the user namespace at userns maps them; "" maps
+// none.
+func openTree(source, userns string, attr unix.MountAttr) (fd int, err error) {
+	if userns != "" {
+		ns, err := os.Open(userns)
+		if err != nil {
+			return -1, fmt.Errorf("cannot open the user namespace to map ids with: %w", err)
+		}
+		defer ns.Close()
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(ns.Fd())
 	}
-	defer ns.Close()
 	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return -1, unsupportedCall(&os.PathError{Op: "open_tree", Path: source, Err: err}, err)
 	}
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		unix.Close(tree)
-		if errors.Is(err, unix.EINVAL) {
+		switch {
+		case userns == "":
+			return -1, unsupportedCall(fmt.Errorf("cannot set the attributes of a mount of %s: %w", source, err), err)
+		case errors.Is(err, unix.EINVAL):
 			return -1, fmt.Errorf("the file system of %s cannot map ids on this kernel: %w", source, errs.Unsupported)
 		}
 		return -1, unsupportedCall(fmt.Errorf("cannot map the ids of %s: %w", source, err), err)
 	}
 	return tree, nil
+}
+
+// BindRoot mounts the directory source on target as a file system of its own would be: what the host's mount of source
+// forbids (nosuid, nodev, noexec) does not count, and mounts on either do not appear on the other. Ids are as the user
+// namespace at userns maps them; "" maps none. Kind Unsupported where the kernel (before 5.12) or source's file system cannot.
+func BindRoot(source, target, userns string, readOnly bool) error {
+	attr := unix.MountAttr{
+		Attr_clr:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY,
+		Propagation: unix.MS_PRIVATE,
+	}
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	tree, err := openTree(source, userns, attr)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "mount " + source + " on", Path: target, Err: err}
+	}
+	return nil
 }
 
 // ProbeMapped reports whether the file system of the directory dir maps ids: nil, or

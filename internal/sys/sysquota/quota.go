@@ -77,20 +77,25 @@ func Of(dir string, id uint32) (Quota, error) {
 // What goes beyond them fails with EDQUOT (ext4) or ENOSPC (xfs). On ext4 they do not hold for processes with
 // CAP_SYS_RESOURCE, except for what they write to an overlay.
 func SetLimit(dir string, id uint32, bytes int64) error {
+	return SetLimitBeside(dir, id, Quota{}, bytes)
+}
+
+// SetLimitBeside is SetLimit for a project that may have so many bytes and files beside what is used.
+func SetLimitBeside(dir string, id uint32, used Quota, bytes int64) error {
 	f, err := openDirectory(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	q := limitsOf(bytes)
+	q := limitsOf(used, bytes)
 	return quotactl(f, setQuota, id, unsafe.Pointer(&q))
 }
 
-func limitsOf(bytes int64) dqblk {
+func limitsOf(used Quota, bytes int64) dqblk {
 	q := dqblk{valid: blockLimits | inodeLimits}
 	if bytes > 0 {
-		q.hardBlocks = uint64(bytes+limitUnit-1) / limitUnit
-		q.hardInodes = uint64(max(bytes/inodeBytes, minInodes))
+		q.hardBlocks = uint64(used.Bytes+bytes+limitUnit-1) / limitUnit
+		q.hardInodes = uint64(used.Inodes + max(bytes/inodeBytes, minInodes))
 	}
 	return q
 }

@@ -44,8 +44,12 @@ func TestLimits(t *testing.T) {
 		1 << 20:   {hardBlocks: 1024, hardInodes: 4096, valid: 5},
 		1<<30 + 1: {hardBlocks: 1<<20 + 1, hardInodes: 1 << 18, valid: 5},
 	} {
-		if got := limitsOf(bytes); got != want {
+		if got := limitsOf(Quota{}, bytes); got != want {
 			t.Errorf("%d bytes: %+v, want %+v", bytes, got, want)
 		}
+	}
+	beside := dqblk{hardBlocks: 1024 + 8, hardInodes: 4096 + 5000, valid: 5}
+	if got := limitsOf(Quota{Bytes: 8 << 10, Inodes: 5000}, 1<<20); got != beside {
+		t.Errorf("beside what is used: %+v, want %+v", got, beside)
 	}
 }

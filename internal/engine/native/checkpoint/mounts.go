@@ -73,7 +73,8 @@ func upperOf(rootfs string) (string, error) {
 		return "", fmt.Errorf("cannot read the mounts of the host: %w", err)
 	}
 	if len(mounts) > 0 {
-		if m := mounts[len(mounts)-1]; m.FSType == "overlay" {
+		// A copy on an overlay is a mount of a directory in that, whose upper directory is the host's.
+		if m := mounts[len(mounts)-1]; m.FSType == "overlay" && m.Root == "/" {
 			for option := range strings.SplitSeq(m.VFSOptions, ",") {
 				if upper, is := strings.CutPrefix(option, "upperdir="); is && path.IsAbs(upper) {
 					return upper, nil

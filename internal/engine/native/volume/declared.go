@@ -101,17 +101,22 @@ func (m Maker) volume(ctx context.Context, c *Container, name, path string) (str
 		return "", err
 	}
 	const stage = "copy the image's volumes"
-	reported := time.Now()
 	c.Stage(stage, path)
 	return m.Rootfs.MakeVolume(ctx, image.VolumeSpec{
 		Key: c.ID, Name: name, From: from, UID: c.Owner.UID, GID: c.Owner.GID,
-		Progress: func(now sysfile.Copied) {
-			if time.Since(reported) >= reportEvery {
-				reported = time.Now()
-				c.Stage(stage, fmt.Sprintf("%s, %d files and %d MiB so far", path, now.Files, now.Bytes>>20))
-			}
-		},
+		Progress: Reporter(c.Stage, stage, path),
 	})
+}
+
+// Reporter returns a function that reports how far a copy of something is, from time to time.
+func Reporter(report func(stage, waitsFor string), stage, what string) func(sysfile.Copied) {
+	reported := time.Now()
+	return func(now sysfile.Copied) {
+		if time.Since(reported) >= reportEvery {
+			reported = time.Now()
+			report(stage, fmt.Sprintf("%s, %d files and %d MiB so far", what, now.Files, now.Bytes>>20))
+		}
+	}
 }
 
 // reportEvery is how often progress is reported.

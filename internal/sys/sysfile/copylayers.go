@@ -1,0 +1,275 @@
+package sysfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// A layer says what it deletes of the layers below in one of two forms. In the form of overlay mounts a deleted name is a
+// character device 0:0, and a directory that hides those below it has an attribute. In the form of archives a deleted name is
+// an empty file with WhiteoutPrefix before it, beside what the layer has under the name itself, and a directory that hides
+// those below has a file OpaqueName. Only such files are regular ones with that prefix.
+const (
+	WhiteoutPrefix = ".wh."
+	OpaqueName     = ".wh..wh..opq"
+	// OverlayOpaque is the attribute of overlay mounts, with the value "y".
+	OverlayOpaque = "trusted.overlay.opaque"
+)
+
+// maxOpenLayers bounds the directories of all layers together that are open at a time.
+const maxOpenLayers = 8192
+
+// LayersCopy says how CopyLayers copies.
+type LayersCopy struct {
+	// Label is the SELinux label of all copies, "" for none.
+	Label string
+	// Directories copies directories alone.
+	Directories bool
+	// Progress, if not nil, is called with how far it is.
+	Progress func(Copied)
+}
+
+// CopyLayers copies what an overlay of layers shows, the topmost first, onto the directory to, which is there, is empty, and
+// keeps its owner and mode. Each file is copied once, as with CopyTree: the layers may have untrusted content, nobody
+// changes them meanwhile, and it ends soon after ctx does. A layer may be a link to its directory.
+func CopyLayers(ctx context.Context, layers []string, to string, how LayersCopy) (err error) {
+	target, err := os.OpenFile(to, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	c := &layersCopy{treeCopy: newTreeCopy(target, how.Progress), directories: how.Directories}
+	c.label = how.Label
+	sources := make([]*os.File, 0, len(layers))
+	defer func() { err = errors.Join(err, c.close(sources)) }()
+	for _, layer := range layers {
+		source, err := os.OpenFile(layer, unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		sources = append(sources, source)
+	}
+	c.open = len(sources)
+	if err := c.merge(ctx, sources, target, "", 0); err != nil {
+		return err
+	}
+	return pathError("label", to, c.relabel(throughProc(target)+"/."))
+}
+
+type layersCopy struct {
+	*treeCopy
+	directories bool
+	// open is how many directories of layers are open.
+	open int
+}
+
+func (c *layersCopy) close(dirs []*os.File) (err error) {
+	for _, dir := range dirs {
+		err = errors.Join(err, dir.Close())
+	}
+	c.open -= len(dirs)
+	return err
+}
+
+// level is a directory as one layer has it.
+type level struct {
+	dir *os.File
+	// names are those that it has in the layer, deleted those that it hides of the layers below. opaque hides all.
+	names   []string
+	has     map[string]bool
+	deleted map[string]bool
+	opaque  bool
+}
+
+func (l *level) hides(name string) bool { return l.opaque || l.deleted[name] }
+
+// merge copies what a directory has in all layers together. at is target's path below root.
+func (c *layersCopy) merge(ctx context.Context, sources []*os.File, target *os.File, at string, depth int) error {
+	if depth > maxTreeDepth {
+		return fmt.Errorf("%s: more than %d directories in one another: %w", sources[0].Name(), maxTreeDepth, errs.Invalid)
+	}
+	levels := make([]level, 0, len(sources))
+	for _, source := range sources {
+		l, err := readLevel(source)
+		if err != nil {
+			return err
+		}
+		levels = append(levels, l)
+		if l.opaque {
+			break
+		}
+	}
+	seen := map[string]bool{}
+	for i, l := range levels {
+		for _, name := range l.names {
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+			if err := c.entryOf(ctx, levels[i:], target, name, at, depth); err != nil {
+				return err
+			}
+		}
+		for name := range l.deleted {
+			seen[name] = true
+		}
+	}
+	return nil
+}
+
+// entryOf copies name, which the first of the layers has.
+func (c *layersCopy) entryOf(ctx context.Context, levels []level, target *os.File, name, at string, depth int) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	top := levels[0]
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(top.dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return pathError("stat", top.dir.Name()+"/"+name, err)
+	}
+	at = path.Join(at, name)
+	switch {
+	case isWhiteout(&st):
+		return nil
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		if err := c.mergeBelow(ctx, levels, target, name, at, depth); err != nil {
+			return err
+		}
+		if err := c.attributes(top.dir, target, name, &st); err != nil { // at last: see directory
+			return err
+		}
+	case c.directories:
+		return nil
+	default:
+		if linked, err := c.link(target, name, at, &st); err != nil {
+			return err
+		} else if !linked {
+			if err := c.file(ctx, top.dir, target, name, &st); err != nil {
+				return err
+			}
+		}
+	}
+	c.done.Files++
+	c.progress(c.done)
+	return nil
+}
+
+// mergeBelow copies the directory name of the first of the layers, with what those below have in it.
+func (c *layersCopy) mergeBelow(ctx context.Context, levels []level, target *os.File, name, at string, depth int) (err error) {
+	var sources []*os.File
+	defer func() { err = errors.Join(err, c.close(sources)) }()
+	for _, l := range levels {
+		if l.has[name] {
+			dir, err := OpenDirectory(l.dir, name)
+			if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+				break // a file, or a deletion
+			}
+			if err != nil {
+				return err
+			}
+			sources = append(sources, dir)
+			if c.open++; c.open > maxOpenLayers {
+				return fmt.Errorf("%s: more than %d directories of layers in one another: %w", dir.Name(), maxOpenLayers, errs.Invalid)
+			}
+		}
+		if l.hides(name) {
+			break
+		}
+	}
+	if err := unix.Mkdirat(int(target.Fd()), name, 0o700); err != nil {
+		return pathError("mkdir", target.Name()+"/"+name, err)
+	}
+	to, err := OpenDirectory(target, name)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	return c.merge(ctx, sources, to, at, depth+1)
+}
+
+// isWhiteout reports whether a file deletes its name in the form of overlay mounts.
+func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
+
+// readLevel reads a directory of a layer.
+func readLevel(dir *os.File) (level, error) {
+	l := level{dir: dir, has: map[string]bool{}, deleted: map[string]bool{}}
+	for {
+		names, err := dir.Readdirnames(1024)
+		for _, name := range names {
+			hidden, is := strings.CutPrefix(name, WhiteoutPrefix)
+			if is {
+				var statErr error
+				if is, statErr = isRegular(dir, name); statErr != nil {
+					return l, statErr
+				}
+			}
+			switch {
+			case is && name == OpaqueName:
+				l.opaque = true
+			case is:
+				l.deleted[hidden] = true
+			default:
+				l.names = append(l.names, name)
+				l.has[name] = true
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return l, err
+		}
+	}
+	value, err := Xattr(dir, OverlayOpaque)
+	switch {
+	case err == nil:
+		l.opaque = l.opaque || value == "y"
+	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
+		err = nil
+	}
+	return l, err
+}
+
+func isRegular(dir *os.File, name string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return false, pathError("stat", dir.Name()+"/"+name, err)
+	}
+	return st.Mode&unix.S_IFMT == unix.S_IFREG, nil
+}
+
+// errFound ends the walk of HasWhiteoutFiles.
+var errFound = errors.New("found")
+
+// HasWhiteoutFiles reports whether a layer says in the form of archives what it deletes. It follows no link, and is false for
+// a layer that is one.
+func HasWhiteoutFiles(layer string) (bool, error) {
+	top, err := os.OpenFile(layer, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer top.Close()
+	t := tally{names: map[inode]struct{}{}, pace: context.Cause, named: func(name string, st *unix.Stat_t) error {
+		if strings.HasPrefix(name, WhiteoutPrefix) && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			return errFound
+		}
+		return nil
+	}}
+	err = t.below(context.Background(), top, ".")
+	if errors.Is(err, errFound) {
+		return true, nil
+	}
+	return false, err
+}
