@@ -28,6 +28,7 @@ func (n *Netlink) ChangeNftables(changes ...NetlinkRequest) error {
 	}
 	frame.Type = unix.NFNL_MSG_BATCH_END
 	out = n.appendRequest(out, frame, 0)
+	n.makeRoom(len(out), len(changes))
 	if err := n.send(out); err != nil {
 		return err
 	}
@@ -35,6 +36,24 @@ func (n *Netlink) ChangeNftables(changes ...NetlinkRequest) error {
 		return fmt.Errorf("cannot change nftables: %w", err)
 	}
 	return nil
+}
+
+const (
+	// answerSize is what the kernel counts for an acknowledgement in the buffer of a socket, in bytes.
+	answerSize = 2 << 10
+	// usualBuffer is how much fits into the buffers of a socket, with the kernel's defaults.
+	usualBuffer = 128 << 10
+)
+
+// makeRoom enlarges the buffers of the socket. The kernel makes all changes of a datagram, and queues their answers, before
+// the first one is received; what does not fit is lost. Without the right to it, the buffers stay as they are.
+func (n *Netlink) makeRoom(size, answers int) {
+	if size > usualBuffer {
+		_ = unix.SetsockoptInt(n.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*size)
+	}
+	if room := answers * answerSize; room > usualBuffer {
+		_ = unix.SetsockoptInt(n.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room)
+	}
 }
 
 // NftablesGeneration returns the number of the last change of any nftables rule in the network

@@ -5,6 +5,7 @@ package sysnet
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +54,10 @@ func TestChangeNftables(t *testing.T) {
 		}
 		if err := n.ChangeNftables(); err != nil {
 			t.Error(err)
+		}
+		again := table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, "one")
+		if err := n.ChangeNftables(slices.Repeat([]NetlinkRequest{again}, 5000)...); err != nil {
+			t.Errorf("many changes: %v", err)
 		}
 		// The rights of this thread, which ends with the function.
 		var none [2]unix.CapUserData

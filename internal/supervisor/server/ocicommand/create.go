@@ -132,7 +132,8 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 		return 0, nil, err
 	}
 	var covers map[string]string
-	if r.groups(ctx).all(relative) {
+	inGroup := r.groups(ctx).all(relative)
+	if inGroup {
 		args = append(args, groupArguments(relative)...)
 	} else {
 		covers = coversOf(st.Cgroups, relative)
@@ -144,7 +145,7 @@ func (r *Runtime) Exec(ctx context.Context, e *ociruntime.Exec) (pid int, releas
 	if err != nil {
 		return 0, nil, ociruntime.Classify(err, "")
 	}
-	if covers != nil {
+	if !inGroup {
 		if err := gather(e.Group, relative, begun.Pid); err != nil {
 			begun.Abandon()
 			return 0, nil, err
@@ -194,19 +195,22 @@ func scoreOf(pidfd *os.File) int {
 	return score
 }
 
-// coversOf returns what makes a program start an exec in its cgroup, when no option of the program does: the
+// coversOf returns what makes a program start an exec in its cgroups of v1, when no option of the program does: the
 // program finds the cgroup of the exec at the path of the container's. So the command is never in another one,
-// and a kill of the cgroup kills all that it has started.
+// and a kill of the cgroup kills all that it has started. In the hierarchy of v2, runc opens nothing on another mount.
 func coversOf(container cgroup.Paths, relative map[string]string) map[string]string {
 	covers := make(map[string]string, len(relative))
 	for controller, dir := range relative {
+		if controller == "" {
+			continue
+		}
 		covers[container[controller]] = filepath.Join(container[controller], dir)
 	}
 	return covers
 }
 
-// gather moves a process and its children into the cgroup of an exec, for a program that finds the container's cgroup
-// by another path than berth. A child that has lost its parent before is not found.
+// gather moves a process and its children into the cgroup of an exec: in the hierarchy of v2, and for a program that finds
+// the container's cgroup by another path than berth. A child that has lost its parent before is not found.
 func gather(group cgroup.Paths, relative map[string]string, pid int) error {
 	for controller := range relative {
 		if err := group.Sub("", controller).Gather(pid); err != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -96,7 +98,11 @@ func (r *Runtime) hold(ctx context.Context, id string, file *os.File) (end func(
 	if !r.handler.IsSandbox {
 		return func() {}
 	}
+	path := filepath.Join(r.all.files(id).dir, creatingName)
 	held, err := sink.Hold(ctx, r.all.dir, file)
+	if err == nil {
+		err = os.WriteFile(path, nil, 0o600)
+	}
 	if err != nil {
 		r.all.log.Warn("the create of a container ends with the supervisor", "container", id, "handler", r.handler.Name, "error", err)
 		return func() {}
@@ -104,10 +110,23 @@ func (r *Runtime) hold(ctx context.Context, id string, file *os.File) (end func(
 	return func() {
 		if ctx.Err() != nil {
 			held.Leave()
-		} else {
-			held.Release()
+			return
 		}
+		held.Release()
+		_ = os.Remove(path) // with it, a removal waits longer than it needs to
 	}
+}
+
+// creatingName is a file in the directory of a container whose create may be under way without a caller.
+const creatingName = "berth-creating"
+
+// patience is how long a shim may take to answer for a container, usually d: while it creates the container, it does not
+// answer for it.
+func (f files) patience(d time.Duration) time.Duration {
+	if _, err := os.Lstat(filepath.Join(f.dir, creatingName)); err == nil {
+		return d + sink.HoldTime
+	}
+	return d
 }
 
 // checkCreated refuses a container that is not the one that was asked for.

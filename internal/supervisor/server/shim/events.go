@@ -1,9 +1,11 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +45,12 @@ func (s *Shims) listenLocked() error {
 			return nil
 		}
 	}
-	pidfd, _, err := s.openSink()
+	pidfd, its, err := s.openSink()
+	if err == nil {
+		if _, statErr := os.Lstat(filepath.Join(s.dir, sink.HoldName)); errors.Is(statErr, fs.ErrNotExist) { // that of an earlier berth
+			err = cmp.Or(s.killSink(context.Background(), pidfd, its), fmt.Errorf("it takes no connections: %w", errs.NotFound))
+		}
+	}
 	if errors.Is(err, errs.NotFound) {
 		pidfd, err = s.startSink()
 	}
@@ -135,6 +142,19 @@ func (s *Shims) watchSink(pidfd *os.File) {
 	}
 }
 
+// killSink ends the process of a sink, and closes pidfd.
+func (s *Shims) killSink(ctx context.Context, pidfd *os.File, its process) error {
+	ctx, stop := context.WithTimeout(ctx, killTimeout)
+	defer stop()
+	err := sysproc.SignalPidfd(pidfd, syscall.SIGKILL)
+	if err == nil {
+		err = sysproc.AwaitExit(ctx, pidfd)
+	}
+	pidfd.Close()
+	s.forget(its.Pid, its.Start)
+	return err
+}
+
 // endSink ends the sink when no pod has a shim.
 func (s *Shims) endSink(ctx context.Context) {
 	s.mu.Lock()
@@ -145,14 +165,7 @@ func (s *Shims) endSink(ctx context.Context) {
 	s.sink = nil // watchSink closes it
 	pidfd, its, err := s.openSink()
 	if err == nil {
-		ctx, stop := context.WithTimeout(ctx, killTimeout)
-		defer stop()
-		err = sysproc.SignalPidfd(pidfd, syscall.SIGKILL)
-		if err == nil {
-			err = sysproc.AwaitExit(ctx, pidfd)
-		}
-		pidfd.Close()
-		s.forget(its.Pid, its.Start)
+		err = s.killSink(ctx, pidfd, its)
 	}
 	if errs.IgnoreNotFound(err) != nil {
 		s.log.Warn("cannot end the process that takes the events of shims", "error", err)

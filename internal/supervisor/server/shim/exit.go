@@ -87,7 +87,7 @@ func (r *Runtime) isGuest(st *state, w *ociruntime.Watched) bool {
 // await is Await, which also kills a process whose relay was killed. The end of such a process has a message.
 func (r *Runtime) await(ctx context.Context, f files, st *state, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	var saved savedExit
-	if w.ExecID == "" && readJSON(filepath.Join(f.dir, exitName), &saved) == nil {
+	if w.ExecID == "" && readJSON(filepath.Join(f.dir, exitName), &saved) == nil && (!saved.Deleted || r.endByProgram(ctx, w.ContainerID)) {
 		return &ociruntime.Ended{Known: true, Code: saved.Code, At: saved.At}, nil
 	}
 	watching, stop := context.WithCancel(ctx)

@@ -96,9 +96,9 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 	if r.isSandbox(st.Pod, id) {
 		return nil // it ends with the shim
 	}
-	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
-	defer stop()
 	f := r.all.files(id)
+	ctx, stop := context.WithTimeout(ctx, f.patience(deleteTimeout))
+	defer stop()
 	if f.deleted() { // by endCreated, which may not have ended
 		return errors.Join(st.Cgroups.Kill(ctx), r.deleteByProgram(ctx, id, f.dir))
 	}

@@ -59,6 +59,8 @@ type Shims struct {
 
 	// locks are those of the pods: one call at a time starts or ends a shim.
 	locks keyed.Mutex
+	// deletions are the locks of the containers that the program of a shim ends.
+	deletions keyed.Mutex
 
 	mu sync.Mutex
 	// clients are the connections to shims, by pod.

@@ -46,7 +46,7 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
 	}
 	caller := ctx
-	ctx, stop := context.WithTimeout(ctx, signalTimeout)
+	ctx, stop := context.WithTimeout(ctx, r.all.files(s.ContainerID).patience(signalTimeout))
 	defer stop()
 	kills := s.Signal == syscall.SIGKILL && s.ExecID == ""
 	client, err := r.all.client(ctx, st.Pod)
@@ -61,7 +61,7 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 		return true, nil
 	case errors.Is(err, errs.NotFound):
 		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
-	case kills && !killsSandbox && ctx.Err() != nil && r.endByProgram(caller, s.ContainerID):
+	case kills && !killsSandbox && ctx.Err() != nil && caller.Err() == nil && r.endByProgram(caller, s.ContainerID):
 		return true, nil
 	}
 	err = r.handler.fault(ctx, stageSignal, err)
@@ -85,13 +85,17 @@ func (r *Runtime) endCreated(ctx context.Context, client *taskapi.Client, id str
 // successor does not ask the shim either.
 func (r *Runtime) endByProgram(ctx context.Context, id string) bool {
 	f := r.all.files(id)
+	unlock, err := r.all.deletions.Lock(ctx, id)
+	if err != nil {
+		return false
+	}
+	defer unlock()
 	path, known := filepath.Join(f.dir, exitName), f.exited()
-	var err error
 	if !known {
 		err = writeJSON(path, savedExit{Code: killedCode, At: time.Now(), Deleted: true})
 	}
 	if err == nil {
-		if err = r.deleteByProgram(ctx, id, f.dir); err != nil && !known {
+		if err = r.deleteByProgram(ctx, id, f.dir); err != nil && !known && f.deleted() { // else the shim has reported the exit
 			err = errors.Join(err, os.Remove(path))
 		}
 	}

@@ -97,7 +97,7 @@ func (l *listing) jumps(from, to string) []Command {
 func line(c Command) string {
 	switch c.verb {
 	case newChain:
-		return ":" + c.chain + " - [0:0]"
+		return "-N " + c.chain // ":CHAIN" would flush a chain that another pod has made meanwhile
 	case remove:
 		return "-D " + c.listed
 	}

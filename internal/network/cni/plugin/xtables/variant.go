@@ -58,14 +58,17 @@ func isNFTables(ctx context.Context, environ []string, v6 bool) bool {
 // isKnown reports whether a file is of a known version. An error of ask leaves that open for the next call.
 func (v *versions) isKnown(f file, ask func() (bool, error)) bool {
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	if known, ok := v.files[f]; ok {
+	known, ok := v.files[f]
+	v.mu.Unlock()
+	if ok {
 		return known
 	}
-	known, err := ask()
+	known, err := ask() // a program that hangs keeps its caller alone
 	if err != nil {
 		return false
 	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if v.files == nil {
 		v.files = map[file]bool{}
 	}

@@ -141,7 +141,8 @@ func Run(text string) error {
 }
 
 // lockAndLaunch runs the program, unless the supervisor has ended before: then its successor may have
-// removed the container, with the lock in its hands, and would not find what the program makes.
+// removed the container, with the lock in its hands, and would not find what the program makes. A program without a
+// lock that persists runs.
 func (l *launcher) lockAndLaunch(ctx context.Context, control *os.File) Result {
 	lockErr := l.takeLock()
 	var buf [1]byte
@@ -150,7 +151,7 @@ func (l *launcher) lockAndLaunch(ctx context.Context, control *os.File) Result {
 	switch {
 	case lockErr != nil:
 		return failed(lockErr)
-	case err == nil && !l.order.Persist:
+	case err == nil && (!l.order.Persist || l.order.Lock != ""):
 		return failed(errors.New("the supervisor has ended"))
 	}
 	return l.launch(ctx)

@@ -16,8 +16,8 @@ import (
 const HoldName = "calls"
 
 const (
-	// holdTime is how long a sink has a connection after the supervisor has died: for a call that is under way.
-	holdTime = 30 * time.Second
+	// HoldTime is how long a sink has a connection after the supervisor has died: for a call that is under way.
+	HoldTime = 30 * time.Second
 	// answerTimeout bounds the wait for a sink that takes a connection.
 	answerTimeout = 5 * time.Second
 )
@@ -40,6 +40,9 @@ func Hold(ctx context.Context, dir string, connection *os.File) (*Held, error) {
 	if err == nil {
 		_, err = held.conn.Read(make([]byte, 1))
 	}
+	if err == nil {
+		err = held.conn.SetDeadline(time.Time{})
+	}
 	if err != nil {
 		held.conn.Close()
 		return nil, fmt.Errorf("cannot give a connection to the process that takes the events of shims: %w", err)
@@ -56,8 +59,9 @@ func (h *Held) Release() {
 // Leave ends the hold of a call that goes on without its caller.
 func (h *Held) Leave() { h.conn.Close() }
 
-// serveHolds takes connections until the listener ends.
+// serveHolds takes connections until the listener fails, and closes it: then Hold fails at once.
 func serveHolds(listener net.Listener) {
+	defer listener.Close()
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
@@ -82,6 +86,6 @@ func hold(conn *net.UnixConn) {
 		return
 	}
 	if n, _ := conn.Read(make([]byte, 1)); n == 0 { // the supervisor has died
-		time.Sleep(holdTime)
+		time.Sleep(HoldTime)
 	}
 }
