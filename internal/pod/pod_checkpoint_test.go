@@ -228,9 +228,9 @@ func TestRestoreSandbox(t *testing.T) {
 		script := podtest.NewScript(p.decide)
 		b, _ := withStages(t, script)
 		p.on.Store(true)
-		answered := make(chan error, 1)
+		answered, service := make(chan error, 1), b.s
 		go func() {
-			_, _, err := b.s.RestoreSandbox(context.WithoutCancel(t.Context()), req)
+			_, _, err := service.RestoreSandbox(context.WithoutCancel(t.Context()), req)
 			answered <- err
 		}()
 		select {
