@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -357,4 +359,80 @@ func TestSnapshotterIsChanged(t *testing.T) {
 			t.Errorf("layer %s of overlays has the label %+v, %v", dir, label, err)
 		}
 	}
+}
+
+// onSmallDisk moves the root of a store to a file system of a size. What fill is called with is its free space from then on.
+func onSmallDisk(t *testing.T, cfg *Config, size int) (fill func(left int64)) {
+	t.Helper()
+	disk := t.TempDir()
+	if err := unix.Mount("small", disk, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sysmount.Detach(disk); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg.Root = filepath.Join(disk, "root")
+	filler := filepath.Join(disk, "filler")
+	return func(left int64) {
+		t.Helper()
+		err := errs.IgnoreNotExist(os.Remove(filler))
+		free, freeErr := sysfile.DiskFree(disk)
+		if err := errors.Join(err, freeErr, os.WriteFile(filler, make([]byte, max(0, free-left)), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSnapshotterIsChangedOnASmallDisk: layers that are unpacked again leave the disk before that. Where there is no room even
+// so, the image stays, and a start with room has it again.
+func TestSnapshotterIsChangedOnASmallDisk(t *testing.T) {
+	ctx := t.Context()
+	cfg := testConfig(t)
+	fill := onSmallDisk(t, &cfg, 72<<20)
+	cfg.Snapshotter = NativeSnapshotter
+	s := open(t, cfg)
+	noise := make([]byte, 16<<20)
+	rand.NewChaCha8([32]byte{}).Read(noise) //nolint:errcheck // it returns none
+	spec := imagetest.Spec{Name: "large:1", Layers: []imagetest.Layer{{{Path: "gone"}, {Path: "noise", Content: noise}}, {imagetest.Whiteout("gone")}}}
+	list, err := s.Import(ctx, archiveOf(t, spec), "", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers := lowerOf(t, s, list[0].ID)
+	file := filepath.Join(s.db.LayersDir(), layers[len(layers)-1], "noise")
+	if err := errors.Join(s.Close(), os.Remove(file)); err != nil {
+		t.Fatal(err)
+	}
+	fill(8 << 20) // no room, even after the layers have left
+	s.cfg.Snapshotter = OverlaySnapshotter
+	s = open(t, s.cfg)
+	if img, err := s.Get(ctx, "large:1"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("an image that cannot be unpacked: %+v, %v", img, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fill(48 << 20)
+	s.cfg.Snapshotter = NativeSnapshotter
+	s = open(t, s.cfg)
+	wantFiles := func() {
+		t.Helper()
+		m, err := s.Prepare(ctx, image.RootfsSpec{Key: "probe", ImageID: list[0].ID, ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(filepath.Join(m.Path, "noise")); err != nil || !bytes.Equal(data, noise) {
+			t.Errorf("noise has %d bytes, %v", len(data), err)
+		}
+		if err := errors.Join(s.Release(ctx, "probe"), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantFiles()
+	fill(8 << 20) // room only for one of both
+	s.cfg.Snapshotter = OverlaySnapshotter
+	s = open(t, s.cfg)
+	wantFiles()
 }
