@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysquota"
@@ -64,6 +66,20 @@ func TestFailedRootfsLeavesNothing(t *testing.T) {
 		}
 		if left, err := os.ReadDir(m.PoolDir()); err != nil || len(left) > 0 {
 			t.Errorf("%s: left are %v, %v", what, left, err)
+		}
+	}
+}
+
+// TestCannotHoldOverlays: only a refusal says that a file system cannot hold overlays.
+func TestCannotHoldOverlays(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.EINVAL: true, unix.EPERM: true, unix.EOPNOTSUPP: true, unix.ENOSYS: true, unix.EXDEV: true, unix.ELOOP: true, errShown: true,
+		unix.ENODEV: false, unix.EIO: false, unix.EROFS: false, unix.ESTALE: false, unix.ETIMEDOUT: false, unix.ENOENT: false, unix.EACCES: false, unix.EBUSY: false,
+		unix.ENOSPC: false, unix.EDQUOT: false, unix.ENOMEM: false, unix.EMFILE: false, unix.ENFILE: false, unix.EINTR: false,
+	} {
+		got := cannot(&os.PathError{Op: "mount", Path: "/probe", Err: err}, "hold overlays")
+		if !errors.Is(got, err) || errors.Is(got, errs.Unsupported) != want {
+			t.Errorf("%v: %v, unsupported: want %v", err, got, want)
 		}
 	}
 }
