@@ -266,7 +266,7 @@ func TestCopyThatWasCutShort(t *testing.T) {
 		t.Errorf("left: %q, %v", keys, err)
 	}
 	storage := filepath.Join(t.TempDir(), "storage")
-	half := []string{filepath.Join(s.rootfs.PoolDir(), "half", "upper"), filepath.Join(storage, "upper")}
+	half := []string{filepath.Join(s.rootfs.PoolDir(), "half", "upper"), filepath.Join(storage, "upper.part")}
 	for _, dir := range half {
 		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "odd"), 0o755), os.WriteFile(filepath.Join(dir, "gone"), []byte("half"), 0o600)); err != nil {
 			t.Fatal(err)
@@ -283,6 +283,55 @@ func TestCopyThatWasCutShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantDeletions(t, m.Path)
+	}
+}
+
+// TestStorageOfACopyWithoutARecord: what may be a container's files is not removed, and with a record a copy that is not in
+// its place yet is used.
+func TestStorageOfACopyWithoutARecord(t *testing.T) {
+	ctx := t.Context()
+	cfg := testConfig(t)
+	cfg.Snapshotter = NativeSnapshotter
+	s := open(t, cfg)
+	list, err := s.Import(ctx, deletions(t), "", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	storage := filepath.Join(t.TempDir(), "storage")
+	prepare := func() (string, error) {
+		m, err := s.Prepare(ctx, image.RootfsSpec{Key: "c", ImageID: list[0].ID, Storage: storage})
+		if err != nil {
+			return "", err
+		}
+		wantDeletions(t, m.Path)
+		return m.Path, nil
+	}
+	path, err := prepare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, upper, part := filepath.Join(storage, "image"), filepath.Join(storage, "upper"), filepath.Join(storage, "upper.part")
+	if err := errors.Join(os.WriteFile(filepath.Join(path, "written"), nil, 0o600), s.Release(ctx, "c"), os.Rename(record, record+".away")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := prepare(); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), storage) {
+		t.Errorf("without a record: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(upper, "written")); err != nil {
+		t.Error(err)
+	}
+	// A loss of power may take the last step.
+	if err := errors.Join(os.Rename(record+".away", record), os.Rename(upper, part), os.Mkdir(upper, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if path, err = prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(path, "written")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(part); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("upper.part: %v", err)
 	}
 }
 

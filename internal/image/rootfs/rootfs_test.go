@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -81,5 +82,23 @@ func TestCannotHoldOverlays(t *testing.T) {
 		if !errors.Is(got, err) || errors.Is(got, errs.Unsupported) != want {
 			t.Errorf("%v: %v, unsupported: want %v", err, got, want)
 		}
+	}
+}
+
+// TestFewCopiesAtATime: another one waits, and no longer than its request.
+func TestFewCopiesAtATime(t *testing.T) {
+	m := managerOf(t)
+	for range maxCopies {
+		m.copying <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.copyLayers(ctx, image.RootfsSpec{}, use{lower: []string{t.TempDir()}}, t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("one more: %v", err)
+	}
+	<-m.copying
+	m.layersDir = t.TempDir()
+	if err := m.copyLayers(t.Context(), image.RootfsSpec{}, use{lower: []string{"."}}, t.TempDir()); err != nil || len(m.copying) != maxCopies-1 {
+		t.Errorf("when one has ended: %v, %d are being made", err, len(m.copying))
 	}
 }
