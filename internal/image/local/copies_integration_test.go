@@ -443,7 +443,7 @@ func TestSnapshotterIsChangedOnASmallDisk(t *testing.T) {
 	cfg.Snapshotter = NativeSnapshotter
 	s := open(t, cfg)
 	noise := make([]byte, 16<<20)
-	rand.NewChaCha8([32]byte{}).Read(noise) //nolint:errcheck // it returns none
+	rand.NewChaCha8([32]byte{}).Read(noise)
 	spec := imagetest.Spec{Name: "large:1", Layers: []imagetest.Layer{{{Path: "gone"}, {Path: "noise", Content: noise}}, {imagetest.Whiteout("gone")}}}
 	list, err := s.Import(ctx, archiveOf(t, spec), "", true, nil)
 	if err != nil {

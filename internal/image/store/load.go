@@ -101,7 +101,7 @@ func (s *Store) Load(ctx context.Context) error {
 
 // isFull reports whether an error says that the host has no room, and so nothing of an image.
 func isFull(err error) bool {
-	return errors.Is(err, errs.Exhausted) || errs.Kind(err) == errs.Exhausted
+	return errors.Is(err, errs.Exhausted) || errors.Is(errs.Kind(err), errs.Exhausted)
 }
 
 // deleteRecords removes the names of incomplete images.
