@@ -17,6 +17,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
@@ -202,6 +203,28 @@ func TestRestoreIsRefused(t *testing.T) {
 	if calls := p.seen.Load(); calls != 0 {
 		t.Errorf("%d calls were made", calls)
 	}
+}
+
+// forPlatforms finds images for a platform only.
+type forPlatforms struct{ *podtest.Images }
+
+func (forPlatforms) Get(context.Context, string) (*image.Image, error) {
+	return nil, fmt.Errorf("an image without its platform: %w", errs.Invalid)
+}
+
+// TestRestoreForAPlatform: the base image of a checkpoint is that for the platform of the pod.
+func TestRestoreForAPlatform(t *testing.T) {
+	b, _ := withStages(t, podtest.NewScript(nil))
+	req := restoreRequest(t, b)
+	images := podtest.NewImages()
+	images.Image.OS, images.Image.Architecture = "wasi", "wasm"
+	b.Images = forPlatforms{images}
+	b.Platforms = func() map[string]string { return map[string]string{"": "wasi/wasm"} }
+	b.restart()
+	if _, _, err := b.s.RestoreSandbox(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+	b.clear()
 }
 
 // TestRestoreSandbox: each call of a restore fails, and each is the last one before the daemon dies. A failure leaves

@@ -91,7 +91,7 @@ func (c *Containers) readCheckpoint(ctx context.Context, j *job.Job, rec *record
 	var img *image.Image
 	for _, ref := range base {
 		img, err = call.Get(ctx, c.calls, rec.ID, "find base image", func(ctx context.Context) (*image.Image, error) {
-			found, err := c.images.Get(ctx, ref)
+			found, err := c.lookUp(ctx, rec, &runtimeapi.ImageSpec{Image: ref})
 			if err != nil {
 				return nil, err
 			}

@@ -73,12 +73,12 @@ func (t *Trash) Start() {
 		ctx, cancel := t.group.afterCloseTimeout()
 		defer cancel()
 		for {
-			t.empty(ctx)
+			t.Empty(ctx)
 			select {
 			case <-t.filled:
 			case <-t.closing:
 				// Remove small trees that were just discarded.
-				t.empty(ctx)
+				t.Empty(ctx)
 				return
 			}
 		}
@@ -92,9 +92,9 @@ func (t *Trash) Close() {
 	t.removals.Wait()
 }
 
-// empty removes all trees in the trash, a Slice at a time. The next start retries those that
-// cannot be removed.
-func (t *Trash) empty(ctx context.Context) {
+// Empty removes all trees in the trash, a Slice at a time. The next start retries those that
+// cannot be removed. Call it before Start only.
+func (t *Trash) Empty(ctx context.Context) {
 	failed := map[string]bool{}
 	for {
 		entries, err := os.ReadDir(t.dir)

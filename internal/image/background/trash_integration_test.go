@@ -33,7 +33,7 @@ func TestLargeTreesDoNotDelaySmallOnes(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var removal sync.WaitGroup
-	removal.Go(func() { trash.empty(ctx) })
+	removal.Go(func() { trash.Empty(ctx) })
 	for left := 10; left > 0; {
 		small, err := filepath.Glob(filepath.Join(dir, "small*"))
 		if err != nil {

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -264,7 +266,7 @@ func TestCopyThatWasCutShort(t *testing.T) {
 		t.Errorf("left: %q, %v", keys, err)
 	}
 	storage := filepath.Join(t.TempDir(), "storage")
-	half := []string{filepath.Join(s.rootfs.PoolDir(), "half", "upper"), filepath.Join(storage, "upper")}
+	half := []string{filepath.Join(s.rootfs.PoolDir(), "half", "upper"), filepath.Join(storage, "upper.part")}
 	for _, dir := range half {
 		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "odd"), 0o755), os.WriteFile(filepath.Join(dir, "gone"), []byte("half"), 0o600)); err != nil {
 			t.Fatal(err)
@@ -281,6 +283,55 @@ func TestCopyThatWasCutShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantDeletions(t, m.Path)
+	}
+}
+
+// TestStorageOfACopyWithoutARecord: what may be a container's files is not removed, and with a record a copy that is not in
+// its place yet is used.
+func TestStorageOfACopyWithoutARecord(t *testing.T) {
+	ctx := t.Context()
+	cfg := testConfig(t)
+	cfg.Snapshotter = NativeSnapshotter
+	s := open(t, cfg)
+	list, err := s.Import(ctx, deletions(t), "", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	storage := filepath.Join(t.TempDir(), "storage")
+	prepare := func() (string, error) {
+		m, err := s.Prepare(ctx, image.RootfsSpec{Key: "c", ImageID: list[0].ID, Storage: storage})
+		if err != nil {
+			return "", err
+		}
+		wantDeletions(t, m.Path)
+		return m.Path, nil
+	}
+	path, err := prepare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, upper, part := filepath.Join(storage, "image"), filepath.Join(storage, "upper"), filepath.Join(storage, "upper.part")
+	if err := errors.Join(os.WriteFile(filepath.Join(path, "written"), nil, 0o600), s.Release(ctx, "c"), os.Rename(record, record+".away")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := prepare(); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), storage) {
+		t.Errorf("without a record: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(upper, "written")); err != nil {
+		t.Error(err)
+	}
+	// A loss of power may take the last step.
+	if err := errors.Join(os.Rename(record+".away", record), os.Rename(upper, part), os.Mkdir(upper, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if path, err = prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(path, "written")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(part); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("upper.part: %v", err)
 	}
 }
 
@@ -357,4 +408,80 @@ func TestSnapshotterIsChanged(t *testing.T) {
 			t.Errorf("layer %s of overlays has the label %+v, %v", dir, label, err)
 		}
 	}
+}
+
+// onSmallDisk moves the root of a store to a file system of a size. What fill is called with is its free space from then on.
+func onSmallDisk(t *testing.T, cfg *Config, size int) (fill func(left int64)) {
+	t.Helper()
+	disk := t.TempDir()
+	if err := unix.Mount("small", disk, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sysmount.Detach(disk); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg.Root = filepath.Join(disk, "root")
+	filler := filepath.Join(disk, "filler")
+	return func(left int64) {
+		t.Helper()
+		err := errs.IgnoreNotExist(os.Remove(filler))
+		free, freeErr := sysfile.DiskFree(disk)
+		if err := errors.Join(err, freeErr, os.WriteFile(filler, make([]byte, max(0, free-left)), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSnapshotterIsChangedOnASmallDisk: layers that are unpacked again leave the disk before that. Where there is no room even
+// so, the image stays, and a start with room has it again.
+func TestSnapshotterIsChangedOnASmallDisk(t *testing.T) {
+	ctx := t.Context()
+	cfg := testConfig(t)
+	fill := onSmallDisk(t, &cfg, 72<<20)
+	cfg.Snapshotter = NativeSnapshotter
+	s := open(t, cfg)
+	noise := make([]byte, 16<<20)
+	rand.NewChaCha8([32]byte{}).Read(noise)
+	spec := imagetest.Spec{Name: "large:1", Layers: []imagetest.Layer{{{Path: "gone"}, {Path: "noise", Content: noise}}, {imagetest.Whiteout("gone")}}}
+	list, err := s.Import(ctx, archiveOf(t, spec), "", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers := lowerOf(t, s, list[0].ID)
+	file := filepath.Join(s.db.LayersDir(), layers[len(layers)-1], "noise")
+	if err := errors.Join(s.Close(), os.Remove(file)); err != nil {
+		t.Fatal(err)
+	}
+	fill(8 << 20) // no room, even after the layers have left
+	s.cfg.Snapshotter = OverlaySnapshotter
+	s = open(t, s.cfg)
+	if img, err := s.Get(ctx, "large:1"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("an image that cannot be unpacked: %+v, %v", img, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fill(48 << 20)
+	s.cfg.Snapshotter = NativeSnapshotter
+	s = open(t, s.cfg)
+	wantFiles := func() {
+		t.Helper()
+		m, err := s.Prepare(ctx, image.RootfsSpec{Key: "probe", ImageID: list[0].ID, ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(filepath.Join(m.Path, "noise")); err != nil || !bytes.Equal(data, noise) {
+			t.Errorf("noise has %d bytes, %v", len(data), err)
+		}
+		if err := errors.Join(s.Release(ctx, "probe"), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantFiles()
+	fill(8 << 20) // room only for one of both
+	s.cfg.Snapshotter = OverlaySnapshotter
+	s = open(t, s.cfg)
+	wantFiles()
 }

@@ -276,7 +276,7 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		run func(context.Context) error
 	}{
 		{"unsynced snapshots", s.layers.CheckUnsynced},
-		{"layers of copies", s.layers.DropWhiteoutFiles},
+		{"layers of copies", s.dropWhiteoutFiles},
 		{"root filesystems", s.rootfs.Load},
 		{"leases", s.store.DropLeases},
 		{"content", s.db.DropDamagedBlobs},
@@ -288,5 +288,19 @@ func (s *Images) recoverParts(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", step.of, err)
 		}
 	}
+	return nil
+}
+
+// dropWhiteoutFiles removes the layers that are unpacked again for overlays, and makes sure that they have left the disk
+// before that: it may not have room for both.
+func (s *Images) dropWhiteoutFiles(ctx context.Context) error {
+	dropped, err := s.layers.DropWhiteoutFiles(ctx)
+	if err != nil || !dropped {
+		return err
+	}
+	if err := s.db.Sweep(ctx); err != nil {
+		return err
+	}
+	s.trash.Empty(ctx)
 	return nil
 }

@@ -373,3 +373,40 @@ func TestOneImageForTwoPlatforms(t *testing.T) {
 	p.wants(t)
 	p.lacks(t, "")
 }
+
+// TestPreloadedImageForNoHandler: an image of a preloaded directory that is for no platform of the node is skipped. The others
+// are taken, once.
+func TestPreloadedImageForNoHandler(t *testing.T) {
+	cfg := testConfig(t)
+	dir := t.TempDir()
+	specs := []imagetest.Spec{{Name: "module:1", OS: "wasi", Architecture: "wasm"}, {Name: "app:1"}}
+	var archives []string
+	for _, spec := range specs {
+		spec.Layers = []imagetest.Layer{{{Path: "app", Content: []byte(spec.Name)}}}
+		archives = append(archives, filepath.Join(dir, spec.Name+".tar"))
+		if err := os.WriteFile(archives[len(archives)-1], archiveOf(t, spec).Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := filepath.Join(dir, "made")
+	if list, err := MakePreloaded(t.Context(), made, archives, []string{wasm}, helper, cfg.Log); err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	cfg.PreloadedDirs = []string{made}
+	s := open(t, cfg)
+	if tags := tagsOf(t, s); !slices.Equal(tags, []string{"docker.io/library/app:1"}) {
+		t.Errorf("preloaded: %q", tags)
+	}
+	if err := s.Remove(t.Context(), "app:1"); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s)
+	if tags := tagsOf(t, s); len(tags) > 0 {
+		t.Errorf("taken again: %q", tags)
+	}
+	s.cfg.PullRules.Platforms = []string{wasm}
+	s = reopen(t, s)
+	if img, err := s.GetFor(t.Context(), wasm, "module:1"); err != nil || !img.Pinned {
+		t.Errorf("with a handler for it: %+v, %v", img, err)
+	}
+}

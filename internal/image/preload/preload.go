@@ -95,7 +95,12 @@ func (p *Preloader) takeDir(ctx context.Context, dir string) error {
 		p.Log.Warn("unpacking preloaded layers again: they cannot be lower layers of an overlay in their directory", "dir", dir, "error", one.lower)
 	}
 	for _, image := range found {
-		if err := p.DB.WithLease(ctx, func(ctx context.Context) error { return one.take(ctx, image) }); err != nil {
+		err := p.DB.WithLease(ctx, func(ctx context.Context) error { return one.take(ctx, image) })
+		if errors.As(err, new(*otherPlatforms)) {
+			p.Log.Warn("skipping a preloaded image, because it is for no platform of the node and its handlers", "dir", dir, "image", image.String(), "error", err)
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("image %s: %w", image, errs.OfDisk(err))
 		}
 	}
@@ -113,10 +118,18 @@ type preloading struct {
 	lower error
 }
 
+// otherPlatforms is the error of an image that is for other platforms only.
+type otherPlatforms struct{ error }
+
+func (e *otherPlatforms) Unwrap() error { return e.error }
+
 func (p *preloading) take(ctx context.Context, image archive.Image) error {
 	trees, err := p.Store.ForPlatforms(func(platform string) (*tree.Tree, error) {
 		return p.DB.ReadTree(ctx, image.String(), platform, image.Target, p.linkDocument)
 	})
+	if errors.Is(err, errs.Unsupported) {
+		return &otherPlatforms{err}
+	}
 	if err != nil {
 		return err
 	}

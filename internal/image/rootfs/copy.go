@@ -23,6 +23,9 @@ import (
 // Mounted images cannot be written to, so those of one image share a copy, Root/copies/<name>, which goes with the last of
 // them. It does not outlive a boot: nothing syncs it to the disk.
 
+// maxCopies bounds the copies that are made at a time: each holds the names of its directories in memory.
+const maxCopies = 4
+
 // copied is the record of a root filesystem that is a copy.
 type copied struct {
 	// Bytes and Inodes are what was in its directory when the copy was made. What is more, the container has written.
@@ -48,15 +51,15 @@ func (m *Manager) fill(ctx context.Context, spec image.RootfsSpec, u use, dir st
 	case u.Storage != "":
 		return m.openStorage(ctx, spec, u, true)
 	}
-	if err := m.copyLayers(ctx, spec, u, dir); err != nil {
+	if err := m.copyLayers(ctx, spec, u, filepath.Join(dir, upperName)); err != nil {
 		return nil, err
 	}
 	used, err := m.usageOf(ctx, dir)
 	return &copied{Bytes: used.Bytes, Inodes: used.Inodes}, err
 }
 
-// copyLayers copies the layers of u into the upper directory in dir.
-func (m *Manager) copyLayers(ctx context.Context, spec image.RootfsSpec, u use, dir string) error {
+// copyLayers copies the layers of u onto the empty directory to, when few others do.
+func (m *Manager) copyLayers(ctx context.Context, spec image.RootfsSpec, u use, to string) error {
 	if len(u.lower) == 0 {
 		return u.layersGone()
 	}
@@ -64,7 +67,13 @@ func (m *Manager) copyLayers(ctx context.Context, spec image.RootfsSpec, u use, 
 	for i, lower := range u.lower {
 		layers[i] = filepath.Join(m.layersDir, lower)
 	}
-	err := sysfile.CopyLayers(ctx, layers, filepath.Join(dir, upperName), sysfile.LayersCopy{Label: spec.MountLabel, Progress: spec.Progress})
+	select {
+	case m.copying <- struct{}{}:
+		defer func() { <-m.copying }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	err := sysfile.CopyLayers(ctx, layers, to, sysfile.LayersCopy{Label: spec.MountLabel, Progress: spec.Progress})
 	if err != nil {
 		return fmt.Errorf("cannot copy the layers of image %s: %w", u.Image, err)
 	}
@@ -76,7 +85,16 @@ func (m *Manager) usageOf(ctx context.Context, dir string) (sysfile.Usage, error
 	if quota, counted, err := m.counted(dir); err != nil || counted {
 		return sysfile.Usage{Bytes: quota.Bytes, Inodes: quota.Inodes}, err
 	}
-	return sysfile.UsageOf(ctx, nil, filepath.Join(dir, upperName))
+	return syncedUsage(ctx, filepath.Join(dir, upperName))
+}
+
+// syncedUsage writes a copy to the disk, and returns what is in it. Some file systems (ZFS, NFS) know only then how many
+// blocks a file has.
+func syncedUsage(ctx context.Context, dir string) (sysfile.Usage, error) {
+	if err := sysfile.SyncFS(dir); err != nil {
+		return sysfile.Usage{}, err
+	}
+	return sysfile.UsageOf(ctx, nil, dir)
 }
 
 // mountCopy mounts a copy.
@@ -132,7 +150,7 @@ func (m *Manager) makeShared(ctx context.Context, spec image.RootfsSpec, u use) 
 			err = errors.Join(err, m.discardDir(dir))
 		}
 	}()
-	if err := m.copyLayers(ctx, spec, u, dir); err != nil {
+	if err := m.copyLayers(ctx, spec, u, filepath.Join(dir, upperName)); err != nil {
 		return err
 	}
 	return os.Rename(dir, to)

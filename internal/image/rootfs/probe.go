@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -47,18 +48,30 @@ func (p Paths) ProbeOverlay() (err error) {
 	if err := errors.Join(unix.Mknod(whiteout, unix.S_IFCHR, 0), os.Mkdir(replaced, 0o700), unix.Lsetxattr(replaced, sysfile.OverlayOpaque, []byte("y"), 0)); err != nil {
 		return cannot(err, "record deletions of a layer")
 	}
-	if left, err := os.ReadDir(filepath.Join(target, old)); err != nil || len(left) > 0 {
-		return cannot(errors.Join(err, fmt.Errorf("%d files of a directory that was replaced are there", len(left))), "hide files of a layer")
+	left, err := os.ReadDir(filepath.Join(target, old))
+	if err == nil && len(left) > 0 {
+		err = errShown
+	}
+	if err != nil {
+		return cannot(err, "hide files of a layer")
 	}
 	return nil
 }
 
-// cannot gives the error of a probe its kind: none for those that say nothing of the file system.
+// refusals are the errors with which a file system, or the kernel for it, refuses what overlays need: its directories, devices
+// as deletions, and attributes of its files. All others may be of this start alone: a kernel whose modules were replaced before
+// a reboot (ENODEV), a bad disk (EIO, EROFS), a server that is away (ESTALE, ETIMEDOUT), a full host.
+func refusals() []error {
+	return []error{unix.EINVAL, unix.EPERM, unix.EOPNOTSUPP, unix.ENOSYS, unix.EXDEV, unix.ELOOP}
+}
+
+// errShown is that of an overlay that shows what it must hide.
+var errShown = errors.New("files of a directory that was replaced are there")
+
+// cannot gives the error of a probe its kind: Unsupported if it is a refusal, else none.
 func cannot(err error, what string) error {
-	for _, passing := range []error{unix.ENOSPC, unix.EDQUOT, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EINTR} {
-		if errors.Is(err, passing) {
-			return err
-		}
+	if !errors.Is(err, errShown) && !slices.ContainsFunc(refusals(), func(refusal error) bool { return errors.Is(err, refusal) }) {
+		return err
 	}
 	var at *os.PathError
 	if errors.As(err, &at) { // a directory that is gone says nothing

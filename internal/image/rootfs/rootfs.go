@@ -90,6 +90,8 @@ type Manager struct {
 	mu   sync.RWMutex
 	uses map[string]use
 
+	// copying has an element for each copy that is being made.
+	copying  chan struct{}
 	pool     dirPool
 	projects projects
 	// counted is projects.used, but in tests.
@@ -105,7 +107,7 @@ type Manager struct {
 func New(cfg Config) *Manager {
 	m := &Manager{
 		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, proxies: cfg.Snapshotters, copies: cfg.Copies, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
-		uses: map[string]use{}, pool: dirPool{size: cfg.ReadyDirs},
+		uses: map[string]use{}, copying: make(chan struct{}, maxCopies), pool: dirPool{size: cfg.ReadyDirs},
 		projects: projects{parent: cfg.ContainersDir(), first: cfg.FirstProject, log: cfg.Log},
 	}
 	m.counted = m.projects.used

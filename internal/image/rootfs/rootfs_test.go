@@ -1,11 +1,14 @@
 package rootfs
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -65,5 +68,37 @@ func TestFailedRootfsLeavesNothing(t *testing.T) {
 		if left, err := os.ReadDir(m.PoolDir()); err != nil || len(left) > 0 {
 			t.Errorf("%s: left are %v, %v", what, left, err)
 		}
+	}
+}
+
+// TestCannotHoldOverlays: only a refusal says that a file system cannot hold overlays.
+func TestCannotHoldOverlays(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.EINVAL: true, unix.EPERM: true, unix.EOPNOTSUPP: true, unix.ENOSYS: true, unix.EXDEV: true, unix.ELOOP: true, errShown: true,
+		unix.ENODEV: false, unix.EIO: false, unix.EROFS: false, unix.ESTALE: false, unix.ETIMEDOUT: false, unix.ENOENT: false, unix.EACCES: false, unix.EBUSY: false,
+		unix.ENOSPC: false, unix.EDQUOT: false, unix.ENOMEM: false, unix.EMFILE: false, unix.ENFILE: false, unix.EINTR: false,
+	} {
+		got := cannot(&os.PathError{Op: "mount", Path: "/probe", Err: err}, "hold overlays")
+		if !errors.Is(got, err) || errors.Is(got, errs.Unsupported) != want {
+			t.Errorf("%v: %v, unsupported: want %v", err, got, want)
+		}
+	}
+}
+
+// TestFewCopiesAtATime: another one waits, and no longer than its request.
+func TestFewCopiesAtATime(t *testing.T) {
+	m := managerOf(t)
+	for range maxCopies {
+		m.copying <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.copyLayers(ctx, image.RootfsSpec{}, use{lower: []string{t.TempDir()}}, t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("one more: %v", err)
+	}
+	<-m.copying
+	m.layersDir = t.TempDir()
+	if err := m.copyLayers(t.Context(), image.RootfsSpec{}, use{lower: []string{"."}}, t.TempDir()); err != nil || len(m.copying) != maxCopies-1 {
+		t.Errorf("when one has ended: %v, %d are being made", err, len(m.copying))
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -17,6 +19,7 @@ import (
 // A storage is a directory of the caller that keeps what a container writes:
 //
 //	upper, work   as in the directory of a root filesystem; the copy of the layers, if it is one
+//	upper.part    a copy that is not whole yet; with a record it is whole, and becomes upper
 //	volumes       one directory each; one that is not whole yet has partSuffix
 //	image         which layers are below
 //
@@ -57,11 +60,10 @@ func (m *Manager) openStorage(ctx context.Context, spec image.RootfsSpec, u use,
 		kinds := map[bool]string{true: "a copy of the image", false: "the changes of an overlay"}
 		return nil, fmt.Errorf("the storage %s has %s, and root filesystems are made with %s now (image.snapshotter); use another directory, or remove it: %w", u.Storage, kinds[have], kinds[want], errs.State)
 	}
-	return of.Copied, nil
+	return of.Copied, u.finishCopy(of)
 }
 
-// makeStorage makes the directories, and last the record. A storage without a record is made
-// again: no container can have written to it.
+// makeStorage makes the directories, and last the record, so that no loss of power takes it from what a container has written.
 func (m *Manager) makeStorage(ctx context.Context, spec image.RootfsSpec, u use, copies bool) (*copied, error) {
 	if err := u.makeDirs(); err != nil {
 		return nil, fmt.Errorf("cannot make the storage: %w", err)
@@ -82,10 +84,23 @@ func (m *Manager) makeStorage(ctx context.Context, spec image.RootfsSpec, u use,
 		return nil, err
 	}
 	file := filepath.Join(u.Storage, recordName)
-	if err := os.WriteFile(file+partSuffix, data, 0o600); err != nil {
+	if err := sysfile.ReplaceSynced(file, data); err != nil {
 		return nil, fmt.Errorf("cannot make the storage: %w", err)
 	}
-	return record.Copied, os.Rename(file+partSuffix, file)
+	return record.Copied, u.finishCopy(record)
+}
+
+// finishCopy makes a copy that is on disk, and whole by the record, the upper directory.
+func (u use) finishCopy(record use) error {
+	if record.Copied == nil {
+		return nil
+	}
+	upper := filepath.Join(u.Storage, upperName)
+	// Unlike that of package os it replaces an empty directory.
+	if err := unix.Rename(upper+partSuffix, upper); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "rename " + upper + partSuffix + " to", Path: upper, Err: err}
+	}
+	return nil
 }
 
 // makeDirs makes the directories of the storage.
@@ -102,19 +117,27 @@ func (u use) makeDirs() error {
 	return nil
 }
 
-// copyToStorage copies the layers into a storage without a record, over what a copy that was cut short has left. The copy is
-// on disk before the record says that it is whole: a storage outlives a boot.
+// copyToStorage copies the layers beside the upper directory of a storage without a record, in place of what a copy that was
+// cut short has left. The copy is on disk before the record says that it is whole: a storage outlives a boot. Kind State if
+// the upper directory has files: they may be a container's.
 func (m *Manager) copyToStorage(ctx context.Context, spec image.RootfsSpec, u use) (*copied, error) {
 	upper := filepath.Join(u.Storage, upperName)
-	if err := errors.Join(sysfile.RemoveTree(ctx, upper), u.makeDirs()); err != nil {
+	if left, err := os.ReadDir(upper); err != nil {
+		return nil, fmt.Errorf("cannot make the storage: %w", err)
+	} else if len(left) > 0 {
+		return nil, fmt.Errorf("the storage %s has files in %s, and no record of their image (%s); use another directory, or remove it: %w", u.Storage, upperName, recordName, errs.State)
+	}
+	part := upper + partSuffix
+	err := sysfile.RemoveTree(ctx, part)
+	if err == nil {
+		err = errors.Join(os.Mkdir(part, 0o700), os.Chmod(part, 0o755)) //nolint:gosec // as makeDirs
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot make the storage: %w", err)
 	}
-	if err := m.copyLayers(ctx, spec, u, u.Storage); err != nil {
+	if err := m.copyLayers(ctx, spec, u, part); err != nil {
 		return nil, err
 	}
-	used, err := sysfile.UsageOf(ctx, nil, upper)
-	if err == nil {
-		err = sysfile.SyncFS(u.Storage)
-	}
+	used, err := syncedUsage(ctx, part)
 	return &copied{Bytes: used.Bytes, Inodes: used.Inodes}, err
 }

@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/lost"
@@ -24,7 +26,8 @@ func (s *Store) DropLeases(ctx context.Context) error {
 }
 
 // Load reads the recorded images. It repairs images with missing layers and removes those with
-// missing content. Call it once, before the store is used.
+// missing content. If the disk is too full to repair an image, the image cannot be used, but its record and its content
+// stay: it is pulled again in the background, and the next start repairs it. Call it once, before the store is used.
 func (s *Store) Load(ctx context.Context) error {
 	records, err := s.db.Images.List(ctx)
 	if err != nil {
@@ -37,11 +40,12 @@ func (s *Store) Load(ctx context.Context) error {
 	pinned := map[string]bool{}
 	places := map[string][]string{}
 	gone := map[string]bool{}
+	unusable := false
 	for _, record := range records {
 		t, err := s.db.ReadRecord(ctx, record, s.db.Intact)
 		if err != nil {
 			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
-			gone[record.Name] = true
+			gone[record.Name], unusable = true, true
 			found.Note(record.Target, record.Name, database.IsPinned(record))
 			continue
 		}
@@ -64,11 +68,19 @@ func (s *Store) Load(ctx context.Context) error {
 	for id, t := range trees {
 		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], places[id])
 		if err != nil {
-			s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
+			keep := isFull(err)
+			if keep {
+				s.log.Error("an image cannot be used, because the host has no room to unpack it again; free some and restart berth, or pull or import the image", "image", id, "error", err)
+			} else {
+				s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
+			}
 			for _, name := range names[id] {
-				gone[name] = true
+				if !keep {
+					gone[name] = true
+				}
 				found.Note(t.Target, name, pinned[id])
 			}
+			unusable = true
 			continue
 		}
 		s.put(e, own[id])
@@ -81,10 +93,15 @@ func (s *Store) Load(ctx context.Context) error {
 	}
 	s.lostPinned = found.PinnedNames()
 	s.lost.Add(found.FromRegistries()) // before the records go, which have the names
-	if len(gone) == 0 {                // a lost image comes back, and its registry may not have its signatures any more
+	if !unusable {                     // a lost image comes back, and its registry may not have its signatures any more
 		s.dropEvidence()
 	}
 	return s.deleteRecords(ctx, gone)
+}
+
+// isFull reports whether an error says that the host has no room, and so nothing of an image.
+func isFull(err error) bool {
+	return errors.Is(err, errs.Exhausted) || errors.Is(errs.Kind(err), errs.Exhausted)
 }
 
 // deleteRecords removes the names of incomplete images.

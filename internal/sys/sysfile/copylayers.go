@@ -1,6 +1,7 @@
 package sysfile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,10 @@ const (
 // maxOpenLayers bounds the directories of all layers together that are open at a time.
 const maxOpenLayers = 8192
 
+// maxHeldNames bounds the names that a copy holds in memory at a time: of the directories that it is in, in all layers, and of
+// files with several names.
+const maxHeldNames = 4 << 20
+
 // LayersCopy says how CopyLayers copies.
 type LayersCopy struct {
 	// Label is the SELinux label of all copies, "" for none.
@@ -36,18 +41,21 @@ type LayersCopy struct {
 	Directories bool
 	// Progress, if not nil, is called with how far it is.
 	Progress func(Copied)
+
+	maxHeld int // 0 for maxHeldNames
 }
 
 // CopyLayers copies what an overlay of layers shows, the topmost first, onto the directory to, which is there, is empty, and
 // keeps its owner and mode. Each file is copied once, as with CopyTree: the layers may have untrusted content, nobody
-// changes them meanwhile, and it ends soon after ctx does. A layer may be a link to its directory.
+// changes them meanwhile, and it ends soon after ctx does. A layer may be a link to its directory. Kind Invalid for layers that
+// are too deep, or have too many names to hold.
 func CopyLayers(ctx context.Context, layers []string, to string, how LayersCopy) (err error) {
 	target, err := os.OpenFile(to, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
 	defer target.Close()
-	c := &layersCopy{treeCopy: newTreeCopy(target, how.Progress), directories: how.Directories}
+	c := &layersCopy{treeCopy: newTreeCopy(target, how.Progress), directories: how.Directories, maxHeld: cmp.Or(how.maxHeld, maxHeldNames)}
 	c.label = how.Label
 	sources := make([]*os.File, 0, len(layers))
 	defer func() { err = errors.Join(err, c.close(sources)) }()
@@ -68,8 +76,9 @@ func CopyLayers(ctx context.Context, layers []string, to string, how LayersCopy)
 type layersCopy struct {
 	*treeCopy
 	directories bool
-	// open is how many directories of layers are open.
-	open int
+	// open is how many directories of layers are open, held how many names these have.
+	open          int
+	held, maxHeld int
 }
 
 func (c *layersCopy) close(dirs []*os.File) (err error) {
@@ -97,9 +106,11 @@ func (c *layersCopy) merge(ctx context.Context, sources []*os.File, target *os.F
 	if depth > maxTreeDepth {
 		return fmt.Errorf("%s: more than %d directories in one another: %w", sources[0].Name(), maxTreeDepth, errs.Invalid)
 	}
+	before := c.held
+	defer func() { c.held = before }()
 	levels := make([]level, 0, len(sources))
 	for _, source := range sources {
-		l, err := readLevel(source)
+		l, err := c.readLevel(source)
 		if err != nil {
 			return err
 		}
@@ -200,10 +211,13 @@ func (c *layersCopy) mergeBelow(ctx context.Context, levels []level, target *os.
 func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
 
 // readLevel reads a directory of a layer.
-func readLevel(dir *os.File) (level, error) {
+func (c *layersCopy) readLevel(dir *os.File) (level, error) {
 	l := level{dir: dir, has: map[string]bool{}, deleted: map[string]bool{}}
 	for {
 		names, err := dir.Readdirnames(1024)
+		if c.held += len(names); c.held+len(c.names) > c.maxHeld {
+			return l, fmt.Errorf("%s: the directory and those above have more than %d names: %w", dir.Name(), c.maxHeld, errs.Invalid)
+		}
 		for _, name := range names {
 			hidden, is := strings.CutPrefix(name, WhiteoutPrefix)
 			if is {

@@ -153,6 +153,17 @@ func TestCopyLayersEnds(t *testing.T) {
 	}
 }
 
+// TestCopyLayersHoldsFewNames: names count while their directory is copied, those of all layers together.
+func TestCopyLayersHoldsFewNames(t *testing.T) {
+	low, high := treeOf(t, "a/1=", "a/2=", "a/3=", "b/1=", "b/2="), treeOf(t, "a/4=", "a/.wh.1=", "b/3=")
+	for held, want := range map[int]bool{9: true, 8: false} { // 4 of the roots, 5 of a
+		err := CopyLayers(t.Context(), []string{high, low}, t.TempDir(), LayersCopy{maxHeld: held})
+		if fits := err == nil; fits != want || !fits && (!errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), low+"/a: ")) {
+			t.Errorf("at most %d names: %v", held, err)
+		}
+	}
+}
+
 // TestCopyContentKeepsHoles: what the source does not have on disk, the copy does not have either.
 func TestCopyContentKeepsHoles(t *testing.T) {
 	dir := t.TempDir()

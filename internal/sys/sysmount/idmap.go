@@ -61,7 +61,8 @@ func openTree(source, userns string, attr unix.MountAttr) (fd int, err error) {
 
 // BindRoot mounts the directory source on target as a file system of its own would be: what the host's mount of source
 // forbids (nosuid, nodev, noexec) does not count, and mounts on either do not appear on the other. Ids are as the user
-// namespace at userns maps them; "" maps none. Kind Unsupported where the kernel (before 5.12) or source's file system cannot.
+// namespace at userns maps them; "" maps none, and needs no certain kernel. Kind Unsupported where the kernel (before 5.12) or
+// source's file system cannot map them.
 func BindRoot(source, target, userns string, readOnly bool) error {
 	attr := unix.MountAttr{
 		Attr_clr:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY,
@@ -71,12 +72,34 @@ func BindRoot(source, target, userns string, readOnly bool) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	tree, err := openTree(source, userns, attr)
+	if userns == "" && errors.Is(err, unix.ENOSYS) {
+		return bindRootBefore(source, target, readOnly)
+	}
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
 	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return &os.PathError{Op: "mount " + source + " on", Path: target, Err: err}
+	}
+	return nil
+}
+
+// bindRootBefore is BindRoot for kernels before mount_setattr.
+func bindRootBefore(source, target string, readOnly bool) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return &os.PathError{Op: "mount " + source + " on", Path: target, Err: err}
+	}
+	flags := uintptr(unix.MS_BIND | unix.MS_REMOUNT) // without them, nothing is forbidden
+	if readOnly {
+		flags |= unix.MS_RDONLY
+	}
+	err := unix.Mount("", target, "", flags, "")
+	if err == nil {
+		err = unix.Mount("", target, "", unix.MS_PRIVATE, "")
+	}
+	if err != nil {
+		return errors.Join(&os.PathError{Op: "change the mount", Path: target, Err: err}, Detach(target))
 	}
 	return nil
 }
