@@ -34,6 +34,8 @@ type savedExit struct {
 	// Deleted is true of a container that is deleted without the shim. It is written before the deletion, and the
 	// container's removal repeats that.
 	Deleted bool `json:"deleted,omitempty"`
+	// MayRun is true of such a container that was started, perhaps: it has ended when the deletion has.
+	MayRun bool `json:"mayRun,omitempty"`
 }
 
 // deleted reports whether a container is deleted without the shim.
@@ -87,8 +89,16 @@ func (r *Runtime) isGuest(st *state, w *ociruntime.Watched) bool {
 // await is Await, which also kills a process whose relay was killed. The end of such a process has a message.
 func (r *Runtime) await(ctx context.Context, f files, st *state, w *ociruntime.Watched) (*ociruntime.Ended, error) {
 	var saved savedExit
-	if w.ExecID == "" && readJSON(filepath.Join(f.dir, exitName), &saved) == nil && (!saved.Deleted || r.endByProgram(ctx, w.ContainerID)) {
-		return &ociruntime.Ended{Known: true, Code: saved.Code, At: saved.At}, nil
+	if path := filepath.Join(f.dir, exitName); w.ExecID == "" && readJSON(path, &saved) == nil {
+		if !saved.MayRun || r.endByProgram(ctx, w.ContainerID, true) {
+			return &ociruntime.Ended{Known: true, Code: saved.Code, At: saved.At}, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err := os.Remove(path); err != nil { // it may run: the shim reports its end
+			return nil, err
+		}
 	}
 	watching, stop := context.WithCancel(ctx)
 	killed := make(chan string, 1)

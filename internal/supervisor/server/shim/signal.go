@@ -61,7 +61,7 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 		return true, nil
 	case errors.Is(err, errs.NotFound):
 		return true, fmt.Errorf("process of container %s: %w", s.ContainerID, errs.NotFound)
-	case kills && !killsSandbox && ctx.Err() != nil && caller.Err() == nil && r.endByProgram(caller, s.ContainerID):
+	case kills && !killsSandbox && ctx.Err() != nil && caller.Err() == nil && r.endByProgram(caller, s.ContainerID, true):
 		return true, nil
 	}
 	err = r.handler.fault(ctx, stageSignal, err)
@@ -76,14 +76,14 @@ func (r *Runtime) Signal(ctx context.Context, s *ociruntime.Signalled) (done boo
 // shim waits forever for the output when it is to delete anything else.
 func (r *Runtime) endCreated(ctx context.Context, client *taskapi.Client, id string) bool {
 	st, err := client.State(ctx, id, "")
-	return err == nil && st.Status == taskapi.Created && r.endByProgram(ctx, id)
+	return err == nil && st.Status == taskapi.Created && r.endByProgram(ctx, id, false)
 }
 
 // endByProgram ends a container by the deletion of the shim's program, and reports whether it has: the container was not
-// started, or the shim does not answer for it. The shim is not asked about the container any more: Await is notified here.
-// The exit is recorded first, unless it is known: a supervisor that dies during the deletion leaves a record of it, and its
-// successor does not ask the shim either.
-func (r *Runtime) endByProgram(ctx context.Context, id string) bool {
+// started, or the shim does not answer for it; then it may run. The shim is not asked about the container any more: Await
+// is notified here. The exit is recorded first, unless it is known: a supervisor that dies during the deletion leaves a
+// record of it, and its successor does not ask the shim either.
+func (r *Runtime) endByProgram(ctx context.Context, id string, mayRun bool) bool {
 	f := r.all.files(id)
 	unlock, err := r.all.deletions.Lock(ctx, id)
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *Runtime) endByProgram(ctx context.Context, id string) bool {
 	defer unlock()
 	path, known := filepath.Join(f.dir, exitName), f.exited()
 	if !known {
-		err = writeJSON(path, savedExit{Code: killedCode, At: time.Now(), Deleted: true})
+		err = writeJSON(path, savedExit{Code: killedCode, At: time.Now(), Deleted: true, MayRun: mayRun})
 	}
 	if err == nil {
 		if err = r.deleteByProgram(ctx, id, f.dir); err != nil && !known && f.deleted() { // else the shim has reported the exit
