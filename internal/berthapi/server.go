@@ -26,7 +26,8 @@ type Server struct {
 	Metrics func(ctx context.Context) ([]byte, error)
 	// Owned returns what the daemon has records of, nil for none.
 	Owned func() (Owned, error)
-	// Platform returns that of the images of a runtime handler; see image.ParsePlatform. Invalid if there is no such handler.
+	// Platform returns the platform of a runtime handler's images, as image.ParsePlatform does. Kind Invalid for an unknown
+	// handler.
 	// Nil means that all have those for the node's.
 	Platform func(handler string) (string, error)
 }

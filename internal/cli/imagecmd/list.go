@@ -110,9 +110,9 @@ func find(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec)
 	}
 	switch {
 	case resp.Image == nil && spec.RuntimeHandler != "":
-		return nil, fmt.Errorf("there is no image %q for the handler %s: %w", spec.Image, spec.RuntimeHandler, errs.NotFound)
+		return nil, fmt.Errorf("the node does not have image %q for handler %s: %w", spec.Image, spec.RuntimeHandler, errs.NotFound)
 	case resp.Image == nil:
-		return nil, fmt.Errorf("there is no image %q: %w", spec.Image, errs.NotFound)
+		return nil, fmt.Errorf("the node does not have image %q: %w", spec.Image, errs.NotFound)
 	}
 	return resp, nil
 }

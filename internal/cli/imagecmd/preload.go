@@ -46,7 +46,7 @@ func newPreload() *cobra.Command {
 	return cmd
 }
 
-// otherPlatforms are the short forms of those that are not the host's.
+// otherPlatforms returns the short forms of the platforms in texts, without the host's.
 func otherPlatforms(texts []string) ([]string, error) {
 	var others []string
 	for _, text := range texts {

@@ -434,8 +434,8 @@ func onSmallDisk(t *testing.T, cfg *Config, size int) (fill func(left int64)) {
 	}
 }
 
-// TestSnapshotterIsChangedOnASmallDisk: layers that are unpacked again leave the disk before that. Where there is no room even
-// so, the image stays, and a start with room has it again.
+// TestSnapshotterIsChangedOnASmallDisk: berth removes old layers from the disk before it unpacks them again. If the disk
+// still lacks room, the store keeps the image, and the next start with room unpacks it.
 func TestSnapshotterIsChangedOnASmallDisk(t *testing.T) {
 	ctx := t.Context()
 	cfg := testConfig(t)

@@ -333,7 +333,7 @@ func TestLostImageOfAPlatform(t *testing.T) {
 	p.wants(t, wasm)
 }
 
-// TestOneImageForTwoPlatforms: a variant for which there is no image of its own has the node's, under both names.
+// TestOneImageForTwoPlatforms: if the index has no image for a variant, the node's image has the names of both platforms.
 func TestOneImageForTwoPlatforms(t *testing.T) {
 	p := newPlatformSite(t, nil)
 	variant := "linux/" + runtime.GOARCH + map[string]string{"amd64": "/v2", "arm64": "/v9"}[runtime.GOARCH]

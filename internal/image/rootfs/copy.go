@@ -127,7 +127,7 @@ func sharedName(chain, label string) string {
 	return name + fmt.Sprintf("-%x", sha256.Sum256([]byte(label)))[:13]
 }
 
-// sharedKey locks a shared copy. It is no key of a root filesystem.
+// sharedKey returns the key of a shared copy's lock. No root filesystem has such a key.
 func sharedKey(name string) string { return "copy " + name }
 
 // makeShared makes the copy that u shares, if it is not there. The record of u is: dropShared finds it.

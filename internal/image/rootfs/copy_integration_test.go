@@ -35,7 +35,7 @@ func mountOn(t *testing.T, overlay sysmount.Overlay) string {
 	return target
 }
 
-// TestProbeOverlay: what can hold overlays is told from what cannot.
+// TestProbeOverlay: the probe distinguishes file systems that can hold overlays from those that cannot.
 func TestProbeOverlay(t *testing.T) {
 	require.Root(t)
 	good := Paths{Root: t.TempDir()}

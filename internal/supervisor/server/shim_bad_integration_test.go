@@ -138,7 +138,7 @@ func TestBadShims(t *testing.T) {
 }
 
 // TestDeletionOutlivesSupervisor: a deletion by a shim's program goes on when the supervisor dies, and the removal of the
-// next supervisor waits for its end. gVisor needs seconds for one.
+// next supervisor waits for its end.
 func TestDeletionOutlivesSupervisor(t *testing.T) {
 	require.Binary(t, "runc")
 	self, err := os.Executable()

@@ -99,11 +99,13 @@ func (r *Runtime) hold(ctx context.Context, id string, file *os.File) (end func(
 		return func() {}
 	}
 	path := filepath.Join(r.all.files(id).dir, creatingName)
-	held, err := sink.Hold(ctx, r.all.dir, file)
+	var held *sink.Held
+	err := os.WriteFile(path, nil, 0o600)
 	if err == nil {
-		err = os.WriteFile(path, nil, 0o600)
+		held, err = sink.Hold(ctx, r.all.dir, file)
 	}
 	if err != nil {
+		_ = os.Remove(path)
 		r.all.log.Warn("the create of a container ends with the supervisor", "container", id, "handler", r.handler.Name, "error", err)
 		return func() {}
 	}

@@ -135,7 +135,7 @@ func (r *Runtime) delete(ctx context.Context, id string, st *state) error {
 }
 
 // deleteByProgram deletes a container or a sandbox whose shim cannot. dir is its bundle. A deletion goes on when the
-// supervisor dies, and the next one waits for its end: gVisor needs seconds for it.
+// supervisor dies, and the removal of the next supervisor waits for its end.
 func (r *Runtime) deleteByProgram(ctx context.Context, id, dir string) error {
 	ctx, stop := context.WithTimeout(ctx, deleteTimeout)
 	defer stop()
