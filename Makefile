@@ -35,7 +35,7 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build binaries docs style packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build binaries docs recording style packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build binaries ## bin/berth, bin/berth-supervisor and the demo image
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
@@ -180,6 +180,10 @@ generate: deps-build binaries ## docs and code that are made from the code and f
 	$(BIN)/berth cluster schema > docs/cluster.schema.json
 	go run ./test/coverage > docs/cri-coverage.md
 	go run ./test/faults/page > docs/doctor-faults.md
+	go -C tools run ./docsite -root .. -pictures
+
+recording: build deps-demo deps-build ## docs/pictures/demo.cast and its picture, from a run of the demo
+	set -o pipefail; TERM=xterm COLUMNS=104 ./build/demo.sh | go -C tools run ./docsite -record ../docs/pictures/demo.cast -title "make demo"
 	go -C tools run ./docsite -root .. -pictures
 
 docs: ## the site of the docs in out/docs, offline; a link that leads nowhere is a failure

@@ -15,7 +15,7 @@ daemon= keeper=
 bold=$(tput bold 2>/dev/null || true) plain=$(tput sgr0 2>/dev/null || true)
 
 step() { printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"; }
-show() { step "$@"; "$@"; }
+show() { step "${*/#$berth/berth}"; "$@"; }
 
 # what on this host carries the demo's marks
 leftovers() {
@@ -64,6 +64,7 @@ for _ in $(seq 100); do
   kill -0 "$daemon" 2>/dev/null || exit 1
   sleep 0.1
 done
+step "berth info"
 cat "$dir/info"
 
 show "$berth" image import bin/hello-image.tar

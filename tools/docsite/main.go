@@ -2,7 +2,8 @@
 // page docs/index.md is its home and its navigation. A link that leads nowhere, an anchor without
 // a heading, and a page of docs that the navigation lacks are failures.
 //
-// With -pictures it only writes the pictures again: docs/pictures/NAME.txt becomes NAME.svg.
+// With -pictures it only writes the pictures again: docs/pictures/NAME.txt and NAME.cast become NAME.svg. With -record it
+// copies its input to its output, and records it in a file.
 package main
 
 import (
@@ -17,10 +18,16 @@ func main() {
 	root := flag.String("root", ".", "the repository")
 	out := flag.String("out", "out/docs", "directory of the site; its former content is removed")
 	pictures := flag.Bool("pictures", false, "write docs/pictures/*.svg, and no site")
+	recording := flag.String("record", "", "a file to record the input in, and no site")
+	title := flag.String("title", "", "title of the recording")
 	flag.Parse()
 	work := func() error { return build(*root, *out) }
 	if *pictures {
-		work = func() error { return writePictures(filepath.Join(*root, "docs", "pictures")) }
+		dir := filepath.Join(*root, "docs", "pictures")
+		work = func() error { return errors.Join(writePictures(dir), writeRecordings(dir)) }
+	}
+	if *recording != "" {
+		work = func() error { return record(os.Stdin, os.Stdout, *recording, *title) }
 	}
 	if err := work(); err != nil {
 		fmt.Fprintf(os.Stderr, "docsite: %v\n", err)
