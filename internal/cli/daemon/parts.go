@@ -327,6 +327,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		ConfDirOf: confDirOf,
 		BinDirs:   cfg.Network.BinDirs,
 		RootDir:   filepath.Join(cfg.Root, networkDir, dir),
+		StateDir:  filepath.Join(cfg.State, networkDir, dir),
 		Log:       log,
 		Observer:  observer,
 

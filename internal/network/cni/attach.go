@@ -1,25 +1,21 @@
 package cni
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
-	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
 // Attach runs ADD once. Repeated after it succeeded, it returns the same result;
@@ -73,9 +69,6 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil {
 		return nil, err
 	}
-	if err := sysns.InNetNS(att.NetNS, sysns.LoopbackUp); err != nil {
-		return nil, fmt.Errorf("cannot bring up the pod's loopback: %w", err)
-	}
 	if rt.CapabilityArgs[capBandwidth] != nil && !declared(confs, capBandwidth) {
 		// No error: some networks read the annotation from the API server.
 		n.log.Warn("cannot limit the bandwidth of a pod by its annotations: no plugin has the capability bandwidth (some networks read the annotations themselves)",
@@ -120,8 +113,9 @@ func declared(confs []*conf, capability string) bool {
 // ended: DEL undoes them all.
 func (n *Network) add(ctx context.Context, sandbox string, confs []*conf, rt *libcni.RuntimeConf) (*network.Result, error) {
 	answers, faults := make([]types.Result, len(confs)), make([]error, len(confs))
+	partial := n.partialOf(sandbox)
 	one := func(i int) {
-		answers[i], faults[i] = n.lib.AddNetworkList(n.keepResults(ctx, sandbox, i), confs[i].list, onNetwork(rt, i))
+		answers[i], faults[i] = n.lib.AddNetworkList(partial.keepResults(ctx, i), confs[i].list, onNetwork(rt, i))
 		if faults[i] != nil {
 			faults[i] = fmt.Errorf("CNI ADD to network %q: %w", confs[i].list.Name, withKind(ctx, faults[i]))
 		}
@@ -144,47 +138,10 @@ func (n *Network) add(ctx context.Context, sandbox string, confs []*conf, rt *li
 	if err != nil {
 		return nil, fmt.Errorf("failed to find network info for sandbox %q: CNI ADD to network %q: %w", sandbox, confs[0].list.Name, err)
 	}
-	if _, err := n.records.Update(sandbox, func(r *record) error { r.Result, r.Partial = result, nil; return nil }); err != nil {
+	if _, err := n.records.Update(sandbox, func(r *record) error { r.Result = result; return nil }); err != nil {
 		return nil, err
 	}
-	return result, nil
-}
-
-// keepResults returns the context for the ADD to a network. The result of each of its plugins but for
-// those that pass on what they got goes to the record.
-func (n *Network) keepResults(ctx context.Context, sandbox string, network int) context.Context {
-	var last []byte
-	return context.WithValue(ctx, resultKey{}, func(result []byte) error {
-		if bytes.Equal(result, last) || !json.Valid(result) {
-			return nil // an invalid one fails the ADD
-		}
-		last = result
-		_, err := n.records.Update(sandbox, func(r *record) error {
-			partial := maps.Clone(r.Partial) // others read the record as it was before
-			if partial == nil {
-				partial = map[int]json.RawMessage{}
-			}
-			partial[network] = result
-			r.Partial = partial
-			return nil
-		})
-		return err
-	})
-}
-
-// resultKey is the key of a context's function for the results of ADDs.
-type resultKey struct{}
-
-// resultKeeper passes the results of ADDs to the context's function.
-type resultKeeper struct{ invoke.Exec }
-
-// ExecPlugin implements invoke.Exec.
-func (k resultKeeper) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	stdout, err := k.Exec.ExecPlugin(ctx, path, stdin, environ)
-	if keep, ok := ctx.Value(resultKey{}).(func([]byte) error); ok && err == nil {
-		err = keep(stdout)
-	}
-	return stdout, err
+	return result, partial.remove()
 }
 
 // resultOf takes the addresses of the pod's interface in the first network, in the preferred

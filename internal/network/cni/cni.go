@@ -44,6 +44,8 @@ type Config struct {
 	// results. On disk: what plugins keep survives a reboot too.
 	RootDir  string
 	CacheDir string
+	// StateDir holds what a reboot may take, on tmpfs. Empty means a directory below RootDir.
+	StateDir string
 	// FormerCacheDir is the cache of results of a former runtime, for Adopt.
 	FormerCacheDir string
 	// DelTimeout bounds one DEL; 0 means a minute.
@@ -148,6 +150,9 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	if cfg.CacheDir == "" {
 		cfg.CacheDir = filepath.Join(cfg.RootDir, "cache")
 	}
+	if cfg.StateDir == "" {
+		cfg.StateDir = filepath.Join(cfg.RootDir, "state")
+	}
 	quarantine := filepath.Join(cfg.RootDir, "quarantine")
 	records, bad, err := store.Open(store.Options[record]{
 		Path: filepath.Join(cfg.RootDir, "attachments"), Quarantine: quarantine, Unsynced: true, KeepLost: filepath.Join(cfg.RootDir, lostDir),
@@ -186,6 +191,9 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse}
 	if kept, err := good.Get(nodeID); err == nil {
 		n.confs.restore(kept.Confs)
+	}
+	if err := n.openPartials(); err != nil {
+		return nil, fmt.Errorf("cannot open the directory for results of incomplete ADDs: %w", err)
 	}
 	if err := n.openTemplate(); err != nil {
 		return nil, err

@@ -76,7 +76,7 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	if err := n.delAll(ctx, rec, rt); err != nil {
 		return err
 	}
-	if err := rec.forgetFormer(); err != nil {
+	if err := errors.Join(rec.forgetFormer(), n.partialOf(sandbox).remove()); err != nil {
 		return err
 	}
 	if err := n.records.Delete(sandbox); err != nil {
@@ -89,10 +89,14 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 // delAll runs DEL for each network, the last one first. A fault of one does not keep the others.
 func (n *Network) delAll(ctx context.Context, rec *record, rt *libcni.RuntimeConf) error {
 	var faults []error
+	partial := n.partialOf(rec.Attachment.SandboxID)
+	if err := partial.read(rec); err != nil {
+		n.log.Warn("CNI DEL gets no result of ADD", "sandbox", rec.Attachment.SandboxID, "error", err)
+	}
 	for i, conf := range slices.Backward(rec.confs()) {
 		list, err := libcni.NetworkConfFromBytes(conf)
 		if err == nil {
-			list, err = withPartial(list, rec.Partial[i])
+			list, err = withPartial(list, partial.results[i])
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err))

@@ -64,7 +64,7 @@ func (l *lab) netns(name string) string {
 
 func (l *lab) config() cni.Config {
 	return cni.Config{
-		ConfDir: l.path("conf"), BinDirs: []string{l.path("bin"), "/usr/lib/cni"}, RootDir: l.path("root"), MaxNetworks: 1,
+		ConfDir: l.path("conf"), BinDirs: []string{l.path("bin"), "/usr/lib/cni"}, RootDir: l.path("root"), StateDir: l.path("state"), MaxNetworks: 1,
 		HostNetNS: l.host, Log: slog.New(slog.NewTextHandler(testWriter{l.t}, nil)),
 	}
 }

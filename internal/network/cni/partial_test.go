@@ -2,40 +2,69 @@ package cni
 
 import (
 	"encoding/json"
-	"log/slog"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"testing"
 
 	"github.com/berthrun/berth/internal/network"
 )
 
-// TestPublishedRecordsDoNotChange: the result of one network's ADD goes into a new record. Others read the former one
-// without a lock.
-func TestPublishedRecordsDoNotChange(t *testing.T) {
-	n, err := New(t.Context(), Config{ConfDir: t.TempDir(), RootDir: t.TempDir(), MaxNetworks: 1, Log: slog.New(slog.DiscardHandler)})
+// TestResultsOfAnIncompleteADD: the next process has the results of each network for DEL, and removes those that no
+// DEL needs.
+func TestResultsOfAnIncompleteADD(t *testing.T) {
+	cfg := Config{ConfDir: t.TempDir(), RootDir: t.TempDir(), StateDir: t.TempDir(), MaxNetworks: 1}
+	open := func() *Network {
+		t.Helper()
+		n, err := New(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		return n
+	}
+	n := open()
+	for id, result := range map[string]*network.Result{"incomplete": nil, "complete": {}} {
+		if err := n.records.Create(id, &record{Attachment: network.Attachment{SandboxID: id}, Conf: []byte(`{}`), Result: result}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"incomplete", "complete", "without a record"} {
+		p := n.partialOf(id)
+		for i, result := range []string{`{"a":1}`, `{"b":2}`} {
+			if err := p.keepResults(t.Context(), i).Value(resultKey{}).(func([]byte) error)([]byte(result)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n = open()
+	rec, err := n.records.Get("incomplete")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := n.partialOf("incomplete")
+	if err := p.read(rec); err != nil || string(p.results[0]) != `{"a":1}` || string(p.results[1]) != `{"b":2}` {
+		t.Errorf("%s, %v", fmt.Sprint(p.results), err)
+	}
+	for _, id := range []string{"complete", "without a record"} {
+		if _, err := os.Stat(n.partialOf(id).file); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the results of %q: %v, want none", id, err)
+		}
+	}
+}
+
+// TestResultsInTheRecordOfAnEarlierVersion: the DEL of an ADD that an earlier version began has its results.
+func TestResultsInTheRecordOfAnEarlierVersion(t *testing.T) {
+	n, err := New(t.Context(), Config{ConfDir: t.TempDir(), RootDir: t.TempDir(), MaxNetworks: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	if err := n.records.Create("pod", &record{Attachment: network.Attachment{SandboxID: "pod"}}); err != nil {
-		t.Fatal(err)
-	}
-	keep := func(i int, result string) {
-		t.Helper()
-		if err := n.keepResults(t.Context(), "pod", i).Value(resultKey{}).(func([]byte) error)([]byte(result)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	keep(0, `{"a":1}`)
-	before, err := n.records.Get("pod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	keep(1, `{"b":2}`)
-	if len(before.Partial) != 1 {
-		t.Errorf("a record that was read before has now %v", before.Partial)
-	}
-	after, err := n.records.Get("pod")
-	if err != nil || len(after.Partial) != 2 || !json.Valid(after.Partial[1]) {
-		t.Errorf("%v, %v", after.Partial, err)
+	rec := &record{}
+	rec.Partial = map[int]json.RawMessage{1: json.RawMessage(`{"c":3}`)}
+	p := n.partialOf("sandbox")
+	if err := p.read(rec); err != nil || string(p.results[1]) != `{"c":3}` {
+		t.Errorf("%s, %v", fmt.Sprint(p.results), err)
 	}
 }

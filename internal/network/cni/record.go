@@ -1,12 +1,23 @@
 package cni
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
 
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // record is one attachment.
@@ -28,8 +39,7 @@ type record struct {
 	Former *former `json:"former,omitempty"`
 	// Deleting is true once Detach was called: then DEL is retried until it succeeds.
 	Deleting bool `json:"deleting,omitempty"`
-	// Partial has, while ADD is not complete, the result of the last plugin that succeeded in each
-	// network, by its index. DEL gets it: plugins undo what they find in a result only.
+	// Partial is what versions before 0.7 have in the record of an ADD that is not complete: see partial.
 	Partial map[int]json.RawMessage `json:"partial,omitempty"`
 }
 
@@ -74,4 +84,92 @@ type goodConf struct {
 // valid content stays in use.
 type inUse struct {
 	Confs []goodConf `json:"confs"`
+}
+
+// partial has, while the ADD of a sandbox is not complete, the result of the last plugin that succeeded in each network,
+// by its index. DEL gets it: plugins undo only what they find in a result. Its file is in Config.StateDir: what plugins
+// undo by a result (links, rules) does not survive a reboot, and the addresses that do are released by the sandbox's id.
+type partial struct {
+	file string
+
+	mu      sync.Mutex // networks are added at once
+	results map[int]json.RawMessage
+}
+
+func (n *Network) partialOf(sandbox string) *partial {
+	return &partial{file: filepath.Join(n.cfg.StateDir, sandbox), results: map[int]json.RawMessage{}}
+}
+
+// keepResults returns the context for the ADD to a network. The result of each of its plugins goes to the file,
+// except a result that a plugin passes on unchanged.
+func (p *partial) keepResults(ctx context.Context, network int) context.Context {
+	return context.WithValue(ctx, resultKey{}, func(result []byte) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if bytes.Equal(result, p.results[network]) || !json.Valid(result) {
+			return nil // an invalid one fails the ADD
+		}
+		p.results[network] = result
+		content, err := json.Marshal(p.results)
+		if err == nil {
+			err = sysfile.Replace(p.file, content)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot keep the result of a plugin for DEL: %w", err)
+		}
+		return nil
+	})
+}
+
+// read reads the results of a record whose ADD is not complete. There are none without a file.
+func (p *partial) read(rec *record) error {
+	if rec.Result != nil {
+		return nil
+	}
+	maps.Copy(p.results, rec.Partial)
+	content, err := os.ReadFile(p.file)
+	if err == nil {
+		err = json.Unmarshal(content, &p.results)
+	}
+	if err = errs.IgnoreNotExist(err); err != nil {
+		return fmt.Errorf("cannot read the results of an ADD that is not complete: %w", err)
+	}
+	return nil
+}
+
+func (p *partial) remove() error { return errs.IgnoreNotExist(os.Remove(p.file)) }
+
+// openPartials makes the directory of the files, and removes those of sandboxes whose ADD is complete, or that have no
+// record: an earlier process was killed before it removed them.
+func (n *Network) openPartials() error {
+	if err := os.MkdirAll(n.cfg.StateDir, 0o700); err != nil {
+		return err
+	}
+	files, err := os.ReadDir(n.cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	var faults []error
+	for _, file := range files {
+		if rec, err := n.records.Get(file.Name()); err == nil && rec.Result == nil {
+			continue
+		}
+		faults = append(faults, n.partialOf(file.Name()).remove())
+	}
+	return errors.Join(faults...)
+}
+
+// resultKey is the key of a context's function for the results of ADDs.
+type resultKey struct{}
+
+// resultKeeper passes the results of ADDs to the context's function.
+type resultKeeper struct{ invoke.Exec }
+
+// ExecPlugin implements invoke.Exec.
+func (k resultKeeper) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	stdout, err := k.Exec.ExecPlugin(ctx, path, stdin, environ)
+	if keep, ok := ctx.Value(resultKey{}).(func([]byte) error); ok && err == nil {
+		err = keep(stdout)
+	}
+	return stdout, err
 }
