@@ -16,7 +16,7 @@ import (
 // sandbox's record.
 type Attachment struct {
 	SandboxID string `json:"sandboxID"`
-	// NetNS is the path of the pinned network namespace.
+	// NetNS is the path of the pinned network namespace, whose loopback is up.
 	NetNS string `json:"netns"`
 	// Name, Namespace and UID are the pod's.
 	Name      string `json:"name"`

@@ -274,8 +274,11 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 
 // prepareNetNS undoes in the calling thread's network namespace what engines do to one without a
 // network of theirs: they turn IPv6 off, and the pause container's read-only /sys would make that of
-// privileged containers read-only.
+// privileged containers read-only. It brings the loopback up, as an Attachment has it.
 func prepareNetNS(config *runtimeapi.PodSandboxConfig) error {
+	if err := sysns.LoopbackUp(); err != nil {
+		return fmt.Errorf("cannot bring up the loopback: %w", err)
+	}
 	if err := sysns.WriteSysctls(ipv6On()); err != nil {
 		return err
 	}

@@ -23,6 +23,22 @@ import (
 type conf struct {
 	file string
 	list *libcni.NetworkConfigList
+	// content is what the file had when the list was made of it, nil if that is not known. confs.mu guards it.
+	content []byte
+}
+
+// hasChanged reports whether the file may have another configuration now.
+func (c *conf) hasChanged() bool {
+	content, err := os.ReadFile(c.file)
+	if err != nil || c.content == nil || !bytes.Equal(content, c.content) {
+		return true
+	}
+	if c.list.LoadOnlyInlinedPlugins {
+		return false
+	}
+	// libcni reads further plugins from the files in this directory.
+	_, err = os.Lstat(filepath.Join(filepath.Dir(c.file), c.list.Name))
+	return !errors.Is(err, os.ErrNotExist)
 }
 
 // confs finds the configurations that are in use. It reads the directory at each call, so
@@ -90,10 +106,19 @@ func (c *confs) read(files []string) (found []*conf, fault error) {
 			break
 		}
 		before := c.inUse(file)
+		if before != nil && !before.hasChanged() {
+			found = append(found, before)
+			continue
+		}
+		content, _ := os.ReadFile(file) // load reports the error
 		list, err := load(file)
 		if err == nil {
 			if before == nil || !bytes.Equal(before.list.Bytes, list.Bytes) {
-				before = &conf{file, list}
+				before = &conf{file: file, list: list}
+			}
+			before.content = content
+			if before.hasChanged() {
+				before.content = nil // it changed meanwhile: the list may be of either content
 			}
 			found = append(found, before)
 			continue
@@ -147,7 +172,7 @@ func (c *confs) restore(kept []goodConf) {
 	for _, k := range kept {
 		list, err := libcni.NetworkConfFromBytes(k.Conf)
 		if err == nil && filepath.Dir(k.File) == filepath.Clean(c.dir) {
-			c.last = append(c.last, &conf{k.File, list})
+			c.last = append(c.last, &conf{file: k.File, list: list})
 		}
 	}
 }

@@ -21,6 +21,11 @@ import (
 // ensureBridge makes the bridge unless it exists, and brings it up.
 func ensureBridge(c *plugin.Call, n *conf) (*netlink.Bridge, error) {
 	c.Stage("bridge")
+	// With most pods it is there, and needs no change.
+	if br, err := bridgeByName(c, n.Bridge); err == nil && br.Flags&net.FlagUp != 0 && !n.PromiscMode {
+		ignoreRouters(n.Bridge)
+		return br, nil
+	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = n.Bridge, n.MTU
 	made := &netlink.Bridge{LinkAttrs: attrs}
@@ -40,8 +45,13 @@ func ensureBridge(c *plugin.Call, n *conf) (*netlink.Bridge, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", n.Bridge), "0") // a host without IPv6 does not have it
+	ignoreRouters(n.Bridge)
 	return br, c.Links().LinkSetUp(br)
+}
+
+// ignoreRouters has a link of the host ignore the advertisements of IPv6 routers. A host without IPv6 has no such sysctl.
+func ignoreRouters(link string) {
+	_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_ra", link), "0")
 }
 
 func bridgeByName(c *plugin.Call, name string) (*netlink.Bridge, error) {
