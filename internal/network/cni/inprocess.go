@@ -168,14 +168,14 @@ func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []
 	var stage atomic.Value
 	stage.Store("start")
 	var g giveUp
-	go func() {
-		defer end()
-		out, err := p.Run(ctx, plugin.Environment{
-			HostNetNS: e.hostNetNS, Exec: e, Env: environment(environ), Chosen: true, Stage: func(name string) { stage.Store(name) },
-		}, config)
-		ended <- outcome{out, err}
+	in := plugin.Environment{
+		HostNetNS: e.hostNetNS, Exec: e, Env: environment(environ), Chosen: true, Stage: func(name string) { stage.Store(name) },
+	}
+	p.Start(ctx, in, config, func(out []byte, err error) {
+		end()
 		e.own.ended(&g)
-	}()
+		ended <- outcome{out, err}
+	})
 	select {
 	case o := <-ended:
 		return o.out, o.err

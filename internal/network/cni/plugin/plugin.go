@@ -29,7 +29,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// Plugin is one CNI plugin. Its functions run on a thread that is in the host's network namespace.
+// Plugin is one CNI plugin. Its functions run on a thread that is in the host's network namespace, those of an IPAM
+// plugin on any.
 // All of them may run again after they have failed or have been killed halfway. Nil ones succeed.
 type Plugin struct {
 	// Type is the name that configurations use.
@@ -39,7 +40,8 @@ type Plugin struct {
 	// Options are the keys of its configuration that it understands, besides those that all
 	// plugins have.
 	Options Options
-	// IPAM is a plugin that others run: keys that it does not understand are theirs, except those below its own.
+	// IPAM is a plugin that others run: keys that it does not understand are theirs, except those below its own. It works
+	// with files, and enters no namespace.
 	IPAM bool
 	// Other says why the plugin cannot serve a configuration whose options it understands, "" if it
 	// can. Nil for a plugin that can serve all of them.
@@ -71,8 +73,35 @@ type Environment struct {
 // Run makes one call with the configuration config, and returns what the plugin prints. An error
 // is a *types.Error, with the plugin's code. Run does not return before the work has ended: ctx
 // ends other plugins and waits, but not each call to the kernel.
-func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) ([]byte, error) {
+func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) (out []byte, err error) {
+	done := make(chan struct{})
+	p.Start(ctx, in, config, func(printed []byte, fault error) {
+		out, err = printed, fault
+		close(done)
+	})
+	<-done
+	return out, err
+}
+
+// Start is Run on a goroutine of its own, which calls ended with what Run returns. The goroutine has a thread of its own,
+// except that of an IPAM plugin.
+func (p *Plugin) Start(ctx context.Context, in Environment, config []byte, ended func([]byte, error)) {
 	c := &Call{env: in, Config: config, stage: "start"}
+	if p.IPAM {
+		go func() { ended(p.call(ctx, c, func(fn func() error) error { return fn() })) }()
+		return
+	}
+	sysns.GoOnThread(func() {
+		out, err := p.call(ctx, c, c.atHome)
+		if !c.away { // else the thread may be in another namespace than before, and ends
+			runtime.UnlockOSThread()
+		}
+		ended(out, err)
+	})
+}
+
+// call makes the call, and runs the verb by means of around.
+func (p *Plugin) call(ctx context.Context, c *Call, around func(func() error) error) ([]byte, error) {
 	if err := c.read(); err != nil {
 		return nil, err
 	}
@@ -84,17 +113,17 @@ func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) ([]byte
 		return out.Bytes(), nil
 	}
 	why := ""
-	if !in.Chosen {
-		why = p.Cannot(config)
+	if !c.env.Chosen {
+		why = p.Cannot(c.Config)
 		// A DEL undoes what the plugin has done here, whatever the host has become since.
 		if why == "" && c.Command != "DEL" {
-			why = p.CannotHere(c.Command, config)
+			why = p.CannotHere(c.Command, c.Config)
 		}
 	}
 	if why != "" {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("the CNI plugin %s of berth %s", p.Type, why), "")
 	}
-	out, err := p.onThread(ctx, c)
+	out, err := p.guarded(ctx, c, around)
 	var known *types.Error
 	switch {
 	case err == nil:
@@ -126,29 +155,21 @@ func (p *Plugin) CannotHere(verb string, config []byte) string {
 	return p.Here(config)
 }
 
-// onThread runs the call on a thread of its own. A panic is an error of this call alone. The
-// thread ends if it may be in another namespace than before.
-func (p *Plugin) onThread(ctx context.Context, c *Call) (out []byte, err error) {
-	done := make(chan struct{})
-	sysns.GoOnThread(func() {
-		defer close(done)
-		panicked := true
-		err = errs.Guard(fmt.Sprintf("%s of the CNI plugin %s inside berth", c.Command, p.Type), func() (err error) {
-			err = c.atHome(func() (err error) {
-				out, err = p.dispatch(ctx, c)
-				return err
-			})
-			panicked = false
+// guarded runs the verb. A panic is an error of this call alone.
+func (p *Plugin) guarded(ctx context.Context, c *Call, around func(func() error) error) (out []byte, err error) {
+	panicked := true
+	err = errs.Guard(fmt.Sprintf("%s of the CNI plugin %s inside berth", c.Command, p.Type), func() (err error) {
+		err = around(func() (err error) {
+			out, err = p.dispatch(ctx, c)
 			return err
 		})
-		if panicked {
-			err = fmt.Errorf("stage %q: %w", c.stage, err)
-		}
-		if !panicked && !c.away {
-			runtime.UnlockOSThread()
-		}
+		panicked = false
+		return err
 	})
-	<-done
+	if panicked {
+		c.away = true // perhaps
+		err = fmt.Errorf("stage %q: %w", c.stage, err)
+	}
 	return out, err
 }
 
