@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -235,5 +236,56 @@ func TestHostPortsOfCNI(t *testing.T) {
 			continue
 		}
 		checkRefusal(t, err, codes.Unimplemented, []string{"port_mappings", "8080", "10-fake.conflist", "network.host_ports"})
+	}
+}
+
+// TestPendingDELHasResults: a DEL of an ADD that failed is pending while the daemon stops. The DEL of the
+// next daemon has the result of the plugin that succeeded.
+func TestPendingDELHasResults(t *testing.T) {
+	dir := t.TempDir()
+	gate, input := filepath.Join(dir, "gate"), filepath.Join(dir, "input")
+	opts := fakeCNI(t, "")
+	opts.NoImages = true
+	var conf, bin string
+	if _, err := fmt.Sscanf(opts.Config, "[network]\nconf_dir = %q\nbin_dirs = [%q]\n", &conf, &bin); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{
+		filepath.Join(conf, "10-fake.conflist"): `{"cniVersion":"1.0.0","name":"fake","plugins":[{"type":"gives"},{"type":"fails"}]}`,
+		filepath.Join(bin, "gives"): "#!/bin/sh\n" + `case $CNI_COMMAND in
+ADD) echo '` + fakeResult + `';;
+DEL) cat >` + input + `; test -e ` + gate + `;;
+esac`,
+		filepath.Join(bin, "fails"): "#!/bin/sh\ntest $CNI_COMMAND != ADD",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	b := harness.Start(t, opts)
+	if _, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: b.Sandbox("fails")}); err == nil {
+		t.Fatal("the sandbox is there although a plugin of its network fails")
+	}
+	b.StopDaemon()
+	if err := errors.Join(os.Remove(input), os.WriteFile(gate, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	b.StartDaemon()
+	deadline := time.Now().Add(require.Patience(20 * time.Second))
+	for {
+		left, err := filepath.Glob(filepath.Join(b.Root, "network", "cni", "attachments", "[0-9a-f]*.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%q: DEL is not repeated\n%s", left, b.LogTail())
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if text, err := os.ReadFile(input); err != nil || !strings.Contains(string(text), "10.77.0.5/24") {
+		t.Errorf("the repeated DEL got %s, %v; want the result of its own ADD", text, err)
 	}
 }
