@@ -35,7 +35,7 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build binaries docs style packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build binaries docs style spelling packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build binaries ## bin/berth, bin/berth-supervisor and the demo image
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
@@ -188,10 +188,13 @@ docs: ## the site of the docs in out/docs, offline; a link that leads nowhere is
 style: ## words and lines of the docs: test/docs/style
 	go run ./test/docs/style
 
+spelling: deps-verify ## spelling of the docs, the help texts and the examples: test/docs/spelling
+	go run -tags "$(TEST_TAGS)" ./test/docs/spelling
+
 vulncheck: ## known vulnerabilities that the code reaches; skipped where their database does not answer
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
-verify: generate vulncheck docs style ## generated files are as committed, modules are tidy, code is formatted, the docs' links and words are right, no known vulnerability
+verify: generate vulncheck docs style spelling ## generated files are as committed, modules are tidy, code is formatted, the docs' links, words and spelling are right, no known vulnerability
 	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/doctor.md docs/doctor-faults.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
@@ -207,6 +210,6 @@ test: verify lint unit integration ## what CI runs
 clean:
 	rm -rf bin out
 
-.PHONY: deps-build deps-test deps-e2e deps-demo deps-vm deps-packages
-deps-build deps-test deps-e2e deps-demo deps-vm deps-packages: deps-%:
+.PHONY: deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-packages
+deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-packages: deps-%:
 	@./build/deps.sh $*

@@ -5,6 +5,7 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="gcc libc6-dev libseccomp-dev pkg-config git"
+  [verify]="hunspell hunspell-en-gb"
   [demo]="curl iproute2 procps"
   [test]="busybox-static debootstrap runc nftables iptables iproute2 containernetworking-plugins docker-registry containerd fuse3 jq curl procps util-linux conntrack haproxy docker.io"
   [e2e]="podman netavark aardvark-dns"
