@@ -68,7 +68,7 @@ func TestReadWords(t *testing.T) {
 // TestWords: what people read as words is checked, and names are not.
 func TestWords(t *testing.T) {
 	for text, want := range map[string][]string{
-		"The `cntainr of\na` pod.":                          {"The", "pod"},
+		"The `cntainr of\na` pod.":                            {"The", "pod"},
 		"[a lnk](docs/pge.md) of https://exmple.org/":         {"lnk", "of"},
 		"see docs/pge.md, a_key, key=vlaue, v1.2, --flg, /et": {"see"},
 		"it doesn't, the kubelet's \"end\".":                  {"it", "doesn't", "the", "kubelet", "end"},
