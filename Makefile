@@ -174,6 +174,7 @@ generate: deps-build binaries ## docs and code that are made from the code and f
 	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto
 	$(BIN)/berth config reference > docs/config.md
 	$(BIN)/berth metrics reference > docs/metrics.md
+	$(BIN)/berth commands reference > docs/commands.md
 	$(BIN)/berth doctor reference > docs/doctor.md
 	$(BIN)/berth node reference > docs/node-reference.md
 	$(BIN)/berth node schema > docs/node.schema.json
@@ -196,7 +197,7 @@ vulncheck: ## known vulnerabilities that the code reaches; skipped where their d
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
 verify: generate vulncheck docs style spelling ## generated files are as committed, modules are tidy, code is formatted, the docs' links, words and spelling are right, no known vulnerability
-	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/doctor.md docs/doctor-faults.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
+	git diff --exit-code -- docs/pictures docs/config.md docs/commands.md docs/metrics.md docs/doctor.md docs/doctor-faults.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 
