@@ -35,7 +35,7 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build binaries docs recording style packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build binaries docs recording style spelling packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build binaries ## bin/berth, bin/berth-supervisor and the demo image
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
@@ -150,10 +150,11 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	./test/systemd/debs.sh out/systemd-debs conmon podman
 	./test/systemd/debs.sh out/systemd-rpm dnf zypper rpm createrepo-c
 	./test/kube/conformance.sh out/conformance
+	BERTH_REQUIRE=binary:promtool go test -tags "$(TEST_TAGS)" -count=1 -run '^(TestExamplesAreValid|TestQueriesAreValid)$$' ./internal/metrics ./test/dashboards
 	KUBEADM=$(CURDIR)/out/kube/kubeadm BERTH_REQUIRE=env:KUBEADM go test -tags "$(TEST_TAGS)" -count=1 ./internal/provision/kubeadmconf
 	BERTH_ENGINE=docker BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 2h -run "$$(go run ./test/coverage -docker-tests)" -v ./test/integration
 	for handler in $$(command -v runc containerd-shim-runc-v2) $${BERTH_RUNSC_SHIM:-}; do slow=1; [[ $$handler != *runsc* ]] || slow=3; BERTH_TEST_SLOW=$$slow BERTH_HANDLER=$$handler BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 1h -p 1 -run '^($(HANDLER_TESTS))' ./internal/supervisor/server ./test/integration || exit; done
-	BERTH_BIN=$(CURDIR)/bin go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 2h -p 1 -run '^($(LONG_TESTS))$$' -v $(sort $(dir $(LONG_FILES)))
+	BERTH_REQUIRE=$${BERTH_REQUIRE:+$$BERTH_REQUIRE,}binary:chromium BERTH_BIN=$(CURDIR)/bin go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 2h -p 1 -run '^($(LONG_TESTS))$$' -v $(sort $(dir $(LONG_FILES)))
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 5h -p 1 -v ./test/e2e/...
 
 bench: build deps-test deps-e2e ## side by side with containerd, a Docker Engine and kind; prints ratios; BENCH_CRIO and BENCH_CRI_DOCKERD add peers
@@ -173,6 +174,7 @@ generate: deps-build binaries ## docs and code that are made from the code and f
 	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto
 	$(BIN)/berth config reference > docs/config.md
 	$(BIN)/berth metrics reference > docs/metrics.md
+	$(BIN)/berth commands reference > docs/commands.md
 	$(BIN)/berth doctor reference > docs/doctor.md
 	$(BIN)/berth node reference > docs/node-reference.md
 	$(BIN)/berth node schema > docs/node.schema.json
@@ -192,11 +194,14 @@ docs: ## the site of the docs in out/docs, offline; a link that leads nowhere is
 style: ## words and lines of the docs: test/docs/style
 	go run ./test/docs/style
 
+spelling: deps-verify ## spelling of the docs, the help texts and the examples: test/docs/spelling
+	go run -tags "$(TEST_TAGS)" ./test/docs/spelling
+
 vulncheck: ## known vulnerabilities that the code reaches; skipped where their database does not answer
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
-verify: generate vulncheck docs style ## generated files are as committed, modules are tidy, code is formatted, the docs' links and words are right, no known vulnerability
-	git diff --exit-code -- docs/pictures docs/config.md docs/metrics.md docs/doctor.md docs/doctor-faults.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
+verify: generate vulncheck docs style spelling ## generated files are as committed, modules are tidy, code is formatted, the docs' links, words and spelling are right, no known vulnerability
+	git diff --exit-code -- docs/pictures docs/config.md docs/commands.md docs/metrics.md docs/doctor.md docs/doctor-faults.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 
@@ -211,6 +216,6 @@ test: verify lint unit integration ## what CI runs
 clean:
 	rm -rf bin out
 
-.PHONY: deps-build deps-test deps-e2e deps-demo deps-vm deps-packages
-deps-build deps-test deps-e2e deps-demo deps-vm deps-packages: deps-%:
+.PHONY: deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-packages
+deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-packages: deps-%:
 	@./build/deps.sh $*

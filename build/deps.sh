@@ -5,9 +5,10 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="gcc libc6-dev libseccomp-dev pkg-config git"
+  [verify]="hunspell hunspell-en-gb"
   [demo]="curl iproute2 procps"
   [test]="busybox-static debootstrap runc nftables iptables iproute2 containernetworking-plugins docker-registry containerd fuse3 jq curl procps util-linux conntrack haproxy docker.io"
-  [e2e]="podman netavark aardvark-dns"
+  [e2e]="podman netavark aardvark-dns chromium prometheus"
   [packages]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64"
   [vm]="qemu-system-x86 debootstrap cpio e2fsprogs busybox-static kmod"
 )

@@ -39,7 +39,7 @@ func newNetPolicy() *cobra.Command {
 		Long: "It watches the NetworkPolicy objects, pods and namespaces of the cluster, and keeps nftables rules for the pods\n" +
 			"of this node: their ingress and egress. It is for nodes with the built-in network, and runs until a signal ends\n" +
 			"it. The rules stay then: `nft delete table ip berth-policy` and `nft delete table ip6 berth-policy` remove them.\n" +
-			"It needs CAP_NET_ADMIN, and an account that may list and watch pods, namespaces and networkpolicies.",
+			"It needs CAP_NET_ADMIN, and an account that may list and watch pods, namespaces and `networkpolicies`.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.check {

@@ -367,47 +367,6 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestPublicDashboardsHaveData: the series and labels that dashboards made for other runtimes query.
-func TestPublicDashboardsHaveData(t *testing.T) {
-	m := whole()
-	m.SetPeers(PeerNames())
-	series := seriesOf(textOf(t, m))
-	for dashboard, queries := range map[string]map[string][]string{
-		"cri-o/cri-o, contrib/metrics-exporter": {
-			"container_runtime_crio_operations_total": {"operation"}, "container_runtime_crio_operations_errors_total": {"operation"},
-			"container_runtime_crio_operations_latency_seconds_total_count": {"operation"},
-		},
-		"OpenShift, performance of control planes and workers": {
-			"container_runtime_crio_operations_total": {"operation"}, "container_runtime_crio_operations_errors_total": {"operation"},
-			"container_runtime_crio_operations_latency_seconds_total": {"operation", "quantile"},
-		},
-		"Talos, runtime": {
-			"containerd_cri_container_create_seconds_bucket": {"le"}, "containerd_cri_container_start_seconds_bucket": {"le"},
-			"containerd_cri_container_stop_seconds_bucket": {"le"}, "containerd_cri_container_remove_seconds_count": {"runtime"},
-		},
-		"containerd, calls and pulls": {
-			"grpc_server_handled_total":                              {"grpc_method", "grpc_code", "grpc_service"},
-			"containerd_cri_sandboxed_image_pulls_total":             {"status"},
-			"containerd_cri_sandboxed_in_progress_image_pulls_total": nil,
-			"containerd_cri_network_plugin_operations_total_total":   {"operation_type"},
-			"containerd_build_info_total":                            {"version", "revision"},
-			"process_resident_memory_bytes":                          nil,
-		},
-	} {
-		for name, labels := range queries {
-			have, ok := series[name]
-			if !ok {
-				t.Errorf("%s: %s has no data", dashboard, name)
-			}
-			for _, label := range labels {
-				if !slices.Contains(have, label) {
-					t.Errorf("%s: %s has no label %s, it has %v", dashboard, name, label, have)
-				}
-			}
-		}
-	}
-}
-
 // TestEstimate: quantiles are where the values of a histogram are.
 func TestEstimate(t *testing.T) {
 	histogram := func(counts ...uint64) *dto.Histogram {

@@ -117,6 +117,7 @@ func peerFamilies() []peerFamily {
 		{peer: Dockershim, name: "kubelet_docker_operations_errors_total", from: EngineCallErrors, keep: call, as: counter},
 		{peer: Dockershim, name: "kubelet_docker_operations_timeout_total", from: EngineCallTimeouts, keep: call, as: counter},
 		{peer: Dockershim, name: "kubelet_network_plugin_operations_total", from: jobStageSeconds, where: stages, keep: networkOperation, label: networkOperations, as: counter},
+		{peer: Dockershim, name: "kubelet_network_plugin_operations_errors_total", from: cniErrorsTotal, where: map[string][]string{"operation": {"ADD", "DEL"}}, keep: map[string]string{"operation": "operation_type"}, label: networkVerbs, as: counter},
 		{peer: Dockershim, name: "kubelet_network_plugin_operations_duration_seconds", from: jobStageSeconds, where: stages, keep: networkOperation, label: networkOperations, as: histogram},
 	}
 }

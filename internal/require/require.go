@@ -47,6 +47,8 @@ const (
 	AbilityLegacyTables Ability = "iptables-legacy"
 	// AbilityVulnDB is a database of Go's vulnerabilities that answers.
 	AbilityVulnDB Ability = "vulndb"
+	// AbilitySpelling is the program hunspell with the dictionary en_GB.
+	AbilitySpelling Ability = "spelling"
 )
 
 // Root demands that the test runs as root with the capability to mount.
@@ -141,6 +143,12 @@ func CRIU(t testing.TB) string {
 	out, err := exec.CommandContext(t.Context(), path, "check").CombinedOutput()
 	need(t, AbilityCRIU, err == nil, "criu check: "+string(out))
 	return path
+}
+
+// Spelling demands hunspell with a dictionary; err is why it cannot check a word, or nil.
+func Spelling(t testing.TB, err error) {
+	t.Helper()
+	need(t, AbilitySpelling, err == nil, fmt.Sprint(err))
 }
 
 // Docker demands that a Docker engine starts on this host. err is why it does not, nil if it does.

@@ -72,7 +72,7 @@ func securityAbilities() []ability {
 			probe:   "echo -999 >/proc/self/oom_score_adj",
 			prints:  "`sh: 1: echo: echo: I/O error`",
 			then: "berth raises a lower oom_score_adj to what the host allows, and verbose Status warns about it once. Over a Docker engine this holds for pause containers, too " +
-				"(TestEngineWithoutSysResource; [docker.md](docker.md#an-engine-without-cap_sys_resource)).",
+				"(`TestEngineWithoutSysResource`; [docker.md](docker.md#an-engine-without-cap_sys_resource)).",
 		},
 	}
 }

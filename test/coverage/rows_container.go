@@ -90,7 +90,7 @@ func securityRows() []row {
 		{
 			name: "apparmor", test: context, covers: []string{security + "{apparmor.{profile_type,localhost_ref},apparmor_profile}"},
 			needs: []string{appArmor, appArmorParser},
-			note:  "TestFieldsOfAppArmor tests each kind of profile on a host that enforces them.",
+			note:  "`TestFieldsOfAppArmor` tests each kind of profile on a host that enforces them.",
 		},
 	}
 }

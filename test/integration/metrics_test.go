@@ -6,10 +6,12 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -84,7 +86,7 @@ func TestMetrics(t *testing.T) {
 	const address = "127.0.0.1:9717"
 	opts := fakeCNI(t, `test "$CNI_COMMAND" = ADD && echo '`+fakeResult+`'; exit 0`)
 	plain := opts.Config
-	opts.Config += "[metrics]\nlisten = '" + address + "'\npeers = ['containerd', 'crio']\n"
+	opts.Config += "[metrics]\nlisten = '" + address + "'\npeers = ['containerd', 'crio', 'dockershim']\n"
 	b := harness.Start(t, opts)
 	before, err := scrape(b, address)
 	if err != nil {
@@ -93,6 +95,12 @@ func TestMetrics(t *testing.T) {
 
 	first := b.RunPod("alpha-web", "echo hello")
 	b.AwaitExit(first.Container)
+	if _, err := b.Runtime.StopContainer(b.Ctx(), &runtimeapi.StopContainerRequest{ContainerId: first.Container}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Runtime.RemoveContainer(b.Ctx(), &runtimeapi.RemoveContainerRequest{ContainerId: first.Container}); err != nil {
+		t.Error(err)
+	}
 	second := b.RunPod("beta-web", "sleep 1000")
 	if _, err := b.Runtime.ContainerStatus(b.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: "absent"}); err == nil {
 		t.Error("an absent container has a status")
@@ -106,6 +114,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	publicDashboards(t, false, slices.Collect(maps.Keys(after)), nil)
 	moved := map[string]float64{
 		`berth_operations_total{api="runtime",code="OK",method="RunPodSandbox"}`:                 2,
 		`berth_operations_total{api="runtime",code="NotFound",method="ContainerStatus"}`:         1,

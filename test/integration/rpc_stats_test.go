@@ -29,6 +29,10 @@ func TestRPCStats(t *testing.T) {
 	t.Run("ContainerStats / ListContainerStats / StreamContainerStats", func(t *testing.T) { containerStats(t, b, container) })
 	t.Run("PodSandboxStats / List / StreamPodSandboxStats", func(t *testing.T) { podStats(t, b, sandbox, container) })
 	t.Run("ListMetricDescriptors / ListPodSandboxMetrics / StreamPodSandboxMetrics", func(t *testing.T) { metrics(t, b, sandbox, container) })
+	t.Run("PublicDashboards", func(t *testing.T) {
+		series, described := containerSeries(b)
+		publicDashboards(t, true, series, described)
+	})
 	t.Run("AfterARestart", func(t *testing.T) {
 		b.KillDaemon()
 		b.StartDaemon()

@@ -41,7 +41,7 @@ type Flag struct {
 
 // New returns the command that prints the tree in which it is, as JSON.
 func New() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:    "commands",
 		Short:  "Print all commands with their flags as JSON, for man pages",
 		Hidden: true,
@@ -56,6 +56,8 @@ func New() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.AddCommand(newReference())
+	return cmd
 }
 
 // Describe reads a command and all below it.

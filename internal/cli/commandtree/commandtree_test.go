@@ -1,6 +1,7 @@
 package commandtree
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,5 +34,65 @@ func TestDescribe(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, Describe(root)); diff != "" {
 		t.Errorf("the tree differs (-want +got):\n%s", diff)
+	}
+}
+
+// TestReference: the page has a row and a section for each command, with usage, examples and flags.
+func TestReference(t *testing.T) {
+	sail := Command{
+		Use: "sail [PORT]", Short: "Sail | drift", Long: "Sail to <PORT>:\n\n  boat sail\n\n  boat sail Kiel\n\nor far.", Example: "  boat sail Kiel\n  boat sail Oslo", Runnable: true,
+		Flags: []Flag{{Name: "fast", Shorthand: "f", Usage: "fast", Type: "bool", Default: "false"}, {Name: "crew", Usage: "one | more", Type: "int", Default: "2"}, {Name: "help", Type: "bool"}},
+	}
+	root := Command{Use: "boat", Commands: []Command{{
+		Use: "go", Short: "Go", Runnable: true, Flags: []Flag{{Name: "help"}},
+		Inherited: []Flag{{Name: "endpoint", Usage: "where", Type: "string"}}, Commands: []Command{sail},
+	}}}
+	want := `| command | what it does |
+|---|---|
+| [$boat go$](#boat-go) | Go |
+| [$boat go sail$](#boat-go-sail) | Sail \| drift |
+
+## $boat go$
+
+Go.
+
+Flags of all commands below:
+
+| flag | default | meaning |
+|---|---|---|
+| $--endpoint string$ |  | where |
+
+### $boat go sail$
+
+Sail to &lt;PORT>:
+
+$$$text
+boat sail
+
+boat sail Kiel
+$$$
+
+or far.
+
+$$$text
+boat go sail [PORT] [flags]
+$$$
+
+Examples:
+
+$$$sh
+boat sail Kiel
+boat sail Oslo
+$$$
+
+| flag | default | meaning |
+|---|---|---|
+| $-f, --fast$ |  | fast |
+| $--crew int$ | $2$ | one \| more |
+`
+	page := Reference(root)
+	_, got, _ := strings.Cut(page, "same.\n\n")
+	if diff := cmp.Diff(strings.ReplaceAll(want, "$", "`"), got); diff != "" {
+		t.Errorf("the page differs (-want +got):\n%s", diff)
 	}
 }

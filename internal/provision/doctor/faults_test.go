@@ -178,7 +178,7 @@ func faultsOfKubelet() []planted {
 			doctor.Space{},
 			"kubelet", finding.Problem, "/opt/bin/kubelet", "kubelet.service starts /opt/bin/kubelet, which is not there", "kubelet.assets",
 		},
-		{"a configuration that is no YAML", file(config, "a: b: c"), doctor.Space{}, "kubelet", finding.Problem, config, "is no YAML", "the kubelet does not start"},
+		{"a configuration that is not YAML", file(config, "a: b: c"), doctor.Space{}, "kubelet", finding.Problem, config, "is not YAML", "the kubelet does not start"},
 		{"images of another runtime", kubelet("imageServiceEndpoint: unix:///run/containerd/containerd.sock\n"), doctor.Space{}, "kubelet-images", finding.Problem, "imageServiceEndpoint", "pulls images through unix:///run/containerd/containerd.sock", "remove imageServiceEndpoint from /var/lib/kubelet/config.yaml"},
 		{
 			"another pod CIDR than berth's", both(kubelet("podCIDR: 10.1.0.0/24\n"), builtin("10.2.0.0/24")),

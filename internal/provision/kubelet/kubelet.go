@@ -177,7 +177,7 @@ func (k *Kubelet) readConfigs(files provision.Files, dropIns string) error {
 		}
 		var f fields
 		if err := yaml.Unmarshal(data, &f); err != nil {
-			return fmt.Errorf("%s is no YAML: %w: %w", file, errs.Invalid, err)
+			return fmt.Errorf("%s is not YAML: %w: %w", file, errs.Invalid, err)
 		}
 		k.Files = append(k.Files, file)
 		set(&k.Endpoint, f.Endpoint, file)

@@ -135,7 +135,7 @@ func TestFindTellsBadFiles(t *testing.T) {
 	_, err := kubelet.Find(host(t, map[string]string{
 		"/proc/7/cmdline": "kubelet\x00--config=/etc/k.yaml\x00", "/etc/k.yaml": "a: b: c",
 	}))
-	if err == nil || !strings.Contains(err.Error(), "/etc/k.yaml is no YAML") {
+	if err == nil || !strings.Contains(err.Error(), "/etc/k.yaml is not YAML") {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }

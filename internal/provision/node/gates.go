@@ -132,7 +132,7 @@ func (p configProbe) Run(ctx context.Context, host provision.Host) error {
 		provision.Warn(ctx, "it is too old to judge its configuration before it restarts")
 		return nil
 	}
-	return fmt.Errorf("%s: %w", p.file, err)
+	return fmt.Errorf("%s is refused by the installed %s: %w", p.file, path.Base(p.args[0]), err)
 }
 
 // leastWatchers is how many inotify instances a runtime needs: for CNI configurations, CDI

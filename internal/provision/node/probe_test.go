@@ -175,7 +175,7 @@ func TestConfigProbe(t *testing.T) {
 		}}
 		warned := false
 		err := probe.Run(provision.WithWarnings(t.Context(), func(string) { warned = true }), host)
-		if (err != nil) != want[0] || warned != want[1] {
+		if (err != nil) != want[0] || warned != want[1] || err != nil && !strings.Contains(err.Error(), "/etc/x is refused by the installed dockerd: unable to configure") {
 			t.Errorf("%q: error %v, warned %t", said, err, warned)
 		}
 	}

@@ -114,7 +114,7 @@ func Pages(root string) ([]Page, error) {
 // Generated reports whether a program writes the page. A fault in it is a fault of that program.
 func (p Page) Generated() bool {
 	return slices.Contains([]string{
-		"docs/config.md", "docs/doctor.md", "docs/doctor-faults.md", "docs/metrics.md", "docs/node-reference.md", "docs/cluster-reference.md", "docs/cri-coverage.md",
+		"docs/commands.md", "docs/config.md", "docs/doctor.md", "docs/doctor-faults.md", "docs/metrics.md", "docs/node-reference.md", "docs/cluster-reference.md", "docs/cri-coverage.md",
 	}, p.Name)
 }
 

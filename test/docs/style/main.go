@@ -1,8 +1,7 @@
 // Command style checks the prose of the docs: words that they do not use, lines with more than
-// 100 columns, and white space at the end of lines. words.txt has the words; pages.txt has the
-// pages whose lines are longer.
+// 100 columns, and white space at the end of lines. words.txt has the words.
 //
-// With -wrap PAGE... it breaks the long lines of pages, which then leave pages.txt.
+// With -wrap PAGE... it breaks the long lines of pages.
 package main
 
 import (
@@ -10,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -19,9 +17,6 @@ import (
 
 //go:embed words.txt
 var words string
-
-//go:embed pages.txt
-var longPages string
 
 // columns is how long a line of prose may be.
 const columns = 100
@@ -58,7 +53,7 @@ func run(wrap bool, names []string) error {
 	}
 	faults := 0
 	for _, page := range pages {
-		for _, fault := range check(page, rules, strings.Fields(longPages)) {
+		for _, fault := range check(page, rules) {
 			faults++
 			fmt.Println(fault)
 		}
@@ -69,9 +64,9 @@ func run(wrap bool, names []string) error {
 	return nil
 }
 
-// check returns the faults of a page, as PAGE:LINE: FAULT. Pages that a program writes, and those in
-// longer, may have long lines.
-func check(page markdown.Page, rules []rule, longer []string) []string {
+// check returns the faults of a page, as PAGE:LINE: FAULT. Pages that a program writes may have long
+// lines.
+func check(page markdown.Page, rules []rule) []string {
 	var faults []string
 	for _, line := range page.Prose {
 		fault := func(format string, args ...any) {
@@ -80,7 +75,7 @@ func check(page markdown.Page, rules []rule, longer []string) []string {
 		if strings.TrimRight(line.Text, " \t\r") != line.Text {
 			fault("white space at the end")
 		}
-		if n := utf8.RuneCountInString(line.Text); n > columns && !page.Generated() && !slices.Contains(longer, page.Name) && breaks(line.Text) {
+		if n := utf8.RuneCountInString(line.Text); n > columns && !page.Generated() && breaks(line.Text) {
 			fault("%d columns, more than %d", n, columns)
 		}
 		if page.Generated() {

@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		faults := check(page, rules, nil)
+		faults := check(page, rules)
 		if (len(faults) == 0) != (fault == "") || fault != "" && !strings.Contains(faults[0], fault) {
 			t.Errorf("%q: %q, want %q", text, faults, fault)
 		}
@@ -49,8 +49,17 @@ func TestWrap(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", kept, got)
 		}
 	}
-	if page, err := markdown.Parse("docs/x.md", got); err != nil || len(check(page, nil, nil)) > 0 {
-		t.Errorf("still: %v %q", err, check(page, nil, nil))
+	span := strings.Repeat("word ", 17) + "`berth pod run -f web.yaml` " + long
+	if got := wrapPage(span); !strings.Contains(got, "\n`berth pod run -f web.yaml` ") {
+		t.Errorf("the code span is not whole:\n%s", got)
+	}
+	for _, number := range []string{"30.", "#", "-"} {
+		if got := wrapPage(strings.Repeat("word ", 19) + "last " + number + " " + long); !strings.Contains(got, "\nlast "+number) {
+			t.Errorf("%s may begin a list or a heading:\n%s", number, got)
+		}
+	}
+	if page, err := markdown.Parse("docs/x.md", got); err != nil || len(check(page, nil)) > 0 {
+		t.Errorf("still: %v %q", err, check(page, nil))
 	}
 	if again := wrapPage(got); again != got {
 		t.Errorf("a second time:\n%s", again)

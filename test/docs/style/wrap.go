@@ -37,8 +37,8 @@ func wrapPage(text string) string {
 	return strings.Join(out, "\n")
 }
 
-// fill breaks a paragraph at the columns, if a line of it is longer. A code span or a link's text
-// may contain a line break, as in the rest of the docs.
+// fill breaks a paragraph at the columns, if a line of it is longer. A link's text may contain a line
+// break, and so may a code span that is nearly as long as a line.
 func fill(lines []string) []string {
 	long := false
 	for _, line := range lines {
@@ -55,11 +55,11 @@ func fill(lines []string) []string {
 	}
 	var filled []string
 	current := strings.TrimRight(first, " ")
-	for i, word := range strings.Fields(strings.TrimPrefix(strings.Join(lines, " "), first)) {
+	for i, word := range pieces(strings.TrimPrefix(strings.Join(lines, " "), first)) {
 		switch {
 		case i == 0:
 			current = first + word
-		case utf8.RuneCountInString(current)+1+utf8.RuneCountInString(word) > columns && !item.MatchString(word+" ") && word[0] != '#':
+		case utf8.RuneCountInString(current)+1+utf8.RuneCountInString(word) > columns:
 			filled = append(filled, current)
 			current = rest + word
 		default:
@@ -67,4 +67,23 @@ func fill(lines []string) []string {
 		}
 	}
 	return append(filled, current)
+}
+
+// pieces splits a text at its white space, but leaves code spans whole: what reads a page line by line
+// finds them, as the tests of its commands do. A word that at the beginning of a line would be an item
+// of a list or a heading stays with the one before it.
+func pieces(text string) []string {
+	var pieces []string
+	open := false
+	for _, word := range strings.Fields(text) {
+		last := len(pieces) - 1
+		begins := item.MatchString(word+" ") || word[0] == '#'
+		if last >= 0 && (begins || open && utf8.RuneCountInString(pieces[last])+utf8.RuneCountInString(word) < columns*3/4) {
+			pieces[last] += " " + word
+		} else {
+			pieces = append(pieces, word)
+		}
+		open = open != (strings.Count(word, "`")%2 == 1)
+	}
+	return pieces
 }
