@@ -74,6 +74,7 @@ func runtimes(ctx context.Context, s *survey) error {
 	switch all := slices.Concat(there, others); {
 	case len(all) == 0:
 		s.add("CRI", Both, "no runtime listens on a CRI socket", "berth node apply")
+	case s.joined: // its configuration names the socket
 	case len(there) > 1:
 		s.add("CRI", Both, "there is more than one runtime: "+list(all), "say which: --cri-socket unix://"+all[0]+", or criSocket in its configuration")
 	case len(others) > 0:
