@@ -180,8 +180,10 @@ func (r *reader) types(c command) {
 	if r.second != nil {
 		at = r.second
 	}
-	for line := range strings.Lines(known.first) {
-		r.must(at, c, line, "")
+	for line := range strings.SplitSeq(known.first, "\n") {
+		if line != "" {
+			r.must(at, c, line, "")
+		}
 	}
 	text := c.text
 	if known.instead != "" {
@@ -206,12 +208,11 @@ func (r *reader) types(c command) {
 // must types a command that succeeds.
 func (r *reader) must(at *shell, c command, text, asks string) string {
 	r.t.Helper()
-	text = strings.TrimSpace(text)
 	out, status := at.run(text, asks)
 	if status != "0" {
 		journal, err := r.Try("journalctl", "--no-pager", "-o", "cat", "-n", "40", "-u", "berth", "-u", "berth-supervisor", "-u", "kubelet")
 		r.t.Fatalf("%s on %s: exit status %s\n%s\n%s", c.place(), r.name, status, out, errors.Join(errors.New(journal), err))
 	}
-	r.t.Logf("%s on %s: %s", c.place(), r.name, text)
+	r.t.Logf("%s on %s: %s", c.place(), r.name, out)
 	return out
 }

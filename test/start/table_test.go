@@ -75,7 +75,7 @@ func table() []row {
 			why: internet + ": kube-proxy's image is among these", prints: `This node has joined the cluster`,
 		},
 		{page: "node", command: "berth node diff", prints: `Nothing to change`},
-		{page: "node", command: "kubeadm reset", asks: "[y/N]: "},
-		{page: "node", command: "berth node reset", asks: "[y/N] "},
+		{page: "node", command: "kubeadm reset --cri-socket unix:///run/berth/berth.sock", asks: "[y/N]: "},
+		{page: "node", command: "berth node reset", asks: "[y/N] ", prints: `done +reset`},
 	}
 }

@@ -246,6 +246,31 @@ func run(t *testing.T, h *provisiontest.Host, unit string) {
 	}
 }
 
+// TestResetFindsTheRuntime: a fix by kubeadm reset names the socket where kubeadm would search another
+// one: it then leaves the pods running, and only warns.
+func TestResetFindsTheRuntime(t *testing.T) {
+	for socket, want := range map[string]string{
+		"/run/berth/berth.sock": "kubeadm reset --cri-socket unix:///run/berth/berth.sock", "/run/crio/crio.sock": "kubeadm reset;",
+	} {
+		h := good(t)
+		write(t, h, socket, "")
+		write(t, h, "/etc/kubernetes/pki/ca.crt", "")
+		write(t, h, "/proc/net/tcp6", "   1: 00000000:280A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0\n")
+		found := 0
+		for _, f := range preflight.Look(t.Context(), h) {
+			if strings.Contains(f.Fix, "kubeadm reset") {
+				found++
+				if !strings.Contains(f.Fix+";", want) {
+					t.Errorf("%s: the fix is %q, want %q in it", socket, f.Fix, want)
+				}
+			}
+		}
+		if found != 2 {
+			t.Errorf("%s: %d fixes by kubeadm reset, want those of the port and the file", socket, found)
+		}
+	}
+}
+
 // TestTheConfigurationOfANode: a node of kubeadm has a configuration that names its runtime and lets its
 // kubelet start with cgroup v1. Neither is a problem any more.
 func TestTheConfigurationOfANode(t *testing.T) {
