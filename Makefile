@@ -156,6 +156,15 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	for handler in $$(command -v runc containerd-shim-runc-v2) $${BERTH_RUNSC_SHIM:-}; do slow=1; [[ $$handler != *runsc* ]] || slow=3; BERTH_TEST_SLOW=$$slow BERTH_HANDLER=$$handler BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 1h -p 1 -run '^($(HANDLER_TESTS))' ./internal/supervisor/server ./test/integration || exit; done
 	BERTH_REQUIRE=$${BERTH_REQUIRE:+$$BERTH_REQUIRE,}binary:chromium BERTH_BIN=$(CURDIR)/bin go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 2h -p 1 -run '^($(LONG_TESTS))$$' -v $(sort $(dir $(LONG_FILES)))
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 5h -p 1 -v ./test/e2e/...
+	$(MAKE) start-test
+
+# What the pages install with apt, and what the build does.
+START_PACKAGES = ca-certificates curl debootstrap gcc git libc6-dev libseccomp-dev make pkg-config
+.PHONY: start-test
+start-test: build deps-test ## follows the pages of docs/start line by line on fresh machines: to a pod, a cluster and a node
+	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
+	for release in debian-12 debian-13; do ./test/systemd/image.sh $$release; ./test/systemd/debs.sh -r $$release out/start-$$release --install-recommends $(START_PACKAGES); done
+	BERTH_KUBE=$(CURDIR)/out/kube go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 1h ./test/start
 
 bench: build deps-test deps-e2e ## side by side with containerd, a Docker Engine and kind; prints ratios; BENCH_CRIO and BENCH_CRI_DOCKERD add peers
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh

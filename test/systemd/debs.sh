@@ -1,12 +1,18 @@
 #!/bin/bash
-# debs.sh OUT PACKAGE…: downloads the packages that a machine of the image needs to install these,
-# without recommended ones. Runs once and keeps the result.
+# debs.sh [-r RELEASE] OUT PACKAGE…: downloads the packages that a machine of the image needs to
+# install these, without recommended ones (with them after --install-recommends). RELEASE is debian-12
+# if not given. Runs once and keeps the result.
 set -euo pipefail
-out=$(realpath -m "${1:?usage: debs.sh OUT PACKAGE...}")
+image=systemd
+if [ "${1:-}" = -r ]; then
+  [ "$2" = debian-12 ] || image=systemd-$2
+  shift 2
+fi
+out=$(realpath -m "${1:?usage: debs.sh [-r RELEASE] OUT PACKAGE...}")
 shift
 cd "$(dirname "$0")/../.."
-root=$PWD/out/systemd/root
-want="$(cat out/systemd/recipe) $*"
+root=$PWD/out/$image/root
+want="$(cat out/$image/recipe) $*"
 [ "$(cat "$out/recipe" 2>/dev/null)" != "$want" ] || exit 0
 rm -rf "$out"
 mkdir -p "$out" "$root/tmp/debs/partial"

@@ -49,6 +49,9 @@ type Options struct {
 	Release string
 	// Add are files to add, from the machine's path to the host's.
 	Add map[string]string
+	// Bind are directories of the host to mount, from the machine's path to the host's. What the
+	// machine writes there stays.
+	Bind map[string]string
 	// Disk is the size of its disk in bytes; 0 for that of this host.
 	Disk int64
 }
@@ -71,7 +74,11 @@ func Boot(t testing.TB, o Options) *Machine {
 		}
 		command(t, "cp", "-a", from, to)
 	}
-	spec, err := json.Marshal(m.spec(t))
+	described := m.spec(t)
+	for to, from := range o.Bind {
+		described.Mounts = append(described.Mounts, specs.Mount{Destination: to, Type: "bind", Source: from, Options: []string{"rbind"}})
+	}
+	spec, err := json.Marshal(described)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,6 +191,11 @@ func (m *Machine) Try(args ...string) (output string, err error) {
 // Command prepares a program in the machine.
 func (m *Machine) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "runc", append([]string{"--root", m.runtime, "exec", m.name}, args...)...)
+}
+
+// Terminal prepares a program in the machine on the terminal of the command.
+func (m *Machine) Terminal(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "runc", append([]string{"--root", m.runtime, "exec", "-t", "--cwd", "/root", "-e", "HOME=/root", "-e", "TERM=dumb", m.name}, args...)...)
 }
 
 // Run is Try that requires success.

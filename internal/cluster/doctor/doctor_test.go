@@ -146,6 +146,15 @@ func render(all []finding.Finding) string {
 	return text.String()
 }
 
+// TestRoomFix: the fix for a full disk has commands that the engine has.
+func TestRoomFix(t *testing.T) {
+	for engine, want := range map[string]string{"podman": "podman system prune", "docker": "docker system prune", "berth": "berth image rm"} {
+		if got := roomFix(engine); !strings.Contains(got, want) || engine == "berth" && strings.Contains(got, "prune") {
+			t.Errorf("%s: %q, want %q in it", engine, got, want)
+		}
+	}
+}
+
 func TestHealthy(t *testing.T) {
 	all := Examine(t.Context(), newPatient(t).clusters(), Options{Name: "dev", Wanted: true})
 	for _, f := range all {

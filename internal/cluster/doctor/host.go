@@ -59,7 +59,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 	if err != nil {
 		return err
 	}
-	fix := "remove unused images and containers: " + d.Provider.Name() + " system prune"
+	fix := roomFix(d.Provider.Name())
 	if level := full(uint64(free), size.Bytes, leastFree); level != finding.OK {
 		d.add(level, f.Root, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
 	}
@@ -67,6 +67,14 @@ func (d *diagnosis) engineDisk(context.Context) error {
 		d.add(level, f.Root, fmt.Sprintf("%s has room for %d of %d files left", f.Root, size.InodesFree, size.Inodes), fix)
 	}
 	return nil
+}
+
+// roomFix is what makes room where an engine keeps images. berth has no command that removes all unused ones.
+func roomFix(engine string) string {
+	if engine == "berth" {
+		return "remove unused images: berth image ls lists them, berth image rm removes them"
+	}
+	return "remove unused images and containers: " + engine + " system prune"
 }
 
 // registry checks the registry, if there is one.

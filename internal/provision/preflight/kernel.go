@@ -246,7 +246,7 @@ func controllersOf(host provision.Host) ([]string, error) {
 // oldCgroups: from 1.35 on a kubelet does not start on cgroup v1 unless told to.
 func (s *survey) oldCgroups() {
 	who := Nobody
-	if s.version.atLeast(1, 35) {
+	if s.version.atLeast(1, 35) && !s.joined { // the kubelet of a node has its configuration
 		who = Both
 	}
 	s.add("SystemVerification", who, "the machine has cgroup v1, and a kubelet from 1.35 on does not start with it",

@@ -54,9 +54,8 @@ func known() []string {
 	return []string{containerdSocket, "/run/crio/crio.sock", "/run/cri-dockerd.sock"}
 }
 
-// runtimes looks for the one runtime that kubeadm would talk to.
-func runtimes(ctx context.Context, s *survey) error {
-	var there, others []string
+// sockets are those of the machine's runtimes: those that kubeadm finds by itself, and others.
+func (s *survey) sockets() (there, others []string) {
 	for _, socket := range known() {
 		if socket == containerdSocket && crisock.BerthsEngine(s.host.Files()) == "docker" && provision.Exists(s.host.Files(), crisock.Configured(s.host.Files(), "berth")) {
 			continue // it is docker's, and berth serves CRI over that
@@ -71,9 +70,25 @@ func runtimes(ctx context.Context, s *survey) error {
 			others = append(others, socket)
 		}
 	}
+	return there, others
+}
+
+// reset is the command that undoes what kubeadm made here. With a socket that does not exist, it leaves
+// the pods running and only warns.
+func (s *survey) reset() string {
+	if there, others := s.sockets(); len(there) == 0 && len(others) > 0 {
+		return "kubeadm reset --cri-socket unix://" + others[0]
+	}
+	return "kubeadm reset"
+}
+
+// runtimes looks for the one runtime that kubeadm would talk to.
+func runtimes(ctx context.Context, s *survey) error {
+	there, others := s.sockets()
 	switch all := slices.Concat(there, others); {
 	case len(all) == 0:
 		s.add("CRI", Both, "no runtime listens on a CRI socket", "berth node apply")
+	case s.joined: // its configuration names the socket
 	case len(there) > 1:
 		s.add("CRI", Both, "there is more than one runtime: "+list(all), "say which: --cri-socket unix://"+all[0]+", or criSocket in its configuration")
 	case len(others) > 0:

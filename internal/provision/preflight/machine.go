@@ -148,7 +148,7 @@ func ports(_ context.Context, s *survey) error {
 		if process := holder(s.host, inode); process != "" {
 			by = process
 		}
-		s.add(fmt.Sprintf("Port-%d", want.port), want.who, fmt.Sprintf("port %d is in use by %s", want.port, by), "end it; if it is of an older cluster: kubeadm reset")
+		s.add(fmt.Sprintf("Port-%d", want.port), want.who, fmt.Sprintf("port %d is in use by %s", want.port, by), "end it; if it is of an older cluster: "+s.reset())
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ const kubeletConf = "/etc/kubernetes/kubelet.conf"
 
 // leftovers are files that kubeadm will not write over.
 func leftovers(_ context.Context, s *survey) error {
-	const fix = "if they are of an older cluster: kubeadm reset; else move them away"
+	fix := "if they are of an older cluster: " + s.reset() + "; else move them away"
 	for _, file := range []struct {
 		path string
 		who  Who

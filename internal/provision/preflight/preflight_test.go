@@ -185,14 +185,7 @@ func TestFindings(t *testing.T) {
 		{"controllers", func(t *testing.T, h *provisiontest.Host) {
 			write(t, h, "/sys/fs/cgroup/cgroup.controllers", "cpu cpuset pids\n")
 		}, "SystemVerification", preflight.Both, "controllers memory are missing"},
-		{"cgroup v1", func(t *testing.T, h *provisiontest.Host) {
-			if err := h.Kernel().Unmount(t.Context(), "/sys/fs/cgroup"); err != nil {
-				t.Fatal(err)
-			}
-			mount(t, h, "/sys/fs/cgroup", "tmpfs")
-			write(t, h, "/sys/fs/cgroup/memory/tasks", "")
-			write(t, h, "/proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t1\t1\n")
-		}, "SystemVerification", preflight.Both, "failCgroupV1"},
+		{"cgroup v1", onCgroupV1, "SystemVerification", preflight.Both, "failCgroupV1"},
 		{"hostname", func(t *testing.T, h *provisiontest.Host) { write(t, h, "/proc/sys/kernel/hostname", "my_node\n") }, "Hostname", preflight.Both, `"my_node" cannot`},
 		{"unknown hostname", func(t *testing.T, h *provisiontest.Host) { delete(h.Programs, "getent") }, "Hostname", preflight.Nobody, "its own name node-1"},
 		{"resolver", func(t *testing.T, h *provisiontest.Host) { write(t, h, "/etc/resolv.conf", "nameserver 127.0.0.53\n") }, "resolv.conf", preflight.Nobody, "Loop detected"},
@@ -228,6 +221,16 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+func onCgroupV1(t *testing.T, h *provisiontest.Host) {
+	t.Helper()
+	if err := h.Kernel().Unmount(t.Context(), "/sys/fs/cgroup"); err != nil {
+		t.Fatal(err)
+	}
+	mount(t, h, "/sys/fs/cgroup", "tmpfs")
+	write(t, h, "/sys/fs/cgroup/memory/tasks", "")
+	write(t, h, "/proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t1\t1\n")
+}
+
 func remove(t *testing.T, h *provisiontest.Host, path string) {
 	t.Helper()
 	if err := h.Files().Remove(path); err != nil {
@@ -240,6 +243,50 @@ func run(t *testing.T, h *provisiontest.Host, unit string) {
 	write(t, h, "/etc/systemd/system/"+unit, "[Service]\n")
 	if err := h.Units().Start(t.Context(), unit); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestResetFindsTheRuntime: a fix by kubeadm reset names the socket where kubeadm would search another
+// one: it then leaves the pods running, and only warns.
+func TestResetFindsTheRuntime(t *testing.T) {
+	for socket, want := range map[string]string{
+		"/run/berth/berth.sock": "kubeadm reset --cri-socket unix:///run/berth/berth.sock", "/run/crio/crio.sock": "kubeadm reset;",
+	} {
+		h := good(t)
+		write(t, h, socket, "")
+		write(t, h, "/etc/kubernetes/pki/ca.crt", "")
+		write(t, h, "/proc/net/tcp6", "   1: 00000000:280A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0\n")
+		found := 0
+		for _, f := range preflight.Look(t.Context(), h) {
+			if strings.Contains(f.Fix, "kubeadm reset") {
+				found++
+				if !strings.Contains(f.Fix+";", want) {
+					t.Errorf("%s: the fix is %q, want %q in it", socket, f.Fix, want)
+				}
+			}
+		}
+		if found != 2 {
+			t.Errorf("%s: %d fixes by kubeadm reset, want those of the port and the file", socket, found)
+		}
+	}
+}
+
+// TestTheConfigurationOfANode: a node of kubeadm has a configuration that names its runtime and lets its
+// kubelet start with cgroup v1. Neither is a problem any more.
+func TestTheConfigurationOfANode(t *testing.T) {
+	h := good(t)
+	write(t, h, "/etc/kubernetes/kubelet.conf", "")
+	write(t, h, "/run/berth/berth.sock", "")
+	write(t, h, "/run/containerd/containerd.sock", "")
+	write(t, h, "/run/crio/crio.sock", "")
+	onCgroupV1(t, h)
+	for _, f := range preflight.Look(t.Context(), h) {
+		if f.Check == "SystemVerification" && strings.Contains(f.Evidence, "cgroup v1") && f.Who != preflight.Nobody {
+			t.Errorf("init and join are over, and so is: %v", f)
+		}
+		if f.Check == "CRI" && (strings.Contains(f.Evidence, "by itself") || strings.Contains(f.Evidence, "more than one")) {
+			t.Errorf("the node has a runtime, and does not search one: %v", f)
+		}
 	}
 }
 

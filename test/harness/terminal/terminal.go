@@ -33,15 +33,7 @@ type Terminal struct {
 // Open makes a terminal. It ends with the test.
 func Open(t testing.TB, width, height int) *Terminal {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
-	program, err := os.OpenFile(filepath.Join("/dev/pts", strconv.Itoa(number)), os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
+	master, program := Pair(t)
 	term := &Terminal{t: t, master: master, Program: program, screen: NewScreen(width, height)}
 	term.changed = sync.NewCond(&term.mu)
 	term.setSize(width, height)
@@ -59,6 +51,19 @@ func Open(t testing.TB, width, height int) *Terminal {
 		}
 	})
 	return term
+}
+
+// Pair makes a pseudo-terminal that nothing reads: the side of a person, and that of a program.
+func Pair(t testing.TB) (master, program *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	program, err = os.OpenFile(filepath.Join("/dev/pts", strconv.Itoa(number)), os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	return master, program
 }
 
 func must(t testing.TB, err error) {

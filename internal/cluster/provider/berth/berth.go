@@ -115,7 +115,7 @@ func (e *Provider) readFacts(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(status.GetInfo()["config"]), &config); err != nil || !filepath.IsAbs(config.Root) {
 		return fmt.Errorf("berth at %s does not report its root directory, beside which nodes are stored: %w", e.conn.Endpoint, errs.Unsupported)
 	}
-	e.dir = config.Root + "-cluster"
+	e.dir, e.facts.Root = config.Root+"-cluster", config.Root
 	return nil
 }
 

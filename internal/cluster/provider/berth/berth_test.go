@@ -233,6 +233,15 @@ func TestBoot(t *testing.T) {
 	}
 }
 
+// TestFactsHaveTheRoot: images and disks of nodes are on the disk of the daemon's root directory, which a
+// diagnosis looks at.
+func TestFactsHaveTheRoot(t *testing.T) {
+	m := newMachine(t)
+	if got := m.own.Facts(); got.Root != m.world.RootDir || got.Remote {
+		t.Errorf("the root is %q, want %q; remote: %v", got.Root, m.world.RootDir, got.Remote)
+	}
+}
+
 // TestBootReminder: the reminder about the boot unit contains the socket if it is not the default.
 func TestBootReminder(t *testing.T) {
 	host := hostcheck.Host{Root: fstest.MapFS{"run/systemd/system/x": {}}}
