@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,19 +36,25 @@ func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (cont
 	opts := []content.WriterOpt{content.WithRef(downloadRef + desc.Digest.String()), content.WithDescriptor(desc)}
 	// What a lease keeps goes with it. Without one the store keeps it for a day.
 	w, err := d.Content.Writer(WithNamespace(context.Background()), opts...)
-	if errdefs.IsAlreadyExists(err) {
-		return d.Content.Writer(ctx, opts...)
+	if !errdefs.IsAlreadyExists(err) {
+		return w, err
 	}
-	return w, err
+	// The blob may have come in another way since.
+	if _, err := d.Content.Status(ctx, downloadRef+desc.Digest.String()); err == nil {
+		if err := d.abort(ctx, downloadRef+desc.Digest.String()); err != nil {
+			return nil, err
+		}
+	}
+	return d.Content.Writer(ctx, opts...)
 }
 
-// LeaveDownload ends a download that is not complete. With keep a later one continues it, if it is
-// large enough.
+// LeaveDownload ends a download that is not in the store yet. With keep a later one continues it, if it
+// is large enough, or has all bytes: then nothing is fetched again.
 func (d *DB) LeaveDownload(ctx context.Context, desc imagespec.Descriptor, keep bool) error {
 	ref := downloadRef + desc.Digest.String()
 	if keep {
 		status, err := d.Content.Status(ctx, ref)
-		if err == nil && status.Offset >= minDownload {
+		if err == nil && (status.Offset >= minDownload || status.Offset == desc.Size) {
 			return d.boundDownloads(ctx)
 		}
 	}
@@ -76,7 +83,7 @@ func (d *DB) boundDownloads(ctx context.Context) error {
 
 // excess returns the oldest downloads, without which the others are not too large.
 func excess(all []ingest) []ingest {
-	all = slices.DeleteFunc(slices.Clone(all), func(one ingest) bool { return one.ref == "" || one.bytes < minDownload })
+	all = slices.DeleteFunc(slices.Clone(all), func(one ingest) bool { return !one.continues() })
 	slices.SortFunc(all, func(a, b ingest) int { return b.written.Compare(a.written) })
 	var bytes int64
 	for i, one := range all {
@@ -105,7 +112,7 @@ func (d *DB) tidyIngests() error {
 	}
 	keep := map[string]bool{}
 	for _, one := range all {
-		keep[one.dir] = one.ref != "" && one.bytes >= minDownload
+		keep[one.dir] = one.continues()
 	}
 	for _, old := range excess(all) {
 		keep[old.dir] = false
@@ -137,7 +144,12 @@ type ingest struct {
 	ref     string
 	bytes   int64
 	written time.Time
+	// whole is set for a download that has all its bytes.
+	whole bool
 }
+
+// continues reports whether a later download continues it.
+func (i ingest) continues() bool { return i.ref != "" && (i.bytes >= minDownload || i.whole) }
 
 // ingests reads the directories. The content store's own list fails if one of them is damaged, or
 // ends meanwhile.
@@ -153,6 +165,8 @@ func (d *DB) ingests() ([]ingest, error) {
 		if fi, err := os.Lstat(filepath.Join(one.dir, "data")); err == nil && entry.IsDir() && fi.Mode().IsRegular() {
 			one.bytes, one.written = fi.Size(), fi.ModTime()
 			one.ref = readDownloadRef(one.dir)
+			total, err := ReadOwn(filepath.Join(one.dir, "total"))
+			one.whole = err == nil && string(total) == strconv.FormatInt(one.bytes, 10)
 		}
 		all = append(all, one)
 	}
