@@ -29,9 +29,8 @@ func (s *Store) RemoveFor(ctx context.Context, platform, ref string) error {
 	})
 }
 
-// retryTime is how long a removal of another image leaves what a failed pull has finished. A kubelet tries again within
-// five minutes. It removes images when the disk is full.
-const retryTime = 10 * time.Minute
+// defaultRetryTime is longer than the five minutes within which a kubelet tries a pull again.
+const defaultRetryTime = 10 * time.Minute
 
 // remove removes the image that find returns. s.mu is held while find is called. NotFound is success. What pulls of its
 // names have left goes with it, and what waits for a pull for too long.
@@ -49,7 +48,7 @@ func (s *Store) remove(ctx context.Context, platform, ref string, find func() (*
 	}
 	keys := s.pullKeys(ref, platform)
 	dropped := s.giveUp(ctx, func(k database.Kept) bool {
-		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > retryTime
+		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > s.RetryTime
 	})
 	if len(removed) > 0 {
 		s.proxies.Wake()

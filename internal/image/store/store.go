@@ -117,6 +117,10 @@ type Config struct {
 // Store is the images of one root directory. It implements image.Store, image.Catalog and
 // image.Explainer.
 type Store struct {
+	// RetryTime is how long the removal of another image leaves what a failed pull has finished: a kubelet removes images
+	// when the disk is full. Set it before the store is used.
+	RetryTime time.Duration
+
 	db         *database.DB
 	layers     *layers.Unpacker
 	proxies    *snapshotters.Set
@@ -162,6 +166,8 @@ var (
 // New makes a store that shows no image before Load. Its database is open.
 func New(cfg Config) *Store {
 	s := &Store{
+		RetryTime: defaultRetryTime,
+
 		db: cfg.DB, layers: cfg.Layers, proxies: cfg.Snapshotters, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, kept: cfg.Kept, log: cfg.Log,
 		index: map[string]*entry{}, names: map[string]string{}, annotations: annotations{}, holds: newHolds(), damaged: func(digest.Digest) {},
 		downloads: downloads.New(downloads.Limits{}),
