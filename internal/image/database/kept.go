@@ -78,7 +78,7 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 		if keepErr := d.keep(ctx, lease); keepErr != nil {
 			d.log.Warn("cannot keep what a pull has fetched", "image", key, "error", keepErr)
 		}
-		if boundErr := d.boundKept(ctx); boundErr != nil {
+		if boundErr := d.boundKept(ctx, maxKept); boundErr != nil {
 			d.log.Warn("cannot bound what failed pulls have left", "error", boundErr)
 		}
 	} else if endErr := p.end(ctx, err == nil); endErr != nil && err == nil {
@@ -269,8 +269,8 @@ func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped bool, 
 	return dropped, nil
 }
 
-// boundKept gives up the oldest of what failed pulls have left if all together are too large. Blobs of images do not count.
-func (d *DB) boundKept(ctx context.Context) error {
+// boundKept gives up the oldest of what failed pulls have left if all together have more than bound bytes. Blobs of images do not count.
+func (d *DB) boundKept(ctx context.Context, bound int64) error {
 	all, err := d.Kept(ctx)
 	if err != nil || len(all) < 2 {
 		return err
@@ -288,7 +288,7 @@ func (d *DB) boundKept(ctx context.Context) error {
 			}
 			counted[blob] = true
 		}
-		excess[k.lease.ID] = i > 0 && bytes > maxKept
+		excess[k.lease.ID] = i > 0 && bytes > bound
 	}
 	_, err = d.DropKept(ctx, func(k Kept) bool { return excess[k.lease.ID] })
 	return err

@@ -111,7 +111,7 @@ func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept
 			return nil, err
 		}
 	}
-	return kept, d.boundKept(ctx)
+	return kept, d.boundKept(ctx, maxKept)
 }
 
 // DropForContainers removes the lease of KeepForContainers. The error is errdefs.ErrNotFound if
