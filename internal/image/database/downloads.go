@@ -61,6 +61,11 @@ func (d *DB) LeaveDownload(ctx context.Context, desc imagespec.Descriptor, keep 
 	return d.abort(ctx, ref)
 }
 
+// AbortDownload removes what an earlier download of a blob has left. No download of the blob is under way.
+func (d *DB) AbortDownload(ctx context.Context, blob digest.Digest) error {
+	return d.abort(ctx, downloadRef+blob.String())
+}
+
 func (d *DB) abort(ctx context.Context, ref string) error {
 	if err := d.Content.Abort(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("cannot remove an unfinished download: %w", err)

@@ -58,8 +58,9 @@ type Kept struct {
 	Key string
 	// At is the end of the pull, or the start after it. Expires is when the collector may remove the blobs.
 	At, Expires time.Time
-	Blobs       []digest.Digest
-	lease       leases.Lease
+	// Blobs are those of the image, as far as the pull had come to know them. The store need not have all.
+	Blobs []digest.Digest
+	lease leases.Lease
 }
 
 // WithPull is WithLease for a pull of key; see names.Key. If fn fails and again says that the next pull may succeed, the
@@ -97,7 +98,7 @@ func (p *Pull) end(ctx context.Context, succeeded bool) error {
 		if err != nil {
 			return err
 		}
-		p.stale = p.stale || dropped
+		p.stale = p.stale || len(dropped) > 0
 	}
 	if err := p.db.Leases.Delete(ctx, p.lease); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("cannot delete a lease: %w", err)
@@ -152,23 +153,16 @@ func (d *DB) leaseBlobs(ctx context.Context, lease leases.Lease, blobs []digest.
 // keep makes a kept lease of that of a pull, together with what an earlier pull of the same name has left. Nothing stays of
 // a pull that has finished no blob.
 func (d *DB) keep(ctx context.Context, lease leases.Lease) error {
-	named, err := d.blobsOf(ctx, lease)
+	blobs, err := d.blobsOf(ctx, lease)
 	if err != nil {
 		return err
 	}
-	var blobs []digest.Digest
-	for _, blob := range named {
+	finished := slices.ContainsFunc(blobs, func(blob digest.Digest) bool {
 		_, err := d.Content.Info(ctx, blob)
-		if errdefs.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("cannot look up blob %s: %w", blob, err)
-		}
-		blobs = append(blobs, blob)
-	}
+		return err == nil
+	})
 	key := lease.Labels[pulledLabel]
-	if len(blobs) == 0 || key == "" {
+	if !finished || key == "" {
 		return d.Leases.Delete(ctx, lease)
 	}
 	all, err := d.Kept(ctx)
@@ -251,11 +245,12 @@ func (d *DB) blobsOf(ctx context.Context, lease leases.Lease) ([]digest.Digest, 
 	return blobs, nil
 }
 
-// DropKept gives up what failed pulls have left, where drop says so. The next collection removes it.
-func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped bool, err error) {
+// DropKept gives up what failed pulls have left, where drop says so, and returns that. The next collection removes the
+// blobs. Unfinished downloads of others stay; see AbortDownload.
+func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped []Kept, err error) {
 	all, err := d.Kept(ctx)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	for _, k := range all {
 		if !drop(k) {
@@ -264,7 +259,7 @@ func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped bool, 
 		if err := d.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
 			return dropped, fmt.Errorf("cannot give up what a pull of %s has left: %w", k.Key, err)
 		}
-		dropped = true
+		dropped = append(dropped, k)
 	}
 	return dropped, nil
 }

@@ -300,6 +300,10 @@ func TestFinishedLayersGo(t *testing.T) {
 			if left := c.kept(s); left != want {
 				t.Errorf("%d blobs are left, want %d", left, want)
 			}
+			unfinished, err := filepath.Glob(filepath.Join(s.cfg.Root, "content/ingest/*"))
+			if err != nil || len(unfinished) > 0 != (want > 0) {
+				t.Errorf("unfinished downloads are left: %q, %v, and %d blobs", unfinished, err, want)
+			}
 			s.Close()
 		})
 	}

@@ -69,13 +69,28 @@ func (s *Store) pullKeys(ref, platform string) []string {
 	return keys
 }
 
-// giveUp has the next collection remove what failed pulls have left, where drop says so. It reports whether there is such.
+// giveUp gives up what failed pulls have left, where drop says so, and reports whether there is such. The next collection
+// removes the blobs. Unfinished downloads of them go at once, but those that another pull continues now.
 func (s *Store) giveUp(ctx context.Context, drop func(database.Kept) bool) bool {
 	dropped, err := s.db.DropKept(ctx, drop)
 	if err != nil {
 		s.log.Warn("cannot give up what failed pulls have left", "error", err)
 	}
-	return dropped
+	ended, end := context.WithCancel(ctx)
+	end() // a lock with it waits for nobody
+	for _, k := range dropped {
+		for _, blob := range k.Blobs {
+			unlock, err := s.blobs.Lock(ended, blob.String())
+			if err != nil {
+				continue
+			}
+			if err := s.db.AbortDownload(ctx, blob); err != nil {
+				s.log.Warn("cannot remove an unfinished download", "blob", blob, "error", err)
+			}
+			unlock()
+		}
+	}
+	return len(dropped) > 0
 }
 
 // dropKept removes what failed pulls have left, where drop says so. It reports whether there was such.
