@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,9 @@ import (
 const (
 	downloadRef = "download-"
 	// minDownload is the least that is worth a request for the rest, in bytes.
-	minDownload = 1 << 20
+	minDownload = 256 << 10
+	// pieceOfDownload is how many bytes are written at a time, which a kill may lose.
+	pieceOfDownload = 128 << 10
 	// maxDownloads bounds the bytes of all together. The oldest are removed first.
 	maxDownloads = 8 << 30
 )
@@ -36,8 +39,11 @@ func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (cont
 	opts := []content.WriterOpt{content.WithRef(downloadRef + desc.Digest.String()), content.WithDescriptor(desc)}
 	// What a lease keeps goes with it. Without one the store keeps it for a day.
 	w, err := d.Content.Writer(WithNamespace(context.Background()), opts...)
+	if err == nil {
+		return inPieces{w}, nil
+	}
 	if !errdefs.IsAlreadyExists(err) {
-		return w, err
+		return nil, err
 	}
 	// The blob may have come in another way since.
 	if _, err := d.Content.Status(ctx, downloadRef+desc.Digest.String()); err == nil {
@@ -46,6 +52,30 @@ func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (cont
 		}
 	}
 	return d.Content.Writer(ctx, opts...)
+}
+
+// inPieces is a writer that content.Copy fills in small pieces. By itself it takes 1 MiB at a time.
+type inPieces struct{ content.Writer }
+
+// ReadFrom implements io.ReaderFrom.
+func (w inPieces) ReadFrom(r io.Reader) (n int64, err error) {
+	piece, filled := make([]byte, pieceOfDownload), 0
+	for {
+		got, err := r.Read(piece[filled:])
+		if filled += got; filled == len(piece) || err != nil {
+			written, writeErr := w.Write(piece[:filled])
+			n, filled = n+int64(written), 0
+			if writeErr != nil {
+				return n, writeErr
+			}
+		}
+		if err == io.EOF { //nolint:errorlint // the end; a failure may wrap it
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
 }
 
 // LeaveDownload ends a download that is not in the store yet. With keep a later one continues it, if it

@@ -291,7 +291,7 @@ func TestPullRefusesWrongContent(t *testing.T) {
 				t.Errorf("error %v, want kind %v", err, c.kind)
 			}
 			// What is complete stays for the next pull if that may succeed, or until somebody removes the image.
-			if c.kind == errs.Unavailable {
+			if errors.Is(c.kind, errs.Unavailable) {
 				if err := s.Remove(ctx, host+"/app:1"); err != nil {
 					t.Error(err)
 				}
