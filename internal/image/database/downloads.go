@@ -69,7 +69,7 @@ func (w inPieces) ReadFrom(r io.Reader) (n int64, err error) {
 				return n, writeErr
 			}
 		}
-		if err == io.EOF { //nolint:errorlint // the end; a failure may wrap it
+		if err == io.EOF { // a failure may wrap it
 			return n, nil
 		}
 		if err != nil {
