@@ -40,7 +40,7 @@ type DiskUse struct {
 	Images []ImageUse `json:"images"`
 	// Kept are layers of removed images that containers still use.
 	Kept []LayerUse `json:"kept"`
-	// Unfinished is content that is being fetched, or that a later pull continues.
+	// Unfinished is content that is being fetched, or that a failed pull has left for a later one.
 	Unfinished int64 `json:"unfinished"`
 	// Total counts each blob and each layer once.
 	Total int64 `json:"total"`

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +24,9 @@ import (
 const (
 	downloadRef = "download-"
 	// minDownload is the least that is worth a request for the rest, in bytes.
-	minDownload = 1 << 20
+	minDownload = 256 << 10
+	// pieceOfDownload is how many bytes are written at a time, which a kill may lose.
+	pieceOfDownload = 128 << 10
 	// maxDownloads bounds the bytes of all together. The oldest are removed first.
 	maxDownloads = 8 << 30
 )
@@ -35,23 +39,61 @@ func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (cont
 	opts := []content.WriterOpt{content.WithRef(downloadRef + desc.Digest.String()), content.WithDescriptor(desc)}
 	// What a lease keeps goes with it. Without one the store keeps it for a day.
 	w, err := d.Content.Writer(WithNamespace(context.Background()), opts...)
-	if errdefs.IsAlreadyExists(err) {
-		return d.Content.Writer(ctx, opts...)
+	if err == nil {
+		return inPieces{w}, nil
 	}
-	return w, err
+	if !errdefs.IsAlreadyExists(err) {
+		return nil, err
+	}
+	// The blob may have come in another way since.
+	if _, err := d.Content.Status(ctx, downloadRef+desc.Digest.String()); err == nil {
+		if err := d.abort(ctx, downloadRef+desc.Digest.String()); err != nil {
+			return nil, err
+		}
+	}
+	return d.Content.Writer(ctx, opts...)
 }
 
-// LeaveDownload ends a download that is not complete. With keep a later one continues it, if it is
-// large enough.
+// inPieces is a writer that content.Copy fills in small pieces. By itself it takes 1 MiB at a time.
+type inPieces struct{ content.Writer }
+
+// ReadFrom implements io.ReaderFrom.
+func (w inPieces) ReadFrom(r io.Reader) (n int64, err error) {
+	piece, filled := make([]byte, pieceOfDownload), 0
+	for {
+		got, err := r.Read(piece[filled:])
+		if filled += got; filled == len(piece) || err != nil {
+			written, writeErr := w.Write(piece[:filled])
+			n, filled = n+int64(written), 0
+			if writeErr != nil {
+				return n, writeErr
+			}
+		}
+		if err == io.EOF { // a failure may wrap it
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// LeaveDownload ends a download that is not in the store yet. With keep a later one continues it, if it
+// is large enough, or has all bytes: then nothing is fetched again.
 func (d *DB) LeaveDownload(ctx context.Context, desc imagespec.Descriptor, keep bool) error {
 	ref := downloadRef + desc.Digest.String()
 	if keep {
 		status, err := d.Content.Status(ctx, ref)
-		if err == nil && status.Offset >= minDownload {
+		if err == nil && (status.Offset >= minDownload || status.Offset == desc.Size) {
 			return d.boundDownloads(ctx)
 		}
 	}
 	return d.abort(ctx, ref)
+}
+
+// AbortDownload removes what an earlier download of a blob has left. No download of the blob is under way.
+func (d *DB) AbortDownload(ctx context.Context, blob digest.Digest) error {
+	return d.abort(ctx, downloadRef+blob.String())
 }
 
 func (d *DB) abort(ctx context.Context, ref string) error {
@@ -76,7 +118,7 @@ func (d *DB) boundDownloads(ctx context.Context) error {
 
 // excess returns the oldest downloads, without which the others are not too large.
 func excess(all []ingest) []ingest {
-	all = slices.DeleteFunc(slices.Clone(all), func(one ingest) bool { return one.ref == "" || one.bytes < minDownload })
+	all = slices.DeleteFunc(slices.Clone(all), func(one ingest) bool { return !one.continues() })
 	slices.SortFunc(all, func(a, b ingest) int { return b.written.Compare(a.written) })
 	var bytes int64
 	for i, one := range all {
@@ -105,7 +147,7 @@ func (d *DB) tidyIngests() error {
 	}
 	keep := map[string]bool{}
 	for _, one := range all {
-		keep[one.dir] = one.ref != "" && one.bytes >= minDownload
+		keep[one.dir] = one.continues()
 	}
 	for _, old := range excess(all) {
 		keep[old.dir] = false
@@ -137,7 +179,12 @@ type ingest struct {
 	ref     string
 	bytes   int64
 	written time.Time
+	// whole is set for a download that has all its bytes.
+	whole bool
 }
+
+// continues reports whether a later download continues it.
+func (i ingest) continues() bool { return i.ref != "" && (i.bytes >= minDownload || i.whole) }
 
 // ingests reads the directories. The content store's own list fails if one of them is damaged, or
 // ends meanwhile.
@@ -153,6 +200,8 @@ func (d *DB) ingests() ([]ingest, error) {
 		if fi, err := os.Lstat(filepath.Join(one.dir, "data")); err == nil && entry.IsDir() && fi.Mode().IsRegular() {
 			one.bytes, one.written = fi.Size(), fi.ModTime()
 			one.ref = readDownloadRef(one.dir)
+			total, err := ReadOwn(filepath.Join(one.dir, "total"))
+			one.whole = err == nil && string(total) == strconv.FormatInt(one.bytes, 10)
 		}
 		all = append(all, one)
 	}

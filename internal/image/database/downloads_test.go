@@ -1,12 +1,18 @@
 package database
 
 import (
+	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
 )
 
 // TestTidyIngests: downloads that can be continued stay, within the bound. Everything else that a
@@ -66,5 +72,31 @@ func TestTidyIngests(t *testing.T) {
 	}
 	if bytes, err := d.UnfinishedBytes(); err != nil || bytes > maxDownloads {
 		t.Errorf("%d bytes, %v", bytes, err)
+	}
+}
+
+// pieces records what is written at a time.
+type pieces struct {
+	content.Writer
+	sizes []int
+}
+
+func (p *pieces) Write(data []byte) (int, error) {
+	p.sizes = append(p.sizes, len(data))
+	return len(data), nil
+}
+
+// TestDownloadsAreWrittenInPieces: what comes before an error is written, and an error that wraps io.EOF is no end.
+func TestDownloadsAreWrittenInPieces(t *testing.T) {
+	broken := fmt.Errorf("the registry went away: %w", io.EOF)
+	data := bytes.NewReader(make([]byte, 2*pieceOfDownload+10))
+	p := &pieces{}
+	n, err := inPieces{p}.ReadFrom(iotest.HalfReader(io.MultiReader(data, iotest.ErrReader(broken))))
+	if want := []int{pieceOfDownload, pieceOfDownload, 10}; n != 2*pieceOfDownload+10 || err != broken || !slices.Equal(p.sizes, want) { //nolint:errorlint // the same error
+		t.Errorf("%d bytes in pieces of %d, %v, want %d", n, p.sizes, err, want)
+	}
+	p = &pieces{}
+	if n, err := (inPieces{p}).ReadFrom(strings.NewReader("abc")); n != 3 || err != nil || p.sizes[0] != 3 {
+		t.Errorf("%d bytes in pieces of %d, %v, want all of 3", n, p.sizes, err)
 	}
 }

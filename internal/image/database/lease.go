@@ -17,13 +17,17 @@ const (
 	rootfsLease = "rootfs-"
 
 	snapshotResource = "snapshots/" + snapshotter
+	contentResource  = "content"
 )
+
+// newLease is a new name of a lease.
+func newLease(kind string) string { return kind + strings.ToLower(rand.Text()) }
 
 // WithLease runs fn with a lease that keeps all that fn writes from the collector
 // until fn has returned. Then garbage collection removes all that has no other reference.
 func (d *DB) WithLease(ctx context.Context, fn func(ctx context.Context) error) error {
 	ctx = WithNamespace(ctx)
-	lease, err := d.Leases.Create(ctx, leases.WithID(workLease+strings.ToLower(rand.Text())))
+	lease, err := d.Leases.Create(ctx, leases.WithID(newLease(workLease)))
 	if err != nil {
 		return fmt.Errorf("cannot make a lease: %w", errs.OfDisk(err))
 	}
@@ -81,7 +85,8 @@ func (d *DB) KeepForContainers(ctx context.Context, chain string) error {
 }
 
 // DropLeases removes the leases of work that ended with its process, and those of snapshots
-// that no container uses any more. It returns the snapshots whose leases stay.
+// that no container uses any more. It returns the snapshots whose leases stay. What pulls have
+// finished stays, too; see WithPull.
 func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept []string, err error) {
 	all, err := d.Leases.List(ctx)
 	if err != nil {
@@ -92,11 +97,21 @@ func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept
 			kept = append(kept, chain)
 			continue
 		}
-		if err := d.Leases.Delete(ctx, leases.Lease{ID: lease.ID}); err != nil {
+		switch {
+		case isKept(lease):
+			continue
+		case strings.HasPrefix(lease.ID, pullLease):
+			if err = d.adoptFinished(ctx, lease); err == nil {
+				err = d.keep(ctx, lease)
+			}
+		default:
+			err = d.Leases.Delete(ctx, lease)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
-	return kept, nil
+	return kept, d.boundKept(ctx, maxKept)
 }
 
 // DropForContainers removes the lease of KeepForContainers. The error is errdefs.ErrNotFound if

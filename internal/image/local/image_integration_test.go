@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 		crashWorker(os.Args[2:])
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == pullWorkerArg {
+		pullWorker(os.Args[2:])
+		return
+	}
 	if len(os.Args) > 1 && os.Args[1] == damageWorkerArg {
 		damageWorker()
 		return

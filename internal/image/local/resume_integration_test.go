@@ -207,4 +207,9 @@ func TestCallersWithOtherCredentialsShareADownload(t *testing.T) {
 	if sent := r.Sent(layer.Digest); sent != layer.Size-firstPart {
 		t.Errorf("the registry sent %d bytes to the second caller, want %d", sent, layer.Size-firstPart)
 	}
+	if err := s.Remove(t.Context(), host+"/private:1"); err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	assertEmpty(t, s) // also of the first caller
 }

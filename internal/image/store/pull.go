@@ -9,11 +9,13 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
@@ -192,10 +194,13 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
+	key, manifest := names.Key(named.String(), want.platform), digest.Digest("")
+	defer func() { s.afterFailure(context.WithoutCancel(ctx), err, key, manifest) }()
 	if err := want.rules.mayAsk(named); err != nil {
 		return err
 	}
-	return s.db.WithLease(ctx, func(ctx context.Context) error {
+	again := func(err error) bool { return mayWorkLater(ctx, err) }
+	return s.db.WithPull(ctx, key, again, func(ctx context.Context, p *database.Pull) error {
 		remote, err := s.openRegistry(ctx, named, want.auth, want.rules)
 		if err != nil {
 			return err
@@ -205,11 +210,15 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 		if err != nil {
 			return err
 		}
+		manifest = t.Manifest.Digest
 		// From here on all is fetched by digest: what is checked is what is pulled.
 		if err := s.admitAs(ctx, named, t, want.auth, want.rules, m); err != nil {
 			return err
 		}
 		if err := s.layers.MayDecrypt(ctx, t); err != nil {
+			return err
+		}
+		if err := p.Wants(ctx, t); err != nil {
 			return err
 		}
 		if want.into != nil && t.Artifact == nil { // nobody reads an artifact but through a volume
@@ -227,6 +236,31 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 		m.Stage(progress.Done, 0)
 		return record(ctx, t, image.OverlaySnapshotter)
 	})
+}
+
+// mayWorkLater reports whether the pull after one that has failed may succeed. Then what this one has fetched is kept. A
+// full disk needs the room, and nobody gets what a policy refuses.
+func mayWorkLater(ctx context.Context, err error) bool {
+	var refused *image.RefusedError
+	if errors.As(err, &refused) || isFull(err) {
+		return false
+	}
+	return ctx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline)
+}
+
+// afterFailure is called at the end of a pull of a key and of a manifest, which is "" if it is not known. It gives up what
+// earlier pulls of them have left if a policy refuses the image now.
+func (s *Store) afterFailure(ctx context.Context, err error, key string, manifest digest.Digest) {
+	if err == nil {
+		return
+	}
+	var refused *image.RefusedError
+	if errors.As(err, &refused) {
+		s.dropKept(ctx, func(k database.Kept) bool {
+			return k.Key == key || manifest != "" && slices.Contains(k.Blobs, manifest)
+		})
+	}
+	s.kept()
 }
 
 func pulledNames(named reference.Named, t *tree.Tree) []string {
@@ -289,9 +323,14 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 			missing += layer.Size
 		}
 	}
-	if free, err := sysfile.DiskFree(s.db.Root); err != nil {
+	free, err := sysfile.DiskFree(s.db.Root)
+	if err == nil && missing > free && s.dropKept(ctx, func(database.Kept) bool { return true }) {
+		free, err = sysfile.DiskFree(s.db.Root)
+	}
+	if err != nil {
 		return err
-	} else if missing > free {
+	}
+	if missing > free {
 		return fmt.Errorf("its layers have %d bytes, the disk has %d left: %w", missing, free, errs.Exhausted)
 	}
 	m.Stage(progress.Fetching, total)

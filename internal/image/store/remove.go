@@ -4,14 +4,18 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Remove implements image.Store.
 func (s *Store) Remove(ctx context.Context, ref string) error {
-	return s.remove(ctx, ref, func() (*entry, error) {
+	return s.remove(ctx, "", ref, func() (*entry, error) {
 		e, _, err := s.find("", ref)
 		return e, err
 	})
@@ -19,38 +23,113 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 
 // RemoveFor implements image.PlatformStore.
 func (s *Store) RemoveFor(ctx context.Context, platform, ref string) error {
-	return s.remove(ctx, ref, func() (*entry, error) {
+	return s.remove(ctx, platform, ref, func() (*entry, error) {
 		e, _, err := s.findFor(platform, ref)
 		return e, err
 	})
 }
 
-// remove removes the image that find returns. s.mu is held while find is called. NotFound is success.
-func (s *Store) remove(ctx context.Context, ref string, find func() (*entry, error)) error {
+// defaultRetryTime is longer than the five minutes within which a kubelet tries a pull again.
+const defaultRetryTime = 10 * time.Minute
+
+// remove removes the image that find returns. s.mu is held while find is called. NotFound is success. What pulls of its
+// names have left goes with it, and what waits for a pull for too long.
+func (s *Store) remove(ctx context.Context, platform, ref string, find func() (*entry, error)) error {
 	// Close waits for a removal, which goes to its end.
 	_, end, err := s.background.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot remove image %s: %w", ref, err)
 	}
 	defer end()
-	ctx = database.WithNamespace(ctx)
+	ctx = database.WithNamespace(context.WithoutCancel(ctx))
 	removed, err := s.removeRecords(ctx, find)
 	if err != nil {
 		return fmt.Errorf("cannot remove image %s: %w", ref, errs.OfDisk(err))
 	}
-	if removed {
+	keys := s.pullKeys(ref, platform)
+	dropped := s.giveUp(ctx, func(k database.Kept) bool {
+		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > s.RetryTime
+	})
+	if len(removed) > 0 {
 		s.proxies.Wake()
-		s.db.Collect(context.WithoutCancel(ctx))
+	}
+	if len(removed) > 0 || dropped {
+		s.db.Collect(ctx)
 	}
 	return nil
 }
 
-func (s *Store) removeRecords(ctx context.Context, find func() (*entry, error)) (removed bool, err error) {
+// pullKeys are the keys that a reference may have been pulled by, none for an id.
+func (s *Store) pullKeys(ref, platform string) []string {
+	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // none if it is no name
+	keys := make([]string, len(candidates))
+	for i, named := range candidates {
+		keys[i] = names.Key(named.String(), platform)
+	}
+	return keys
+}
+
+// giveUp gives up what failed pulls have left, where drop says so, and reports whether there is such. The next collection
+// removes the blobs. Unfinished downloads of them go at once, but those that another pull continues now.
+func (s *Store) giveUp(ctx context.Context, drop func(database.Kept) bool) bool {
+	dropped, err := s.db.DropKept(ctx, drop)
+	if err != nil {
+		s.log.Warn("cannot give up what failed pulls have left", "error", err)
+	}
+	ended, end := context.WithCancel(ctx)
+	end() // a lock with it waits for nobody
+	for _, k := range dropped {
+		for _, blob := range k.Blobs {
+			unlock, err := s.blobs.Lock(ended, blob.String())
+			if err != nil {
+				continue
+			}
+			if err := s.db.AbortDownload(ctx, blob); err != nil {
+				s.log.Warn("cannot remove an unfinished download", "blob", blob, "error", err)
+			}
+			unlock()
+		}
+	}
+	return len(dropped) > 0
+}
+
+// dropKept removes what failed pulls have left, where drop says so. It reports whether there was such.
+func (s *Store) dropKept(ctx context.Context, drop func(database.Kept) bool) bool {
+	ctx = database.WithNamespace(context.WithoutCancel(ctx))
+	dropped := s.giveUp(ctx, drop)
+	if dropped {
+		s.db.Collect(ctx)
+	}
+	return dropped
+}
+
+// leastFree is the part of the disk, in percent, below which nothing stays of failed pulls. A kubelet removes images then,
+// and evicts pods.
+const leastFree = 15
+
+// TidyKept removes what failed pulls have left if it has expired by now, or if the disk is short of space. left reports
+// whether anything stays.
+func (s *Store) TidyKept(ctx context.Context, now time.Time) (dropped, left bool) {
+	short := false
+	free, err := sysfile.DiskFree(s.db.Root)
+	if size, sizeErr := sysfile.SizeOf(s.db.Root); err == nil && sizeErr == nil {
+		short = float64(free) < float64(size.Bytes)*leastFree/100
+	}
+	dropped = s.dropKept(ctx, func(k database.Kept) bool {
+		goes := short || now.After(k.Expires)
+		left = left || !goes
+		return goes
+	})
+	return dropped, left
+}
+
+// removeRecords returns the names that it has removed, none if find finds no image.
+func (s *Store) removeRecords(ctx context.Context, find func() (*entry, error)) (removed map[string]bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, err := find()
 	if err != nil {
-		return false, errs.IgnoreNotFound(err)
+		return nil, errs.IgnoreNotFound(err)
 	}
 	held := ""
 	if s.holds.counts[e.chain] > 0 {
@@ -65,7 +144,7 @@ func (s *Store) removeRecords(ctx context.Context, find func() (*entry, error)) 
 	s.db.SaveNames(ctx, going)
 	if err := s.db.DeleteRecords(ctx, going, held); err != nil {
 		s.db.SaveNames(ctx, nil)
-		return false, err
+		return nil, err
 	}
 	if held != "" {
 		s.holds.orphans[held] = true
@@ -74,5 +153,5 @@ func (s *Store) removeRecords(ctx context.Context, find func() (*entry, error)) 
 	if err := errs.IgnoreNotExist(os.Remove(s.evidencePath(e.ID))); err != nil {
 		s.log.Warn("cannot remove the signatures of an image", "image", e.ID, "error", err)
 	}
-	return true, nil
+	return going, nil
 }

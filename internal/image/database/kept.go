@@ -1,0 +1,381 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/metadata/boltutil"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.etcd.io/bbolt"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+// The blobs that a pull has finished are kept if it fails and a later one may succeed, also after a crash. A pull has a
+// lease, which becomes a kept one at its end, or at the next start: of the blobs alone, since the layers can be unpacked
+// again, and with a time of expiry, which the collector respects. There is one for each name. The next pull of the name, or
+// of the manifest, takes over what it keeps.
+const (
+	pullLease = "pull-"
+	keptLease = "kept-"
+
+	// keptTime is how long blobs are kept for the next pull.
+	keptTime = 24 * time.Hour
+	// maxKept bounds the bytes of all together. The oldest go first, and the newest stays in any case.
+	maxKept = 8 << 30
+
+	// pulledLabel is what is pulled: a key of names.Key.
+	pulledLabel = "run.berth.pulled"
+	expireLabel = "containerd.io/gc.expire"
+	// flatLabel has a lease keep nothing but its own resources: the config of an image may name its layers.
+	flatLabel = "containerd.io/gc.flat"
+)
+
+// Pull is a pull under way.
+type Pull struct {
+	db    *DB
+	lease leases.Lease
+	key   string
+	// manifest is that of the image, "" before Wants.
+	manifest digest.Digest
+	// stale is set if the pull may have left blobs behind that only its lease keeps.
+	stale bool
+}
+
+// Kept is what a pull that failed has left for the next one.
+type Kept struct {
+	// Key is the name that was pulled; see names.Key.
+	Key string
+	// At is the end of the pull, or the start after it. Expires is when the collector may remove the blobs.
+	At, Expires time.Time
+	// Blobs are those of the image, as far as the pull had come to know them. The store need not have all.
+	Blobs []digest.Digest
+	lease leases.Lease
+}
+
+// WithPull is WithLease for a pull of key; see names.Key. If fn fails and again says that the next pull may succeed, the
+// blobs that are complete stay for it. A pull that succeeds leaves nothing that its image does not use.
+func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, fn func(ctx context.Context, p *Pull) error) error {
+	ctx = WithNamespace(ctx)
+	lease, err := d.Leases.Create(ctx, leases.WithID(newLease(pullLease)), leases.WithLabels(map[string]string{pulledLabel: key}))
+	if err != nil {
+		return fmt.Errorf("cannot make a lease: %w", errs.OfDisk(err))
+	}
+	p := &Pull{db: d, lease: lease, key: key}
+	err = fn(leases.WithLease(ctx, lease.ID), p)
+	// The lease ends also when the caller's context has ended.
+	ctx = context.WithoutCancel(ctx)
+	if err != nil && again(err) {
+		if keepErr := d.keep(ctx, lease); keepErr != nil {
+			d.log.Warn("cannot keep what a pull has fetched", "image", key, "error", keepErr)
+		}
+		if boundErr := d.boundKept(ctx, maxKept); boundErr != nil {
+			d.log.Warn("cannot bound what failed pulls have left", "error", boundErr)
+		}
+	} else if endErr := p.end(ctx, err == nil); endErr != nil && err == nil {
+		err = endErr
+	}
+	if err != nil || p.stale {
+		d.Collect(ctx)
+	}
+	return err
+}
+
+// end removes the lease, and after a success what other pulls of the same image have left meanwhile.
+func (p *Pull) end(ctx context.Context, succeeded bool) error {
+	if succeeded {
+		dropped, err := p.db.DropKept(ctx, p.same)
+		if err != nil {
+			return err
+		}
+		p.stale = p.stale || len(dropped) > 0
+	}
+	if err := p.db.Leases.Delete(ctx, p.lease); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("cannot delete a lease: %w", err)
+	}
+	return nil
+}
+
+// same reports whether something is left of a pull of the same name or manifest.
+func (p *Pull) same(k Kept) bool {
+	return k.Key == p.key || p.manifest != "" && slices.Contains(k.Blobs, p.manifest)
+}
+
+// Wants takes over what earlier pulls of the same name or manifest have left. From then on the lease names all blobs of
+// the image, so that a start knows what a killed pull had finished.
+func (p *Pull) Wants(ctx context.Context, t *tree.Tree) error {
+	p.manifest = t.Manifest.Digest
+	earlier, err := p.db.Kept(ctx)
+	if err != nil {
+		return err
+	}
+	earlier = slices.DeleteFunc(earlier, func(k Kept) bool { return !p.same(k) })
+	var blobs []digest.Digest
+	for _, desc := range slices.Concat([]imagespec.Descriptor{t.Target, t.Manifest, t.Config}, t.Indexes, t.Through, t.Layers) {
+		blobs = append(blobs, desc.Digest)
+	}
+	p.stale = len(earlier) > 0
+	err = p.db.db.Update(func(tx *bbolt.Tx) error {
+		ctx := boltutil.WithTransaction(ctx, tx)
+		for _, k := range earlier {
+			if err := p.db.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+			blobs = append(blobs, k.Blobs...)
+		}
+		return p.db.leaseBlobs(ctx, p.lease, blobs)
+	})
+	if err != nil {
+		return fmt.Errorf("cannot lease the blobs of an image: %w", errs.OfDisk(err))
+	}
+	return nil
+}
+
+func (d *DB) leaseBlobs(ctx context.Context, lease leases.Lease, blobs []digest.Digest) error {
+	for _, blob := range blobs {
+		if err := d.Leases.AddResource(ctx, lease, leases.Resource{ID: blob.String(), Type: contentResource}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keep makes a kept lease of that of a pull, together with what an earlier pull of the same name has left. Nothing stays of
+// a pull that has finished no blob.
+func (d *DB) keep(ctx context.Context, lease leases.Lease) error {
+	blobs, err := d.blobsOf(ctx, lease)
+	if err != nil {
+		return err
+	}
+	finished := slices.ContainsFunc(blobs, func(blob digest.Digest) bool {
+		_, err := d.Content.Info(ctx, blob)
+		return err == nil
+	})
+	key := lease.Labels[pulledLabel]
+	if !finished || key == "" {
+		return d.Leases.Delete(ctx, lease)
+	}
+	all, err := d.Kept(ctx)
+	if err != nil {
+		return err
+	}
+	err = d.db.Update(func(tx *bbolt.Tx) error {
+		ctx := boltutil.WithTransaction(ctx, tx)
+		for _, k := range all {
+			if k.Key != key {
+				continue
+			}
+			blobs = append(blobs, k.Blobs...)
+			if err := d.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+		kept, err := d.Leases.Create(ctx, leases.WithID(newLease(keptLease)), leases.WithLabels(map[string]string{
+			pulledLabel: key, flatLabel: "true", expireLabel: time.Now().Add(keptTime).UTC().Format(time.RFC3339),
+		}))
+		if err != nil {
+			return err
+		}
+		if err := d.leaseBlobs(ctx, kept, blobs); err != nil {
+			return err
+		}
+		return d.Leases.Delete(ctx, lease)
+	})
+	if err != nil {
+		return fmt.Errorf("cannot keep the blobs of a pull: %w", errs.OfDisk(err))
+	}
+	return nil
+}
+
+// isKept reports whether a lease keeps what a pull has left. The collector would keep what has no time of expiry forever.
+func isKept(lease leases.Lease) bool {
+	_, err := time.Parse(time.RFC3339, lease.Labels[expireLabel])
+	return strings.HasPrefix(lease.ID, keptLease) && err == nil
+}
+
+// Kept lists what failed pulls have left, the newest first.
+func (d *DB) Kept(ctx context.Context) ([]Kept, error) {
+	list, err := d.Leases.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what failed pulls have left: %w", err)
+	}
+	var all []Kept
+	for _, lease := range list {
+		if !isKept(lease) {
+			continue
+		}
+		k := Kept{Key: lease.Labels[pulledLabel], At: lease.CreatedAt, lease: lease}
+		if k.Expires, err = time.Parse(time.RFC3339, lease.Labels[expireLabel]); err != nil {
+			return nil, err
+		}
+		k.Blobs, err = d.blobsOf(ctx, lease)
+		if errdefs.IsNotFound(err) {
+			continue // a pull has taken it over
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b Kept) int { return b.At.Compare(a.At) })
+	return all, nil
+}
+
+func (d *DB) blobsOf(ctx context.Context, lease leases.Lease) ([]digest.Digest, error) {
+	resources, err := d.Leases.ListResources(ctx, lease)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what a lease keeps: %w", err)
+	}
+	var blobs []digest.Digest
+	for _, r := range resources {
+		if dgst := digest.Digest(r.ID); r.Type == contentResource && dgst.Validate() == nil {
+			blobs = append(blobs, dgst)
+		}
+	}
+	return blobs, nil
+}
+
+// DropKept gives up what failed pulls have left, where drop says so, and returns that. The next collection removes the
+// blobs. Unfinished downloads of others stay; see AbortDownload.
+func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped []Kept, err error) {
+	all, err := d.Kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range all {
+		if !drop(k) {
+			continue
+		}
+		if err := d.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
+			return dropped, fmt.Errorf("cannot give up what a pull of %s has left: %w", k.Key, err)
+		}
+		dropped = append(dropped, k)
+	}
+	return dropped, nil
+}
+
+// boundKept gives up the oldest of what failed pulls have left if all together have more than bound bytes. Blobs of images do not count.
+func (d *DB) boundKept(ctx context.Context, bound int64) error {
+	all, err := d.Kept(ctx)
+	if err != nil || len(all) < 2 {
+		return err
+	}
+	counted, err := d.blobsOfImages(ctx)
+	if err != nil {
+		return err
+	}
+	var bytes int64
+	excess := map[string]bool{}
+	for i, k := range all {
+		for _, blob := range k.Blobs {
+			if info, err := d.Content.Info(ctx, blob); err == nil && !counted[blob] {
+				bytes += info.Size
+			}
+			counted[blob] = true
+		}
+		excess[k.lease.ID] = i > 0 && bytes > bound
+	}
+	_, err = d.DropKept(ctx, func(k Kept) bool { return excess[k.lease.ID] })
+	return err
+}
+
+// blobsOfImages are those that the records of images lead to.
+func (d *DB) blobsOfImages(ctx context.Context) (map[digest.Digest]bool, error) {
+	records, err := d.Images.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list images: %w", err)
+	}
+	found := map[digest.Digest]bool{}
+	var left []digest.Digest
+	for _, record := range records {
+		left = append(left, record.Target.Digest)
+	}
+	for len(left) > 0 {
+		blob := left[len(left)-1]
+		left = left[:len(left)-1]
+		if found[blob] {
+			continue
+		}
+		found[blob] = true
+		info, err := d.Content.Info(ctx, blob)
+		if err != nil {
+			continue // it is missing
+		}
+		for label, value := range info.Labels {
+			if strings.HasPrefix(label, contentRefLabel) {
+				left = append(left, digest.Digest(value))
+			}
+		}
+	}
+	return found, nil
+}
+
+// KeptBytes is how many bytes of blobs are kept for later pulls, without those of images.
+func (d *DB) KeptBytes(ctx context.Context) (int64, error) {
+	all, err := d.Kept(ctx)
+	if err != nil || len(all) == 0 {
+		return 0, err
+	}
+	counted, err := d.blobsOfImages(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var bytes int64
+	for _, k := range all {
+		for _, blob := range k.Blobs {
+			if info, err := d.Content.Info(ctx, blob); err == nil && !counted[blob] && PreloadedFrom(info) == "" {
+				bytes += info.Size
+			}
+			counted[blob] = true
+		}
+	}
+	return bytes, nil
+}
+
+// adoptFinished adds to the content store the blobs of a killed pull whose file is complete and which the database does not
+// know: the content store moves the file of a blob to its place before the transaction that records it.
+func (d *DB) adoptFinished(ctx context.Context, lease leases.Lease) error {
+	blobs, err := d.blobsOf(ctx, lease)
+	if err != nil {
+		return err
+	}
+	for _, blob := range blobs {
+		if _, err := d.Content.Info(ctx, blob); !errdefs.IsNotFound(err) {
+			continue
+		}
+		size, ok := d.verified(blob)
+		if !ok {
+			continue
+		}
+		if err := d.AdoptBlob(leases.WithLease(ctx, lease.ID), imagespec.Descriptor{Digest: blob, Size: size}, ""); err != nil {
+			return fmt.Errorf("cannot adopt blob %s, which a pull had finished: %w", blob, err)
+		}
+	}
+	return nil
+}
+
+// verified returns the size of a blob's file, and whether it is a regular file with the right digest. Any other is fetched
+// again.
+func (d *DB) verified(blob digest.Digest) (int64, bool) {
+	if fi, err := os.Lstat(d.BlobPath(blob)); err != nil || !fi.Mode().IsRegular() {
+		return 0, false
+	}
+	f, err := d.OpenBlob(blob)
+	if err != nil {
+		return 0, false
+	}
+	verifier := blob.Verifier()
+	size, err := io.Copy(verifier, f)
+	err = errors.Join(err, f.Close())
+	return size, err == nil && verifier.Verified()
+}

@@ -1,0 +1,193 @@
+package database
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+func openDB(t *testing.T, root string) *DB {
+	t.Helper()
+	d := New(Paths{Root: root}, os.RemoveAll, slog.New(slog.DiscardHandler))
+	if err := d.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func blobOf(text string) imagespec.Descriptor {
+	return imagespec.Descriptor{Digest: digest.FromString(text), Size: int64(len(text))}
+}
+
+// treeOf is an image whose manifest and layers have these contents.
+func treeOf(manifest string, layers ...string) *tree.Tree {
+	t := &tree.Tree{Target: blobOf(manifest), Manifest: blobOf(manifest), Config: blobOf("config of " + manifest)}
+	for _, layer := range layers {
+		t.Layers = append(t.Layers, blobOf(layer))
+	}
+	return t
+}
+
+func fetched(t *testing.T, ctx context.Context, d *DB, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if err := content.WriteBlob(ctx, d.Content, "write-"+text, strings.NewReader(text), blobOf(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// has asserts which of these blobs the content store and the disk have.
+func has(t *testing.T, d *DB, want ...string) {
+	t.Helper()
+	var got []string
+	err := d.Content.Walk(WithNamespace(t.Context()), func(info content.Info) error {
+		data, err := os.ReadFile(d.BlobPath(info.Digest))
+		got = append(got, string(data))
+		return err
+	})
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("the store has %q, %v, want %q", got, err, want)
+	}
+	files, err := filepath.Glob(filepath.Join(d.ContentDir(), "blobs/sha256/*"))
+	if err != nil || len(files) != len(want) {
+		t.Errorf("the disk has %q, %v, want %d", files, err, len(want))
+	}
+}
+
+// TestKillBetweenFileAndRecord: a start adopts the blobs that a killed pull had moved to their place and not recorded yet, if
+// their digest is right, and no others.
+func TestKillBetweenFileAndRecord(t *testing.T) {
+	root := t.TempDir()
+	d := openDB(t, root)
+	ctx := WithNamespace(t.Context())
+	// As WithPull leaves it at a kill.
+	lease, err := d.Leases.Create(ctx, leases.WithID(newLease(pullLease)), leases.WithLabels(map[string]string{pulledLabel: "app:1"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Pull{db: d, lease: lease, key: "app:1"}
+	fetched(t, leases.WithLease(ctx, lease.ID), d, "manifest")
+	err = p.Wants(ctx, treeOf("manifest", "recorded", "moved", "damaged", "never sent"))
+	fetched(t, leases.WithLease(ctx, lease.ID), d, "recorded")
+	for text, data := range map[string]string{"moved": "moved", "damaged": "other", "of no pull": "of no pull"} {
+		err = errors.Join(err, os.WriteFile(d.BlobPath(digest.FromString(text)), []byte(data), 0o600))
+	}
+	if err = errors.Join(err, d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second start finds what the first one has kept
+		d = openDB(t, root)
+		if _, err := d.DropLeases(ctx, func(string) bool { return false }); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Sweep(ctx); err != nil {
+			t.Fatal(err)
+		}
+		has(t, d, "manifest", "moved", "recorded")
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d = openDB(t, root)
+	defer d.Close()
+	never := func(error) bool { return false }
+	err = d.WithPull(ctx, "other:1", never, func(ctx context.Context, p *Pull) error { return p.Wants(ctx, treeOf("manifest")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	has(t, d) // the other name has the same manifest, and no image was recorded
+}
+
+// TestPullsOfOneName: what several pulls have left is kept once, and goes with the first one that succeeds or fails for good.
+func TestPullsOfOneName(t *testing.T) {
+	for name, end := range map[string]error{"success": nil, "failure": errs.Invalid} {
+		t.Run(name, func(t *testing.T) {
+			d := openDB(t, t.TempDir())
+			defer d.Close()
+			pull := func(manifest, layer string, result error) {
+				t.Helper()
+				again := func(err error) bool { return errors.Is(err, errs.Unavailable) }
+				err := d.WithPull(t.Context(), "app:1", again, func(ctx context.Context, p *Pull) error {
+					fetched(t, ctx, d, manifest)
+					if err := p.Wants(ctx, treeOf(manifest, layer)); err != nil {
+						return err
+					}
+					fetched(t, ctx, d, layer)
+					return result
+				})
+				if !errors.Is(err, result) {
+					t.Fatal(err)
+				}
+			}
+			pull("a", "layer of a", errs.Unavailable)
+			pull("b", "layer of b", errs.Unavailable) // the tag has moved
+			has(t, d, "a", "b", "layer of a", "layer of b")
+			// Before it knows the image, a pull takes nothing away.
+			err := d.WithPull(t.Context(), "app:1", func(error) bool { return false }, func(context.Context, *Pull) error { return errs.Invalid })
+			if !errors.Is(err, errs.Invalid) {
+				t.Error(err)
+			}
+			if kept, err := d.Kept(WithNamespace(t.Context())); err != nil || len(kept) != 1 {
+				t.Errorf("kept: %+v, %v", kept, err)
+			}
+			pull("c", "layer of c", end)
+			has(t, d)
+			if all, err := d.Leases.List(WithNamespace(t.Context())); err != nil || len(all) > 0 {
+				t.Errorf("leases left: %+v, %v", all, err)
+			}
+		})
+	}
+}
+
+// TestKeptIsBounded: the oldest go first, the newest stays though it is too large alone, and a shared blob counts once.
+func TestKeptIsBounded(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	ctx := WithNamespace(t.Context())
+	shared := bytes.Repeat([]byte("s"), 100)
+	for _, key := range []string{"oldest", "old", "new"} {
+		err := d.WithPull(ctx, key, func(error) bool { return true }, func(ctx context.Context, _ *Pull) error {
+			fetched(t, ctx, d, key+strings.Repeat("x", 100))
+			err := content.WriteBlob(ctx, d.Content, "shared", bytes.NewReader(shared), blobOf(string(shared)))
+			return errors.Join(err, errs.Unavailable)
+		})
+		if !errors.Is(err, errs.Unavailable) {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		bound int64
+		want  []string
+	}{{1000, []string{"new", "old", "oldest"}}, {310, []string{"new", "old"}}, {1, []string{"new"}}} {
+		if err := d.boundKept(ctx, c.bound); err != nil {
+			t.Fatal(err)
+		}
+		all, err := d.Kept(ctx)
+		var keys []string
+		for _, k := range all {
+			keys = append(keys, k.Key)
+		}
+		if err != nil || !slices.Equal(keys, c.want) {
+			t.Errorf("within %d bytes: %q, %v, want %q", c.bound, keys, err, c.want)
+		}
+	}
+	if bytes, err := d.KeptBytes(ctx); err != nil || bytes != 203 {
+		t.Errorf("%d bytes are kept, %v, want 203", bytes, err)
+	}
+}
