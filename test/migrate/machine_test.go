@@ -151,22 +151,28 @@ func (n node) startKubelet(endpoint string) {
 	n.Run("systemctl", "enable", "-q", "--now", "kubelet.service")
 }
 
-// podRuns waits until the kubelet's pod runs in the runtime at a socket, and requests its page.
-func (n node) podRuns(socket string) {
+// awaitPod waits until the kubelet's pod runs in the runtime at a socket.
+func (n node) awaitPod(name, socket string) {
 	n.t.Helper()
-	ready := regexp.MustCompile(`default/hello-node\s+ready\s+1/1`)
+	ready := regexp.MustCompile(`default/` + name + `\s+ready\s+1/1`)
 	deadline := time.Now().Add(require.Patience(podPatience))
 	for {
 		out, err := n.Try("berth", "pod", "ls", "--endpoint", socket)
 		if err == nil && ready.MatchString(out) {
-			break
+			return
 		}
 		if time.Now().After(deadline) {
 			log, _ := n.Try("journalctl", "-n", "60", "-o", "cat", "-u", "kubelet.service", "-u", "berth.service")
-			n.t.Fatalf("the kubelet's pod does not run on %s: %v\n%s\n%s", socket, err, out, log)
+			n.t.Fatalf("the pod %s does not run on %s: %v\n%s\n%s", name, socket, err, out, log)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+}
+
+// podRuns waits until the kubelet's pod hello runs, and requests its page.
+func (n node) podRuns(socket string) {
+	n.t.Helper()
+	n.awaitPod("hello-node", socket)
 	out := n.Run("berth", "pod", "inspect", "hello-node", "--endpoint", socket)
 	address := regexp.MustCompile(`(?m)^IP: +([^\s,]+)`).FindStringSubmatch(out)
 	if address == nil {

@@ -70,18 +70,7 @@ func (o Outputs) Of(t testing.TB, text string) string {
 // repository's. The test fails if it ends before all commands have run.
 func Page(t testing.TB, root, name, heading string, instead []Instead) *Script {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := markdown.Parse(name, string(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, last, err := section(page, heading)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page, first, last := read(t, root, name, heading)
 	var lines []Line
 	for _, block := range page.Blocks {
 		if block.Lang() != "sh" || block.Line < first || block.Line > last {
@@ -94,6 +83,38 @@ func Page(t testing.TB, root, name, heading string, instead []Instead) *Script {
 		lines = append(lines, found...)
 	}
 	return newScript(t, name, lines, instead)
+}
+
+// Block returns the text of a page's first block of a language, below one heading or, with "", of all
+// of it.
+func Block(t testing.TB, root, name, heading, language string) string {
+	t.Helper()
+	page, first, last := read(t, root, name, heading)
+	for _, block := range page.Blocks {
+		if block.Lang() == language && block.Line >= first && block.Line <= last {
+			return block.Text
+		}
+	}
+	t.Fatalf("%s has no block of %s", name, language)
+	return ""
+}
+
+// read reads a page, and returns the first and the last line below a heading.
+func read(t testing.TB, root, name, heading string) (page markdown.Page, first, last int) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err = markdown.Parse(name, string(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, last, err = section(page, heading)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page, first, last
 }
 
 // Text is a script that a file other than a page has; name is the file's.
