@@ -252,6 +252,12 @@ func (s *Script) Begin(sh *Shell) *Running {
 	return &Running{sh: sh, place: fmt.Sprintf("%s:%d: %s", s.name, line.Number, run), at: sh.begin(run)}
 }
 
+// Begin starts a command that the page has once and its reader types again.
+func (s *Shell) Begin(command string) *Running {
+	s.t.Helper()
+	return &Running{sh: s, place: command, at: s.begin(command)}
+}
+
 // Running is a command in the foreground of a shell.
 type Running struct {
 	sh    *Shell
