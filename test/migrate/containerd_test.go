@@ -3,6 +3,9 @@
 package migrate
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/berthrun/berth/test/docs/scripts"
@@ -25,13 +28,40 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = true
 `
 
-// TestFromContainerd types docs/migrate/containerd.md on a node of kubeadm's kind with Debian's
-// containerd, which berth has not set up.
+// releasedUnit is that of containerd's release.
+const releasedUnit = "[Service]\nExecStart=/usr/local/bin/containerd\nType=notify\nDelegate=yes\nKillMode=process\nLimitNOFILE=1048576\n[Install]\nWantedBy=multi-user.target\n"
+
+// TestFromContainerd types docs/migrate/containerd.md on a node of kubeadm's kind with a containerd
+// that berth has not set up: Debian's package, or a release in /usr/local.
 func TestFromContainerd(t *testing.T) {
-	n := boot(t, nil)
-	n.Write("/etc/containerd/config.toml", containerdConfig)
-	n.Write("/etc/cni/net.d/10-pods.conflist", cniNetwork)
-	n.install("containerd", "runc", "containernetworking-plugins")
+	t.Run("package", func(t *testing.T) {
+		n := boot(t, nil)
+		n.Write("/etc/containerd/config.toml", containerdConfig)
+		n.Write("/etc/cni/net.d/10-pods.conflist", cniNetwork)
+		n.install("containerd", "runc", "containernetworking-plugins")
+		n.fromContainerd()
+	})
+	t.Run("release", func(t *testing.T) {
+		assets, err := filepath.Abs(filepath.Join(repository, "out/systemd-assets"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(assets); err != nil {
+			t.Fatalf("the assets are not made: run test/systemd/containerd.sh out/systemd-assets: %v", err)
+		}
+		n := boot(t, map[string]string{"/opt/assets": assets + "/."})
+		n.Write("/etc/containerd/config.toml", strings.Replace(containerdConfig, "/usr/lib/cni", "/opt/cni/bin", 1))
+		n.Write("/etc/cni/net.d/10-pods.conflist", cniNetwork)
+		n.Write("/etc/systemd/system/containerd.service", releasedUnit)
+		n.Run("sh", "-ec", "tar -C /usr/local -xzf /opt/assets/containerd-*.tar.gz; install -m 755 /opt/assets/runc.* /usr/local/sbin/runc; "+
+			"mkdir -p /opt/cni/bin; tar -C /opt/cni/bin -xzf /opt/assets/cni-plugins-*.tgz; systemctl daemon-reload; systemctl enable -q --now containerd")
+		n.fromContainerd()
+	})
+}
+
+// fromContainerd types the page on a machine without a node file.
+func (n node) fromContainerd() {
+	n.t.Helper()
 	n.Run("ctr", "-n", "k8s.io", "images", "import", "/opt/hello-image.tar")
 	n.startKubelet(containerdSocket)
 	n.podRuns(containerdSocket)
@@ -59,7 +89,7 @@ func TestFromDescribedContainerd(t *testing.T) {
 	n.startKubelet(containerdSocket)
 	n.podRuns(containerdSocket)
 
-	const change = "sed -i 's/name: containerd/name: berth/' /etc/berth/node.yaml"
+	const change = "sed -i 's/name: containerd/name: berth/; /^  version:/d; /^  skipInstall:/d' /etc/berth/node.yaml"
 	n.shell.Run("cp /etc/berth/node.yaml /root/node.yaml; " + change)
 	out, status := n.shell.Try("berth node validate")
 	if status == 0 {

@@ -85,13 +85,13 @@ func Page(t testing.TB, root, name, heading string, instead []Instead) *Script {
 	return newScript(t, name, lines, instead)
 }
 
-// Block returns the text of a page's first block of a language, below one heading or, with "", of all
-// of it.
+// Block returns the text of a page's first block of a language without another word, below one
+// heading or, with "", of all of it.
 func Block(t testing.TB, root, name, heading, language string) string {
 	t.Helper()
 	page, first, last := read(t, root, name, heading)
 	for _, block := range page.Blocks {
-		if block.Lang() == language && block.Line >= first && block.Line <= last {
+		if block.Lang() == language && len(block.Info) == 1 && block.Line >= first && block.Line <= last {
 			return block.Text
 		}
 	}
