@@ -62,7 +62,7 @@ func TestFromCRIO(t *testing.T) {
 		},
 	}).All(n.shell)
 	says(t, out.Of(t, "berth node plan"), "pod default/hello-node is stopped in crio; the kubelet starts it in berth")
-	says(t, n.called(), "drain NODE --ignore-daemonsets\nuncordon NODE\n")
+	says(t, n.called(), "drain NODE --ignore-daemonsets\nuncordon NODE\n", "cri-socket="+berthSocket)
 	n.podRuns(berthSocket)
 	n.only("berth.service", "crio.service")
 }
