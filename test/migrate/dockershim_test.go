@@ -146,6 +146,29 @@ func TestLiveSwitchFromCRIDockerd(t *testing.T) {
 	says(t, out.Of(t, "berth pod ls -a"), "hello-node")
 	n.ranOn(ids)
 	n.only("berth.service", "cri-docker.service")
+	n.removed()
+}
+
+// removed types the commands that remove berth, for the way back to the former runtime, and checks
+// that nothing of berth is left.
+func (n node) removed() {
+	n.t.Helper()
+	const why = "the block is for a berth that cannot start, and this one does"
+	var instead []scripts.Instead
+	for _, line := range []string{
+		"I=default B=berth0 T=berth", "docker ps -aq --filter label=run.berth.instance=$I | xargs -r docker rm -f",
+		"docker ps -a --filter label=io.kubernetes.docker.type", "ip link del $B;", "nft delete table inet $T;", "nft delete table bridge $T",
+		"umount -q /run/netns/berth-$I-*;", "rm -f /run/netns/berth-$I-*", "umount -q /var/lib/berth-pods/*/volumes/*;", "rm -rf /var/lib/berth-pods",
+		"umount -q /run/berth;", "rm -rf /run/berth /var/lib/berth", `find /sys/fs/cgroup -depth -type d -path "*/berth-$I*" -exec rmdir {} +`,
+	} {
+		instead = append(instead, scripts.Instead{Line: line, Why: why})
+	}
+	n.shell.Run("systemctl stop kubelet")
+	scripts.Page(n.t, repository, "docs/docker.md", "Remove berth from a host", instead).All(n.shell)
+	if left := n.Run("sh", "-c", "docker ps -aq --filter label=io.kubernetes.docker.type; ls -d /run/berth /var/lib/berth /var/lib/docker/berth-adopter 2>&- || true"); left != "" {
+		n.t.Errorf("left: %s", left)
+	}
+	n.Run("systemctl", "enable", "-q", "--now", "cri-docker.socket", "cri-docker.service")
 }
 
 // TestFromCRIDockerd types docs/migrate/dockershim.md: with the page's node file pods run on, and
