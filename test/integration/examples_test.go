@@ -5,6 +5,7 @@ package integration
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -51,19 +52,17 @@ func (r reader) terminal() *scripts.Shell {
 	return scripts.Open(r.T, cmd, time.Minute)
 }
 
-// ready waits until pods are ready.
-func (r reader) ready(sh *scripts.Shell, names ...string) {
+// ready waits until pods are listed as ready with all of their containers.
+func (r reader) ready(sh *scripts.Shell, containers string, names ...string) {
 	r.T.Helper()
 	r.Await("ready pods", func() bool {
 		out, _ := sh.Try("berth pod ls")
-		for line := range strings.Lines(out) {
-			for _, name := range names {
-				if strings.Contains(line, name) && !strings.Contains(line, " ready ") {
-					return false
-				}
+		for _, name := range names {
+			if !regexp.MustCompile("/" + name + ` +ready +` + containers + " ").MatchString(out) {
+				return false
 			}
 		}
-		return strings.Count(out, " ready ") == len(names)
+		return true
 	})
 }
 
@@ -75,7 +74,7 @@ func TestHelloPodPage(t *testing.T) {
 	page := scripts.Page(t, repository, "docs/start/pod.md", "Run the pod", nil)
 	page.Lines(first, 1)
 	run := page.Begin(first)
-	r.ready(second, "hello")
+	r.ready(second, "2/2", "hello")
 	out := page.All(second)
 	for line, want := range map[string]string{
 		"curl http://127.0.0.1:18080/":      "hello from berth, pod hello",
@@ -105,7 +104,7 @@ func TestWebAppTutorial(t *testing.T) {
 	})
 	page.Lines(first, 1)
 	run := page.Begin(first)
-	r.ready(second, "web-0", "web-1")
+	r.ready(second, "1/1", "web-0", "web-1")
 	out := page.Block(second)
 	if got := out.Of(t, "berth pod exec web-0 -- sh -c 'cat /etc/app/greeting; ls /data'"); !strings.Contains(got, "hello from the web app") {
 		t.Errorf("the setting is %q", got)
@@ -113,7 +112,7 @@ func TestWebAppTutorial(t *testing.T) {
 	page.Block(second)
 	run.Interrupt()
 	run = first.Begin("berth pod run -f examples/web-app.yaml")
-	r.ready(second, "web-0", "web-1")
+	r.ready(second, "1/1", "web-0", "web-1")
 	out = page.Block(second)
 	if got := out.Of(t, "berth pod exec web-1 -- cat /data/note"); got != "kept\n" {
 		t.Errorf("the note is %q", got)
