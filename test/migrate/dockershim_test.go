@@ -3,14 +3,9 @@
 package migrate
 
 import (
-	"encoding/json"
-	"fmt"
-	"hash/fnv"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/util/dump"
 
 	"github.com/berthrun/berth/test/docs/scripts"
 	"github.com/berthrun/berth/test/systemd"
@@ -19,6 +14,9 @@ import (
 const (
 	criDockerdSocket = "unix:///run/cri-dockerd.sock"
 	formerImage      = "berth.run/hello:demo"
+	// webHash is a kubelet's hash of the name and the image of formerPod's container. A kubelet with
+	// another one restarts the container.
+	webHash = "e5c277d5"
 )
 
 // formerPod is a static pod. Its uid is also in the labels of its containers, which exist before the
@@ -90,23 +88,11 @@ func (n node) runFormerPod() {
 		"annotation.kubernetes.io/config.source=file", "annotation.kubernetes.io/config.seen=2026-01-01T00:00:00Z"), "--network", "host", "--ipc", "shareable"), "sh", "-c", "while true; do sleep 1000; done")
 	log := "/var/log/pods/default_hello-node_7c1e4d3a/web/0.log"
 	id := run("web", append(labels("io.kubernetes.docker.type=container", "io.kubernetes.container.name=web", "io.kubernetes.sandbox.id="+sandbox,
-		"io.kubernetes.container.logpath="+log, "annotation.io.kubernetes.container.restartCount=0", "annotation.io.kubernetes.container.hash="+webHash(n.t),
+		"io.kubernetes.container.logpath="+log, "annotation.io.kubernetes.container.restartCount=0", "annotation.io.kubernetes.container.hash="+webHash,
 		"annotation.io.kubernetes.container.terminationMessagePath=/dev/termination-log", "annotation.io.kubernetes.container.terminationMessagePolicy=File",
 		"annotation.io.kubernetes.pod.terminationGracePeriod=1"), "--network", "container:"+sandbox, "--ipc", "container:"+sandbox), "serve", "--listen", ":8081")
 	n.Run("mkdir", "-p", filepath.Dir(log))
 	n.Run("ln", "-s", "/var/lib/docker/containers/"+id+"/"+id+"-json.log", log)
-}
-
-// webHash is the kubelet's hash of a container, by which it sees a change of its manifest.
-func webHash(t *testing.T) string {
-	t.Helper()
-	text, err := json.Marshal(map[string]string{"name": "web", "image": formerImage})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := fnv.New32a()
-	fmt.Fprintf(sum, "%v", dump.ForHash(text))
-	return fmt.Sprintf("%x", sum.Sum32())
 }
 
 // formerIDs are the containers of formerPod that run.
