@@ -155,7 +155,7 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	BERTH_ENGINE=docker BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 2h -run "$$(go run ./test/coverage -docker-tests)" -v ./test/integration
 	for handler in $$(command -v runc containerd-shim-runc-v2) $${BERTH_RUNSC_SHIM:-}; do slow=1; [[ $$handler != *runsc* ]] || slow=3; BERTH_TEST_SLOW=$$slow BERTH_HANDLER=$$handler BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -count=1 -timeout 1h -p 1 -run '^($(HANDLER_TESTS))' ./internal/supervisor/server ./test/integration || exit; done
 	BERTH_REQUIRE=$${BERTH_REQUIRE:+$$BERTH_REQUIRE,}binary:chromium BERTH_BIN=$(CURDIR)/bin go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 2h -p 1 -run '^($(LONG_TESTS))$$' -v $(sort $(dir $(LONG_FILES)))
-	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 5h -p 1 -v ./test/e2e/...
+	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 5h -p 1 -v ./test/e2e/... ./test/migrate
 	$(MAKE) start-test
 
 # What the pages install with apt, and what the build does.

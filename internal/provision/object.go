@@ -16,6 +16,9 @@ const (
 	KindJSONKey  = "json-key"  // one key of such a file, named PATH#KEY
 	KindPackage  = "package"   // an installed package
 	KindUnit     = "unit"      // a unit of systemd
+	// KindKubelet is whether the kubelet runs. Each task that stops the pods of a former runtime stops
+	// it before.
+	KindKubelet = "running-kubelet"
 )
 
 // AttrValue is the attribute of a JSONKey's state that has its value.

@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -148,4 +149,10 @@ func (m *Machine) pid() int {
 func (m *Machine) Path(path string) string {
 	m.t.Helper()
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.pid()), path)
+}
+
+// Shell prepares a bash of the machine that runs a program, on the terminal that is its standard
+// input. Descriptor 3 of the caller is its descriptor 3, too.
+func (m *Machine) Shell(ctx context.Context, program string) *exec.Cmd {
+	return exec.CommandContext(ctx, "runc", "--root", m.runtime, "exec", "--tty", "--preserve-fds", "1", "--cwd", "/root", m.name, "bash", "-c", program)
 }

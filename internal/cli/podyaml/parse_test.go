@@ -1,6 +1,7 @@
 package podyaml
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"strings"
@@ -152,5 +153,17 @@ func TestPageShowsTheExample(t *testing.T) {
 	}
 	if _, text, _ := strings.Cut(string(example), "apiVersion:"); !strings.Contains(string(page), "apiVersion:"+text) {
 		t.Error("docs/pods.md does not show examples/sidecar-pod.yaml as it is")
+	}
+}
+
+// TestTestdataIsTheExample: the pod of the tests is the one that people run first.
+func TestTestdataIsTheExample(t *testing.T) {
+	copied, err := os.ReadFile("testdata/hello.yaml")
+	example, exampleErr := os.ReadFile("../../../examples/hello-pod.yaml")
+	if err := errors.Join(err, exampleErr); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(copied, example) {
+		t.Error("testdata/hello.yaml differs from examples/hello-pod.yaml: copy that again, and write hello.golden.json again")
 	}
 }

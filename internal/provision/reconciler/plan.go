@@ -162,9 +162,10 @@ func oneOwner(g *graph, objects [][]provision.Object) error {
 	return errors.Join(faults...)
 }
 
-// shared reports whether several tasks may have an object: packages come along with others.
+// shared reports whether several tasks may have an object: packages come along with others, and a
+// node that ran two runtimes before has a handover from each, which stops the kubelet.
 func shared(o provision.Object) bool {
-	return o.Kind == provision.KindPackage || o.Kind == provision.KindJSONFile
+	return o.Kind == provision.KindPackage || o.Kind == provision.KindJSONFile || o.Kind == provision.KindKubelet
 }
 
 // unwanted lists what is ours and in no task any more. Directories that hold wanted

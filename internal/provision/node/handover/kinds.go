@@ -7,7 +7,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/crisock"
 )
 
-const kindKubelet = "running-kubelet"
+const kindKubelet = provision.KindKubelet
 
 // Kinds reads and restores the objects of the tasks here.
 func Kinds() map[string]provision.Kind {

@@ -97,8 +97,12 @@ func (c checker) runtime() {
 	c.override()
 	c.conflict("runtime.config.additions", rt.Config.Override != "", "conflicts with runtime.config.override, which is the whole file; leave one of them out")
 	for _, path := range sortedKeys(rt.Config.Additions) {
-		if _, err := SplitPath(path); err != nil {
-			c.Fault("runtime.config.additions"+"["+strconv.Quote(path)+"]", "%v", err)
+		at := "runtime.config.additions" + "[" + strconv.Quote(path) + "]"
+		parts, err := SplitPath(path)
+		if err != nil {
+			c.Fault(at, "%v", err)
+		} else if former := formerOwner(rt.Name, parts[0]); former != "" {
+			c.Fault(at, "is a key of %s's configuration, and %s has no %q; leave this out (docs/migrate names the keys of berth)", former, rt.Name, parts[0])
 		}
 	}
 	for _, key := range sortedKeys(rt.Environment) {
@@ -113,6 +117,19 @@ func (c checker) runtime() {
 	}
 	c.byRuntime()
 	c.nvidia()
+}
+
+// formerOwner returns the runtime whose configuration has a table, if the chosen runtime does not
+// have that, and "" otherwise. A node file that changes from one runtime to another often keeps the
+// additions of the former one.
+func formerOwner(runtime, table string) string {
+	switch {
+	case table == "crio" && runtime != "crio":
+		return "CRI-O"
+	case runtime != "containerd" && slices.Contains([]string{"plugins", "proxy_plugins", "stream_processors", "timeouts", "grpc", "ttrpc"}, table):
+		return "containerd"
+	}
+	return ""
 }
 
 // byRuntime refuses what the chosen runtime has not.
