@@ -271,20 +271,10 @@ esac`,
 		t.Fatal(err)
 	}
 	b.StartDaemon()
-	deadline := time.Now().Add(require.Patience(20 * time.Second))
-	for {
+	b.Await("the DEL to be repeated", func() bool {
 		left, err := filepath.Glob(filepath.Join(b.Root, "network", "cni", "attachments", "[0-9a-f]*.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(left) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%q: DEL is not repeated\n%s", left, b.LogTail())
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err == nil && len(left) == 0
+	})
 	if text, err := os.ReadFile(input); err != nil || !strings.Contains(string(text), "10.77.0.5/24") {
 		t.Errorf("the repeated DEL got %s, %v; want the result of its own ADD", text, err)
 	}

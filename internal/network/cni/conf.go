@@ -33,9 +33,6 @@ func (c *conf) hasChanged() bool {
 	if err != nil || c.content == nil || !bytes.Equal(content, c.content) {
 		return true
 	}
-	if c.list.LoadOnlyInlinedPlugins {
-		return false
-	}
 	// libcni reads further plugins from the files in this directory.
 	_, err = os.Lstat(filepath.Join(filepath.Dir(c.file), c.list.Name))
 	return !errors.Is(err, os.ErrNotExist)

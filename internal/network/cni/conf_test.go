@@ -86,6 +86,34 @@ func TestInvalidFileKeepsItsLastContent(t *testing.T) {
 	wantInUse(t, c, "a file that comes back invalid", "b", file)
 }
 
+// TestPluginsInFilesOfTheirOwn: a plugin in the directory of the network is in use at once when its file comes, changes
+// and goes, while the file of the list stays as it is.
+func TestPluginsInFilesOfTheirOwn(t *testing.T) {
+	d := newNetDir(t)
+	c := d.confs(1)
+	d.write("10-a.conflist", listNamed("a"))
+	if err := os.Mkdir(d.path("a"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want := func(when, text string, plugins int) {
+		t.Helper()
+		confs, err := c.current()
+		if err != nil || len(confs) != 1 || len(confs[0].list.Plugins) != plugins || !strings.Contains(string(confs[0].list.Bytes), text) {
+			t.Errorf("%s: %v, want %d plugins with %q (%v)", when, confs, plugins, text, err)
+		}
+	}
+	want("none", "", 1)
+	d.write("a/b.conf", `{"type":"tuning","mtu":1400}`)
+	want("one", "1400", 2)
+	want("still one", "1400", 2)
+	d.write("a/b.conf", `{"type":"tuning","mtu":1300}`)
+	want("changed", "1300", 2)
+	if err := os.RemoveAll(d.path("a")); err != nil {
+		t.Fatal(err)
+	}
+	want("none again", "", 1)
+}
+
 // TestLinksAndDirectories: a link that leads nowhere for a moment is an invalid file, and a directory
 // that was replaced is followed.
 func TestLinksAndDirectories(t *testing.T) {

@@ -76,14 +76,14 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	if err := n.delAll(ctx, rec, rt); err != nil {
 		return err
 	}
-	if err := errors.Join(rec.forgetFormer(), n.partialOf(sandbox).remove()); err != nil {
+	if err := rec.forgetFormer(); err != nil {
 		return err
 	}
 	if err := n.records.Delete(sandbox); err != nil {
 		return err
 	}
 	n.ports.Free(sandbox, rec.sockets())
-	return nil
+	return n.partialOf(sandbox).remove() // after the record: a DEL that is repeated needs it
 }
 
 // delAll runs DEL for each network, the last one first. A fault of one does not keep the others.
@@ -91,7 +91,7 @@ func (n *Network) delAll(ctx context.Context, rec *record, rt *libcni.RuntimeCon
 	var faults []error
 	partial := n.partialOf(rec.Attachment.SandboxID)
 	if err := partial.read(rec); err != nil {
-		n.log.Warn("CNI DEL gets no result of ADD", "sandbox", rec.Attachment.SandboxID, "error", err)
+		return err
 	}
 	for i, conf := range slices.Backward(rec.confs()) {
 		list, err := libcni.NetworkConfFromBytes(conf)

@@ -48,7 +48,7 @@ type inProcess struct {
 	builds   map[string]build // by path
 }
 
-// maxAbandoned is how many calls past their deadline may run before no other pod is attached: each has a thread.
+// maxAbandoned is how many calls past their deadline may run before no other pod is attached: most have a thread.
 const maxAbandoned = 64
 
 // ownProgram is the package of the program that has berth's plugins.

@@ -121,18 +121,18 @@ func (p *partial) keepResults(ctx context.Context, network int) context.Context 
 	})
 }
 
-// read reads the results of a record whose ADD is not complete. There are none without a file.
+// read reads the results of a record whose ADD is not complete. There are none without a file, and in a damaged one.
 func (p *partial) read(rec *record) error {
 	if rec.Result != nil {
 		return nil
 	}
 	maps.Copy(p.results, rec.Partial)
 	content, err := os.ReadFile(p.file)
-	if err == nil {
-		err = json.Unmarshal(content, &p.results)
+	if err != nil {
+		return errs.IgnoreNotExist(err)
 	}
-	if err = errs.IgnoreNotExist(err); err != nil {
-		return fmt.Errorf("cannot read the results of an ADD that is not complete: %w", err)
+	if json.Unmarshal(content, &p.results) != nil {
+		clear(p.results) // no repetition could read more
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 // Package plugin is the frame of CNI plugins that run without a program of their own: inside
 // berth, and in berth-cni. It reads a call as the CNI specification writes it (environment and
-// configuration), checks it, runs the verb on an OS thread of its own and prints the result.
+// configuration), checks it, runs the verb (on an OS thread of its own, except of IPAM plugins) and
+// prints the result.
 //
 // Codes and texts of errors are those of the plugins of github.com/containernetworking/plugins:
 // users and other programs know them. The package does not know what the plugins do, and not how
