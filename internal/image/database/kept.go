@@ -76,14 +76,13 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	// The lease ends also when the caller's context has ended.
 	ctx = context.WithoutCancel(ctx)
 	if err != nil && again(err) {
-		if keepErr := d.keep(ctx, lease); keepErr != nil {
-			d.log.Warn("cannot keep what a pull has fetched", "image", key, "error", keepErr)
-		}
+		d.leave(ctx, lease)
 		if boundErr := d.boundKept(ctx, maxKept); boundErr != nil {
 			d.log.Warn("cannot bound what failed pulls have left", "error", boundErr)
 		}
-	} else if endErr := p.end(ctx, err == nil); endErr != nil && err == nil {
-		err = endErr
+	} else {
+		d.endPull(ctx, lease)
+		p.dropEarlier(ctx, err == nil)
 	}
 	if err != nil || p.stale {
 		d.Collect(ctx)
@@ -91,19 +90,31 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	return err
 }
 
-// end removes the lease, and after a success what other pulls of the same image have left meanwhile.
-func (p *Pull) end(ctx context.Context, succeeded bool) error {
-	if succeeded {
-		dropped, err := p.db.DropKept(ctx, p.same)
-		if err != nil {
-			return err
-		}
-		p.stale = p.stale || len(dropped) > 0
+// leave is keep. If that fails, the lease ends: it would keep also what is unpacked, until the next start.
+func (d *DB) leave(ctx context.Context, lease leases.Lease) {
+	if err := d.keep(ctx, lease); err != nil {
+		d.log.Warn("cannot keep what a pull has fetched", "image", lease.Labels[pulledLabel], "error", err)
+		d.endPull(ctx, lease)
 	}
-	if err := p.db.Leases.Delete(ctx, p.lease); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("cannot delete a lease: %w", err)
+}
+
+// endPull removes the lease of a pull. A failure changes nothing about the outcome of the pull.
+func (d *DB) endPull(ctx context.Context, lease leases.Lease) {
+	if err := d.Leases.Delete(ctx, lease); err != nil && !errdefs.IsNotFound(err) {
+		d.log.Warn("cannot delete the lease of a pull; the next start tries it again", "image", lease.Labels[pulledLabel], "error", err)
 	}
-	return nil
+}
+
+// dropEarlier removes, after a success, what other pulls of the same image have left meanwhile.
+func (p *Pull) dropEarlier(ctx context.Context, succeeded bool) {
+	if !succeeded {
+		return
+	}
+	dropped, err := p.db.DropKept(ctx, p.same)
+	if err != nil {
+		p.db.log.Warn("cannot remove what earlier pulls have left", "image", p.key, "error", err)
+	}
+	p.stale = p.stale || len(dropped) > 0
 }
 
 // same reports whether something is left of a pull of the same name or manifest.

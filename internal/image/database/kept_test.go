@@ -191,3 +191,64 @@ func TestKeptIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are kept, %v, want 203", bytes, err)
 	}
 }
+
+// brokenLeases are leases that cannot be made with this prefix, or not be listed.
+type brokenLeases struct {
+	leases.Manager
+	prefix string
+	noList bool
+}
+
+func (b brokenLeases) Create(ctx context.Context, opts ...leases.Opt) (leases.Lease, error) {
+	var lease leases.Lease
+	for _, opt := range opts {
+		if err := opt(&lease); err != nil {
+			return lease, err
+		}
+	}
+	if b.prefix != "" && strings.HasPrefix(lease.ID, b.prefix) {
+		return lease, errs.Exhausted
+	}
+	return b.Manager.Create(ctx, opts...)
+}
+
+func (b brokenLeases) List(ctx context.Context, filters ...string) ([]leases.Lease, error) {
+	if b.noList {
+		return nil, errs.Exhausted
+	}
+	return b.Manager.List(ctx, filters...)
+}
+
+// TestALeaseOfAPullEndsWithIt: also if what it has fetched cannot be kept, or what others have left cannot be found. The
+// outcome of the pull is the same.
+func TestALeaseOfAPullEndsWithIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken brokenLeases
+		result error
+	}{
+		"nothing can be kept":                    {brokenLeases{prefix: keptLease}, errs.Unavailable},
+		"what others have left is not found":     {brokenLeases{noList: true}, nil},
+		"and it is not found after a failure":    {brokenLeases{noList: true}, errs.Unavailable},
+		"and it is not found after one for good": {brokenLeases{noList: true}, errs.Invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := openDB(t, t.TempDir())
+			defer d.Close()
+			whole := d.Leases
+			again := func(err error) bool { return errors.Is(err, errs.Unavailable) }
+			err := d.WithPull(t.Context(), "app:1", again, func(ctx context.Context, p *Pull) error {
+				fetched(t, ctx, d, "manifest")
+				err := p.Wants(ctx, treeOf("manifest", "layer"))
+				c.broken.Manager = whole
+				d.Leases = c.broken
+				return errors.Join(err, c.result)
+			})
+			if !errors.Is(err, c.result) {
+				t.Errorf("the pull ends with %v, want %v", err, c.result)
+			}
+			if left, err := whole.List(WithNamespace(t.Context())); err != nil || len(left) > 0 {
+				t.Errorf("leases are left: %+v, %v", left, err)
+			}
+		})
+	}
+}
