@@ -23,8 +23,8 @@ import (
 
 // The blobs that a pull has finished are kept if it fails and a later one may succeed, also after a crash. A pull has a
 // lease, which becomes a kept one at its end, or at the next start: of the blobs alone, since the layers can be unpacked
-// again, and with a time of expiry, which the collector respects. There is one for each name. The next pull of the name, or
-// of the manifest, takes over what it keeps.
+// again, and with a time of expiry, which the collector respects. There is one for each name and manifest: each expires by
+// itself. The next pull of the manifest, by any name, uses the blobs.
 const (
 	pullLease = "pull-"
 	keptLease = "kept-"
@@ -48,8 +48,6 @@ type Pull struct {
 	key   string
 	// manifest is that of the image, "" before Wants.
 	manifest digest.Digest
-	// stale is set if the pull may have left blobs behind that only its lease keeps.
-	stale bool
 }
 
 // Kept is what a pull that failed has left for the next one.
@@ -75,6 +73,7 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	err = fn(leases.WithLease(ctx, lease.ID), p)
 	// The lease ends also when the caller's context has ended.
 	ctx = context.WithoutCancel(ctx)
+	stale := false
 	if err != nil && again(err) {
 		d.leave(ctx, lease)
 		if boundErr := d.boundKept(ctx, maxKept); boundErr != nil {
@@ -82,9 +81,9 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 		}
 	} else {
 		d.endPull(ctx, lease)
-		p.dropEarlier(ctx, err == nil)
+		stale = p.dropEarlier(ctx, err == nil)
 	}
-	if err != nil || p.stale {
+	if err != nil || stale {
 		d.Collect(ctx)
 	}
 	return err
@@ -105,46 +104,32 @@ func (d *DB) endPull(ctx context.Context, lease leases.Lease) {
 	}
 }
 
-// dropEarlier removes, after a success, what other pulls of the same image have left meanwhile.
-func (p *Pull) dropEarlier(ctx context.Context, succeeded bool) {
-	if !succeeded {
-		return
+// dropEarlier gives up what earlier pulls have left: after a success that of the same name or manifest. After a failure
+// for good, that of the name, if the pull got as far as to use it. What pulls of other names have left stays for them, but
+// what is damaged: all pulls of the manifest would fail.
+func (p *Pull) dropEarlier(ctx context.Context, succeeded bool) (dropped bool) {
+	if p.manifest == "" {
+		return false
 	}
-	dropped, err := p.db.DropKept(ctx, p.same)
+	dropped, _, err := p.db.DropKept(ctx, func(k Kept) bool {
+		return k.Key == p.key || slices.Contains(k.Blobs, p.manifest) && (succeeded || p.db.damaged(ctx, k.Blobs))
+	})
 	if err != nil {
 		p.db.log.Warn("cannot remove what earlier pulls have left", "image", p.key, "error", err)
 	}
-	p.stale = p.stale || len(dropped) > 0
+	return dropped
 }
 
-// same reports whether something is left of a pull of the same name or manifest.
-func (p *Pull) same(k Kept) bool {
-	return k.Key == p.key || p.manifest != "" && slices.Contains(k.Blobs, p.manifest)
-}
-
-// Wants takes over what earlier pulls of the same name or manifest have left. From then on the lease names all blobs of
-// the image, so that a start knows what a killed pull had finished.
+// Wants has the lease name all blobs of the image, also those that earlier pulls have left. So a start knows what a killed
+// pull had finished.
 func (p *Pull) Wants(ctx context.Context, t *tree.Tree) error {
 	p.manifest = t.Manifest.Digest
-	earlier, err := p.db.Kept(ctx)
-	if err != nil {
-		return err
-	}
-	earlier = slices.DeleteFunc(earlier, func(k Kept) bool { return !p.same(k) })
 	var blobs []digest.Digest
 	for _, desc := range slices.Concat([]imagespec.Descriptor{t.Target, t.Manifest, t.Config}, t.Indexes, t.Through, t.Layers) {
 		blobs = append(blobs, desc.Digest)
 	}
-	p.stale = len(earlier) > 0
-	err = p.db.db.Update(func(tx *bbolt.Tx) error {
-		ctx := boltutil.WithTransaction(ctx, tx)
-		for _, k := range earlier {
-			if err := p.db.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
-				return err
-			}
-			blobs = append(blobs, k.Blobs...)
-		}
-		return p.db.leaseBlobs(ctx, p.lease, blobs)
+	err := p.db.db.Update(func(tx *bbolt.Tx) error {
+		return p.db.leaseBlobs(boltutil.WithTransaction(ctx, tx), p.lease, blobs)
 	})
 	if err != nil {
 		return fmt.Errorf("cannot lease the blobs of an image: %w", errs.OfDisk(err))
@@ -161,8 +146,8 @@ func (d *DB) leaseBlobs(ctx context.Context, lease leases.Lease, blobs []digest.
 	return nil
 }
 
-// keep makes a kept lease of that of a pull, together with what an earlier pull of the same name has left. Nothing stays of
-// a pull that has finished no blob.
+// keep makes a kept lease of that of a pull, which takes the place of those of the same name with nothing else. Nothing stays
+// of a pull that has finished no blob.
 func (d *DB) keep(ctx context.Context, lease leases.Lease) error {
 	blobs, err := d.blobsOf(ctx, lease)
 	if err != nil {
@@ -183,10 +168,10 @@ func (d *DB) keep(ctx context.Context, lease leases.Lease) error {
 	err = d.db.Update(func(tx *bbolt.Tx) error {
 		ctx := boltutil.WithTransaction(ctx, tx)
 		for _, k := range all {
-			if k.Key != key {
+			more := slices.ContainsFunc(k.Blobs, func(blob digest.Digest) bool { return !slices.Contains(blobs, blob) })
+			if k.Key != key || more {
 				continue
 			}
-			blobs = append(blobs, k.Blobs...)
 			if err := d.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
@@ -231,7 +216,7 @@ func (d *DB) Kept(ctx context.Context) ([]Kept, error) {
 		}
 		k.Blobs, err = d.blobsOf(ctx, lease)
 		if errdefs.IsNotFound(err) {
-			continue // a pull has taken it over
+			continue // it has ended meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -256,23 +241,53 @@ func (d *DB) blobsOf(ctx context.Context, lease leases.Lease) ([]digest.Digest, 
 	return blobs, nil
 }
 
-// DropKept gives up what failed pulls have left, where drop says so, and returns that. The next collection removes the
-// blobs. Unfinished downloads of others stay; see AbortDownload.
-func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped []Kept, err error) {
+// DropKept gives up what failed pulls have left, where drop says so, and returns whether there was such. The next collection
+// removes the blobs. Their unfinished downloads stay: unwanted are the blobs that no pull under way wants; see AbortDownload.
+func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped bool, unwanted []digest.Digest, err error) {
 	all, err := d.Kept(ctx)
-	if err != nil {
-		return nil, err
+	if err != nil || len(all) == 0 {
+		return false, nil, err
+	}
+	wanted := map[digest.Digest]bool{}
+	if err := d.blobsOfPulls(ctx, wanted); err != nil {
+		return false, nil, err
 	}
 	for _, k := range all {
 		if !drop(k) {
 			continue
 		}
 		if err := d.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
-			return dropped, fmt.Errorf("cannot give up what a pull of %s has left: %w", k.Key, err)
+			return dropped, unwanted, fmt.Errorf("cannot give up what a pull of %s has left: %w", k.Key, err)
 		}
-		dropped = append(dropped, k)
+		dropped = true
+		for _, blob := range k.Blobs {
+			if !wanted[blob] {
+				unwanted = append(unwanted, blob)
+			}
+		}
 	}
-	return dropped, nil
+	return dropped, unwanted, nil
+}
+
+// blobsOfPulls adds those that pulls under way want.
+func (d *DB) blobsOfPulls(ctx context.Context, found map[digest.Digest]bool) error {
+	list, err := d.Leases.List(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list pulls under way: %w", err)
+	}
+	for _, lease := range list {
+		if !strings.HasPrefix(lease.ID, pullLease) {
+			continue
+		}
+		blobs, err := d.blobsOf(ctx, lease)
+		if err != nil && !errdefs.IsNotFound(err) { // it may have ended
+			return err
+		}
+		for _, blob := range blobs {
+			found[blob] = true
+		}
+	}
+	return nil
 }
 
 // boundKept gives up the oldest of what failed pulls have left if all together have more than bound bytes. Blobs of images do not count.
@@ -296,7 +311,7 @@ func (d *DB) boundKept(ctx context.Context, bound int64) error {
 		}
 		excess[k.lease.ID] = i > 0 && bytes > bound
 	}
-	_, err = d.DropKept(ctx, func(k Kept) bool { return excess[k.lease.ID] })
+	_, _, err = d.DropKept(ctx, func(k Kept) bool { return excess[k.lease.ID] })
 	return err
 }
 
@@ -389,4 +404,15 @@ func (d *DB) verified(blob digest.Digest) (int64, bool) {
 	size, err := io.Copy(verifier, f)
 	err = errors.Join(err, f.Close())
 	return size, err == nil && verifier.Verified()
+}
+
+// damaged reports whether the store has one of these blobs with a damaged file.
+func (d *DB) damaged(ctx context.Context, blobs []digest.Digest) bool {
+	return slices.ContainsFunc(blobs, func(blob digest.Digest) bool {
+		if info, err := d.Content.Info(ctx, blob); err != nil || PreloadedFrom(info) != "" {
+			return false
+		}
+		_, ok := d.verified(blob)
+		return !ok
+	})
 }

@@ -114,44 +114,131 @@ func TestKillBetweenFileAndRecord(t *testing.T) {
 	has(t, d) // the other name has the same manifest, and no image was recorded
 }
 
-// TestPullsOfOneName: what several pulls have left is kept once, and goes with the first one that succeeds or fails for good.
+// pullOf pulls an image of one layer, up to an end with result. The next pull after an Unavailable one may succeed.
+func pullOf(t *testing.T, d *DB, key, manifest, layer string, result error) {
+	t.Helper()
+	again := func(err error) bool { return errors.Is(err, errs.Unavailable) }
+	err := d.WithPull(t.Context(), key, again, func(ctx context.Context, p *Pull) error {
+		fetched(t, ctx, d, manifest)
+		if err := p.Wants(ctx, treeOf(manifest, layer)); err != nil {
+			return err
+		}
+		if err := d.Present(ctx, blobOf(layer)); err != nil {
+			fetched(t, ctx, d, layer)
+		}
+		return result
+	})
+	if !errors.Is(err, result) {
+		t.Fatal(err)
+	}
+}
+
+// leftBy asserts which pulls have left something, the newest first.
+func leftBy(t *testing.T, d *DB, want ...string) []Kept {
+	t.Helper()
+	all, err := d.Kept(WithNamespace(t.Context()))
+	var keys []string
+	for _, k := range all {
+		keys = append(keys, k.Key)
+	}
+	if err != nil || !slices.Equal(keys, want) {
+		t.Errorf("something is left by %q, %v, want %q", keys, err, want)
+	}
+	return all
+}
+
+// TestPullsOfOneName: what pulls of a tag that moves have left is kept for each manifest, with its own expiry, and the bound
+// counts each. All goes with the first pull that succeeds or fails for good.
 func TestPullsOfOneName(t *testing.T) {
+	ctx := WithNamespace(t.Context())
 	for name, end := range map[string]error{"success": nil, "failure": errs.Invalid} {
 		t.Run(name, func(t *testing.T) {
 			d := openDB(t, t.TempDir())
 			defer d.Close()
-			pull := func(manifest, layer string, result error) {
-				t.Helper()
-				again := func(err error) bool { return errors.Is(err, errs.Unavailable) }
-				err := d.WithPull(t.Context(), "app:1", again, func(ctx context.Context, p *Pull) error {
-					fetched(t, ctx, d, manifest)
-					if err := p.Wants(ctx, treeOf(manifest, layer)); err != nil {
-						return err
-					}
-					fetched(t, ctx, d, layer)
-					return result
-				})
-				if !errors.Is(err, result) {
-					t.Fatal(err)
-				}
+			for range 2 { // what the first one has left is that of the second one then
+				pullOf(t, d, "app:1", "a", "layer of a", errs.Unavailable)
 			}
-			pull("a", "layer of a", errs.Unavailable)
-			pull("b", "layer of b", errs.Unavailable) // the tag has moved
+			first := leftBy(t, d, "app:1")
+			pullOf(t, d, "app:1", "b", "layer of b", errs.Unavailable) // the tag has moved
 			has(t, d, "a", "b", "layer of a", "layer of b")
+			if now := leftBy(t, d, "app:1", "app:1"); len(now) == 2 && !now[1].Expires.Equal(first[0].Expires) {
+				t.Errorf("what has expired at %s expires at %s", first[0].Expires, now[1].Expires)
+			}
 			// Before it knows the image, a pull takes nothing away.
 			err := d.WithPull(t.Context(), "app:1", func(error) bool { return false }, func(context.Context, *Pull) error { return errs.Invalid })
 			if !errors.Is(err, errs.Invalid) {
 				t.Error(err)
 			}
-			if kept, err := d.Kept(WithNamespace(t.Context())); err != nil || len(kept) != 1 {
-				t.Errorf("kept: %+v, %v", kept, err)
+			leftBy(t, d, "app:1", "app:1")
+			pullOf(t, d, "app:1", "c", "layer of c", errs.Unavailable)
+			if err := d.boundKept(ctx, 1); err != nil {
+				t.Error(err)
 			}
-			pull("c", "layer of c", end)
+			d.Collect(ctx)
+			has(t, d, "c", "layer of c")
+			pullOf(t, d, "app:1", "a", "layer of a", errs.Unavailable)
+			pullOf(t, d, "app:1", "c", "layer of c", end)
 			has(t, d)
-			if all, err := d.Leases.List(WithNamespace(t.Context())); err != nil || len(all) > 0 {
+			if all, err := d.Leases.List(ctx); err != nil || len(all) > 0 {
 				t.Errorf("leases left: %+v, %v", all, err)
 			}
 		})
+	}
+}
+
+// TestPullByAnotherName: a pull that fails for good leaves what the pull of another name has left, for which the client
+// tries again, unless a blob is damaged. A pull that succeeds leaves nothing.
+func TestPullByAnotherName(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage bool
+		end    error
+		left   []string
+	}{
+		"failure": {end: errs.Invalid, left: []string{"app:1"}},
+		"damage":  {damage: true, end: errs.Invalid},
+		"success": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := openDB(t, t.TempDir())
+			defer d.Close()
+			pullOf(t, d, "app:1", "a", "layer of a", errs.Unavailable)
+			if c.damage {
+				if err := os.WriteFile(d.BlobPath(blobOf("layer of a").Digest), []byte("layer of b"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pullOf(t, d, "other:1", "a", "layer of a", c.end)
+			leftBy(t, d, c.left...)
+			if c.left == nil {
+				has(t, d)
+				return
+			}
+			has(t, d, "a", "layer of a")
+		})
+	}
+}
+
+// TestDroppedWhileAPullRuns: the unfinished downloads that a pull under way will continue stay.
+func TestDroppedWhileAPullRuns(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	pullOf(t, d, "app:1", "a", "layer of a", errs.Unavailable)
+	pullOf(t, d, "app:1", "b", "layer of b", errs.Unavailable)
+	err := d.WithPull(t.Context(), "other:1", func(error) bool { return false }, func(ctx context.Context, p *Pull) error {
+		err := p.Wants(ctx, treeOf("a", "layer of a"))
+		dropped, unwanted, dropErr := d.DropKept(ctx, func(Kept) bool { return true })
+		slices.Sort(unwanted)
+		want := []digest.Digest{blobOf("b").Digest, blobOf("config of b").Digest, blobOf("layer of b").Digest}
+		slices.Sort(want)
+		if !dropped || !slices.Equal(unwanted, want) {
+			t.Errorf("dropped: %v, not wanted: %v, want %v", dropped, unwanted, want)
+		}
+		d.Collect(ctx)
+		has(t, d, "a", "layer of a")
+		return errors.Join(err, dropErr)
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

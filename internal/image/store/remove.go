@@ -70,27 +70,25 @@ func (s *Store) pullKeys(ref, platform string) []string {
 }
 
 // giveUp gives up what failed pulls have left, where drop says so, and reports whether there is such. The next collection
-// removes the blobs. Unfinished downloads of them go at once, but those that another pull continues now.
+// removes the blobs. Unfinished downloads of them go at once, but those that a pull under way wants.
 func (s *Store) giveUp(ctx context.Context, drop func(database.Kept) bool) bool {
-	dropped, err := s.db.DropKept(ctx, drop)
+	dropped, unwanted, err := s.db.DropKept(ctx, drop)
 	if err != nil {
 		s.log.Warn("cannot give up what failed pulls have left", "error", err)
 	}
 	ended, end := context.WithCancel(ctx)
 	end() // a lock with it waits for nobody
-	for _, k := range dropped {
-		for _, blob := range k.Blobs {
-			unlock, err := s.blobs.Lock(ended, blob.String())
-			if err != nil {
-				continue
-			}
-			if err := s.db.AbortDownload(ctx, blob); err != nil {
-				s.log.Warn("cannot remove an unfinished download", "blob", blob, "error", err)
-			}
-			unlock()
+	for _, blob := range unwanted {
+		unlock, err := s.blobs.Lock(ended, blob.String())
+		if err != nil {
+			continue
 		}
+		if err := s.db.AbortDownload(ctx, blob); err != nil {
+			s.log.Warn("cannot remove an unfinished download", "blob", blob, "error", err)
+		}
+		unlock()
 	}
-	return len(dropped) > 0
+	return dropped
 }
 
 // dropKept removes what failed pulls have left, where drop says so. It reports whether there was such.
