@@ -9,7 +9,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -194,11 +193,15 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
-	key, manifest := names.Key(named.String(), want.platform), digest.Digest("")
-	defer func() { s.afterFailure(context.WithoutCancel(ctx), err, key, manifest) }()
 	if err := want.rules.mayAsk(named); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			s.kept()
+		}
+	}()
+	key := names.Key(named.String(), want.platform)
 	again := func(err error) bool { return mayWorkLater(ctx, err) }
 	return s.db.WithPull(ctx, key, again, func(ctx context.Context, p *database.Pull) error {
 		remote, err := s.openRegistry(ctx, named, want.auth, want.rules)
@@ -210,7 +213,6 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 		if err != nil {
 			return err
 		}
-		manifest = t.Manifest.Digest
 		// From here on all is fetched by digest: what is checked is what is pulled.
 		if err := s.admitAs(ctx, named, t, want.auth, want.rules, m); err != nil {
 			return err
@@ -239,28 +241,14 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 }
 
 // mayWorkLater reports whether the pull after one that has failed may succeed. Then what this one has fetched is kept. A
-// full disk needs the room, and nobody gets what a policy refuses.
+// full disk needs the room. What a policy refuses is not fetched; what other pulls have left stays, since the policy may be
+// that of one namespace.
 func mayWorkLater(ctx context.Context, err error) bool {
 	var refused *image.RefusedError
 	if errors.As(err, &refused) || isFull(err) {
 		return false
 	}
 	return ctx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline)
-}
-
-// afterFailure is called at the end of a pull of a key and of a manifest, which is "" if it is not known. It gives up what
-// earlier pulls of them have left if a policy refuses the image now.
-func (s *Store) afterFailure(ctx context.Context, err error, key string, manifest digest.Digest) {
-	if err == nil {
-		return
-	}
-	var refused *image.RefusedError
-	if errors.As(err, &refused) {
-		s.dropKept(ctx, func(k database.Kept) bool {
-			return k.Key == key || manifest != "" && slices.Contains(k.Blobs, manifest)
-		})
-	}
-	s.kept()
 }
 
 func pulledNames(named reference.Named, t *tree.Tree) []string {
