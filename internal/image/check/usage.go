@@ -70,7 +70,7 @@ func (c *Checker) DiskUse(ctx context.Context) (*image.DiskUse, error) {
 		return nil, err
 	}
 	use.Total = use.Unfinished
-	kept, err := c.DB.KeptBytes(ctx)
+	kept, _, err := c.DB.KeptBytes(ctx)
 	if err != nil {
 		return nil, err
 	}

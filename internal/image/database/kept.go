@@ -290,29 +290,78 @@ func (d *DB) blobsOfPulls(ctx context.Context, found map[digest.Digest]bool) err
 	return nil
 }
 
-// boundKept gives up the oldest of what failed pulls have left if all together have more than bound bytes. Blobs of images do not count.
+// boundKept gives up the oldest of what failed pulls have left if all together have more than bound bytes.
 func (d *DB) boundKept(ctx context.Context, bound int64) error {
-	all, err := d.Kept(ctx)
-	if err != nil || len(all) < 2 {
-		return err
-	}
-	counted, err := d.blobsOfImages(ctx)
+	all, err := d.sizes(ctx)
 	if err != nil {
 		return err
 	}
 	var bytes int64
 	excess := map[string]bool{}
 	for i, k := range all {
-		for _, blob := range k.Blobs {
-			if info, err := d.Content.Info(ctx, blob); err == nil && !counted[blob] {
-				bytes += info.Size
-			}
-			counted[blob] = true
-		}
+		bytes += k.finished
 		excess[k.lease.ID] = i > 0 && bytes > bound
 	}
 	_, _, err = d.DropKept(ctx, func(k Kept) bool { return excess[k.lease.ID] })
 	return err
+}
+
+// KeptBytes is how many bytes the disk gets back if all is given up that failed pulls have left: of finished blobs, and of
+// unfinished downloads of others.
+func (d *DB) KeptBytes(ctx context.Context) (finished, unfinished int64, err error) {
+	all, err := d.sizes(ctx)
+	for _, k := range all {
+		finished, unfinished = finished+k.finished, unfinished+k.unfinished
+	}
+	return finished, unfinished, err
+}
+
+// sized is what a failed pull has left, and its bytes.
+type sized struct {
+	Kept
+	finished, unfinished int64
+}
+
+// sizes is Kept with the bytes of each. It leaves out the blobs of newer ones, of images and of pulls under way, and those
+// that are used in place.
+func (d *DB) sizes(ctx context.Context) ([]sized, error) {
+	all, err := d.Kept(ctx)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	counted, err := d.blobsOfImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.blobsOfPulls(ctx, counted); err != nil {
+		return nil, err
+	}
+	ingests, err := d.ingests()
+	if err != nil {
+		return nil, err
+	}
+	downloads := map[string]int64{}
+	for _, one := range ingests {
+		downloads[one.ref] = one.bytes
+	}
+	own := make([]sized, len(all))
+	for i, k := range all {
+		own[i].Kept = k
+		for _, blob := range k.Blobs {
+			if counted[blob] {
+				continue
+			}
+			counted[blob] = true
+			info, err := d.Content.Info(ctx, blob)
+			switch {
+			case err != nil:
+				own[i].unfinished += downloads[downloadRef+blob.String()]
+			case PreloadedFrom(info) == "":
+				own[i].finished += info.Size
+			}
+		}
+	}
+	return own, nil
 }
 
 // blobsOfImages are those that the records of images lead to.
@@ -344,28 +393,6 @@ func (d *DB) blobsOfImages(ctx context.Context) (map[digest.Digest]bool, error) 
 		}
 	}
 	return found, nil
-}
-
-// KeptBytes is how many bytes of blobs are kept for later pulls, without those of images.
-func (d *DB) KeptBytes(ctx context.Context) (int64, error) {
-	all, err := d.Kept(ctx)
-	if err != nil || len(all) == 0 {
-		return 0, err
-	}
-	counted, err := d.blobsOfImages(ctx)
-	if err != nil {
-		return 0, err
-	}
-	var bytes int64
-	for _, k := range all {
-		for _, blob := range k.Blobs {
-			if info, err := d.Content.Info(ctx, blob); err == nil && !counted[blob] && PreloadedFrom(info) == "" {
-				bytes += info.Size
-			}
-			counted[blob] = true
-		}
-	}
-	return bytes, nil
 }
 
 // adoptFinished adds to the content store the blobs of a killed pull whose file is complete and which the database does not

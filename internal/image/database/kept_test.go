@@ -274,8 +274,8 @@ func TestKeptIsBounded(t *testing.T) {
 			t.Errorf("within %d bytes: %q, %v, want %q", c.bound, keys, err, c.want)
 		}
 	}
-	if bytes, err := d.KeptBytes(ctx); err != nil || bytes != 203 {
-		t.Errorf("%d bytes are kept, %v, want 203", bytes, err)
+	if bytes, unfinished, err := d.KeptBytes(ctx); err != nil || bytes != 203 || unfinished != 0 {
+		t.Errorf("%d and %d bytes are kept, %v, want 203 and 0", bytes, unfinished, err)
 	}
 }
 

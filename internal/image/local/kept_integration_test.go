@@ -273,13 +273,25 @@ func TestFinishedLayersGo(t *testing.T) {
 			return 0
 		},
 		"another pull": func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) int {
-			other := build(t, imagetest.Spec{Layers: []imagetest.Layer{{{Path: "other", Content: make([]byte, 3<<20)}}}})
-			c.Push("other", "1", other)
 			fill(2 << 20)
-			if _, err := s.Pull(ctx, c.host+"/other:1", image.Auth{}, nil); err != nil {
+			if err := c.pullOther(t, s, 3<<20); err != nil {
 				t.Error(err)
 			}
 			return 0
+		},
+		"another pull that needs their unfinished downloads, too": func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) int {
+			fill(2 << 20)
+			if err := c.pullOther(t, s, 11<<20); !errors.Is(err, errs.Exhausted) {
+				t.Errorf("the disk has room for the layer, and none to unpack it: %v", err)
+			}
+			return 0
+		},
+		"another pull for which they have too little": func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) int {
+			fill(2 << 20)
+			if err := c.pullOther(t, s, 20<<20); !errors.Is(err, errs.Exhausted) {
+				t.Error(err)
+			}
+			return all(c)
 		},
 		"policy": func(t *testing.T, c *cutLayers, s *Images, _ func(int64)) int {
 			file := filepath.Join(t.TempDir(), "policy.json")
@@ -297,6 +309,7 @@ func TestFinishedLayersGo(t *testing.T) {
 			spec.Layers = append(spec.Layers, imagetest.Layer{{Path: "kept", Content: make([]byte, 8<<20)}})
 			c, s := layersOfThenStop(t, spec), open(t, cfg)
 			c.cut(t, s, image.Auth{})
+			s.trash.Empty(ctx) // what was unpacked, before the disk is filled
 			want := gone(t, c, s, fill)
 			if left := c.kept(s); left != want {
 				t.Errorf("%d blobs are left, want %d", left, want)
@@ -308,6 +321,14 @@ func TestFinishedLayersGo(t *testing.T) {
 			s.Close()
 		})
 	}
+}
+
+// pullOther pulls another image, with a layer of some bytes.
+func (c *cutLayers) pullOther(t *testing.T, s *Images, bytes int) error {
+	t.Helper()
+	c.Push("other", "1", build(t, imagetest.Spec{Layers: []imagetest.Layer{{{Path: "other", Content: make([]byte, bytes)}}}}))
+	_, err := s.Pull(t.Context(), c.host+"/other:1", image.Auth{}, nil)
+	return err
 }
 
 // smallDisk is the size of a disk for a few small images, in bytes.

@@ -241,8 +241,8 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 }
 
 // mayWorkLater reports whether the pull after one that has failed may succeed. Then what this one has fetched is kept. A
-// full disk needs the room. What a policy refuses is not fetched; what other pulls have left stays, since the policy may be
-// that of one namespace.
+// full disk needs the room. What a policy refuses is of no use to this client; what other pulls have left stays, since the
+// policy may be that of one namespace.
 func mayWorkLater(ctx context.Context, err error) bool {
 	var refused *image.RefusedError
 	if errors.As(err, &refused) || isFull(err) {
@@ -311,10 +311,7 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 			missing += layer.Size
 		}
 	}
-	free, err := sysfile.DiskFree(s.db.Root)
-	if err == nil && missing > free && s.dropKept(ctx, func(database.Kept) bool { return true }) {
-		free, err = sysfile.DiskFree(s.db.Root)
-	}
+	free, err := s.freeDisk(ctx, missing)
 	if err != nil {
 		return err
 	}
@@ -340,6 +337,21 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 		return errs.Guard("unpacking", func() error { return s.layers.Unpack(ctx, t, ready, m.Unpack) })
 	})
 	return group.Wait()
+}
+
+// freeDisk is how many bytes of the disk are free. If they are less than those that are missing, and would be enough without
+// what failed pulls have left, it gives that up.
+func (s *Store) freeDisk(ctx context.Context, missing int64) (int64, error) {
+	free, err := sysfile.DiskFree(s.db.Root)
+	if err != nil || missing <= free {
+		return free, err
+	}
+	finished, unfinished, err := s.db.KeptBytes(ctx)
+	if err != nil || missing > free+finished+unfinished {
+		return free, err
+	}
+	s.dropKept(ctx, func(database.Kept) bool { return true })
+	return sysfile.DiskFree(s.db.Root)
 }
 
 func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}) error {
