@@ -82,19 +82,18 @@ func (c *cutLayers) blobs() []imagetest.Blob {
 	return append([]imagetest.Blob{c.img.Config}, c.img.Layers...)
 }
 
-// awaitFirst returns when the store has the small layers, and the first part of the large one.
-func (c *cutLayers) awaitFirst(t *testing.T, cfg Config) {
+// awaitFirst returns when the store has the small layers, and the first part of the large one. See awaitPull.
+func (c *cutLayers) awaitFirst(t *testing.T, cfg Config, ended <-chan error) {
 	t.Helper()
-	unfinished(t, cfg)
+	unfinished(t, cfg, ended)
 	for _, blob := range c.blobs() {
-		for blob.Digest != c.last.Digest {
-			if _, err := os.Stat(database.Paths{Root: cfg.Root}.BlobPath(blob.Digest)); err == nil {
-				break
-			}
-			if t.Context().Err() != nil {
-				t.Fatalf("blob %s is not in the store", blob.Digest)
-			}
+		if blob.Digest == c.last.Digest {
+			continue
 		}
+		awaitPull(t, ended, "blob "+blob.Digest.String()+" is in the store", func() bool {
+			_, err := os.Stat(database.Paths{Root: cfg.Root}.BlobPath(blob.Digest))
+			return err == nil
+		})
 	}
 }
 
@@ -132,7 +131,7 @@ func (c *cutLayers) fail(t *testing.T, s *Images, auth image.Auth, end func(leav
 	defer leave()
 	ended := make(chan error, 1)
 	go func() { ended <- c.pull(ctx, s, auth) }()
-	c.awaitFirst(t, s.cfg)
+	c.awaitFirst(t, s.cfg, ended)
 	end(leave)
 	if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, errs.Unavailable) {
 		t.Fatalf("the pull that fails: %v", err)
@@ -165,7 +164,7 @@ func (c *cutLayers) kept(s *Images) (blobs int) {
 func TestFinishedLayersOutliveAKill(t *testing.T) {
 	c, cfg := layersThenStop(t), testConfig(t)
 	w := startWorker(t, cfg, c.host)
-	c.awaitFirst(t, cfg)
+	c.awaitFirst(t, cfg, nil)
 	w.kill()
 	c.stops.Store(false)
 	s := open(t, cfg)
@@ -309,7 +308,10 @@ func TestFinishedLayersGo(t *testing.T) {
 			spec.Layers = append(spec.Layers, imagetest.Layer{{Path: "kept", Content: make([]byte, 8<<20)}})
 			c, s := layersOfThenStop(t, spec), open(t, cfg)
 			c.cut(t, s, image.Auth{})
-			s.trash.Empty(ctx) // what was unpacked, before the disk is filled
+			awaitPull(t, nil, "what was unpacked has left the disk", func() bool {
+				left, err := os.ReadDir(cfg.trashDir())
+				return err == nil && len(left) == 0
+			})
 			want := gone(t, c, s, fill)
 			if left := c.kept(s); left != want {
 				t.Errorf("%d blobs are left, want %d", left, want)
