@@ -76,9 +76,7 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	stale := false
 	if err != nil && again(err) {
 		d.leave(ctx, lease)
-		if boundErr := d.boundKept(ctx, maxKept); boundErr != nil {
-			d.log.Warn("cannot bound what failed pulls have left", "error", boundErr)
-		}
+		d.limitKept(ctx)
 	} else {
 		d.endPull(ctx, lease)
 		stale = p.dropEarlier(ctx, err == nil)
@@ -290,6 +288,13 @@ func (d *DB) blobsOfPulls(ctx context.Context, found map[digest.Digest]bool) err
 	return nil
 }
 
+// limitKept is boundKept. What is too much expires if that fails.
+func (d *DB) limitKept(ctx context.Context) {
+	if err := d.boundKept(ctx, maxKept); err != nil {
+		d.log.Warn("cannot bound what failed pulls have left", "error", err)
+	}
+}
+
 // boundKept gives up the oldest of what failed pulls have left if all together have more than bound bytes.
 func (d *DB) boundKept(ctx context.Context, bound int64) error {
 	all, err := d.sizes(ctx)
@@ -396,11 +401,12 @@ func (d *DB) blobsOfImages(ctx context.Context) (map[digest.Digest]bool, error) 
 }
 
 // adoptFinished adds to the content store the blobs of a killed pull whose file is complete and which the database does not
-// know: the content store moves the file of a blob to its place before the transaction that records it.
-func (d *DB) adoptFinished(ctx context.Context, lease leases.Lease) error {
+// know: the content store moves the file of a blob to its place before the transaction that records it. A blob that it
+// cannot add is fetched again.
+func (d *DB) adoptFinished(ctx context.Context, lease leases.Lease) {
 	blobs, err := d.blobsOf(ctx, lease)
 	if err != nil {
-		return err
+		d.log.Warn("cannot find what a killed pull had finished", "image", lease.Labels[pulledLabel], "error", err)
 	}
 	for _, blob := range blobs {
 		if _, err := d.Content.Info(ctx, blob); !errdefs.IsNotFound(err) {
@@ -411,10 +417,9 @@ func (d *DB) adoptFinished(ctx context.Context, lease leases.Lease) error {
 			continue
 		}
 		if err := d.AdoptBlob(leases.WithLease(ctx, lease.ID), imagespec.Descriptor{Digest: blob, Size: size}, ""); err != nil {
-			return fmt.Errorf("cannot adopt blob %s, which a pull had finished: %w", blob, err)
+			d.log.Warn("cannot adopt a blob that a killed pull had finished", "blob", blob, "error", err)
 		}
 	}
-	return nil
 }
 
 // verified returns the size of a blob's file, and whether it is a regular file with the right digest. Any other is fetched

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -70,10 +71,9 @@ func has(t *testing.T, d *DB, want ...string) {
 	}
 }
 
-// TestKillBetweenFileAndRecord: a start adopts the blobs that a killed pull had moved to their place and not recorded yet, if
-// their digest is right, and no others.
-func TestKillBetweenFileAndRecord(t *testing.T) {
-	root := t.TempDir()
+// killed is a store after a kill of a pull, which had moved blobs to their place and not recorded them yet.
+func killed(t *testing.T, root string) *DB {
+	t.Helper()
 	d := openDB(t, root)
 	ctx := WithNamespace(t.Context())
 	// As WithPull leaves it at a kill.
@@ -89,6 +89,18 @@ func TestKillBetweenFileAndRecord(t *testing.T) {
 		err = errors.Join(err, os.WriteFile(d.BlobPath(digest.FromString(text)), []byte(data), 0o600))
 	}
 	if err = errors.Join(err, d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return openDB(t, root)
+}
+
+// TestKillBetweenFileAndRecord: a start adopts the blobs that a killed pull had moved to their place and not recorded yet, if
+// their digest is right, and no others.
+func TestKillBetweenFileAndRecord(t *testing.T) {
+	root := t.TempDir()
+	ctx := WithNamespace(t.Context())
+	d := killed(t, root)
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second start finds what the first one has kept
@@ -107,7 +119,7 @@ func TestKillBetweenFileAndRecord(t *testing.T) {
 	d = openDB(t, root)
 	defer d.Close()
 	never := func(error) bool { return false }
-	err = d.WithPull(ctx, "other:1", never, func(ctx context.Context, p *Pull) error { return p.Wants(ctx, treeOf("manifest")) })
+	err := d.WithPull(ctx, "other:1", never, func(ctx context.Context, p *Pull) error { return p.Wants(ctx, treeOf("manifest")) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,6 +316,44 @@ func (b brokenLeases) List(ctx context.Context, filters ...string) ([]leases.Lea
 		return nil, errs.Exhausted
 	}
 	return b.Manager.List(ctx, filters...)
+}
+
+type brokenImages struct{ images.Store }
+
+func (brokenImages) List(context.Context, ...string) ([]images.Image, error) {
+	return nil, errs.Exhausted
+}
+
+type brokenContent struct{ content.Store }
+
+func (brokenContent) Writer(context.Context, ...content.WriterOpt) (content.Writer, error) {
+	return nil, errs.Exhausted
+}
+
+// TestAStartThatCannotKeep: a start goes on if it cannot keep what a killed pull had finished, and fetches it again then.
+func TestAStartThatCannotKeep(t *testing.T) {
+	for name, c := range map[string]struct {
+		breaks func(d *DB)
+		left   []string
+	}{
+		"a blob cannot be adopted": {func(d *DB) { d.Content = brokenContent{d.Content} }, []string{"manifest", "recorded"}},
+		"nothing can be kept":      {func(d *DB) { d.Leases = brokenLeases{Manager: d.Leases, prefix: keptLease} }, nil},
+		"the bound is not known":   {func(d *DB) { d.Images = brokenImages{d.Images} }, []string{"manifest", "moved", "recorded"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := killed(t, t.TempDir())
+			defer d.Close()
+			blobs, manager, records := d.Content, d.Leases, d.Images
+			c.breaks(d)
+			ctx := WithNamespace(t.Context())
+			_, err := d.DropLeases(ctx, func(string) bool { return false })
+			d.Content, d.Leases, d.Images = blobs, manager, records
+			if err = errors.Join(err, d.Sweep(ctx)); err != nil {
+				t.Fatal(err)
+			}
+			has(t, d, c.left...)
+		})
+	}
 }
 
 // TestALeaseOfAPullEndsWithIt: also if what it has fetched cannot be kept, or what others have left cannot be found. The
