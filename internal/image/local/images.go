@@ -57,6 +57,8 @@ type Config struct {
 	Snapshotters map[string]string
 	// PullRules hold until SetPullRules.
 	PullRules
+	// RetryTime is that of store.Config.
+	RetryTime time.Duration
 	// PreloadedDirs have images that are used in place; see package preload. A missing
 	// directory has none.
 	PreloadedDirs []string

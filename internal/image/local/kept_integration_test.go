@@ -235,6 +235,7 @@ func TestFinishedLayersOfAPrivateImage(t *testing.T) {
 // refuses the image: another namespace may have another policy, and a policy may be wrong for a moment.
 func TestFinishedLayersGo(t *testing.T) {
 	ctx := context.Background()
+	const later = "removal of another image later"
 	all := func(c *cutLayers) int { return len(c.blobs()) - 1 }
 	for name, gone := range map[string]func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) (left int){
 		"removal": func(t *testing.T, c *cutLayers, s *Images, _ func(int64)) int {
@@ -247,8 +248,7 @@ func TestFinishedLayersGo(t *testing.T) {
 			removeOther(t, s)
 			return all(c)
 		},
-		"removal of another image later": func(t *testing.T, _ *cutLayers, s *Images, _ func(int64)) int {
-			s.store.RetryTime = 0
+		later: func(t *testing.T, _ *cutLayers, s *Images, _ func(int64)) int {
 			removeOther(t, s)
 			return 0
 		},
@@ -303,6 +303,9 @@ func TestFinishedLayersGo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
+			if name == later {
+				cfg.RetryTime = time.Nanosecond
+			}
 			fill := onSmallDisk(t, &cfg, smallDisk)
 			spec := layersOf(3, "")
 			spec.Layers = append(spec.Layers, imagetest.Layer{{Path: "kept", Content: make([]byte, 8<<20)}})

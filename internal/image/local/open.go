@@ -261,7 +261,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 func (s *Images) makeParts() {
 	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, WhiteoutFiles: s.copies, Background: s.background, Log: s.log})
 	s.store = store.New(store.Config{
-		DB: s.db, Layers: s.layers, Snapshotters: s.proxies, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, Kept: s.kept, Log: s.log,
+		DB: s.db, Layers: s.layers, Snapshotters: s.proxies, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, Kept: s.kept, RetryTime: s.cfg.RetryTime, Log: s.log,
 	})
 	s.rootfs = rootfs.New(rootfs.Config{
 		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(), Snapshotters: s.proxies, Copies: s.copies,

@@ -48,7 +48,7 @@ func (s *Store) remove(ctx context.Context, platform, ref string, find func() (*
 	}
 	keys := s.pullKeys(ref, platform)
 	dropped := s.giveUp(ctx, func(k database.Kept) bool {
-		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > s.RetryTime
+		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > s.retryTime
 	})
 	if len(removed) > 0 {
 		s.proxies.Wake()

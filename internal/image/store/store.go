@@ -111,16 +111,15 @@ type Config struct {
 	Jobs image.Jobs
 	// Kept is called after a pull that may have left something for a later one; see TidyKept. It must not block. nil for nobody.
 	Kept func()
-	Log  *slog.Logger
+	// RetryTime is how long the removal of another image leaves what a failed pull has finished: a kubelet removes images
+	// when the disk is full. 10 minutes if 0.
+	RetryTime time.Duration
+	Log       *slog.Logger
 }
 
 // Store is the images of one root directory. It implements image.Store, image.Catalog and
 // image.Explainer.
 type Store struct {
-	// RetryTime is how long the removal of another image leaves what a failed pull has finished: a kubelet removes images
-	// when the disk is full. Set it before the store is used.
-	RetryTime time.Duration
-
 	db         *database.DB
 	layers     *layers.Unpacker
 	proxies    *snapshotters.Set
@@ -128,6 +127,7 @@ type Store struct {
 	rules      atomic.Pointer[PullRules]
 	userAgent  string
 	kept       func()
+	retryTime  time.Duration
 	log        *slog.Logger
 
 	pulls progress.Pulls
@@ -166,9 +166,7 @@ var (
 // New makes a store that shows no image before Load. Its database is open.
 func New(cfg Config) *Store {
 	s := &Store{
-		RetryTime: defaultRetryTime,
-
-		db: cfg.DB, layers: cfg.Layers, proxies: cfg.Snapshotters, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, kept: cfg.Kept, log: cfg.Log,
+		db: cfg.DB, layers: cfg.Layers, proxies: cfg.Snapshotters, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, kept: cfg.Kept, retryTime: cmp.Or(cfg.RetryTime, defaultRetryTime), log: cfg.Log,
 		index: map[string]*entry{}, names: map[string]string{}, annotations: annotations{}, holds: newHolds(), damaged: func(digest.Digest) {},
 		downloads: downloads.New(downloads.Limits{}),
 	}
