@@ -98,17 +98,17 @@ func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept
 			continue
 		}
 		switch {
-		case isKept(lease):
+		case isLeftover(lease):
 		case strings.HasPrefix(lease.ID, pullLease):
 			d.adoptFinished(ctx, lease)
-			d.leave(ctx, lease)
+			d.makeLeftover(ctx, lease)
 		default:
 			if err := d.Leases.Delete(ctx, lease); err != nil {
 				return nil, err
 			}
 		}
 	}
-	d.limitKept(ctx)
+	d.limitLeftovers(ctx)
 	return kept, nil
 }
 

@@ -198,7 +198,7 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 	}
 	defer func() {
 		if err != nil {
-			s.kept()
+			s.leftoversChanged()
 		}
 	}()
 	key := names.Key(named.String(), want.platform)
@@ -240,9 +240,9 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 	})
 }
 
-// mayWorkLater reports whether the pull after one that has failed may succeed. Then what this one has fetched is kept. A
-// full disk needs the room. What a policy refuses is of no use to this client; what other pulls have left stays, since the
-// policy may be that of one namespace.
+// mayWorkLater reports whether the pull after one that has failed may succeed. Then this one has a leftover. A full disk needs
+// the room. What a policy refuses is of no use to this client; leftovers of other pulls stay, since the policy may be that of
+// one namespace.
 func mayWorkLater(ctx context.Context, err error) bool {
 	var refused *image.RefusedError
 	if errors.As(err, &refused) || isFull(err) {
@@ -340,17 +340,17 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 }
 
 // freeDisk is how many bytes of the disk are free. If they are less than those that are missing, and would be enough without
-// what failed pulls have left, it gives that up.
+// the leftovers, it drops these.
 func (s *Store) freeDisk(ctx context.Context, missing int64) (int64, error) {
 	free, err := sysfile.DiskFree(s.db.Root)
 	if err != nil || missing <= free {
 		return free, err
 	}
-	finished, unfinished, err := s.db.KeptBytes(ctx)
+	finished, unfinished, err := s.db.LeftoverBytes(ctx)
 	if err != nil || missing > free+finished+unfinished {
 		return free, err
 	}
-	s.dropKept(ctx, func(database.Kept) bool { return true })
+	s.dropLeftovers(ctx, func(database.Leftover) bool { return true })
 	return sysfile.DiskFree(s.db.Root)
 }
 

@@ -149,8 +149,8 @@ func (c *cutLayers) emptyWithout(t *testing.T, s *Images) {
 	assertEmpty(t, s)
 }
 
-// kept are how many of the small blobs the store has.
-func (c *cutLayers) kept(s *Images) (blobs int) {
+// stored is how many of the small blobs the store has.
+func (c *cutLayers) stored(s *Images) (blobs int) {
 	for _, blob := range c.blobs() {
 		if _, err := os.Stat(s.db.BlobPath(blob.Digest)); err == nil {
 			blobs++
@@ -253,20 +253,20 @@ func TestFinishedLayersGo(t *testing.T) {
 			return 0
 		},
 		"within a day": func(t *testing.T, c *cutLayers, s *Images, _ func(int64)) int {
-			if dropped, left := s.store.TidyKept(ctx, time.Now().Add(23*time.Hour)); dropped || !left {
+			if dropped, left := s.store.TidyLeftovers(ctx, time.Now().Add(23*time.Hour)); dropped || !left {
 				t.Errorf("dropped: %v, left: %v", dropped, left)
 			}
 			return all(c)
 		},
 		"after a day": func(t *testing.T, _ *cutLayers, s *Images, _ func(int64)) int {
-			if dropped, left := s.store.TidyKept(ctx, time.Now().Add(25*time.Hour)); !dropped || left {
+			if dropped, left := s.store.TidyLeftovers(ctx, time.Now().Add(25*time.Hour)); !dropped || left {
 				t.Errorf("dropped: %v, left: %v", dropped, left)
 			}
 			return 0
 		},
 		"short of space": func(t *testing.T, _ *cutLayers, s *Images, fill func(int64)) int {
 			fill(smallDisk / 10)
-			if dropped, left := s.store.TidyKept(ctx, time.Now()); !dropped || left {
+			if dropped, left := s.store.TidyLeftovers(ctx, time.Now()); !dropped || left {
 				t.Errorf("dropped: %v, left: %v", dropped, left)
 			}
 			return 0
@@ -316,7 +316,7 @@ func TestFinishedLayersGo(t *testing.T) {
 				return err == nil && len(left) == 0
 			})
 			want := gone(t, c, s, fill)
-			if left := c.kept(s); left != want {
+			if left := c.stored(s); left != want {
 				t.Errorf("%d blobs are left, want %d", left, want)
 			}
 			unfinished, err := filepath.Glob(filepath.Join(s.cfg.Root, "content/ingest/*"))
@@ -369,7 +369,7 @@ func TestFinishedLayersThatAreDamaged(t *testing.T) {
 	if err := c.pull(t.Context(), s, image.Auth{}); !errors.Is(err, errs.Invalid) {
 		t.Errorf("damaged: %v", err)
 	}
-	if left := c.kept(s); left > 0 {
+	if left := c.stored(s); left > 0 {
 		t.Errorf("%d blobs are left", left)
 	}
 	if err := c.pull(t.Context(), s, image.Auth{}); err != nil {

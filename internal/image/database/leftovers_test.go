@@ -145,29 +145,29 @@ func pullOf(t *testing.T, d *DB, key, manifest, layer string, result error) {
 	}
 }
 
-// leftBy asserts which pulls have left something, the newest first.
-func leftBy(t *testing.T, d *DB, want ...string) []Kept {
+// leftBy asserts which names have leftovers, the newest first.
+func leftBy(t *testing.T, d *DB, want ...string) []Leftover {
 	t.Helper()
-	all, err := d.Kept(WithNamespace(t.Context()))
+	all, err := d.Leftovers(WithNamespace(t.Context()))
 	var keys []string
 	for _, k := range all {
 		keys = append(keys, k.Key)
 	}
 	if err != nil || !slices.Equal(keys, want) {
-		t.Errorf("something is left by %q, %v, want %q", keys, err, want)
+		t.Errorf("%q have leftovers, %v, want %q", keys, err, want)
 	}
 	return all
 }
 
-// TestPullsOfOneName: what pulls of a tag that moves have left is kept for each manifest, with its own expiry, and the bound
-// counts each. All goes with the first pull that succeeds or fails for good.
+// TestPullsOfOneName: the pulls of a tag that moves leave one leftover for each manifest, with its own expiry, and the bound
+// counts each. All go with the first pull that succeeds or fails for good.
 func TestPullsOfOneName(t *testing.T) {
 	ctx := WithNamespace(t.Context())
 	for name, end := range map[string]error{"success": nil, "failure": errs.Invalid} {
 		t.Run(name, func(t *testing.T) {
 			d := openDB(t, t.TempDir())
 			defer d.Close()
-			for range 2 { // what the first one has left is that of the second one then
+			for range 2 { // the second leftover takes the place of the first one
 				pullOf(t, d, "app:1", "a", "layer of a", errs.Unavailable)
 			}
 			first := leftBy(t, d, "app:1")
@@ -183,7 +183,7 @@ func TestPullsOfOneName(t *testing.T) {
 			}
 			leftBy(t, d, "app:1", "app:1")
 			pullOf(t, d, "app:1", "c", "layer of c", errs.Unavailable)
-			if err := d.boundKept(ctx, 1); err != nil {
+			if err := d.boundLeftovers(ctx, 1); err != nil {
 				t.Error(err)
 			}
 			d.Collect(ctx)
@@ -198,8 +198,8 @@ func TestPullsOfOneName(t *testing.T) {
 	}
 }
 
-// TestPullByAnotherName: a pull that fails for good leaves what the pull of another name has left, for which the client
-// tries again, unless a blob is damaged. A pull that succeeds leaves nothing.
+// TestPullByAnotherName: the leftover of a name whose client tries again survives a pull by another name that fails for good,
+// unless a blob is damaged. A pull that succeeds leaves nothing.
 func TestPullByAnotherName(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage bool
@@ -238,7 +238,7 @@ func TestDroppedWhileAPullRuns(t *testing.T) {
 	pullOf(t, d, "app:1", "b", "layer of b", errs.Unavailable)
 	err := d.WithPull(t.Context(), "other:1", func(error) bool { return false }, func(ctx context.Context, p *Pull) error {
 		err := p.Wants(ctx, treeOf("a", "layer of a"))
-		dropped, unwanted, dropErr := d.DropKept(ctx, func(Kept) bool { return true })
+		dropped, unwanted, dropErr := d.DropLeftovers(ctx, func(Leftover) bool { return true })
 		slices.Sort(unwanted)
 		want := []digest.Digest{blobOf("b").Digest, blobOf("config of b").Digest, blobOf("layer of b").Digest}
 		slices.Sort(want)
@@ -254,8 +254,8 @@ func TestDroppedWhileAPullRuns(t *testing.T) {
 	}
 }
 
-// TestKeptIsBounded: the oldest go first, the newest stays though it is too large alone, and a shared blob counts once.
-func TestKeptIsBounded(t *testing.T) {
+// TestLeftoversAreBounded: the oldest go first, the newest stays though it is too large alone, and a shared blob counts once.
+func TestLeftoversAreBounded(t *testing.T) {
 	d := openDB(t, t.TempDir())
 	defer d.Close()
 	ctx := WithNamespace(t.Context())
@@ -274,10 +274,10 @@ func TestKeptIsBounded(t *testing.T) {
 		bound int64
 		want  []string
 	}{{1000, []string{"new", "old", "oldest"}}, {310, []string{"new", "old"}}, {1, []string{"new"}}} {
-		if err := d.boundKept(ctx, c.bound); err != nil {
+		if err := d.boundLeftovers(ctx, c.bound); err != nil {
 			t.Fatal(err)
 		}
-		all, err := d.Kept(ctx)
+		all, err := d.Leftovers(ctx)
 		var keys []string
 		for _, k := range all {
 			keys = append(keys, k.Key)
@@ -286,8 +286,8 @@ func TestKeptIsBounded(t *testing.T) {
 			t.Errorf("within %d bytes: %q, %v, want %q", c.bound, keys, err, c.want)
 		}
 	}
-	if bytes, unfinished, err := d.KeptBytes(ctx); err != nil || bytes != 203 || unfinished != 0 {
-		t.Errorf("%d and %d bytes are kept, %v, want 203 and 0", bytes, unfinished, err)
+	if bytes, unfinished, err := d.LeftoverBytes(ctx); err != nil || bytes != 203 || unfinished != 0 {
+		t.Errorf("the leftovers have %d and %d bytes, %v, want 203 and 0", bytes, unfinished, err)
 	}
 }
 
@@ -330,14 +330,14 @@ func (brokenContent) Writer(context.Context, ...content.WriterOpt) (content.Writ
 	return nil, errs.Exhausted
 }
 
-// TestAStartThatCannotKeep: a start goes on if it cannot keep what a killed pull had finished, and fetches it again then.
-func TestAStartThatCannotKeep(t *testing.T) {
+// TestAStartWithoutLeftovers: a start goes on if it cannot make a leftover of a killed pull.
+func TestAStartWithoutLeftovers(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(d *DB)
 		left   []string
 	}{
 		"a blob cannot be adopted": {func(d *DB) { d.Content = brokenContent{d.Content} }, []string{"manifest", "recorded"}},
-		"nothing can be kept":      {func(d *DB) { d.Leases = brokenLeases{Manager: d.Leases, prefix: keptLease} }, nil},
+		"nothing can be kept":      {func(d *DB) { d.Leases = brokenLeases{Manager: d.Leases, prefix: leftoverLease} }, nil},
 		"the bound is not known":   {func(d *DB) { d.Images = brokenImages{d.Images} }, []string{"manifest", "moved", "recorded"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -356,17 +356,17 @@ func TestAStartThatCannotKeep(t *testing.T) {
 	}
 }
 
-// TestALeaseOfAPullEndsWithIt: also if what it has fetched cannot be kept, or what others have left cannot be found. The
+// TestALeaseOfAPullEndsWithIt: also if it can have no leftover, or those of others cannot be listed. The
 // outcome of the pull is the same.
 func TestALeaseOfAPullEndsWithIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken brokenLeases
 		result error
 	}{
-		"nothing can be kept":                    {brokenLeases{prefix: keptLease}, errs.Unavailable},
-		"what others have left is not found":     {brokenLeases{noList: true}, nil},
-		"and it is not found after a failure":    {brokenLeases{noList: true}, errs.Unavailable},
-		"and it is not found after one for good": {brokenLeases{noList: true}, errs.Invalid},
+		"nothing can be kept":                    {brokenLeases{prefix: leftoverLease}, errs.Unavailable},
+		"others cannot be listed":                {brokenLeases{noList: true}, nil},
+		"and they cannot after a failure":        {brokenLeases{noList: true}, errs.Unavailable},
+		"and they cannot after one for good":     {brokenLeases{noList: true}, errs.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := openDB(t, t.TempDir())

@@ -21,18 +21,18 @@ import (
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
-// The blobs that a pull has finished are kept if it fails and a later one may succeed, also after a crash. A pull has a
-// lease, which becomes a kept one at its end, or at the next start: of the blobs alone, since the layers can be unpacked
-// again, and with a time of expiry, which the collector respects. There is one for each name and manifest: each expires by
-// itself. The next pull of the manifest, by any name, uses the blobs.
+// A pull that fails, and after which a later one may succeed, leaves the blobs that it has finished, also after a crash: the
+// leftover. The lease of the pull becomes that of the leftover at its end, or at the next start: of the blobs alone, since
+// the layers can be unpacked again, and with a time of expiry, which the collector respects. There is one for each name and
+// manifest: each expires by itself. The next pull of the manifest, by any name, uses the blobs.
 const (
-	pullLease = "pull-"
-	keptLease = "kept-"
+	pullLease     = "pull-"
+	leftoverLease = "leftover-"
 
-	// keptTime is how long blobs are kept for the next pull.
-	keptTime = 24 * time.Hour
-	// maxKept bounds the bytes of all together. The oldest go first, and the newest stays in any case.
-	maxKept = 8 << 30
+	// leftoverTime is how long a leftover stays for the next pull.
+	leftoverTime = 24 * time.Hour
+	// maxLeftovers bounds the bytes of all together. The oldest go first, and the newest stays in any case.
+	maxLeftovers = 8 << 30
 
 	// pulledLabel is what is pulled: a key of names.Key.
 	pulledLabel = "run.berth.pulled"
@@ -50,8 +50,8 @@ type Pull struct {
 	manifest digest.Digest
 }
 
-// Kept is what a pull that failed has left for the next one.
-type Kept struct {
+// Leftover is what a failed pull leaves for the next one.
+type Leftover struct {
 	// Key is the name that was pulled; see names.Key.
 	Key string
 	// At is the end of the pull, or the start after it. Expires is when the collector may remove the blobs.
@@ -75,8 +75,8 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	ctx = context.WithoutCancel(ctx)
 	stale := false
 	if err != nil && again(err) {
-		d.leave(ctx, lease)
-		d.limitKept(ctx)
+		d.makeLeftover(ctx, lease)
+		d.limitLeftovers(ctx)
 	} else {
 		d.endPull(ctx, lease)
 		stale = p.dropEarlier(ctx, err == nil)
@@ -87,10 +87,10 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	return err
 }
 
-// leave is keep. If that fails, the lease ends: it would keep also what is unpacked, until the next start.
-func (d *DB) leave(ctx context.Context, lease leases.Lease) {
-	if err := d.keep(ctx, lease); err != nil {
-		d.log.Warn("cannot keep what a pull has fetched", "image", lease.Labels[pulledLabel], "error", err)
+// makeLeftover is writeLeftover. If that fails, the lease ends: it would keep also what is unpacked, until the next start.
+func (d *DB) makeLeftover(ctx context.Context, lease leases.Lease) {
+	if err := d.writeLeftover(ctx, lease); err != nil {
+		d.log.Warn("cannot keep the leftover of a pull; the next one fetches all again", "image", lease.Labels[pulledLabel], "error", err)
 		d.endPull(ctx, lease)
 	}
 }
@@ -102,23 +102,23 @@ func (d *DB) endPull(ctx context.Context, lease leases.Lease) {
 	}
 }
 
-// dropEarlier gives up what earlier pulls have left: after a success that of the same name or manifest. After a failure
-// for good, that of the name, if the pull got as far as to use it. What pulls of other names have left stays for them, but
-// what is damaged: all pulls of the manifest would fail.
+// dropEarlier drops the leftovers of earlier pulls: after a success those of the same name or manifest. After a failure for
+// good, those of the name, if the pull got as far as to use them. Leftovers of other names stay for their clients, unless a
+// blob is damaged: all pulls of the manifest would fail.
 func (p *Pull) dropEarlier(ctx context.Context, succeeded bool) (dropped bool) {
 	if p.manifest == "" {
 		return false
 	}
-	dropped, _, err := p.db.DropKept(ctx, func(k Kept) bool {
+	dropped, _, err := p.db.DropLeftovers(ctx, func(k Leftover) bool {
 		return k.Key == p.key || slices.Contains(k.Blobs, p.manifest) && (succeeded || p.db.damaged(ctx, k.Blobs))
 	})
 	if err != nil {
-		p.db.log.Warn("cannot remove what earlier pulls have left", "image", p.key, "error", err)
+		p.db.log.Warn("cannot drop the leftovers of earlier pulls", "image", p.key, "error", err)
 	}
 	return dropped
 }
 
-// Wants has the lease name all blobs of the image, also those that earlier pulls have left. So a start knows what a killed
+// Wants has the lease name all blobs of the image, also those of leftovers. So a start knows what a killed
 // pull had finished.
 func (p *Pull) Wants(ctx context.Context, t *tree.Tree) error {
 	p.manifest = t.Manifest.Digest
@@ -144,9 +144,9 @@ func (d *DB) leaseBlobs(ctx context.Context, lease leases.Lease, blobs []digest.
 	return nil
 }
 
-// keep makes a kept lease of that of a pull, which takes the place of those of the same name with nothing else. Nothing stays
-// of a pull that has finished no blob.
-func (d *DB) keep(ctx context.Context, lease leases.Lease) error {
+// writeLeftover makes a leftover of the blobs of a pull. It takes the place of those of the same name with nothing else. Nothing
+// stays of a pull that has finished no blob.
+func (d *DB) writeLeftover(ctx context.Context, lease leases.Lease) error {
 	blobs, err := d.blobsOf(ctx, lease)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (d *DB) keep(ctx context.Context, lease leases.Lease) error {
 	if !finished || key == "" {
 		return d.Leases.Delete(ctx, lease)
 	}
-	all, err := d.Kept(ctx)
+	all, err := d.Leftovers(ctx)
 	if err != nil {
 		return err
 	}
@@ -174,41 +174,41 @@ func (d *DB) keep(ctx context.Context, lease leases.Lease) error {
 				return err
 			}
 		}
-		kept, err := d.Leases.Create(ctx, leases.WithID(newLease(keptLease)), leases.WithLabels(map[string]string{
-			pulledLabel: key, flatLabel: "true", expireLabel: time.Now().Add(keptTime).UTC().Format(time.RFC3339),
+		leftover, err := d.Leases.Create(ctx, leases.WithID(newLease(leftoverLease)), leases.WithLabels(map[string]string{
+			pulledLabel: key, flatLabel: "true", expireLabel: time.Now().Add(leftoverTime).UTC().Format(time.RFC3339),
 		}))
 		if err != nil {
 			return err
 		}
-		if err := d.leaseBlobs(ctx, kept, blobs); err != nil {
+		if err := d.leaseBlobs(ctx, leftover, blobs); err != nil {
 			return err
 		}
 		return d.Leases.Delete(ctx, lease)
 	})
 	if err != nil {
-		return fmt.Errorf("cannot keep the blobs of a pull: %w", errs.OfDisk(err))
+		return fmt.Errorf("cannot write the lease of a leftover: %w", errs.OfDisk(err))
 	}
 	return nil
 }
 
-// isKept reports whether a lease keeps what a pull has left. The collector would keep what has no time of expiry forever.
-func isKept(lease leases.Lease) bool {
+// isLeftover reports whether a lease is that of a leftover. The collector would keep what has no time of expiry forever.
+func isLeftover(lease leases.Lease) bool {
 	_, err := time.Parse(time.RFC3339, lease.Labels[expireLabel])
-	return strings.HasPrefix(lease.ID, keptLease) && err == nil
+	return strings.HasPrefix(lease.ID, leftoverLease) && err == nil
 }
 
-// Kept lists what failed pulls have left, the newest first.
-func (d *DB) Kept(ctx context.Context) ([]Kept, error) {
+// Leftovers lists those of all pulls, the newest first.
+func (d *DB) Leftovers(ctx context.Context) ([]Leftover, error) {
 	list, err := d.Leases.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list what failed pulls have left: %w", err)
+		return nil, fmt.Errorf("cannot list the leftovers of failed pulls: %w", err)
 	}
-	var all []Kept
+	var all []Leftover
 	for _, lease := range list {
-		if !isKept(lease) {
+		if !isLeftover(lease) {
 			continue
 		}
-		k := Kept{Key: lease.Labels[pulledLabel], At: lease.CreatedAt, lease: lease}
+		k := Leftover{Key: lease.Labels[pulledLabel], At: lease.CreatedAt, lease: lease}
 		if k.Expires, err = time.Parse(time.RFC3339, lease.Labels[expireLabel]); err != nil {
 			return nil, err
 		}
@@ -221,7 +221,7 @@ func (d *DB) Kept(ctx context.Context) ([]Kept, error) {
 		}
 		all = append(all, k)
 	}
-	slices.SortFunc(all, func(a, b Kept) int { return b.At.Compare(a.At) })
+	slices.SortFunc(all, func(a, b Leftover) int { return b.At.Compare(a.At) })
 	return all, nil
 }
 
@@ -239,10 +239,10 @@ func (d *DB) blobsOf(ctx context.Context, lease leases.Lease) ([]digest.Digest, 
 	return blobs, nil
 }
 
-// DropKept gives up what failed pulls have left, where drop says so, and returns whether there was such. The next collection
-// removes the blobs. Their unfinished downloads stay: unwanted are the blobs that no pull under way wants; see AbortDownload.
-func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped bool, unwanted []digest.Digest, err error) {
-	all, err := d.Kept(ctx)
+// DropLeftovers drops those for which drop says so, and returns whether there was one. The next collection removes the blobs.
+// Their unfinished downloads stay: unwanted are the blobs that no pull under way wants; see AbortDownload.
+func (d *DB) DropLeftovers(ctx context.Context, drop func(Leftover) bool) (dropped bool, unwanted []digest.Digest, err error) {
+	all, err := d.Leftovers(ctx)
 	if err != nil || len(all) == 0 {
 		return false, nil, err
 	}
@@ -255,7 +255,7 @@ func (d *DB) DropKept(ctx context.Context, drop func(Kept) bool) (dropped bool, 
 			continue
 		}
 		if err := d.Leases.Delete(ctx, k.lease); err != nil && !errdefs.IsNotFound(err) {
-			return dropped, unwanted, fmt.Errorf("cannot give up what a pull of %s has left: %w", k.Key, err)
+			return dropped, unwanted, fmt.Errorf("cannot drop the leftover of a pull of %s: %w", k.Key, err)
 		}
 		dropped = true
 		for _, blob := range k.Blobs {
@@ -288,15 +288,15 @@ func (d *DB) blobsOfPulls(ctx context.Context, found map[digest.Digest]bool) err
 	return nil
 }
 
-// limitKept is boundKept. What is too much expires if that fails.
-func (d *DB) limitKept(ctx context.Context) {
-	if err := d.boundKept(ctx, maxKept); err != nil {
-		d.log.Warn("cannot bound what failed pulls have left", "error", err)
+// limitLeftovers is boundLeftovers. If that fails, the leftovers expire later.
+func (d *DB) limitLeftovers(ctx context.Context) {
+	if err := d.boundLeftovers(ctx, maxLeftovers); err != nil {
+		d.log.Warn("cannot bound the leftovers of failed pulls", "error", err)
 	}
 }
 
-// boundKept gives up the oldest of what failed pulls have left if all together have more than bound bytes.
-func (d *DB) boundKept(ctx context.Context, bound int64) error {
+// boundLeftovers drops the oldest if all together have more than bound bytes.
+func (d *DB) boundLeftovers(ctx context.Context, bound int64) error {
 	all, err := d.sizes(ctx)
 	if err != nil {
 		return err
@@ -307,13 +307,13 @@ func (d *DB) boundKept(ctx context.Context, bound int64) error {
 		bytes += k.finished
 		excess[k.lease.ID] = i > 0 && bytes > bound
 	}
-	_, _, err = d.DropKept(ctx, func(k Kept) bool { return excess[k.lease.ID] })
+	_, _, err = d.DropLeftovers(ctx, func(k Leftover) bool { return excess[k.lease.ID] })
 	return err
 }
 
-// KeptBytes is how many bytes the disk gets back if all is given up that failed pulls have left: of finished blobs, and of
-// unfinished downloads of others.
-func (d *DB) KeptBytes(ctx context.Context) (finished, unfinished int64, err error) {
+// LeftoverBytes is how many bytes the disk gets back if all leftovers are dropped: of finished blobs, and of unfinished
+// downloads of others.
+func (d *DB) LeftoverBytes(ctx context.Context) (finished, unfinished int64, err error) {
 	all, err := d.sizes(ctx)
 	for _, k := range all {
 		finished, unfinished = finished+k.finished, unfinished+k.unfinished
@@ -321,16 +321,16 @@ func (d *DB) KeptBytes(ctx context.Context) (finished, unfinished int64, err err
 	return finished, unfinished, err
 }
 
-// sized is what a failed pull has left, and its bytes.
+// sized is a leftover and its bytes.
 type sized struct {
-	Kept
+	Leftover
 	finished, unfinished int64
 }
 
-// sizes is Kept with the bytes of each. It leaves out the blobs of newer ones, of images and of pulls under way, and those
+// sizes is Leftovers with the bytes of each. It leaves out the blobs of newer ones, of images and of pulls under way, and those
 // that are used in place.
 func (d *DB) sizes(ctx context.Context) ([]sized, error) {
-	all, err := d.Kept(ctx)
+	all, err := d.Leftovers(ctx)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -351,7 +351,7 @@ func (d *DB) sizes(ctx context.Context) ([]sized, error) {
 	}
 	own := make([]sized, len(all))
 	for i, k := range all {
-		own[i].Kept = k
+		own[i].Leftover = k
 		for _, blob := range k.Blobs {
 			if counted[blob] {
 				continue
