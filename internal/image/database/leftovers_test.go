@@ -363,10 +363,10 @@ func TestALeaseOfAPullEndsWithIt(t *testing.T) {
 		broken brokenLeases
 		result error
 	}{
-		"nothing can be kept":                    {brokenLeases{prefix: leftoverLease}, errs.Unavailable},
-		"others cannot be listed":                {brokenLeases{noList: true}, nil},
-		"and they cannot after a failure":        {brokenLeases{noList: true}, errs.Unavailable},
-		"and they cannot after one for good":     {brokenLeases{noList: true}, errs.Invalid},
+		"nothing can be kept":                {brokenLeases{prefix: leftoverLease}, errs.Unavailable},
+		"others cannot be listed":            {brokenLeases{noList: true}, nil},
+		"and they cannot after a failure":    {brokenLeases{noList: true}, errs.Unavailable},
+		"and they cannot after one for good": {brokenLeases{noList: true}, errs.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := openDB(t, t.TempDir())
