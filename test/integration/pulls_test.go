@@ -76,35 +76,36 @@ func (h *heldImage) sentOnce(t *testing.T) {
 	}
 }
 
-// TestPullsOfAPrivateImageAtOnce: of pulls that start together, the ones with wrong credentials and with none are refused
-// while the one with the right credentials runs, and again when the node has the image.
+// TestPullsOfAPrivateImageAtOnce: pulls with wrong credentials and with none are refused while the one with the right
+// credentials runs, and again when the node has the image.
 func TestPullsOfAPrivateImageAtOnce(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	h := holdLastLayer(t, b)
 	h.User, h.Password = "joe", "right"
 	wrong := []*runtimeapi.AuthConfig{{Username: "joe", Password: "wrong"}, nil}
-	together := make(chan struct{})
 	var good, bad sync.WaitGroup
+	ended := make(chan error, 1)
 	good.Go(func() {
-		<-together
-		if id, err := h.pull(b, &runtimeapi.AuthConfig{Username: "joe", Password: "right"}); err != nil || id != h.img.ID() {
+		id, err := h.pull(b, &runtimeapi.AuthConfig{Username: "joe", Password: "right"})
+		if err != nil || id != h.img.ID() {
 			t.Errorf("the right credentials: %s, %v", id, err)
 		}
+		ended <- err
 	})
+	select {
+	case <-h.asked: // and it is not sent before the others are refused
+	case err := <-ended:
+		t.Fatalf("the pull with the right credentials ends before it asks for the last layer: %v", err)
+	case <-b.Ctx().Done():
+		t.Fatal("the pull with the right credentials does not get to the last layer")
+	}
 	for _, auth := range wrong {
 		bad.Go(func() {
-			<-together
 			_, err := h.pull(b, auth)
 			checkRefusal(t, err, codes.InvalidArgument, []string{h.ref})
 		})
 	}
-	close(together)
 	bad.Wait()
-	select {
-	case <-h.asked:
-	case <-b.Ctx().Done():
-		t.Fatal("the pull with the right credentials does not get to the last layer")
-	}
 	close(h.let)
 	good.Wait()
 	h.sentOnce(t)
@@ -123,7 +124,13 @@ func TestPullAfterTheDaemonIsKilled(t *testing.T) {
 		_, err := h.pull(b, nil)
 		broken <- err
 	}()
-	<-h.asked
+	select {
+	case <-h.asked:
+	case err := <-broken:
+		t.Fatalf("the pull ends before it asks for the last layer: %v", err)
+	case <-b.Ctx().Done():
+		t.Fatal("the pull does not get to the last layer")
+	}
 	for _, layer := range h.img.Layers[:2] {
 		b.Await("the first layers are in the store", func() bool {
 			_, err := os.Stat(h.file(b, layer))

@@ -70,11 +70,11 @@ func (c *Checker) DiskUse(ctx context.Context) (*image.DiskUse, error) {
 		return nil, err
 	}
 	use.Total = use.Unfinished
-	kept, err := c.DB.KeptBytes(ctx)
+	leftovers, _, err := c.DB.LeftoverBytes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	use.Unfinished += kept // which are among the blobs
+	use.Unfinished += leftovers // which are among the blobs
 	for _, bytes := range s.blobs {
 		use.Total += bytes
 	}

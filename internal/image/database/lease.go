@@ -86,7 +86,7 @@ func (d *DB) KeepForContainers(ctx context.Context, chain string) error {
 
 // DropLeases removes the leases of work that ended with its process, and those of snapshots
 // that no container uses any more. It returns the snapshots whose leases stay. What pulls have
-// finished stays, too; see WithPull.
+// finished stays, too; see WithPull. If it cannot, a later pull fetches it again.
 func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept []string, err error) {
 	all, err := d.Leases.List(ctx)
 	if err != nil {
@@ -98,20 +98,18 @@ func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept
 			continue
 		}
 		switch {
-		case isKept(lease):
-			continue
+		case isLeftover(lease):
 		case strings.HasPrefix(lease.ID, pullLease):
-			if err = d.adoptFinished(ctx, lease); err == nil {
-				err = d.keep(ctx, lease)
-			}
+			d.adoptFinished(ctx, lease)
+			d.makeLeftover(ctx, lease)
 		default:
-			err = d.Leases.Delete(ctx, lease)
-		}
-		if err != nil {
-			return nil, err
+			if err := d.Leases.Delete(ctx, lease); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return kept, d.boundKept(ctx, maxKept)
+	d.limitLeftovers(ctx)
+	return kept, nil
 }
 
 // DropForContainers removes the lease of KeepForContainers. The error is errdefs.ErrNotFound if

@@ -57,6 +57,8 @@ type Config struct {
 	Snapshotters map[string]string
 	// PullRules hold until SetPullRules.
 	PullRules
+	// RetryTime is that of store.Config.
+	RetryTime time.Duration
 	// PreloadedDirs have images that are used in place; see package preload. A missing
 	// directory has none.
 	PreloadedDirs []string
@@ -111,8 +113,8 @@ type Images struct {
 	proxies    *snapshotters.Set
 	// stop stops the work in the background.
 	stop func()
-	// wake is filled by changed, keptWake by kept.
-	wake, keptWake chan struct{}
+	// wake is filled by changed, leftoverWake by leftoversChanged.
+	wake, leftoverWake chan struct{}
 
 	// rulesMu guards rules, which hold for pulls.
 	rulesMu sync.Mutex

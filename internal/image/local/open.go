@@ -128,8 +128,8 @@ func (s *Images) open(ctx context.Context) error {
 	preloader := &preload.Preloader{DB: s.db, Layers: s.layers, Store: s.store, CanMount: s.rootfs.CanMount, Log: s.log}
 	preloader.Take(ctx, s.cfg.PreloadedDirs)
 	s.background.Go(s.noteQuiet)
-	s.background.Go(s.tidyKept)
-	s.kept() // by a killed process
+	s.background.Go(s.tidyLeftovers)
+	s.leftoversChanged() // by a killed process
 	s.background.Go(func(ctx context.Context) {
 		s.proxies.Run(ctx, struct {
 			*store.Store
@@ -184,7 +184,7 @@ func newImages(cfg Config) *Images {
 	s := &Images{
 		cfg: cfg, log: cfg.Log, background: group, lost: list, trash: background.NewTrash(cfg.trashDir(), group, cfg.Log),
 		repair: repair.Repairer{Paths: cfg.paths(), Helper: cfg.UnpackHelper, Lost: list, Log: cfg.Log},
-		rules:  cfg.PullRules, opened: make(chan struct{}), wake: make(chan struct{}, 1), keptWake: make(chan struct{}, 1),
+		rules:  cfg.PullRules, opened: make(chan struct{}), wake: make(chan struct{}, 1), leftoverWake: make(chan struct{}, 1),
 	}
 	s.imports = importdirs.New(importdirs.Config{
 		Root: cfg.Root, Import: s.importArchive, Jobs: cfg.Jobs, Log: cfg.Log,
@@ -261,7 +261,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 func (s *Images) makeParts() {
 	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, WhiteoutFiles: s.copies, Background: s.background, Log: s.log})
 	s.store = store.New(store.Config{
-		DB: s.db, Layers: s.layers, Snapshotters: s.proxies, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, Kept: s.kept, Log: s.log,
+		DB: s.db, Layers: s.layers, Snapshotters: s.proxies, Background: s.background, Lost: s.lost, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Observer: s.cfg.Observer, Jobs: s.cfg.Jobs, LeftoversChanged: s.leftoversChanged, RetryTime: s.cfg.RetryTime, Log: s.log,
 	})
 	s.rootfs = rootfs.New(rootfs.Config{
 		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(), Snapshotters: s.proxies, Copies: s.copies,

@@ -9,14 +9,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/require"
 )
 
 const (
@@ -47,22 +50,39 @@ func stopAt(layer imagetest.Blob, reached chan<- struct{}) func(http.ResponseWri
 	}
 }
 
-// unfinished waits until the store has some bytes of an unfinished download, and returns its file.
-func unfinished(t *testing.T, cfg Config) string {
+// awaitPull returns when done does. It fails the test if a pull ends before; ended is nil for a pull of another process.
+func awaitPull(t *testing.T, ended <-chan error, what string, done func() bool) {
 	t.Helper()
-	for t.Context().Err() == nil {
+	deadline := time.After(require.Patience(10 * time.Second))
+	for !done() {
+		select {
+		case err := <-ended:
+			t.Fatalf("the pull ends with %v before %s", err, what)
+		case <-deadline:
+			t.Fatalf("not yet: %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// unfinished waits until the store has some bytes of an unfinished download, and returns its file. See awaitPull.
+func unfinished(t *testing.T, cfg Config, ended <-chan error) (file string) {
+	t.Helper()
+	awaitPull(t, ended, "a part of a layer is on disk", func() bool {
 		files, err := filepath.Glob(filepath.Join(cfg.Root, "content/ingest/*/data"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range files {
-			if fi, err := os.Stat(file); err == nil && fi.Size() == firstPart {
-				return file
-			}
+		i := slices.IndexFunc(files, func(file string) bool {
+			fi, err := os.Stat(file)
+			return err == nil && fi.Size() == firstPart
+		})
+		if i >= 0 {
+			file = files[i]
 		}
-	}
-	t.Fatal("no download is under way")
-	return ""
+		return i >= 0
+	})
+	return file
 }
 
 func TestADownloadContinuesAfterAKill(t *testing.T) {
@@ -79,7 +99,7 @@ func TestADownloadContinuesAfterAKill(t *testing.T) {
 			}
 			w := startWorker(t, cfg, host)
 			<-reached
-			part := unfinished(t, cfg)
+			part := unfinished(t, cfg, nil)
 			w.kill()
 			if damage {
 				f, err := os.OpenFile(part, os.O_WRONLY, 0)
@@ -143,7 +163,7 @@ func TestADownloadInPartsContinues(t *testing.T) {
 		_, err := s.Pull(ctx, host+"/parts:1", image.Auth{}, nil)
 		left <- err
 	}()
-	unfinished(t, cfg)
+	unfinished(t, cfg, left)
 	leave()
 	if err := <-left; !errors.Is(err, context.Canceled) {
 		t.Errorf("the pull that is cancelled: %v", err)
@@ -183,7 +203,7 @@ func TestCallersWithOtherCredentialsShareADownload(t *testing.T) {
 		}
 	})
 	<-reached
-	unfinished(t, s.cfg)
+	unfinished(t, s.cfg, nil)
 	if _, err := s.Pull(t.Context(), host+"/private:1", image.Auth{Username: "joe", Password: "wrong"}, nil); !errors.Is(err, errs.Invalid) {
 		t.Errorf("wrong credentials: %v", err)
 	}

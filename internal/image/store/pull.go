@@ -9,7 +9,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -194,11 +193,15 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 			err = fmt.Errorf("%w", cause)
 		}
 	}()
-	key, manifest := names.Key(named.String(), want.platform), digest.Digest("")
-	defer func() { s.afterFailure(context.WithoutCancel(ctx), err, key, manifest) }()
 	if err := want.rules.mayAsk(named); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			s.leftoversChanged()
+		}
+	}()
+	key := names.Key(named.String(), want.platform)
 	again := func(err error) bool { return mayWorkLater(ctx, err) }
 	return s.db.WithPull(ctx, key, again, func(ctx context.Context, p *database.Pull) error {
 		remote, err := s.openRegistry(ctx, named, want.auth, want.rules)
@@ -210,7 +213,6 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 		if err != nil {
 			return err
 		}
-		manifest = t.Manifest.Digest
 		// From here on all is fetched by digest: what is checked is what is pulled.
 		if err := s.admitAs(ctx, named, t, want.auth, want.rules, m); err != nil {
 			return err
@@ -238,29 +240,15 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 	})
 }
 
-// mayWorkLater reports whether the pull after one that has failed may succeed. Then what this one has fetched is kept. A
-// full disk needs the room, and nobody gets what a policy refuses.
+// mayWorkLater reports whether the pull after one that has failed may succeed. Then this one has a leftover. A full disk needs
+// the room. What a policy refuses is of no use to this client; leftovers of other pulls stay, since the policy may be that of
+// one namespace.
 func mayWorkLater(ctx context.Context, err error) bool {
 	var refused *image.RefusedError
 	if errors.As(err, &refused) || isFull(err) {
 		return false
 	}
 	return ctx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Deadline)
-}
-
-// afterFailure is called at the end of a pull of a key and of a manifest, which is "" if it is not known. It gives up what
-// earlier pulls of them have left if a policy refuses the image now.
-func (s *Store) afterFailure(ctx context.Context, err error, key string, manifest digest.Digest) {
-	if err == nil {
-		return
-	}
-	var refused *image.RefusedError
-	if errors.As(err, &refused) {
-		s.dropKept(ctx, func(k database.Kept) bool {
-			return k.Key == key || manifest != "" && slices.Contains(k.Blobs, manifest)
-		})
-	}
-	s.kept()
 }
 
 func pulledNames(named reference.Named, t *tree.Tree) []string {
@@ -323,10 +311,7 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 			missing += layer.Size
 		}
 	}
-	free, err := sysfile.DiskFree(s.db.Root)
-	if err == nil && missing > free && s.dropKept(ctx, func(database.Kept) bool { return true }) {
-		free, err = sysfile.DiskFree(s.db.Root)
-	}
+	free, err := s.freeDisk(ctx, missing)
 	if err != nil {
 		return err
 	}
@@ -352,6 +337,21 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 		return errs.Guard("unpacking", func() error { return s.layers.Unpack(ctx, t, ready, m.Unpack) })
 	})
 	return group.Wait()
+}
+
+// freeDisk is how many bytes of the disk are free. If they are less than those that are missing, and would be enough without
+// the leftovers, it drops these.
+func (s *Store) freeDisk(ctx context.Context, missing int64) (int64, error) {
+	free, err := sysfile.DiskFree(s.db.Root)
+	if err != nil || missing <= free {
+		return free, err
+	}
+	finished, unfinished, err := s.db.LeftoverBytes(ctx)
+	if err != nil || missing > free+finished+unfinished {
+		return free, err
+	}
+	s.dropLeftovers(ctx, func(database.Leftover) bool { return true })
+	return sysfile.DiskFree(s.db.Root)
 }
 
 func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}) error {

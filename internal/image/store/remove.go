@@ -32,8 +32,8 @@ func (s *Store) RemoveFor(ctx context.Context, platform, ref string) error {
 // defaultRetryTime is longer than the five minutes within which a kubelet tries a pull again.
 const defaultRetryTime = 10 * time.Minute
 
-// remove removes the image that find returns. s.mu is held while find is called. NotFound is success. What pulls of its
-// names have left goes with it, and what waits for a pull for too long.
+// remove removes the image that find returns. s.mu is held while find is called. NotFound is success. The
+// leftovers of its names go with it, and those that wait for a pull for too long.
 func (s *Store) remove(ctx context.Context, platform, ref string, find func() (*entry, error)) error {
 	// Close waits for a removal, which goes to its end.
 	_, end, err := s.background.Begin(ctx)
@@ -47,13 +47,13 @@ func (s *Store) remove(ctx context.Context, platform, ref string, find func() (*
 		return fmt.Errorf("cannot remove image %s: %w", ref, errs.OfDisk(err))
 	}
 	keys := s.pullKeys(ref, platform)
-	dropped := s.giveUp(ctx, func(k database.Kept) bool {
-		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > s.RetryTime
+	dropped := s.dropLeftovers(ctx, func(k database.Leftover) bool {
+		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > s.retryTime
 	})
 	if len(removed) > 0 {
 		s.proxies.Wake()
 	}
-	if len(removed) > 0 || dropped {
+	if len(removed) > 0 && !dropped {
 		s.db.Collect(ctx)
 	}
 	return nil
@@ -69,53 +69,44 @@ func (s *Store) pullKeys(ref, platform string) []string {
 	return keys
 }
 
-// giveUp gives up what failed pulls have left, where drop says so, and reports whether there is such. The next collection
-// removes the blobs. Unfinished downloads of them go at once, but those that another pull continues now.
-func (s *Store) giveUp(ctx context.Context, drop func(database.Kept) bool) bool {
-	dropped, err := s.db.DropKept(ctx, drop)
+// dropLeftovers removes the leftovers of failed pulls for which drop says so. It reports whether there was one. Their unfinished
+// downloads go, too, but those that a pull under way wants.
+func (s *Store) dropLeftovers(ctx context.Context, drop func(database.Leftover) bool) bool {
+	ctx = database.WithNamespace(context.WithoutCancel(ctx))
+	dropped, unwanted, err := s.db.DropLeftovers(ctx, drop)
 	if err != nil {
-		s.log.Warn("cannot give up what failed pulls have left", "error", err)
+		s.log.Warn("cannot drop the leftovers of failed pulls", "error", err)
 	}
 	ended, end := context.WithCancel(ctx)
 	end() // a lock with it waits for nobody
-	for _, k := range dropped {
-		for _, blob := range k.Blobs {
-			unlock, err := s.blobs.Lock(ended, blob.String())
-			if err != nil {
-				continue
-			}
-			if err := s.db.AbortDownload(ctx, blob); err != nil {
-				s.log.Warn("cannot remove an unfinished download", "blob", blob, "error", err)
-			}
-			unlock()
+	for _, blob := range unwanted {
+		unlock, err := s.blobs.Lock(ended, blob.String())
+		if err != nil {
+			continue
 		}
+		if err := s.db.AbortDownload(ctx, blob); err != nil {
+			s.log.Warn("cannot remove an unfinished download", "blob", blob, "error", err)
+		}
+		unlock()
 	}
-	return len(dropped) > 0
-}
-
-// dropKept removes what failed pulls have left, where drop says so. It reports whether there was such.
-func (s *Store) dropKept(ctx context.Context, drop func(database.Kept) bool) bool {
-	ctx = database.WithNamespace(context.WithoutCancel(ctx))
-	dropped := s.giveUp(ctx, drop)
 	if dropped {
 		s.db.Collect(ctx)
 	}
 	return dropped
 }
 
-// leastFree is the part of the disk, in percent, below which nothing stays of failed pulls. A kubelet removes images then,
+// leastFree is the part of the disk, in percent, below which no leftover stays. A kubelet removes images then,
 // and evicts pods.
 const leastFree = 15
 
-// TidyKept removes what failed pulls have left if it has expired by now, or if the disk is short of space. left reports
-// whether anything stays.
-func (s *Store) TidyKept(ctx context.Context, now time.Time) (dropped, left bool) {
+// TidyLeftovers drops those that have expired by now, or all if the disk is short of space. left reports whether any stays.
+func (s *Store) TidyLeftovers(ctx context.Context, now time.Time) (dropped, left bool) {
 	short := false
 	free, err := sysfile.DiskFree(s.db.Root)
 	if size, sizeErr := sysfile.SizeOf(s.db.Root); err == nil && sizeErr == nil {
 		short = float64(free) < float64(size.Bytes)*leastFree/100
 	}
-	dropped = s.dropKept(ctx, func(k database.Kept) bool {
+	dropped = s.dropLeftovers(ctx, func(k database.Leftover) bool {
 		goes := short || now.After(k.Expires)
 		left = left || !goes
 		return goes

@@ -109,26 +109,27 @@ type Config struct {
 	Observer image.PullObserver
 	// Jobs shows pulls, nil for nobody.
 	Jobs image.Jobs
-	// Kept is called after a pull that may have left something for a later one; see TidyKept. It must not block. nil for nobody.
-	Kept func()
-	Log  *slog.Logger
+	// LeftoversChanged is called after a pull that may have a leftover; see TidyLeftovers. It must not block. nil for nobody.
+	LeftoversChanged func()
+	// RetryTime is how long a leftover stays when another image is removed: a kubelet removes images
+	// when the disk is full. 10 minutes if 0.
+	RetryTime time.Duration
+	Log       *slog.Logger
 }
 
 // Store is the images of one root directory. It implements image.Store, image.Catalog and
 // image.Explainer.
 type Store struct {
-	// RetryTime is how long the removal of another image leaves what a failed pull has finished: a kubelet removes images
-	// when the disk is full. Set it before the store is used.
-	RetryTime time.Duration
-
 	db         *database.DB
 	layers     *layers.Unpacker
 	proxies    *snapshotters.Set
 	background *background.Group
 	rules      atomic.Pointer[PullRules]
 	userAgent  string
-	kept       func()
-	log        *slog.Logger
+	// leftoversChanged is that of Config, or does nothing.
+	leftoversChanged func()
+	retryTime        time.Duration
+	log              *slog.Logger
 
 	pulls progress.Pulls
 	// health is what pulls learn about endpoints.
@@ -166,14 +167,12 @@ var (
 // New makes a store that shows no image before Load. Its database is open.
 func New(cfg Config) *Store {
 	s := &Store{
-		RetryTime: defaultRetryTime,
-
-		db: cfg.DB, layers: cfg.Layers, proxies: cfg.Snapshotters, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, kept: cfg.Kept, log: cfg.Log,
+		db: cfg.DB, layers: cfg.Layers, proxies: cfg.Snapshotters, background: cfg.Background, lost: cfg.Lost, userAgent: cfg.UserAgent, leftoversChanged: cfg.LeftoversChanged, retryTime: cmp.Or(cfg.RetryTime, defaultRetryTime), log: cfg.Log,
 		index: map[string]*entry{}, names: map[string]string{}, annotations: annotations{}, holds: newHolds(), damaged: func(digest.Digest) {},
 		downloads: downloads.New(downloads.Limits{}),
 	}
-	if s.kept == nil {
-		s.kept = func() {}
+	if s.leftoversChanged == nil {
+		s.leftoversChanged = func() {}
 	}
 	s.pulls.Observer, s.pulls.Jobs = cfg.Observer, cfg.Jobs
 	s.SetPullRules(cfg.PullRules)

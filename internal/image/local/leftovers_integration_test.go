@@ -82,19 +82,18 @@ func (c *cutLayers) blobs() []imagetest.Blob {
 	return append([]imagetest.Blob{c.img.Config}, c.img.Layers...)
 }
 
-// awaitFirst returns when the store has the small layers, and the first part of the large one.
-func (c *cutLayers) awaitFirst(t *testing.T, cfg Config) {
+// awaitFirst returns when the store has the small layers, and the first part of the large one. See awaitPull.
+func (c *cutLayers) awaitFirst(t *testing.T, cfg Config, ended <-chan error) {
 	t.Helper()
-	unfinished(t, cfg)
+	unfinished(t, cfg, ended)
 	for _, blob := range c.blobs() {
-		for blob.Digest != c.last.Digest {
-			if _, err := os.Stat(database.Paths{Root: cfg.Root}.BlobPath(blob.Digest)); err == nil {
-				break
-			}
-			if t.Context().Err() != nil {
-				t.Fatalf("blob %s is not in the store", blob.Digest)
-			}
+		if blob.Digest == c.last.Digest {
+			continue
 		}
+		awaitPull(t, ended, "blob "+blob.Digest.String()+" is in the store", func() bool {
+			_, err := os.Stat(database.Paths{Root: cfg.Root}.BlobPath(blob.Digest))
+			return err == nil
+		})
 	}
 }
 
@@ -132,7 +131,7 @@ func (c *cutLayers) fail(t *testing.T, s *Images, auth image.Auth, end func(leav
 	defer leave()
 	ended := make(chan error, 1)
 	go func() { ended <- c.pull(ctx, s, auth) }()
-	c.awaitFirst(t, s.cfg)
+	c.awaitFirst(t, s.cfg, ended)
 	end(leave)
 	if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, errs.Unavailable) {
 		t.Fatalf("the pull that fails: %v", err)
@@ -150,8 +149,8 @@ func (c *cutLayers) emptyWithout(t *testing.T, s *Images) {
 	assertEmpty(t, s)
 }
 
-// kept are how many of the small blobs the store has.
-func (c *cutLayers) kept(s *Images) (blobs int) {
+// stored is how many of the small blobs the store has.
+func (c *cutLayers) stored(s *Images) (blobs int) {
 	for _, blob := range c.blobs() {
 		if _, err := os.Stat(s.db.BlobPath(blob.Digest)); err == nil {
 			blobs++
@@ -165,7 +164,7 @@ func (c *cutLayers) kept(s *Images) (blobs int) {
 func TestFinishedLayersOutliveAKill(t *testing.T) {
 	c, cfg := layersThenStop(t), testConfig(t)
 	w := startWorker(t, cfg, c.host)
-	c.awaitFirst(t, cfg)
+	c.awaitFirst(t, cfg, nil)
 	w.kill()
 	c.stops.Store(false)
 	s := open(t, cfg)
@@ -232,10 +231,11 @@ func TestFinishedLayersOfAPrivateImage(t *testing.T) {
 }
 
 // TestFinishedLayersGo: with the name that was pulled, with another image after the time in which a client tries again,
-// when they expire, when the disk becomes short of space, when another image needs the space, and when a policy refuses the
-// image.
+// when they expire, when the disk becomes short of space, and when another image needs the space. They stay when a policy
+// refuses the image: another namespace may have another policy, and a policy may be wrong for a moment.
 func TestFinishedLayersGo(t *testing.T) {
 	ctx := context.Background()
+	const later = "removal of another image later"
 	all := func(c *cutLayers) int { return len(c.blobs()) - 1 }
 	for name, gone := range map[string]func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) (left int){
 		"removal": func(t *testing.T, c *cutLayers, s *Images, _ func(int64)) int {
@@ -248,56 +248,75 @@ func TestFinishedLayersGo(t *testing.T) {
 			removeOther(t, s)
 			return all(c)
 		},
-		"removal of another image later": func(t *testing.T, _ *cutLayers, s *Images, _ func(int64)) int {
-			s.store.RetryTime = 0
+		later: func(t *testing.T, _ *cutLayers, s *Images, _ func(int64)) int {
 			removeOther(t, s)
 			return 0
 		},
 		"within a day": func(t *testing.T, c *cutLayers, s *Images, _ func(int64)) int {
-			if dropped, left := s.store.TidyKept(ctx, time.Now().Add(23*time.Hour)); dropped || !left {
+			if dropped, left := s.store.TidyLeftovers(ctx, time.Now().Add(23*time.Hour)); dropped || !left {
 				t.Errorf("dropped: %v, left: %v", dropped, left)
 			}
 			return all(c)
 		},
 		"after a day": func(t *testing.T, _ *cutLayers, s *Images, _ func(int64)) int {
-			if dropped, left := s.store.TidyKept(ctx, time.Now().Add(25*time.Hour)); !dropped || left {
+			if dropped, left := s.store.TidyLeftovers(ctx, time.Now().Add(25*time.Hour)); !dropped || left {
 				t.Errorf("dropped: %v, left: %v", dropped, left)
 			}
 			return 0
 		},
 		"short of space": func(t *testing.T, _ *cutLayers, s *Images, fill func(int64)) int {
 			fill(smallDisk / 10)
-			if dropped, left := s.store.TidyKept(ctx, time.Now()); !dropped || left {
+			if dropped, left := s.store.TidyLeftovers(ctx, time.Now()); !dropped || left {
 				t.Errorf("dropped: %v, left: %v", dropped, left)
 			}
 			return 0
 		},
 		"another pull": func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) int {
-			other := build(t, imagetest.Spec{Layers: []imagetest.Layer{{{Path: "other", Content: make([]byte, 3<<20)}}}})
-			c.Push("other", "1", other)
 			fill(2 << 20)
-			if _, err := s.Pull(ctx, c.host+"/other:1", image.Auth{}, nil); err != nil {
+			if err := c.pullOther(t, s, 3<<20); err != nil {
 				t.Error(err)
 			}
 			return 0
 		},
+		"another pull that needs their unfinished downloads, too": func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) int {
+			fill(2 << 20)
+			if err := c.pullOther(t, s, 11<<20); !errors.Is(err, errs.Exhausted) {
+				t.Errorf("the disk has room for the layer, and none to unpack it: %v", err)
+			}
+			return 0
+		},
+		"another pull for which they have too little": func(t *testing.T, c *cutLayers, s *Images, fill func(int64)) int {
+			fill(2 << 20)
+			if err := c.pullOther(t, s, 20<<20); !errors.Is(err, errs.Exhausted) {
+				t.Error(err)
+			}
+			return all(c)
+		},
 		"policy": func(t *testing.T, c *cutLayers, s *Images, _ func(int64)) int {
 			file := filepath.Join(t.TempDir(), "policy.json")
-			put(t, file, []byte(`{"default": [{"type":"reject"}]}`))
 			s.SetPullRules(PullRules{PolicyFile: file})
+			refused(t, c.pull(ctx, s, image.Auth{}), file) // it cannot be read
+			put(t, file, []byte(`{"default": [{"type":"reject"}]}`))
 			refused(t, c.pull(ctx, s, image.Auth{}), "reject")
-			return 0
+			return all(c)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
+			if name == later {
+				cfg.RetryTime = time.Nanosecond
+			}
 			fill := onSmallDisk(t, &cfg, smallDisk)
 			spec := layersOf(3, "")
 			spec.Layers = append(spec.Layers, imagetest.Layer{{Path: "kept", Content: make([]byte, 8<<20)}})
 			c, s := layersOfThenStop(t, spec), open(t, cfg)
 			c.cut(t, s, image.Auth{})
+			awaitPull(t, nil, "what was unpacked has left the disk", func() bool {
+				left, err := os.ReadDir(cfg.trashDir())
+				return err == nil && len(left) == 0
+			})
 			want := gone(t, c, s, fill)
-			if left := c.kept(s); left != want {
+			if left := c.stored(s); left != want {
 				t.Errorf("%d blobs are left, want %d", left, want)
 			}
 			unfinished, err := filepath.Glob(filepath.Join(s.cfg.Root, "content/ingest/*"))
@@ -307,6 +326,14 @@ func TestFinishedLayersGo(t *testing.T) {
 			s.Close()
 		})
 	}
+}
+
+// pullOther pulls another image, with a layer of some bytes.
+func (c *cutLayers) pullOther(t *testing.T, s *Images, bytes int) error {
+	t.Helper()
+	c.Push("other", "1", build(t, imagetest.Spec{Layers: []imagetest.Layer{{{Path: "other", Content: make([]byte, bytes)}}}}))
+	_, err := s.Pull(t.Context(), c.host+"/other:1", image.Auth{}, nil)
+	return err
 }
 
 // smallDisk is the size of a disk for a few small images, in bytes.
@@ -342,7 +369,7 @@ func TestFinishedLayersThatAreDamaged(t *testing.T) {
 	if err := c.pull(t.Context(), s, image.Auth{}); !errors.Is(err, errs.Invalid) {
 		t.Errorf("damaged: %v", err)
 	}
-	if left := c.kept(s); left > 0 {
+	if left := c.stored(s); left > 0 {
 		t.Errorf("%d blobs are left", left)
 	}
 	if err := c.pull(t.Context(), s, image.Auth{}); err != nil {
