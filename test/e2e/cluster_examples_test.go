@@ -31,8 +31,8 @@ func (h *clusterHost) shell(dirs ...string) *scripts.Shell {
 }
 
 // builtHere is a command that builds the node image from what a test has.
-func (h *clusterHost) builtHere(line string) scripts.Instead {
-	return scripts.Instead{
+func (h *clusterHost) builtHere(line string) scripts.Row {
+	return scripts.Row{
 		Line: line, Run: "berth cluster build-image --kubernetes " + h.bin + " --rootfs out/systemd/root",
 		Why: "Kubernetes and Debian are on this machine, and there is no Internet",
 	}
@@ -51,7 +51,7 @@ func (h *clusterHost) hasReady(nodes int) {
 func TestFromKind(t *testing.T) {
 	h := newClusterHost(t, engine{"docker", dockerOnly})
 	installed := t.TempDir()
-	page := scripts.Page(t, repository, "docs/migrate/kind.md", "", []scripts.Instead{
+	page := scripts.Page(t, repository, "docs/migrate/kind.md", "", []scripts.Row{
 		{Line: "make install", Run: "make -o build install DESTDIR=" + installed, Why: "the test must not change this machine; its programs are built"},
 		{Line: "make install-kind", Run: "make install-kind DESTDIR=" + installed, Why: "the test must not change this machine"},
 		h.builtHere("kind build node-image v1.36.3"),
@@ -95,8 +95,8 @@ func TestExamplesOfClusters(t *testing.T) {
 			h := *h
 			h.t = t
 			// A machine that runs other tests is slower than that of a person.
-			patient := scripts.Instead{Line: c.create, Run: c.create[:strings.LastIndex(c.create, " ")+1] + h.patience(), Why: "this machine is slow"}
-			script := scripts.Text(t, c.file, comment(t, c.file), []scripts.Instead{patient})
+			patient := scripts.Row{Line: c.create, Run: c.create[:strings.LastIndex(c.create, " ")+1] + h.patience(), Why: "this machine is slow"}
+			script := scripts.Text(t, c.file, comment(t, c.file), []scripts.Row{patient})
 			sh := h.shell()
 			script.Lines(sh, 1)
 			h.hasReady(c.nodes)
