@@ -55,11 +55,22 @@ func migrations() map[string]runBy {
 	}
 }
 
+// tutorials are the pages of docs/tutorials, with the tests that type them.
+func tutorials() map[string]runBy {
+	return map[string]runBy{
+		"docs/tutorials/cluster.md": {"test/e2e/cluster_examples_test.go", "TestClusterTutorial"},
+		"docs/tutorials/web-app.md": {"test/integration/examples_test.go", "TestWebAppTutorial"},
+	}
+}
+
 // TestExamplesRun: a test runs each file below examples.
 func TestExamplesRun(t *testing.T) { claimed(t, "examples", examples()) }
 
 // TestMigrationsRun: a test types each page of docs/migrate.
 func TestMigrationsRun(t *testing.T) { claimed(t, "docs/migrate", migrations()) }
+
+// TestTutorialsRun: a test types each page of docs/tutorials.
+func TestTutorialsRun(t *testing.T) { claimed(t, "docs/tutorials", tutorials()) }
 
 // claimed compares the files below a directory with those that tests claim. The file of a test names
 // what it claims: whole, by its name, or by its name without an extension.

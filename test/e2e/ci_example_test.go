@@ -61,7 +61,7 @@ func TestExampleOfCI(t *testing.T) {
 	}
 	rootfs := filepath.Join(here, "out/systemd/root")
 	const own = "it is this repository, whose programs are built, and the test must not change this machine"
-	script := scripts.Text(t, "examples/ci/workflow.yaml", ciSteps(t), []scripts.Instead{
+	script := scripts.Text(t, "examples/ci/workflow.yaml", ciSteps(t), []scripts.Row{
 		{Line: "git clone --depth 1 https://github.com/berthrun/berth /tmp/berth", Why: own},
 		{Line: "make -C /tmp/berth build", Why: own},
 		{Line: "sudo make -C /tmp/berth install", Run: "sudo make -C " + here + " -o build install DESTDIR=" + installed, Why: own},

@@ -31,8 +31,8 @@ func (h *clusterHost) shell(dirs ...string) *scripts.Shell {
 }
 
 // builtHere is a command that builds the node image from what a test has.
-func (h *clusterHost) builtHere(line string) scripts.Instead {
-	return scripts.Instead{
+func (h *clusterHost) builtHere(line string) scripts.Row {
+	return scripts.Row{
 		Line: line, Run: "berth cluster build-image --kubernetes " + h.bin + " --rootfs out/systemd/root",
 		Why: "Kubernetes and Debian are on this machine, and there is no Internet",
 	}
@@ -51,7 +51,7 @@ func (h *clusterHost) hasReady(nodes int) {
 func TestFromKind(t *testing.T) {
 	h := newClusterHost(t, engine{"docker", dockerOnly})
 	installed := t.TempDir()
-	page := scripts.Page(t, repository, "docs/migrate/kind.md", "", []scripts.Instead{
+	page := scripts.Page(t, repository, "docs/migrate/kind.md", "", []scripts.Row{
 		{Line: "make install", Run: "make -o build install DESTDIR=" + installed, Why: "the test must not change this machine; its programs are built"},
 		{Line: "make install-kind", Run: "make install-kind DESTDIR=" + installed, Why: "the test must not change this machine"},
 		h.builtHere("kind build node-image v1.36.3"),
@@ -95,8 +95,8 @@ func TestExamplesOfClusters(t *testing.T) {
 			h := *h
 			h.t = t
 			// A machine that runs other tests is slower than that of a person.
-			patient := scripts.Instead{Line: c.create, Run: c.create[:strings.LastIndex(c.create, " ")+1] + h.patience(), Why: "this machine is slow"}
-			script := scripts.Text(t, c.file, comment(t, c.file), []scripts.Instead{patient})
+			patient := scripts.Row{Line: c.create, Run: c.create[:strings.LastIndex(c.create, " ")+1] + h.patience(), Why: "this machine is slow"}
+			script := scripts.Text(t, c.file, comment(t, c.file), []scripts.Row{patient})
 			sh := h.shell()
 			script.Lines(sh, 1)
 			h.hasReady(c.nodes)
@@ -115,6 +115,48 @@ func TestExamplesOfClusters(t *testing.T) {
 			h.nothingLeft(c.cluster)
 		})
 	}
+}
+
+// TestClusterTutorial types docs/tutorials/cluster.md.
+func TestClusterTutorial(t *testing.T) {
+	const (
+		name   = "docs/tutorials/cluster.md"
+		create = "berth cluster create --config dev.yaml --wait 2m"
+		doctor = "berth cluster doctor dev"
+	)
+	h := newClusterHost(t, engine{"docker", dockerOnly})
+	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
+	dir := t.TempDir()
+	file := filepath.Join(dir, "dev.yaml")
+	if err := os.WriteFile(file, []byte(scripts.Block(t, repository, name, "1. The file", "yaml")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin, err := filepath.Abs(filepath.Dir(h.berth))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh := h.shell()
+	sh.Run("cd " + dir + " && ln -s " + bin + " bin")
+
+	page := scripts.Page(t, repository, name, "", []scripts.Row{
+		{Line: create, Run: strings.TrimSuffix(create, "2m") + h.patience(), Why: "a machine that runs other tests is slow"},
+		{Line: "curl --retry 5 --retry-all-errors http://localhost:8080/", Prints: "hello from berth, pod app-"},
+		{Line: "berth cluster apply -f dev.yaml", Prints: `\[y/N\] `},
+		{Line: doctor, Run: doctor + "; echo status $?", Why: "its exit status is 1 if it has found a problem"},
+	})
+	page.Sections(sh, "1. The file")
+	h.hasReady(3)
+	page.Sections(sh, "2. Push and run an image")
+	sh.Run("sed -i 's/count: 2/count: 3/' dev.yaml") // as the page says
+	page.Sections(sh, "3. Change the cluster")
+	h.hasReady(4)
+	out := page.Block(sh)
+	broken, well := out[1].Text, out[len(out)-1].Text
+	if !strings.Contains(broken, "kubelet.service") || !strings.Contains(broken, "status 1\n") || !strings.Contains(well, "status 0\n") {
+		t.Errorf("with a kubelet that does not run:\n%s\nand later:\n%s", broken, well)
+	}
+	page.All(sh)
+	h.nothingLeft("dev")
 }
 
 // comment returns the commands in the comment of an example.

@@ -59,10 +59,10 @@ func TestExampleOfGPUs(t *testing.T) {
 	servesGPU(t, filepath.Join("/proc", h.run("docker", "inspect", "-f", "{{.State.Pid}}", node), "root"))
 	h.until(t, "1", "get", "node", node, "-o", `jsonpath={.status.allocatable.nvidia\.com/gpu}`)
 
-	inNode := func(line string) scripts.Instead {
-		return scripts.Instead{Line: line, Run: "docker exec " + node + " " + line, Why: "the node is a container"}
+	inNode := func(line string) scripts.Row {
+		return scripts.Row{Line: line, Run: "docker exec " + node + " " + line, Why: "the node is a container"}
 	}
-	page := scripts.Page(t, repository, "docs/howto/gpu.md", "With the handler nvidia", []scripts.Instead{
+	page := scripts.Page(t, repository, "docs/howto/gpu.md", "With the handler nvidia", []scripts.Row{
 		inNode("systemctl reload berth"), inNode("berth info"),
 	})
 	out := page.All(h.shell())

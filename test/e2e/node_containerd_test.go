@@ -68,3 +68,27 @@ func TestNodeOfCurrentContainerd(t *testing.T) {
 	m.Write(systemd.NodeFile, "")
 	m.WasReset(before, "--allow-disruption")
 }
+
+// TestNodeOfPackagedPlugins: the containerd of Debian 12 looks into one directory for CNI plugins, and
+// a network that somebody has configured needs those of Debian's package.
+func TestNodeOfPackagedPlugins(t *testing.T) {
+	m := systemd.BootNode(t, nil)
+	m.Write(systemd.NodeFile, "")
+	m.Write("/etc/hello-pod.yaml", webPod)
+	m.Write("/etc/cni/net.d/10-pods.conflist", `{"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.7.0/24"}}]}`)
+	const endpoint = "unix:///run/containerd/containerd.sock"
+	m.Applied(`
+apiVersion: berth.run/v1alpha1
+kind: Node
+runtime:
+  name: containerd
+  sandboxImage: berth.run/hello:demo
+  config: {additions: {plugins."io.containerd.grpc.v1.cri".restrict_oom_score_adj: true}}
+network: {mode: cni}
+kernel: {defaultSysctls: false, sysctls: {net.ipv4.ip_forward: "1"}}
+images:
+- {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
+`)
+	m.Run("/opt/berth", "pod", "run", "-d", "-f", "/etc/hello-pod.yaml", "--endpoint", endpoint)
+	m.PodAnswers(endpoint, 8081)
+}

@@ -99,7 +99,7 @@ func TestWebAppTutorial(t *testing.T) {
 	r := newReader(t)
 	claim := filepath.Join(r.Dir, "claims/default_data")
 	first, second := r.terminal(), r.terminal()
-	page := scripts.Page(t, repository, "docs/tutorials/web-app.md", "", []scripts.Instead{
+	page := scripts.Page(t, repository, "docs/tutorials/web-app.md", "", []scripts.Row{
 		{Line: "rm -rf /var/lib/berth-claims/default_data", Run: "test -f " + claim + "/note && rm -rf " + claim, Why: "the directories are the test's"},
 	})
 	page.Lines(first, 1)

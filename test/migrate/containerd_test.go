@@ -98,8 +98,8 @@ func TestFromDescribedContainerd(t *testing.T) {
 	says(t, out, "node.yaml:5:3: runtime.sandboxImage", "node.yaml:6:")
 	n.shell.Run("cp /root/node.yaml /etc/berth/node.yaml")
 	n.leavesContainerd(
-		scripts.Instead{Line: "berth node init -f /etc/berth/node.yaml", Why: "the machine has a node file"},
-		scripts.Instead{Line: change, Run: change + " && sed -i '/sandboxImage/d; /additions/d' /etc/berth/node.yaml", Why: "berth does not have these fields"},
+		scripts.Row{Line: "berth node init -f /etc/berth/node.yaml", Why: "the machine has a node file"},
+		scripts.Row{Line: change, Run: change + " && sed -i '/sandboxImage/d; /additions/d' /etc/berth/node.yaml", Why: "berth does not have these fields"},
 	)
 	n.shell.Run("berth node rollback --yes --allow-disruption")
 	n.podRuns(containerdSocket)
@@ -107,7 +107,7 @@ func TestFromDescribedContainerd(t *testing.T) {
 }
 
 // leavesContainerd types the page.
-func (n node) leavesContainerd(instead ...scripts.Instead) {
+func (n node) leavesContainerd(instead ...scripts.Row) {
 	n.t.Helper()
 	out := scripts.Page(n.t, repository, "docs/migrate/containerd.md", "", instead).All(n.shell)
 	says(n.t, out.Of(n.t, "berth node plan"),

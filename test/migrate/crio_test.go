@@ -54,7 +54,7 @@ func TestFromCRIO(t *testing.T) {
 
 	const change = "sed -i 's/name: crio/name: berth/; /^  version:/d; /^  skipInstall:/d' /etc/berth/node.yaml"
 	n.Describe("@HELLO@") // the hash of the image, for the node file
-	out := scripts.Page(t, repository, "docs/migrate/cri-o.md", "", []scripts.Instead{
+	out := scripts.Page(t, repository, "docs/migrate/cri-o.md", "", []scripts.Row{
 		{Line: "berth node init -f /etc/berth/node.yaml", Run: "mv /etc/berth/node.yaml /root/sum; berth node init -f /etc/berth/node.yaml", Why: "the test needs the hash of an image"},
 		{
 			Line: change, Run: change + ` && printf 'kernel: {defaultSysctls: false, sysctls: {net.ipv4.ip_forward: "1"}}\nimages:\n- {source: /opt/hello-image.tar, digest: "sha256:%s", names: ["berth.run/hello:demo"]}\n' $(cat /root/sum) >> ` + systemd.NodeFile,

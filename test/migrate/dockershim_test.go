@@ -116,7 +116,7 @@ func (n node) ranOn(ids string) {
 // that remove berth again.
 func TestLiveSwitchFromCRIDockerd(t *testing.T) {
 	n, ids := bootDocker(t)
-	page := scripts.Page(t, repository, "docs/docker.md", "Pods of dockershim and cri-dockerd", []scripts.Instead{
+	page := scripts.Page(t, repository, "docs/docker.md", "Pods of dockershim and cri-dockerd", []scripts.Row{
 		{Line: "make install", Why: "the machine has what it installs"},
 		{
 			Line: "journalctl -u berth | grep -E 'cannot adopt|leaving|have one name'",
@@ -140,14 +140,14 @@ func TestLiveSwitchFromCRIDockerd(t *testing.T) {
 func (n node) removed() {
 	n.t.Helper()
 	const why = "the block is for a berth that cannot start, and this one does"
-	var instead []scripts.Instead
+	var instead []scripts.Row
 	for _, line := range []string{
 		"I=default B=berth0 T=berth", "docker ps -aq --filter label=run.berth.instance=$I | xargs -r docker rm -f",
 		"docker ps -a --filter label=io.kubernetes.docker.type", "ip link del $B;", "nft delete table inet $T;", "nft delete table bridge $T",
 		"umount -q /run/netns/berth-$I-*;", "rm -f /run/netns/berth-$I-*", "umount -q /var/lib/berth-pods/*/volumes/*;", "rm -rf /var/lib/berth-pods",
 		"umount -q /run/berth;", "rm -rf /run/berth /var/lib/berth", `find /sys/fs/cgroup -depth -type d -path "*/berth-$I*" -exec rmdir {} +`,
 	} {
-		instead = append(instead, scripts.Instead{Line: line, Why: why})
+		instead = append(instead, scripts.Row{Line: line, Why: why})
 	}
 	n.shell.Run("systemctl stop kubelet")
 	scripts.Page(n.t, repository, "docs/docker.md", "Remove berth from a host", instead).All(n.shell)

@@ -73,8 +73,8 @@ func boot(t *testing.T, add map[string]string) node {
 
 // withoutSysctls is a command of a page that writes the node file, with a setting of the machines:
 // /proc/sys is this host's.
-func withoutSysctls(line string) scripts.Instead {
-	return scripts.Instead{
+func withoutSysctls(line string) scripts.Row {
+	return scripts.Row{
 		Line: line, Run: line + ` && printf 'kernel: {defaultSysctls: false, sysctls: {net.ipv4.ip_forward: "1"}}\n' >> ` + systemd.NodeFile,
 		Why: "sysctls of the machine are those of this host",
 	}

@@ -3,89 +3,77 @@
 package start
 
 import (
-	"errors"
-	"fmt"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/docs/scripts"
 	"github.com/berthrun/berth/test/systemd"
 )
+
+// patience bounds one command: the longest one builds berth.
+const patience = 10 * time.Minute
 
 // reader is a person who follows the pages on a machine.
 type reader struct {
 	*systemd.Machine
-	t      *testing.T
-	name   string
-	first  *shell
-	second *shell // nil while no command is in the foreground of the first terminal
-	until  string // the command before which Ctrl-C ends that one
-	done   map[string]bool
+	t *testing.T
+	// sh is the first terminal.
+	sh *scripts.Shell
 }
 
 // TestFiveMinutes follows the three pages on a fresh Debian 13 and a fresh Debian 12, line by line: from nothing to a
 // pod, to a cluster, to a node, and to a second node.
 func TestFiveMinutes(t *testing.T) {
-	shared, done := t.TempDir(), map[string]bool{}
+	shared := t.TempDir()
 	bundle(t, filepath.Join(shared, "berth.bundle"))
+	page := func(name string) *scripts.Script {
+		return scripts.Page(t, repository, file(name), "", table(name))
+	}
+	pod, cluster, node := page("pod"), page("cluster"), page("node")
 
-	one := fresh(t, "debian-13", "other", shared, done)
-	one.follows("pod")
-	one.follows("cluster")
+	one := fresh(t, "debian-13", "other", shared)
+	asksAsTheTableHas(t, "pod", pod.Follow(one.sh, one.terminal))
+	asksAsTheTableHas(t, "cluster", cluster.Follow(one.sh, one.terminal))
 
-	two := fresh(t, "debian-12", "plane", shared, done)
+	two := fresh(t, "debian-12", "plane", shared)
 	systemd.Link(two.Machine, "192.0.2.10/24", one.Machine, "192.0.2.11/24")
 	two.Run("ip", "route", "add", "default", "via", "192.0.2.11")
 	one.Run("ip", "route", "add", "default", "via", "192.0.2.10")
-	two.follows("pod", "Build and install")
-	two.follows("node", "Before you begin", "Write the node file", "Look, then apply", "Create a cluster")
-	two.types(nth(t, "Join another machine", 0))
+	pod.Sections(two.sh, "Build and install")
+	out := node.Sections(two.sh, "Before you begin", "Write the node file", "Look, then apply", "Create a cluster")
+	out = append(out, node.Block(two.sh)...)
 
-	for _, c := range commands(t, "node") {
-		switch c.section {
-		case "Before you begin", "Write the node file", "Look, then apply":
-			c.text = strings.ReplaceAll(c.text, "10.244.0.0/24", "10.244.1.0/24") // as the page says
-			one.types(c)
-		}
-	}
+	out = append(out, node.Sections(one.sh, "Before you begin", "Write the node file")...)
+	one.sh.Run("sed -i 's#10.244.0.0/24#10.244.1.0/24#' /etc/berth/node.yaml") // as the page says
+	out = append(out, node.Sections(one.sh, "Look, then apply")...)
 	copied, err := os.ReadFile(filepath.Join(two.Root, "root/berth/join.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	one.Write("/root/berth/join.txt", string(copied))
-	one.types(nth(t, "Join another machine", 1))
-	one.types(nth(t, "Join another machine", 2))
-	if out, status := two.first.run("kubectl wait --for=create node/other --timeout 2m && kubectl wait --for=condition=Ready node/other --timeout 2m && kubectl get nodes", ""); status != "0" {
-		t.Errorf("the second node: %s", out)
-	}
-	two.follows("node", "Look again", "Go back")
-
-	for _, page := range pageNames() {
-		for _, c := range commands(t, page) {
-			if !done[c.place()] {
-				t.Errorf("%s: nobody has typed %q", c.place(), c.text)
-			}
-		}
-	}
+	out = append(out, node.Block(one.sh)...)
+	two.sh.Run("kubectl wait --for=create node/other --timeout 2m && kubectl wait --for=condition=Ready node/other --timeout 2m")
+	asksAsTheTableHas(t, "node", append(out, node.All(two.sh)...))
 }
 
-// nth is a command of a section of the page about nodes.
-func nth(t *testing.T, section string, n int) command {
+// asksAsTheTableHas checks that no command asks, except those whose rows have the question.
+func asksAsTheTableHas(t *testing.T, page string, out scripts.Outputs) {
 	t.Helper()
-	for _, c := range commands(t, "node") {
-		if c.section == section {
-			if n == 0 {
-				return c
-			}
-			n--
+	asks := map[string]bool{}
+	for _, row := range table(page) {
+		asks[row.Line] = strings.Contains(row.Prints, `\[y/N\]`)
+	}
+	for _, output := range out {
+		if scripts.Question.MatchString(output.Text) && !asks[output.Line.Text] {
+			t.Errorf("%s:%d asks:\n%s", file(page), output.Line.Number, output.Text)
 		}
 	}
-	t.Fatalf("docs/start/node.md has too few commands in %q", section)
-	return command{}
 }
 
 // bundle writes what is checked out here, as git clones it.
@@ -102,7 +90,7 @@ func bundle(t *testing.T, file string) {
 
 // fresh boots a machine that has nothing installed, and opens a terminal on it. It has no internet,
 // so below /opt and in apt's cache is what the table has in its place.
-func fresh(t *testing.T, release, name, shared string, done map[string]bool) *reader {
+func fresh(t *testing.T, release, name, shared string) reader {
 	t.Helper()
 	kube := require.Given(t, "BERTH_KUBE", "directory of Kubernetes' programs: run make start-test")
 	debs, err := filepath.Glob("../../out/start-" + release + "/*.deb")
@@ -129,7 +117,7 @@ func fresh(t *testing.T, release, name, shared string, done map[string]bool) *re
 			t.Fatal(err)
 		}
 	}
-	r := &reader{Machine: systemd.Boot(t, systemd.Options{Release: release, Add: add, Bind: bind}), t: t, name: name, done: done}
+	r := reader{Machine: systemd.Boot(t, systemd.Options{Release: release, Add: add, Bind: bind}), t: t}
 	r.Run("hostname", name)
 	r.Write("/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 "+name+"\n")
 	r.Write("/etc/resolv.conf", "nameserver 192.0.2.1\n") // nobody answers there
@@ -138,81 +126,18 @@ func fresh(t *testing.T, release, name, shared string, done map[string]bool) *re
 	// disk of this host, however full that is.
 	r.Run("mknod", "/dev/kmsg", "c", "1", "11")
 	r.Write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--feature-gates=KubeletInUserNamespace=true --oom-score-adj=0 --eviction-hard=memory.available<50Mi\n")
-	r.first = open(t, r.Machine)
+	t.Cleanup(func() {
+		if t.Failed() {
+			journal, err := r.Try("journalctl", "--no-pager", "-o", "cat", "-n", "40", "-u", "berth", "-u", "berth-supervisor", "-u", "kubelet")
+			t.Logf("the journal of %s (%v):\n%s", name, err, journal)
+		}
+	})
+	r.sh = r.terminal()
 	return r
 }
 
-// follows types the commands of a page in their order, or those of some sections.
-func (r *reader) follows(page string, sections ...string) {
+// terminal opens a terminal on the machine.
+func (r reader) terminal() *scripts.Shell {
 	r.t.Helper()
-	left := map[string]bool{}
-	for _, section := range sections {
-		left[section] = true
-	}
-	for _, c := range commands(r.t, page) {
-		if len(sections) > 0 {
-			delete(left, c.section)
-		}
-		if len(sections) == 0 || strings.Contains("\n"+strings.Join(sections, "\n")+"\n", "\n"+c.section+"\n") {
-			r.types(c)
-		}
-	}
-	for section := range left {
-		r.t.Fatalf("docs/start/%s.md has no commands in %q", page, section)
-	}
-}
-
-// types types one command, or what the table has in its place.
-func (r *reader) types(c command) {
-	r.t.Helper()
-	var known row
-	for _, row := range table() {
-		if row.page == c.page && row.command == c.bare() {
-			known = row
-		}
-	}
-	if r.until != "" && r.until == c.bare() {
-		r.first.types(ctrlC)
-		r.first.await("the prompt after Ctrl-C", prompt.MatchString)
-		r.second, r.until = nil, ""
-	}
-	at := r.first
-	if r.second != nil {
-		at = r.second
-	}
-	for line := range strings.SplitSeq(known.first, "\n") {
-		if line != "" {
-			r.must(at, c, line, "")
-		}
-	}
-	text := c.text
-	if known.instead != "" {
-		text = known.instead
-	}
-	r.done[c.place()] = true
-	if known.ready != "" {
-		at.types(text + "\n")
-		at.await(fmt.Sprintf("%q of %s", known.ready, text), func(shown string) bool { return strings.Contains(shown, known.ready) })
-		r.second, r.until = open(r.t, r.Machine), known.until
-		return
-	}
-	out := r.must(at, c, text, known.asks)
-	if known.prints != "" && !regexp.MustCompile(known.prints).MatchString(out) {
-		r.t.Fatalf("%s on %s: %s prints no %s:\n%s", c.place(), r.name, text, known.prints, out)
-	}
-	if known.then != "" {
-		r.must(at, c, known.then, "")
-	}
-}
-
-// must types a command that succeeds.
-func (r *reader) must(at *shell, c command, text, asks string) string {
-	r.t.Helper()
-	out, status := at.run(text, asks)
-	if status != "0" {
-		journal, err := r.Try("journalctl", "--no-pager", "-o", "cat", "-n", "40", "-u", "berth", "-u", "berth-supervisor", "-u", "kubelet")
-		r.t.Fatalf("%s on %s: exit status %s\n%s\n%s", c.place(), r.name, status, out, errors.Join(errors.New(journal), err))
-	}
-	r.t.Logf("%s on %s: %s", c.place(), r.name, out)
-	return out
+	return scripts.Open(r.t, r.Machine.Shell(context.WithoutCancel(r.t.Context()), scripts.Reader), patience)
 }

@@ -193,11 +193,6 @@ func (m *Machine) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "runc", append([]string{"--root", m.runtime, "exec", m.name}, args...)...)
 }
 
-// Terminal prepares a program in the machine on the terminal of the command.
-func (m *Machine) Terminal(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "runc", append([]string{"--root", m.runtime, "exec", "-t", "--cwd", "/root", "-e", "HOME=/root", "-e", "TERM=dumb", m.name}, args...)...)
-}
-
 // Run is Try that requires success.
 func (m *Machine) Run(args ...string) string {
 	m.t.Helper()

@@ -151,8 +151,8 @@ func (m *Machine) Path(path string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.pid()), path)
 }
 
-// Shell prepares a bash of the machine that runs a program, on the terminal that is its standard
-// input. Descriptor 3 of the caller is its descriptor 3, too.
+// Shell prepares a login bash of root that runs a program in the machine, on the terminal that is its
+// standard input. Descriptor 3 of the caller is its descriptor 3, too.
 func (m *Machine) Shell(ctx context.Context, program string) *exec.Cmd {
-	return exec.CommandContext(ctx, "runc", "--root", m.runtime, "exec", "--tty", "--preserve-fds", "1", "--cwd", "/root", m.name, "bash", "-c", program)
+	return exec.CommandContext(ctx, "runc", "--root", m.runtime, "exec", "--tty", "--preserve-fds", "1", "--cwd", "/root", "-e", "HOME=/root", "-e", "TERM=dumb", m.name, "bash", "--login", "-c", program)
 }

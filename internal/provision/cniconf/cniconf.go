@@ -29,6 +29,13 @@ type Need struct{ Plugin, File string }
 // of flannel writes it.
 const flannelFile = "/run/flannel/subnet.env"
 
+// Reference are the plugins of the CNI project, which the packages of distributions have.
+func Reference() []string {
+	return []string{
+		"bandwidth", "bridge", "dhcp", "dummy", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan", "portmap", "ptp", "sbr", "static", "tap", "tuning", "vlan", "vrf",
+	}
+}
+
 // readLimit bounds a configuration.
 const readLimit = 1 << 20
 
@@ -39,18 +46,27 @@ func First(files provision.Files, dir string) (Config, error) {
 	if err != nil {
 		return Config{}, errs.IgnoreNotFound(err)
 	}
-	i := slices.IndexFunc(names, func(name string) bool {
-		return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
-	})
+	i := slices.IndexFunc(names, Is)
 	if i < 0 {
 		return Config{}, nil
 	}
-	c := Config{File: path.Join(dir, names[i])}
-	r, err := files.Open(c.File)
+	file := path.Join(dir, names[i])
+	r, err := files.Open(file)
 	if err != nil {
-		return c, fmt.Errorf("cannot read %s: %w", c.File, err)
+		return Config{File: file}, fmt.Errorf("cannot read %s: %w", file, err)
 	}
 	defer r.Close()
+	return Parse(file, r)
+}
+
+// Is reports whether a file of this name is a configuration.
+func Is(name string) bool {
+	return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
+}
+
+// Parse reads the configuration of a file. Its errors are those of First.
+func Parse(file string, r io.Reader) (Config, error) {
+	c := Config{File: file}
 	type plugin struct {
 		Type string
 		IPAM struct{ Type string }

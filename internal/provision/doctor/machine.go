@@ -58,10 +58,7 @@ func network(_ context.Context, m *Machine, r *doctor.Report) error {
 
 // installPlugin says where a CNI plugin comes from.
 func installPlugin(plugin, file string) string {
-	reference := []string{
-		"bandwidth", "bridge", "dhcp", "dummy", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan", "portmap", "ptp", "sbr", "static", "tap", "tuning", "vlan", "vrf",
-	}
-	if slices.Contains(reference, plugin) {
+	if slices.Contains(cniconf.Reference(), plugin) {
 		return "install it: the package containernetworking-plugins, or network.plugins of the node file"
 	}
 	return "install it: the network's own pod on this node does; if that network is gone, remove " + file

@@ -53,13 +53,13 @@ func (b *builder) criGate(gate *provision.Gate) {
 	network := health.PodNetwork
 	switch b.n.Network.Mode {
 	case "kubenet":
-		gate.Before = append(gate.Before, pluginProbe{dirs: b.cniBinDirs(), plugins: []string{"ptp", "host-local", "portmap", "loopback"}})
+		gate.Before = append(gate.Before, pluginProbe{dirs: b.cniDirs, plugins: []string{"ptp", "host-local", "portmap", "loopback"}})
 		if b.kubenetTemplate() { // the kubelet passes the pods' CIDRs
 			network = health.ClusterNetwork
 		}
 	case "cni":
 		network = health.ClusterNetwork
-		gate.Before = append(gate.Before, networkProbe{unit: gate.Unit, conf: b.n.Network.ConfDir, dirs: b.cniBinDirs()})
+		gate.Before = append(gate.Before, networkProbe{unit: gate.Unit, conf: b.n.Network.ConfDir, dirs: b.cniDirs})
 	}
 	if image := b.n.Runtime.SandboxImage; image != "" && !b.loads(image) {
 		gate.Before = append(gate.Before, imageProbe{endpoint: "unix://" + b.rt.socket, image: image})

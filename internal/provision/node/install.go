@@ -320,7 +320,7 @@ func (b *builder) data() {
 		b.held("/run/nri") // its socket for plugins is there
 	}
 	if b.rt.name == "crio" {
-		for _, dir := range append(b.cniBinDirs(), "/etc/crio/auth", "/etc/crio/policies", "/usr/share/containers/oci/hooks.d") {
+		for _, dir := range append(slices.Clone(b.cniDirs), "/etc/crio/auth", "/etc/crio/policies", "/usr/share/containers/oci/hooks.d") {
 			b.held(dir)
 		}
 	}

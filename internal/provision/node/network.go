@@ -9,7 +9,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/cniconf"
 	"github.com/berthrun/berth/internal/provision/node/facts"
+	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -31,18 +33,51 @@ func (b *builder) cniBinDir() string {
 	return b.f.Distro.CNIBinDir
 }
 
-// cniBinDirs are the directories that a runtime looks into. A cluster's own network installs to the
-// first. A runtime that takes a single directory gets only the first, except for kubenet, whose
-// plugins are where the package put them.
-func (b *builder) cniBinDirs() []string {
-	dirs := []string{b.cniBinDir()}
-	if pkg := b.f.Distro.CNIPackageDir; pkg != "" && b.pluginsFromPackage() {
-		dirs = append(dirs, pkg)
-		if b.n.Network.Mode == "kubenet" {
-			slices.Reverse(dirs)
-		}
+// pluginDirs sets the directories that the runtime looks into. A cluster's own network installs to
+// the first; kubenet's plugins are where the package puts them.
+func (b *builder) pluginDirs() {
+	b.cniDirs = []string{b.cniBinDir()}
+	pkg := b.f.Distro.CNIPackageDir
+	if pkg == "" || pkg == b.cniDirs[0] || !b.pluginsFromPackage() {
+		return
 	}
-	return dirs
+	b.cniDirs = append(b.cniDirs, pkg)
+	if b.n.Network.Mode == "kubenet" {
+		slices.Reverse(b.cniDirs)
+	}
+	if b.rt.name == "containerd" && runtimeconf.OnePluginDir(b.rt.version) {
+		b.onePluginDir()
+	}
+}
+
+// onePluginDir leaves one of the directories: the first that has the plugins of the network, unless
+// the node file names one. Without a network yet it is the one that the network will install to.
+func (b *builder) onePluginDir() {
+	dirs := b.cniDirs
+	b.cniDirs = dirs[:1]
+	if b.n.Network.Mode != "cni" || b.n.Network.BinDir != "" || b.f.CNI.File == "" {
+		return
+	}
+	var lacks []string
+	for _, dir := range dirs {
+		has := b.f.CNIPrograms[dir]
+		if dir == b.f.Distro.CNIPackageDir {
+			has = append(cniconf.Reference(), has...) // also before the package is installed
+		}
+		// containerd runs loopback itself, in each pod.
+		missing := slices.DeleteFunc(append(slices.Clone(b.f.CNI.Plugins), "loopback"), func(plugin string) bool { return slices.Contains(has, plugin) })
+		if len(missing) == 0 {
+			b.cniDirs = []string{dir}
+			return
+		}
+		verb := "is"
+		if len(missing) > 1 {
+			verb = "are"
+		}
+		lacks = append(lacks, fmt.Sprintf("%s %s not in %s", strings.Join(missing, ", "), verb, dir))
+	}
+	b.fault(errs.NotFound, "network.binDir", "%s wants plugins that are in no single directory: %s. %s %s looks into one directory: "+
+		"install all of them into one, and name it here; an archive in network.plugins goes to %s", b.f.CNI.File, strings.Join(lacks, ", and "), b.rt.name, b.rt.version, dirs[0])
 }
 
 // cniPlugins installs plugins from assets.

@@ -18,6 +18,7 @@ import (
 func Build(n *nodefile.Node, f facts.Facts) (provision.Target, error) {
 	b := &builder{n: n, f: f, rt: runtimeOf(n, f)}
 	for _, step := range []func(){
+		b.pluginDirs,
 		b.accounts,
 		b.packages,
 		b.modules, b.sysctls, b.swap,
@@ -55,6 +56,8 @@ type builder struct {
 	installed []string
 	// heldDirs are the directories that are held.
 	heldDirs []string
+	// cniDirs are the directories that the runtime takes CNI plugins from.
+	cniDirs []string
 	// dockerGroup is the task of the group that docker's packages would make.
 	dockerGroup []string
 }

@@ -135,7 +135,7 @@ func (b *builder) model() runtimeconf.Model {
 		LogLevel: rt.LogLevel, SandboxImage: rt.SandboxImage, Snapshotter: rt.Snapshotter,
 		SystemdCgroup: b.systemdCgroup(), NRI: rt.NRI,
 		Handlers: b.handlers(), DefaultHandler: rt.Default,
-		CNI:        runtimeconf.CNI{ConfDir: net.ConfDir, BinDirs: b.cniBinDirs(), Builtin: net.Mode == "builtin", Subnets: net.PodCIDRs, MTU: net.MTU},
+		CNI:        runtimeconf.CNI{ConfDir: net.ConfDir, BinDirs: b.cniDirs, Builtin: net.Mode == "builtin", Subnets: net.PodCIDRs, MTU: net.MTU},
 		Registries: b.n.Registries, Additions: rt.Config.Additions,
 	}
 	m.SELinux = b.f.SELinux || b.rt.name == "berth" // it looks for its plugins itself

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,14 +17,23 @@ import (
 	"github.com/berthrun/berth/test/docs/markdown"
 )
 
-// Instead is a command that runs in the place of one of the page.
-type Instead struct {
-	// Line is the page's command, without its comment.
+// Row is what a test knows of a command of a page.
+type Row struct {
+	// Line is the command without its comment; of a command with a here-document, its first line.
 	Line string
-	// Run is the other command; "" if nothing runs.
-	Run string
-	// Why is what the machine lacks.
-	Why string
+	// Run is typed in its place, or nothing if it is "". Why is the reason; without one, the command
+	// itself is typed.
+	Run, Why string
+	// Prints is a regular expression that the output matches.
+	Prints string
+	// Ready is what a command prints that stays in the foreground, when it does what the page says.
+	// Until is the command of the page before which the reader presses Ctrl-C. See Follow.
+	Ready, Until string
+}
+
+// of reports whether the row is about a command.
+func (r Row) of(line Line) bool {
+	return r.Line == line.Text || strings.HasPrefix(line.Text, r.Line+"\n")
 }
 
 // Line is one command of a page.
@@ -37,12 +47,12 @@ type Line struct {
 
 // Script has the commands of a page.
 type Script struct {
-	t       testing.TB
-	name    string
-	lines   []Line
-	next    int
-	instead []Instead
-	used    map[string]bool
+	t     testing.TB
+	page  markdown.Page
+	lines []Line
+	rows  []Row
+	// ran has the commands that have run.
+	ran map[Line]bool
 }
 
 // Output is what a command has written.
@@ -68,12 +78,29 @@ func (o Outputs) Of(t testing.TB, text string) string {
 
 // Page reads the blocks `sh` of a page, below one heading or, with "", of all of it. root is the
 // repository's. The test fails if it ends before all commands have run.
-func Page(t testing.TB, root, name, heading string, instead []Instead) *Script {
+func Page(t testing.TB, root, name, heading string, rows []Row) *Script {
 	t.Helper()
-	page, first, last := read(t, root, name, heading)
-	var lines []Line
+	page, lines := commands(t, root, name)
+	return newScript(t, page, below(t, page, lines, heading), rows)
+}
+
+// Check compares a table with the whole page that it is for, without a machine. It returns the
+// commands of the page.
+func Check(t testing.TB, root, name string, rows []Row) []Line {
+	t.Helper()
+	page, lines := commands(t, root, name)
+	for _, fault := range stale(page.Name, lines, rows) {
+		t.Error(fault)
+	}
+	return lines
+}
+
+// commands are all those of a page.
+func commands(t testing.TB, root, name string) (page markdown.Page, lines []Line) {
+	t.Helper()
+	page = read(t, root, name)
 	for _, block := range page.Blocks {
-		if block.Lang() != "sh" || block.Line < first || block.Line > last {
+		if block.Lang() != "sh" {
 			continue
 		}
 		found, err := split(block.Text, block.Line)
@@ -82,14 +109,28 @@ func Page(t testing.TB, root, name, heading string, instead []Instead) *Script {
 		}
 		lines = append(lines, found...)
 	}
-	return newScript(t, name, lines, instead)
+	return page, lines
+}
+
+// below are the commands below a heading.
+func below(t testing.TB, page markdown.Page, lines []Line, heading string) []Line {
+	t.Helper()
+	first, last, err := section(page, heading)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(slices.Clone(lines), func(line Line) bool { return line.Number < first || line.Number > last })
 }
 
 // Block returns the text of a page's first block of a language without another word, below one
 // heading or, with "", of all of it.
 func Block(t testing.TB, root, name, heading, language string) string {
 	t.Helper()
-	page, first, last := read(t, root, name, heading)
+	page := read(t, root, name)
+	first, last, err := section(page, heading)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, block := range page.Blocks {
 		if block.Lang() == language && len(block.Info) == 1 && block.Line >= first && block.Line <= last {
 			return block.Text
@@ -99,62 +140,78 @@ func Block(t testing.TB, root, name, heading, language string) string {
 	return ""
 }
 
-// read reads a page, and returns the first and the last line below a heading.
-func read(t testing.TB, root, name, heading string) (page markdown.Page, first, last int) {
+func read(t testing.TB, root, name string) markdown.Page {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err = markdown.Parse(name, string(data))
+	page, err := markdown.Parse(name, string(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, last, err = section(page, heading)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return page, first, last
+	return page
 }
 
 // Text is a script that a file other than a page has; name is the file's.
-func Text(t testing.TB, name, text string, instead []Instead) *Script {
+func Text(t testing.TB, name, text string, rows []Row) *Script {
 	t.Helper()
 	lines, err := split(text, 1)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	return newScript(t, name, lines, instead)
+	return newScript(t, markdown.Page{Name: name}, lines, rows)
 }
 
-func newScript(t testing.TB, name string, lines []Line, instead []Instead) *Script {
+func newScript(t testing.TB, page markdown.Page, lines []Line, rows []Row) *Script {
 	t.Helper()
 	if len(lines) == 0 {
-		t.Fatalf("%s has no commands", name)
+		t.Fatalf("%s has no commands", page.Name)
 	}
-	s := &Script{t: t, name: name, lines: lines, instead: instead, used: map[string]bool{}}
+	if faults := stale(page.Name, lines, rows); len(faults) > 0 {
+		t.Fatal(strings.Join(faults, "\n"))
+	}
+	s := &Script{t: t, page: page, lines: lines, rows: rows, ran: map[Line]bool{}}
 	t.Cleanup(func() {
 		if !t.Failed() && !t.Skipped() {
-			for _, fault := range s.faults() {
-				t.Error(fault)
+			for _, line := range s.left() {
+				t.Errorf("%s: the command did not run: %s", s.place(line), line.Text)
 			}
 		}
 	})
 	return s
 }
 
-// faults are the commands that did not run, and rows of the table without a command.
-func (s *Script) faults() (all []string) {
-	for _, line := range s.lines[s.next:] {
-		all = append(all, fmt.Sprintf("%s:%d: the command did not run: %s", s.name, line.Number, line.Text))
-	}
-	for _, row := range s.instead {
-		if !s.used[row.Line] {
-			all = append(all, fmt.Sprintf("%s has no command %q: remove it from the test's table", s.name, row.Line))
+// stale are the faults of a table for these commands.
+func stale(name string, lines []Line, rows []Row) (faults []string) {
+	find := func(row Row) int { return slices.IndexFunc(lines, row.of) }
+	for i, row := range rows {
+		at := find(row)
+		if at < 0 {
+			faults = append(faults, fmt.Sprintf("%s has no command %q: remove it from the test's table", name, row.Line))
+		}
+		if slices.ContainsFunc(rows[:i], func(other Row) bool { return other.Line == row.Line }) {
+			faults = append(faults, fmt.Sprintf("%s: %q has two rows", name, row.Line))
+		}
+		if row.Run != "" && row.Why == "" {
+			faults = append(faults, fmt.Sprintf("%s: the row of %q does not say why something else is typed", name, row.Line))
+		}
+		if _, err := regexp.Compile(row.Prints); err != nil {
+			faults = append(faults, fmt.Sprintf("%s: the row of %q: %v", name, row.Line, err))
+		}
+		if (row.Ready == "") != (row.Until == "") || row.Ready != "" && find(Row{Line: row.Until}) <= at {
+			faults = append(faults, fmt.Sprintf("%s: %q is not ended by Ctrl-C before a later command %q", name, row.Line, row.Until))
 		}
 	}
-	return all
+	return faults
 }
+
+// left are the commands that have not run.
+func (s *Script) left() []Line {
+	return slices.DeleteFunc(slices.Clone(s.lines), func(line Line) bool { return s.ran[line] })
+}
+
+func (s *Script) place(line Line) string { return fmt.Sprintf("%s:%d", s.page.Name, line.Number) }
 
 // section returns the first and the last line below a heading.
 func section(page markdown.Page, heading string) (first, last int, err error) {
@@ -197,59 +254,107 @@ func split(text string, at int) ([]Line, error) {
 	return lines, nil
 }
 
-// take returns the next command of the page, and what runs for it.
-func (s *Script) take() (line Line, run string) {
-	s.t.Helper()
-	if s.next == len(s.lines) {
-		s.t.Fatalf("%s has no more commands", s.name)
+// row is that of a command, or one of the command alone.
+func (s *Script) row(line Line) Row {
+	for _, row := range s.rows {
+		if row.of(line) {
+			return row
+		}
 	}
-	line = s.lines[s.next]
-	s.next++
-	run = strings.TrimSuffix(line.Text, ";")
-	if i := slices.IndexFunc(s.instead, func(row Instead) bool { return row.Line == line.Text }); i >= 0 {
-		s.used[line.Text], run = true, s.instead[i].Run
-		s.t.Logf("%s:%d: instead of %q: %q, because %s", s.name, line.Number, line.Text, run, s.instead[i].Why)
-	}
-	return line, run
+	return Row{Line: line.Text}
 }
 
-// Lines runs the next commands, which must succeed.
-func (s *Script) Lines(sh *Shell, n int) Outputs {
+// begin types a command, or what the table has for it.
+func (s *Script) begin(sh *Shell, line Line) *Running {
+	s.t.Helper()
+	s.ran[line] = true
+	row, run := s.row(line), strings.TrimSuffix(line.Text, ";")
+	if row.Why != "" {
+		run = row.Run
+		s.t.Logf("%s: instead of %q: %q, because %s", s.place(line), line.Text, run, row.Why)
+	}
+	return &Running{sh: sh, place: s.place(line) + ": " + run, at: sh.begin(run)}
+}
+
+// run runs commands, which must succeed and print what the table has.
+func (s *Script) run(sh *Shell, lines []Line) Outputs {
 	s.t.Helper()
 	var all Outputs
-	for range n {
-		line, run := s.take()
-		if run == "" {
-			continue
-		}
-		begin := sh.begin(run)
-		text, status := sh.await(begin)
+	for _, line := range lines {
+		running := s.begin(sh, line)
+		text, status := sh.await(running.at)
+		s.t.Logf("%s\n%s", running.place, text)
 		if status != 0 {
-			s.t.Fatalf("%s:%d: %s: exit status %d\n%s", s.name, line.Number, run, status, text)
+			s.t.Fatalf("%s: exit status %d", running.place, status)
+		}
+		if prints := s.row(line).Prints; !regexp.MustCompile(prints).MatchString(text) {
+			s.t.Fatalf("%s: does not print %s", running.place, prints)
 		}
 		all = append(all, Output{line, text})
 	}
 	return all
 }
 
+// Lines runs the next commands.
+func (s *Script) Lines(sh *Shell, n int) Outputs {
+	s.t.Helper()
+	left := s.left()
+	if len(left) < n {
+		s.t.Fatalf("%s has no more commands", s.page.Name)
+	}
+	return s.run(sh, left[:n])
+}
+
 // Block runs the commands up to the end of the block.
 func (s *Script) Block(sh *Shell) Outputs {
 	s.t.Helper()
-	n := slices.IndexFunc(s.lines[s.next:], func(line Line) bool { return line.ends })
-	return s.Lines(sh, n+1)
+	return s.Lines(sh, 1+slices.IndexFunc(s.left(), func(line Line) bool { return line.ends }))
 }
 
 // All runs all commands that have not run yet.
 func (s *Script) All(sh *Shell) Outputs {
 	s.t.Helper()
-	return s.Lines(sh, len(s.lines)-s.next)
+	return s.Lines(sh, len(s.left()))
+}
+
+// Sections runs the commands below some headings, also those that have run: a reader prepares a
+// second machine like the first.
+func (s *Script) Sections(sh *Shell, headings ...string) Outputs {
+	s.t.Helper()
+	var all Outputs
+	for _, heading := range headings {
+		all = append(all, s.run(sh, below(s.t, s.page, s.lines, heading))...)
+	}
+	return all
+}
+
+// Follow is All for a page with commands that stay in the foreground, as the table has them. The
+// commands between such a one and Ctrl-C run in a second shell, which open opens.
+func (s *Script) Follow(sh *Shell, open func() *Shell) Outputs {
+	s.t.Helper()
+	var all Outputs
+	for left := s.left(); len(left) > 0; left = s.left() {
+		row := s.row(left[0])
+		if row.Ready == "" {
+			all = append(all, s.Lines(sh, 1)...)
+			continue
+		}
+		running := s.Begin(sh)
+		running.Await(row.Ready)
+		all = append(all, s.Lines(open(), slices.IndexFunc(s.left(), Row{Line: row.Until}.of))...)
+		running.Interrupt()
+	}
+	return all
 }
 
 // Begin starts the next command, which stays in the foreground of the shell.
 func (s *Script) Begin(sh *Shell) *Running {
 	s.t.Helper()
-	line, run := s.take()
-	return &Running{sh: sh, place: fmt.Sprintf("%s:%d: %s", s.name, line.Number, run), at: sh.begin(run)}
+	left := s.left()
+	if len(left) == 0 {
+		s.t.Fatalf("%s has no more commands", s.page.Name)
+	}
+	return s.begin(sh, left[0])
 }
 
 // Begin starts a command that the page has once and its reader types again.

@@ -31,10 +31,10 @@ func bash(t *testing.T) *Shell {
 
 // TestPart: the commands of a part run in one shell, on a terminal, which answers questions.
 func TestPart(t *testing.T) {
-	s := Page(t, written(t), "page.md", "Part", []Instead{{"absent \\\n  --flag", "echo instead", "it is absent"}})
+	s := Page(t, written(t), "page.md", "Part", []Row{{Line: "absent \\\n  --flag", Run: "echo instead", Why: "it is absent", Prints: "^instead\n"}})
 	sh := bash(t)
 	out := s.Lines(sh, 3)
-	if got := s.lines[s.next].Number; got != 18 {
+	if got := s.left()[0].Number; got != 18 {
 		t.Errorf("the next command is in line %d", got)
 	}
 	out = append(out, s.Block(sh)...)
@@ -46,38 +46,69 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// TestForeground: Ctrl-C ends a command and not its shell.
-func TestForeground(t *testing.T) {
-	s := Page(t, written(t), "page.md", "Next", []Instead{{"sleep 1000", "sh -c 'echo begun; exec sleep 1000'", "the test must see that it runs"}})
+// TestFollow: Ctrl-C ends a command that stays in the foreground before the command of the table,
+// and not its shell. The commands between them run in another shell.
+func TestFollow(t *testing.T) {
+	s := Text(t, "script", "sleep 1000\necho second $X\ncat << 'END'\n$X\nEND\necho $?; echo $X\n", []Row{
+		{Line: "sleep 1000", Run: "sh -c 'echo begun; exec sleep 1000'", Why: "the test must see that it runs", Ready: "begun", Until: "cat << 'END'"},
+	})
 	sh := bash(t)
-	running := s.Begin(sh)
-	running.Await("begun")
-	if _, status := running.Interrupt(); status != 130 {
-		t.Errorf("exit status %d", status)
-	}
-	if got := sh.Run("echo $((1 + 1))"); !strings.HasSuffix(got, "2\n") {
-		t.Errorf("%q", got)
+	sh.Run("X=first")
+	out := s.Follow(sh, func() *Shell { return bash(t) })
+	for line, want := range map[string]string{"echo second $X": "second\n", "cat << 'END'\n$X\nEND": "$X\n", "echo $X": "first\n"} {
+		if got := out.Of(t, line); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
 	}
 	if _, status := sh.Try("exit 3 | false"); status != 1 {
 		t.Errorf("exit status %d", status)
 	}
 }
 
-// TestFaults: commands that have not run and rows without a command are faults.
-func TestFaults(t *testing.T) {
-	root := written(t)
-	data, err := os.ReadFile(filepath.Join(root, "page.md"))
+// TestSections: the commands of a part may run again.
+func TestSections(t *testing.T) {
+	s := Page(t, written(t), "page.md", "Part", []Row{{Line: "absent \\\n  --flag", Why: "it is absent"}})
+	s.All(bash(t))
+	sh := bash(t)
+	sh.Run("answer=again")
+	if got := s.Sections(sh, "Below").Of(t, "echo $answer $PWD"); !strings.HasPrefix(got, "again ") {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestLeft: commands that have not run are known.
+func TestLeft(t *testing.T) {
+	_, lines := commands(t, written(t), "page.md")
+	s := &Script{t: t, lines: lines, ran: map[Line]bool{}}
+	s.Lines(bash(t), 1)
+	left := s.left()
+	if left[0] != (Line{5, `test "$(cat)" = y`, true}) || len(left) != len(lines)-1 {
+		t.Errorf("%+v", left)
+	}
+}
+
+// TestStaleTables: each row is about one command, and has a reason for what it replaces.
+func TestStaleTables(t *testing.T) {
+	lines, err := split("one\ntwo << 'END'\nEND\n", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines, err := split(strings.Split(string(data), "```")[1][len("sh\n"):], 4)
-	if err != nil {
-		t.Fatal(err)
+	if got := stale("page.md", lines, []Row{{Line: "one", Run: "1", Why: "no", Ready: "a", Until: "two << 'END'"}, {Line: "two << 'END'", Why: "no"}}); got != nil {
+		t.Errorf("%q", got)
 	}
-	s := &Script{t: t, name: "page.md", lines: lines, instead: []Instead{{"echo two", "", "no"}, {"echo one", "", "no"}}, used: map[string]bool{}}
-	s.take()
-	want := []string{`page.md:5: the command did not run: test "$(cat)" = y`, `page.md has no command "echo two": remove it from the test's table`}
-	if got := s.faults(); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+	for want, rows := range map[string][]Row{
+		`page.md has no command "END": remove it from the test's table`:               {{Line: "END"}},
+		`page.md: "one" has two rows`:                                                 {{Line: "one"}, {Line: "one"}},
+		`page.md: the row of "one" does not say why something else is typed`:          {{Line: "one", Run: "1"}},
+		"page.md: the row of \"one\": error parsing regexp: missing closing ): `(`":   {{Line: "one", Prints: "("}},
+		`page.md: "two << 'END'" is not ended by Ctrl-C before a later command "one"`: {{Line: "two << 'END'", Ready: "a", Until: "one"}},
+		`page.md: "one" is not ended by Ctrl-C before a later command ""`:             {{Line: "one", Ready: "a"}},
+	} {
+		if got := stale("page.md", lines, rows); !slices.Equal(got, []string{want}) {
+			t.Errorf("%+v: %q, want %q", rows, got, want)
+		}
+	}
+	if lines, err := split("if a\n", 1); err == nil {
+		t.Errorf("%+v", lines)
 	}
 }

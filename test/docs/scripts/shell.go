@@ -3,18 +3,15 @@ package scripts
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness/terminal"
 )
 
 // Reader is the program of a shell. It reads commands from descriptor 3, so that its standard input
@@ -25,7 +22,7 @@ while IFS= read -r -d '' -u 3 line; do eval "$line" 3<&-; printf '\001%d\001' $?
 
 // Question is the end of what a command asks before it changes something. The shell answers with
 // yes.
-const Question = "[y/N] "
+var Question = regexp.MustCompile(`\[y/N\]:? `)
 
 // Shell is a bash on a terminal.
 type Shell struct {
@@ -47,7 +44,7 @@ type Shell struct {
 // first of ExtraFiles. patience is how long one command may take.
 func Open(t testing.TB, cmd *exec.Cmd, patience time.Duration) *Shell {
 	t.Helper()
-	master, program := terminal(t)
+	master, program := terminal.Pair(t, 200, 50)
 	commands, feed, err := os.Pipe()
 	must(t, err)
 	s := &Shell{t: t, master: master, commands: feed, patience: require.Patience(patience)}
@@ -74,28 +71,6 @@ func Open(t testing.TB, cmd *exec.Cmd, patience time.Duration) *Shell {
 	return s
 }
 
-// terminal makes a pseudo-terminal.
-func terminal(t testing.TB) (master, program *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
-	raw, err := master.SyscallConn() // Fd would make Close wait for a Read
-	must(t, err)
-	var number int
-	must(t, raw.Control(func(fd uintptr) {
-		if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
-			number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-		if err == nil {
-			err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200})
-		}
-	}))
-	must(t, err)
-	program, err = os.OpenFile(filepath.Join("/dev/pts", strconv.Itoa(number)), os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
-	return master, program
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -113,7 +88,7 @@ func (s *Shell) follow() {
 		n, err := s.master.Read(buf)
 		s.mu.Lock()
 		s.output += control.ReplaceAllString(string(buf[:n]), "")
-		asked := err == nil && strings.Contains(s.output[s.answered:], Question)
+		asked := err == nil && Question.MatchString(s.output[s.answered:])
 		if asked {
 			s.answered = len(s.output)
 		}

@@ -33,10 +33,9 @@ type Terminal struct {
 // Open makes a terminal. It ends with the test.
 func Open(t testing.TB, width, height int) *Terminal {
 	t.Helper()
-	master, program := Pair(t)
+	master, program := Pair(t, width, height)
 	term := &Terminal{t: t, master: master, Program: program, screen: NewScreen(width, height)}
 	term.changed = sync.NewCond(&term.mu)
-	term.setSize(width, height)
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -54,16 +53,39 @@ func Open(t testing.TB, width, height int) *Terminal {
 }
 
 // Pair makes a pseudo-terminal that nothing reads: the side of a person, and that of a program.
-func Pair(t testing.TB) (master, program *os.File) {
+func Pair(t testing.TB, width, height int) (master, program *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	must(t, err)
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
+	var number int
+	control(t, master, func(fd int) error {
+		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+			return err
+		}
+		number, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
+		return err
+	})
+	setSize(t, master, width, height)
 	program, err = os.OpenFile(filepath.Join("/dev/pts", strconv.Itoa(number)), os.O_RDWR|syscall.O_NOCTTY, 0)
 	must(t, err)
 	return master, program
+}
+
+// control calls do with the descriptor of a file. File.Fd would make Close wait for a Read.
+func control(t testing.TB, file *os.File, do func(fd int) error) {
+	t.Helper()
+	raw, err := file.SyscallConn()
+	must(t, err)
+	var failed error
+	must(t, raw.Control(func(fd uintptr) { failed = do(int(fd)) }))
+	must(t, failed)
+}
+
+func setSize(t testing.TB, master *os.File, width, height int) {
+	t.Helper()
+	control(t, master, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)})
+	})
 }
 
 func must(t testing.TB, err error) {
@@ -116,12 +138,7 @@ func (x *Terminal) Resize(width, height int) {
 	x.mu.Lock()
 	x.screen.resize(width, height)
 	x.mu.Unlock()
-	x.setSize(width, height)
-}
-
-func (x *Terminal) setSize(width, height int) {
-	x.t.Helper()
-	must(x.t, unix.IoctlSetWinsize(int(x.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)}))
+	setSize(x.t, x.master, width, height)
 }
 
 // Modes are the modes of the terminal: echo, lines, signals.

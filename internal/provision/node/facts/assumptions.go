@@ -32,6 +32,7 @@ func Assume(n *nodefile.Node, s Assumptions) (f Facts, programs []string, err er
 		Distro: s.Distro, Arch: s.Arch, SELinux: s.Distro.SELinux, Versions: s.Versions, NvidiaCTK: s.NvidiaCTK,
 		Berth: s.Berth, Supervisor: s.Supervisor, File: s.File,
 	}
+	f.ownNetwork(n)
 	var faults nodefile.FieldErrors
 	if f.Credentials, faults = readCredentials(s.Read, append(registryCredentials(n), assetCredentials(n)...)); len(faults) > 0 {
 		return f, nil, faults

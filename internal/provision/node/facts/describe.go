@@ -99,9 +99,14 @@ func kubeletEndpoint(host provision.Host) string {
 	return k.Endpoint.Text
 }
 
-// describeKubelet takes over the settings of an existing kubelet, and does not manage the kubelet.
+// describeKubelet takes over the settings of an existing kubelet, and does not manage the kubelet. A
+// kubelet without its configuration, as packages bring it, waits for kubeadm.
 func describeKubelet(host provision.Host, n *nodefile.Node) []string {
 	k, _ := kubelet.Find(host)
+	if !k.SetUp(host.Files()) && provision.Exists(host.Files(), "/usr/bin/kubeadm", "/usr/local/bin/kubeadm", "/usr/local/sbin/kubeadm", "/usr/sbin/kubeadm", "/opt/bin/kubeadm") {
+		n.Kubelet.Kubeadm = true
+		return []string{"kubeadm, which will write the kubelet's configuration (kubelet.kubeadm)"}
+	}
 	if !k.There() {
 		return nil
 	}

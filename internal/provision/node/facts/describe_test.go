@@ -48,6 +48,26 @@ func TestDescribe(t *testing.T) {
 			},
 			[]string{"which the kubelet talks to", "(cgroup driver cgroupfs)", "\n  name: crio\n", "\n  cgroupDriver: cgroupfs\n"},
 		},
+		"kubeadm": {
+			map[string]string{"/usr/local/bin/kubeadm": "", "/usr/local/bin/kubelet": ""},
+			[]string{"# - kubeadm, which will write the kubelet's configuration (kubelet.kubeadm)\n", "\nkubelet:\n", "\n  kubeadm: true\n"},
+		},
+		"kubeadm of a package": {
+			map[string]string{
+				"/usr/bin/kubeadm": "", "/usr/bin/kubelet": "",
+				"/usr/lib/systemd/system/kubelet.service":                   "[Service]\nExecStart=/usr/bin/kubelet\n",
+				"/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n",
+			},
+			[]string{"# - kubeadm, which will write the kubelet's configuration (kubelet.kubeadm)\n", "\n  kubeadm: true\n"},
+		},
+		"a kubelet of kubeadm": {
+			map[string]string{"/usr/bin/kubeadm": "", kubelet.ConfigFile: "cgroupDriver: systemd\n"},
+			[]string{"a kubelet that somebody else set up", "\n  # kubeadm: false\n"},
+		},
+		"kubeadm and docker's containers": {
+			map[string]string{"/usr/bin/kubeadm": "", "/usr/bin/kubelet": "", "/usr/sbin/dockerd": ""},
+			[]string{"\n  name: docker\n", "\n  kubeadm: true\n"},
+		},
 		"proxy and GPU": {
 			map[string]string{"/usr/bin/containerd": "", "/usr/bin/nvidia-ctk": "", "/etc/environment": "http_proxy=\"http://p:1\"\nNO_PROXY=a,b\nOTHER=x\n"},
 			[]string{"# - NVIDIA's driver or toolkit", "sets http_proxy", "http: http://p:1\n", "noProxy: [a, b]\n"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/cniconf"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/handover"
@@ -71,6 +72,10 @@ type Facts struct {
 	KubeletConfig string
 	// KubeletFixed is the endpoint that the kubelet names, if a handover cannot change it.
 	KubeletFixed kubelet.Value
+	// CNI is the network that the runtime finds, if the node file leaves it to others (mode cni).
+	CNI cniconf.Config
+	// CNIPrograms are the files in the directories that may have its plugins.
+	CNIPrograms map[string][]string
 	// CgroupV1 is true if the machine has cgroup v1. A kubelet from 1.35 on refuses to start on it
 	// by default.
 	CgroupV1 bool
@@ -119,6 +124,9 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
 		return f, err
 	}
+	if err = f.detectPlugins(host.Files(), n); err != nil {
+		return f, err
+	}
 	f.Berth = Binary{Path: berth}
 	f.Supervisor = Binary{Path: path.Join(path.Dir(berth), "berth-supervisor")}
 	if host.Live() && path.Dir(berth) == f.Distro.BinDir {
@@ -160,6 +168,41 @@ func detectKubelet(files provision.Files, n *nodefile.Node) (string, error) {
 		return found, nil
 	}
 	return "", nodefile.FieldErrors{nodefile.NewFieldError(errs.NotFound, "kubelet", "no kubelet is in /usr/bin, /usr/local/bin or /opt/bin; install it, or name it in kubelet.assets")}
+}
+
+// detectPlugins reads which plugins the network needs, and where they are. A network that cannot be
+// read counts as absent: the checks before a restart report it.
+func (f *Facts) detectPlugins(files provision.Files, n *nodefile.Node) error {
+	if n.Network.Mode != "cni" {
+		return nil
+	}
+	var err error
+	if f.CNI, err = cniconf.First(files, n.Network.ConfDir); err != nil {
+		f.CNI = cniconf.Config{}
+	}
+	f.ownNetwork(n)
+	f.CNIPrograms = map[string][]string{}
+	for _, dir := range []string{f.Distro.CNIBinDir, f.Distro.CNIPackageDir} {
+		if dir == "" {
+			continue
+		}
+		if f.CNIPrograms[dir], err = files.ReadDir(dir); errs.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot list the CNI plugins in %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// ownNetwork replaces CNI by a network of the node file's own files, if the runtime will use that.
+func (f *Facts) ownNetwork(n *nodefile.Node) {
+	for _, file := range n.Files {
+		if path.Dir(file.Path) != path.Clean(n.Network.ConfDir) || !cniconf.Is(file.Path) || f.CNI.File != "" && file.Path > f.CNI.File {
+			continue
+		}
+		if own, err := cniconf.Parse(file.Path, strings.NewReader(file.Content)); err == nil {
+			f.CNI = own
+		}
+	}
 }
 
 // Distro reads os-release. An unknown distribution is an error of kind errs.Unsupported.

@@ -118,12 +118,15 @@ func containerdRuntime(runtime table, m Model) {
 	containerdHandlers(sub(runtime, "containerd"), m)
 }
 
+// OnePluginDir reports whether a containerd takes CNI plugins from a single directory.
+func OnePluginDir(v nodefile.Version) bool { return !v.IsZero() && v.Less(2, 1) }
+
 func containerdCNI(cni table, m Model) {
 	setText(cni, "conf_dir", m.CNI.ConfDir)
 	setText(cni, "conf_template", m.CNI.Template)
 	switch {
 	case len(m.CNI.BinDirs) == 0:
-	case m.Version.IsZero() || !m.Version.Less(2, 1):
+	case !OnePluginDir(m.Version):
 		cni["bin_dirs"] = m.CNI.BinDirs
 	default:
 		cni["bin_dir"] = m.CNI.BinDirs[0]
