@@ -52,6 +52,8 @@ type confs struct {
 	log *slog.Logger
 	// keep writes down what is in use, for the next start.
 	keep func([]goodConf) error
+	// refusal returns why no pod could be attached with a list that can be read, nil if one may. Nil for no such look.
+	refusal func(*libcni.NetworkConfigList) error
 
 	mu         sync.Mutex
 	last       []*conf // what the last call found, in order
@@ -103,21 +105,9 @@ func (c *confs) read(files []string) (found []*conf, fault error) {
 			break
 		}
 		before := c.inUse(file)
-		if before != nil && !before.hasChanged() {
-			found = append(found, before)
-			continue
-		}
-		content, _ := os.ReadFile(file) // load reports the error
-		list, err := load(file)
+		now, err := c.readOne(file, before)
 		if err == nil {
-			if before == nil || !bytes.Equal(before.list.Bytes, list.Bytes) {
-				before = &conf{file: file, list: list}
-			}
-			before.content = content
-			if before.hasChanged() {
-				before.content = nil // it changed meanwhile: the list may be of either content
-			}
-			found = append(found, before)
+			found = append(found, now)
 			continue
 		}
 		if _, gone := os.Lstat(file); errors.Is(gone, os.ErrNotExist) {
@@ -131,6 +121,36 @@ func (c *confs) read(files []string) (found []*conf, fault error) {
 		faults = append(faults, err)
 	}
 	return found, errors.Join(faults...)
+}
+
+// errNoFile is the fault of a named pipe, a directory or a device.
+var errNoFile = errors.New("it is not a regular file")
+
+// readOne returns the configuration of a file, which is before if it is the same. The caller holds c.mu.
+func (c *confs) readOne(file string, before *conf) (*conf, error) {
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return nil, errNoFile // the reader of a named pipe would wait
+	}
+	if before != nil && !before.hasChanged() {
+		return before, nil
+	}
+	content, _ := os.ReadFile(file) // load reports the error
+	list, err := load(file)
+	if err == nil && c.refusal != nil {
+		err = c.refusal(list)
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := before
+	if before == nil || !bytes.Equal(before.list.Bytes, list.Bytes) {
+		now = &conf{file: file, list: list}
+	}
+	now.content = content
+	if now.hasChanged() {
+		now.content = nil // it changed meanwhile: the list may be of either content
+	}
+	return now, nil
 }
 
 // inUse returns the configuration of a file that is in use, nil for none. The caller holds
@@ -168,6 +188,9 @@ func (c *confs) use(found []*conf) {
 func (c *confs) restore(kept []goodConf) {
 	for _, k := range kept {
 		list, err := libcni.NetworkConfFromBytes(k.Conf)
+		if err == nil && c.refusal != nil {
+			err = c.refusal(list)
+		}
 		if err == nil && filepath.Dir(k.File) == filepath.Clean(c.dir) {
 			c.last = append(c.last, &conf{file: k.File, list: list})
 		}
@@ -260,6 +283,9 @@ func complete(list *libcni.NetworkConfigList) (*libcni.NetworkConfigList, error)
 // line and the column: "FILE:LINE:COLUMN". libcni's own errors count from the begin of one
 // plugin, and after it has written that anew.
 func faultOf(file string, err error) error {
+	if errors.Is(err, errNoFile) {
+		return fmt.Errorf("%s: %w", file, err)
+	}
 	data, readErr := os.ReadFile(file)
 	if readErr != nil {
 		return fmt.Errorf("%s: %w", file, err)

@@ -2,17 +2,26 @@ package cni
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/cni/plugin"
 	"github.com/berthrun/berth/internal/network/cni/plugin/all"
 )
 
@@ -156,4 +165,80 @@ func (n *Network) canAdd(p *libcni.PluginConfig) error {
 	}
 	_, err = n.exec.wayOf(path, "ADD", p.Bytes)
 	return err
+}
+
+// refusal returns why each ADD with a list would fail, whatever the pod: then berth attaches no pod with it, and no pod
+// has an attachment that DEL cannot undo. It looks at what CNI itself demands, and at the configurations of plugins that
+// run in process. Other programs may understand more than berth knows.
+func (n *Network) refusal(list *libcni.NetworkConfigList) error {
+	if err := utils.ValidateNetworkName(list.Name); err != nil {
+		return fmt.Errorf("field name: %w", err)
+	}
+	if known := version.All.SupportedVersions(); list.CNIVersion != "" && !slices.Contains(known, list.CNIVersion) {
+		return fmt.Errorf("field cniVersion: %q is not a version of CNI; there are %s", list.CNIVersion, strings.Join(known, ", "))
+	}
+	for i, p := range list.Plugins {
+		field := fmt.Sprintf("plugins[%d]", i)
+		ipam := p.Network.IPAM.Type
+		if own := all.ByType(ipam); own != nil && !own.IPAM && all.ByType(p.Network.Type) != nil {
+			return fmt.Errorf("field %s.ipam.type: %s is not an IPAM plugin", field, ipam)
+		}
+		complete, err := libcni.InjectConf(p, map[string]any{"name": list.Name, "cniVersion": cmp.Or(list.CNIVersion, "0.1.0")})
+		if err != nil {
+			return fmt.Errorf("field %s: %w", field, err)
+		}
+		if own := n.inProcess(p.Network.Type, complete.Bytes); own != nil {
+			if i == 0 && own.Chained {
+				return fmt.Errorf("field %s: the plugin %s needs the result of a plugin before it", field, own.Type)
+			}
+			if err := refused(own, list.CNIVersion, field, complete.Bytes); err != nil {
+				return err
+			}
+		}
+		// A node's pod ranges come with the call.
+		if own := n.inProcess(ipam, complete.Bytes); own != nil && own.IPAM && !p.Network.Capabilities[capIPRanges] {
+			if err := refused(own, list.CNIVersion, field, complete.Bytes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// refused is the fault that a plugin finds in a configuration.
+func refused(p *plugin.Plugin, cniVersion, field string, config []byte) error {
+	if err := (&version.Reconciler{}).Check(cmp.Or(cniVersion, "0.1.0"), p.Versions); err != nil {
+		return fmt.Errorf("field cniVersion: the plugin %s does not know %q: %s", p.Type, cniVersion, err.Details())
+	}
+	err := p.Refuses(config)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &wrong):
+		keys := slices.DeleteFunc(strings.Split(wrong.Field, "."), isGoName)
+		return fmt.Errorf("field %s (plugin %s): a %s is there in the place of a value of the type %v", strings.Join(append([]string{field}, keys...), "."), p.Type, wrong.Value, wrong.Type)
+	default:
+		return fmt.Errorf("field %s (plugin %s): %w", field, p.Type, err)
+	}
+}
+
+// isGoName reports whether an element of an UnmarshalTypeError's path is the name of an embedded structure, which the
+// configuration does not have.
+func isGoName(key string) bool { return key != "" && unicode.IsUpper([]rune(key)[0]) }
+
+// inProcess returns the plugin that runs in process with a configuration, nil for a program and for an unknown type.
+func (n *Network) inProcess(name string, config []byte) *plugin.Plugin {
+	if name == "" {
+		return nil
+	}
+	path, err := n.exec.FindInPath(name, n.cfg.BinDirs)
+	if err != nil {
+		return nil
+	}
+	how, err := n.exec.wayOf(path, "VERSION", config) // what the host is like now does not count
+	if err != nil {
+		return nil
+	}
+	return how.plugin
 }

@@ -50,6 +50,11 @@ type Plugin struct {
 	// Here says why the plugin cannot serve a configuration on this host as it is now, "" if it can. Nil for a plugin
 	// that can on every host.
 	Here func(config []byte) string
+	// Chained is a plugin that needs the result of another one before it.
+	Chained bool
+	// Load reads the configuration of a call as the verbs do, and reports what ADD would refuse with every pod. Nil for a
+	// plugin that refuses nothing.
+	Load func(*Call) error
 	// Add returns the result in any version.
 	Add func(context.Context, *Call) (types.Result, error)
 	// Del, Check and Status are the verbs. GC of the plugins that we have does nothing.
@@ -145,6 +150,24 @@ func (p *Plugin) Cannot(config []byte) string {
 		return ""
 	}
 	return p.Other(config)
+}
+
+// Refuses reports what is wrong with a configuration, with which ADD would fail for every pod. What a runtime adds for a
+// pod is not looked at. The configuration has the name of the network and the version. A wrong type is a
+// *json.UnmarshalTypeError.
+func (p *Plugin) Refuses(config []byte) error {
+	if p.Load == nil {
+		return nil
+	}
+	return p.Load(&Call{Command: "ADD", Config: config})
+}
+
+// Loads makes Load of the function that reads a plugin's configuration.
+func Loads[T any](load func(*Call) (T, error)) func(*Call) error {
+	return func(c *Call) error {
+		_, err := load(c)
+		return err
+	}
 }
 
 // CannotHere says why the plugin cannot serve a verb with a configuration on this host now, "" if it can. It may ask

@@ -52,7 +52,8 @@ type conf struct {
 // New returns the plugin.
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
-		Type: "bandwidth", Versions: version.VersionsStartingFrom("0.3.0"), Add: add, Del: del, Check: check,
+		Type: "bandwidth", Chained: true, Versions: version.VersionsStartingFrom("0.3.0"), Add: add, Del: del, Check: check,
+		Load:    plugin.Loads(load),
 		Options: plugin.Options{"ingressRate": nil, "ingressBurst": nil, "egressRate": nil, "egressBurst": nil},
 	}
 }

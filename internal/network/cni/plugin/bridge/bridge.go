@@ -76,7 +76,7 @@ type trunk struct {
 // New returns the plugin.
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
-		Type: "bridge", Versions: version.All, Add: add, Del: del, Check: check, Status: status,
+		Type: "bridge", Versions: version.All, Load: plugin.Loads(load), Add: add, Del: del, Check: check, Status: status,
 		Options: plugin.Options{
 			"bridge": nil, "isGateway": nil, "isDefaultGateway": nil, "forceAddress": nil, "ipMasq": nil, "ipMasqBackend": nil,
 			"mtu": nil, "hairpinMode": nil, "promiscMode": nil, "vlan": nil, "preserveDefaultVlan": nil, "macspoofchk": nil,

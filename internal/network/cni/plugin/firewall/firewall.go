@@ -44,7 +44,8 @@ type conf struct {
 // New returns the plugin.
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
-		Type: "firewall", Versions: version.VersionsStartingFrom("0.4.0"), Add: add, Del: del, Check: check, Other: other, Here: here,
+		Type: "firewall", Chained: true, Versions: version.VersionsStartingFrom("0.4.0"), Add: add, Del: del, Check: check, Other: other, Here: here,
+		Load:    plugin.Loads(load),
 		Options: plugin.Options{"backend": nil, "iptablesAdminChainName": nil, "firewalldZone": nil, "ingressPolicy": nil},
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 // New returns the plugin.
 func New() *plugin.Plugin {
-	return &plugin.Plugin{Type: "host-local", IPAM: true, Versions: version.All, Options: options(), Add: add, Del: del, Check: check}
+	return &plugin.Plugin{Type: "host-local", IPAM: true, Versions: version.All, Options: options(), Load: plugin.Loads(read), Add: add, Del: del, Check: check}
 }
 
 func options() plugin.Options {

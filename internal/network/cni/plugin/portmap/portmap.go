@@ -71,7 +71,8 @@ type backend interface {
 // New returns the plugin.
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
-		Type: "portmap", Versions: version.All, Add: add, Del: del, Check: check,
+		Type: "portmap", Chained: true, Versions: version.All, Add: add, Del: del, Check: check,
+		Load: plugin.Loads(func(c *plugin.Call) (*conf, error) { return load(context.Background(), c) }),
 		Options: plugin.Options{
 			"backend": nil, "snat": nil, "conditionsV4": nil, "conditionsV6": nil, "masqAll": nil, "markMasqBit": nil,
 			"externalSetMarkChain": nil,

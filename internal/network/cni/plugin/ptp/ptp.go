@@ -33,9 +33,18 @@ type conf struct {
 // New returns the plugin.
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
-		Type: "ptp", Versions: version.All, Add: add, Del: del, Check: check, Status: status,
+		Type: "ptp", Versions: version.All, Load: refuse, Add: add, Del: del, Check: check, Status: status,
 		Options: plugin.Options{"ipMasq": nil, "ipMasqBackend": nil, "mtu": nil},
 	}
+}
+
+// refuse is plugin.Plugin's Load.
+func refuse(c *plugin.Call) error {
+	n, err := load(c)
+	if err == nil && n.IPAM.Type == "" {
+		err = errors.New("ipam.type is missing: the plugin needs an IPAM plugin")
+	}
+	return err
 }
 
 func load(c *plugin.Call) (*conf, error) {

@@ -66,7 +66,7 @@ func (a *attributes) any() bool {
 // New returns the plugin.
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
-		Type: "tuning", Versions: version.All, Add: add, Del: del, Check: check,
+		Type: "tuning", Chained: true, Versions: version.All, Add: add, Del: del, Check: check, Load: plugin.Loads(load),
 		Options: plugin.Options{
 			"dataDir": nil, "sysctl": nil, "mac": nil, "promisc": nil, "mtu": nil, "txQLen": nil, "allmulti": nil,
 		},
