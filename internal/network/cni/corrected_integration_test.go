@@ -56,6 +56,19 @@ func (l *lab) meet(m mistake) (*cni.Network, *network.Attachment) {
 	return n, pod
 }
 
+// wantPending: a check has the error of the last DEL, and so has the record of the attachment.
+func (l *lab) wantPending(n *cni.Network, pod *network.Attachment) {
+	l.t.Helper()
+	checks, err := n.Check(l.t.Context(), nil)
+	if err != nil || len(checks) != 1 || checks[0].Fault == nil || !strings.Contains(checks[0].Fault.Error(), "the last DEL has failed") || !strings.Contains(checks[0].Fault.Error(), `network "faults"`) {
+		l.t.Errorf("%+v, %v, want the error of DEL", checks, err)
+	}
+	pending, err := cni.ReadPending(l.path("root"))
+	if err != nil || len(pending) != 1 || pending[0].SandboxID != pod.SandboxID || !strings.Contains(pending[0].Fault, `network "faults"`) {
+		l.t.Errorf("%+v, %v, want the attachment with the error of DEL", pending, err)
+	}
+}
+
 func (l *lab) inProcessConfig() cni.Config {
 	cfg := l.config()
 	cfg.BinDirs = []string{l.path("bin")}
@@ -71,11 +84,15 @@ func TestCorrectedConfiguration(t *testing.T) {
 			l := newLab(t)
 			m = l.mistakes()[i]
 			n, pod := l.meet(m)
+			l.wantPending(n, pod)
 			l.write("conf/10.conflist", m.right, 0o644)
 			if err := n.Detach(t.Context(), pod); err != nil {
 				t.Error(err)
 			}
 			l.wantNoAttachment(n)
+			if pending, err := cni.ReadPending(l.path("root")); err != nil || len(pending) > 0 {
+				t.Errorf("after the correction: %+v, %v", pending, err)
+			}
 			l.wantNothingLeft(plantedFault{inProcess: true}, pod.SandboxID)
 			l.mustAttach(n, pod)
 			l.mustDetach(n, pod)

@@ -78,6 +78,7 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DelTimeout)
 	defer cancel()
 	if err := n.delAll(ctx, rec, rt); err != nil {
+		n.noteFault(sandbox, err)
 		return err
 	}
 	if err := rec.forgetFormer(); err != nil {
