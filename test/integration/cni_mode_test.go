@@ -279,3 +279,32 @@ esac`,
 		t.Errorf("the repeated DEL got %s, %v; want the result of its own ADD", text, err)
 	}
 }
+
+// TestModeChangesWithPods: a pod that CNI plugins have attached is detached by them although the network is berth's own
+// now. New pods are on berth's own network.
+func TestModeChangesWithPods(t *testing.T) {
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+	opts := fakeCNI(t, `echo "$CNI_COMMAND $CNI_CONTAINERID" >>`+calls+`; test "$CNI_COMMAND" != ADD || echo '`+fakeResult+`'`)
+	opts.NoImages = true
+	b := harness.Start(t, opts)
+	before := b.RunSandbox(b.Sandbox("before"))
+	b.ChangeArgs("--network", "builtin")
+	after := b.RunSandbox(b.Sandbox("after"))
+	for _, id := range []string{before, after} {
+		if _, err := b.Runtime.StopPodSandbox(b.Ctx(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Runtime.RemovePodSandbox(b.Ctx(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(calls)
+	if err != nil || !strings.Contains(string(text), "DEL "+before) || strings.Contains(string(text), after) {
+		t.Errorf("the plugin was called with %s, %v; want DEL of %s alone", text, err, before)
+	}
+	left, err := filepath.Glob(filepath.Join(b.Root, "network", "cni", "attachments", "[0-9a-f]*.json"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("%s are left, %v", left, err)
+	}
+}

@@ -102,6 +102,12 @@ func ReadPending(rootDir string) ([]Pending, error) {
 	return all, nil
 }
 
+// HasRecords reports whether there are attachments below a network's Config.RootDir.
+func HasRecords(rootDir string) bool {
+	files, err := filepath.Glob(filepath.Join(rootDir, attachmentsDir, "*.json"))
+	return err == nil && len(files) > 0
+}
+
 // noteFault keeps the error of a DEL in the record of the sandbox.
 func (n *Network) noteFault(sandbox string, fault error) {
 	text := errs.Message(fault)
