@@ -132,7 +132,7 @@ func (n *Network) checkNetwork(ctx context.Context, rec *record, conf []byte, rt
 	case errors.Is(err, libcni.ErrorCheckNotSupp):
 		out.Skipped = fmt.Sprintf("version %s of the configuration has no CHECK; 0.4.0 and later have", cmp.Or(list.CNIVersion, "0.1.0"))
 	case err != nil:
-		out.Fault = fmt.Errorf("CNI CHECK of network %q: %w", list.Name, withKind(ctx, err))
+		out.Fault = fmt.Errorf("CNI CHECK of network %q: %w; if it is gone, only ADD makes it again: recreate the pod", list.Name, withKind(ctx, err))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/cni"
+	"github.com/berthrun/berth/internal/require"
 )
 
 // mistake is a configuration that no ADD and no DEL accepts, and its correction.
@@ -195,5 +196,47 @@ func TestCompleteAttachmentKeepsItsConfiguration(t *testing.T) {
 	l.write("conf/10.conflist", `{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"fake"}]}`, 0o644)
 	if err := n.Detach(t.Context(), pod); err == nil || l.records() != 1 {
 		t.Errorf("%v, %d records, want the error of DEL", err, l.records())
+	}
+}
+
+// TestBridgeOfAnotherSubnet: the error of a pod whose bridge has an address of an earlier configuration says what to do,
+// and that works. Other errors do not mention it.
+func TestBridgeOfAnotherSubnet(t *testing.T) {
+	require.Binary(t, real("bridge"))
+	for _, programs := range []bool{false, true} {
+		t.Run(fmt.Sprintf("programs %t", programs), func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			cfg := l.config()
+			cfg.ProgramsOnly = programs
+			n := l.open(cfg)
+			defer n.Close()
+			use := func(version, conf string) {
+				l.write("conf/10.conflist", strings.Replace(conf, "1.0.0", version, 1), 0o644)
+			}
+			use("1.0.0", l.chainOf("1.0.0", `"10.94.0.0/24"`, ""))
+			pod := l.pod()
+			l.mustAttach(n, pod)
+			l.mustDetach(n, pod)
+			use("9.9.9", l.chainOf("1.0.0", `"10.94.0.0/24"`, ""))
+			if _, err := n.Attach(t.Context(), pod); err == nil || strings.Contains(err.Error(), "ip link delete") {
+				t.Errorf("another mistake: %v", err)
+			}
+			changed := l.chainOf("1.0.0", `"10.95.0.0/24"`, "")
+			use("1.0.0", changed)
+			_, err := n.Attach(t.Context(), pod)
+			for _, words := range []string{"the bridge cni0 has the address 10.94.0.1/24, and the configuration wants 10.95.0.1/24", "ip link delete cni0", `"forceAddress": true`} {
+				if err == nil || !strings.Contains(err.Error(), words) {
+					t.Errorf("%v, want %q", err, words)
+				}
+			}
+			use("1.0.0", strings.Replace(changed, `"isGateway"`, `"forceAddress":true,"isGateway"`, 1))
+			l.mustAttach(n, pod)
+			l.mustDetach(n, pod)
+			use("1.0.0", l.chainOf("1.0.0", `"10.96.0.0/24"`, ""))
+			l.run(l.host, "ip", "link", "delete", "cni0")
+			l.mustAttach(n, pod)
+			l.mustDetach(n, pod)
+		})
 	}
 }
