@@ -308,3 +308,37 @@ func TestModeChangesWithPods(t *testing.T) {
 		t.Errorf("%s are left, %v", left, err)
 	}
 }
+
+// TestPendingDELIsReported: the commands where an operator looks report a pod whose DEL fails, until the file is correct.
+func TestPendingDELIsReported(t *testing.T) {
+	opts := fakeCNI(t, `test "$CNI_COMMAND" != ADD -a "$CNI_COMMAND" != DEL`)
+	opts.NoImages = true
+	var conf, bin string
+	if _, err := fmt.Sscanf(opts.Config, "[network]\nconf_dir = %q\nbin_dirs = [%q]\n", &conf, &bin); err != nil {
+		t.Fatal(err)
+	}
+	b := harness.Start(t, opts)
+	if _, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: b.Sandbox("web")}); err == nil {
+		t.Fatal("the sandbox is there although its plugin fails")
+	}
+	b.Await("a DEL that fails", func() bool { return strings.Contains(b.MustCLI("info"), "pendingDeletes") })
+	commands := map[string][]string{"net check": {"net", "check"}, "doctor": {"doctor", "--check", "network-detach"}}
+	for name, args := range commands {
+		out, stderr, err := b.CLI(args...)
+		if err == nil || !strings.Contains(out, "web") || !strings.Contains(out, `plugin type="fake" failed (delete)`) || !strings.Contains(out, "orrect the configuration of network") {
+			t.Errorf("%s: %s %s, %v; want the pod with the error of DEL, and what to do", name, out, stderr, err)
+		}
+	}
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(conf, "10-fake.conflist"), []byte(`{"cniVersion":"1.0.0","name":"fake","plugins":[{"type":"right"}]}`), 0o600),
+		os.WriteFile(filepath.Join(bin, "right"), []byte("#!/bin/sh\nexit 0\n"), 0o755), //nolint:gosec // a program
+	); err != nil {
+		t.Fatal(err)
+	}
+	b.Await("the DEL to succeed", func() bool { return !strings.Contains(b.MustCLI("info"), "pendingDeletes") })
+	for name, args := range commands {
+		if out, stderr, err := b.CLI(args...); err != nil || strings.Contains(out, "fake") {
+			t.Errorf("%s after the correction: %s %s, %v", name, out, stderr, err)
+		}
+	}
+}
