@@ -240,3 +240,26 @@ func TestBridgeOfAnotherSubnet(t *testing.T) {
 		})
 	}
 }
+
+// TestRenamedNetwork: a configuration of another name is that of another network. The error says so, and the former name
+// helps.
+func TestRenamedNetwork(t *testing.T) {
+	l := newLab(t)
+	const right = `{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake"}]}`
+	l.gone("fake", "exit 1")
+	l.write("conf/10.conflist", `{"cniVersion":"1.0.0","name":"former","plugins":[{"type":"fake","x":"wrong"}]}`, 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	pod := l.pod()
+	if _, err := n.Attach(t.Context(), pod); err == nil {
+		t.Fatal("ADD succeeded")
+	}
+	l.write("conf/10.conflist", fmt.Sprintf(right, "new"), 0o644)
+	if err := n.Detach(t.Context(), pod); err == nil || !strings.Contains(err.Error(), `network "former" in `+l.path("conf")+" under the same name") {
+		t.Errorf("with another name: %v", err)
+	}
+	l.write("conf/10.conflist", fmt.Sprintf(right, "former"), 0o644)
+	if err := n.Detach(t.Context(), pod); err != nil || l.records() != 0 {
+		t.Errorf("with the former name: %v, %d records", err, l.records())
+	}
+}
