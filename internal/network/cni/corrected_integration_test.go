@@ -5,6 +5,7 @@ package cni_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,10 +43,10 @@ func (l *lab) mistakes() []mistake {
 }
 
 // meet has a pod meet a mistake: its DEL fails too.
-func (l *lab) meet(m mistake) (*cni.Network, *network.Attachment) {
+func (l *lab) meet(m mistake, cfg cni.Config) (*cni.Network, *network.Attachment) {
 	l.t.Helper()
 	l.write("conf/10.conflist", m.wrong, 0o644)
-	n := l.open(l.inProcessConfig())
+	n := l.open(cfg)
 	l.t.Cleanup(func() { n.Close() })
 	pod := l.pod()
 	if _, err := n.Attach(l.t.Context(), pod); err == nil {
@@ -82,23 +83,48 @@ func TestCorrectedConfiguration(t *testing.T) {
 	for i, m := range newLab(t).mistakes() {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t)
-			m = l.mistakes()[i]
-			n, pod := l.meet(m)
-			l.wantPending(n, pod)
-			l.write("conf/10.conflist", m.right, 0o644)
-			if err := n.Detach(t.Context(), pod); err != nil {
-				t.Error(err)
-			}
-			l.wantNoAttachment(n)
-			if pending, err := cni.ReadPending(l.path("root")); err != nil || len(pending) > 0 {
-				t.Errorf("after the correction: %+v, %v", pending, err)
-			}
-			l.wantNothingLeft(plantedFault{inProcess: true}, pod.SandboxID)
-			l.mustAttach(n, pod)
-			l.mustDetach(n, pod)
+			newLab(t).correct(i, (*lab).inProcessConfig)
 		})
 	}
+}
+
+// TestCorrectedConfigurationOfPrograms: the same with the reference plugins, where earlier plugins of the chain have run.
+func TestCorrectedConfigurationOfPrograms(t *testing.T) {
+	for _, plugin := range []string{"bridge", "ptp", "host-local", "firewall", "bandwidth"} {
+		require.Binary(t, real(plugin))
+	}
+	for i, m := range newLab(t).mistakes() {
+		if !slices.Contains([]string{"a missing plugin in the chain", "a bad rate", "plugins that are gone", "another kind of network"}, m.name) {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			newLab(t).correct(i, func(l *lab) cni.Config {
+				cfg := l.config()
+				cfg.ProgramsOnly = true
+				return cfg
+			})
+		})
+	}
+}
+
+// correct has a pod meet the mistake with an index, and corrects it.
+func (l *lab) correct(index int, config func(*lab) cni.Config) {
+	l.t.Helper()
+	m := l.mistakes()[index]
+	n, pod := l.meet(m, config(l))
+	l.wantPending(n, pod)
+	l.write("conf/10.conflist", m.right, 0o644)
+	if err := n.Detach(l.t.Context(), pod); err != nil {
+		l.t.Error(err)
+	}
+	l.wantNoAttachment(n)
+	if pending, err := cni.ReadPending(l.path("root")); err != nil || len(pending) > 0 {
+		l.t.Errorf("after the correction: %+v, %v", pending, err)
+	}
+	l.wantNothingLeft(plantedFault{inProcess: true}, pod.SandboxID)
+	l.mustAttach(n, pod)
+	l.mustDetach(n, pod)
 }
 
 // TestCorrectionIsFoundInTheBackground: nobody has to ask for it, also after a restart.
@@ -111,7 +137,7 @@ func TestCorrectionIsFoundInTheBackground(t *testing.T) {
 				if m.name != "a bad rate" {
 					continue
 				}
-				n, pod := l.meet(m)
+				n, pod := l.meet(m, l.inProcessConfig())
 				if restart {
 					n.Close()
 				}
@@ -262,4 +288,34 @@ func TestRenamedNetwork(t *testing.T) {
 	if err := n.Detach(t.Context(), pod); err != nil || l.records() != 0 {
 		t.Errorf("with the former name: %v, %d records", err, l.records())
 	}
+}
+
+// TestFlushedRules: CHECK finds that the rules of host ports are gone, and the fault says what to do. Rules of masquerade
+// are not checked, as docs/running.md says.
+func TestFlushedRules(t *testing.T) {
+	l := newLab(t)
+	require.Binary(t, "iptables")
+	l.write("conf/10.conflist", l.chainOf("1.0.0", `"10.88.0.0/24"`, `,{"type":"portmap","capabilities":{"portMappings":true}}`), 0o644)
+	n := l.open(l.inProcessConfig())
+	defer n.Close()
+	with, without := l.pod(network.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}), l.pod()
+	for _, pod := range []*network.Attachment{with, without} {
+		l.mustAttach(n, pod)
+	}
+	l.run(l.host, "iptables", "-t", "nat", "-F")
+	checks, err := n.Check(t.Context(), []string{with.SandboxID})
+	if err != nil || len(checks) != 1 || checks[0].Fault == nil || !strings.Contains(checks[0].Fault.Error(), "recreate the pod") {
+		t.Errorf("a pod with a host port: %+v, %v", checks, err)
+	}
+	if checks, err = n.Check(t.Context(), []string{without.SandboxID}); err != nil || len(checks) != 1 || checks[0].Fault != nil {
+		t.Errorf("a pod without: %+v, %v", checks, err)
+	}
+	for _, pod := range []*network.Attachment{with, without} {
+		l.mustDetach(n, pod)
+	}
+	l.mustAttach(n, with)
+	if checks, err = n.Check(t.Context(), nil); err != nil || len(checks) != 1 || checks[0].Fault != nil {
+		t.Errorf("a new pod: %+v, %v", checks, err)
+	}
+	l.mustDetach(n, with)
 }
