@@ -93,7 +93,8 @@ func newNetCheck() *cobra.Command {
 		Use:   "check [POD]...",
 		Short: "Have the CNI plugins check the networks of pods (verb CHECK)",
 		Long: "A plugin compares what it finds with what it made. Nothing is changed. Without an id it checks all pods that\n" +
-			"are attached. The exit code is 1 if a check fails. Other runtimes do not support this.",
+			"are attached. A pod whose DEL fails, and is repeated, has the error of the last DEL. The exit code is 1 if a check\n" +
+			"or a DEL fails. Other runtimes do not support this.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				ids, err := sandboxIDs(ctx, conn, args)
@@ -114,7 +115,7 @@ func newNetCheck() *cobra.Command {
 					}
 				}
 				if failed > 0 {
-					return fmt.Errorf("the networks of %d of %d pods are not as the CNI plugins made them", failed, len(list.Checks))
+					return fmt.Errorf("the networks of %d of %d pods are not as the CNI plugins made them, or cannot be detached", failed, len(list.Checks))
 				}
 				return nil
 			})

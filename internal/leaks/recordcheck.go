@@ -42,6 +42,10 @@ func RecordChecks() []doctor.Check[*Facts] {
 			},
 			Look: examineRecords,
 		},
+		{
+			Info: doctor.Info{ID: "network-detach", Title: "pods that cannot be detached", Reads: "records of attachments to networks of CNI plugins whose last DEL has failed"},
+			Look: examineDetach,
+		},
 	}
 }
 

@@ -23,7 +23,7 @@ type Checked struct {
 	Network, Interface string
 	// Skipped is why there was no check, "" for a check that ran.
 	Skipped string
-	// Fault is what is not as it was made, nil for nothing.
+	// Fault is what is not as it was made, or why the sandbox cannot be detached, nil for nothing.
 	Fault error
 }
 

@@ -16,6 +16,7 @@ mkdir -p "state/images/mapped/$L" ipam/net root/network/cni/cache/results
 put "root/network/cni/cache/results/net-$L-eth0" <<< '{}'
 put ` + conflist + ` <<< '{"name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "host-local", "dataDir": "%T/ipam"}}]}'`,
 		Faults: append(leftToBerth(), repaired()...),
+		Means:  []string{"leak-attachments %T/root/network/cni/attachments/%E.json"},
 	}
 }
 
@@ -29,6 +30,10 @@ func leftToBerth() []Fault {
 		{
 			"an attachment without a sandbox", `put "root/pods/attachments/$(id e5).json" <<< "{\"version\":1,\"id\":\"$(id e5)\",\"record\":{\"id\":\"$(id e5)\"}}"`,
 			"leak-attachments", finding.Warning, "%T/root/pods/attachments/%E.json", "its addresses and host ports are not free", "restart berth", false,
+		},
+		{
+			"a DEL of a CNI plugin that fails", `put "root/network/cni/attachments/$(id e5).json" <<< "{\"version\":1,\"id\":\"$(id e5)\",\"record\":{\"attachment\":{\"sandboxID\":\"$(id e5)\",\"namespace\":\"default\",\"name\":\"web\"},\"conf\":{},\"deleting\":true,\"fault\":\"plugin type=\\\"nosuch\\\" failed (delete)\"}}"`,
+			"network-detach", finding.Problem, "%E", "the pod default/web cannot be detached from its network, and keeps its addresses and host ports: plugin type=\"nosuch\" failed (delete)", "correct the CNI configuration", false,
 		},
 		{
 			"a container of the supervisor", `put "state/supervisor/supervisor/$(id f6)/record.json" <<< '{}'`,

@@ -121,3 +121,11 @@ func (b *Berth) ChangeEngine(args ...string) {
 	b.args = append(b.args, args...)
 	b.StartDaemon()
 }
+
+// ChangeArgs stops the daemon, and starts it with further arguments. The last one of a flag counts.
+func (b *Berth) ChangeArgs(args ...string) {
+	b.T.Helper()
+	b.StopDaemon()
+	b.args = append(b.args, args...)
+	b.StartDaemon()
+}

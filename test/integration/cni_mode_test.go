@@ -279,3 +279,66 @@ esac`,
 		t.Errorf("the repeated DEL got %s, %v; want the result of its own ADD", text, err)
 	}
 }
+
+// TestModeChangesWithPods: a pod that CNI plugins have attached is detached by them although the network is berth's own
+// now. New pods are on berth's own network.
+func TestModeChangesWithPods(t *testing.T) {
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+	opts := fakeCNI(t, `echo "$CNI_COMMAND $CNI_CONTAINERID" >>`+calls+`; test "$CNI_COMMAND" != ADD || echo '`+fakeResult+`'`)
+	opts.NoImages = true
+	b := harness.Start(t, opts)
+	before := b.RunSandbox(b.Sandbox("before"))
+	b.ChangeArgs("--network", "builtin")
+	after := b.RunSandbox(b.Sandbox("after"))
+	for _, id := range []string{before, after} {
+		if _, err := b.Runtime.StopPodSandbox(b.Ctx(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Runtime.RemovePodSandbox(b.Ctx(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(calls)
+	if err != nil || !strings.Contains(string(text), "DEL "+before) || strings.Contains(string(text), after) {
+		t.Errorf("the plugin was called with %s, %v; want DEL of %s alone", text, err, before)
+	}
+	left, err := filepath.Glob(filepath.Join(b.Root, "network", "cni", "attachments", "[0-9a-f]*.json"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("%s are left, %v", left, err)
+	}
+}
+
+// TestPendingDELIsReported: the commands where an operator looks report a pod whose DEL fails, until the file is correct.
+func TestPendingDELIsReported(t *testing.T) {
+	opts := fakeCNI(t, `test "$CNI_COMMAND" != ADD -a "$CNI_COMMAND" != DEL`)
+	opts.NoImages = true
+	var conf, bin string
+	if _, err := fmt.Sscanf(opts.Config, "[network]\nconf_dir = %q\nbin_dirs = [%q]\n", &conf, &bin); err != nil {
+		t.Fatal(err)
+	}
+	b := harness.Start(t, opts)
+	if _, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: b.Sandbox("web")}); err == nil {
+		t.Fatal("the sandbox is there although its plugin fails")
+	}
+	b.Await("a DEL that fails", func() bool { return strings.Contains(b.MustCLI("info"), "pendingDeletes") })
+	commands := map[string][]string{"net check": {"net", "check"}, "doctor": {"doctor", "--check", "network-detach"}}
+	for name, args := range commands {
+		out, stderr, err := b.CLI(args...)
+		if err == nil || !strings.Contains(out, "web") || !strings.Contains(out, `plugin type="fake" failed (delete)`) || !strings.Contains(out, "orrect the configuration of network") {
+			t.Errorf("%s: %s %s, %v; want the pod with the error of DEL, and what to do", name, out, stderr, err)
+		}
+	}
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(conf, "10-fake.conflist"), []byte(`{"cniVersion":"1.0.0","name":"fake","plugins":[{"type":"right"}]}`), 0o600),
+		os.WriteFile(filepath.Join(bin, "right"), []byte("#!/bin/sh\nexit 0\n"), 0o755), //nolint:gosec // a program
+	); err != nil {
+		t.Fatal(err)
+	}
+	b.Await("the DEL to succeed", func() bool { return !strings.Contains(b.MustCLI("info"), "pendingDeletes") })
+	for name, args := range commands {
+		if out, stderr, err := b.CLI(args...); err != nil || strings.Contains(out, "fake") {
+			t.Errorf("%s after the correction: %s %s, %v", name, out, stderr, err)
+		}
+	}
+}

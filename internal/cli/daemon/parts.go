@@ -280,6 +280,9 @@ func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Lo
 	return streaming.Listen(ctx, opts)
 }
 
+// cniNetworkDir is the directory, below that of the network, of pods that CNI plugins have attached.
+const cniNetworkDir = "cni"
+
 // formerNetworkDir is the directory, below that of the network, of adopted pods that are on
 // another network than new ones.
 const formerNetworkDir = "former"
@@ -295,27 +298,47 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, answering <-chan struc
 			log.Warn("network.hairpin = \"promiscuous-bridge\" needs a bridge of berth's own (network.mode builtin or kubenet); "+
 				"it is taken for hairpin-veth, which the CNI configuration decides", "mode", cfg.Network.Mode)
 		}
-		opened, err := openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, observer, log)
+		opened, err := openCNI(ctx, cfg, cniNetworkDir, func(handler string) string { return cniDirOf(current(), handler) }, observer, log)
 		return opened, func(context.Context) error { return nil }, err
 	}
-	// What an earlier start has adopted is detached whatever the configuration says now.
-	_, err = os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
-	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
-		own, err := startBuiltin(ctx, cfg, answering, nil, log)
-		if err != nil {
+	return openBuiltin(ctx, cfg, answering, current, observer, log)
+}
+
+// openBuiltin opens berth's own network, and behind it those of CNI plugins that have attached or adopted pods.
+func openBuiltin(ctx context.Context, cfg *config.Daemon, answering <-chan struct{}, current func() *config.Daemon, observer cni.Observer, log *slog.Logger) (_ network.Network, await func(context.Context) error, err error) {
+	var adopted, attached *cni.Network
+	var u undo.Stack
+	defer u.OnError(ctx, &err)
+	// What an earlier start has adopted or attached is detached whatever the configuration says now.
+	_, absent := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
+	if !errors.Is(absent, os.ErrNotExist) || cfg.Adopts() {
+		if adopted, err = openCNI(ctx, cfg, formerNetworkDir, nil, observer, log); err != nil {
 			return nil, nil, err
 		}
-		return own, own.Await, nil
+		u.Push("close the network of adopted pods", func(context.Context) error { return adopted.Close() })
 	}
-	adopted, err := openCNI(ctx, cfg, formerNetworkDir, nil, observer, log)
+	if cni.HasRecords(filepath.Join(cfg.Root, networkDir, cniNetworkDir)) {
+		log.Info("CNI plugins have attached pods before network.mode was changed; they detach these pods", "mode", cfg.Network.Mode)
+		if attached, err = openCNI(ctx, cfg, cniNetworkDir, func(handler string) string { return cniDirOf(current(), handler) }, observer, log); err != nil {
+			return nil, nil, err
+		}
+		u.Push("close the network of attached pods", func(context.Context) error { return attached.Close() })
+	}
+	taken := func(addr netip.Addr) bool {
+		return adopted != nil && adopted.Has(addr) || attached != nil && attached.Has(addr)
+	}
+	own, err := startBuiltin(ctx, cfg, answering, taken, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	own, err := startBuiltin(ctx, cfg, answering, adopted.Has, log)
-	if err != nil {
-		return nil, nil, errors.Join(err, adopted.Close())
+	var all network.Network = own
+	if attached != nil {
+		all = former.New(all, attached)
 	}
-	return former.New(own, adopted), own.Await, nil
+	if adopted != nil {
+		all = former.NewAdopting(all, adopted)
+	}
+	return all, own.Await, nil
 }
 
 // openCNI opens the network of CNI plugins whose records are in a directory below that of the
@@ -332,7 +355,7 @@ func openCNI(ctx context.Context, cfg *config.Daemon, dir string, confDirOf func
 		Observer:  observer,
 
 		FormerCacheDir: cfg.Docker.FormerCNICache,
-		Retired:        dir == formerNetworkDir,
+		Retired:        dir == formerNetworkDir || cfg.Network.Mode != "cni",
 		AnyHostPorts:   cfg.Network.HostPorts == "cni",
 		MaxNetworks:    cfg.Network.MaxConfNum,
 		Serially:       cfg.Network.Serially,
@@ -349,7 +372,7 @@ func cniDirOf(cfg *config.Daemon, handler string) string {
 }
 
 // startBuiltin opens berth's own bridge in the background, once the daemon answers. taken reports which addresses other
-// pods have, nil for none.
+// pods have.
 func startBuiltin(ctx context.Context, cfg *config.Daemon, answering <-chan struct{}, taken func(netip.Addr) bool, log *slog.Logger) (*builtin.Network, error) {
 	subnets, err := prefixes(cfg.Network.Subnets)
 	if err != nil {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/cni/bridgeaddress"
+	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
 // Attach runs ADD once. Repeated after it succeeded, it returns the same result;
@@ -117,7 +119,7 @@ func (n *Network) add(ctx context.Context, sandbox string, confs []*conf, rt *li
 	one := func(i int) {
 		answers[i], faults[i] = n.lib.AddNetworkList(partial.keepResults(ctx, i), confs[i].list, onNetwork(rt, i))
 		if faults[i] != nil {
-			faults[i] = fmt.Errorf("CNI ADD to network %q: %w", confs[i].list.Name, withKind(ctx, faults[i]))
+			faults[i] = fmt.Errorf("CNI ADD to network %q: %w%s", confs[i].list.Name, withKind(ctx, faults[i]), n.advice(confs[i].list))
 		}
 	}
 	var g errgroup.Group
@@ -142,6 +144,25 @@ func (n *Network) add(ctx context.Context, sandbox string, confs []*conf, rt *li
 		return nil, err
 	}
 	return result, partial.remove()
+}
+
+// advice says, for the end of an ADD's error, what to do about a bridge that is in the way; "" where none is.
+func (n *Network) advice(list *libcni.NetworkConfigList) string {
+	text := ""
+	look := func() error {
+		for _, p := range list.Plugins {
+			if found, err := bridgeaddress.Advice(p.Bytes); err == nil && found != "" { // without an answer the plugin's own error is enough
+				text = "; " + found
+			}
+		}
+		return nil
+	}
+	if n.cfg.HostNetNS == "" {
+		_ = look() // it returns nil
+	} else if err := sysns.InNetNS(n.cfg.HostNetNS, look); err != nil {
+		return ""
+	}
+	return text
 }
 
 // resultOf takes the addresses of the pod's interface in the first network, in the preferred

@@ -24,7 +24,7 @@ const (
 	checkParallel = 4
 )
 
-// Check implements network.Plugged. The order is that of namespaces and names.
+// Check implements network.Plugged. An attachment whose DEL has failed has its error as a fault. The order is that of namespaces and names.
 func (n *Network) Check(ctx context.Context, sandboxes []string) ([]network.Checked, error) {
 	var wanted []*record
 	for _, rec := range n.records.All() {
@@ -73,6 +73,9 @@ func (n *Network) checkOne(ctx context.Context, rec *record) []network.Checked {
 		}()
 		rec, err := n.records.Get(whole.SandboxID)
 		switch {
+		case err == nil && rec.Deleting && rec.Fault != "":
+			whole.Fault = fmt.Errorf("it is being detached, and the last DEL has failed; it is repeated: %s", rec.Fault)
+			return nil
 		case errors.Is(err, errs.NotFound) || err == nil && rec.Deleting:
 			whole.Skipped = "it is being detached"
 			return nil
@@ -129,7 +132,7 @@ func (n *Network) checkNetwork(ctx context.Context, rec *record, conf []byte, rt
 	case errors.Is(err, libcni.ErrorCheckNotSupp):
 		out.Skipped = fmt.Sprintf("version %s of the configuration has no CHECK; 0.4.0 and later have", cmp.Or(list.CNIVersion, "0.1.0"))
 	case err != nil:
-		out.Fault = fmt.Errorf("CNI CHECK of network %q: %w", list.Name, withKind(ctx, err))
+		out.Fault = fmt.Errorf("CNI CHECK of network %q: %w; if it is gone, only ADD makes it again: recreate the pod", list.Name, withKind(ctx, err))
 	}
 }
 

@@ -155,7 +155,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	}
 	quarantine := filepath.Join(cfg.RootDir, "quarantine")
 	records, bad, err := store.Open(store.Options[record]{
-		Path: filepath.Join(cfg.RootDir, "attachments"), Quarantine: quarantine, Unsynced: true, KeepLost: filepath.Join(cfg.RootDir, lostDir),
+		Path: filepath.Join(cfg.RootDir, attachmentsDir), Quarantine: quarantine, Unsynced: true, KeepLost: filepath.Join(cfg.RootDir, lostDir),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the network's attachments: %w", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -253,6 +254,9 @@ func listOfOne(data []byte) (*libcni.NetworkConfigList, error) {
 func complete(list *libcni.NetworkConfigList) (*libcni.NetworkConfigList, error) {
 	if strings.TrimSpace(list.Name) == "" {
 		return nil, errors.New("the network has no name")
+	}
+	if utils.ValidateNetworkName(list.Name) != nil { // libcni would refuse each ADD
+		return nil, fmt.Errorf("the network's name %q has a character that CNI does not allow: it begins with a letter or digit, and has letters, digits, '_', '.' and '-'", list.Name)
 	}
 	if _, err := version.GreaterThan(list.CNIVersion, "0.0.0"); list.CNIVersion != "" && err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sync/errgroup"
 
@@ -16,7 +19,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// Detach runs DEL with the configuration that ADD got. DEL has its own deadline and
+// Detach runs DEL with the configuration that ADD got, or for an ADD that was not complete
+// with a corrected one: see deletion.run. DEL has its own deadline and
 // continues after the caller's. The replayer retries a failed DEL in the background
 // until it succeeds; every further Detach retries it, too.
 func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
@@ -74,6 +78,7 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DelTimeout)
 	defer cancel()
 	if err := n.delAll(ctx, rec, rt); err != nil {
+		n.noteFault(sandbox, err)
 		return err
 	}
 	if err := rec.forgetFormer(); err != nil {
@@ -94,19 +99,99 @@ func (n *Network) delAll(ctx context.Context, rec *record, rt *libcni.RuntimeCon
 		return err
 	}
 	for i, conf := range slices.Backward(rec.confs()) {
-		list, err := libcni.NetworkConfFromBytes(conf)
-		if err == nil {
-			list, err = withPartial(list, partial.results[i])
-		}
-		if err != nil {
-			faults = append(faults, fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err))
-			continue
-		}
-		if err := n.libOf(rec).DelNetworkList(ctx, list, onNetwork(rt, i)); err != nil {
-			faults = append(faults, fmt.Errorf("CNI DEL from network %q: %w", list.Name, withKind(ctx, err)))
+		d := deletion{n: n, rec: rec, conf: conf, result: partial.results[i], rt: onNetwork(rt, i)}
+		if err := d.run(ctx); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// deletion is the DEL of a sandbox from one network.
+type deletion struct {
+	n   *Network
+	rec *record
+	// conf is the configuration that ADD got, result that of its last plugin if ADD is not complete.
+	conf, result json.RawMessage
+	rt           *libcni.RuntimeConf
+}
+
+// run runs DEL with the configuration that ADD got. No correction of the file would reach an attachment whose ADD failed
+// because of a mistake in it, as DEL fails, too. So where the ADD is not complete, the configuration in use may do it.
+func (d *deletion) run(ctx context.Context) error {
+	list, err := libcni.NetworkConfFromBytes(d.conf)
+	if err != nil {
+		return fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err)
+	}
+	incomplete := d.rec.Result == nil && d.rec.Former == nil
+	if incomplete && utils.ValidateNetworkName(list.Name) != nil {
+		return nil // libcni has refused the ADD before the first plugin
+	}
+	err = d.del(ctx, list)
+	if err == nil || !incomplete || ctx.Err() != nil || errors.Is(err, errs.Unavailable) {
+		return err
+	}
+	current := d.current(list.Name)
+	if current == nil {
+		return fmt.Errorf("%w; the ADD of the sandbox was not complete: if a mistake in the configuration is the reason, correct the configuration of network %q in %s under the same name, or install the plugin",
+			err, list.Name, d.n.confsOf(d.rec.Attachment.Handler).dir)
+	}
+	if currentErr := d.delCorrected(ctx, list, current); currentErr != nil {
+		return fmt.Errorf("%w; with the configuration that is in use now: %w", err, currentErr)
+	}
+	return nil
+}
+
+// del runs DEL with a list of plugins.
+func (d *deletion) del(ctx context.Context, list *libcni.NetworkConfigList) error {
+	name := list.Name
+	list, err := withPartial(list, d.result)
+	if err == nil {
+		err = d.n.libOf(d.rec).DelNetworkList(ctx, list, d.rt)
+	}
+	if err != nil {
+		return fmt.Errorf("CNI DEL from network %q: %w", name, withKind(ctx, err))
+	}
+	return nil
+}
+
+// current returns the configuration that is in use now for the network with a name, nil for none and for that of ADD.
+func (d *deletion) current(name string) *libcni.NetworkConfigList {
+	confs, err := d.n.confsOf(d.rec.Attachment.Handler).current()
+	if err != nil {
+		return nil
+	}
+	i := slices.IndexFunc(confs, func(c *conf) bool { return c.list.Name == name })
+	if i < 0 || bytes.Equal(confs[i].list.Bytes, d.conf) {
+		return nil
+	}
+	return confs[i].list
+}
+
+// delCorrected runs DEL with the current list, which decides. The plugins of the recorded list, some of which may have
+// run, are asked one by one as well: those that the current list lacks before it, as DEL goes from the last plugin to the
+// first; and the others after it, which may have had another configuration. Their faults decide nothing: one of them is the
+// mistake.
+func (d *deletion) delCorrected(ctx context.Context, recorded, current *libcni.NetworkConfigList) error {
+	var faults []error
+	each := func(kept bool) {
+		for _, p := range slices.Backward(recorded.Plugins) {
+			has := func(c *libcni.PluginConfig) bool { return c.Network.Type == p.Network.Type }
+			if slices.ContainsFunc(current.Plugins, has) == kept {
+				one := *recorded
+				one.Plugins = []*libcni.PluginConfig{p}
+				faults = append(faults, d.del(ctx, &one))
+			}
+		}
+	}
+	each(false)
+	if err := d.del(ctx, current); err != nil {
+		return err
+	}
+	each(true)
+	d.n.log.Info("detached a sandbox, whose ADD was not complete, with the CNI configuration that is in use now",
+		"sandbox", d.rec.Attachment.SandboxID, "network", current.Name, "faults of the former configuration", errors.Join(faults...))
+	return nil
 }
 
 // withPartial returns the list with the result of an ADD that was not complete, as the result of a
@@ -115,6 +200,13 @@ func withPartial(list *libcni.NetworkConfigList, result json.RawMessage) (*libcn
 	const since = "0.4.0" // CNI's version of it
 	if takes, err := version.GreaterThanOrEqualTo(list.CNIVersion, since); err != nil || !takes || result == nil {
 		return list, err
+	}
+	if converted, err := create.CreateFromBytes(result); err == nil { // of another version if the configuration was corrected
+		if converted, err = converted.GetAsVersion(list.CNIVersion); err == nil {
+			if result, err = json.Marshal(converted); err != nil {
+				return nil, err
+			}
+		}
 	}
 	own := *list
 	own.Plugins = nil

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 )
 
@@ -66,5 +69,30 @@ func TestResultsInTheRecordOfAnEarlierVersion(t *testing.T) {
 	p := n.partialOf("sandbox")
 	if err := p.read(rec); err != nil || string(p.results[1]) != `{"c":3}` {
 		t.Errorf("%s, %v", fmt.Sprint(p.results), err)
+	}
+}
+
+// TestNameThatCNIRefuses: libcni runs no plugin of a network with such a name, so that its DEL has nothing to do. New pods
+// do not get such a configuration.
+func TestNameThatCNIRefuses(t *testing.T) {
+	const conf = `{"cniVersion":"1.0.0","name":"my net","plugins":[{"type":"nosuch"}]}`
+	cfg := Config{ConfDir: t.TempDir(), RootDir: t.TempDir(), MaxNetworks: 1}
+	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "10.conflist"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	att := network.Attachment{SandboxID: "sandbox"}
+	if err := n.records.Create("sandbox", &record{Attachment: att, Conf: []byte(conf)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Detach(t.Context(), &att); err != nil || len(n.records.IDs()) != 0 {
+		t.Errorf("%v, records %v", err, n.records.IDs())
+	}
+	if err := n.Ready(t.Context()); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), `"my net"`) {
+		t.Errorf("%v, want kind Unavailable with the name", err)
 	}
 }

@@ -17,8 +17,12 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/store"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
+
+// attachmentsDir, below Config.RootDir, has the records.
+const attachmentsDir = "attachments"
 
 // record is one attachment.
 //
@@ -39,6 +43,8 @@ type record struct {
 	Former *former `json:"former,omitempty"`
 	// Deleting is true once Detach was called: then DEL is retried until it succeeds.
 	Deleting bool `json:"deleting,omitempty"`
+	// Fault is the error of the last DEL, for people.
+	Fault string `json:"fault,omitempty"`
 	// Partial is what versions before 0.7 have in the record of an ADD that is not complete: see partial.
 	Partial map[int]json.RawMessage `json:"partial,omitempty"`
 }
@@ -67,6 +73,50 @@ func (r *record) Validate() error {
 		return errors.New("an attachment without sandbox or configuration")
 	}
 	return nil
+}
+
+// Pending is an attachment whose last DEL has failed. It is repeated.
+type Pending struct {
+	SandboxID, Namespace, Name string
+	// File is that of its record.
+	File string
+	// Fault is the error of the last DEL.
+	Fault string
+}
+
+// ReadPending reads from the records below a network's Config.RootDir, whether or not the network is open, which
+// attachments have such a DEL. It leaves out records that it cannot read.
+func ReadPending(rootDir string) ([]Pending, error) {
+	files, err := filepath.Glob(filepath.Join(rootDir, attachmentsDir, "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the network's attachments: %w", err)
+	}
+	var all []Pending
+	for _, file := range files {
+		rec, err := store.Read[record](file)
+		if err != nil || !rec.Deleting || rec.Fault == "" {
+			continue
+		}
+		all = append(all, Pending{SandboxID: rec.Attachment.SandboxID, Namespace: rec.Attachment.Namespace, Name: rec.Attachment.Name, File: file, Fault: rec.Fault})
+	}
+	return all, nil
+}
+
+// HasRecords reports whether there are attachments below a network's Config.RootDir.
+func HasRecords(rootDir string) bool {
+	files, err := filepath.Glob(filepath.Join(rootDir, attachmentsDir, "*.json"))
+	return err == nil && len(files) > 0
+}
+
+// noteFault keeps the error of a DEL in the record of the sandbox.
+func (n *Network) noteFault(sandbox string, fault error) {
+	text := errs.Message(fault)
+	if rec, err := n.records.Get(sandbox); err != nil || rec.Fault == text {
+		return
+	}
+	if _, err := n.records.Update(sandbox, func(r *record) error { r.Fault = text; return nil }); err != nil {
+		n.log.Warn("cannot write down that a CNI DEL has failed", "sandbox", sandbox, "error", err)
+	}
 }
 
 // holder names the sandbox as the holder of its ports.

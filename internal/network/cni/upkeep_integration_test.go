@@ -54,7 +54,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("CHECK got %s, %v", data, err)
 	}
 	l.write("broken", "", 0o644)
-	if all, err = n.Check(t.Context(), nil); err != nil || len(all) != 1 || all[0].Fault == nil || !strings.Contains(all[0].Fault.Error(), "the route is gone") {
+	if all, err = n.Check(t.Context(), nil); err != nil || len(all) != 1 || all[0].Fault == nil || !strings.Contains(all[0].Fault.Error(), "the route is gone") || !strings.Contains(all[0].Fault.Error(), "recreate the pod") {
 		t.Errorf("a plugin that finds a fault: %+v, %v", all, err)
 	}
 	if _, err := n.Check(t.Context(), []string{"absent"}); !errors.Is(err, errs.NotFound) {

@@ -1,5 +1,5 @@
-// Package former detaches the pods that another runtime attached through CNI plugins, on a node
-// whose new pods have a network of another kind.
+// Package former detaches the pods that CNI plugins attached, on a node whose new pods have a network of another kind:
+// those of another runtime, and those of berth itself before its configuration changed.
 package former
 
 import (
@@ -9,23 +9,15 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// Network is the network of new pods, and the one of adopted pods behind it.
+// Network is the network of new pods, and the former one of other pods behind it.
 type Network struct {
 	network.Network
-	former network.Adopter
+	former network.Network
 }
 
-var _ network.Adopter = (*Network)(nil)
-
-// New returns a Network that attaches sandboxes to current, and adopts with former. Close closes
-// both.
-func New(current network.Network, former network.Adopter) *Network {
+// New returns a Network that attaches sandboxes to current, and detaches them from both. Close closes both.
+func New(current, former network.Network) *Network {
 	return &Network{Network: current, former: former}
-}
-
-// Adopt implements network.Adopter.
-func (n *Network) Adopt(ctx context.Context, att *network.Attachment) (*network.Result, error) {
-	return n.former.Adopt(ctx, att)
 }
 
 // Detach implements network.Network. Each of both has nothing to do for a sandbox of the other.
@@ -41,4 +33,22 @@ func (n *Network) GC(ctx context.Context, live []string) error {
 // Close implements network.Network.
 func (n *Network) Close() error {
 	return errors.Join(n.former.Close(), n.Network.Close())
+}
+
+// Adopting is a Network whose former one adopts the pods of another runtime.
+type Adopting struct {
+	*Network
+	adopter network.Adopter
+}
+
+var _ network.Adopter = Adopting{}
+
+// NewAdopting is New with a former network that adopts pods.
+func NewAdopting(current network.Network, former network.Adopter) Adopting {
+	return Adopting{New(current, former), former}
+}
+
+// Adopt implements network.Adopter.
+func (n Adopting) Adopt(ctx context.Context, att *network.Attachment) (*network.Result, error) {
+	return n.adopter.Adopt(ctx, att)
 }
