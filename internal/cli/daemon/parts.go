@@ -298,9 +298,7 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, answering <-chan struc
 		opened, err := openCNI(ctx, cfg, "cni", func(handler string) string { return cniDirOf(current(), handler) }, observer, log)
 		return opened, func(context.Context) error { return nil }, err
 	}
-	// What an earlier start has adopted is detached whatever the configuration says now.
-	_, err = os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
-	if errors.Is(err, os.ErrNotExist) && !cfg.Adopts() {
+	if !hasFormer(cfg) {
 		own, err := startBuiltin(ctx, cfg, answering, nil, log)
 		if err != nil {
 			return nil, nil, err
@@ -316,6 +314,13 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, answering <-chan struc
 		return nil, nil, errors.Join(err, adopted.Close())
 	}
 	return former.New(own, adopted), own.Await, nil
+}
+
+// hasFormer reports whether pods of a former runtime are or were adopted. What an earlier start has adopted is detached
+// whatever the configuration says now.
+func hasFormer(cfg *config.Daemon) bool {
+	_, err := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
+	return !errors.Is(err, os.ErrNotExist) || cfg.Adopts()
 }
 
 // openCNI opens the network of CNI plugins whose records are in a directory below that of the

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/hostnet"
 	"github.com/berthrun/berth/internal/sys/sysnet"
 )
 
 // protocol is the number of berth's routes in the kernel's tables.
-const protocol = 177
+const protocol = hostnet.RouteProtocol
 
 // otherBerth describes a route of this protocol without a record.
 const otherBerth = "another berth's, of protocol 177"
