@@ -188,7 +188,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		calls: network.NewSandboxCalls(), status: newStatusCache(cfg.StatusGrace, cfg.Log),
 		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, resultKeeper{exec}),
 	}
-	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse}
+	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse, began: n.warnOverlaps}
 	if kept, err := good.Get(nodeID); err == nil {
 		n.confs.restore(kept.Confs)
 	}
@@ -231,7 +231,7 @@ func (n *Network) confsOf(handler string) *confs {
 	if dir == "" || dir == n.cfg.ConfDir {
 		return n.confs
 	}
-	found, _ := n.ofHandlers.LoadOrStore(dir, &confs{dir: dir, max: 1, log: n.log})
+	found, _ := n.ofHandlers.LoadOrStore(dir, &confs{dir: dir, max: 1, log: n.log, began: n.warnOverlaps})
 	return found.(*confs)
 }
 
