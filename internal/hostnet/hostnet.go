@@ -148,6 +148,11 @@ func gateway(gw net.IP, via netlink.Destination) netip.Addr {
 	return addr.Unmap()
 }
 
+// Has reports whether an address is one of the host's.
+func (h Host) Has(addr netip.Addr) bool {
+	return slices.ContainsFunc(h.Addresses, func(a Address) bool { return a.Addr == addr })
+}
+
 // Overlap is something of a host that is in a range, or that a range is in.
 type Overlap struct {
 	// Addr is the address of the host, or the gateway of Route; invalid where the range overlaps the destination of
