@@ -81,7 +81,7 @@ func Compare(handle *netlink.Handle, lines []Line) ([]string, error) {
 		case foreign:
 			states = append(states, "no: another route to the subnet is there ("+by+")")
 		default:
-			states = append(states, "no: routesFault of berth info has the reason")
+			states = append(states, "no: a berth that follows the file makes it within a second, or has the reason in routesFault of berth info")
 		}
 	}
 	return states, nil
