@@ -43,7 +43,11 @@ func (n *Network) settleSubnets() error {
 	if err := n.checkHost(want, from); err != nil {
 		return err
 	}
-	return n.useSubnets(want, next)
+	own := choice.Own
+	if from == configured || !slices.Equal(want, choice.Subnets) {
+		own = !slices.Equal(want, choice.Next) && !slices.Equal(want, choice.PodCIDR)
+	}
+	return n.useSubnets(want, next, own)
 }
 
 func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix, err error) {
@@ -61,8 +65,7 @@ func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix
 		return preferred, nil, nil
 	}
 	if n.cfg.AwaitPodCIDR {
-		// A kubelet sends its CIDR once, and not again when only berth restarts.
-		return choice.Subnets, nil, nil
+		return choice.sent(n.cfg.Instance), nil, nil
 	}
 	taken, err := n.host.takenPrefixes(n.cfg.Bridge)
 	if err != nil {
@@ -93,8 +96,8 @@ func (n *Network) attachedSubnets(choice *subnetChoice) []netip.Prefix {
 }
 
 // useSubnets records subnets and makes them the current ones.
-func (n *Network) useSubnets(subnets, next []netip.Prefix) error {
-	if err := n.writeSubnets(subnets, next); err != nil {
+func (n *Network) useSubnets(subnets, next []netip.Prefix, own bool) error {
+	if err := n.writeChoice(func(c *subnetChoice) { c.Subnets, c.Next, c.Own = subnets, next, own }); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -118,9 +121,9 @@ func (n *Network) useSubnets(subnets, next []netip.Prefix) error {
 	return nil
 }
 
-func (n *Network) writeSubnets(subnets, next []netip.Prefix) error {
+func (n *Network) writeChoice(change func(*subnetChoice)) error {
 	_, err := n.chosen.Update(choiceID, func(c *subnetChoice) error {
-		c.Subnets, c.Next = subnets, next
+		change(c)
 		return nil
 	})
 	if err != nil {
@@ -159,6 +162,10 @@ func (n *Network) SetPodCIDR(ctx context.Context, cidr string) error {
 		return err
 	}
 	if len(n.cfg.Subnets) > 0 {
+		// A later start without configured subnets uses it.
+		if err := n.writeChoice(func(c *subnetChoice) { c.PodCIDR = want }); err != nil {
+			return err
+		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.notes["podCIDR"] = joinPrefixes(want) + " was asked for; the configured subnets stay"
@@ -194,7 +201,7 @@ func (n *Network) adoptIfIdle(want []netip.Prefix) (bool, error) {
 	idle := n.idlePools() && !slices.Equal(want, current)
 	n.mu.Unlock()
 	if idle {
-		if err := n.writeSubnets(want, nil); err != nil {
+		if err := n.writeChoice(func(c *subnetChoice) { *c = subnetChoice{Subnets: want, PodCIDR: want} }); err != nil {
 			return false, err
 		}
 		n.mu.Lock()
@@ -212,7 +219,7 @@ func (n *Network) adoptIfIdle(want []netip.Prefix) (bool, error) {
 	if slices.Equal(want, current) {
 		next = nil
 	}
-	if err := n.writeSubnets(current, next); err != nil {
+	if err := n.writeChoice(func(c *subnetChoice) { c.Subnets, c.Next, c.PodCIDR = current, next, want }); err != nil {
 		return false, err
 	}
 	n.mu.Lock()
