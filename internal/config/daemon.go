@@ -80,7 +80,7 @@ type Log struct {
 type Network struct {
 	Mode         string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge; kubenet is that bridge with the name cbr0 unless bridge names another, and with the node's pod CIDR, which the kubelet sends, unless subnets has some." oneof:"cni builtin kubenet" flag:"network"`
 	ConfDir      string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
-	ConfTemplate string   `toml:"conf_template" help:"File with a template (Go's text/template) of a CNI configuration. berth writes it to 10-berth.conflist in conf_dir when the kubelet sends the node's pod CIDR, unless another configuration is in use (mode cni). It can refer to .PodCIDR, .PodCIDRRanges and .Routes, as containerd's conf_template does. Empty: none."`
+	ConfTemplate string   `toml:"conf_template" help:"File with a template (Go's text/template) of a CNI configuration. berth writes it to 10-berth.conflist in conf_dir when the kubelet sends the node's pod CIDR, and again when the template changes or the file is removed, unless another configuration is in use (mode cni). It can refer to .PodCIDR, .PodCIDRRanges and .Routes, as containerd's conf_template does. Empty: none."`
 	BinDirs      []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
 	MaxConfNum   int      `toml:"max_conf_num" help:"How many CNI configurations are in use, the first by name (mode cni). A pod has a link in the network of each: eth0, eth1 and so on. Its addresses are those of eth0. 0: all of them."`
 	Serially     bool     `toml:"setup_serially" help:"Attach a pod to its networks one after the other, and not at once (mode cni)."`

@@ -54,6 +54,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil && !errors.Is(err, errs.NotFound) {
 		return nil, err
 	}
+	n.followTemplate()
 	confs, err := n.confsOf(att.Handler).current()
 	if err != nil {
 		return nil, err
