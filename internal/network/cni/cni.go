@@ -110,9 +110,9 @@ func (p Preference) known() bool { return p == IPv4First || p == IPv6First || p 
 
 // Network is the operator's network.
 type Network struct {
-	cfg   Config
-	log   *slog.Logger
-	confs *confs
+	cfg      Config
+	log      *slog.Logger
+	confs    *confs
 	template templated
 	// ofHandlers are those of other directories than ConfDir: path to *confs.
 	ofHandlers sync.Map
