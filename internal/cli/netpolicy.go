@@ -42,8 +42,15 @@ func newNetPolicy() *cobra.Command {
 			"It needs CAP_NET_ADMIN, and an account that may list and watch pods, namespaces and `networkpolicies`.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := ruleset.CheckName(f.table); err != nil {
+				return fmt.Errorf("--table: %w", err)
+			}
 			if f.check {
-				return f.probe(func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", errs.Message(err)) })
+				err := f.probe(func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", errs.Message(err)) })
+				if err == nil {
+					_, err = fmt.Fprintln(cmd.OutOrStdout(), "this host can enforce network policies")
+				}
+				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()

@@ -12,6 +12,8 @@ import (
 
 	"github.com/distribution/reference"
 
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/defaults"
 )
@@ -316,19 +318,18 @@ func (s *Stream) CipherSuites() ([]uint16, error) {
 }
 
 func (d *Daemon) checkSubnets(report func(key, format string, args ...any)) {
-	families := map[bool]bool{}
+	var subnets []netip.Prefix
 	for _, text := range d.Network.Subnets {
 		prefix, err := netip.ParsePrefix(text)
-		switch {
-		case err != nil:
+		if err != nil {
 			report("network.subnets", "%q: want a subnet such as 10.88.0.0/16", text)
-		case prefix.Masked() != prefix:
-			report("network.subnets", "%q: has host bits set; the subnet is %s", text, prefix.Masked())
-		case families[prefix.Addr().Is4()]:
-			report("network.subnets", "%q: a second subnet of one family", text)
-		default:
-			families[prefix.Addr().Is4()] = true
+			continue
 		}
+		if err := network.CheckSubnets(append(slices.Clone(subnets), prefix)); err != nil {
+			report("network.subnets", "%s", errs.Message(err))
+			continue
+		}
+		subnets = append(subnets, prefix)
 	}
 	for _, text := range d.Network.Cluster {
 		if prefix, err := netip.ParsePrefix(text); err != nil {

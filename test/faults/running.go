@@ -28,6 +28,10 @@ serve`,
 				"a network of two runtimes", `sed -i 's/1.0.0/1.1.0/' ` + conflist,
 				"other-runtimes", finding.Warning, conflist, "may be in use by containerd 1.2.3 at %O as well", `"disableGC": true`, false,
 			},
+			{
+				"a range of pods with an address of the host", `ip addr add 10.9.0.5/32 dev lo`,
+				"pod-ranges", finding.Problem, "10.9.0.0/24", "the range 10.9.0.0/24 of host-local in " + conflist + " contains 10.9.0.5, an address of the host on link lo", "choose another range", false,
+			},
 		},
 		// Where the kernel has br_netfilter as a module, and where the program of bridge is older than version 1.1.
 		Means: []string{"modules br_netfilter", "runtime /run/berth.sock"},
@@ -56,6 +60,10 @@ mkdir -p /var/lib/kubelet`,
 			{
 				"no eviction for the image store's disk", `kube 'evictionHard: {nodefs.available: 10%}'`,
 				"kubelet-eviction", finding.Warning, "imagefs.available", "%T/root is on a file system of its own", `imagefs.available: "15%"`, false,
+			},
+			{
+				"a route into the subnet of pods", `ip route add 10.2.0.64/26 dev lo`,
+				"pod-ranges", finding.Warning, "10.2.0.0/25", "overlaps the host's route to 10.2.0.64/26 on link lo", "or remove the route", false,
 			},
 			{
 				"a socket for everybody", `chmod 666 /run/berth.sock`,

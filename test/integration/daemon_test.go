@@ -193,7 +193,7 @@ x = 1
 		file + `:3: listn: no such key; did you mean listen?`,
 		file + `:5: network.mode: "bridge": want one of cni, builtin, kubenet`,
 		file + `:6: network.mtu: big: want a whole number`,
-		file + `:7: network.subnets: "10.1.2.3/16": has host bits set; the subnet is 10.1.0.0/16`,
+		file + `:7: network.subnets: subnet 10.1.2.3/16 has host bits set; the subnet is 10.1.0.0/16`,
 		file + `:9: jobs.stage_timeout: "soon"`,
 		file + `:10: nets: no such key`,
 	}

@@ -5,6 +5,8 @@ import (
 
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/hostnet"
 	"github.com/berthrun/berth/internal/leaks"
 	"github.com/berthrun/berth/internal/network/builtin"
 )
@@ -46,3 +48,28 @@ func Resolved(dir string) string {
 	}
 	return filepath.Clean(dir)
 }
+
+// CheckSubnets is the config.Check of what a start of the built-in network refuses because of this host's addresses and
+// routes. It reports nothing while pods run: they keep their subnet.
+func CheckSubnets(cfg *config.Daemon, report func(key, format string, args ...any)) {
+	if cfg.Network.Mode == "cni" || len(cfg.Network.Subnets) == 0 {
+		return
+	}
+	subnets, err := prefixes(cfg.Network.Subnets)
+	if err != nil {
+		return // that is a fault already
+	}
+	if attached, err := builtin.ReadAttached(filepath.Join(cfg.State, networkDir)); err != nil || len(attached) > 0 {
+		return
+	}
+	host, err := HostNet()
+	if err != nil {
+		return // a start reports it
+	}
+	if err := builtin.CheckOverlaps(host, bridgeOf(cfg, instanceOf(cfg)), subnets, hasFormer(cfg)); err != nil {
+		report("network.subnets", "%s", errs.Message(err))
+	}
+}
+
+// HostNet returns the addresses and routes of this host.
+func HostNet() (hostnet.Host, error) { return hostnet.In("") }

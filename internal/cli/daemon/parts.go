@@ -310,8 +310,7 @@ func openBuiltin(ctx context.Context, cfg *config.Daemon, answering <-chan struc
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
 	// What an earlier start has adopted or attached is detached whatever the configuration says now.
-	_, absent := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
-	if !errors.Is(absent, os.ErrNotExist) || cfg.Adopts() {
+	if hasFormer(cfg) {
 		if adopted, err = openCNI(ctx, cfg, formerNetworkDir, nil, observer, log); err != nil {
 			return nil, nil, err
 		}
@@ -339,6 +338,13 @@ func openBuiltin(ctx context.Context, cfg *config.Daemon, answering <-chan struc
 		all = former.NewAdopting(all, adopted)
 	}
 	return all, own.Await, nil
+}
+
+// hasFormer reports whether pods of a former runtime are or were adopted. What an earlier start has adopted is detached
+// whatever the configuration says now.
+func hasFormer(cfg *config.Daemon) bool {
+	_, err := os.Stat(filepath.Join(cfg.Root, networkDir, formerNetworkDir))
+	return !errors.Is(err, os.ErrNotExist) || cfg.Adopts()
 }
 
 // openCNI opens the network of CNI plugins whose records are in a directory below that of the

@@ -102,7 +102,7 @@ func (c Configuration) Berth() doctor.Berth {
 	cfg := c.Daemon
 	b := doctor.Berth{
 		File: c.File, Fault: c.Fault, FileFaults: configcheck.Faults(cfg), Unused: daemon.UnusedWarning(cfg), Engine: cfg.Engine, Socket: cfg.SocketPath(), Root: cfg.Root, State: cfg.State,
-		Network: cfg.Network.Mode, ConfDir: cfg.Network.ConfDir, BinDirs: cfg.Network.BinDirs, Subnets: cfg.Network.Subnets,
+		Network: cfg.Network.Mode, ConfDir: cfg.Network.ConfDir, BinDirs: cfg.Network.BinDirs, Subnets: cfg.Network.Subnets, Bridge: daemon.Leftovers(cfg).Bridge,
 		CgroupDriver: cfg.Runtime.CgroupDriver,
 		SELinux:      cfg.Runtime.SELinux, AppArmor: cfg.Runtime.AppArmor, AppArmorProfile: cfg.Runtime.AppArmorProfile,
 		SeccompProfile: cfg.Runtime.SeccompProfile, RegistryDirs: cfg.Image.RegistryConfigDirs, Snapshotter: cfg.Image.Snapshotter,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
@@ -84,7 +85,7 @@ func examine(cmd *cobra.Command, cfg Configuration, wanted []string, repair bool
 	}
 	defer s.Close()
 	ctx := cmd.Context()
-	facts := machine.New(ctx, s.Host, machine.Options{Berth: cfg.Berth(), Space: machine.SpaceOf, CanLimit: sysquota.CanLimit, Dial: machine.Dial})
+	facts := machine.New(ctx, s.Host, machine.Options{Berth: cfg.Berth(), Space: machine.SpaceOf, CanLimit: sysquota.CanLimit, Dial: machine.Dial, HostNet: daemon.HostNet})
 	kubeadm := machine.WithKubeadm(s.Host) || slices.Contains(wanted, "kubeadm")
 	found = doctor.Examine(ctx, facts, doctor.Select(slices.Concat(machine.OfNode(kubeadm), machine.OfHost()), wanted))
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/cli/doctorcmd"
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
@@ -31,7 +32,7 @@ func newDoctor() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			facts := machine.New(cmd.Context(), s.Host, machine.Options{Berth: doctorcmd.Load().Berth(), Space: machine.SpaceOf})
+			facts := machine.New(cmd.Context(), s.Host, machine.Options{Berth: doctorcmd.Load().Berth(), Space: machine.SpaceOf, HostNet: daemon.HostNet})
 			findings := doctor.Findings(doctor.Examine(cmd.Context(), facts, machine.OfNode(kubeadm || machine.WithKubeadm(s.Host))))
 			err = output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return show.Findings(w, findings) })
 			if err != nil {

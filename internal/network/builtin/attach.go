@@ -65,6 +65,9 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err := n.openPorts(rec); err != nil {
 		return nil, err
 	}
+	if fresh {
+		n.warnPorts(rec)
+	}
 	return rec.result(), nil
 }
 

@@ -113,19 +113,6 @@ func TestParseCIDRs(t *testing.T) {
 	}
 }
 
-func TestCheckSubnets(t *testing.T) {
-	for _, bad := range [][]netip.Prefix{
-		prefixes("10.0.0.1/24"), prefixes("10.0.0.0/31"), prefixes("fd00::/127"), prefixes("10.0.0.0/24", "10.1.0.0/24"), {netip.Prefix{}},
-	} {
-		if err := checkSubnets(bad); !errors.Is(err, errs.Invalid) {
-			t.Errorf("%v: %v, want kind Invalid", bad, err)
-		}
-	}
-	if err := checkSubnets(prefixes("10.0.0.0/30", "fd00::/126")); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestNames(t *testing.T) {
 	if BridgeName("") != "berth0" || BridgeName("default") != "berth0" || TableName("") != "berth" {
 		t.Error("the default instance has other names than documented")

@@ -30,6 +30,24 @@ func (n *Network) openPorts(rec *record) error {
 	return n.removeFlows(rec)
 }
 
+// warnPorts logs ports that lead nowhere. They are no error: kubelets of other runtimes start such pods, and the address
+// may come to the host later.
+func (n *Network) warnPorts(rec *record) {
+	var local map[netip.Addr]bool
+	has := func(addr netip.Addr) bool {
+		if local == nil {
+			var err error
+			if local, err = n.host.localAddrs(); err != nil {
+				n.log.Warn("cannot find out whether the host has the host IP of a port", "sandbox", rec.Sandbox, "error", err)
+				local = map[netip.Addr]bool{}
+				return true
+			}
+		}
+		return local[addr]
+	}
+	hostport.Warn(n.log, rec.holder(), hostport.UnservedOf(rec.Ports, rec.families(), has))
+}
+
 // closePorts takes the ports of a released record out of the maps.
 func (n *Network) closePorts(rec *record) error {
 	if len(rec.Ports) == 0 {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -142,6 +143,23 @@ type subnetChoice struct {
 	// Next are to be used as soon as nothing is attached: the kubelet's pod range
 	// that came too late.
 	Next []netip.Prefix `json:"next,omitempty"`
+	// PodCIDR is what the kubelet has sent last: it does so once, and not again when only berth restarts.
+	PodCIDR []netip.Prefix `json:"podCIDR,omitempty"`
+	// Own: berth or its configuration has chosen Subnets, and no kubelet. It is false in records of older berths.
+	Own bool `json:"own,omitempty"`
+}
+
+// sent returns the subnets that the kubelet has sent, none if it has sent none. instance is that of the network.
+func (c *subnetChoice) sent(instance string) []netip.Prefix {
+	if len(c.PodCIDR) > 0 {
+		return c.PodCIDR
+	}
+	// An older berth has not written down where its subnets came from. It always tried the same one first.
+	first, err := chooseSubnets(instance, nil, false)
+	if c.Own || err != nil || slices.Contains(c.Subnets, first[0]) {
+		return nil
+	}
+	return c.Subnets
 }
 
 // choiceID is the id of the one subnetChoice.

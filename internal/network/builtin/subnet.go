@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/hostnet"
+	"github.com/berthrun/berth/internal/network"
 )
 
 // settleSubnets decides the subnets of this run. While sandboxes are attached these are their
@@ -24,14 +26,28 @@ func (n *Network) settleSubnets() error {
 	if err != nil {
 		return err
 	}
-	if err := checkSubnets(n.cfg.Subnets); err != nil {
-		return err
+	if err := network.CheckSubnets(n.cfg.Subnets); err != nil {
+		return fmt.Errorf("network.subnets: %w", err)
 	}
 	want, next, err := n.wantedSubnets(choice)
 	if err != nil {
 		return err
 	}
-	return n.useSubnets(want, next)
+	from := sent
+	switch {
+	case len(n.records.IDs()) > 0 || len(n.cfg.Subnets) == 0 && !n.cfg.AwaitPodCIDR && len(choice.Next) == 0:
+		from = running
+	case len(n.cfg.Subnets) > 0:
+		from = configured
+	}
+	if err := n.checkHost(want, from); err != nil {
+		return err
+	}
+	own := choice.Own
+	if from == configured || !slices.Equal(want, choice.Subnets) {
+		own = !slices.Equal(want, choice.Next) && !slices.Equal(want, choice.PodCIDR)
+	}
+	return n.useSubnets(want, next, own)
 }
 
 func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix, err error) {
@@ -49,8 +65,7 @@ func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix
 		return preferred, nil, nil
 	}
 	if n.cfg.AwaitPodCIDR {
-		// A kubelet sends its CIDR once, and not again when only berth restarts.
-		return choice.Subnets, nil, nil
+		return choice.sent(n.cfg.Instance), nil, nil
 	}
 	taken, err := n.host.takenPrefixes(n.cfg.Bridge)
 	if err != nil {
@@ -81,8 +96,8 @@ func (n *Network) attachedSubnets(choice *subnetChoice) []netip.Prefix {
 }
 
 // useSubnets records subnets and makes them the current ones.
-func (n *Network) useSubnets(subnets, next []netip.Prefix) error {
-	if err := n.writeSubnets(subnets, next); err != nil {
+func (n *Network) useSubnets(subnets, next []netip.Prefix, own bool) error {
+	if err := n.writeChoice(func(c *subnetChoice) { c.Subnets, c.Next, c.Own = subnets, next, own }); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -106,9 +121,9 @@ func (n *Network) useSubnets(subnets, next []netip.Prefix) error {
 	return nil
 }
 
-func (n *Network) writeSubnets(subnets, next []netip.Prefix) error {
+func (n *Network) writeChoice(change func(*subnetChoice)) error {
 	_, err := n.chosen.Update(choiceID, func(c *subnetChoice) error {
-		c.Subnets, c.Next = subnets, next
+		change(c)
 		return nil
 	})
 	if err != nil {
@@ -147,10 +162,17 @@ func (n *Network) SetPodCIDR(ctx context.Context, cidr string) error {
 		return err
 	}
 	if len(n.cfg.Subnets) > 0 {
+		// A later start without configured subnets uses it.
+		if err := n.writeChoice(func(c *subnetChoice) { c.PodCIDR = want }); err != nil {
+			return err
+		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.notes["podCIDR"] = joinPrefixes(want) + " was asked for; the configured subnets stay"
 		return nil
+	}
+	if err := n.checkHost(want, sent); err != nil {
+		return err
 	}
 	return n.host.do(func() error {
 		if adopted, err := n.rebuildFor(want); err != nil || !adopted {
@@ -179,7 +201,7 @@ func (n *Network) adoptIfIdle(want []netip.Prefix) (bool, error) {
 	idle := n.idlePools() && !slices.Equal(want, current)
 	n.mu.Unlock()
 	if idle {
-		if err := n.writeSubnets(want, nil); err != nil {
+		if err := n.writeChoice(func(c *subnetChoice) { *c = subnetChoice{Subnets: want, PodCIDR: want} }); err != nil {
 			return false, err
 		}
 		n.mu.Lock()
@@ -197,7 +219,7 @@ func (n *Network) adoptIfIdle(want []netip.Prefix) (bool, error) {
 	if slices.Equal(want, current) {
 		next = nil
 	}
-	if err := n.writeSubnets(current, next); err != nil {
+	if err := n.writeChoice(func(c *subnetChoice) { c.Subnets, c.Next, c.PodCIDR = current, next, want }); err != nil {
 		return false, err
 	}
 	n.mu.Lock()
@@ -227,31 +249,10 @@ func parseCIDRs(list string) ([]netip.Prefix, error) {
 			first = append(first, p.Masked())
 		}
 	}
-	if err := checkSubnets(first); err != nil {
+	if err := network.CheckSubnets(first); err != nil {
 		return nil, err
 	}
 	return sortFamilies(first), nil
-}
-
-// checkSubnets refuses what has no room for a gateway and a pod, and a second
-// subnet of one family.
-func checkSubnets(subnets []netip.Prefix) error {
-	seen := map[bool]bool{}
-	for _, s := range subnets {
-		v4 := s.Addr().Is4()
-		switch {
-		case !s.IsValid() || s.Addr().Is4In6() || s != s.Masked():
-			return fmt.Errorf("subnet %s is not a whole subnet: %w", s, errs.Invalid)
-		case s.Addr().BitLen()-s.Bits() < 2:
-			return fmt.Errorf("subnet %s is too small for a gateway and a pod: %w", s, errs.Invalid)
-		case s.Bits() == 0 || s.Addr().IsUnspecified() || s.Addr().IsLoopback() || s.Addr().IsMulticast():
-			return fmt.Errorf("subnet %s is no subnet for pods: %w", s, errs.Invalid)
-		case seen[v4]:
-			return fmt.Errorf("subnet %s is a second one of its family: %w", s, errs.Invalid)
-		}
-		seen[v4] = true
-	}
-	return nil
 }
 
 func sortFamilies(subnets []netip.Prefix) []netip.Prefix {
@@ -302,4 +303,53 @@ func choose4(seed uint32, taken []netip.Prefix) (netip.Prefix, error) {
 		}
 	}
 	return netip.Prefix{}, fmt.Errorf("cannot choose an IPv4 subnet: the host uses every candidate; configure one: %w", errs.Exhausted)
+}
+
+// CheckOverlaps refuses configured subnets that contain the gateway of one of the host's routes, or an address of the host
+// on another link than the bridge: the bridge or a pod would take it. With adopted, addresses are no reason: the links of a
+// former runtime still have addresses of the subnet. The error is kind Invalid, and names the subnet, the address and the
+// link.
+func CheckOverlaps(h hostnet.Host, bridge string, subnets []netip.Prefix, adopted bool) error {
+	for _, s := range subnets {
+		for _, o := range h.Overlaps(s, hostnet.Own{Links: []string{bridge}}) {
+			if o.Severe() && (!adopted || o.IsGateway()) {
+				return fmt.Errorf("subnet %s contains %s: the bridge %s or a pod would take it; choose a subnet without it: %w", s, o, bridge, errs.Invalid)
+			}
+		}
+	}
+	return nil
+}
+
+// origin is where subnets come from.
+type origin int
+
+const (
+	running    origin = iota // pods have addresses of them, or berth has chosen them
+	configured               // network.subnets
+	sent                     // the kubelet's pod CIDR
+)
+
+// checkHost refuses subnets that would take addresses of the host, and logs what else of the host they overlap. Running
+// pods keep theirs. A kubelet's pod CIDR is refused for a gateway alone: the links of a former runtime, which still have
+// addresses of it, are no reason to keep the node from its pods. That holds for adopted pods as well.
+func (n *Network) checkHost(subnets []netip.Prefix, from origin) error {
+	h, err := hostnet.Read(n.host.handle)
+	if err != nil {
+		return err
+	}
+	if from == configured {
+		if err := CheckOverlaps(h, n.cfg.Bridge, subnets, n.cfg.Taken != nil); err != nil {
+			return fmt.Errorf("network.subnets: %w", err)
+		}
+	}
+	for _, s := range subnets {
+		for _, o := range h.Overlaps(s, hostnet.Own{Links: []string{n.cfg.Bridge}}) {
+			if from == sent && o.IsGateway() {
+				return fmt.Errorf("the pod CIDR %s contains %s: the bridge %s or a pod would take it; give the node another pod CIDR, or the host another gateway: %w", s, o, n.cfg.Bridge, errs.Invalid)
+			}
+			n.log.Warn("a subnet of the built-in network overlaps the host: pods and the host may not reach the addresses that both have; choose another subnet, or remove what overlaps it",
+				"subnet", s, "overlaps", o.String())
+		}
+	}
+	return nil
 }

@@ -15,8 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/hostnet"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/cni/bridgeaddress"
+	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -53,6 +55,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil && !errors.Is(err, errs.NotFound) {
 		return nil, err
 	}
+	n.followTemplate()
 	confs, err := n.confsOf(att.Handler).current()
 	if err != nil {
 		return nil, err
@@ -83,7 +86,11 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 		n.ports.Free(att.SandboxID, rec.sockets())
 		return nil, err
 	}
-	return n.add(ctx, att.SandboxID, confs, rt)
+	result, err := n.add(ctx, att.SandboxID, confs, rt)
+	if err == nil {
+		n.warnPorts(rec, result.IPs)
+	}
+	return result, err
 }
 
 // checkPorts is kind Unsupported when the pod has a host port that no plugin is asked to
@@ -95,9 +102,13 @@ func (n *Network) checkPorts(att *network.Attachment, confs []*conf) error {
 	}
 	for _, p := range att.Ports {
 		if p.HostPort != 0 {
-			return fmt.Errorf("config.port_mappings: host port %d/%s of container port %d would lead nowhere: no plugin in %s has the capability %s; "+
-				"add one, such as portmap, or set network.host_ports = \"cni\" when the network serves host ports without it: %w",
-				p.HostPort, cmp.Or(p.Protocol, "tcp"), p.ContainerPort, confs[0].file, capPortMappings, errs.Unsupported)
+			why, fix := "no plugin in "+confs[0].file+" has the capability portMappings", "add one, such as portmap,"
+			if c := withPlugin(confs, portmapType); c != nil {
+				why, fix = "the plugin portmap in "+c.file+` lacks "capabilities": {"portMappings": true}`, "add that to the plugin,"
+			}
+			return fmt.Errorf("config.port_mappings: host port %d/%s of container port %d would lead nowhere: %s; "+
+				"%s or set network.host_ports = \"cni\" when the network serves host ports without it: %w",
+				p.HostPort, cmp.Or(p.Protocol, "tcp"), p.ContainerPort, why, fix, errs.Unsupported)
 		}
 	}
 	return nil
@@ -109,6 +120,53 @@ func declared(confs []*conf, capability string) bool {
 	return slices.ContainsFunc(confs, func(c *conf) bool {
 		return slices.ContainsFunc(c.list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[capability] })
 	})
+}
+
+// portmapType is the plugin that maps host ports where a configuration declares its capability.
+const portmapType = "portmap"
+
+// withPlugin returns the first configuration that has a plugin of a type, nil for none.
+func withPlugin(confs []*conf, pluginType string) *conf {
+	for _, c := range confs {
+		if slices.ContainsFunc(c.list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == pluginType }) {
+			return c
+		}
+	}
+	return nil
+}
+
+// warnPorts logs host ports that lead nowhere, and those that a program of the host has. Plugins refuse neither, and
+// kubelets of other runtimes start such pods.
+func (n *Network) warnPorts(rec *record, ips []netip.Addr) {
+	var families hostport.Families
+	for _, ip := range ips {
+		families.V4, families.V6 = families.V4 || ip.Is4(), families.V6 || ip.Is6()
+	}
+	ports, err := hostport.Wanted(rec.Attachment.Ports, families)
+	if err != nil || len(ports) == 0 {
+		return
+	}
+	host, err := hostnet.In(n.cfg.HostNetNS)
+	if err != nil {
+		n.log.Warn("cannot find out whether the host has the host IPs of a pod's ports", "sandbox", rec.Attachment.SandboxID, "error", err)
+		return
+	}
+	unserved := hostport.UnservedOf(ports, families, host.Has)
+	for _, p := range ports {
+		for _, s := range hostport.Sockets(p, families) {
+			probe := func() error { return hostport.Probe([]hostport.Socket{s}) }
+			if n.cfg.HostNetNS != "" {
+				err = sysns.InNetNS(n.cfg.HostNetNS, probe)
+			} else {
+				err = probe()
+			}
+			if errors.Is(err, errs.Exists) {
+				n.log.Warn("a host port of a pod is that of a program on the host, which may lose its traffic to the pod", "pod", rec.holder().Namespace+"/"+rec.holder().Name,
+					"sandbox", rec.Attachment.SandboxID, "port", s.String(), "hostIP", p.HostIP, "reason", errs.Message(err))
+			}
+		}
+	}
+	hostport.Warn(n.log, rec.holder(), unserved)
 }
 
 // add runs ADD for each network and writes the result down. Where one fails, the others have

@@ -22,7 +22,6 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
-	"github.com/berthrun/berth/internal/network/cni/conftemplate"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
 )
@@ -111,11 +110,10 @@ func (p Preference) known() bool { return p == IPv4First || p == IPv6First || p 
 
 // Network is the operator's network.
 type Network struct {
-	cfg   Config
-	log   *slog.Logger
-	confs *confs
-	// template makes the configuration for the node's pod CIDR, nil where the operator writes it.
-	template *conftemplate.Template
+	cfg      Config
+	log      *slog.Logger
+	confs    *confs
+	template templated
 	// ofHandlers are those of other directories than ConfDir: path to *confs.
 	ofHandlers sync.Map
 	exec       *executor
@@ -188,7 +186,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		calls: network.NewSandboxCalls(), status: newStatusCache(cfg.StatusGrace, cfg.Log),
 		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, resultKeeper{exec}),
 	}
-	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse, refusal: n.refusal}
+	n.confs = &confs{dir: cfg.ConfDir, max: cfg.MaxNetworks, log: cfg.Log, keep: n.keepInUse, refusal: n.refusal, began: n.warnOverlaps}
 	if kept, err := good.Get(nodeID); err == nil {
 		n.confs.restore(kept.Confs)
 	}
@@ -231,13 +229,14 @@ func (n *Network) confsOf(handler string) *confs {
 	if dir == "" || dir == n.cfg.ConfDir {
 		return n.confs
 	}
-	found, _ := n.ofHandlers.LoadOrStore(dir, &confs{dir: dir, max: 1, log: n.log, refusal: n.refusal})
+	found, _ := n.ofHandlers.LoadOrStore(dir, &confs{dir: dir, max: 1, log: n.log, refusal: n.refusal, began: n.warnOverlaps})
 	return found.(*confs)
 }
 
 // Ready is nil when there is a valid configuration, its plugins are installed and
 // (from CNI 1.1 on) say that they can serve, or have said so within the grace period.
 func (n *Network) Ready(ctx context.Context) error {
+	n.followTemplate()
 	confs, err := n.confs.current()
 	if err != nil {
 		return err
@@ -328,37 +327,6 @@ func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
 		return fmt.Errorf("cannot write down the node's pod ranges: %w", err)
 	}
 	return n.applyTemplate()
-}
-
-// openTemplate reads the template of the configuration, if there is one, and applies it to the
-// ranges that the kubelet has sent before.
-func (n *Network) openTemplate() (err error) {
-	if n.cfg.Template == "" || n.cfg.Retired {
-		return nil
-	}
-	if n.template, err = conftemplate.Load(n.cfg.Template); err != nil {
-		return err
-	}
-	return n.applyTemplate()
-}
-
-// applyTemplate writes the configuration for the node's ranges, unless another one is in use: then
-// an operator or a network of the cluster has installed it. Pods that run keep theirs.
-func (n *Network) applyTemplate() error {
-	r, err := n.ranges.Get(nodeID)
-	if n.template == nil || err != nil {
-		return nil // the kubelet has not sent the ranges yet
-	}
-	file := filepath.Join(n.cfg.ConfDir, conftemplate.File)
-	if confs, err := n.confs.current(); err == nil && confs[0].file != file {
-		n.log.Info("the template of the CNI configuration is not applied: another configuration is in use", "template", n.cfg.Template, "configuration", confs[0].file)
-		return nil
-	}
-	changed, err := n.template.Write(n.cfg.ConfDir, conftemplate.ValuesOf(r.Ranges))
-	if changed {
-		n.log.Info("wrote the CNI configuration for the node's pod CIDR", "file", file, "template", n.cfg.Template, "ranges", r.Ranges)
-	}
-	return err
 }
 
 // Close stops the retries of failed DELs, which the next start continues, and the work in the

@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/hostnet"
 )
 
 // conf is one configuration, read and complete.
@@ -55,6 +56,8 @@ type confs struct {
 	keep func([]goodConf) error
 	// refusal returns why no pod could be attached with a list that can be read, nil if one may. Nil for no such look.
 	refusal func(*libcni.NetworkConfigList) error
+	// began is called with each configuration that comes into use, nil for no call. It must not wait.
+	began func(*conf)
 
 	mu         sync.Mutex
 	last       []*conf // what the last call found, in order
@@ -172,6 +175,9 @@ func (c *confs) use(found []*conf) {
 	for _, f := range found {
 		if !slices.Contains(c.last, f) {
 			c.log.Info("CNI configuration in use", "file", f.file, "network", f.list.Name, "version", f.list.CNIVersion)
+			if c.began != nil {
+				c.began(f)
+			}
 		}
 		kept = append(kept, goodConf{File: f.file, Conf: f.list.Bytes})
 	}
@@ -194,6 +200,9 @@ func (c *confs) restore(kept []goodConf) {
 		}
 		if err == nil && filepath.Dir(k.File) == filepath.Clean(c.dir) {
 			c.last = append(c.last, &conf{file: k.File, list: list})
+			if c.began != nil {
+				c.began(c.last[len(c.last)-1])
+			}
 		}
 	}
 }
@@ -330,4 +339,24 @@ func placeOf(data []byte, isList bool) (offset int, field string) {
 		return int(wrong.Offset), wrong.Field
 	}
 	return -1, ""
+}
+
+// warnOverlaps logs the ranges of a configuration that overlap addresses or routes of the host. It refuses nothing: an
+// operator may know better, and pods may run.
+func (n *Network) warnOverlaps(c *conf) {
+	ranges := hostnet.RangesOf(c.list.Bytes)
+	if len(ranges) == 0 || n.cfg.Retired {
+		return
+	}
+	host, err := hostnet.In(n.cfg.HostNetNS)
+	if err != nil {
+		n.log.Warn("cannot compare the ranges of a CNI configuration with the host's addresses", "file", c.file, "error", err)
+		return
+	}
+	for _, r := range ranges {
+		for _, o := range host.Overlaps(r.Subnet, r.Own) {
+			n.log.Warn("a range of pods in the CNI configuration overlaps the host: a pod or its bridge may take the address, or hide what the route leads to; choose another range",
+				"file", c.file, "range", r.String(), "overlaps", o.String())
+		}
+	}
 }

@@ -244,7 +244,7 @@ func TestBridgeOfAnotherSubnet(t *testing.T) {
 			pod := l.pod()
 			l.mustAttach(n, pod)
 			l.mustDetach(n, pod)
-			use("9.9.9", l.chainOf("1.0.0", `"10.94.0.0/24"`, ""))
+			use("1.0.0", strings.Replace(l.chainOf("1.0.0", `"10.94.0.0/24"`, ""), `"isGateway"`, `"mtu":1,"isGateway"`, 1))
 			if _, err := n.Attach(t.Context(), pod); err == nil || strings.Contains(err.Error(), "ip link delete") {
 				t.Errorf("another mistake: %v", err)
 			}

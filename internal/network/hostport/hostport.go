@@ -4,6 +4,7 @@ package hostport
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"sync"
@@ -47,9 +48,8 @@ func Protocols() map[string]byte {
 }
 
 // Wanted normalizes each port (lower-case protocol, shortest address), drops ports without a
-// host port, and refuses those that no host could serve: kind Unsupported for an address of a
-// family that the pods do not have, Invalid for a port that is requested twice. Package
-// cri/shape has checked the numbers, protocols and addresses.
+// host port, and refuses one that is requested twice, with kind Invalid. A port may have no socket
+// on the host: see UnservedOf. Package cri/shape has checked the numbers, protocols and addresses.
 func Wanted(requested []network.Port, families Families) ([]network.Port, error) {
 	ports, err := wanted(requested, families)
 	if err != nil {
@@ -68,9 +68,6 @@ func wanted(requested []network.Port, families Families) ([]network.Port, error)
 		p, err := normal(p)
 		if err != nil {
 			return nil, err
-		}
-		if len(Sockets(p, families)) == 0 {
-			return nil, fmt.Errorf("host IP %s of host port %d: the pods have no address of that family: %w", p.HostIP, p.HostPort, errs.Unsupported)
 		}
 		at := key{p.Protocol, p.HostPort}
 		for _, other := range taken[at] {
@@ -127,6 +124,42 @@ func Sockets(p network.Port, families Families) []Socket {
 		all = append(all, Socket{p.Protocol, p.HostPort, addr})
 	}
 	return all
+}
+
+// Unserved is a port that leads nowhere. Why says the reason.
+type Unserved struct {
+	network.Port
+	Why string
+}
+
+// UnservedOf returns the ports whose host IP the pod or the host cannot serve: of a family that the pod has no address of,
+// or one that the host does not have. has reports whether the host has an address; it is not asked about loopback and
+// link-local ones.
+func UnservedOf(ports []network.Port, families Families, has func(netip.Addr) bool) []Unserved {
+	var all []Unserved
+	for _, p := range ports {
+		addr, err := netip.ParseAddr(p.HostIP)
+		if err != nil {
+			continue // none: the port is on all addresses
+		}
+		switch {
+		case len(Sockets(p, families)) == 0 && addr.Is6():
+			all = append(all, Unserved{p, "the host IP is of IPv6, and the pod has no IPv6 address"})
+		case len(Sockets(p, families)) == 0:
+			all = append(all, Unserved{p, "the host IP is of IPv4, and the pod has no IPv4 address"})
+		case !addr.IsUnspecified() && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() && !has(addr):
+			all = append(all, Unserved{p, "the host does not have the host IP"})
+		}
+	}
+	return all
+}
+
+// Warn logs ports that lead nowhere.
+func Warn(log *slog.Logger, pod Holder, ports []Unserved) {
+	for _, p := range ports {
+		log.Warn("a host port of a pod leads nowhere", "pod", pod.Namespace+"/"+pod.Name, "sandbox", pod.Sandbox,
+			"port", fmt.Sprintf("%d/%s", p.HostPort, p.Protocol), "hostIP", p.HostIP, "reason", p.Why)
+	}
 }
 
 // Index finds the sandbox that holds a socket. The zero value is ready. It is safe

@@ -33,9 +33,14 @@ func TestWanted(t *testing.T) {
 			[]network.Port{{Protocol: "sctp", HostPort: 1, ContainerPort: 2, HostIP: "127.0.0.1"}},
 			nil,
 		},
-		"bad address":            {[]network.Port{{HostPort: 1, ContainerPort: 2, HostIP: "host"}}, both, nil, errs.Invalid},
-		"family that is missing": {[]network.Port{{HostPort: 1, ContainerPort: 2, HostIP: "::1"}}, only4, nil, errs.Unsupported},
-		"twice":                  {[]network.Port{{HostPort: 1, ContainerPort: 2}, {HostPort: 1, ContainerPort: 3, HostIP: "127.0.0.1"}}, both, nil, errs.Invalid},
+		"bad address": {[]network.Port{{HostPort: 1, ContainerPort: 2, HostIP: "host"}}, both, nil, errs.Invalid},
+		"family that is missing": {
+			[]network.Port{{HostPort: 1, ContainerPort: 2, HostIP: "::1"}},
+			only4,
+			[]network.Port{{Protocol: "tcp", HostPort: 1, ContainerPort: 2, HostIP: "::1"}},
+			nil,
+		},
+		"twice": {[]network.Port{{HostPort: 1, ContainerPort: 2}, {HostPort: 1, ContainerPort: 3, HostIP: "127.0.0.1"}}, both, nil, errs.Invalid},
 		"two protocols": {
 			[]network.Port{{HostPort: 1, ContainerPort: 2}, {Protocol: "udp", HostPort: 1, ContainerPort: 2}},
 			only4,
@@ -50,6 +55,31 @@ func TestWanted(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
+	}
+}
+
+// TestUnservedOf: a port leads nowhere if the pod has no address of the family of its host IP, or if the host does not
+// have that IP.
+func TestUnservedOf(t *testing.T) {
+	ports := []network.Port{
+		{HostPort: 1},
+		{HostPort: 2, HostIP: "127.0.0.7"},
+		{HostPort: 3, HostIP: "192.0.2.1"},
+		{HostPort: 4, HostIP: "192.0.2.2"},
+		{HostPort: 5, HostIP: "0.0.0.0"},
+		{HostPort: 6, HostIP: "::1"},
+		{HostPort: 7, HostIP: "::"},
+	}
+	has := func(addr netip.Addr) bool { return addr == netip.MustParseAddr("192.0.2.1") }
+	var got []string
+	for _, u := range UnservedOf(ports, Families{V4: true}, has) {
+		got = append(got, strconv.Itoa(int(u.HostPort))+": "+u.Why)
+	}
+	want := []string{
+		"4: the host does not have the host IP", "6: the host IP is of IPv6, and the pod has no IPv6 address", "7: the host IP is of IPv6, and the pod has no IPv6 address",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

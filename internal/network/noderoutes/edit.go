@@ -127,10 +127,12 @@ func change(ctx context.Context, file string, fn func(text []byte) ([]byte, erro
 	} else if to, linkErr := os.Readlink(file); linkErr == nil {
 		return fmt.Errorf("cannot write the routes to other nodes: %s is a link to %s, which leads to no file; make that file or remove the link: %w: %w", file, to, err, errs.State)
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return fmt.Errorf("cannot make the directory of the routes to other nodes: %w", err)
+	dir := filepath.Dir(file)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		// A directory that was misspelt would get a file that no berth follows.
+		return fmt.Errorf("cannot write the routes to other nodes to %s: the directory %s does not exist; make it, or name another file: %w", file, dir, errs.NotFound)
 	}
-	unlock, err := lock(ctx, filepath.Dir(file))
+	unlock, err := lock(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func TestFaultsOfLines(t *testing.T) {
 
 // TestEdit: a change keeps all other lines as they are.
 func TestEdit(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "made", "routes")
+	file := filepath.Join(t.TempDir(), "routes")
 	want := func(text string) {
 		t.Helper()
 		got, err := os.ReadFile(file)
@@ -116,6 +116,18 @@ func TestEdit(t *testing.T) {
 		t.Error(err)
 	}
 	want("")
+}
+
+// TestMissingDirectory: a file in a directory that does not exist is one that was misspelt.
+func TestMissingDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "none")
+	err := Add(t.Context(), filepath.Join(dir, "routes"), Route{To: netip.MustParsePrefix("10.1.0.0/24"), Via: netip.MustParseAddr("192.0.2.1")})
+	if !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "the directory "+dir+" does not exist") {
+		t.Errorf("%v, want kind NotFound with the directory", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory was made: %v", err)
+	}
 }
 
 // TestFaultyFileIsNotEdited: berth would not follow it.

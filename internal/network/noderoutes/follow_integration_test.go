@@ -273,7 +273,7 @@ func TestFaultsChangeNoRoute(t *testing.T) {
 		t.Errorf("the check does not make the route again: %s", l.routes())
 	}
 	states, err := Compare(l.handle, []Line{{Route: f.lines[3].Route}, {Route: Route{To: netip.MustParsePrefix("10.8.0.0/24"), Via: netip.MustParseAddr("192.0.2.18")}}})
-	if err != nil || len(states) != 2 || states[0] != "yes" || !strings.HasPrefix(states[1], "no: routesFault") {
+	if err != nil || len(states) != 2 || states[0] != "yes" || !strings.HasPrefix(states[1], "no: a berth that follows the file makes it") {
 		t.Errorf("%q, %v", states, err)
 	}
 }

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/hostnet"
 	"github.com/berthrun/berth/internal/sys/sysnet"
 )
 
 // protocol is the number of berth's routes in the kernel's tables.
-const protocol = 177
+const protocol = hostnet.RouteProtocol
 
 // otherBerth describes a route of this protocol without a record.
 const otherBerth = "another berth's, of protocol 177"
@@ -80,7 +81,7 @@ func Compare(handle *netlink.Handle, lines []Line) ([]string, error) {
 		case foreign:
 			states = append(states, "no: another route to the subnet is there ("+by+")")
 		default:
-			states = append(states, "no: routesFault of berth info has the reason")
+			states = append(states, "no: a berth that follows the file makes it within a second, or has the reason in routesFault of berth info")
 		}
 	}
 	return states, nil

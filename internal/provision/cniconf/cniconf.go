@@ -2,6 +2,7 @@
 package cniconf
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,6 +21,8 @@ type Config struct {
 	Plugins []string
 	// Needs are the files that the plugins read.
 	Needs []Need
+	// Content is what the file has.
+	Content []byte
 }
 
 // Need is a file that a plugin reads.
@@ -78,7 +81,12 @@ func Parse(file string, r io.Reader) (Config, error) {
 		plugin
 		Plugins []plugin
 	}
-	if err := json.NewDecoder(io.LimitReader(r, readLimit)).Decode(&text); err != nil {
+	content, err := io.ReadAll(io.LimitReader(r, readLimit))
+	if err != nil {
+		return c, fmt.Errorf("cannot read %s: %w", c.File, err)
+	}
+	c.Content = content
+	if err := json.NewDecoder(bytes.NewReader(c.Content)).Decode(&text); err != nil {
 		return c, fmt.Errorf("%s is not JSON: %w: %w", c.File, errs.Invalid, err)
 	}
 	for _, p := range append([]plugin{text.plugin}, text.Plugins...) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/hostnet"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/preflight"
@@ -41,6 +42,8 @@ type Options struct {
 	CanLimit func(dir string) error
 	// Dial connects to a registry ("HOST:PORT"), and closes the connection; nil for no such check.
 	Dial func(ctx context.Context, address string) error
+	// HostNet returns the addresses and routes of the machine; nil for no such check.
+	HostNet func() (hostnet.Host, error)
 	// CallTimeout bounds the calls to a runtime; 0 is 10 seconds.
 	CallTimeout time.Duration
 }
@@ -64,8 +67,9 @@ type Berth struct {
 	Network            string
 	ConfDir            string
 	BinDirs, InProcess []string
-	// Subnets are those of pods, in modes builtin and kubenet, as CIDRs.
+	// Subnets are those of pods, in modes builtin and kubenet, as CIDRs. Bridge is the name of berth's own bridge.
 	Subnets []string
+	Bridge  string
 	// CgroupDriver is systemd, cgroupfs or auto.
 	CgroupDriver string
 	// SELinux and AppArmor are off, or another value. AppArmorProfile replaces berth's own profile.
@@ -163,6 +167,7 @@ func OfNode(kubeadm bool) []Check {
 		kubeletCheck("kubelet-userns", "kubelet and user namespaces", "/etc/subuid and /etc/subgid (user kubelet), `userNamespaces.idsPerPod` of the kubelet; `user.max_user_namespaces`", kubeletUserNamespaces),
 		kubeletCheck("kubelet-sysctls", "kubelet and sysctls", "`protectKernelDefaults` of the kubelet; the sysctls that it demands", kubeletSysctls),
 		check("network", "network", "the CNI configuration in use, the programs of its plugins, and files that plugins read", network),
+		check("pod-ranges", "addresses of pods and of the host", "`network.subnets` of berth.toml, or the ranges of host-local in the CNI configuration in use; the host's addresses and routes", podRanges),
 		check("kernel", "kernel", "module overlay; `net.ipv4.ip_forward`, `net.bridge.bridge-nf-call-iptables`", kernel),
 		check("inotify", "watchers of files", "`fs.inotify.*`; inotify instances that root can still make", watchers),
 		check("swap", "swap", "/proc/swaps; `failSwapOn` of the kubelet", swap),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	frame "github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/hostnet"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/doctor"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
@@ -75,6 +77,11 @@ func wellMachine(t *testing.T) *provisiontest.Host {
 	return h
 }
 
+// lan returns a host with an address of 192.0.2.0/24.
+func lan() (hostnet.Host, error) {
+	return hostnet.Host{Addresses: []hostnet.Address{{Addr: netip.MustParseAddr("192.0.2.9"), Bits: 24, Link: "eth0"}}}, nil
+}
+
 // examine runs all checks of a machine.
 func examine(t *testing.T, h *provisiontest.Host, berth doctor.Berth, space func(string) (doctor.Space, error)) []frame.Found {
 	t.Helper()
@@ -87,7 +94,7 @@ func examine(t *testing.T, h *provisiontest.Host, berth doctor.Berth, space func
 	noQuotas := func(dir string) error {
 		return fmt.Errorf("the file system of %s has no project quotas: %w", dir, errs.Unsupported)
 	}
-	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space, CanLimit: noQuotas, CallTimeout: 200 * time.Millisecond, Dial: func(_ context.Context, address string) error {
+	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space, CanLimit: noQuotas, CallTimeout: 200 * time.Millisecond, HostNet: lan, Dial: func(_ context.Context, address string) error {
 		if address == "localhost:5001" {
 			return syscall.ECONNREFUSED
 		}

@@ -146,6 +146,11 @@ func faultsOfRuntimes() []planted {
 			doctor.Space{},
 			"runtime", finding.Problem, "/run/elsewhere.sock", "does not serve CRI", "See its log",
 		},
+		{
+			"a range of pods with an address of the host", file("/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"bridge","isGateway":true,"ipam":{"type":"host-local","subnet":"192.0.2.0/24"}}]}`),
+			doctor.Space{},
+			"pod-ranges", finding.Problem, "192.0.2.0/24", "contains 192.0.2.9, an address of the host on link eth0", "choose another range in /etc/cni/net.d/10-x.conflist",
+		},
 		{"a plugin that is missing", file("/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"vrf"}]}`), doctor.Space{}, "network", finding.Problem, "vrf", "wants the CNI plugin vrf, which is not in /opt/cni/bin or /usr/lib/cni", "containernetworking-plugins"},
 		{"a network whose daemon has not run", both(file("/etc/cni/net.d/10-flannel.conflist", `{"plugins":[{"type":"flannel"}]}`), file("/opt/cni/bin/flannel", "")), doctor.Space{}, "network", finding.Problem, "/run/flannel/subnet.env", "the CNI plugin flannel of /etc/cni/net.d/10-flannel.conflist reads /run/flannel/subnet.env, which is not there", "remove /etc/cni/net.d/10-flannel.conflist"},
 		{"a network that is gone", both(file("/etc/cni/net.d/10-calico.conflist", `{"plugins":[{"type":"calico","kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}`), file("/opt/cni/bin/calico", "")), doctor.Space{}, "network", finding.Problem, "/etc/cni/net.d/calico-kubeconfig", "the CNI plugin calico", "remove /etc/cni/net.d/10-calico.conflist"},

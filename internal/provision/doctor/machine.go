@@ -23,16 +23,16 @@ func binDirs() []string { return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/
 
 // network checks that each configured CNI plugin exists. berth has some in its process.
 func network(_ context.Context, m *Machine, r *doctor.Report) error {
-	dir, bins := cniDir, binDirs()
+	bins := binDirs()
 	var inProcess []string
 	if m.onlyBerth() {
 		if m.Berth.Network != "cni" {
 			r.Add(finding.OK, "", fmt.Sprintf("berth's network is %s: no CNI configuration is in use", m.Berth.Network), "")
 			return nil
 		}
-		dir, bins, inProcess = cmp.Or(m.Berth.ConfDir, dir), m.Berth.BinDirs, m.Berth.InProcess
+		bins, inProcess = m.Berth.BinDirs, m.Berth.InProcess
 	}
-	config, err := cniconf.First(m.host.Files(), dir)
+	config, err := cniconf.First(m.host.Files(), m.cniDir())
 	if errors.Is(err, errs.Invalid) {
 		r.Add(problem, config.File, errs.Message(err), "correct or remove it")
 		return nil
@@ -54,6 +54,14 @@ func network(_ context.Context, m *Machine, r *doctor.Report) error {
 			installPlugin(plugin, config.File))
 	}
 	return err
+}
+
+// cniDir is the directory of the CNI configuration in use.
+func (m *Machine) cniDir() string {
+	if m.onlyBerth() {
+		return cmp.Or(m.Berth.ConfDir, cniDir)
+	}
+	return cniDir
 }
 
 // installPlugin says where a CNI plugin comes from.

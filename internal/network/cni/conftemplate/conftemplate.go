@@ -49,6 +49,7 @@ func ValuesOf(ranges []netip.Prefix) Values {
 // Template is an operator's template.
 type Template struct {
 	path   string
+	text   []byte
 	parsed *template.Template
 }
 
@@ -59,11 +60,32 @@ func Load(path string) (*Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the template of the CNI configuration: %w", err)
 	}
+	return parse(path, text)
+}
+
+// Current returns the template as its file is now: t itself while the file has not changed. An error is that of Load; the
+// template is t then.
+func (t *Template) Current() (*Template, error) {
+	text, err := os.ReadFile(t.path)
+	if err != nil {
+		return t, fmt.Errorf("cannot read the template of the CNI configuration: %w", err)
+	}
+	if bytes.Equal(text, t.text) {
+		return t, nil
+	}
+	changed, err := parse(t.path, text)
+	if err != nil {
+		return t, err
+	}
+	return changed, nil
+}
+
+func parse(path string, text []byte) (*Template, error) {
 	parsed, err := template.New(path).Option("missingkey=error").Parse(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the template of the CNI configuration: %w: %w", err, errs.Invalid)
 	}
-	t := &Template{path, parsed}
+	t := &Template{path, text, parsed}
 	// With both families, so that a fault is reported at the start and not when the kubelet comes.
 	example := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
 	_, err = t.Render(ValuesOf(example))

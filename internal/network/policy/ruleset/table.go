@@ -61,6 +61,24 @@ func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 }
 
+// maxName is the length of a table's name in nftables.
+const maxName = 255
+
+// CheckName refuses names that nft could not name a table by: then nobody could list or remove the tables by hand. The
+// error is kind Invalid.
+func CheckName(name string) error {
+	letter := func(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }
+	for i, r := range name {
+		if !letter(r) && (i == 0 || (r < '0' || r > '9') && !strings.ContainsRune("/-_.", r)) {
+			return fmt.Errorf("%q cannot be the name of nftables tables: want a letter, then letters, digits, '/', '-', '_' and '.': %w", name, errs.Invalid)
+		}
+	}
+	if name == "" || len(name) > maxName {
+		return fmt.Errorf("%q cannot be the name of nftables tables: want 1 to %d bytes: %w", name, maxName, errs.Invalid)
+	}
+	return nil
+}
+
 // New returns tables of a name, and changes nothing. netns is the network namespace that they are in;
 // nil is the one of this process.
 func New(name string, netns *os.File) *Table { return &Table{name: name, netns: netns} }
