@@ -265,7 +265,7 @@ func complete(list *libcni.NetworkConfigList) (*libcni.NetworkConfigList, error)
 		return nil, errors.New("the network has no name")
 	}
 	if utils.ValidateNetworkName(list.Name) != nil { // libcni would refuse each ADD
-		return nil, fmt.Errorf("the network's name %q has a character that CNI does not allow: it begins with a letter or digit, and has letters, digits, '_', '.' and '-'", list.Name)
+		return nil, fmt.Errorf("field name: %q has a character that CNI does not allow: it begins with a letter or digit, and has letters, digits, '_', '.' and '-'", list.Name)
 	}
 	if _, err := version.GreaterThan(list.CNIVersion, "0.0.0"); list.CNIVersion != "" && err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ package cni_test
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +30,6 @@ func (l *lab) mistakes() []mistake {
 		{"a wrong type", strings.Replace(right, `"isGateway"`, `"mtu":"1400","isGateway"`, 1), right},
 		{"a subnet that is a number", l.chainOf("1.0.0", "10", ""), right},
 		{"a subnet that cannot be", l.chainOf("1.0.0", `"10.88.0.0/33"`, ""), right},
-		{"a version that cannot be", l.chainOf("9.9.9", subnet, ""), right},
 		{"a missing IPAM plugin", strings.Replace(right, "host-local", "nosuch", 1), right},
 		{"a missing plugin in the chain", l.chainOf("1.0.0", subnet, firewall+`,{"type":"nosuch"}`), l.chainOf("1.0.0", subnet, firewall)},
 		{"a bad rate", l.chainOf("1.0.0", subnet, firewall+slow), l.chainOf("1.0.0", subnet, firewall+fast)},
@@ -78,9 +76,12 @@ func (l *lab) inProcessConfig() cni.Config {
 }
 
 // TestCorrectedConfiguration: an attachment that a mistake in the configuration has made impossible is detached once the
-// file is correct, and nothing of it is left.
+// file is correct, and nothing of it is left. Of plugins in process most mistakes never come into use.
 func TestCorrectedConfiguration(t *testing.T) {
 	for i, m := range newLab(t).mistakes() {
+		if !strings.HasPrefix(m.name, "a missing") {
+			continue
+		}
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			newLab(t).correct(i, (*lab).inProcessConfig)
@@ -94,9 +95,6 @@ func TestCorrectedConfigurationOfPrograms(t *testing.T) {
 		require.Binary(t, real(plugin))
 	}
 	for i, m := range newLab(t).mistakes() {
-		if !slices.Contains([]string{"a missing plugin in the chain", "a bad rate", "plugins that are gone", "another kind of network"}, m.name) {
-			continue
-		}
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			newLab(t).correct(i, func(l *lab) cni.Config {
@@ -134,7 +132,7 @@ func TestCorrectionIsFoundInTheBackground(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
 			for _, m := range l.mistakes() {
-				if m.name != "a bad rate" {
+				if m.name != "a missing plugin in the chain" {
 					continue
 				}
 				n, pod := l.meet(m, l.inProcessConfig())

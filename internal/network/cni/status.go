@@ -16,7 +16,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -171,9 +170,6 @@ func (n *Network) canAdd(p *libcni.PluginConfig) error {
 // has an attachment that DEL cannot undo. It looks at what CNI itself demands, and at the configurations of plugins that
 // run in process. Other programs may understand more than berth knows.
 func (n *Network) refusal(list *libcni.NetworkConfigList) error {
-	if err := utils.ValidateNetworkName(list.Name); err != nil {
-		return fmt.Errorf("field name: %w", err)
-	}
 	if known := version.All.SupportedVersions(); list.CNIVersion != "" && !slices.Contains(known, list.CNIVersion) {
 		return fmt.Errorf("field cniVersion: %q is not a version of CNI; there are %s", list.CNIVersion, strings.Join(known, ", "))
 	}
