@@ -7,7 +7,7 @@ type Network struct {
 	MTU        int        `json:"mtu" help:"MTU of pods' links. 0: chosen by the plugin." example:"1450"`
 	Plugins    []Asset    `json:"plugins" help:"Archives of CNI plugins. Empty: the package of the distribution, where a mode needs plugins."`
 	ConfDir    string     `json:"confDir" help:"Directory of CNI configurations."`
-	BinDir     string     `json:"binDir" help:"Directory that CNI plugins are installed to. Empty: as the distribution has it. A containerd before 2.1 looks into one directory alone: then this one or, if it is empty, the directory that has the plugins of the configuration in confDir." example:"/opt/cni/bin"`
+	BinDir     string     `json:"binDir" help:"Directory that CNI plugins are installed to. Empty: as the distribution has it. A containerd before 2.1 looks into one directory alone: then this one or, if it is empty, the directory that has the plugins of the CNI configuration." example:"/opt/cni/bin"`
 	Masquerade Masquerade `json:"masquerade" help:"Hides pods' addresses behind the node's when they talk to the outside, by an nftables table of berth's own."`
 }
 
