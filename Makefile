@@ -105,7 +105,7 @@ release-dry-run: ## the steps of the release workflow on this machine, without t
 	cat out/release-notes.md
 	ls -l $(PACKAGES)
 
-upgrade-matrix: build deps-test ## the last three releases of build/releases.txt, down and up under load; prints a table; hours
+upgrade-matrix: build deps-test deps-vm ## the last three releases of build/releases.txt, down and up under load, on this machine and in a VM with the other version of cgroups; prints a table; hours
 	BERTH_BIN=$(CURDIR)/bin TEST_TAGS="$(TEST_TAGS)" ./build/upgrade-matrix.sh
 
 packages-test: build deps-test packages ## installs, upgrades, downgrades and removes the packages on systemd machines, with pods
