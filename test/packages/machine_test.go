@@ -46,35 +46,37 @@ const (
 	rpmDatabase = `set -e
 mkdir -p /etc/rpm && echo "%_dbpath /var/lib/rpm" > /etc/rpm/macros.test
 `
-	// rpmRepository is a repository with a package that provides the shell.
+	// rpmRepository is a repository with a package, which is installed: no distribution has an empty database, with which
+	// zypper fails.
 	rpmRepository = `mkdir -p /srv/repo /etc/yum.repos.d /etc/zypp/repos.d
-cat > /tmp/shell.spec <<EOF
-Name: shell
+cat > /tmp/filler.spec <<EOF
+Name: filler
 Version: 1.0
 Release: 1
 Summary: a test's
 License: none
 BuildArch: noarch
-Provides: /bin/sh
 %description
 A test's.
 %files
 EOF
-rpmbuild -bb --quiet --define "_topdir /tmp/rpm" --define "_rpmdir /srv/repo" /tmp/shell.spec
+rpmbuild -bb --quiet --define "_topdir /tmp/rpm" --define "_rpmdir /srv/repo" /tmp/filler.spec
 createrepo_c -q /srv/repo
+rpm -i /srv/repo/noarch/filler-1.0-1.noarch.rpm
 printf '[test]\nname=test\nbaseurl=file:///srv/repo\nenabled=1\ngpgcheck=0\n' | tee /etc/yum.repos.d/test.repo > /etc/zypp/repos.d/test.repo
 `
 	apkProgram = "/opt/apk"
-	// The apk has scripts of OpenRC. The machine has systemd, and the units of the other packages.
+	// The apk has scripts of OpenRC, which systemd would take for scripts of System V. The machine has systemd, and the
+	// units of the other packages.
 	apkDatabase = `set -e
 ` + apkProgram + ` add --initdb --no-network
 for unit in /opt/units/*.service; do sed 's#@BINDIR@#/usr/bin#' "$unit" > "/etc/systemd/system/${unit##*/}"; done
+ln -sf /bin/true /lib/systemd/systemd-sysv-install
 systemctl daemon-reload
 `
 )
 
-// managers are all of them. A machine of Debian has an empty database of rpm, so nothing provides
-// the shell that the scripts need: rpm ignores that, and dnf and zypper get a package that has it.
+// managers are all of them.
 func managers() map[string]manager {
 	return map[string]manager{
 		"deb": {
@@ -86,7 +88,7 @@ func managers() map[string]manager {
 		"rpm": {
 			name: "rpm", suffix: rpmSuffix, bin: "/usr/bin", debs: []string{"rpm"}, prepare: rpmDatabase,
 			install: func(m *systemd.Machine, file string) (string, error) {
-				return m.Try("rpm", "-U", "--nodeps", "--oldpackage", file)
+				return m.Try("rpm", "-U", "--oldpackage", file)
 			},
 			remove: func(m *systemd.Machine) (string, error) { return m.Try("rpm", "-e", "berth") },
 		},
