@@ -1,10 +1,10 @@
 #!/bin/bash
 # exec.sh PROGRAM ARGUMENT...: runs a program of arm64 by qemu, with the programs that it starts, such as itself. The
 # kernel learns to start them in a user namespace of its own (Linux 6.7), so nothing of this machine changes. The
-# program is not root: qemu has no namespaces, filters and mounts.
+# program is not root: qemu has no namespaces, filters and mounts. QEMU is the emulator, a static program.
 set -euo pipefail
 [ "$(uname -m)" != aarch64 ] || exec "$@"
-registration=':arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64-static:F'
+registration=':arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:'"${QEMU:-/usr/bin/qemu-aarch64-static}:F"
 export REGISTRATION=$registration
 exec unshare --user --map-root-user --mount bash -euc '
   mount -t binfmt_misc none /proc/sys/fs/binfmt_misc || {
