@@ -30,7 +30,8 @@ on_vm() {
   echo "upgrade-matrix: in the VM, on cgroup $other"
   BERTH_UPGRADE_RELEASES=$(echo $names) BERTH_VM_CGROUPS=$other BERTH_VM_SECONDS=28800 ./test/vm/run.sh upgrade || :
   for name in $names; do
-    { echo "$now" && cat "out/vm-run-upgrade/out/upgrade-$name.log"; } > "$out/$name-$other.log" || :
+    ran=out/vm-run-upgrade/out/upgrade-$name.log
+    [ ! -e "$ran" ] || { echo "$now" && cat "$ran"; } > "$out/$name-$other.log"
   done
 }
 

@@ -92,7 +92,7 @@ rc=0
 for step in ${wanted:-${order[$lsm]}}; do
   begin=$(date +%s)
   log=$here/out/${step%%=*}.log
-  (one "$step") 2>&1 | tee "$log" | grep --line-buffered -E '^--- (FAIL|SKIP|PASS)'
+  (one "$step") 2>&1 | tee "$log" | grep --line-buffered -E '^--- (FAIL|SKIP|PASS)| upgraded to '
   if [ "${PIPESTATUS[0]}" = 0 ]; then
     echo "vm: $step: ok in $(($(date +%s) - begin)) s"
   else
