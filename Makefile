@@ -24,10 +24,10 @@ UNPACK          := internal/image/helper/program
 DAEMON_TAGS     := netgo osusergo nri_no_wasm
 TEST_TAGS       := $(SUPERVISOR_TAGS)
 # Packages with tests on real parts, the longest one first: two of them run at once.
-INTEGRATION     = ./test/integration $(filter-out ./test/integration,$(shell grep -rl --include='*_test.go' '^//go:build integration' internal test | xargs -n1 dirname | sort -u | sed 's,^,./,'))
+INTEGRATION     = ./test/integration $(filter-out ./test/integration,$(shell grep -rl --include='*_test.go' '^//go:build integration' internal pkg test | xargs -n1 dirname | sort -u | sed 's,^,./,'))
 
 # Files with tests on real parts that are too long for CI, and the names of these tests.
-LONG_FILES      = $(shell grep -rl --include='*_test.go' '^//go:build integration && e2e' internal test | sed 's,^,./,')
+LONG_FILES      = $(shell grep -rl --include='*_test.go' '^//go:build integration && e2e' internal pkg test | sed 's,^,./,')
 LONG_TESTS      = $(shell grep -ho '^func Test[A-Za-z0-9]*' $(LONG_FILES) | cut -c6- | paste -sd '|')
 
 # Tests that hold over any OCI runtime or shim that BERTH_HANDLER names.
@@ -35,7 +35,7 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build binaries docs recording style spelling packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build binaries docs recording style spelling packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 test-arm64 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build binaries ## bin/berth, bin/berth-supervisor and the demo image
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
@@ -105,7 +105,7 @@ release-dry-run: ## the steps of the release workflow on this machine, without t
 	cat out/release-notes.md
 	ls -l $(PACKAGES)
 
-upgrade-matrix: build deps-test ## the last three releases of build/releases.txt, down and up under load; prints a table; hours
+upgrade-matrix: build deps-test deps-vm ## the last three releases of build/releases.txt, down and up under load, on this machine and in a VM with the other version of cgroups; prints a table; hours
 	BERTH_BIN=$(CURDIR)/bin TEST_TAGS="$(TEST_TAGS)" ./build/upgrade-matrix.sh
 
 packages-test: build deps-test packages ## installs, upgrades, downgrades and removes the packages on systemd machines, with pods
@@ -142,6 +142,12 @@ integration: build deps-test ## tests on real parts; root
 integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only, and labels in one with SELinux
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
 	BERTH_BIN=$(CURDIR)/bin BERTH_VM_LSM=selinux ./test/vm/run.sh
+
+# Packages with cgo, or with code that depends on the architecture.
+ARM64 ?= ./internal/supervisor/... ./internal/sys/... ./internal/engine/seccomp ./internal/engine/docker/pause ./internal/engine/native/checkpoint/... ./internal/image/... ./internal/ocispec/...
+test-arm64: deps-build deps-arm64 ## unit tests of code that depends on the architecture, and the programs, for arm64 by qemu; VERBOSE=1 shows each test
+	./build/packages/binaries.sh out/packages-bin arm64
+	TEST_TAGS="$(TEST_TAGS)" BIN=$(CURDIR)/out/packages-bin/arm64 ./test/arm64/run.sh $(ARM64)
 
 e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand; CRIO=ARCHIVE adds CRI-O's release, NERDCTL=PROGRAM a cluster of nerdctl
 	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
@@ -225,6 +231,6 @@ test: verify lint unit integration ## what CI runs
 clean:
 	rm -rf bin out
 
-.PHONY: deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-packages
-deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-packages: deps-%:
+.PHONY: deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-arm64 deps-packages
+deps-build deps-verify deps-test deps-e2e deps-demo deps-vm deps-arm64 deps-packages: deps-%:
 	@./build/deps.sh $*

@@ -10,6 +10,7 @@ declare -A packages=(
   [test]="busybox-static debootstrap runc nftables iptables iproute2 containernetworking-plugins docker-registry containerd fuse3 jq curl procps util-linux conntrack haproxy docker.io"
   [e2e]="podman netavark aardvark-dns chromium prometheus"
   [packages]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64"
+  [arm64]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64 qemu-user-static"
   [vm]="qemu-system-x86 debootstrap cpio e2fsprogs busybox-static kmod"
 )
 

@@ -5,6 +5,7 @@ package e2e
 import (
 	"testing"
 
+	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/harness/crash"
 )
 
@@ -21,7 +22,12 @@ func TestCrashLong(t *testing.T) {
 	})
 }
 
-// TestUpgradeLong upgrades to the next version and back ten times.
+// TestUpgradeLong upgrades to the next version and back ten times. BERTH_CRASH_ROUNDS and BERTH_CRASH_ACTORS set other
+// numbers.
 func TestUpgradeLong(t *testing.T) {
-	crash.Upgrade(t, crash.Options{Seed: crash.Seed(t), Rounds: map[crash.Kind]int{crash.Supervisor: 10}, Actors: 5})
+	crash.Upgrade(t, crash.Options{
+		Seed:   crash.Seed(t),
+		Rounds: map[crash.Kind]int{crash.Supervisor: harness.Number(t, "BERTH_CRASH_ROUNDS", 10)},
+		Actors: harness.Number(t, "BERTH_CRASH_ACTORS", 5),
+	})
 }

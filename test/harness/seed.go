@@ -19,3 +19,17 @@ func Seed(t testing.TB, variable string) uint64 {
 	}
 	return seed
 }
+
+// Number returns the number that an environment variable has, or another if it is not set.
+func Number(t testing.TB, variable string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return n
+}

@@ -3,8 +3,6 @@
 package integration
 
 import (
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/berthrun/berth/internal/require"
@@ -16,13 +14,13 @@ import (
 // an earlier run, BERTH_CRASH_ROUNDS sets the rounds of each kind, BERTH_CRASH_ACTORS how many pods
 // are active at once.
 func TestCrash(t *testing.T) {
-	rounds := number(t, "BERTH_CRASH_ROUNDS", 6)
+	rounds := harness.Number(t, "BERTH_CRASH_ROUNDS", 6)
 	crash.Run(t, crash.Options{
 		Seed: crash.Seed(t),
 		Rounds: map[crash.Kind]int{
 			crash.Daemon: rounds, crash.Supervisor: rounds, crash.Keeper: rounds, crash.DaemonSupervisor: rounds, crash.All: rounds,
 		},
-		Actors: number(t, "BERTH_CRASH_ACTORS", 5),
+		Actors: harness.Number(t, "BERTH_CRASH_ACTORS", 5),
 	})
 }
 
@@ -31,7 +29,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	require.Binary(t, "go")
 	crash.Upgrade(t, crash.Options{
 		Seed:   crash.Seed(t),
-		Rounds: map[crash.Kind]int{crash.Supervisor: number(t, "BERTH_CRASH_ROUNDS", 1)},
+		Rounds: map[crash.Kind]int{crash.Supervisor: harness.Number(t, "BERTH_CRASH_ROUNDS", 1)},
 		Actors: 4,
 	})
 }
@@ -48,16 +46,4 @@ func TestDaemonStartsAKeeperAnew(t *testing.T) {
 	}
 	before, _ := harness.LogLines(pod.LogFile)
 	b.Await("more lines", func() bool { lines, _ := harness.LogLines(pod.LogFile); return len(lines) > len(before) })
-}
-
-func number(t *testing.T, name string, fallback int) int {
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
 }

@@ -53,12 +53,12 @@ func crashOverDocker(t *testing.T, live bool) {
 		stop: make(chan struct{}), failed: make(chan struct{}), calls: make(map[string]int),
 	}
 	before := c.ground()
-	for i := range number(t, "BERTH_CRASH_ACTORS", 4) {
+	for i := range harness.Number(t, "BERTH_CRASH_ACTORS", 4) {
 		c.act(i, fmt.Sprintf("life%d", i), (*crashActor).life)
 	}
 	c.act(100, "execs", (*crashActor).execs)
 	c.act(101, "badstart", (*crashActor).badStart)
-	for i := range number(t, "BERTH_CRASH_ROUNDS", 6) {
+	for i := range harness.Number(t, "BERTH_CRASH_ROUNDS", 6) {
 		if c.hasFailed() {
 			break
 		}

@@ -11,11 +11,15 @@ import (
 
 // TestPackages installs the last release with each package manager, starts pods, upgrades to this
 // version, downgrades, removes, and installs again. No process of a pod restarts, and no line of a
-// log is lost. Only Debian's systems can be had here: Fedora, Rocky, openSUSE and Alpine cannot.
+// log is lost. Only Debian's systems can be had here: dnf, zypper and apk run on them. Fedora, Rocky, openSUSE and
+// Alpine cannot be had.
 func TestPackages(t *testing.T) {
 	for _, c := range []struct{ release, manager string }{
 		{"debian-12", "deb"},
 		{"debian-12", "rpm"},
+		{"debian-12", "dnf"},
+		{"debian-12", "zypper"},
+		{"debian-12", "apk"},
 		{"debian-12", "archive"},
 		{"debian-11", "deb"},
 		{"debian-13", "deb"},

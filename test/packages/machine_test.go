@@ -33,10 +33,50 @@ type manager struct {
 	remove, purge func(m *systemd.Machine) (string, error)
 	// bin is the directory of the programs.
 	bin string
+	// debs are the packages of Debian with the manager, program the variable that names it instead.
+	debs    []string
+	program string
+	// prepare is a script that gives the manager what its own distribution would have.
+	prepare string
 }
 
-// managers are all of them. A machine of Debian has an empty database of rpm, so nothing provides
-// the shell that the scripts need.
+const (
+	rpmSuffix = ".x86_64.rpm"
+	// Debian's rpm would use a database for each user, which no distribution with RPMs does.
+	rpmDatabase = `set -e
+mkdir -p /etc/rpm && echo "%_dbpath /var/lib/rpm" > /etc/rpm/macros.test
+`
+	// rpmRepository is a repository with a package, which is installed: no distribution has an empty database, with which
+	// zypper fails.
+	rpmRepository = `mkdir -p /srv/repo /etc/yum.repos.d /etc/zypp/repos.d
+cat > /tmp/filler.spec <<EOF
+Name: filler
+Version: 1.0
+Release: 1
+Summary: a test's
+License: none
+BuildArch: noarch
+%description
+A test's.
+%files
+EOF
+rpmbuild -bb --quiet --define "_topdir /tmp/rpm" --define "_rpmdir /srv/repo" /tmp/filler.spec
+createrepo_c -q /srv/repo
+rpm -i /srv/repo/noarch/filler-1.0-1.noarch.rpm
+printf '[test]\nname=test\nbaseurl=file:///srv/repo\nenabled=1\ngpgcheck=0\n' | tee /etc/yum.repos.d/test.repo > /etc/zypp/repos.d/test.repo
+`
+	apkProgram = "/opt/apk"
+	// The apk has scripts of OpenRC, which systemd would take for scripts of System V. The machine has systemd, and the
+	// units of the other packages.
+	apkDatabase = `set -e
+` + apkProgram + ` add --initdb --no-network
+for unit in /opt/units/*.service; do sed 's#@BINDIR@#/usr/bin#' "$unit" > "/etc/systemd/system/${unit##*/}"; done
+ln -sf /bin/true /lib/systemd/systemd-sysv-install
+systemctl daemon-reload
+`
+)
+
+// managers are all of them.
 func managers() map[string]manager {
 	return map[string]manager{
 		"deb": {
@@ -46,11 +86,38 @@ func managers() map[string]manager {
 			purge:   func(m *systemd.Machine) (string, error) { return m.Try("dpkg", "--purge", "berth") },
 		},
 		"rpm": {
-			name: "rpm", suffix: ".x86_64.rpm", bin: "/usr/bin",
+			name: "rpm", suffix: rpmSuffix, bin: "/usr/bin", debs: []string{"rpm"}, prepare: rpmDatabase,
 			install: func(m *systemd.Machine, file string) (string, error) {
-				return m.Try("rpm", "-U", "--nodeps", "--oldpackage", file)
+				return m.Try("rpm", "-U", "--oldpackage", file)
 			},
 			remove: func(m *systemd.Machine) (string, error) { return m.Try("rpm", "-e", "berth") },
+		},
+		"dnf": {
+			name: "dnf", suffix: rpmSuffix, bin: "/usr/bin", debs: []string{"rpm", "createrepo-c", "dnf"}, prepare: rpmDatabase + rpmRepository,
+			install: func(m *systemd.Machine, file string) (string, error) {
+				verb := "install"
+				if _, err := m.Try("rpm", "-q", "berth"); err == nil && strings.HasPrefix(file, before) {
+					verb = "downgrade"
+				}
+				return m.Try("dnf", verb, "-y", file)
+			},
+			remove: func(m *systemd.Machine) (string, error) { return m.Try("dnf", "remove", "-y", "berth") },
+		},
+		"zypper": {
+			name: "zypper", suffix: rpmSuffix, bin: "/usr/bin", debs: []string{"rpm", "createrepo-c", "zypper"}, prepare: rpmDatabase + rpmRepository,
+			install: func(m *systemd.Machine, file string) (string, error) {
+				return m.Try("zypper", "--non-interactive", "install", "--allow-unsigned-rpm", "--oldpackage", file)
+			},
+			remove: func(m *systemd.Machine) (string, error) {
+				return m.Try("zypper", "--non-interactive", "remove", "berth")
+			},
+		},
+		"apk": {
+			name: "apk", suffix: "_x86_64.apk", bin: "/usr/bin", program: "BERTH_APK", prepare: apkDatabase,
+			install: func(m *systemd.Machine, file string) (string, error) {
+				return m.Try(apkProgram, "add", "--allow-untrusted", "--no-network", file)
+			},
+			remove: func(m *systemd.Machine) (string, error) { return m.Try(apkProgram, "del", "--no-network", "berth") },
 		},
 		"archive": {
 			name: "archive", suffix: "-linux-amd64.tar.gz", bin: "/usr/local/bin",
@@ -89,7 +156,7 @@ func boot(t *testing.T, release, name string) *host {
 		*p.file = filepath.Join(p.dir, filepath.Base(files[0]))
 		add[*p.file] = files[0]
 	}
-	if name == "rpm" {
+	if mgr.debs != nil {
 		debs, err := filepath.Glob("../../out/systemd-rpm/*.deb")
 		if err != nil || len(debs) == 0 {
 			t.Fatalf("rpm for the machine is not there: run test/systemd/debs.sh out/systemd-rpm dnf zypper rpm createrepo-c: %v", err)
@@ -98,10 +165,18 @@ func boot(t *testing.T, release, name string) *host {
 			add["/var/cache/apt/archives/"+filepath.Base(deb)] = deb
 		}
 	}
+	if mgr.program != "" {
+		add[apkProgram] = require.Given(t, mgr.program, "static program apk: docs/packages.md has how to build it")
+		for _, unit := range []string{"berth", "berth-supervisor", "berth-cluster"} {
+			add["/opt/units/"+unit+".service"] = "../../build/" + unit + ".service"
+		}
+	}
 	h.Machine = systemd.Boot(t, systemd.Options{Release: release, Add: add})
-	if name == "rpm" {
-		h.Run("apt-get", "install", "-y", "-q", "--no-download", "--no-install-recommends", "rpm")
-		h.Run("sh", "-c", `mkdir -p /etc/rpm && echo "%_dbpath /var/lib/rpm" > /etc/rpm/macros.test`)
+	if mgr.debs != nil {
+		h.Run(append([]string{"apt-get", "install", "-y", "-q", "--no-download", "--no-install-recommends"}, mgr.debs...)...)
+	}
+	if mgr.prepare != "" {
+		h.Run("bash", "-c", mgr.prepare)
 	}
 	return h
 }

@@ -12,8 +12,10 @@ lsm=apparmor
 if [ $lsm = selinux ] && ! grep -q :unconfined_t: /proc/self/attr/current; then
   exec runcon -t unconfined_t bash "$0"
 fi
+hierarchy=cgroup-v2,
+[ -e /sys/fs/cgroup/cgroup.controllers ] || hierarchy= # boot.sh with BERTH_VM_CGROUPS=v1
 # Emulated. The machine declares all abilities, so that no test skips.
-export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm,binary:runc,binary:containerd-shim-runc-v2,project-quota,binary:mkfs.ext4,binary:mkfs.xfs \
+export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,$hierarchy$lsm,binary:runc,binary:containerd-shim-runc-v2,project-quota,binary:mkfs.ext4,binary:mkfs.xfs \
   BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
 
 # What a step runs: a test binary and its flags. TestPodRunExample needs the repository.
@@ -31,7 +33,11 @@ declare -A steps=(
   [selinux]="integration -test.run SELinux|TestPodInit|TestContainersThat"
   [cluster]="e2e -test.run TestClusterOfInstalledBerth -test.timeout 110m"
 )
-# The steps that run by default, for each security module. cluster runs only if it is named.
+# upgrade-VERSION is a step for each release that run.sh has copied.
+for release in "$here"/releases/*/; do
+  [ ! -d "$release" ] || steps[upgrade-$(basename "$release")]="e2e -test.run ^TestUpgradeLong\$ -test.timeout 110m"
+done
+# The steps that run by default, for each security module. cluster and upgrade run only if they are named.
 declare -A order=(
   [apparmor]="units lifecycle fields quota engine supervisor network kubelet crash"
   [selinux]="selinux"
@@ -67,6 +73,7 @@ one() {
   local name=${1%%=*} binary arguments
   read -r binary arguments <<< "${steps[$name]}"
   [ "$1" = "$name" ] || arguments="-test.run ${1#*=}"
+  [ "$name" = "${name#upgrade-}" ] || export BERTH_BEFORE=$here/releases/${name#upgrade-}
   cd "$(mktemp -d)" && "$here/tests/$binary.test" -test.v -test.timeout 30m $arguments
 }
 
@@ -85,7 +92,7 @@ rc=0
 for step in ${wanted:-${order[$lsm]}}; do
   begin=$(date +%s)
   log=$here/out/${step%%=*}.log
-  (one "$step") 2>&1 | tee "$log" | grep --line-buffered -E '^--- (FAIL|SKIP|PASS)'
+  (one "$step") 2>&1 | tee "$log" | grep --line-buffered -E '^--- (FAIL|SKIP|PASS)| upgraded to '
   if [ "${PIPESTATUS[0]}" = 0 ]; then
     echo "vm: $step: ok in $(($(date +%s) - begin)) s"
   else
