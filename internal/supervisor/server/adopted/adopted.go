@@ -37,6 +37,7 @@ type Processes struct {
 	listening chan struct{}
 	reading   sync.Mutex
 
+	// mu is held while a record is written or removed, so that none is written of a process that is forgotten.
 	mu      sync.Mutex
 	adopted map[int]uint64 // pid to start time
 }
@@ -102,8 +103,29 @@ func (p *Processes) Listen(ctx context.Context) {
 	if p.events == nil {
 		return
 	}
+	p.sweep()
 	for p.events.Wait(ctx) == nil {
 		p.collect()
+	}
+}
+
+// sweep removes the records of processes that nobody has adopted: a predecessor ended after their owners had recorded
+// the exits, and before it removed its own records.
+func (p *Processes) sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entries, err := os.ReadDir(p.dir)
+	for _, entry := range entries {
+		pid, notPid := strconv.Atoi(entry.Name())
+		start, ours := p.adopted[pid]
+		var e recordedExit
+		if notPid == nil && ours && record.ReadJSON(p.path(pid), &e) == nil && e.Start == start {
+			continue
+		}
+		err = errors.Join(err, os.Remove(filepath.Join(p.dir, entry.Name())))
+	}
+	if err != nil {
+		p.log.Warn("cannot remove the recorded exits of a predecessor", "error", err)
 	}
 }
 
@@ -128,8 +150,8 @@ func (p *Processes) collect() {
 
 func (p *Processes) record(event sysproc.ExitEvent) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	start, ours := p.adopted[event.Pid]
-	p.mu.Unlock()
 	if !ours || !event.Of(start) {
 		return
 	}
@@ -165,9 +187,9 @@ func (p *Processes) Status(ctx context.Context, process *record.Process) (status
 // Forget removes the recorded exit of a process, once its owner has recorded it elsewhere.
 func (p *Processes) Forget(process *record.Process) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	_, adopted := p.adopted[process.Pid]
 	delete(p.adopted, process.Pid)
-	p.mu.Unlock()
 	if !adopted || p.events == nil {
 		return
 	}
