@@ -195,7 +195,7 @@ type Own struct {
 	// single pods are the network's then, too.
 	Gateways []netip.Addr
 	// First and Last are set where pods share a subnet with the host, and only the addresses between are theirs, without
-	// Never (plugins such as macvlan). Routes to the subnet are no overlap then.
+	// Never (plugins such as macvlan). Then routes to the subnet do not count as overlaps.
 	First, Last, Never netip.Addr
 }
 

@@ -72,7 +72,7 @@ func TestNodeOfDockerUnderAKubelet(t *testing.T) {
 	m := systemd.BootNode(t, map[string]string{"/usr/bin/kubelet": kubelet})
 	m.Run("mknod", "/dev/kmsg", "c", "1", "11") // which a kubelet reads
 	setTunables(t)
-	m.Write("/etc/kubernetes/manifests/hello.yaml", staticPod)
+	m.Write("/etc/kubernetes/manifests/hello.yaml", systemd.HelloStaticPod)
 	part := strings.Replace(ownKubelet, "@OPTIONS@", strings.ReplaceAll(strings.TrimSpace(kubeletOptions), "\n", "\n    "), 1)
 	docker := strings.Replace(withKubelet, "@RUNTIME@", "{name: docker, "+m.DockerRuntime()+"}", 1) + part
 	berth := strings.Replace(withKubelet, "@RUNTIME@", "{name: berth}", 1) + part

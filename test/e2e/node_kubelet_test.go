@@ -36,36 +36,8 @@ images:
 const (
 	ownKubelet = "kubelet:\n  enabled: true\n  config:\n    @OPTIONS@\n"
 
-	foreignUnit = `[Service]
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS
-Restart=always
-RestartSec=1
-KillMode=process
-
-[Install]
-WantedBy=multi-user.target
-`
-	foreignConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-cgroupDriver: systemd
-staticPodPath: /etc/kubernetes/manifests
-podCIDR: 10.88.7.0/24
-failCgroupV1: false
-authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-`
 	foreignFlags = "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock --v=0\"\n"
 )
-
-const staticPod = `apiVersion: v1
-kind: Pod
-metadata: {name: hello, namespace: default}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - {name: web, image: "berth.run/hello:demo", imagePullPolicy: IfNotPresent, command: [serve, --listen, ":8081"]}
-`
 
 // TestNodeSwitchUnderAKubelet: berth replaces containerd while a kubelet runs, and containerd
 // replaces berth. The kubelet's static pod runs before and after, in the current runtime.
@@ -85,13 +57,13 @@ func TestNodeSwitchUnderAKubelet(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := systemd.BootNode(t, map[string]string{"/usr/bin/kubelet": kubelet})
 			m.Run("mknod", "/dev/kmsg", "c", "1", "11") // which a kubelet reads
-			m.Write("/etc/kubernetes/manifests/hello.yaml", staticPod)
+			m.Write("/etc/kubernetes/manifests/hello.yaml", systemd.HelloStaticPod)
 			if c.part == "" {
 				m.Describe(containerd)
 				m.Run("/opt/berth", "node", "apply", "--yes")
-				m.Write("/var/lib/kubelet/config.yaml", foreignConfig+kubeletOptions)
+				m.Write("/var/lib/kubelet/config.yaml", systemd.KubeadmKubeletConfig+kubeletOptions)
 				m.Write("/var/lib/kubelet/kubeadm-flags.env", foreignFlags)
-				m.Write("/etc/systemd/system/kubelet.service", foreignUnit)
+				m.Write("/etc/systemd/system/kubelet.service", systemd.KubeadmKubeletUnit)
 				m.Run("systemctl", "daemon-reload")
 				m.Run("systemctl", "enable", "-q", "--now", "kubelet.service")
 			}

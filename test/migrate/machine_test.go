@@ -99,40 +99,16 @@ func (n node) called() string {
 // kubeletFiles are those of kubeadm, with the endpoint of the former runtime.
 func kubeletFiles(endpoint string) map[string]string {
 	return map[string]string{
-		"/var/lib/kubelet/kubeadm-flags.env": "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + endpoint + " --v=0\"\n",
-		"/etc/systemd/system/kubelet.service": `[Service]
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS
-Restart=always
-RestartSec=1
-KillMode=process
-
-[Install]
-WantedBy=multi-user.target
-`,
-		"/var/lib/kubelet/config.yaml": `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-cgroupDriver: systemd
-staticPodPath: /etc/kubernetes/manifests
-podCIDR: 10.88.7.0/24
-failCgroupV1: false
-authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-failSwapOn: false
+		"/var/lib/kubelet/kubeadm-flags.env":  "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + endpoint + " --v=0\"\n",
+		"/etc/systemd/system/kubelet.service": systemd.KubeadmKubeletUnit,
+		"/var/lib/kubelet/config.yaml": systemd.KubeadmKubeletConfig + `failSwapOn: false
 oomScoreAdj: 0
 featureGates: {KubeletInUserNamespace: true}
 fileCheckFrequency: 1s
 resolvConf: ""
 evictionHard: {memory.available: "100Mi", nodefs.available: "1%", imagefs.available: "1%"}
 `,
-		"/etc/kubernetes/manifests/hello.yaml": `apiVersion: v1
-kind: Pod
-metadata: {name: hello, namespace: default}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - {name: web, image: "berth.run/hello:demo", imagePullPolicy: IfNotPresent, command: [serve, --listen, ":8081"]}
-`,
+		"/etc/kubernetes/manifests/hello.yaml": systemd.HelloStaticPod,
 	}
 }
 

@@ -49,7 +49,7 @@ func newApply() *cobra.Command {
 	flags.DurationVar(&a.PackageWait, "package-wait", local.DefaultPackageWait, "how long to wait while another process uses the package manager")
 	flags.DurationVar(&a.RetryFor, "retry-for", local.DefaultRetryFor, "how long to retry what fails for now, such as a download from an overloaded server; 0: do not retry")
 	flags.DurationVar(&a.TaskFor, "task-timeout", 0, "timeout of one task, after which apply is undone; 0: 30m for packages, assets and images, 10m for units and commands, 5m for others")
-	flags.BoolVar(&a.prune, "prune", false, "restore the state from before of what is no longer wanted")
+	flags.BoolVar(&a.prune, "prune", false, "for what the node file no longer has, restore the state from before")
 	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "allow the disruption of running pods that the plan shows")
 	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo a failed apply")
 	return cmd

@@ -21,7 +21,7 @@ func newDoctor() *cobra.Command {
 	var kubeadm bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Diagnose this node, whoever set it up: each problem with its evidence and its fix",
+		Short: "Diagnose this node, also one that berth did not set up: each problem with its evidence and its fix",
 		Long: "doctor changes nothing and needs no node file. Its exit code is 1 if it finds a problem. `berth doctor` also examines\n" +
 			"what berth needs of the machine, and what it has left there.",
 		Args: cobra.NoArgs,

@@ -86,7 +86,7 @@ func (p *pieces) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// TestDownloadsAreWrittenInPieces: what comes before an error is written, and an error that wraps io.EOF is no end.
+// TestDownloadsAreWrittenInPieces: the download keeps the bytes that come before an error. An error that wraps io.EOF is a failure.
 func TestDownloadsAreWrittenInPieces(t *testing.T) {
 	broken := fmt.Errorf("the registry went away: %w", io.EOF)
 	data := bytes.NewReader(make([]byte, 2*pieceOfDownload+10))

@@ -298,7 +298,7 @@ func (s *Store) Admit(ctx context.Context, namespace, ref, name string) error {
 	}
 	m := progress.NewMeter(func(image.Progress) {})
 	var faults []error
-	candidates, _ := names.Candidates(name, rules.SearchRegistries) // none if it is no name
+	candidates, _ := names.Candidates(name, rules.SearchRegistries) // an invalid name has none
 	for _, named := range namesFor(img, candidates) {
 		own, err := s.treeOfName(ctx, named, t)
 		if err == nil {

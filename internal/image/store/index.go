@@ -190,7 +190,7 @@ func (s *Store) findFor(platform, ref string) (_ *entry, key string, err error) 
 		return e, key, err
 	}
 	other := &image.OtherPlatformError{Ref: ref, Wants: platform}
-	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // none if it is no name
+	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // an invalid name has none
 	for key, id := range s.names {
 		name, _ := names.OfKey(key)
 		if slices.ContainsFunc(candidates, func(named reference.Named) bool { return named.String() == name }) {

@@ -61,7 +61,7 @@ func (s *Store) remove(ctx context.Context, platform, ref string, find func() (*
 
 // pullKeys are the keys that a reference may have been pulled by, none for an id.
 func (s *Store) pullKeys(ref, platform string) []string {
-	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // none if it is no name
+	candidates, _ := names.Candidates(ref, s.rules.Load().SearchRegistries) // an invalid name has none
 	keys := make([]string, len(candidates))
 	for i, named := range candidates {
 		keys[i] = names.Key(named.String(), platform)

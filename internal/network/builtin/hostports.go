@@ -30,8 +30,8 @@ func (n *Network) openPorts(rec *record) error {
 	return n.removeFlows(rec)
 }
 
-// warnPorts logs ports that lead nowhere. They are no error: kubelets of other runtimes start such pods, and the address
-// may come to the host later.
+// warnPorts logs ports that lead nowhere. The pod starts all the same, as with other runtimes: the host may get the
+// address later.
 func (n *Network) warnPorts(rec *record) {
 	var local map[netip.Addr]bool
 	has := func(addr netip.Addr) bool {
