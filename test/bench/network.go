@@ -37,6 +37,10 @@ func newBerthWithCNI(o options, name, bridge, subnet string, inProcess bool) (*p
 	return p, nil
 }
 
+// namespaceGone is how long the kernel may take to remove the network namespace of the pod before. It removes it in the
+// background, and holds the lock that each change of a link needs.
+const namespaceGone = 200 * time.Millisecond
+
 // networks measures what the network costs in RunPodSandbox, with CNI plugins in berth's process and as programs: two
 // daemons with the same CNI configuration, in turns.
 func networks(ctx context.Context, o options, _ []*peer, r *registry) (t *table, err error) {
@@ -64,6 +68,7 @@ func networks(ctx context.Context, o options, _ []*peer, r *registry) (t *table,
 	const warmUps = 3
 	for i := range o.pods + warmUps {
 		for _, p := range peers {
+			time.Sleep(namespaceGone)
 			if err := networkOfPod(ctx, t, p, r, fmt.Sprintf("net-%d", i), i < warmUps); err != nil {
 				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}

@@ -43,7 +43,7 @@ func (n *Network) Adopt(ctx context.Context, att *network.Attachment) (*network.
 func (n *Network) adopt(att *network.Attachment) (*network.Result, error) {
 	rec, err := n.records.Get(att.SandboxID)
 	if err == nil {
-		return rec.Result, nil
+		return n.resultOf(rec), nil
 	}
 	if !errors.Is(err, errs.NotFound) {
 		return nil, err
@@ -119,7 +119,7 @@ func (n *Network) formerResult(list *libcni.NetworkConfigList, rec *record) *net
 		rt := &libcni.RuntimeConf{ContainerID: rec.Attachment.SandboxID, IfName: podLink}
 		answer, err := n.formerCache(rec).GetNetworkListCachedResult(list, rt)
 		if err == nil && answer != nil {
-			if result, err := resultOf([]types.Result{answer}, n.cfg.Preference); err == nil {
+			if result, err := readResult([]types.Result{answer}, n.cfg.Preference); err == nil {
 				return result
 			}
 		}
@@ -141,7 +141,8 @@ func (n *Network) formerResult(list *libcni.NetworkConfigList, rec *record) *net
 // Has reports whether a sandbox that is attached has an address.
 func (n *Network) Has(addr netip.Addr) bool {
 	return slices.ContainsFunc(n.records.All(), func(rec *record) bool {
-		return rec.Result != nil && slices.Contains(rec.Result.IPs, addr)
+		result := n.resultOf(rec)
+		return result != nil && slices.Contains(result.IPs, addr)
 	})
 }
 

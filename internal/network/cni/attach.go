@@ -46,8 +46,10 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 		return nil, fmt.Errorf("config.annotations[%q]: plugins choose the pods' addresses; only the built-in network gives out those that are asked for: %w", network.AnnotationAddresses, errs.Unsupported)
 	}
 	rec, err := n.records.Get(att.SandboxID)
-	if err == nil && rec.Result != nil && !rec.Deleting && rec.Attachment.NetNS == att.NetNS {
-		return rec.Result, nil
+	if err == nil && !rec.Deleting && rec.Attachment.NetNS == att.NetNS {
+		if result := n.resultOf(rec); result != nil {
+			return result, nil
+		}
 	}
 	if err == nil {
 		err = n.del(context.WithoutCancel(ctx), att.SandboxID)
@@ -173,9 +175,9 @@ func (n *Network) warnPorts(rec *record, ips []netip.Addr) {
 // ended: DEL undoes them all.
 func (n *Network) add(ctx context.Context, sandbox string, confs []*conf, rt *libcni.RuntimeConf) (*network.Result, error) {
 	answers, faults := make([]types.Result, len(confs)), make([]error, len(confs))
-	partial := n.partialOf(sandbox)
+	kept := keeper{n: n, sandbox: sandbox}
 	one := func(i int) {
-		answers[i], faults[i] = n.lib.AddNetworkList(partial.keepResults(ctx, i), confs[i].list, onNetwork(rt, i))
+		answers[i], faults[i] = n.lib.AddNetworkList(kept.of(ctx, i), confs[i].list, onNetwork(rt, i))
 		if faults[i] != nil {
 			faults[i] = fmt.Errorf("CNI ADD to network %q: %w%s", confs[i].list.Name, withKind(ctx, faults[i]), n.advice(confs[i].list))
 		}
@@ -194,14 +196,14 @@ func (n *Network) add(ctx context.Context, sandbox string, confs []*conf, rt *li
 	if err := errors.Join(g.Wait(), errors.Join(faults...)); err != nil {
 		return nil, err
 	}
-	result, err := resultOf(answers, n.cfg.Preference)
+	result, err := readResult(answers, n.cfg.Preference)
 	if err != nil {
 		return nil, fmt.Errorf("failed to find network info for sandbox %q: CNI ADD to network %q: %w", sandbox, confs[0].list.Name, err)
 	}
-	if _, err := n.records.Update(sandbox, func(r *record) error { r.Result = result; return nil }); err != nil {
+	if err := n.keepResult(sandbox, func(a *added) { a.Partial, a.Result = nil, result }); err != nil {
 		return nil, err
 	}
-	return result, partial.remove()
+	return result, nil
 }
 
 // advice says, for the end of an ADD's error, what to do about a bridge that is in the way; "" where none is.
@@ -223,9 +225,9 @@ func (n *Network) advice(list *libcni.NetworkConfigList) string {
 	return text
 }
 
-// resultOf takes the addresses of the pod's interface in the first network, in the preferred
+// readResult takes the addresses of the pod's interface in the first network, in the preferred
 // order. The result for verbose status has the interfaces, addresses and routes of all networks.
-func resultOf(answers []types.Result, preference Preference) (*network.Result, error) {
+func readResult(answers []types.Result, preference Preference) (*network.Result, error) {
 	result := &network.Result{}
 	var all *types100.Result
 	for i, answer := range answers {

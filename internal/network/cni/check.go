@@ -79,7 +79,7 @@ func (n *Network) checkOne(ctx context.Context, rec *record) []network.Checked {
 		case errors.Is(err, errs.NotFound) || err == nil && rec.Deleting:
 			whole.Skipped = "it is being detached"
 			return nil
-		case err == nil && rec.Result == nil:
+		case err == nil && n.resultOf(rec) == nil:
 			whole.Skipped = "it is not attached yet"
 			return nil
 		case err != nil:

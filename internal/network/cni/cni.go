@@ -119,6 +119,7 @@ type Network struct {
 	exec       *executor
 	lib        *libcni.CNIConfig
 	records    *store.Dir[record]
+	results    *store.Dir[added]
 	ranges     *store.Dir[podRanges]
 	good       *store.Dir[inUse]
 	calls      network.SandboxCalls
@@ -190,8 +191,8 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	if kept, err := good.Get(nodeID); err == nil {
 		n.confs.restore(kept.Confs)
 	}
-	if err := n.openPartials(); err != nil {
-		return nil, fmt.Errorf("cannot open the directory for results of incomplete ADDs: %w", err)
+	if err := n.openResults(quarantine); err != nil {
+		return nil, fmt.Errorf("cannot read what CNI plugins have returned: %w", err)
 	}
 	if err := n.openTemplate(); err != nil {
 		return nil, err
@@ -201,7 +202,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
 			cfg.Log.Error("two attachments have one host port", "error", err)
 		}
-		if rec.Deleting || rec.Result == nil {
+		if rec.Deleting || n.resultOf(rec) == nil {
 			incomplete = append(incomplete, rec.Attachment.SandboxID)
 		}
 	}
@@ -249,16 +250,16 @@ func (n *Network) Ready(ctx context.Context) error {
 
 // keepInUse writes the configurations in use down.
 func (n *Network) keepInUse(confs []goodConf) error {
-	return keep(n.good, func(now *inUse) { now.Confs = confs })
+	return keep(n.good, nodeID, func(now *inUse) { now.Confs = confs })
 }
 
-// keep changes the node's one record of a kind, or makes it.
-func keep[T any](dir *store.Dir[T], change func(*T)) error {
-	_, err := dir.Update(nodeID, func(value *T) error { change(value); return nil })
+// keep changes the record of an id, or makes it. It is for one caller at a time.
+func keep[T any](dir *store.Dir[T], id string, change func(*T)) error {
+	_, err := dir.Update(id, func(value *T) error { change(value); return nil })
 	if errors.Is(err, errs.NotFound) {
 		value := new(T)
 		change(value)
-		err = dir.Create(nodeID, value)
+		err = dir.Create(id, value)
 	}
 	return err
 }
@@ -323,7 +324,7 @@ func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
 	if len(ranges) == 0 {
 		return nil
 	}
-	if err := keep(n.ranges, func(r *podRanges) { r.Ranges = ranges }); err != nil {
+	if err := keep(n.ranges, nodeID, func(r *podRanges) { r.Ranges = ranges }); err != nil {
 		return fmt.Errorf("cannot write down the node's pod ranges: %w", err)
 	}
 	return n.applyTemplate()

@@ -114,7 +114,7 @@ func TestResultOf(t *testing.T) {
 		if err := json.Unmarshal([]byte(c.answer), &answer); err != nil {
 			t.Fatal(err)
 		}
-		got, err := resultOf([]types.Result{&answer}, IPv4First)
+		got, err := readResult([]types.Result{&answer}, IPv4First)
 		if c.want == "" {
 			if err == nil {
 				t.Errorf("%s: no error", name)

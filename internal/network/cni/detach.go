@@ -88,18 +88,15 @@ func (n *Network) del(ctx context.Context, sandbox string) error {
 		return err
 	}
 	n.ports.Free(sandbox, rec.sockets())
-	return n.partialOf(sandbox).remove() // after the record: a DEL that is repeated needs it
+	return n.results.Delete(sandbox) // after the record: a DEL that is repeated needs it
 }
 
 // delAll runs DEL for each network, the last one first. A fault of one does not keep the others.
 func (n *Network) delAll(ctx context.Context, rec *record, rt *libcni.RuntimeConf) error {
 	var faults []error
-	partial := n.partialOf(rec.Attachment.SandboxID)
-	if err := partial.read(rec); err != nil {
-		return err
-	}
+	partial := n.partialOf(rec)
 	for i, conf := range slices.Backward(rec.confs()) {
-		d := deletion{n: n, rec: rec, conf: conf, result: partial.results[i], rt: onNetwork(rt, i)}
+		d := deletion{n: n, rec: rec, conf: conf, result: partial[i], rt: onNetwork(rt, i)}
 		if err := d.run(ctx); err != nil {
 			faults = append(faults, err)
 		}
@@ -123,7 +120,7 @@ func (d *deletion) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err)
 	}
-	incomplete := d.rec.Result == nil && d.rec.Former == nil
+	incomplete := d.isIncomplete(list)
 	if incomplete && utils.ValidateNetworkName(list.Name) != nil {
 		return nil // libcni has refused the ADD before the first plugin
 	}
@@ -140,6 +137,15 @@ func (d *deletion) run(ctx context.Context) error {
 		return fmt.Errorf("%w; with the configuration that is in use now: %w", err, currentErr)
 	}
 	return nil
+}
+
+// isIncomplete reports whether the ADD to the network was not complete. After a reboot, the cache of libcni says so.
+func (d *deletion) isIncomplete(list *libcni.NetworkConfigList) bool {
+	if d.rec.Former != nil || d.n.resultOf(d.rec) != nil {
+		return false
+	}
+	cached, err := d.n.lib.GetNetworkListCachedResult(list, d.rt)
+	return err != nil || cached == nil
 }
 
 // del runs DEL with a list of plugins.

@@ -21,6 +21,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/berthrun/berth/internal/network/cni/plugin"
 	"github.com/berthrun/berth/internal/sys/sysns"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -66,6 +67,11 @@ func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
 
 // ExecPlugin runs a plugin and returns what it printed.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (stdout []byte, err error) {
+	return e.call(ctx, path, stdin, environ, func(p *plugin.Plugin) ([]byte, error) { return e.runInProcess(ctx, p, stdin, environ) })
+}
+
+// call runs a plugin as a program, or in process by means of inProcess.
+func (e *executor) call(ctx context.Context, path string, stdin []byte, environ []string, inProcess func(*plugin.Plugin) ([]byte, error)) (stdout []byte, err error) {
 	verb, began := variable(environ, "CNI_COMMAND"), time.Now()
 	defer func() { e.observer.PluginCalled(filepath.Base(path), verb, time.Since(began), err) }()
 	how, err := e.wayOf(path, verb, stdin)
@@ -73,7 +79,7 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 		return nil, err
 	}
 	if how.plugin != nil {
-		return e.runInProcess(ctx, how.plugin, stdin, environ)
+		return inProcess(how.plugin)
 	}
 	return e.execProgram(ctx, path, stdin, environ)
 }

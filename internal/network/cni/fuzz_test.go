@@ -51,7 +51,7 @@ func checkAnswer(t *testing.T, answer []byte) {
 	if err != nil {
 		return
 	}
-	got, err := resultOf([]types.Result{parsed}, IPv4First)
+	got, err := readResult([]types.Result{parsed}, IPv4First)
 	if err != nil {
 		return
 	}

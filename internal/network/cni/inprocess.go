@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"bytes"
 	"context"
 	"debug/buildinfo"
 	"errors"
@@ -46,6 +47,8 @@ type inProcess struct {
 
 	buildsMu sync.Mutex       // not mu: no call waits for the files of programs
 	builds   map[string]build // by path
+
+	served sync.Map // by the type of the plugin, the last configuration that it can serve, []byte
 }
 
 // maxAbandoned is how many calls past their deadline may run before no other pod is attached: most have a thread.
@@ -93,7 +96,7 @@ func (e *executor) wayOf(path, verb string, config []byte) (way, error) {
 		}
 		why = "its program is " + version
 	}
-	cannot := p.Cannot(config)
+	cannot := e.own.cannot(p, config)
 	// DEL without a program undoes what was done in process, whatever the host has become since.
 	if cannot == "" && (verb != "DEL" || !absent) {
 		cannot = p.CannotHere(verb, config)
@@ -107,6 +110,18 @@ func (e *executor) wayOf(path, verb string, config []byte) (way, error) {
 	default:
 		return way{why: "berth's own " + cannot}, nil
 	}
+}
+
+// cannot is p.Cannot, for the configurations that all pods of a network have with less work.
+func (o *inProcess) cannot(p *plugin.Plugin, config []byte) string {
+	if served, ok := o.served.Load(p.Type); ok && bytes.Equal(served.([]byte), config) {
+		return ""
+	}
+	cannot := p.Cannot(config)
+	if cannot == "" {
+		o.served.Store(p.Type, config)
+	}
+	return cannot
 }
 
 func isCovered(version string) bool {
@@ -158,7 +173,7 @@ func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []
 	}
 	end, err := e.own.begin(ctx, attachmentOf(p.Type, environ))
 	if err != nil {
-		return nil, fmt.Errorf("an earlier call of the CNI plugin %s for this pod, which has passed its deadline, still runs: %w", p.Type, err)
+		return nil, errStillRuns(p, err)
 	}
 	type outcome struct {
 		out []byte
@@ -166,10 +181,11 @@ func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []
 	}
 	ended := make(chan outcome, 1)
 	var stage atomic.Value
-	stage.Store("start")
+	enter := func(name string) { stage.Store(name) }
+	enter("start")
 	var g giveUp
 	in := plugin.Environment{
-		HostNetNS: e.hostNetNS, Exec: e, Env: environment(environ), Chosen: true, Stage: func(name string) { stage.Store(name) },
+		HostNetNS: e.hostNetNS, Exec: delegated{e, enter}, Env: environment(environ), Chosen: true, Stage: enter,
 	}
 	p.Start(ctx, in, config, func(out []byte, err error) {
 		end()
@@ -183,6 +199,36 @@ func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []
 		e.own.abandon(&g)
 		return nil, fmt.Errorf("the CNI plugin %s in berth does not end (stage %q): %w", p.Type, stage.Load(), ctx.Err())
 	}
+}
+
+// delegated runs plugins for a plugin in process.
+type delegated struct {
+	*executor
+	// enter gets the name of what the call does, each time that it changes.
+	enter func(stage string)
+}
+
+// ExecPlugin implements invoke.Exec. An IPAM plugin in process runs on the goroutine of the plugin that calls it: that has
+// an OS thread of its own, and another goroutine would need another one. The deadline is then that of the calling plugin,
+// whose caller names the stage.
+func (d delegated) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (stdout []byte, err error) {
+	return d.call(ctx, path, stdin, environ, func(p *plugin.Plugin) ([]byte, error) {
+		if !p.IPAM {
+			return d.runInProcess(ctx, p, stdin, environ)
+		}
+		end, err := d.own.begin(ctx, attachmentOf(p.Type, environ))
+		if err != nil {
+			return nil, errStillRuns(p, err)
+		}
+		defer end()
+		in := plugin.Environment{Exec: d, Env: environment(environ), Chosen: true, Stage: func(name string) { d.enter(p.Type + ": " + name) }}
+		return p.Run(ctx, in, stdin)
+	})
+}
+
+// errStillRuns is the error of a call that has waited for another one until its deadline.
+func errStillRuns(p *plugin.Plugin, err error) error {
+	return fmt.Errorf("an earlier call of the CNI plugin %s for this pod, which has passed its deadline, still runs: %w", p.Type, err)
 }
 
 // giveUp is what is known of one call: whether its caller has given it up, and whether it has ended.

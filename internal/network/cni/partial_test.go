@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// TestResultsOfAnIncompleteADD: the next process has the results of each network for DEL, and removes those that no
-// DEL needs.
+// TestResultsOfAnIncompleteADD: the next process has the results of each network for DEL, and that of a complete ADD. It
+// removes those of sandboxes that have no attachment.
 func TestResultsOfAnIncompleteADD(t *testing.T) {
 	cfg := Config{ConfDir: t.TempDir(), RootDir: t.TempDir(), StateDir: t.TempDir(), MaxNetworks: 1}
 	open := func() *Network {
@@ -28,32 +27,35 @@ func TestResultsOfAnIncompleteADD(t *testing.T) {
 		return n
 	}
 	n := open()
-	for id, result := range map[string]*network.Result{"incomplete": nil, "complete": {}} {
-		if err := n.records.Create(id, &record{Attachment: network.Attachment{SandboxID: id}, Conf: []byte(`{}`), Result: result}); err != nil {
+	recordOf := func(id string) *record {
+		return &record{Attachment: network.Attachment{SandboxID: id}, Conf: []byte(`{}`)}
+	}
+	for _, id := range []string{"incomplete", "complete"} {
+		if err := n.records.Create(id, recordOf(id)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, id := range []string{"incomplete", "complete", "without a record"} {
-		p := n.partialOf(id)
+		kept := keeper{n: n, sandbox: id}
 		for i, result := range []string{`{"a":1}`, `{"b":2}`} {
-			if err := p.keepResults(t.Context(), i).Value(resultKey{}).(func([]byte) error)([]byte(result)); err != nil {
+			if err := kept.of(t.Context(), i).Value(resultKey{}).(func([]byte) error)([]byte(result)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	n = open()
-	rec, err := n.records.Get("incomplete")
-	if err != nil {
+	if err := n.keepResult("complete", func(a *added) { a.Partial, a.Result = nil, &network.Result{CNI: []byte(`{"c":3}`)} }); err != nil {
 		t.Fatal(err)
 	}
-	p := n.partialOf("incomplete")
-	if err := p.read(rec); err != nil || string(p.results[0]) != `{"a":1}` || string(p.results[1]) != `{"b":2}` {
-		t.Errorf("%s, %v", fmt.Sprint(p.results), err)
+	n = open()
+	partial := n.partialOf(recordOf("incomplete"))
+	if string(partial[0]) != `{"a":1}` || string(partial[1]) != `{"b":2}` || n.resultOf(recordOf("incomplete")) != nil {
+		t.Errorf("%s, want both results", fmt.Sprint(partial))
 	}
-	for _, id := range []string{"complete", "without a record"} {
-		if _, err := os.Stat(n.partialOf(id).file); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the results of %q: %v, want none", id, err)
-		}
+	if result := n.resultOf(recordOf("complete")); result == nil || string(result.CNI) != `{"c":3}` || n.partialOf(recordOf("complete")) != nil {
+		t.Errorf("the result of a complete ADD: %v", result)
+	}
+	if ids := n.results.IDs(); len(ids) != 2 {
+		t.Errorf("there are results of %q", ids)
 	}
 }
 
@@ -64,11 +66,9 @@ func TestResultsInTheRecordOfAnEarlierVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	rec := &record{}
-	rec.Partial = map[int]json.RawMessage{1: json.RawMessage(`{"c":3}`)}
-	p := n.partialOf("sandbox")
-	if err := p.read(rec); err != nil || string(p.results[1]) != `{"c":3}` {
-		t.Errorf("%s, %v", fmt.Sprint(p.results), err)
+	partial := n.partialOf(&record{Partial: map[int]json.RawMessage{1: json.RawMessage(`{"c":3}`)}})
+	if string(partial[1]) != `{"c":3}` {
+		t.Errorf("%s", fmt.Sprint(partial))
 	}
 }
 

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
-	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // attachmentsDir, below Config.RootDir, has the records.
@@ -37,7 +34,7 @@ type record struct {
 	Others []json.RawMessage `json:"others,omitempty"`
 	// Ranges are the pod ranges that ADD was given.
 	Ranges []netip.Prefix `json:"ranges,omitempty"`
-	// Result is what ADD returned; nil until then.
+	// Result is that of an attachment that another runtime or a version before 0.8 made; see resultOf.
 	Result *network.Result `json:"result,omitempty"`
 	// Former is set for an attachment that another runtime made.
 	Former *former `json:"former,omitempty"`
@@ -45,7 +42,7 @@ type record struct {
 	Deleting bool `json:"deleting,omitempty"`
 	// Fault is the error of the last DEL, for people.
 	Fault string `json:"fault,omitempty"`
-	// Partial is what versions before 0.7 have in the record of an ADD that is not complete: see partial.
+	// Partial is what versions before 0.8 have in the record of an ADD that is not complete; see partialOf.
 	Partial map[int]json.RawMessage `json:"partial,omitempty"`
 }
 
@@ -136,77 +133,102 @@ type inUse struct {
 	Confs []goodConf `json:"confs"`
 }
 
-// partial has, while the ADD of a sandbox is not complete, the result of the last plugin that succeeded in each network,
-// by its index. DEL gets it: plugins undo only what they find in a result. Its file is in Config.StateDir: what plugins
-// undo by a result (links, rules) does not survive a reboot, and the addresses that do are released by the sandbox's id.
-type partial struct {
-	file string
+// added is what the plugins of a sandbox have returned. Its records are in Config.StateDir: what plugins undo by a result
+// (links, rules) does not survive a reboot, and the addresses that do are released by the sandbox's id. libcni keeps the
+// result of a complete ADD in its cache on disk too, for DEL.
+type added struct {
+	SandboxID string `json:"sandboxID"`
+	// Partial has, while the ADD is not complete, the result of the last plugin that succeeded in each network, by its
+	// index. DEL gets it: plugins undo only what they find in a result.
+	Partial map[int]json.RawMessage `json:"partial,omitempty"`
+	// Result is that of a complete ADD.
+	Result *network.Result `json:"result,omitempty"`
+}
 
+// RecordID is the id under which the record is kept.
+func (a *added) RecordID() string { return a.SandboxID }
+
+// openResults reads what plugins have returned, and removes the records of sandboxes that have no attachment: an earlier
+// process was killed before it removed them.
+func (n *Network) openResults(quarantine string) error {
+	var damaged []store.Quarantined
+	var err error
+	n.results, damaged, err = store.Open(store.Options[added]{Path: filepath.Join(n.cfg.StateDir, "results"), Quarantine: quarantine, Unsynced: true})
+	if err != nil {
+		return err
+	}
+	for _, q := range damaged {
+		n.log.Warn("moved a damaged record of what CNI plugins returned to the quarantine; the DEL of its sandbox gets what the cache of results has",
+			"file", q.Path, "error", q.Err)
+	}
+	var faults []error
+	for _, id := range n.results.IDs() {
+		if _, err := n.records.Get(id); errors.Is(err, errs.NotFound) {
+			faults = append(faults, n.results.Delete(id))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// resultOf returns what the ADD of a sandbox has returned, nil if it is not complete or a reboot has taken it.
+func (n *Network) resultOf(rec *record) *network.Result {
+	if rec.Result != nil {
+		return rec.Result
+	}
+	if a, err := n.results.Get(rec.Attachment.SandboxID); err == nil {
+		return a.Result
+	}
+	return nil
+}
+
+// partialOf returns the results for the DEL of a sandbox whose ADD is not complete, by the index of the network.
+func (n *Network) partialOf(rec *record) map[int]json.RawMessage {
+	if n.resultOf(rec) != nil {
+		return nil
+	}
+	if a, err := n.results.Get(rec.Attachment.SandboxID); err == nil {
+		return a.Partial
+	}
+	return rec.Partial
+}
+
+// keepResult changes what is kept of the results of a sandbox's ADD. It is for one caller at a time.
+func (n *Network) keepResult(sandbox string, change func(*added)) error {
+	return keep(n.results, sandbox, func(a *added) { a.SandboxID = sandbox; change(a) })
+}
+
+// keeper keeps the results of the plugins while an ADD runs.
+type keeper struct {
+	n       *Network
+	sandbox string
 	mu      sync.Mutex // networks are added at once
-	results map[int]json.RawMessage
 }
 
-func (n *Network) partialOf(sandbox string) *partial {
-	return &partial{file: filepath.Join(n.cfg.StateDir, sandbox), results: map[int]json.RawMessage{}}
-}
-
-// keepResults returns the context for the ADD to a network. The result of each of its plugins goes to the file,
-// except a result that a plugin passes on unchanged.
-func (p *partial) keepResults(ctx context.Context, network int) context.Context {
+// of returns the context for the ADD to a network. The result of each of its plugins is kept, except one that a plugin
+// passes on unchanged.
+func (k *keeper) of(ctx context.Context, network int) context.Context {
+	var last []byte
 	return context.WithValue(ctx, resultKey{}, func(result []byte) error {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if bytes.Equal(result, p.results[network]) || !json.Valid(result) {
+		if bytes.Equal(result, last) || !json.Valid(result) {
 			return nil // an invalid one fails the ADD
 		}
-		p.results[network] = result
-		content, err := json.Marshal(p.results)
-		if err == nil {
-			err = sysfile.Replace(p.file, content)
-		}
+		last = result
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		err := k.n.keepResult(k.sandbox, func(a *added) {
+			all := map[int]json.RawMessage{network: result}
+			for i, other := range a.Partial {
+				if i != network {
+					all[i] = other
+				}
+			}
+			a.Partial = all
+		})
 		if err != nil {
 			return fmt.Errorf("cannot keep the result of a plugin for DEL: %w", err)
 		}
 		return nil
 	})
-}
-
-// read reads the results of a record whose ADD is not complete. There are none without a file, and in a damaged one.
-func (p *partial) read(rec *record) error {
-	if rec.Result != nil {
-		return nil
-	}
-	maps.Copy(p.results, rec.Partial)
-	content, err := os.ReadFile(p.file)
-	if err != nil {
-		return errs.IgnoreNotExist(err)
-	}
-	if json.Unmarshal(content, &p.results) != nil {
-		clear(p.results) // no repetition could read more
-	}
-	return nil
-}
-
-func (p *partial) remove() error { return errs.IgnoreNotExist(os.Remove(p.file)) }
-
-// openPartials makes the directory of the files, and removes those of sandboxes whose ADD is complete, or that have no
-// record: an earlier process was killed before it removed them.
-func (n *Network) openPartials() error {
-	if err := os.MkdirAll(n.cfg.StateDir, 0o700); err != nil {
-		return err
-	}
-	files, err := os.ReadDir(n.cfg.StateDir)
-	if err != nil {
-		return err
-	}
-	var faults []error
-	for _, file := range files {
-		if rec, err := n.records.Get(file.Name()); err == nil && rec.Result == nil {
-			continue
-		}
-		faults = append(faults, n.partialOf(file.Name()).remove())
-	}
-	return errors.Join(faults...)
 }
 
 // resultKey is the key of a context's function for the results of ADDs.

@@ -20,7 +20,7 @@ func TestPreference(t *testing.T) {
 		if err := json.Unmarshal([]byte(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"},{"address":"fd00::2/64"},{"address":"10.0.0.3/24"}]}`), &answer); err != nil {
 			t.Fatal(err)
 		}
-		got, err := resultOf([]types.Result{&answer}, preference)
+		got, err := readResult([]types.Result{&answer}, preference)
 		if err != nil || fmt.Sprint(got.IPs) != want {
 			t.Errorf("%s: %v, %v, want %s", preference, got, err, want)
 		}

@@ -6,10 +6,15 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/berthrun/berth/internal/figures"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
+
+// quiet is how long no namespace has been taken before the pool makes another one. A pod is attached to its network once it
+// has its namespace, and the kernel changes one network at a time: a namespace that is made meanwhile would delay the pod.
+const quiet = 30 * time.Millisecond
 
 // Pool has ready namespaces. All methods are safe for concurrent use.
 type Pool struct {
@@ -19,6 +24,9 @@ type Pool struct {
 	ready   []*os.File
 	filling bool
 	closed  bool
+	taken   time.Time // when the last one was
+	// few gets a value when less than half of the namespaces are ready.
+	few chan struct{}
 	// ended is closed when the pool is.
 	ended chan struct{}
 
@@ -35,7 +43,7 @@ func (p *Pool) Figures() figures.Pool {
 // New returns a pool that keeps size namespaces ready; the first ones are made in
 // the background, once after is closed, or at once if it is nil.
 func New(size int, after <-chan struct{}) *Pool {
-	p := &Pool{size: size, ended: make(chan struct{})}
+	p := &Pool{size: size, few: make(chan struct{}, 1), ended: make(chan struct{})}
 	if after == nil {
 		p.refill()
 		return p
@@ -84,10 +92,20 @@ func (p *Pool) take() *os.File {
 		return nil
 	}
 	p.hits++
+	p.taken = time.Now()
 	ns := p.ready[len(p.ready)-1]
 	p.ready = p.ready[:len(p.ready)-1]
+	if p.hasFew() {
+		select {
+		case p.few <- struct{}{}:
+		default: // the pool has it already
+		}
+	}
 	return ns
 }
+
+// hasFew reports whether less than half of the namespaces are ready. The caller holds the lock.
+func (p *Pool) hasFew() bool { return 2*len(p.ready) < p.size }
 
 // refill makes the missing namespaces, by one goroutine at a time.
 func (p *Pool) refill() {
@@ -102,10 +120,29 @@ func (p *Pool) refill() {
 
 func (p *Pool) fill() {
 	for {
+		p.wait()
 		// An error is dropped: the next Pin makes its own namespace and returns its error.
 		ns, err := sysns.OpenNewNetNS()
 		if more := p.put(ns, err == nil); !more {
 			return
+		}
+	}
+}
+
+// wait returns once no namespace has been taken for a while, or few are ready.
+func (p *Pool) wait() {
+	for {
+		p.mu.Lock()
+		pause := quiet - time.Since(p.taken)
+		now := pause <= 0 || p.closed || p.hasFew()
+		p.mu.Unlock()
+		if now {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-p.few:
+		case <-p.ended:
 		}
 	}
 }

@@ -3,11 +3,13 @@
 package nspool_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/engine/native/nspool"
 	"github.com/berthrun/berth/internal/require"
@@ -62,6 +64,40 @@ func TestNoNamespaceIsUsedTwice(t *testing.T) {
 		t.Errorf("a closed pool makes one when asked: %v", err)
 	}
 	if err := sysns.RemoveNetNS(last); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPoolIsFullAgain: a pool makes what was taken, whether much of it is left or nothing.
+func TestPoolIsFullAgain(t *testing.T) {
+	require.Root(t)
+	const size = 4
+	dir := t.TempDir()
+	pool := nspool.New(size, nil)
+	full := func() {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); pool.Figures().Ready != size; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v, want %d ready", pool.Figures(), size)
+			}
+		}
+	}
+	for round, take := range []int{1, size} {
+		full()
+		for i := range take {
+			path := filepath.Join(dir, fmt.Sprintf("%d-%d", round, i))
+			t.Cleanup(func() {
+				if err := sysns.RemoveNetNS(path); err != nil {
+					t.Error(err)
+				}
+			})
+			if err := pool.Pin(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	full()
+	if err := pool.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -37,9 +37,15 @@ type Call struct {
 
 	env   Environment
 	stage string
-	home  *os.File // the host's network namespace
-	links *netlinksafe.Handle
-	away  bool // the thread is in another namespace than at its start
+	// cniVersion is that of the configuration, "" for none.
+	cniVersion string
+	home       *os.File // the host's network namespace
+	links      *netlinksafe.Handle
+	away       bool // the thread is in another namespace than at its start
+}
+
+func newCall(in Environment, config []byte) *Call {
+	return &Call{env: in, Config: config, stage: "start"}
 }
 
 // Stage names what the call does now. The errors of a panic and of a deadline have it.

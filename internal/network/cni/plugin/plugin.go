@@ -10,6 +10,7 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,6 +81,9 @@ type Environment struct {
 // is a *types.Error, with the plugin's code. Run does not return before the work has ended: ctx
 // ends other plugins and waits, but not each call to the kernel.
 func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) (out []byte, err error) {
+	if p.IPAM {
+		return p.callHere(ctx, newCall(in, config))
+	}
 	done := make(chan struct{})
 	p.Start(ctx, in, config, func(printed []byte, fault error) {
 		out, err = printed, fault
@@ -92,9 +96,9 @@ func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) (out []
 // Start is Run on a goroutine of its own, which calls ended with what Run returns. The goroutine has a thread of its own,
 // except that of an IPAM plugin.
 func (p *Plugin) Start(ctx context.Context, in Environment, config []byte, ended func([]byte, error)) {
-	c := &Call{env: in, Config: config, stage: "start"}
+	c := newCall(in, config)
 	if p.IPAM {
-		go func() { ended(p.call(ctx, c, func(fn func() error) error { return fn() })) }()
+		go func() { ended(p.callHere(ctx, c)) }()
 		return
 	}
 	sysns.GoOnThread(func() {
@@ -104,6 +108,11 @@ func (p *Plugin) Start(ctx context.Context, in Environment, config []byte, ended
 		}
 		ended(out, err)
 	})
+}
+
+// callHere makes the call of an IPAM plugin, on any thread.
+func (p *Plugin) callHere(ctx context.Context, c *Call) ([]byte, error) {
+	return p.call(ctx, c, func(fn func() error) error { return fn() })
 }
 
 // call makes the call, and runs the verb by means of around.
@@ -233,10 +242,7 @@ func (c *Call) atHome(fn func() error) error {
 
 // dispatch checks what every verb needs, and runs the verb.
 func (p *Plugin) dispatch(ctx context.Context, c *Call) ([]byte, error) {
-	configured, err := (&version.ConfigDecoder{}).Decode(c.Config)
-	if err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, err.Error(), "")
-	}
+	configured := cmp.Or(c.cniVersion, "0.1.0") // as the specification has it for none
 	if since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[c.Command]; since != "" {
 		if err := p.has(c.Command, since, configured); err != nil {
 			return nil, err
@@ -299,16 +305,10 @@ func (p *Plugin) has(verb, since, configured string) error {
 
 // print writes the result in the version of the configuration.
 func (c *Call) print(out *bytes.Buffer, result types.Result) error {
-	var conf struct {
-		CNIVersion string `json:"cniVersion"`
-	}
-	if err := json.Unmarshal(c.Config, &conf); err != nil {
-		return types.NewError(types.ErrDecodingFailure, err.Error(), "")
-	}
 	if result == nil {
 		return errors.New("there is no result to print: the plugin has no prevResult (it must be called as a chained plugin)")
 	}
-	result, err := result.GetAsVersion(conf.CNIVersion)
+	result, err := result.GetAsVersion(c.cniVersion)
 	if err != nil {
 		return err
 	}
@@ -366,11 +366,17 @@ func (c *Call) read() error {
 		return nil
 	}
 	var conf struct {
-		Name string `json:"name"`
+		Name       string `json:"name"`
+		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(c.Config, &conf); err != nil {
+		var notText *json.UnmarshalTypeError
+		if errors.As(err, &notText) && notText.Field == "cniVersion" && conf.Name != "" {
+			return types.NewError(types.ErrDecodingFailure, fmt.Sprintf("decoding version from network config: %v", err), "")
+		}
 		return types.NewError(types.ErrDecodingFailure, fmt.Sprintf("error unmarshall network config: %v", err), "")
 	}
+	c.cniVersion = conf.CNIVersion
 	if conf.Name == "" {
 		return types.NewError(types.ErrInvalidNetworkConfig, "missing network name", "")
 	}

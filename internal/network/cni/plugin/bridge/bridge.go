@@ -14,7 +14,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/containernetworking/plugins/pkg/ipam"
 	spoofcheck "github.com/containernetworking/plugins/pkg/link"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -178,6 +177,7 @@ func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer pair.Close()
 	host, inPod := pair.Interfaces(c.NetNS)
 	result := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
@@ -206,7 +206,7 @@ func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
 				podlink.Release(ctx, c, n.IPAM.Type)
 			}
 		}()
-		if err := addAddresses(ctx, c, n, pod, br, given, result); err != nil {
+		if err := addAddresses(ctx, c, n, onBridge{br, pod, pair}, given, result); err != nil {
 			return nil, err
 		}
 	case !n.DisableInterface:
@@ -222,9 +222,16 @@ func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
 	return result, nil
 }
 
+// onBridge is a pod's link to a bridge.
+type onBridge struct {
+	bridge *netlink.Bridge
+	pod    ns.NetNS
+	pair   *podlink.Pair
+}
+
 // addAddresses gives the pod the addresses of the IPAM plugin, and makes the bridge a gateway if
 // it shall be one.
-func addAddresses(ctx context.Context, c *plugin.Call, n *conf, pod ns.NetNS, br *netlink.Bridge, given, result *types100.Result) error {
+func addAddresses(ctx context.Context, c *plugin.Call, n *conf, on onBridge, given, result *types100.Result) error {
 	result.IPs, result.Routes, result.DNS = given.IPs, given.Routes, given.DNS
 	if len(result.IPs) == 0 {
 		return errors.New("IPAM plugin returned missing IP config")
@@ -234,7 +241,7 @@ func addAddresses(ctx context.Context, c *plugin.Call, n *conf, pod ns.NetNS, br
 		return err
 	}
 	c.Stage("addresses of the pod")
-	err = c.InNetNS(pod, func() error {
+	err = c.InNetNS(on.pod, func() error {
 		accept := "0"
 		if n.EnableDAD {
 			accept = "1"
@@ -243,13 +250,13 @@ func addAddresses(ctx context.Context, c *plugin.Call, n *conf, pod ns.NetNS, br
 		// A kernel without one of the families does not have these.
 		_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv6/conf/%s/accept_dad", c.IfName), accept)
 		_ = plugin.WriteSysctl(fmt.Sprintf("net/ipv4/conf/%s/arp_notify", c.IfName), "1")
-		return ipam.ConfigureIface(c.IfName, result)
+		return on.pair.Configure(result)
 	})
 	if err != nil {
 		return err
 	}
 	if n.IsGateway {
-		if err := n.beGateway(c, br, gateways, result); err != nil {
+		if err := n.beGateway(c, on.bridge, gateways, result); err != nil {
 			return err
 		}
 	}

@@ -76,12 +76,17 @@ type port struct {
 	keepDefaultVlan   bool
 }
 
-// newPort makes a veth pair and has the bridge take the host's end.
-func newPort(c *plugin.Call, pod ns.NetNS, br *netlink.Bridge, p port) (*podlink.Pair, error) {
+// newPort makes a veth pair and has the bridge take the host's end. The caller closes the pair.
+func newPort(c *plugin.Call, pod ns.NetNS, br *netlink.Bridge, p port) (_ *podlink.Pair, err error) {
 	pair, err := podlink.NewPair(c, pod, p.name, p.mtu, p.mac)
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			pair.Close()
+		}
+	}()
 	c.Stage("port of the bridge")
 	name := pair.Host.Attrs().Name
 	if err := c.Links().LinkSetMaster(pair.Host, br); err != nil {
@@ -252,6 +257,7 @@ func ensureVlanLink(c *plugin.Call, br *netlink.Bridge, n *conf) (netlink.Link, 
 	if err != nil {
 		return nil, fmt.Errorf("faild to create vlan gateway %q: %w", name, err)
 	}
+	defer pair.Close()
 	if err := netlink.LinkSetUp(pair.Pod); err != nil {
 		return nil, fmt.Errorf("failed to up %q: %w", name, err)
 	}

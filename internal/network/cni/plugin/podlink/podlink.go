@@ -32,7 +32,11 @@ const (
 // Pair is a veth pair. Host is up and in the host's network namespace.
 type Pair struct {
 	Pod, Host netlink.Link
+	links     netlinksafe.Handle // a socket for requests about links of the pod
 }
+
+// Close closes what the pair has open. Both links stay.
+func (p *Pair) Close() { p.links.Close() }
 
 // Interfaces describes the pair for a result, with the path of the pod's namespace.
 func (p *Pair) Interfaces(sandbox string) (host, pod *types100.Interface) {
@@ -42,16 +46,23 @@ func (p *Pair) Interfaces(sandbox string) (host, pod *types100.Interface) {
 }
 
 // NewPair makes a veth pair, whose end name is in the namespace pod. The host's end has a random
-// name. An empty mac has the kernel choose.
-func NewPair(c *plugin.Call, pod ns.NetNS, name string, mtu int, mac string) (*Pair, error) {
+// name. An empty mac has the kernel choose. The caller closes the pair.
+func NewPair(c *plugin.Call, pod ns.NetNS, name string, mtu int, mac string) (_ *Pair, err error) {
 	c.Stage("veth pair")
 	pair := &Pair{}
+	defer func() {
+		if err != nil {
+			pair.Close()
+		}
+	}()
 	var peer string
-	err := c.InNetNS(pod, func() (err error) {
-		peer, pair.Pod, err = addPair(c.Home(), name, mtu, mac)
+	if err := c.InNetNS(pod, func() (err error) {
+		if pair.links, err = netlinksafe.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			return fmt.Errorf("failed to make veth pair: %w", err)
+		}
+		peer, pair.Pod, err = addPair(pair.links, c.Home(), name, mtu, mac)
 		return err
-	})
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
 	if pair.Host, err = c.Links().LinkByName(peer); err != nil {
@@ -64,8 +75,8 @@ func NewPair(c *plugin.Call, pod ns.NetNS, name string, mtu int, mac string) (*P
 	return pair, nil
 }
 
-// addPair makes the pair from within the pod's namespace.
-func addPair(host *os.File, name string, mtu int, mac string) (peer string, link netlink.Link, err error) {
+// addPair makes the pair from within the pod's namespace, where links has been opened.
+func addPair(links netlinksafe.Handle, host *os.File, name string, mtu int, mac string) (peer string, link netlink.Link, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, mtu
 	if mac != "" {
@@ -73,11 +84,6 @@ func addPair(host *os.File, name string, mtu int, mac string) (peer string, link
 			return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
 		}
 	}
-	links, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return "", nil, fmt.Errorf("failed to make veth pair: %w", err)
-	}
-	defer links.Close()
 	for range namesTried {
 		peer = hostName()
 		err := links.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer, PeerNamespace: netlink.NsFd(int(host.Fd()))})

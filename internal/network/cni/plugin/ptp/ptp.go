@@ -13,7 +13,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/pkg/ip"
-	"github.com/containernetworking/plugins/pkg/ipam"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -86,13 +85,14 @@ func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer pair.Close()
 	host, inPod := pair.Interfaces(c.NetNS)
 	result.Interfaces = []*types100.Interface{host, inPod}
 	for _, address := range result.IPs {
 		address.Interface = types100.Int(1)
 	}
 	c.Stage("addresses of the pod")
-	if err := c.InNetNS(pod, func() error { return configurePod(c, pair.Pod, result) }); err != nil {
+	if err := c.InNetNS(pod, func() error { return configurePod(pair, result) }); err != nil {
 		return nil, err
 	}
 	c.Stage("routes of the host")
@@ -120,11 +120,11 @@ func alone(address, given net.IP) *net.IPNet {
 
 // configurePod gives the pod its addresses. All other addresses of the subnet are reached by the
 // gateway: they are not on the link.
-func configurePod(c *plugin.Call, link netlink.Link, result *types100.Result) error {
-	if err := ipam.ConfigureIface(c.IfName, result); err != nil {
+func configurePod(pair *podlink.Pair, result *types100.Result) error {
+	if err := pair.Configure(result); err != nil {
 		return err
 	}
-	index := link.Attrs().Index
+	index := pair.Pod.Attrs().Index
 	for _, address := range result.IPs {
 		subnet := &net.IPNet{IP: address.Address.IP.Mask(address.Address.Mask), Mask: address.Address.Mask}
 		onLink := netlink.Route{LinkIndex: index, Dst: subnet, Scope: netlink.SCOPE_NOWHERE}
