@@ -5,6 +5,8 @@ package local
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -23,6 +25,17 @@ import (
 // dockerRegistry starts Debian's registry on the loopback address.
 func dockerRegistry(t *testing.T) (host string) {
 	t.Helper()
+	dir := t.TempDir()
+	host, stop := startDockerRegistry(t, "http", func(host string) string {
+		return fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, host)
+	})
+	t.Cleanup(stop)
+	return host
+}
+
+// startDockerRegistry starts Debian's registry with a configuration, and returns once its port answers.
+func startDockerRegistry(t *testing.T, scheme string, config func(host string) string) (host string, stop func()) {
+	t.Helper()
 	binary := require.Binary(t, "docker-registry")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -30,24 +43,37 @@ func dockerRegistry(t *testing.T) (host string) {
 	}
 	host = listener.Addr().String()
 	listener.Close()
-	dir := t.TempDir()
-	config := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, host)
-	path := filepath.Join(dir, "config.yml")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+	path := filepath.Join(t.TempDir(), "config.yml")
+	if err := os.WriteFile(path, []byte(config(host)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(binary, "serve", path)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	stop = func() { _ = cmd.Process.Kill(); <-ended }
+	// A server that demands a certificate of its clients has answered, too.
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // it only waits
+	var refused *net.OpError
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		resp, err := http.Get("http://" + host + "/v2/")
+		resp, err := client.Get(scheme + "://" + host + "/v2/")
 		if err == nil {
 			resp.Body.Close()
-			return host
+		}
+		if err == nil || !errors.As(err, &refused) || refused.Op != "dial" {
+			return host, stop
+		}
+		select {
+		case <-ended:
+			t.Fatalf("the registry has ended: %s", output.String())
+		default:
 		}
 		if time.Now().After(deadline) {
+			stop()
 			t.Fatalf("the registry does not answer: %v", err)
 		}
 	}
