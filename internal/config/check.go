@@ -49,7 +49,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 		report("state", "%q: must differ from root, since it dies at reboot", d.State)
 	}
 	d.Docker.checkEndpoint(report)
-	if group := d.Docker.RuntimeCgroup; group != "" && (!filepath.IsAbs(group) || filepath.Clean(group) != group || group == "/") {
+	if group := d.Docker.RuntimeCgroup; group != "" && !isCgroupPath(group) {
 		report("docker.runtime_cgroup", "%q: want an absolute path other than /, such as /docker-runtime", group)
 	}
 	checkDirs("network.bin_dirs", d.Network.BinDirs, report)
@@ -57,6 +57,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
 	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
 	checkDirs("image.import_dirs", d.Image.ImportDirs, report)
+	if group := d.Image.UnpackCgroup; group != "" && !isCgroupPath(group) && (!strings.HasSuffix(group, ".slice") || strings.ContainsAny(group, "/ ")) {
+		report("image.unpack_cgroup", "%q: want an absolute path other than /, such as /unpack, or a slice, such as berth-unpack.slice", group)
+	}
 	if dir := d.Image.DecryptionKeysDir; dir != "" && !filepath.IsAbs(dir) {
 		report("image.decryption_keys_dir", "%q: want an absolute path", dir)
 	}
@@ -399,4 +402,9 @@ func (n *NRI) check(report func(key, format string, args ...any)) {
 		n.RejectCustom || n.RejectNamespaces || n.RejectSysctls) {
 		report("nri.default_validator", "is false, so the keys reject_* and required_plugins have no effect")
 	}
+}
+
+// isCgroupPath reports whether a text is the path of a cgroup other than the root.
+func isCgroupPath(text string) bool {
+	return filepath.IsAbs(text) && filepath.Clean(text) == text && text != "/"
 }

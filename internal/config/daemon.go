@@ -245,6 +245,7 @@ type Image struct {
 	LayerPartMiB           int      `toml:"layer_part_mib" help:"Size of the parts in which a large layer is fetched, in MiB. A layer with more than two parts to fetch is large." reload:"yes" engine:"native"`
 	PartsMemoryMiB         int      `toml:"parts_memory_mib" help:"Memory for the parts of all layers that have arrived before their turn, in MiB. When it is full, the layers that need more are fetched with fewer connections." reload:"yes" engine:"native"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes" engine:"native"`
+	UnpackCgroup           string   `toml:"unpack_cgroup" help:"Cgroup below which each process that unpacks a layer has a cgroup of its own: a path from the root of the hierarchy, or a systemd slice, such as berth-unpack.slice, whose limits of CPU, memory and IO then hold for all of them together (cgroup v2; with v1 those of memory alone). Downloads are in the daemon's own cgroup. Empty: /berth-INSTANCE-unpack, without limits of its own." engine:"native"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails. Over a Docker Engine: one without progress." reload:"yes"`
 }
 

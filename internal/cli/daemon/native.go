@@ -26,6 +26,7 @@ import (
 	"github.com/berthrun/berth/internal/image/local"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/spawn"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/undo"
 	"github.com/berthrun/berth/internal/version"
 )
@@ -86,6 +87,10 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 			return nil, err
 		}
 	}
+	unpacking, err := unpackCgroup(cfg)
+	if err != nil {
+		return nil, err
+	}
 	return local.Start(ctx, local.Config{
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
@@ -93,7 +98,7 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		Snapshotters: cfg.Image.ProxySnapshotters(),
 		PullRules:    pullRules(cfg),
 		UnpackHelper: program.Own(),
-		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
+		CgroupParent: unpacking,
 		UserAgent:    "berth/" + version.Version,
 		Observer:     pulls,
 		Jobs:         jobs,
@@ -105,6 +110,22 @@ func startImages(ctx context.Context, cfg *config.Daemon, pulls image.PullObserv
 		PreloadedDirs: cfg.Image.PreloadedDirs,
 		ImportRules:   importRules(cfg),
 	})
+}
+
+// unpackCgroup is the path of image.unpack_cgroup.
+func unpackCgroup(cfg *config.Daemon) (string, error) {
+	group := cfg.Image.UnpackCgroup
+	switch {
+	case group == "":
+		return "/berth-" + instanceOf(cfg) + "-unpack", nil
+	case filepath.IsAbs(group):
+		return group, nil
+	}
+	path, err := cgroup.SlicePath(group)
+	if err != nil {
+		return "", fmt.Errorf("image.unpack_cgroup: %w", err)
+	}
+	return path, nil
 }
 
 // snapshotter is image.snapshotter.

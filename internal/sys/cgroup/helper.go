@@ -82,8 +82,12 @@ func (h *HelperGroups) sweep() error {
 // Dir is the parent's directory.
 func (h *HelperGroups) Dir() string { return h.dir }
 
-// Close removes the parent, unless another process still uses it.
-func (h *HelperGroups) Close() { _ = syscall.Rmdir(h.dir) }
+// Close removes the parent, unless another process still uses it. A slice is systemd's.
+func (h *HelperGroups) Close() {
+	if !strings.HasSuffix(h.dir, ".slice") {
+		_ = syscall.Rmdir(h.dir)
+	}
+}
 
 // HelperGroup is the cgroup of one helper.
 type HelperGroup struct{ dir string }
