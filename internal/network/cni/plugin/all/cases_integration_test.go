@@ -75,6 +75,8 @@ func cases() []namedCase {
 			add("bridge/ipMasq/"+backend+"/"+name, list("1.0.0", with("bridge", gateway, `"ipMasq":true`, `"ipMasqBackend":"`+backend+`"`, hostLocal(ranges))))
 		}
 		add("bridge/ipMasq/"+name, list("1.0.0", with("bridge", gateway, `"ipMasq":true`, hostLocal(ranges))))
+		add("bridge/isDefaultGateway/two default routes/"+name, list("1.1.0", with("bridge", `"isDefaultGateway":true`,
+			hostLocal(ranges, `"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`))))
 		add("bridge/routes/"+name, list("1.0.0", with("bridge", `"isDefaultGateway":true`,
 			hostLocal(ranges, `"routes":[{"dst":"0.0.0.0/0","gw":"10.61.0.1"},{"dst":"10.99.0.0/16","priority":7,"table":200}]`))))
 		add("bridge/vlan/gateway/"+name, list("1.0.0", with("bridge", gateway, `"vlan":100`, hostLocal(ranges))))

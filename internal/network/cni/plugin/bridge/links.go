@@ -162,7 +162,8 @@ func (n *conf) gateways(result *types100.Result) ([]gateway, error) {
 	var v4, v6 []gateway
 	routed := map[int]bool{} // families whose default route has been looked at
 	for _, address := range result.IPs {
-		family, anywhere := netlink.FAMILY_V4, net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+		// The mask has 16 bytes, as the reference's: errors have it.
+		family, anywhere := netlink.FAMILY_V4, net.IPNet{IP: net.IPv4zero, Mask: net.IPMask(net.IPv4zero)}
 		switch {
 		case address.Address.IP.To4() != nil:
 		case len(address.Address.IP) == net.IPv6len:
