@@ -82,8 +82,11 @@ func (s *Snapshotter) collect(ctx context.Context, users Users) error {
 	if errors.As(err, &away) {
 		return err
 	}
-	// One that has lost all its data has no list: containerd's servers return an error without a kind.
-	if lostErr := s.reportLost(ctx, users, found); lostErr != nil || err != nil && !errdefs.IsNotFound(err) {
+	// One without data has no list: containerd's servers return an error without a kind. It is new, as stargz-snapshotter
+	// before its first snapshot, or it has lost them all.
+	s.listed = s.listed || err == nil
+	isNew := !s.listed && len(users.Tops(s.Name)) == 0
+	if lostErr := s.reportLost(ctx, users, found); lostErr != nil || err != nil && !errdefs.IsNotFound(err) && !isNew {
 		return errors.Join(err, lostErr)
 	}
 	var list []error

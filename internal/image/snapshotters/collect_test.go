@@ -124,3 +124,19 @@ func TestLostWithoutAList(t *testing.T) {
 		t.Errorf("lost %q, %v", users.lost, err)
 	}
 }
+
+// One that has no list yet, and none of the images, is new. Later it is an error.
+func TestNewWithoutAList(t *testing.T) {
+	s := &Snapshotter{Name: "lazy", prefix: "b/", remote: &unlisted{}, busy: map[string]int{}}
+	if err := s.collect(t.Context(), &someUsers{}); err != nil {
+		t.Error(err)
+	}
+	s.remote = &parents{of: map[string]string{"b/held": ""}}
+	if err := s.collect(t.Context(), &someUsers{}); err != nil {
+		t.Error(err)
+	}
+	s.remote = &unlisted{}
+	if err := s.collect(t.Context(), &someUsers{}); err == nil {
+		t.Error("a list that has failed is no error")
+	}
+}

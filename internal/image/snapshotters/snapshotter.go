@@ -46,6 +46,8 @@ type Snapshotter struct {
 	busy map[string]int
 	// wake has an entry while Set.Run has something to remove.
 	wake chan struct{}
+	// listed is true once the snapshotter has listed its snapshots. It is collect's alone.
+	listed bool
 }
 
 // Layer is a layer that a snapshotter is to have.
