@@ -35,7 +35,7 @@ HANDLER_TESTS = TestKillsUnderLoad|TestKeeperKilled|TestSupervisorKilled|TestAdo
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build binaries docs recording style spelling packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 test-arm64 e2e bench bench-check generate vulncheck verify demo test clean
+.PHONY: build binaries docs recording style spelling packages packages-verify packages-test upgrade-matrix release-dry-run install install-cni install-kind install-crictl fmt lint unit fuzz integration integration-v2 power-loss test-arm64 e2e bench bench-check generate vulncheck verify demo test clean
 
 build: deps-build binaries ## bin/berth, bin/berth-supervisor and the demo image
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
@@ -142,6 +142,10 @@ integration: build deps-test ## tests on real parts; root
 integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only, and labels in one with SELinux
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
 	BERTH_BIN=$(CURDIR)/bin BERTH_VM_LSM=selinux ./test/vm/run.sh
+
+ROUNDS ?= 50
+power-loss: build deps-vm ## takes the power from a node at work in a VM, ROUNDS times; three to five minutes a round
+	BERTH_BIN=$(CURDIR)/bin ./test/vm/power.sh $(ROUNDS)
 
 # Packages with cgo, or with code that depends on the architecture.
 ARM64 ?= ./internal/supervisor/... ./internal/sys/... ./internal/engine/seccomp ./internal/engine/docker/pause ./internal/engine/native/checkpoint/... ./internal/image/... ./internal/ocispec/...
