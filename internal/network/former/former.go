@@ -3,8 +3,10 @@
 package former
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/berthrun/berth/internal/network"
 )
@@ -28,6 +30,35 @@ func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
 // GC implements network.Network.
 func (n *Network) GC(ctx context.Context, live []string) error {
 	return errors.Join(n.former.GC(ctx, live), n.Network.GC(ctx, live))
+}
+
+// Check implements network.Checker: it has what the former networks report. A sandbox that none of them has is on the
+// network of new pods, which makes good itself what is missing.
+func (n *Network) Check(ctx context.Context, sandboxes []string) ([]network.Checked, error) {
+	var all []network.Checked
+	for _, part := range []network.Network{n.former, n.Network} {
+		checker, ok := part.(network.Checker)
+		if !ok {
+			continue
+		}
+		checked, err := checker.Check(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, checked...)
+	}
+	if len(sandboxes) > 0 {
+		all = slices.DeleteFunc(all, func(c network.Checked) bool { return !slices.Contains(sandboxes, c.SandboxID) })
+		for _, id := range sandboxes {
+			if !slices.ContainsFunc(all, func(c network.Checked) bool { return c.SandboxID == id }) {
+				all = append(all, network.Checked{SandboxID: id, Skipped: "no CNI plugin has attached it"})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b network.Checked) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.SandboxID, b.SandboxID))
+	})
+	return all, nil
 }
 
 // Close implements network.Network.
