@@ -329,6 +329,9 @@ func TestPendingDELAfterAModeChange(t *testing.T) {
 	if out, stderr, err := b.CLI("net", "check"); err == nil || !strings.Contains(out, "before") || !strings.Contains(out, "the last DEL has failed") {
 		t.Errorf("while DEL fails: %s %s, %v", out, stderr, err)
 	}
+	if out := b.MustCLI("info"); !strings.Contains(out, `pendingDeletes: "1"`) {
+		t.Errorf("while DEL fails: %s", out)
+	}
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

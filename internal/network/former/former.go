@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/berthrun/berth/internal/network"
 )
@@ -30,6 +32,21 @@ func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
 // GC implements network.Network.
 func (n *Network) GC(ctx context.Context, live []string) error {
 	return errors.Join(n.former.GC(ctx, live), n.Network.GC(ctx, live))
+}
+
+// Info implements network.Network: that of the network of new pods, with how many pods the former one has attached, and
+// how many of them it cannot detach.
+func (n *Network) Info() map[string]string {
+	info := maps.Clone(n.Network.Info())
+	before := n.former.Info()
+	for from, to := range map[string]string{"attachments": "formerAttachments", "pendingDeletes": "pendingDeletes"} {
+		had, _ := strconv.Atoi(info[to])
+		more, _ := strconv.Atoi(before[from]) // absent is none
+		if more > 0 {
+			info[to] = strconv.Itoa(had + more)
+		}
+	}
+	return info
 }
 
 // Check implements network.Checker: it has what the former networks report. A sandbox that none of them has is on the

@@ -14,7 +14,10 @@ import (
 type plugged struct {
 	network.Adopter
 	pods []network.Checked
+	info map[string]string
 }
+
+func (p plugged) Info() map[string]string { return p.info }
 
 func (p plugged) Check(context.Context, []string) ([]network.Checked, error) {
 	return slices.Clone(p.pods), nil
@@ -37,5 +40,20 @@ func TestCheck(t *testing.T) {
 		if got, err := all.Check(t.Context(), c.asked); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%q: %+v, %v, want %+v", c.asked, got, err, c.want)
 		}
+	}
+}
+
+// TestInfo: the pods of former networks are counted, and those whose DEL fails.
+func TestInfo(t *testing.T) {
+	own := plugged{info: map[string]string{"mode": "builtin", "attachments": "5"}}
+	before := plugged{info: map[string]string{"mode": "cni", "attachments": "2", "pendingDeletes": "1"}}
+	none := plugged{info: map[string]string{"mode": "cni", "attachments": "0"}}
+	all := former.NewAdopting(former.New(own, before), before)
+	want := map[string]string{"mode": "builtin", "attachments": "5", "formerAttachments": "4", "pendingDeletes": "2"}
+	if got := all.Info(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := former.New(own, none).Info(); !reflect.DeepEqual(got, own.info) {
+		t.Errorf("without former pods: %v, want %v", got, own.info)
 	}
 }
