@@ -88,10 +88,10 @@ func (h *handlers) ListNetworks(ctx context.Context, _ *berthpb.ListNetworksRequ
 
 // CheckNetworks implements berthpb.BerthServer.
 func (h *handlers) CheckNetworks(ctx context.Context, req *berthpb.CheckNetworksRequest) (*berthpb.CheckNetworksResponse, error) {
-	if h.plugins == nil {
+	if h.checks == nil {
 		return nil, errNoPlugins()
 	}
-	checks, err := h.plugins.Check(ctx, req.GetSandboxes())
+	checks, err := h.checks.Check(ctx, req.GetSandboxes())
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,6 @@ func (h *handlers) CheckNetworks(ctx context.Context, req *berthpb.CheckNetworks
 // Plugins is the network of CNI plugins; see network.Plugged.
 type Plugins interface {
 	Networks(ctx context.Context) ([]network.Described, error)
-	Check(ctx context.Context, sandboxes []string) ([]network.Checked, error)
 }
 
 // ListNetworks returns the networks of CNI plugins that are in use. Kind State when the

@@ -38,7 +38,7 @@ func (p *plugins) Check(_ context.Context, sandboxes []string) ([]network.Checke
 
 func TestNetworks(t *testing.T) {
 	p := &plugins{}
-	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { return nil }, Plugins: p}
+	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { return nil }, Plugins: p, Checks: p}
 	c := connect(t, api.Register).Berth
 	list, err := c.ListNetworks(t.Context())
 	want := &berthapi.NetworkList{Fault: "20-x.conflist: no name", Networks: []berthapi.Network{{

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/berthapi/berthpb"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/network"
 )
 
 // Server serves the service's calls. Images and Jobs are required.
@@ -22,6 +23,8 @@ type Server struct {
 	Control JobControl
 	// Plugins is nil for a network that has no CNI plugins.
 	Plugins Plugins
+	// Checks is nil for a network that has no attachments of CNI plugins.
+	Checks network.Checker
 	// Metrics returns the daemon's metrics in Prometheus' text format, nil for none.
 	Metrics func(ctx context.Context) ([]byte, error)
 	// Owned returns what the daemon has records of, nil for none.
@@ -43,7 +46,7 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, control: s.Control, plugins: s.Plugins, metrics: s.Metrics, owned: s.Owned, platform: s.Platform})
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs, control: s.Control, plugins: s.Plugins, checks: s.Checks, metrics: s.Metrics, owned: s.Owned, platform: s.Platform})
 	refuseV1(to)
 }
 
@@ -55,6 +58,7 @@ type handlers struct {
 	jobs     func() []Job
 	control  JobControl
 	plugins  Plugins
+	checks   network.Checker
 	metrics  func(ctx context.Context) ([]byte, error)
 	owned    func() (Owned, error)
 	platform func(handler string) (string, error)

@@ -2,13 +2,18 @@ package network
 
 import "context"
 
-// Plugged is a Network whose work plugins do.
-type Plugged interface {
-	Network
+// Checker is a Network with attachments that plugins have made.
+type Checker interface {
 	// Check has the plugins compare sandboxes' networks with what they made of them, all with
 	// no id given; it changes nothing. The error, of kind NotFound, is for a sandbox that is
 	// not attached.
 	Check(ctx context.Context, sandboxes []string) ([]Checked, error)
+}
+
+// Plugged is a Network whose work plugins do.
+type Plugged interface {
+	Network
+	Checker
 	// Networks describes the networks in use, with their plugins. There may be networks and
 	// an error: the fault of other configurations.
 	Networks(ctx context.Context) ([]Described, error)

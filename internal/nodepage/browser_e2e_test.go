@@ -121,11 +121,37 @@ func TestPageOfADaemonThatIsAway(t *testing.T) {
 	x.Await("the failure of the examination", `document.getElementById("doctor-status").textContent === "the examination failed: doctor is away"`)
 
 	page.SetAccess(&Access{Token: strings.Repeat("ab", 4), Hosts: []string{"127.0.0.1"}})
-	status("the question for the token", "bad", "the token is missing or wrong")
+	status("the question for the token", "bad", "the token is wrong")
 	x.Eval(`location.hash = "#token=` + strings.Repeat("ab", 4) + `"`)
 	status("the page with the new token", "good", "")
 	if got := x.Eval("location.hash"); got != "" {
 		t.Errorf("the address still has the token: %s", got)
 	}
 	x.Await("the page, and no question", `document.getElementById("ask").hidden && !document.getElementById("main").hidden`)
+}
+
+// TestPageAsksForTheToken: without a token the page asks for it, and calls none wrong that nobody has entered.
+func TestPageAsksForTheToken(t *testing.T) {
+	server := httptest.NewServer(newPage(t, (&fake{}).source(), usual()))
+	t.Cleanup(server.Close)
+	x := browser.Start(t, func(name string, args ...string) *exec.Cmd { return exec.CommandContext(t.Context(), name, args...) },
+		func(address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(t.Context(), "tcp", address)
+		})
+	asks := func(class, text string) {
+		t.Helper()
+		x.Await("the question for the token", `document.getElementById("ask")?.hidden === false && document.getElementById("main").hidden &&
+			document.getElementById("status").className === "`+class+`" && document.getElementById("status").textContent.startsWith("`+text+`")`)
+	}
+	enter := func(token string) {
+		x.Eval(`document.getElementById("token").value = "` + token + `"; document.getElementById("ask").requestSubmit()`)
+	}
+	x.Go(server.URL)
+	asks("", "the page needs the token")
+	enter("0000")
+	asks("bad", "the token is wrong")
+	enter(" ")
+	asks("", "the page needs the token")
+	enter(secret)
+	x.Await("the page", `document.getElementById("ask").hidden && !document.getElementById("main").hidden && document.getElementById("status").className === "good"`)
 }

@@ -60,10 +60,9 @@ type Matcher struct{ Label, Operator, Value string }
 var (
 	// text is a string in a query.
 	text = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
-	// clause is a list of labels: of a grouping, or of a join.
-	clause = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)`)
-	// window is a range or an offset.
-	window = regexp.MustCompile(`\[[^\]]*\]|\boffset\s+\w+`)
+	// aside is a string, which stays, or else what selects no series: the labels of a grouping or a join, a range, or an
+	// offset.
+	aside = regexp.MustCompile(text.String() + `|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)|\[[^\]]*\]|\boffset\s+\w+`)
 	// selector is a name that is not a function, with its matchers.
 	selector = regexp.MustCompile(`([a-zA-Z_:][\w:]*)\s*(\{(?:[^}"]|"(?:[^"\\]|\\.)*")*\})?\s*(\(?)`)
 	matcher  = regexp.MustCompile(`(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"`)
@@ -71,7 +70,12 @@ var (
 
 // Selectors returns the selectors of a query. It knows the part of PromQL that the queries use.
 func Selectors(expr string) []Selector {
-	expr = window.ReplaceAllString(clause.ReplaceAllString(expr, " "), " ")
+	expr = aside.ReplaceAllStringFunc(expr, func(found string) string {
+		if found[0] == '"' {
+			return found
+		}
+		return " "
+	})
 	var found []Selector
 	for {
 		at := selector.FindStringSubmatchIndex(expr)

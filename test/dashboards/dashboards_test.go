@@ -19,7 +19,8 @@ func TestSelectors(t *testing.T) {
 		`rate(a_total[5m])`: {"a_total[]"},
 		`sum by (x, y) (rate(a_total{b="c",d!~"e{1}"}[5m])) / on (x) group_left kube_role{role="w"} > 0.05`: {"a_total[{b = c} {d !~ e{1}}]", "kube_role[{role = w}]"},
 		`histogram_quantile(0.99, sum(rate(a_bucket{ l =~ "x.*" }[1h] offset 5m)) by (le)) and b == 1e3`:    {"a_bucket[{l =~ x.*}]", "b[]"},
-		`topk(3, label_replace(a {}, "n", "$1", "m", "(.*)")) or bool_b unless c`:                           {"a[]", "bool_b[]", "c[]"},
+		`sum(a{b=~"x[0-9]",c="by (d)"}) by (e)`:                                   {"a[{b =~ x[0-9]} {c = by (d)}]"},
+		`topk(3, label_replace(a {}, "n", "$1", "m", "(.*)")) or bool_b unless c`: {"a[]", "bool_b[]", "c[]"},
 	} {
 		var got []string
 		for _, s := range Selectors(expr) {

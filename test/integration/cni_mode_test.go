@@ -309,6 +309,40 @@ func TestModeChangesWithPods(t *testing.T) {
 	}
 }
 
+// TestPendingDELAfterAModeChange: `berth net check` has the pods that CNI plugins attached although the network is berth's
+// own now, and what their DEL fails with.
+func TestPendingDELAfterAModeChange(t *testing.T) {
+	gate := filepath.Join(t.TempDir(), "gate")
+	opts := fakeCNI(t, `case $CNI_COMMAND in ADD) echo '`+fakeResult+`';; DEL) test -e `+gate+`;; esac`)
+	opts.NoImages = true
+	b := harness.Start(t, opts)
+	id := b.RunSandbox(b.Sandbox("before"))
+	b.ChangeArgs("--network", "builtin")
+	own := b.RunSandbox(b.Sandbox("after"))
+	if out := b.MustCLI("net", "check", id, own); !strings.Contains(out, "only detach it") || !strings.Contains(out, "no CNI plugin has attached it") {
+		t.Errorf("of pods that run: %s", out)
+	}
+	request := &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}
+	if _, err := b.Runtime.StopPodSandbox(b.Ctx(), request); err == nil {
+		t.Error("the pod has stopped although its DEL fails")
+	}
+	if out, stderr, err := b.CLI("net", "check"); err == nil || !strings.Contains(out, "before") || !strings.Contains(out, "the last DEL has failed") {
+		t.Errorf("while DEL fails: %s %s, %v", out, stderr, err)
+	}
+	if out := b.MustCLI("info"); !strings.Contains(out, `pendingDeletes: "1"`) {
+		t.Errorf("while DEL fails: %s", out)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Runtime.StopPodSandbox(b.Ctx(), request); err != nil {
+		t.Error(err)
+	}
+	if out := b.MustCLI("net", "check"); strings.Contains(out, "before") {
+		t.Errorf("after DEL: %s", out)
+	}
+}
+
 // TestPendingDELIsReported: the commands where an operator looks report a pod whose DEL fails, until the file is correct.
 func TestPendingDELIsReported(t *testing.T) {
 	opts := fakeCNI(t, `test "$CNI_COMMAND" != ADD -a "$CNI_COMMAND" != DEL`)

@@ -59,24 +59,24 @@ func (c *dockerCrash) succeeded(actor string) {
 }
 
 // retry repeats a call that an outage has disturbed, as a kubelet does.
-func (c *crashActor) retry(what string, call func(ctx context.Context) error) error {
+func (a *crashActor) retry(what string, call func(ctx context.Context) error) error {
 	var last error
-	for deadline := time.Now().Add(require.Patience(5 * time.Minute)); time.Now().Before(deadline) && !c.hasFailed(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(require.Patience(5 * time.Minute)); time.Now().Before(deadline) && !a.hasFailed(); time.Sleep(20 * time.Millisecond) {
 		begun := time.Now()
 		ctx, stop := context.WithTimeout(context.Background(), require.Patience(40*time.Second))
 		last = call(ctx)
 		stop()
 		if last == nil {
-			c.succeeded(c.name)
+			a.succeeded(a.name)
 			return nil
 		}
 		// An engine that was killed while it started a command reports the end of the container late.
-		late := status.Code(last) == codes.Unavailable && c.isAway(engineDies, begun.Add(-2*time.Minute))
-		if !late && !c.isAway(engineDies|berthDies, begun.Add(-10*time.Second)) {
+		late := status.Code(last) == codes.Unavailable && a.isAway(engineDies, begun.Add(-2*time.Minute))
+		if !late && !a.isAway(engineDies|berthDies, begun.Add(-10*time.Second)) {
 			return fmt.Errorf("%s: %w", what, last)
 		}
 	}
-	if c.hasFailed() {
+	if a.hasFailed() {
 		return nil
 	}
 	return fmt.Errorf("%s, again and again: %w", what, last)

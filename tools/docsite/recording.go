@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // A recording is what a program printed, in asciinema's format (asciicast v2): a line of JSON with the measures of the
@@ -53,18 +55,25 @@ func record(in io.Reader, out io.Writer, file, title string) error {
 		return err
 	}
 	began := time.Now()
+	var cut []byte // the begin of a character, whose rest has not been read
 	for buffer := make([]byte, 1<<16); ; {
 		n, err := in.Read(buffer)
-		if n > 0 {
+		if _, err := out.Write(buffer[:n]); err != nil {
+			return err
+		}
+		text := append(cut, buffer[:n]...)
+		whole := len(text)
+		if err == nil {
+			whole = wholeCharacters(text)
+		}
+		if whole > 0 {
 			seconds := time.Since(began).Round(time.Millisecond).Seconds()
-			event := []any{seconds, "o", strings.ReplaceAll(string(buffer[:n]), "\n", "\r\n")}
+			event := []any{seconds, "o", strings.ReplaceAll(string(text[:whole]), "\n", "\r\n")}
 			if err := lines.Encode(event); err != nil {
 				return err
 			}
-			if _, err := out.Write(buffer[:n]); err != nil {
-				return err
-			}
 		}
+		cut = slices.Clone(text[whole:])
 		if errors.Is(err, io.EOF) {
 			return os.WriteFile(file, cast.Bytes(), 0o644) //nolint:gosec // a recording is for all
 		}
@@ -72,6 +81,19 @@ func record(in io.Reader, out io.Writer, file, title string) error {
 			return err
 		}
 	}
+}
+
+// wholeCharacters is the length of a text without a character at its end that is not complete.
+func wholeCharacters(text []byte) int {
+	for i := len(text) - 1; i >= max(0, len(text)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(text[i]) {
+			if utf8.FullRune(text[i:]) {
+				break
+			}
+			return i
+		}
+	}
+	return len(text)
 }
 
 // writeRecordings writes NAME.svg for each NAME.cast of a directory.

@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 // TestRecording: what is recorded is passed on, and the picture has each line once, after those before it.
@@ -32,6 +34,32 @@ func TestRecording(t *testing.T) {
 			t.Fatalf("%q is not once after what comes before it in\n%s", want, svg)
 		}
 		at += next
+	}
+}
+
+// TestRecordingOfCutCharacters: a program's output may come in pieces that end in the middle of a character.
+func TestRecordingOfCutCharacters(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "try.cast")
+	const printed = "sa\u00fcber \u2192 \U0001f6a2\n\xff\n"
+	var out bytes.Buffer
+	if err := record(iotest.OneByteReader(strings.NewReader(printed)), &out, file, "a try"); err != nil || out.String() != printed {
+		t.Fatalf("%q, %v", out.String(), err)
+	}
+	cast, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, events, _ := bytes.Cut(cast, []byte("\n"))
+	frames, err := framesOf(events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, f := range frames {
+		shown = append(shown, f.lines...)
+	}
+	if want := []string{"sa\u00fcber \u2192 \U0001f6a2", "\ufffd"}; !slices.Equal(shown, want) {
+		t.Errorf("%q, want %q", shown, want)
 	}
 }
 

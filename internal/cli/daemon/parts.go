@@ -142,6 +142,9 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if plugged, ok := p.network.(network.Plugged); ok {
 		p.own.Plugins = plugged
 	}
+	if checker, ok := p.network.(network.Checker); ok {
+		p.own.Checks = checker
+	}
 	return p, nil
 }
 

@@ -127,9 +127,9 @@ func (d *diagnosis) found(context.Context) error {
 	case !errors.Is(d.listed, errs.NotFound):
 		return d.listed
 	case d.options.Wanted:
-		d.add(finding.Problem, d.name, d.listed.Error(), "berth cluster list shows those that there are, berth cluster create makes one")
+		d.add(finding.Problem, d.name, errs.Message(d.listed), "berth cluster list shows those that there are, berth cluster create makes one")
 	default:
-		d.add(finding.OK, "", d.listed.Error(), "")
+		d.add(finding.OK, "", errs.Message(d.listed), "")
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (d *diagnosis) found(context.Context) error {
 // NoEngine returns the findings if no container engine can be used.
 func NoEngine(err error) []finding.Finding {
 	return []finding.Finding{{
-		ID: "cluster-engine", Check: "engine", Level: finding.Problem, Object: "engine", Evidence: err.Error(),
+		ID: "cluster-engine", Check: "engine", Level: finding.Problem, Object: "engine", Evidence: errs.Message(err),
 		Fix: "install docker, podman or nerdctl, or start its daemon; --provider names one", Docs: doctor.Info{ID: "cluster-engine"}.Docs(),
 	}}
 }
@@ -178,7 +178,7 @@ func (d *diagnosis) output(ctx context.Context, node, script string) (said strin
 }
 
 // oneLine is an error on one line.
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+func oneLine(err error) string { return strings.Join(strings.Fields(errs.Message(err)), " ") }
 
 // last are the last lines of a text, joined.
 func last(text string, lines int) string {

@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 	"github.com/berthrun/berth/internal/cluster/report"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
 )
 
@@ -286,14 +287,14 @@ func TestSick(t *testing.T) {
 // TestNoCluster: a host without a cluster is healthy, unless the command names a cluster.
 func TestNoCluster(t *testing.T) {
 	c := newPatient(t).clusters()
-	if all := Examine(t.Context(), c, Options{Name: "other"}); finding.HasProblem(all) {
+	if all := Examine(t.Context(), c, Options{Name: "other"}); finding.HasProblem(all) || strings.Contains(render(all), errs.NotFound.Error()) {
 		t.Errorf("%s", render(all))
 	}
 	all := Examine(t.Context(), c, Options{Name: "other", Wanted: true})
 	if !finding.HasProblem(all) || !strings.Contains(render(all), `no nodes found for cluster "other"`) {
 		t.Errorf("%s", render(all))
 	}
-	if all := NoEngine(errors.New("none is in PATH")); !finding.HasProblem(all) || all[0].Fix == "" {
+	if all := NoEngine(fmt.Errorf("none is in PATH: %w", errs.Unavailable)); !finding.HasProblem(all) || all[0].Fix == "" || all[0].Evidence != "none is in PATH" {
 		t.Errorf("%s", render(all))
 	}
 }

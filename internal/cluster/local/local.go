@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/command"
 	"github.com/berthrun/berth/internal/cluster/redact"
 	"github.com/berthrun/berth/internal/cluster/report"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Options choose a provider.
@@ -63,7 +64,7 @@ func Open(ctx context.Context, o Options) (provider.Provider, error) {
 		return nil, err // not a nil of its type in the interface
 	}
 	for _, reason := range skipped {
-		first, _, _ := strings.Cut(reason.Error(), "\n")
+		first, _, _ := strings.Cut(errs.Message(reason), "\n")
 		if o.Skipped != nil {
 			o.Skipped("using " + engine.Name() + ": " + first)
 		}

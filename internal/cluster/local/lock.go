@@ -82,12 +82,7 @@ func lockOf(engine provider.Provider, name string, how int) (release func(), err
 	case creation:
 		what = "what clusters share"
 	}
-	file := ""
-	dir, err := lockDir(os.Getuid(), "/run", os.Getenv("HOME"))
-	if err == nil {
-		file = filepath.Join(dir, fmt.Sprintf("%x", which))
-		release, err = lockFile(file, how)
-	}
+	release, err = lockUser(os.Getuid(), "/run", os.Getenv("HOME"), fmt.Sprintf("%x", which), how)
 	switch {
 	case err == nil:
 		return release, nil
@@ -95,6 +90,30 @@ func lockOf(engine provider.Provider, name string, how int) (release func(), err
 		return nil, fmt.Errorf("another berth command is changing %s; wait until it has ended: %w", what, errs.State)
 	}
 	return nil, fmt.Errorf("cannot lock %s: %w", what, err)
+}
+
+// lockTries bounds how often a lock is tried while others remove the directory.
+const lockTries = 100
+
+// lockUser locks a file in the directory of a user's locks. The directory goes with the last lock in it.
+func lockUser(uid int, run, home, file string, how int) (release func(), err error) {
+	for range lockTries {
+		var dir string
+		var unlock func()
+		if dir, err = lockDir(uid, run, home); err == nil {
+			unlock, err = lockFile(filepath.Join(dir, file), how)
+		}
+		if err == nil {
+			return func() {
+				unlock()
+				_ = os.Remove(dir) // other locks keep it
+			}, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
+			break
+		}
+	}
+	return nil, err
 }
 
 // lockDir creates and returns the directory of a user's locks. No other user may write to it: a

@@ -136,6 +136,32 @@ func TestLockIsOfTheName(t *testing.T) {
 	}
 }
 
+// TestLocksLeaveNothing: the directory goes with the last lock in it, also while others take theirs.
+func TestLocksLeaveNothing(t *testing.T) {
+	run, home := t.TempDir(), t.TempDir()
+	dir, err := lockDir(os.Getuid(), run, home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for holder := range 8 {
+		all.Go(func() {
+			for range 200 {
+				release, err := lockUser(os.Getuid(), run, home, strconv.Itoa(holder), unix.LOCK_EX)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				release()
+			}
+		})
+	}
+	all.Wait()
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s stays: %v", dir, err)
+	}
+}
+
 // TestLockDir: no other user can create a file in the lock directory, so no other user can hold a
 // lock.
 func TestLockDir(t *testing.T) {

@@ -273,3 +273,24 @@ func TestReadAttached(t *testing.T) {
 		t.Errorf("a damaged record: %v", all)
 	}
 }
+
+// TestAddressesThatCannotBeListed: no port counts as one that leads nowhere while nobody knows the host's addresses.
+func TestAddressesThatCannotBeListed(t *testing.T) {
+	known := netip.MustParseAddr("192.0.2.1")
+	for _, c := range []struct {
+		err           error
+		has, hasOther bool
+		faults        int
+	}{{nil, true, false, 0}, {errors.New("no buffer space"), true, true, 1}} {
+		faults := 0
+		has := hostHas(func() (map[netip.Addr]bool, error) { return map[netip.Addr]bool{known: c.err == nil}, c.err }, func(error) { faults++ })
+		for range 2 {
+			if has(known) != c.has || has(known.Next()) != c.hasOther {
+				t.Errorf("with the error %v: %v and %v, want %v and %v", c.err, has(known), has(known.Next()), c.has, c.hasOther)
+			}
+		}
+		if faults != c.faults {
+			t.Errorf("with the error %v: it was reported %d times, want %d", c.err, faults, c.faults)
+		}
+	}
+}

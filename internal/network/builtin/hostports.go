@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -33,19 +34,26 @@ func (n *Network) openPorts(rec *record) error {
 // warnPorts logs ports that lead nowhere. The pod starts all the same, as with other runtimes: the host may get the
 // address later.
 func (n *Network) warnPorts(rec *record) {
-	var local map[netip.Addr]bool
-	has := func(addr netip.Addr) bool {
-		if local == nil {
-			var err error
-			if local, err = n.host.localAddrs(); err != nil {
-				n.log.Warn("cannot find out whether the host has the host IP of a port", "sandbox", rec.Sandbox, "error", err)
-				local = map[netip.Addr]bool{}
-				return true
-			}
-		}
-		return local[addr]
-	}
+	has := hostHas(n.host.localAddrs, func(err error) {
+		n.log.Warn("cannot find out whether the host has the host IPs of ports", "sandbox", rec.Sandbox, "error", err)
+	})
 	hostport.Warn(n.log, rec.holder(), hostport.UnservedOf(rec.Ports, rec.families(), has))
+}
+
+// hostHas reports whether an address is among the host's, which it lists at the first question. If it cannot, it counts each
+// address as one of them, and calls failed once.
+func hostHas(list func() (map[netip.Addr]bool, error), failed func(error)) func(netip.Addr) bool {
+	addrs := sync.OnceValues(func() (map[netip.Addr]bool, error) {
+		all, err := list()
+		if err != nil {
+			failed(err)
+		}
+		return all, err
+	})
+	return func(addr netip.Addr) bool {
+		all, err := addrs()
+		return err != nil || all[addr]
+	}
 }
 
 // closePorts takes the ports of a released record out of the maps.

@@ -82,6 +82,9 @@ func (n *Network) checkOne(ctx context.Context, rec *record) []network.Checked {
 		case err == nil && n.resultOf(rec) == nil:
 			whole.Skipped = "it is not attached yet"
 			return nil
+		case err == nil && n.cfg.Retired:
+			whole.Skipped = "CNI plugins have attached it before the network changed, and only detach it"
+			return nil
 		case err != nil:
 			return err
 		}

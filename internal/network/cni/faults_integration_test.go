@@ -177,8 +177,11 @@ func (l *lab) follow(n *cni.Network, f plantedFault, pod *network.Attachment) *c
 		}
 		l.mustDetach(n, pod)
 		next()
-	case "reboot": // what the kernel had is gone, and what is on the disk stays
+	case "reboot": // what the kernel and its tmpfs had is gone, and what is on the disk stays
 		n.Close()
+		if err := os.RemoveAll(l.path("state")); err != nil {
+			l.t.Fatal(err)
+		}
 		for _, path := range []string{pod.NetNS, l.host} {
 			if err := errors.Join(sysns.RemoveNetNS(path), sysns.NewNetNS(path)); err != nil {
 				l.t.Fatal(err)

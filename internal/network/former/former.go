@@ -3,8 +3,12 @@
 package former
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"strconv"
 
 	"github.com/berthrun/berth/internal/network"
 )
@@ -28,6 +32,50 @@ func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
 // GC implements network.Network.
 func (n *Network) GC(ctx context.Context, live []string) error {
 	return errors.Join(n.former.GC(ctx, live), n.Network.GC(ctx, live))
+}
+
+// Info implements network.Network: that of the network of new pods, with how many pods the former one has attached, and
+// how many of them it cannot detach.
+func (n *Network) Info() map[string]string {
+	info := maps.Clone(n.Network.Info())
+	before := n.former.Info()
+	for from, to := range map[string]string{"attachments": "formerAttachments", "pendingDeletes": "pendingDeletes"} {
+		had, _ := strconv.Atoi(info[to])
+		more, _ := strconv.Atoi(before[from]) // absent is none
+		if more > 0 {
+			info[to] = strconv.Itoa(had + more)
+		}
+	}
+	return info
+}
+
+// Check implements network.Checker: it has what the former networks report. A sandbox that none of them has is on the
+// network of new pods, which makes good itself what is missing.
+func (n *Network) Check(ctx context.Context, sandboxes []string) ([]network.Checked, error) {
+	var all []network.Checked
+	for _, part := range []network.Network{n.former, n.Network} {
+		checker, ok := part.(network.Checker)
+		if !ok {
+			continue
+		}
+		checked, err := checker.Check(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, checked...)
+	}
+	if len(sandboxes) > 0 {
+		all = slices.DeleteFunc(all, func(c network.Checked) bool { return !slices.Contains(sandboxes, c.SandboxID) })
+		for _, id := range sandboxes {
+			if !slices.ContainsFunc(all, func(c network.Checked) bool { return c.SandboxID == id }) {
+				all = append(all, network.Checked{SandboxID: id, Skipped: "no CNI plugin has attached it"})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b network.Checked) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.SandboxID, b.SandboxID))
+	})
+	return all, nil
 }
 
 // Close implements network.Network.

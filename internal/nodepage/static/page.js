@@ -16,7 +16,13 @@ function takeToken() {
   }
 }
 
-class Refused extends Error {}
+// Refused is the answer to a request without a token, or with a wrong one.
+class Refused extends Error {
+  constructor(wrong) {
+    super(wrong ? "the token is wrong: berth page on the node prints the address with it" : "the page needs the token of this node");
+    this.wrong = wrong;
+  }
+}
 
 // A daemon that is away refuses at once. One that hangs, or a tunnel to it, does not answer at all.
 const patience = 20000;
@@ -30,7 +36,7 @@ async function ask(path) {
       headers: token ? { Authorization: "Bearer " + token } : {},
       cache: "no-store", credentials: "omit", redirect: "error", signal: stop.signal,
     });
-    if (answer.status === 401) throw new Refused("the token is missing or wrong");
+    if (answer.status === 401) throw new Refused(Boolean(token));
     const isJSON = (answer.headers.get("Content-Type") || "").startsWith("application/json");
     const value = isJSON ? await answer.json() : { error: (await answer.text()).trim() };
     if (!answer.ok || !isJSON) throw new Error(value.error || "status " + answer.status);
@@ -417,7 +423,7 @@ async function turnOnce() {
     return 2000;
   } catch (e) {
     if (e instanceof Refused) {
-      say(e.message, "bad");
+      say(e.message, e.wrong ? "bad" : "");
       $("main").hidden = true;
       $("ask").hidden = false;
       $("token").focus();
@@ -451,7 +457,9 @@ function begin() {
   takeToken();
   $("ask").addEventListener("submit", (e) => {
     e.preventDefault();
-    sessionStorage.setItem(tokenKey, $("token").value.trim());
+    const token = $("token").value.trim();
+    if (token) sessionStorage.setItem(tokenKey, token);
+    else sessionStorage.removeItem(tokenKey);
     $("token").value = "";
     loop();
   });

@@ -245,13 +245,31 @@ func split(text string, at int) ([]Line, error) {
 		return nil, err
 	}
 	var lines []Line
+	last := uint(0)
 	for _, stmt := range file.Stmts {
-		lines = append(lines, Line{Number: at + int(stmt.Pos().Line()) - 1, Text: strings.TrimSpace(text[stmt.Pos().Offset():stmt.End().Offset()])})
+		begin, end := stmt.Pos().Offset(), endOf(stmt)
+		if begin < last {
+			return nil, fmt.Errorf("line %d: a command follows the begin of a here-document: give it a line of its own", at+int(stmt.Pos().Line())-1)
+		}
+		last = end
+		lines = append(lines, Line{Number: at + int(stmt.Pos().Line()) - 1, Text: strings.TrimSpace(text[begin:end])})
 	}
 	if len(lines) > 0 {
 		lines[len(lines)-1].ends = true
 	}
 	return lines, nil
+}
+
+// endOf is the end of a command with all its here-documents. Stmt.End has that of its last redirection alone.
+func endOf(stmt *syntax.Stmt) uint {
+	end := stmt.End().Offset()
+	syntax.Walk(stmt, func(node syntax.Node) bool {
+		if redirect, ok := node.(*syntax.Redirect); ok && redirect.Hdoc != nil {
+			end = max(end, redirect.Hdoc.End().Offset())
+		}
+		return true
+	})
+	return end
 }
 
 // row is that of a command, or one of the command alone.

@@ -87,6 +87,27 @@ func TestLeft(t *testing.T) {
 	}
 }
 
+// TestHereDocuments: a command has its here-documents, also if another program reads them or a redirection follows.
+func TestHereDocuments(t *testing.T) {
+	for _, command := range []string{
+		"cat << 'END'\none\nEND", "cat <<END > file\none\nEND", "cat <<END | tee file\none\n\nEND", "cat <<-END && echo two\n\tone\n\tEND",
+		"diff <(cat <<A\none\nA\n) - <<B\ntwo\nB", "if true; then cat <<END | tee file\none\nEND\nfi", "cat <<A - 3<<B | tee file\none\nA\ntwo\nB",
+	} {
+		lines, err := split(command+"\necho next\n", 1)
+		if err != nil {
+			t.Errorf("%s: %v", command, err)
+			continue
+		}
+		want := []Line{{Number: 1, Text: command}, {Number: 2 + strings.Count(command, "\n"), Text: "echo next", ends: true}}
+		if !slices.Equal(lines, want) {
+			t.Errorf("%+v, want %+v", lines, want)
+		}
+	}
+	if lines, err := split("cat <<END; echo two\none\nEND\n", 1); err == nil {
+		t.Errorf("a command behind the begin of a here-document: %+v", lines)
+	}
+}
+
 // TestStaleTables: each row is about one command, and has a reason for what it replaces.
 func TestStaleTables(t *testing.T) {
 	lines, err := split("one\ntwo << 'END'\nEND\n", 1)

@@ -134,8 +134,8 @@ func Allocate(ctx context.Context, c *plugin.Call, ipam string) (*types100.Resul
 	return c.DelegateAdd(ctx, ipam)
 }
 
-// Release runs DEL of the IPAM plugin after an ADD that failed, also past the ADD's deadline. A plugin that does not
-// end is killed at a deadline of its own: the next DEL of the pod waits for this call.
+// Release runs DEL of the IPAM plugin after an ADD that failed, also past the ADD's deadline. A program that does not
+// end is killed at a deadline of its own, and a plugin in process runs on: the next DEL of the pod waits for this call.
 func Release(ctx context.Context, c *plugin.Call, ipam string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
