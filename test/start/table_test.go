@@ -42,7 +42,7 @@ func table(page string) []scripts.Row {
 			{Line: "curl http://127.0.0.1:18080/", Prints: `hello from berth, pod hello`},
 			{Line: "berth pod logs hello -c visitor", Prints: `hello from berth, pod hello`},
 			{Line: "berth pod exec hello -c web -- ps", Prints: `1 serve --listen :8080`},
-			{Line: "berth pod stats hello", Prints: `default/hello +web +[0-9]`},
+			{Line: "berth pod stats hello", Prints: `(?m)^(default/hello)? +web +[0-9]`},
 		},
 		"cluster": {
 			{
