@@ -2,6 +2,7 @@
 # scripts of all packages, and of install.sh. Shells: dash, bash and busybox.
 
 berth_config=${BERTH_CONFIG:-/etc/berth/berth.toml}
+berth_kept_unit=/run/systemd/system/berth-supervisor.service
 
 berth_has_systemd() { [ -d /run/systemd/system ] && command -v systemctl > /dev/null 2>&1; }
 berth_has_openrc() { ! berth_has_systemd && command -v rc-service > /dev/null 2>&1; }
@@ -28,6 +29,7 @@ berth_installed() {
 # an installation: it outlives the removal of the package while there are pods.
 berth_renew_supervisor() {
   if berth_has_systemd; then
+    rm -f "$berth_kept_unit"
     systemctl daemon-reload || berth_warn "systemctl daemon-reload failed"
     systemctl --quiet is-active berth-supervisor.service || return 0
     systemctl reload berth-supervisor.service || berth_warn "the supervisor does not reload: see systemctl status berth-supervisor"
@@ -66,6 +68,7 @@ berth_removing() {
     systemctl --quiet disable berth-cluster.service berth.service berth-supervisor.service || :
     systemctl stop berth.service || berth_warn "the daemon does not stop"
     if berth_has_pods; then
+      berth_keep_unit
       berth_warn "pods run on, and so does their supervisor. Install berth again to manage them"
     else
       systemctl stop berth-supervisor.service || berth_warn "the supervisor does not stop"
@@ -79,6 +82,16 @@ berth_removing() {
       rc-service --quiet --ifstarted berth-supervisor stop || berth_warn "the supervisor does not stop"
     fi
   fi
+}
+
+# systemd holds descriptors for the supervisor, by its unit. When a reload no longer finds the unit, systemd closes them,
+# and version 255 (Ubuntu 24.04) crashes over that, and the machine with it. So the unit stays until the next boot.
+berth_keep_unit() {
+  unit=$(systemctl show --property FragmentPath --value berth-supervisor.service)
+  case $unit in
+    "" | "$berth_kept_unit") ;;
+    *) cp "$unit" "$berth_kept_unit" || berth_warn "the unit of the supervisor cannot be kept in ${berth_kept_unit%/*}" ;;
+  esac
 }
 
 berth_removed() {

@@ -107,6 +107,11 @@ func (h *host) removal(processes string) {
 		h.t.Errorf("the removal does not say that pods run on:\n%s", out)
 	}
 	h.sameProcesses("removal", processes)
+	// systemd keeps what it holds for the supervisor.
+	h.Run("systemctl", "daemon-reload")
+	if unit := h.property("berth-supervisor", "FragmentPath"); !strings.HasPrefix(unit, "/run/") {
+		h.t.Errorf("the unit of the supervisor is %q, and none that stays", unit)
+	}
 	if _, err := os.Stat(h.Root + h.bin + "/berth"); !os.IsNotExist(err) {
 		h.t.Errorf("the program stays: %v", err)
 	}
@@ -126,6 +131,9 @@ func (h *host) installedAgain(processes string) {
 	h.start()
 	h.await("the programs of this version", h.runsInstalled)
 	h.alive("second installation", processes)
+	if unit := h.property("berth-supervisor", "FragmentPath"); strings.HasPrefix(unit, "/run/") {
+		h.t.Errorf("the unit of the supervisor is %s after an installation", unit)
+	}
 	h.runPod("again")
 }
 
