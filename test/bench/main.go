@@ -31,6 +31,10 @@ type options struct {
 	execs                    int
 	logMiB                   int
 	pullMiB                  int
+	singleMiB                int
+	pullLayers               int
+	pullRounds               int
+	pullCases                string
 	// floor is what the latency section compares with.
 	floor *floor
 }
@@ -52,14 +56,28 @@ func main() {
 	flag.StringVar(&o.density, "density", "10,100", "comma separated numbers of pods for memory, lists, exec probes and restart")
 	flag.IntVar(&o.execs, "execs", 100, "ExecSync calls, one after the other and 10 at a time")
 	flag.IntVar(&o.logMiB, "log-mib", 200, "size of the log test in MiB")
-	flag.IntVar(&o.pullMiB, "pull-mib", 200, "size of the pulled image in MiB")
+	flag.IntVar(&o.pullMiB, "pull-mib", 200, "size of the pulled images in MiB, unpacked")
+	flag.IntVar(&o.singleMiB, "pull-single-mib", 1024, "size of the pulled image with a single layer in MiB, unpacked")
+	flag.IntVar(&o.pullLayers, "pull-layers", 100, "layers of the pulled image with many layers")
+	flag.IntVar(&o.pullRounds, "pull-rounds", 3, "how often each runtime pulls each image")
+	flag.StringVar(&o.pullCases, "pull-cases", "six,single,many,shared,zstd", "comma separated kinds of images to pull")
+	short := flag.Bool("short", false, "pull smaller images: -pull-mib 60, -pull-single-mib 200, -pull-layers 40")
+	serve := flag.String("serve-registry", "", "serve the images of this directory, and measure nothing; the bench starts itself so")
+	inflateWith := flag.String("inflate", "", "inflate the file of the argument with \"berth\", \"go\" or \"klauspost\", and measure nothing; the bench starts itself so")
 	checkFile := flag.String("check", "", "compare the result in -out with this file of ratios, and measure nothing")
 	ratiosFile := flag.String("write-ratios", "", "write the ratios of the result in -out to this file, and measure nothing")
 	flag.Parse()
+	if *short {
+		o.pullMiB, o.singleMiB, o.pullLayers = 60, 200, 40
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var err error
 	switch {
+	case *serve != "":
+		err = serveRegistry(*serve)
+	case *inflateWith != "":
+		err = inflateFile(*inflateWith, flag.Arg(0))
 	case *checkFile != "":
 		err = check(os.Stdout, o.resultFile(), *checkFile)
 	case *ratiosFile != "":
@@ -86,7 +104,7 @@ func newPeers(o options, r *registry) (peers []*peer, err error) {
 		{"docker", func() (*peer, error) { return newBerthOverDocker(o) }},
 		{"cri-dockerd", func() (*peer, error) { return newCRIDockerd(o, r) }},
 		{"crio", func() (*peer, error) { return newCRIO(o, r), nil }},
-		{"containerd", func() (*peer, error) { return newContainerd(o, r), nil }},
+		{"containerd", func() (*peer, error) { return newContainerd(o, "containerd", r), nil }},
 	}
 	for _, m := range makers {
 		if !slices.Contains(strings.Split(o.runtimes, ","), m.name) || (m.name == "cri-dockerd" && o.criDockerd == "") || (m.name == "crio" && o.crio == "") {
@@ -110,11 +128,11 @@ func run(ctx context.Context, o options) (err error) {
 	if err := os.RemoveAll(o.work); err != nil {
 		return err
 	}
-	served, err := startRegistry(o)
+	served, err := startRegistry(ctx, o)
 	if err != nil {
 		return fmt.Errorf("cannot serve images: %w", err)
 	}
-	defer served.close()
+	defer func() { err = errors.Join(err, served.close()) }()
 
 	peers, err := newPeers(o, served)
 	if err != nil {

@@ -87,6 +87,7 @@ type pageDot struct {
 
 type pageTable struct {
 	Title string
+	Notes []string
 	Heads []string
 	Rows  [][]string
 }
@@ -97,7 +98,7 @@ const plotWidth = 560.0
 // color is that of a peer in the plots.
 func color(peer string) string {
 	return map[string]string{
-		"berth": "#2a6fdb", "before": "#8ab0ee", "docker": "#0f9d8a", "cri-dockerd": "#d9822b", "crio": "#8e5bd0", "containerd": "#c23b5a", "in-process": "#2a6fdb", "programs": "#c23b5a", floorName: "#7a7f87",
+		"berth": "#2a6fdb", "before": "#8ab0ee", "docker": "#0f9d8a", "cri-dockerd": "#d9822b", "crio": "#8e5bd0", "containerd": "#c23b5a", "no-igzip": "#e08a9f", "in-process": "#2a6fdb", "programs": "#c23b5a", floorName: "#7a7f87",
 	}[peer]
 }
 
@@ -254,7 +255,7 @@ func (t *table) value(name, peer string) (float64, bool) {
 
 func tableOf(r *result, t *table) pageTable {
 	peers := t.peersOr(r.Peers)
-	out := pageTable{Title: fmt.Sprintf("%s (load %.1f)", t.Title, t.Load), Heads: append([]string{"", "unit"}, columns(peers)...)}
+	out := pageTable{Title: fmt.Sprintf("%s (load %.1f)", t.Title, t.Load), Notes: t.Notes, Heads: append([]string{"", "unit"}, columns(peers)...)}
 	pairs := t.comparisons(r.Peers)
 	for _, c := range pairs {
 		out.Heads = append(out.Heads, c.String())

@@ -119,11 +119,11 @@ const cniNetwork = `{"cniVersion": "1.0.0", "name": "bench", "plugins": [
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
-func newContainerd(o options, r *registry) *peer {
-	dir := filepath.Join(o.work, "containerd")
+func newContainerd(o options, name string, r *registry) *peer {
+	dir := filepath.Join(o.work, name)
 	config := fmt.Sprintf(containerdConfig, dir, r.image("pause:1"), o.bin)
 	p := &peer{
-		name:     "containerd",
+		name:     name,
 		beside:   "berth",
 		pause:    true,
 		socket:   filepath.Join(dir, "containerd.sock"),

@@ -14,6 +14,8 @@ type table struct {
 	// Pods is how many pods run in a section about density, 0 in others.
 	Pods int    `json:"pods,omitempty"`
 	Rows []*row `json:"rows"`
+	// Notes are what a reader of the figures must know.
+	Notes []string `json:"notes,omitempty"`
 	// Peers are those of a section that has its own, nil if they are those of the run.
 	Peers []peerInfo `json:"peers,omitempty"`
 	// Load is the machine's load average of a minute when the section began.
@@ -112,7 +114,7 @@ func (c pair) String() string { return c.peer + "/" + c.beside }
 // and the first peer of the run with the floor.
 func (t *table) comparisons(run []peerInfo) (pairs []pair) {
 	peers := t.peersOr(run)
-	if t.Peers == nil {
+	if t.Peers == nil || t.hasFloor() {
 		pairs = append(pairs, pair{peers[0].Name, floorName})
 	}
 	for _, p := range peers {
@@ -121,6 +123,11 @@ func (t *table) comparisons(run []peerInfo) (pairs []pair) {
 		}
 	}
 	return pairs
+}
+
+// hasFloor reports whether a row has samples of the floor.
+func (t *table) hasFloor() bool {
+	return slices.ContainsFunc(t.Rows, func(r *row) bool { return len(r.Samples[floorName]) > 0 })
 }
 
 // peersOr returns the peers of a section that has its own, else those of the run.
@@ -136,7 +143,17 @@ func (t *table) peersOr(run []peerInfo) []peerInfo {
 func (t *table) print(w io.Writer, run []peerInfo) {
 	peers := t.peersOr(run)
 	pairs := t.comparisons(run)
-	fmt.Fprintf(w, "\n%s (load %.1f)\n%-34s %-5s %8s", t.Title, t.Load, "", "unit", floorName)
+	width := 34
+	for _, r := range t.Rows {
+		for _, f := range r.figures() {
+			width = max(width, len(f.name))
+		}
+	}
+	fmt.Fprintf(w, "\n%s (load %.1f)\n", t.Title, t.Load)
+	for _, note := range t.Notes {
+		fmt.Fprintf(w, "  %s\n", note)
+	}
+	fmt.Fprintf(w, "%-*s %-5s %8s", width, "", "unit", floorName)
 	for _, p := range peers {
 		fmt.Fprintf(w, " %12s", p.Name)
 	}
@@ -146,7 +163,7 @@ func (t *table) print(w io.Writer, run []peerInfo) {
 	fmt.Fprintln(w)
 	for _, r := range t.Rows {
 		for _, f := range r.figures() {
-			fmt.Fprintf(w, "%-34s %-5s %8s", f.name, f.unit, f.text(floorName))
+			fmt.Fprintf(w, "%-*s %-5s %8s", width, f.name, f.unit, f.text(floorName))
 			for _, p := range peers {
 				fmt.Fprintf(w, " %12s", f.text(p.Name))
 			}
