@@ -182,7 +182,8 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 // alone unpacks layer i without the layers below. done is false when it cannot.
 func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 	err = u.db.WithSnapshot(ctx, "", func(key string) error {
-		done, err = u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
+		result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
+		done = !result.NeedsLower
 		if err != nil || !done {
 			return err
 		}
@@ -190,9 +191,28 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 		if err != nil {
 			return err
 		}
+		if err := u.inheritRoot(ctx, key, parent, result); err != nil {
+			return err
+		}
 		return u.commit(ctx, i, parent, key, snapshots.WithParent(parent))
 	})
 	return done, err
+}
+
+// inheritRoot gives a layer that does not describe the root directory the attributes that this has in the layers below.
+func (u *unpacking) inheritRoot(ctx context.Context, key, parent string, result unpack.Result) error {
+	if parent == "" || result.Root {
+		return nil
+	}
+	lower, err := u.db.LowerDirs(ctx, parent)
+	if err != nil {
+		return err
+	}
+	info, err := u.db.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return err
+	}
+	return sysfile.CopyAttributes(filepath.Join(u.db.LayersDir(), lower[0]), database.UpperDir(info))
 }
 
 // commit makes the snapshot key that of layer i.
@@ -204,34 +224,34 @@ func (u *unpacking) commit(ctx context.Context, i int, parent, key string, opts 
 // manner is the way in which a layer is unpacked; see unpack.Job.
 type manner struct{ alone, whiteoutFiles bool }
 
-// fill unpacks layer i into the snapshot key. It returns false when the layer is to be unpacked alone, and
+// fill unpacks layer i into the snapshot key. NeedsLower is set when the layer is to be unpacked alone, and
 // cannot be unpacked without the layers below.
-func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as manner) (ok bool, err error) {
+func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as manner) (result unpack.Result, err error) {
 	if u.t.Artifact != nil {
-		return true, u.fillArtifact(ctx, key)
+		return result, u.fillArtifact(ctx, key)
 	}
 	job, done, err := u.job(ctx, key, parent, as.whiteoutFiles)
 	if err != nil {
-		return false, err
+		return result, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	job.Alone, job.Secret = as.alone, u.secrets[i]
 	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
 	if err != nil {
-		return false, err
+		return result, err
 	}
 	defer blob.Close()
 	var seen int64
-	result, err := u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
+	result, err = u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
 	if err != nil || result.NeedsLower {
 		u.unpacked(-seen)
-		return false, err
+		return result, err
 	}
 	u.unpacked(u.t.Layers[i].Size - seen)
 	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
-		return false, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
+		return result, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
-	return true, nil
+	return result, nil
 }
 
 // job is the job of a snapshot. done removes what was made for it.
@@ -266,8 +286,8 @@ func (u *Unpacker) job(ctx context.Context, key, parent string, whiteoutFiles bo
 	return job, func() error { return sysfile.RemoveTree(context.WithoutCancel(ctx), below) }, u.copyDirs(ctx, lower, below)
 }
 
-// belowName is a directory beside the files of a layer while these are unpacked, with the directories of the layers below: a
-// layer whose deletions are files takes from those below only owners and modes of directories. A kill leaves it in a directory
+// belowName is a directory beside the files of a layer while these are unpacked, with the directories of the layers below and the
+// links to them: a layer whose deletions are files takes from those below only attributes of directories. A kill leaves it in a directory
 // that the next start removes.
 const belowName = "below"
 
@@ -280,5 +300,8 @@ func (u *Unpacker) copyDirs(ctx context.Context, lower []string, to string) erro
 	for i, dir := range lower {
 		dirs[i] = filepath.Join(u.db.LayersDir(), dir)
 	}
-	return sysfile.CopyLayers(ctx, dirs, to, sysfile.LayersCopy{Directories: true})
+	if err := sysfile.CopyLayers(ctx, dirs, to, sysfile.LayersCopy{Directories: true}); err != nil {
+		return err
+	}
+	return sysfile.CopyAttributes(dirs[0], to)
 }

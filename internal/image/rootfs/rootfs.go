@@ -275,10 +275,8 @@ func (m *Manager) makeContainerDir(ctx context.Context, dir string, u use, spec 
 		if u.Copied, err = m.fill(ctx, spec, u, ready); err != nil {
 			return u, err
 		}
-	} else if spec.Map != nil {
-		if err := os.Chown(filepath.Join(ready, upperName), spec.Map.UID, spec.Map.GID); err != nil {
-			return u, err
-		}
+	} else if err := m.describeRoot(spec, u, filepath.Join(ready, upperName)); err != nil {
+		return u, err
 	}
 	record, err := json.Marshal(u)
 	if err != nil {
@@ -358,4 +356,18 @@ func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pa
 		return usage, fmt.Errorf("cannot measure what the container of %s has written: %w", key, err)
 	}
 	return usage, nil
+}
+
+// describeRoot gives the upper directory of an overlay what the image says of its root directory: the kernel shows the
+// attributes of the topmost directory.
+func (m *Manager) describeRoot(spec image.RootfsSpec, u use, upper string) error {
+	if len(u.lower) > 0 {
+		if err := sysfile.CopyAttributes(filepath.Join(m.layersDir, u.lower[0]), upper); err != nil {
+			return fmt.Errorf("cannot copy the attributes of the root directory: %w", err)
+		}
+	}
+	if spec.Map == nil {
+		return nil
+	}
+	return os.Chown(upper, spec.Map.UID, spec.Map.GID)
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/containerd/containerd/v2/pkg/archive"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -30,6 +29,8 @@ const (
 	maxTrailer = 16 << 20
 	// maxOpaque bounds the list of opaque directories.
 	maxOpaque = 1 << 16
+	// maxMajor and maxMinor are the largest numbers of a device in Linux.
+	maxMajor, maxMinor = 1<<12 - 1, 1<<20 - 1
 )
 
 // layer is one layer on its way to upper.
@@ -46,6 +47,10 @@ type layer struct {
 	dirs      map[string]bool
 	whiteouts map[string]bool
 	opaque    map[string]bool
+	// last is what directories get after all entries, by their paths.
+	last map[string]lastAttributes
+	// root is set when the layer describes the root directory.
+	root bool
 }
 
 // errNeedsLower ends a job that cannot be done without the layers below.
@@ -84,13 +89,9 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 	}
 	l := &layer{
 		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone, files: job.WhiteoutFiles,
-		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{},
+		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{}, last: map[string]lastAttributes{},
 	}
-	opts := []archive.ApplyOpt{archive.WithFilter(l.accept), archive.WithConvertWhiteout(l.whiteout)}
-	if lower != "" {
-		opts = append(opts, archive.WithParents([]string{lower}))
-	}
-	if _, err := archive.Apply(ctx, upper, stream, opts...); err != nil {
+	if err := l.extract(ctx, stream); err != nil {
 		return Result{}, fmt.Errorf("cannot apply the layer: %w", err)
 	}
 	// What follows the end of the archive counts for the digest.
@@ -102,7 +103,7 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 	if err := l.finish(); err != nil {
 		return Result{}, fmt.Errorf("cannot apply the layer's deletions: %w", err)
 	}
-	result := Result{DiffID: diffID, Size: l.size}
+	result := Result{DiffID: diffID, Size: l.size, Root: l.root}
 	for dir := range l.opaque {
 		result.Opaque = append(result.Opaque, strings.TrimPrefix(dir, upper+"/"))
 	}
@@ -133,8 +134,8 @@ func (l *layer) accept(header *tar.Header) (bool, error) {
 	if l.files && strings.HasPrefix(filepath.Base(hardlinkOf(header)), sysfile.WhiteoutPrefix) {
 		return false, fmt.Errorf("entry %q is another name of a deletion: %w", header.Name, errs.Invalid)
 	}
-	if header.Typeflag == tar.TypeChar && header.Devmajor == 0 && header.Devminor == 0 {
-		return false, fmt.Errorf("entry %q is character device 0:0, which the overlay file system takes for a deletion: %w", header.Name, errs.Invalid)
+	if err := checkDevice(header); err != nil {
+		return false, err
 	}
 	if l.alone && !l.complete(header) {
 		return false, errNeedsLower
@@ -145,6 +146,21 @@ func (l *layer) accept(header *tar.Header) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// checkDevice refuses device nodes that the host must not make.
+func checkDevice(header *tar.Header) error {
+	if header.Typeflag != tar.TypeChar && header.Typeflag != tar.TypeBlock {
+		return nil
+	}
+	// The kernel would drop the other bits: 4096:0 would become 0:0.
+	if header.Devmajor < 0 || header.Devmajor > maxMajor || header.Devminor < 0 || header.Devminor > maxMinor {
+		return fmt.Errorf("entry %q is device %d:%d, and Linux has devices up to %d:%d: %w", header.Name, header.Devmajor, header.Devminor, maxMajor, maxMinor, errs.Invalid)
+	}
+	if header.Typeflag == tar.TypeChar && header.Devmajor == 0 && header.Devminor == 0 {
+		return fmt.Errorf("entry %q is character device 0:0, which the overlay file system takes for a deletion: %w", header.Name, errs.Invalid)
+	}
+	return nil
 }
 
 // hardlinkOf is the name that an entry is another name of, "" if it is none.
@@ -182,11 +198,11 @@ func allowedXattr(name string) bool {
 // where the entry would be written.
 func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error) {
 	base, dir := filepath.Base(path), filepath.Dir(path)
-	if l.files && base == sysfile.OpaqueName {
-		return false, mkWhiteoutFile(path)
-	}
 	if base == sysfile.OpaqueName {
-		return false, l.markOpaque(dir)
+		if err := l.markOpaque(dir); err != nil || !l.files {
+			return false, err
+		}
+		return false, mkWhiteoutFile(path)
 	}
 	name, ok := strings.CutPrefix(base, sysfile.WhiteoutPrefix)
 	if !ok {
@@ -198,11 +214,11 @@ func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error
 	if l.files && strings.HasPrefix(name, sysfile.WhiteoutPrefix) {
 		return false, nil // no layer has such a name, so nothing is deleted; old tools have directories of their own there
 	}
+	target := filepath.Join(dir, name)
+	l.whiteouts[target] = true
 	if l.files {
 		return false, mkWhiteoutFile(path)
 	}
-	target := filepath.Join(dir, name)
-	l.whiteouts[target] = true
 	if _, err := os.Lstat(target); err == nil {
 		// A deletion concerns the layers below only; what this layer has under
 		// the name stays, and finish hides what is below it.
@@ -239,8 +255,12 @@ func (l *layer) markOpaque(dir string) error {
 }
 
 // finish handles what can be decided only after all entries: names that
-// were deleted and made again, and a root that hides everything below.
+// were deleted and made again, a root that hides everything below, and the attributes of directories.
 func (l *layer) finish() error {
+	if l.files {
+		clear(l.opaque) // files say so
+		return l.finishDirectories()
+	}
 	for path := range l.whiteouts {
 		if fi, err := os.Lstat(path); err == nil && fi.IsDir() {
 			if err := l.markOpaque(path); err != nil {
@@ -248,6 +268,14 @@ func (l *layer) finish() error {
 			}
 		}
 	}
+	if err := l.hideBelow(); err != nil {
+		return err
+	}
+	return l.finishDirectories()
+}
+
+// hideBelow does what an opaque root directory stands for.
+func (l *layer) hideBelow() error {
 	if !l.opaque[l.upper] {
 		return nil
 	}

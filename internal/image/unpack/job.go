@@ -49,6 +49,9 @@ type Result struct {
 	DiffID digest.Digest `json:"diffID"`
 	// Size is the sum of the sizes of the layer's files.
 	Size int64 `json:"size"`
+	// Root is set when the layer describes the root directory. If not, its attributes are those that it has
+	// in the layers below: the job sets them, except for Alone.
+	Root bool `json:"root,omitempty"`
 	// Opaque are the layer's directories, relative to Upper, that hide what the
 	// layers below have in them. Run marks them.
 	Opaque []string `json:"opaque,omitempty"`

@@ -37,7 +37,7 @@ const maxHeldNames = 4 << 20
 type LayersCopy struct {
 	// Label is the SELinux label of all copies, "" for none.
 	Label string
-	// Directories copies directories alone.
+	// Directories copies directories and symbolic links alone.
 	Directories bool
 	// Progress, if not nil, is called with how far it is.
 	Progress func(Copied)
@@ -158,7 +158,7 @@ func (c *layersCopy) entryOf(ctx context.Context, levels []level, target *os.Fil
 		if err := c.attributes(top.dir, target, name, &st); err != nil { // at last: see directory
 			return err
 		}
-	case c.directories:
+	case c.directories && st.Mode&unix.S_IFMT != unix.S_IFLNK:
 		return nil
 	default:
 		if linked, err := c.link(target, name, at, &st); err != nil {
