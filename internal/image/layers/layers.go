@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sync/errgroup"
@@ -191,28 +192,12 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 		if err != nil {
 			return err
 		}
-		if err := u.inheritRoot(ctx, key, parent, result); err != nil {
+		if err := u.settle(ctx, key, parent, result); err != nil {
 			return err
 		}
 		return u.commit(ctx, i, parent, key, snapshots.WithParent(parent))
 	})
 	return done, err
-}
-
-// inheritRoot gives a layer that does not describe the root directory the attributes that this has in the layers below.
-func (u *unpacking) inheritRoot(ctx context.Context, key, parent string, result unpack.Result) error {
-	if parent == "" || result.Root {
-		return nil
-	}
-	lower, err := u.db.LowerDirs(ctx, parent)
-	if err != nil {
-		return err
-	}
-	info, err := u.db.Snapshots.Stat(ctx, key)
-	if err != nil {
-		return err
-	}
-	return sysfile.CopyAttributes(filepath.Join(u.db.LayersDir(), lower[0]), database.UpperDir(info))
 }
 
 // commit makes the snapshot key that of layer i.
@@ -250,6 +235,9 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	u.unpacked(u.t.Layers[i].Size - seen)
 	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
 		return result, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
+	}
+	if i == 0 && !result.Root {
+		return result, os.Chtimes(job.Upper, time.Unix(0, 0), time.Unix(0, 0)) // the same each time
 	}
 	return result, nil
 }

@@ -29,6 +29,8 @@ const (
 	maxTrailer = 16 << 20
 	// maxOpaque bounds the list of opaque directories.
 	maxOpaque = 1 << 16
+	// maxUnsure bounds Result.Unsure.
+	maxUnsure = 1 << 12
 	// maxMajor and maxMinor are the largest numbers of a device in Linux.
 	maxMajor, maxMinor = 1<<12 - 1, 1<<20 - 1
 )
@@ -49,6 +51,8 @@ type layer struct {
 	opaque    map[string]bool
 	// last is what directories get after all entries, by their paths.
 	last map[string]lastAttributes
+	// unsure is Result.Unsure.
+	unsure []string
 	// root is set when the layer describes the root directory.
 	root bool
 }
@@ -103,7 +107,7 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 	if err := l.finish(); err != nil {
 		return Result{}, fmt.Errorf("cannot apply the layer's deletions: %w", err)
 	}
-	result := Result{DiffID: diffID, Size: l.size, Root: l.root}
+	result := Result{DiffID: diffID, Size: l.size, Root: l.root, Unsure: l.unsure}
 	for dir := range l.opaque {
 		result.Opaque = append(result.Opaque, strings.TrimPrefix(dir, upper+"/"))
 	}
@@ -215,6 +219,7 @@ func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error
 		return false, nil // no layer has such a name, so nothing is deleted; old tools have directories of their own there
 	}
 	target := filepath.Join(dir, name)
+	_, below := l.lookupBelow(strings.TrimPrefix(target, l.upper+"/"))
 	l.whiteouts[target] = true
 	if l.files {
 		return false, mkWhiteoutFile(path)
@@ -223,6 +228,16 @@ func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error
 		// A deletion concerns the layers below only; what this layer has under
 		// the name stays, and finish hides what is below it.
 		return false, nil
+	}
+	if below == nil && !l.alone {
+		// The kernel would list the deletion as a file where the directory is in no other layer.
+		return false, nil
+	}
+	if l.alone && dir != l.upper {
+		if len(l.unsure) == maxUnsure {
+			return false, errNeedsLower
+		}
+		l.unsure = append(l.unsure, strings.TrimPrefix(target, l.upper+"/"))
 	}
 	return false, mkWhiteout(target)
 }
@@ -271,7 +286,31 @@ func (l *layer) finish() error {
 	if err := l.hideBelow(); err != nil {
 		return err
 	}
+	if err := l.dropVain(); err != nil {
+		return err
+	}
 	return l.finishDirectories()
+}
+
+// dropVain removes the deletions in opaque directories. They delete nothing, and the kernel would list them as files.
+func (l *layer) dropVain() error {
+	if len(l.opaque) == 0 {
+		return nil
+	}
+	for path := range l.whiteouts {
+		for dir := filepath.Dir(path); len(dir) > len(l.upper); dir = filepath.Dir(dir) {
+			if !l.opaque[dir] {
+				continue
+			}
+			if fi, err := os.Lstat(path); err == nil && isDeletion(fi) {
+				if err := os.Remove(path); err != nil {
+					return err
+				}
+			}
+			break
+		}
+	}
+	return nil
 }
 
 // hideBelow does what an opaque root directory stands for.

@@ -52,6 +52,9 @@ type Result struct {
 	// Root is set when the layer describes the root directory. If not, its attributes are those that it has
 	// in the layers below: the job sets them, except for Alone.
 	Root bool `json:"root,omitempty"`
+	// Unsure are the deletions of a layer that was unpacked alone, relative to Upper: they must go where the layers
+	// below do not have what they delete. The kernel lists those in a directory that is in one layer alone.
+	Unsure []string `json:"unsure,omitempty"`
 	// Opaque are the layer's directories, relative to Upper, that hide what the
 	// layers below have in them. Run marks them.
 	Opaque []string `json:"opaque,omitempty"`
