@@ -5,7 +5,9 @@ package trees
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +84,23 @@ func layer(t *testing.T, entries ...entry) []byte {
 	return buf.Bytes()
 }
 
+// describedBy are the names that layers have entries for.
+func describedBy(t *testing.T, layers [][]byte) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	for _, layer := range layers {
+		for r := tar.NewReader(bytes.NewReader(layer)); ; {
+			header, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			must(t, err)
+			names[filepath.Join(".", header.Name)] = true
+		}
+	}
+	return names
+}
+
 // Attributes as the kernel has them.
 const (
 	capability = "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // cap_net_bind_service=ep
@@ -129,6 +148,9 @@ func corpus(t *testing.T) []feature {
 		{name: "directories that the layer does not name", layers: [][]byte{base, l(file("d/new", "n"), file("d/sub/new", "n"), file("q/r/s", "s"))}},
 		{name: "deletions", layers: [][]byte{base, l(whiteout("a"), whiteout("d/x"), whiteout("d/sub"), whiteout("nothing"), whiteout("d/nothing"))}},
 		{name: "a deletion of what is nowhere", layers: [][]byte{base, l(whiteout("no/such/file"), opaque("none"), whiteout("d/sub/none/x"))}},
+		{name: "deletions in a file", layers: [][]byte{base, l(file("d", "file"), whiteout("d/x"), opaque("d/sub"), whiteout("a/b"))}},
+		{name: "deletions in an opaque directory", layers: [][]byte{base, l(dir("d", 0o755), whiteout("d/x"), whiteout("d/sub/z"), opaque("d"), file("d/new", "n"), dir("new", 0o700), whiteout("new/x"), file("new/y", "y"))}},
+		{name: "a deletion in a directory and then of it", layers: [][]byte{base, l(whiteout("d/sub/z"), whiteout("d"))}},
 		{name: "deletions in the lowest layer", layers: [][]byte{l(whiteout("x"), dir("d", 0o755), opaque("d"), file("d/a", "a"), whiteout("d/b"))}},
 		{name: "opaque first", layers: [][]byte{base, l(opaque("d"), dir("d", 0o711), file("d/new", "n"))}},
 		{name: "opaque last", layers: [][]byte{base, l(dir("d", 0o711), file("d/new", "n"), dir("d/sub", 0o755), file("d/sub/in", "i"), opaque("d"))}},

@@ -34,6 +34,7 @@ var decided = []decision{
 	{"a hard link to a shared file below", "d/e", "links", `["d/e" "n"]`, sharedBelow},
 	{"a hard link to a shared file below", "n", "links", `["d/e" "n"]`, sharedBelow},
 	{"files below a link of a lower layer", "real", "mtime", "2020-09-13T12:26:40", ownTime},
+	{"a name and then its deletion", "d", "mtime", "2020-09-13T12:26:40", ownTime},
 	{"opaque last", "d/sub", "mtime", "2020-09-13T12:26:40", ownTime},
 	{"an empty attribute", "f", "xattrs", `user.empty=""`, emptyValue},
 	{"trusted attributes", "f", "xattrs", "", trusted},
@@ -103,7 +104,7 @@ func compareFeature(t *testing.T, s *local.Images, f feature, used map[decision]
 	} else {
 		must(t, err)
 	}
-	report(t, f.name, differences(treeOf(t, root), treeOf(t, tree), began), used)
+	report(t, f.name, differences(treeOf(t, root), treeOf(t, tree), began, describedBy(t, f.layers)), used)
 }
 
 // report fails the test with the differences that are not decided.

@@ -112,9 +112,9 @@ func xattrsOf(path string) (string, error) {
 	return strings.Join(all, " "), nil
 }
 
-// differences lists, sorted, the fields in which two trees differ. Times that are both after start are equal: no layer names
-// them.
-func differences(berth, other map[string]node, start time.Time) []difference {
+// differences lists, sorted, the fields in which two trees differ. A time of the other tree that is after start is the clock's:
+// where described does not have the directory, no layer has a time for it. A layer may also delete and not describe it again.
+func differences(berth, other map[string]node, start time.Time, described map[string]bool) []difference {
 	var all []difference
 	names := map[string]bool{}
 	for name := range berth {
@@ -134,7 +134,8 @@ func differences(berth, other map[string]node, start time.Time) []difference {
 			if ours[field] == theirs[field] {
 				continue
 			}
-			if field == "mtime" && len(ours[field]) > 10 && ours[field][:4] == late[:4] && ours[field] >= late && theirs[field][:4] == late[:4] && theirs[field] >= late {
+			clock := field == "mtime" && theirs[field] >= late && theirs[field][:4] == late[:4]
+			if clock && (!described[name] || ours[field] >= late) {
 				continue
 			}
 			all = append(all, difference{name, field, ours[field], theirs[field]})

@@ -172,12 +172,24 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	return u.db.WithSnapshot(ctx, parent, func(key string) error {
-		if _, err := u.fill(ctx, i, key, parent, manner{whiteoutFiles: u.whiteouts}); err != nil {
+	return u.filled(ctx, i, parent, u.whiteouts, func(key string) error { return u.commit(ctx, i, parent, key) })
+}
+
+// filled calls fn with a snapshot into which layer i is unpacked over the snapshot parent. It is removed unless fn commits it.
+func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFiles bool, fn func(key string) error) error {
+	for as := (manner{whiteoutFiles: whiteoutFiles}); ; as.whole = true {
+		needs := false
+		err := u.db.WithSnapshot(ctx, parent, func(key string) error {
+			result, err := u.fill(ctx, i, key, parent, as)
+			if needs = result.NeedsFiles && !as.whole; err != nil || needs {
+				return err
+			}
+			return fn(key)
+		})
+		if err != nil || !needs {
 			return err
 		}
-		return u.commit(ctx, i, parent, key)
-	})
+	}
 }
 
 // alone unpacks layer i without the layers below. done is false when it cannot.
@@ -207,7 +219,7 @@ func (u *unpacking) commit(ctx context.Context, i int, parent, key string, opts 
 }
 
 // manner is the way in which a layer is unpacked; see unpack.Job.
-type manner struct{ alone, whiteoutFiles bool }
+type manner struct{ alone, whiteoutFiles, whole bool }
 
 // fill unpacks layer i into the snapshot key. NeedsLower is set when the layer is to be unpacked alone, and
 // cannot be unpacked without the layers below.
@@ -215,7 +227,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	if u.t.Artifact != nil {
 		return result, u.fillArtifact(ctx, key)
 	}
-	job, done, err := u.job(ctx, key, parent, as.whiteoutFiles)
+	job, done, err := u.job(ctx, key, parent, as)
 	if err != nil {
 		return result, err
 	}
@@ -228,7 +240,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	defer blob.Close()
 	var seen int64
 	result, err = u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
-	if err != nil || result.NeedsLower {
+	if err != nil || result.NeedsLower || result.NeedsFiles {
 		u.unpacked(-seen)
 		return result, err
 	}
@@ -243,7 +255,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 }
 
 // job is the job of a snapshot. done removes what was made for it.
-func (u *Unpacker) job(ctx context.Context, key, parent string, whiteoutFiles bool) (job unpack.Job, done func() error, err error) {
+func (u *Unpacker) job(ctx context.Context, key, parent string, as manner) (job unpack.Job, done func() error, err error) {
 	info, err := u.db.Snapshots.Stat(ctx, key)
 	if err != nil {
 		return job, nil, fmt.Errorf("cannot look up a snapshot: %w", err)
@@ -262,25 +274,27 @@ func (u *Unpacker) job(ctx context.Context, key, parent string, whiteoutFiles bo
 		Place:         filepath.Join(filepath.Dir(upper), "work"),
 		LowerRoot:     u.db.LayersDir(),
 		Lower:         lower,
-		WhiteoutFiles: whiteoutFiles,
+		WhiteoutFiles: as.whiteoutFiles,
+		Whole:         as.whole,
 		MaxBytes:      free,
 		MaxLayer:      u.maxLayer.Load(),
 	}
-	if !whiteoutFiles || len(lower) == 0 {
+	if !as.whiteoutFiles || len(lower) == 0 {
 		return job, func() error { return nil }, nil
 	}
 	job.LowerRoot, job.Lower = filepath.Dir(upper), []string{belowName}
 	below := filepath.Join(job.LowerRoot, belowName)
-	return job, func() error { return sysfile.RemoveTree(context.WithoutCancel(ctx), below) }, u.copyDirs(ctx, lower, below)
+	return job, func() error { return sysfile.RemoveTree(context.WithoutCancel(ctx), below) }, u.copyBelow(ctx, lower, below, as.whole)
 }
 
 // belowName is a directory beside the files of a layer while these are unpacked, with the directories of the layers below and the
-// links to them: a layer whose deletions are files takes from those below only attributes of directories. A kill leaves it in a directory
+// links to them: a layer whose deletions are files takes from those below only attributes of directories, as long as it
+// has no other name of a file of these. A kill leaves it in a directory
 // that the next start removes.
 const belowName = "below"
 
-// copyDirs copies the directories of layers.
-func (u *Unpacker) copyDirs(ctx context.Context, lower []string, to string) error {
+// copyBelow copies the directories and links of layers, and with whole all files.
+func (u *Unpacker) copyBelow(ctx context.Context, lower []string, to string, whole bool) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
@@ -288,7 +302,7 @@ func (u *Unpacker) copyDirs(ctx context.Context, lower []string, to string) erro
 	for i, dir := range lower {
 		dirs[i] = filepath.Join(u.db.LayersDir(), dir)
 	}
-	if err := sysfile.CopyLayers(ctx, dirs, to, sysfile.LayersCopy{Directories: true}); err != nil {
+	if err := sysfile.CopyLayers(ctx, dirs, to, sysfile.LayersCopy{Directories: !whole}); err != nil {
 		return err
 	}
 	return sysfile.CopyAttributes(dirs[0], to)

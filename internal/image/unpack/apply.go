@@ -40,8 +40,8 @@ type layer struct {
 	upper, lower string
 	maxBytes     int64
 	alone        bool
-	// files is Job.WhiteoutFiles.
-	files bool
+	// files is Job.WhiteoutFiles, whole Job.Whole.
+	files, whole bool
 
 	entries int
 	size    int64
@@ -51,14 +51,20 @@ type layer struct {
 	opaque    map[string]bool
 	// last is what directories get after all entries, by their paths.
 	last map[string]lastAttributes
+	// implied are the directories that are there for the deletions in them alone.
+	implied map[string]bool
 	// unsure is Result.Unsure.
 	unsure []string
 	// root is set when the layer describes the root directory.
 	root bool
 }
 
-// errNeedsLower ends a job that cannot be done without the layers below.
-var errNeedsLower = errors.New("the layer rests on those below")
+// errNeedsLower ends a job that cannot be done without the layers below, errNeedsFiles one that cannot be done without their
+// files.
+var (
+	errNeedsLower = errors.New("the layer rests on those below")
+	errNeedsFiles = errors.New("the layer rests on files of those below")
+)
 
 // apply unpacks the possibly encrypted and compressed layer that r gives into upper. lower is
 // where the layers below can be seen, or "".
@@ -71,7 +77,7 @@ func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Resu
 		return Result{}, err
 	}
 	result, err := applyPlain(ctx, decrypted, upper, lower, job)
-	if err != nil && (errors.Is(err, errNeedsLower) || !errors.Is(kindOf(err), errs.Invalid)) {
+	if err != nil && (errors.Is(err, errNeedsLower) || errors.Is(err, errNeedsFiles) || !errors.Is(kindOf(err), errs.Invalid)) {
 		return Result{}, err
 	}
 	// A layer that was changed decrypts to something that is no layer. That it was changed is the reason.
@@ -92,8 +98,8 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 		stream.allow(job.MaxLayer, fmt.Errorf("the layer has more than %d bytes unpacked, the limit of image.max_layer_gib: %w", job.MaxLayer, errs.Invalid))
 	}
 	l := &layer{
-		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone, files: job.WhiteoutFiles,
-		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{}, last: map[string]lastAttributes{},
+		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone, files: job.WhiteoutFiles, whole: job.Whole,
+		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{}, last: map[string]lastAttributes{}, implied: map[string]bool{},
 	}
 	if err := l.extract(ctx, stream); err != nil {
 		return Result{}, fmt.Errorf("cannot apply the layer: %w", err)
@@ -221,6 +227,12 @@ func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error
 	target := filepath.Join(dir, name)
 	_, below := l.lookupBelow(strings.TrimPrefix(target, l.upper+"/"))
 	l.whiteouts[target] = true
+	if l.implied[target] {
+		delete(l.implied, target)
+		if err := os.RemoveAll(target); err != nil {
+			return false, err
+		}
+	}
 	if l.files {
 		return false, mkWhiteoutFile(path)
 	}
@@ -273,8 +285,9 @@ func (l *layer) markOpaque(dir string) error {
 // were deleted and made again, a root that hides everything below, and the attributes of directories.
 func (l *layer) finish() error {
 	if l.files {
+		err := l.dropVain()
 		clear(l.opaque) // files say so
-		return l.finishDirectories()
+		return errors.Join(err, l.finishDirectories())
 	}
 	for path := range l.whiteouts {
 		if fi, err := os.Lstat(path); err == nil && fi.IsDir() {
@@ -292,25 +305,41 @@ func (l *layer) finish() error {
 	return l.finishDirectories()
 }
 
-// dropVain removes the deletions in opaque directories. They delete nothing, and the kernel would list them as files.
+// dropVain removes the deletions in opaque directories, and the directories that are there for them alone. They delete nothing, and the kernel would list them as files.
 func (l *layer) dropVain() error {
 	if len(l.opaque) == 0 {
 		return nil
 	}
 	for path := range l.whiteouts {
-		for dir := filepath.Dir(path); len(dir) > len(l.upper); dir = filepath.Dir(dir) {
-			if !l.opaque[dir] {
-				continue
+		if !l.isBelowOpaque(path) {
+			continue
+		}
+		if fi, err := os.Lstat(path); err == nil && isDeletion(fi) {
+			if err := os.Remove(path); err != nil {
+				return err
 			}
-			if fi, err := os.Lstat(path); err == nil && isDeletion(fi) {
-				if err := os.Remove(path); err != nil {
-					return err
-				}
-			}
-			break
+		}
+	}
+	for path := range l.implied {
+		if !l.isBelowOpaque(path) {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// isBelowOpaque reports whether a directory above a path hides what the layers below have in it.
+func (l *layer) isBelowOpaque(path string) bool {
+	for path != l.upper {
+		path = filepath.Dir(path)
+		if l.opaque[path] {
+			return true
+		}
+	}
+	return false
 }
 
 // hideBelow does what an opaque root directory stands for.

@@ -112,11 +112,12 @@ func (l *layer) has(dir string) bool {
 		return true
 	}
 	_, fi := l.lookup(dir)
-	return fi != nil
+	return fi != nil && fi.IsDir()
 }
 
-// makeDirectories makes a directory and those above it, with the attributes that they have in the layers below.
-func (l *layer) makeDirectories(dir string) error {
+// makeDirectories makes a directory and those above it, with the attributes that they have in the layers below. implied
+// says that they are for a deletion.
+func (l *layer) makeDirectories(dir string, implied bool) error {
 	if dir == "" {
 		return nil
 	}
@@ -134,11 +135,14 @@ func (l *layer) makeDirectories(dir string) error {
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
-	if err := l.makeDirectories(parent(dir)); err != nil {
+	if err := l.makeDirectories(parent(dir), implied); err != nil {
 		return err
 	}
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
+	}
+	if implied {
+		l.implied[path] = true
 	}
 	if below, fi := l.lookupBelow(dir); fi != nil && fi.IsDir() {
 		return l.copyAttributes(below, path)
@@ -146,16 +150,27 @@ func (l *layer) makeDirectories(dir string) error {
 	return nil
 }
 
+// needs notes that a name, and the directories above it, are there for more than deletions.
+func (l *layer) needs(name string) {
+	for ; len(l.implied) > 0 && name != ""; name = parent(name) {
+		delete(l.implied, filepath.Join(l.upper, name))
+	}
+}
+
 // copyUp makes a file of a layer below one of this layer.
 func (l *layer) copyUp(dir, base string) error {
 	name := filepath.Join(dir, base)
+	if l.files && !l.whole && l.lower != "" {
+		return errNeedsFiles
+	}
 	below, fi := l.lookupBelow(name)
 	if fi == nil || fi.IsDir() {
 		return fmt.Errorf("neither this layer nor those below have the file %q: %w", name, errs.Invalid)
 	}
-	if err := l.makeDirectories(dir); err != nil {
+	if err := l.makeDirectories(dir, false); err != nil {
 		return err
 	}
+	l.needs(name)
 	path, st := filepath.Join(l.upper, name), fi.Sys().(*syscall.Stat_t)
 	var err error
 	switch {

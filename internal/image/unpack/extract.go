@@ -61,11 +61,15 @@ func (l *layer) entry(header *tar.Header, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if strings.HasPrefix(base, sysfile.WhiteoutPrefix) && !l.has(dir) {
-		return nil // where no directory is, nothing is to delete
+	deletion := strings.HasPrefix(base, sysfile.WhiteoutPrefix)
+	if deletion && !l.has(dir) {
+		return nil // nothing is to delete, also where the layer has a file in the place of the directory
 	}
-	if err := l.makeDirectories(dir); err != nil {
+	if err := l.makeDirectories(dir, deletion); err != nil {
 		return err
+	}
+	if !deletion {
+		l.needs(filepath.Join(dir, base))
 	}
 	path := filepath.Join(l.upper, dir, base)
 	write, err := l.whiteout(header, path)

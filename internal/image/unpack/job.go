@@ -30,6 +30,9 @@ type Job struct {
 	// WhiteoutFiles has the layer say what it deletes by files, as archives do, and not in the form of overlay mounts; see
 	// sysfile.CopyLayers.
 	WhiteoutFiles bool `json:"whiteoutFiles,omitempty"`
+	// Whole is set when Lower has the files of the layers below. It has their directories and links alone without it, together
+	// with WhiteoutFiles.
+	Whole bool `json:"whole,omitempty"`
 	// MaxBytes bounds what the layer may take on disk.
 	MaxBytes int64 `json:"maxBytes"`
 	// MaxLayer bounds the bytes of the layer's archive, unpacked; 0 for no bound.
@@ -45,6 +48,9 @@ type Result struct {
 	// NeedsLower is set, and nothing else, when a job for Alone cannot be done:
 	// directories get their owner and mode from the layers below.
 	NeedsLower bool `json:"needsLower,omitempty"`
+	// NeedsFiles is set, and nothing else, when a job without Whole cannot be done: the layer has another name of a file
+	// of a layer below.
+	NeedsFiles bool `json:"needsFiles,omitempty"`
 	// DiffID is the digest of the uncompressed layer.
 	DiffID digest.Digest `json:"diffID"`
 	// Size is the sum of the sizes of the layer's files.
