@@ -249,8 +249,8 @@ func TestTreesOfDocker(t *testing.T) {
 	}
 }
 
-// TestTreesOfKo builds a program of this repository onto an image whose layers have what a file system can have. KO_DATA_PATH is a
-// link below a link: ko makes /var/run, which is a link in most images.
+// TestTreesOfKo builds a program of this repository onto an image whose layers have what a file system can have. In the base
+// /var/run is a link, as in most images.
 func TestTreesOfKo(t *testing.T) {
 	require.Root(t)
 	program := require.Given(t, "KO", "program of github.com/google/ko")
@@ -264,7 +264,10 @@ func TestTreesOfKo(t *testing.T) {
 	base, err := os.ReadFile(tarOf(t, root, "-S"))
 	must(t, err)
 	registry.Push("base", "1", imageOf(t, [][]byte{base}, nil))
-	host, layout := strings.TrimPrefix(server.URL, "http://"), filepath.Join(t.TempDir(), "layout")
+	dir, err := os.MkdirTemp("", "berth-ko-") // ko takes the path for a reference, which has no capitals
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	host, layout := strings.TrimPrefix(server.URL, "http://"), filepath.Join(dir, "layout")
 	cmd := exec.CommandContext(t.Context(), program, "build", "--push=false", "--oci-layout-path="+layout, "--sbom=none", "./examples/hello")
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "KO_DEFAULTBASEIMAGE="+host+"/base:1", "KO_DOCKER_REPO="+host+"/out", "GOFLAGS=-mod=readonly -buildvcs=false")
