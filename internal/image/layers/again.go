@@ -38,7 +38,7 @@ func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error)
 	}
 	defer done()
 	return u.db.WithLease(ctx, func(ctx context.Context) error {
-		err := u.filled(ctx, i, parent, whiteoutFiles, func(key string) error {
+		err := u.filled(ctx, i, parent, whiteoutFiles, func(key string, _ bool) error {
 			info, err := u.db.Snapshots.Stat(ctx, key)
 			if err != nil {
 				return err

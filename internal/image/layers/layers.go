@@ -172,11 +172,12 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	return u.filled(ctx, i, parent, u.whiteouts, func(key string) error { return u.commit(ctx, i, parent, key) })
+	return u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error { return u.commit(ctx, i, parent, key, root) })
 }
 
-// filled calls fn with a snapshot into which layer i is unpacked over the snapshot parent. It is removed unless fn commits it.
-func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFiles bool, fn func(key string) error) error {
+// filled calls fn with a snapshot into which layer i is unpacked over the snapshot parent, and whether it describes the root
+// directory. It is removed unless fn commits it.
+func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFiles bool, fn func(key string, root bool) error) error {
 	for as := (manner{whiteoutFiles: whiteoutFiles}); ; as.whole = true {
 		needs := false
 		err := u.db.WithSnapshot(ctx, parent, func(key string) error {
@@ -184,7 +185,7 @@ func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFi
 			if needs = result.NeedsFiles && !as.whole; err != nil || needs {
 				return err
 			}
-			return fn(key)
+			return fn(key, result.Root)
 		})
 		if err != nil || !needs {
 			return err
@@ -207,14 +208,29 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 		if err := u.settle(ctx, key, parent, result); err != nil {
 			return err
 		}
-		return u.commit(ctx, i, parent, key, snapshots.WithParent(parent))
+		return u.commit(ctx, i, parent, key, result.Root, snapshots.WithParent(parent))
 	})
 	return done, err
 }
 
+// freshRoot gives the directory of a snapshot the mode that a root directory has which no layer describes, whatever the umask.
+func (u *unpacking) freshRoot(ctx context.Context, key string) error {
+	info, err := u.db.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return fmt.Errorf("cannot look up a snapshot: %w", err)
+	}
+	return os.Chmod(database.UpperDir(info), 0o755) //nolint:gosec // of a container
+}
+
 // commit makes the snapshot key that of layer i.
-func (u *unpacking) commit(ctx context.Context, i int, parent, key string, opts ...snapshots.Opt) error {
-	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts}
+func (u *unpacking) commit(ctx context.Context, i int, parent, key string, root bool, opts ...snapshots.Opt) error {
+	if parent != "" && !root {
+		var err error
+		if root, err = u.db.KnowsRoot(ctx, parent); err != nil {
+			return err
+		}
+	}
+	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts, Root: root || parent == ""}
 	return u.db.CommitSnapshot(ctx, label, key, opts...)
 }
 
@@ -224,6 +240,9 @@ type manner struct{ alone, whiteoutFiles, whole bool }
 // fill unpacks layer i into the snapshot key. NeedsLower is set when the layer is to be unpacked alone, and
 // cannot be unpacked without the layers below.
 func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as manner) (result unpack.Result, err error) {
+	if err := u.freshRoot(ctx, key); err != nil {
+		return result, err
+	}
 	if u.t.Artifact != nil {
 		return result, u.fillArtifact(ctx, key)
 	}

@@ -75,7 +75,7 @@ func (m *Manager) copyLayers(ctx context.Context, spec image.RootfsSpec, u use, 
 	}
 	err := sysfile.CopyLayers(ctx, layers, to, sysfile.LayersCopy{Label: spec.MountLabel, Progress: spec.Progress})
 	if err == nil {
-		err = sysfile.CopyAttributes(layers[0], to)
+		err = m.copyRoot(u, to)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy the layers of image %s: %w", u.Image, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/keyed"
@@ -361,13 +362,27 @@ func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pa
 // describeRoot gives the upper directory of an overlay what the image says of its root directory: the kernel shows the
 // attributes of the topmost directory.
 func (m *Manager) describeRoot(spec image.RootfsSpec, u use, upper string) error {
-	if len(u.lower) > 0 {
-		if err := sysfile.CopyAttributes(filepath.Join(m.layersDir, u.lower[0]), upper); err != nil {
-			return fmt.Errorf("cannot copy the attributes of the root directory: %w", err)
-		}
+	if err := m.copyRoot(u, upper); err != nil {
+		return err
 	}
 	if spec.Map == nil {
 		return nil
 	}
 	return os.Chown(upper, spec.Map.UID, spec.Map.GID)
+}
+
+// copyRoot gives a directory the attributes of the image's root directory. Those of old layers are not known: the directory stays
+// as it is.
+func (m *Manager) copyRoot(u use, to string) error {
+	if len(u.lower) == 0 {
+		return nil
+	}
+	top := filepath.Join(m.layersDir, u.lower[0])
+	if label, err := database.ReadLayerLabel(filepath.Dir(top)); err != nil || !label.Root {
+		return nil //nolint:nilerr // without a label it is an old layer
+	}
+	if err := sysfile.CopyAttributes(top, to); err != nil {
+		return fmt.Errorf("cannot copy the attributes of the root directory: %w", err)
+	}
+	return nil
 }
