@@ -30,6 +30,9 @@ type LayerLabel struct {
 	// WhiteoutFiles is set for a layer that says in the form of archives what it deletes, so that no overlay can have it;
 	// see sysfile.CopyLayers.
 	WhiteoutFiles bool `json:"whiteoutFiles,omitempty"`
+	// Root is set when the directory has the owner, mode, attributes and times of the image's root directory. That of a layer
+	// which something else has unpacked, as an older berth, has those that it happened to get.
+	Root bool `json:"root,omitempty"`
 }
 
 // is reports whether two labels identify the same layer.

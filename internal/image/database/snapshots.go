@@ -42,6 +42,16 @@ func (d *DB) LowerDirs(ctx context.Context, chain string) ([]string, error) {
 	return lower, nil
 }
 
+// KnowsRoot reports whether a committed snapshot has the attributes of the image's root directory; see LayerLabel.
+func (d *DB) KnowsRoot(ctx context.Context, chain string) (bool, error) {
+	info, err := d.Snapshots.Stat(ctx, chain)
+	if err != nil {
+		return false, fmt.Errorf("cannot find snapshot %s: %w", chain, err)
+	}
+	label, err := ReadLayerLabel(filepath.Dir(UpperDir(info)))
+	return err == nil && label.Root, nil
+}
+
 // WithSnapshot makes an active snapshot for fn, and removes it unless fn has
 // committed it.
 func (d *DB) WithSnapshot(ctx context.Context, parent string, fn func(key string) error) error {

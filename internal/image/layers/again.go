@@ -38,10 +38,7 @@ func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error)
 	}
 	defer done()
 	return u.db.WithLease(ctx, func(ctx context.Context) error {
-		return u.db.WithSnapshot(ctx, parent, func(key string) error {
-			if _, err := u.fill(ctx, i, key, parent, manner{whiteoutFiles: whiteoutFiles}); err != nil {
-				return fmt.Errorf("cannot unpack %s: %w", u.t.SourceOf(i), errs.OfDisk(err))
-			}
+		err := u.filled(ctx, i, parent, whiteoutFiles, func(key string, _ bool) error {
 			info, err := u.db.Snapshots.Stat(ctx, key)
 			if err != nil {
 				return err
@@ -51,5 +48,9 @@ func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error)
 			}
 			return u.db.AddSource(ctx, u.names[i], u.source(i), u.t.IsEncrypted(i))
 		})
+		if err != nil {
+			return fmt.Errorf("cannot unpack %s: %w", u.t.SourceOf(i), errs.OfDisk(err))
+		}
+		return nil
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sync/errgroup"
@@ -171,18 +172,32 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	return u.db.WithSnapshot(ctx, parent, func(key string) error {
-		if _, err := u.fill(ctx, i, key, parent, manner{whiteoutFiles: u.whiteouts}); err != nil {
+	return u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error { return u.commit(ctx, i, parent, key, root) })
+}
+
+// filled calls fn with a snapshot into which layer i is unpacked over the snapshot parent, and whether it describes the root
+// directory. It is removed unless fn commits it.
+func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFiles bool, fn func(key string, root bool) error) error {
+	for as := (manner{whiteoutFiles: whiteoutFiles}); ; as.whole = true {
+		needs := false
+		err := u.db.WithSnapshot(ctx, parent, func(key string) error {
+			result, err := u.fill(ctx, i, key, parent, as)
+			if needs = result.NeedsFiles && !as.whole; err != nil || needs {
+				return err
+			}
+			return fn(key, result.Root)
+		})
+		if err != nil || !needs {
 			return err
 		}
-		return u.commit(ctx, i, parent, key)
-	})
+	}
 }
 
 // alone unpacks layer i without the layers below. done is false when it cannot.
 func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 	err = u.db.WithSnapshot(ctx, "", func(key string) error {
-		done, err = u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
+		result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
+		done = !result.NeedsLower
 		if err != nil || !done {
 			return err
 		}
@@ -190,52 +205,76 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 		if err != nil {
 			return err
 		}
-		return u.commit(ctx, i, parent, key, snapshots.WithParent(parent))
+		if err := u.settle(ctx, key, parent, result); err != nil {
+			return err
+		}
+		return u.commit(ctx, i, parent, key, result.Root, snapshots.WithParent(parent))
 	})
 	return done, err
 }
 
+// freshRoot gives the directory of a snapshot the mode that a root directory has which no layer describes, whatever the umask.
+func (u *unpacking) freshRoot(ctx context.Context, key string) error {
+	info, err := u.db.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return fmt.Errorf("cannot look up a snapshot: %w", err)
+	}
+	return os.Chmod(database.UpperDir(info), 0o755) //nolint:gosec // of a container
+}
+
 // commit makes the snapshot key that of layer i.
-func (u *unpacking) commit(ctx context.Context, i int, parent, key string, opts ...snapshots.Opt) error {
-	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts}
+func (u *unpacking) commit(ctx context.Context, i int, parent, key string, root bool, opts ...snapshots.Opt) error {
+	if parent != "" && !root {
+		var err error
+		if root, err = u.db.KnowsRoot(ctx, parent); err != nil {
+			return err
+		}
+	}
+	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts, Root: root || parent == ""}
 	return u.db.CommitSnapshot(ctx, label, key, opts...)
 }
 
 // manner is the way in which a layer is unpacked; see unpack.Job.
-type manner struct{ alone, whiteoutFiles bool }
+type manner struct{ alone, whiteoutFiles, whole bool }
 
-// fill unpacks layer i into the snapshot key. It returns false when the layer is to be unpacked alone, and
+// fill unpacks layer i into the snapshot key. NeedsLower is set when the layer is to be unpacked alone, and
 // cannot be unpacked without the layers below.
-func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as manner) (ok bool, err error) {
-	if u.t.Artifact != nil {
-		return true, u.fillArtifact(ctx, key)
+func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as manner) (result unpack.Result, err error) {
+	if err := u.freshRoot(ctx, key); err != nil {
+		return result, err
 	}
-	job, done, err := u.job(ctx, key, parent, as.whiteoutFiles)
+	if u.t.Artifact != nil {
+		return result, u.fillArtifact(ctx, key)
+	}
+	job, done, err := u.job(ctx, key, parent, as)
 	if err != nil {
-		return false, err
+		return result, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	job.Alone, job.Secret = as.alone, u.secrets[i]
 	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
 	if err != nil {
-		return false, err
+		return result, err
 	}
 	defer blob.Close()
 	var seen int64
-	result, err := u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
-	if err != nil || result.NeedsLower {
+	result, err = u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
+	if err != nil || result.NeedsLower || result.NeedsFiles {
 		u.unpacked(-seen)
-		return false, err
+		return result, err
 	}
 	u.unpacked(u.t.Layers[i].Size - seen)
 	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
-		return false, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
+		return result, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
-	return true, nil
+	if i == 0 && !result.Root {
+		return result, os.Chtimes(job.Upper, time.Unix(0, 0), time.Unix(0, 0)) // the same each time
+	}
+	return result, nil
 }
 
 // job is the job of a snapshot. done removes what was made for it.
-func (u *Unpacker) job(ctx context.Context, key, parent string, whiteoutFiles bool) (job unpack.Job, done func() error, err error) {
+func (u *Unpacker) job(ctx context.Context, key, parent string, as manner) (job unpack.Job, done func() error, err error) {
 	info, err := u.db.Snapshots.Stat(ctx, key)
 	if err != nil {
 		return job, nil, fmt.Errorf("cannot look up a snapshot: %w", err)
@@ -254,25 +293,27 @@ func (u *Unpacker) job(ctx context.Context, key, parent string, whiteoutFiles bo
 		Place:         filepath.Join(filepath.Dir(upper), "work"),
 		LowerRoot:     u.db.LayersDir(),
 		Lower:         lower,
-		WhiteoutFiles: whiteoutFiles,
+		WhiteoutFiles: as.whiteoutFiles,
+		Whole:         as.whole,
 		MaxBytes:      free,
 		MaxLayer:      u.maxLayer.Load(),
 	}
-	if !whiteoutFiles || len(lower) == 0 {
+	if !as.whiteoutFiles || len(lower) == 0 {
 		return job, func() error { return nil }, nil
 	}
 	job.LowerRoot, job.Lower = filepath.Dir(upper), []string{belowName}
 	below := filepath.Join(job.LowerRoot, belowName)
-	return job, func() error { return sysfile.RemoveTree(context.WithoutCancel(ctx), below) }, u.copyDirs(ctx, lower, below)
+	return job, func() error { return sysfile.RemoveTree(context.WithoutCancel(ctx), below) }, u.copyBelow(ctx, lower, below, as.whole)
 }
 
-// belowName is a directory beside the files of a layer while these are unpacked, with the directories of the layers below: a
-// layer whose deletions are files takes from those below only owners and modes of directories. A kill leaves it in a directory
+// belowName is a directory beside the files of a layer while these are unpacked, with the directories of the layers below and the
+// links to them: a layer whose deletions are files takes from those below only attributes of directories, as long as it
+// has no other name of a file of these. A kill leaves it in a directory
 // that the next start removes.
 const belowName = "below"
 
-// copyDirs copies the directories of layers.
-func (u *Unpacker) copyDirs(ctx context.Context, lower []string, to string) error {
+// copyBelow copies the directories and links of layers, and with whole all files.
+func (u *Unpacker) copyBelow(ctx context.Context, lower []string, to string, whole bool) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
@@ -280,5 +321,8 @@ func (u *Unpacker) copyDirs(ctx context.Context, lower []string, to string) erro
 	for i, dir := range lower {
 		dirs[i] = filepath.Join(u.db.LayersDir(), dir)
 	}
-	return sysfile.CopyLayers(ctx, dirs, to, sysfile.LayersCopy{Directories: true})
+	if err := sysfile.CopyLayers(ctx, dirs, to, sysfile.LayersCopy{Directories: !whole}); err != nil {
+		return err
+	}
+	return sysfile.CopyAttributes(dirs[0], to)
 }

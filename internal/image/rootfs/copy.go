@@ -74,6 +74,9 @@ func (m *Manager) copyLayers(ctx context.Context, spec image.RootfsSpec, u use, 
 		return context.Cause(ctx)
 	}
 	err := sysfile.CopyLayers(ctx, layers, to, sysfile.LayersCopy{Label: spec.MountLabel, Progress: spec.Progress})
+	if err == nil {
+		err = m.copyRoot(u, to)
+	}
 	if err != nil {
 		return fmt.Errorf("cannot copy the layers of image %s: %w", u.Image, err)
 	}

@@ -83,7 +83,7 @@ func (p *dirPool) make(m *Manager) (_ string, err error) {
 	}()
 	m.projects.give(dir)
 	// The upper directory's owner and mode are those of the root directory in the
-	// container.
+	// container: see describeRoot.
 	for name, mode := range map[string]os.FileMode{upperName: 0o755, workName: 0o700} {
 		path := filepath.Join(dir, name)
 		if err := os.Mkdir(path, mode); err != nil {

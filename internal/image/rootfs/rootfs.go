@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/keyed"
@@ -275,10 +276,8 @@ func (m *Manager) makeContainerDir(ctx context.Context, dir string, u use, spec 
 		if u.Copied, err = m.fill(ctx, spec, u, ready); err != nil {
 			return u, err
 		}
-	} else if spec.Map != nil {
-		if err := os.Chown(filepath.Join(ready, upperName), spec.Map.UID, spec.Map.GID); err != nil {
-			return u, err
-		}
+	} else if err := m.describeRoot(spec, u, filepath.Join(ready, upperName)); err != nil {
+		return u, err
 	}
 	record, err := json.Marshal(u)
 	if err != nil {
@@ -358,4 +357,32 @@ func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pa
 		return usage, fmt.Errorf("cannot measure what the container of %s has written: %w", key, err)
 	}
 	return usage, nil
+}
+
+// describeRoot gives the upper directory of an overlay what the image says of its root directory: the kernel shows the
+// attributes of the topmost directory.
+func (m *Manager) describeRoot(spec image.RootfsSpec, u use, upper string) error {
+	if err := m.copyRoot(u, upper); err != nil {
+		return err
+	}
+	if spec.Map == nil {
+		return nil
+	}
+	return os.Chown(upper, spec.Map.UID, spec.Map.GID)
+}
+
+// copyRoot gives a directory the attributes of the image's root directory. Those of old layers are not known: the directory stays
+// as it is.
+func (m *Manager) copyRoot(u use, to string) error {
+	if len(u.lower) == 0 {
+		return nil
+	}
+	top := filepath.Join(m.layersDir, u.lower[0])
+	if label, err := database.ReadLayerLabel(filepath.Dir(top)); err != nil || !label.Root {
+		return nil //nolint:nilerr // without a label it is an old layer
+	}
+	if err := sysfile.CopyAttributes(top, to); err != nil {
+		return fmt.Errorf("cannot copy the attributes of the root directory: %w", err)
+	}
+	return nil
 }

@@ -78,6 +78,8 @@ func (m *Manager) makeStorage(ctx context.Context, spec image.RootfsSpec, u use,
 		return nil, err
 	} else if on {
 		return nil, fmt.Errorf("the storage %s is on an overlay, over which the kernel mounts no other; use a directory of a disk: %w", u.Storage, errs.Unsupported)
+	} else if err := m.describeRoot(spec, u, filepath.Join(u.Storage, upperName)); err != nil {
+		return nil, err
 	}
 	data, err := json.Marshal(record)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/containerd/containerd/v2/pkg/archive"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -30,6 +29,10 @@ const (
 	maxTrailer = 16 << 20
 	// maxOpaque bounds the list of opaque directories.
 	maxOpaque = 1 << 16
+	// maxUnsure bounds Result.Unsure.
+	maxUnsure = 1 << 12
+	// maxMajor and maxMinor are the largest numbers of a device in Linux.
+	maxMajor, maxMinor = 1<<12 - 1, 1<<20 - 1
 )
 
 // layer is one layer on its way to upper.
@@ -37,8 +40,8 @@ type layer struct {
 	upper, lower string
 	maxBytes     int64
 	alone        bool
-	// files is Job.WhiteoutFiles.
-	files bool
+	// files is Job.WhiteoutFiles, whole Job.Whole.
+	files, whole bool
 
 	entries int
 	size    int64
@@ -46,10 +49,22 @@ type layer struct {
 	dirs      map[string]bool
 	whiteouts map[string]bool
 	opaque    map[string]bool
+	// last is what directories get after all entries, by their paths.
+	last map[string]lastAttributes
+	// implied are the directories that are there for the deletions in them alone.
+	implied map[string]bool
+	// unsure is Result.Unsure.
+	unsure []string
+	// root is set when the layer describes the root directory.
+	root bool
 }
 
-// errNeedsLower ends a job that cannot be done without the layers below.
-var errNeedsLower = errors.New("the layer rests on those below")
+// errNeedsLower ends a job that cannot be done without the layers below, errNeedsFiles one that cannot be done without their
+// files.
+var (
+	errNeedsLower = errors.New("the layer rests on those below")
+	errNeedsFiles = errors.New("the layer rests on files of those below")
+)
 
 // apply unpacks the possibly encrypted and compressed layer that r gives into upper. lower is
 // where the layers below can be seen, or "".
@@ -62,7 +77,7 @@ func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Resu
 		return Result{}, err
 	}
 	result, err := applyPlain(ctx, decrypted, upper, lower, job)
-	if err != nil && (errors.Is(err, errNeedsLower) || !errors.Is(kindOf(err), errs.Invalid)) {
+	if err != nil && (errors.Is(err, errNeedsLower) || errors.Is(err, errNeedsFiles) || !errors.Is(kindOf(err), errs.Invalid)) {
 		return Result{}, err
 	}
 	// A layer that was changed decrypts to something that is no layer. That it was changed is the reason.
@@ -83,14 +98,10 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 		stream.allow(job.MaxLayer, fmt.Errorf("the layer has more than %d bytes unpacked, the limit of image.max_layer_gib: %w", job.MaxLayer, errs.Invalid))
 	}
 	l := &layer{
-		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone, files: job.WhiteoutFiles,
-		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{},
+		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone, files: job.WhiteoutFiles, whole: job.Whole,
+		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{}, last: map[string]lastAttributes{}, implied: map[string]bool{},
 	}
-	opts := []archive.ApplyOpt{archive.WithFilter(l.accept), archive.WithConvertWhiteout(l.whiteout)}
-	if lower != "" {
-		opts = append(opts, archive.WithParents([]string{lower}))
-	}
-	if _, err := archive.Apply(ctx, upper, stream, opts...); err != nil {
+	if err := l.extract(ctx, stream); err != nil {
 		return Result{}, fmt.Errorf("cannot apply the layer: %w", err)
 	}
 	// What follows the end of the archive counts for the digest.
@@ -102,7 +113,7 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 	if err := l.finish(); err != nil {
 		return Result{}, fmt.Errorf("cannot apply the layer's deletions: %w", err)
 	}
-	result := Result{DiffID: diffID, Size: l.size}
+	result := Result{DiffID: diffID, Size: l.size, Root: l.root, Unsure: l.unsure}
 	for dir := range l.opaque {
 		result.Opaque = append(result.Opaque, strings.TrimPrefix(dir, upper+"/"))
 	}
@@ -133,8 +144,8 @@ func (l *layer) accept(header *tar.Header) (bool, error) {
 	if l.files && strings.HasPrefix(filepath.Base(hardlinkOf(header)), sysfile.WhiteoutPrefix) {
 		return false, fmt.Errorf("entry %q is another name of a deletion: %w", header.Name, errs.Invalid)
 	}
-	if header.Typeflag == tar.TypeChar && header.Devmajor == 0 && header.Devminor == 0 {
-		return false, fmt.Errorf("entry %q is character device 0:0, which the overlay file system takes for a deletion: %w", header.Name, errs.Invalid)
+	if err := checkDevice(header); err != nil {
+		return false, err
 	}
 	if l.alone && !l.complete(header) {
 		return false, errNeedsLower
@@ -145,6 +156,21 @@ func (l *layer) accept(header *tar.Header) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// checkDevice refuses device nodes that the host must not make.
+func checkDevice(header *tar.Header) error {
+	if header.Typeflag != tar.TypeChar && header.Typeflag != tar.TypeBlock {
+		return nil
+	}
+	// The kernel would drop the other bits: 4096:0 would become 0:0.
+	if header.Devmajor < 0 || header.Devmajor > maxMajor || header.Devminor < 0 || header.Devminor > maxMinor {
+		return fmt.Errorf("entry %q is device %d:%d, and Linux has devices up to %d:%d: %w", header.Name, header.Devmajor, header.Devminor, maxMajor, maxMinor, errs.Invalid)
+	}
+	if header.Typeflag == tar.TypeChar && header.Devmajor == 0 && header.Devminor == 0 {
+		return fmt.Errorf("entry %q is character device 0:0, which the overlay file system takes for a deletion: %w", header.Name, errs.Invalid)
+	}
+	return nil
 }
 
 // hardlinkOf is the name that an entry is another name of, "" if it is none.
@@ -182,11 +208,11 @@ func allowedXattr(name string) bool {
 // where the entry would be written.
 func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error) {
 	base, dir := filepath.Base(path), filepath.Dir(path)
-	if l.files && base == sysfile.OpaqueName {
-		return false, mkWhiteoutFile(path)
-	}
 	if base == sysfile.OpaqueName {
-		return false, l.markOpaque(dir)
+		if err := l.markOpaque(dir); err != nil || !l.files {
+			return false, err
+		}
+		return false, mkWhiteoutFile(path)
 	}
 	name, ok := strings.CutPrefix(base, sysfile.WhiteoutPrefix)
 	if !ok {
@@ -198,15 +224,32 @@ func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error
 	if l.files && strings.HasPrefix(name, sysfile.WhiteoutPrefix) {
 		return false, nil // no layer has such a name, so nothing is deleted; old tools have directories of their own there
 	}
+	target := filepath.Join(dir, name)
+	_, below := l.lookupBelow(strings.TrimPrefix(target, l.upper+"/"))
+	l.whiteouts[target] = true
+	if l.implied[target] {
+		delete(l.implied, target)
+		if err := os.RemoveAll(target); err != nil {
+			return false, err
+		}
+	}
 	if l.files {
 		return false, mkWhiteoutFile(path)
 	}
-	target := filepath.Join(dir, name)
-	l.whiteouts[target] = true
 	if _, err := os.Lstat(target); err == nil {
 		// A deletion concerns the layers below only; what this layer has under
 		// the name stays, and finish hides what is below it.
 		return false, nil
+	}
+	if below == nil && !l.alone {
+		// The kernel would list the deletion as a file where the directory is in no other layer.
+		return false, nil
+	}
+	if l.alone && dir != l.upper {
+		if len(l.unsure) == maxUnsure {
+			return false, errNeedsLower
+		}
+		l.unsure = append(l.unsure, strings.TrimPrefix(target, l.upper+"/"))
 	}
 	return false, mkWhiteout(target)
 }
@@ -239,8 +282,13 @@ func (l *layer) markOpaque(dir string) error {
 }
 
 // finish handles what can be decided only after all entries: names that
-// were deleted and made again, and a root that hides everything below.
+// were deleted and made again, a root that hides everything below, and the attributes of directories.
 func (l *layer) finish() error {
+	if l.files {
+		err := l.dropVain()
+		clear(l.opaque) // files say so
+		return errors.Join(err, l.finishDirectories())
+	}
 	for path := range l.whiteouts {
 		if fi, err := os.Lstat(path); err == nil && fi.IsDir() {
 			if err := l.markOpaque(path); err != nil {
@@ -248,6 +296,54 @@ func (l *layer) finish() error {
 			}
 		}
 	}
+	if err := l.hideBelow(); err != nil {
+		return err
+	}
+	if err := l.dropVain(); err != nil {
+		return err
+	}
+	return l.finishDirectories()
+}
+
+// dropVain removes the deletions in opaque directories, and the directories that are there for them alone. They delete nothing, and the kernel would list them as files.
+func (l *layer) dropVain() error {
+	if len(l.opaque) == 0 {
+		return nil
+	}
+	for path := range l.whiteouts {
+		if !l.isBelowOpaque(path) {
+			continue
+		}
+		if fi, err := os.Lstat(path); err == nil && isDeletion(fi) {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+	}
+	for path := range l.implied {
+		if !l.isBelowOpaque(path) {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isBelowOpaque reports whether a directory above a path hides what the layers below have in it.
+func (l *layer) isBelowOpaque(path string) bool {
+	for path != l.upper {
+		path = filepath.Dir(path)
+		if l.opaque[path] {
+			return true
+		}
+	}
+	return false
+}
+
+// hideBelow does what an opaque root directory stands for.
+func (l *layer) hideBelow() error {
 	if !l.opaque[l.upper] {
 		return nil
 	}

@@ -30,6 +30,9 @@ type Job struct {
 	// WhiteoutFiles has the layer say what it deletes by files, as archives do, and not in the form of overlay mounts; see
 	// sysfile.CopyLayers.
 	WhiteoutFiles bool `json:"whiteoutFiles,omitempty"`
+	// Whole is set when Lower has the files of the layers below. It has their directories and links alone without it, together
+	// with WhiteoutFiles.
+	Whole bool `json:"whole,omitempty"`
 	// MaxBytes bounds what the layer may take on disk.
 	MaxBytes int64 `json:"maxBytes"`
 	// MaxLayer bounds the bytes of the layer's archive, unpacked; 0 for no bound.
@@ -45,10 +48,19 @@ type Result struct {
 	// NeedsLower is set, and nothing else, when a job for Alone cannot be done:
 	// directories get their owner and mode from the layers below.
 	NeedsLower bool `json:"needsLower,omitempty"`
+	// NeedsFiles is set, and nothing else, when a job without Whole cannot be done: the layer has another name of a file
+	// of a layer below.
+	NeedsFiles bool `json:"needsFiles,omitempty"`
 	// DiffID is the digest of the uncompressed layer.
 	DiffID digest.Digest `json:"diffID"`
 	// Size is the sum of the sizes of the layer's files.
 	Size int64 `json:"size"`
+	// Root is set when the layer describes the root directory. If not, its attributes are those that it has
+	// in the layers below: the job sets them, except for Alone.
+	Root bool `json:"root,omitempty"`
+	// Unsure are the deletions of a layer that was unpacked alone, relative to Upper: they must go where the layers
+	// below do not have what they delete. The kernel lists those in a directory that is in one layer alone.
+	Unsure []string `json:"unsure,omitempty"`
 	// Opaque are the layer's directories, relative to Upper, that hide what the
 	// layers below have in them. Run marks them.
 	Opaque []string `json:"opaque,omitempty"`

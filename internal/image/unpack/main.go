@@ -64,6 +64,9 @@ func work(args []string) (Result, error) {
 	if errors.Is(err, errNeedsLower) {
 		return Result{NeedsLower: true}, nil
 	}
+	if errors.Is(err, errNeedsFiles) {
+		return Result{NeedsFiles: true}, nil
+	}
 	return result, kindOf(err)
 }
 

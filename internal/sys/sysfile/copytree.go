@@ -231,6 +231,25 @@ func (c *treeCopy) attributes(source, target *os.File, name string, st *unix.Sta
 	return pathError("change the times of", full, unix.UtimesNanoAt(at, name, times, unix.AT_SYMLINK_NOFOLLOW))
 }
 
+// CopyAttributes gives a directory the owner, mode, extended attributes and times of another. A path may be a link to one.
+func CopyAttributes(from, to string) error {
+	source, err := os.OpenFile(from, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(source.Fd()), &st); err != nil {
+		return pathError("stat", from, err)
+	}
+	return newTreeCopy(target, nil).attributes(source, target, ".", &st)
+}
+
 // xattrs follows no link. full is for messages.
 func (c *treeCopy) xattrs(from, to, full string) error {
 	n, err := unix.Llistxattr(from, c.list[:])

@@ -1,0 +1,62 @@
+package layers
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// settle does for a layer that was unpacked alone what depends on the layers below, the topmost of which is parent.
+func (u *unpacking) settle(ctx context.Context, key, parent string, result unpack.Result) error {
+	if parent == "" || result.Root && len(result.Unsure) == 0 {
+		return nil
+	}
+	lower, err := u.db.LowerDirs(ctx, parent)
+	if err != nil {
+		return err
+	}
+	info, err := u.db.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return err
+	}
+	upper := database.UpperDir(info)
+	if !result.Root {
+		if err := sysfile.CopyAttributes(filepath.Join(u.db.LayersDir(), lower[0]), upper); err != nil {
+			return err
+		}
+	}
+	return u.dropVain(upper, lower, result.Unsure)
+}
+
+// dropVain removes the deletions of what the layers below do not have.
+func (u *Unpacker) dropVain(upper string, lower, deletions []string) error {
+	if len(deletions) == 0 {
+		return nil
+	}
+	root, err := os.Open(upper)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	dirs := make([]string, len(lower))
+	for i, dir := range lower {
+		dirs[i] = filepath.Join(u.db.LayersDir(), dir)
+	}
+	for _, name := range deletions {
+		has, err := sysfile.LayersHave(dirs, name)
+		if err != nil {
+			return err
+		}
+		if has {
+			continue
+		}
+		if err := sysfile.RemoveWhiteout(root, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
