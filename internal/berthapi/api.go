@@ -43,6 +43,8 @@ type Job struct {
 	Waiters int `json:"waiters"`
 	// Cancelled reports whether the job was asked to stop and cleans up.
 	Cancelled bool `json:"cancelled,omitempty"`
+	// FetchedBytes is how many bytes the pull of an image has fetched so far, 0 for other jobs.
+	FetchedBytes int64 `json:"fetchedBytes,omitempty"`
 }
 
 // JobList is the running jobs, the oldest first.

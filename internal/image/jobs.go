@@ -20,6 +20,8 @@ type Job struct {
 	Waited bool
 	// Beside is set if it runs beside other jobs of its Key. Else it waits for them.
 	Beside bool
+	// Fetched is how many bytes it has fetched so far, nil for work that fetches none.
+	Fetched func() int64
 }
 
 // Stage reports what a job does from now on, and what it waits for there. It counts as slow some time

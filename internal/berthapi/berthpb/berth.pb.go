@@ -642,7 +642,9 @@ type Job struct {
 	// The number of requests that wait for the job.
 	Waiters int64 `protobuf:"varint,9,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	// The job was asked to stop and cleans up.
-	Cancelled     bool `protobuf:"varint,10,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	Cancelled bool `protobuf:"varint,10,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// How many bytes the pull of an image has fetched so far. 0 for other jobs.
+	FetchedBytes  int64 `protobuf:"varint,11,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -745,6 +747,13 @@ func (x *Job) GetCancelled() bool {
 		return x.Cancelled
 	}
 	return false
+}
+
+func (x *Job) GetFetchedBytes() int64 {
+	if x != nil {
+		return x.FetchedBytes
+	}
+	return 0
 }
 
 type PullImageRequest struct {
@@ -3714,7 +3723,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x04text\x18\x01 \x01(\fR\x04text\"\x11\n" +
 	"\x0fListJobsRequest\"5\n" +
 	"\x10ListJobsResponse\x12!\n" +
-	"\x04jobs\x18\x01 \x03(\v2\r.berth.v2.JobR\x04jobs\"\x9f\x02\n" +
+	"\x04jobs\x18\x01 \x03(\v2\r.berth.v2.JobR\x04jobs\"\xc4\x02\n" +
 	"\x03Job\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x0e\n" +
@@ -3726,7 +3735,8 @@ const file_berth_proto_rawDesc = "" +
 	"\x03age\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\awaiters\x18\t \x01(\x03R\awaiters\x12\x1c\n" +
 	"\tcancelled\x18\n" +
-	" \x01(\bR\tcancelled\"b\n" +
+	" \x01(\bR\tcancelled\x12#\n" +
+	"\rfetched_bytes\x18\v \x01(\x03R\ffetchedBytes\"b\n" +
 	"\x10PullImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x18\n" +

@@ -278,6 +278,12 @@ func (r *reader) document(name string, size int64, body io.Reader) error {
 	if err := tree.CheckElements(data); err != nil {
 		return fmt.Errorf("archive entry %q %w", name, err)
 	}
+	if err := tree.CheckKeys(data); err != nil {
+		return fmt.Errorf("archive entry %q %w", name, err)
+	}
+	if r.documents[name] != nil {
+		return fmt.Errorf("archive entry %q is there twice: %w", name, errs.Invalid)
+	}
 	r.documents[name] = data
 	return nil
 }

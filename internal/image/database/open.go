@@ -173,14 +173,25 @@ func (d *DB) Unsynced(fn func() error) error {
 	return d.bolt.Sync()
 }
 
-// ReadTree reads an image for a platform, "" for this node's; see tree.Reader.
+// ReadTree reads an image from outside for a platform, "" for this node's; see tree.Reader.
 func (d *DB) ReadTree(ctx context.Context, name, platform string, target imagespec.Descriptor, provide tree.Provide) (*tree.Tree, error) {
-	return tree.Reader{Content: d.Compared(), Platform: image.MatcherOf(platform), For: platform}.Read(ctx, name, target, provide)
+	return d.reader(platform).Read(ctx, name, target, provide)
+}
+
+// ReadKnownTree is ReadTree for an image that the store has taken.
+func (d *DB) ReadKnownTree(ctx context.Context, name, platform string, target imagespec.Descriptor, provide tree.Provide) (*tree.Tree, error) {
+	r := d.reader(platform)
+	r.Known = true
+	return r.Read(ctx, name, target, provide)
+}
+
+func (d *DB) reader(platform string) tree.Reader {
+	return tree.Reader{Content: d.Compared(), Platform: image.MatcherOf(platform), For: platform}
 }
 
 // ReadRecord reads the image of a record.
 func (d *DB) ReadRecord(ctx context.Context, record images.Image, provide tree.Provide) (*tree.Tree, error) {
-	t, err := d.ReadTree(ctx, record.Name, record.Labels[platformLabel], record.Target, provide)
+	t, err := d.ReadKnownTree(ctx, record.Name, record.Labels[platformLabel], record.Target, provide)
 	if err == nil && t.Platform != "" {
 		t.Through = throughOf(record)
 	}

@@ -4,6 +4,7 @@ package local
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -84,7 +85,12 @@ func fileKinds() []kind {
 		rewritten("bit flipped", flipped(func(n int) int { return n / 2 })),
 		rewritten("garbage", func(data []byte) []byte { return bytes.Repeat([]byte{0xb5}, max(len(data), 10)) }),
 		rewritten("grown", func(data []byte) []byte { return append(data, "more"...) }),
-		{"wrong mode", func(path, _ string) error { return os.Chmod(path, 0o777) }},
+		{"wrong mode", func(path, _ string) error {
+			if err := os.Chmod(path, 0o777); !os.IsNotExist(err) {
+				return err
+			}
+			return os.WriteFile(path, nil, 0o777) // a note that is there only at times
+		}},
 		{"a link to a file outside", func(path, outside string) error {
 			// The bytes are the same; only the place is another.
 			data, err := os.ReadFile(path)
@@ -119,14 +125,18 @@ func directoryKinds() []kind {
 		}),
 		replaced("a link to nothing", func(path, outside string) error { return os.Symlink(filepath.Join(outside, "none"), path) }),
 		replaced("a fifo", func(path, _ string) error { return unix.Mkfifo(path, 0o600) }),
+		// Some directories are there only at times.
 		{"with a foreign directory in it", func(path, _ string) error {
 			return os.MkdirAll(filepath.Join(path, "lost+found/deep"), 0o700)
 		}},
-		{"with a fifo in it", func(path, _ string) error { return unix.Mkfifo(filepath.Join(path, "fifo"), 0o600) }},
-		{"with a link outside in it", func(path, outside string) error {
-			return os.Symlink(filepath.Join(outside, "dir"), filepath.Join(path, "link"))
+		{"with a fifo in it", func(path, _ string) error {
+			return errors.Join(os.MkdirAll(path, 0o700), unix.Mkfifo(filepath.Join(path, "fifo"), 0o600))
 		}},
-		{"wrong mode", func(path, _ string) error { return os.Chmod(path, 0o1777) }},
+		{"with a link outside in it", func(path, outside string) error {
+			// Layers have a link of their own.
+			return errors.Join(os.MkdirAll(path, 0o700), os.Symlink(filepath.Join(outside, "dir"), filepath.Join(path, "leads-out")))
+		}},
+		{"wrong mode", func(path, _ string) error { return errors.Join(os.MkdirAll(path, 0o700), os.Chmod(path, 0o1777)) }},
 	}
 }
 

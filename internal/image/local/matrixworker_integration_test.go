@@ -45,6 +45,8 @@ type workerReport struct {
 	Wrong  []string
 	// Logged and Faults are what the start has reported.
 	Logged, Faults []string
+	// Refused are the images whose export has failed: what is damaged of them is fetched in the background from then on.
+	Refused []string
 	// Opened, Repaired and Pulled are the images that are served whole after each of these steps.
 	Opened, Repaired, Pulled []string
 	// Found, Left are the problems that the checks have found, and those without repair.
@@ -226,6 +228,7 @@ func (w *damageCheck) exports(ctx context.Context) {
 		}
 		cancel()
 		if err != nil {
+			w.report.Refused = append(w.report.Refused, name)
 			continue
 		}
 		for r := tar.NewReader(&archive); ; {

@@ -2,6 +2,7 @@ package progress
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/berthrun/berth/internal/image"
 )
@@ -14,6 +15,23 @@ type Feed struct {
 	next     int
 	// last is the last report, for later watchers.
 	last *image.Progress
+	// meter measures the pull, nil until it begins. Watchers ask for it, while mu and the meter's own lock are held.
+	meter atomic.Pointer[Meter]
+}
+
+// newMeter returns the meter of the pull, which reports to the feed.
+func (f *Feed) newMeter() *Meter {
+	m := NewMeter(f.Report)
+	f.meter.Store(m)
+	return m
+}
+
+// Fetched is how many bytes the pull has fetched so far.
+func (f *Feed) Fetched() int64 {
+	if m := f.meter.Load(); m != nil {
+		return m.Fetched()
+	}
+	return 0
 }
 
 // Watch calls progress with the current progress, and with all later reports, until stop

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -40,8 +41,8 @@ type Meter struct {
 	reported time.Time
 	// unpacked counts bytes of layers that are unpacked while others are fetched.
 	unpacked int64
-	// fetched counts the bytes of the stage Fetching.
-	fetched int64
+	// fetched counts the bytes of the stage Fetching. What gets a report may ask for it.
+	fetched atomic.Int64
 	// active transfers, and when the last byte of any came. waiting of them wait for other downloads of the node,
 	// long of these longer than shownWait.
 	active, waiting, long int
@@ -72,7 +73,7 @@ func (m *Meter) Add(n int64) {
 	m.last = time.Now()
 	m.progress.Done += n
 	if m.progress.Stage == Fetching {
-		m.fetched += n
+		m.fetched.Add(n)
 	}
 	if m.last.Sub(m.reported) >= reportInterval {
 		m.send()
@@ -87,7 +88,7 @@ func (m *Meter) Set(p image.Progress) {
 	begins := p.Stage != m.progress.Stage
 	m.progress = p
 	if p.Stage == Fetching {
-		m.fetched = max(m.fetched, p.Done)
+		m.fetched.Store(max(m.fetched.Load(), p.Done))
 	}
 	if begins || m.last.Sub(m.reported) >= reportInterval {
 		m.send()
@@ -96,9 +97,7 @@ func (m *Meter) Set(p image.Progress) {
 
 // Fetched returns how many bytes of layers have come so far.
 func (m *Meter) Fetched() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.fetched
+	return m.fetched.Load()
 }
 
 // Unpack counts n more bytes of layers as unpacked. They show in the stage

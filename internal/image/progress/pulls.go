@@ -44,7 +44,7 @@ type Pulls struct {
 // The context of pull ends when the last caller has left, which waits until pull has returned.
 func (p *Pulls) Do(ctx context.Context, named reference.Named, terms Terms, report func(image.Progress), pull func(context.Context, *Meter) (id string, err error)) (string, error) {
 	return p.do(ctx, named, terms, report, func(ctx context.Context, feed *Feed) (string, error) {
-		meter := NewMeter(feed.Report)
+		meter := feed.newMeter()
 		return p.counted(named.String(), meter.Fetched, func() (string, error) { return p.traced(ctx, named, meter, feed, pull) })
 	})
 }
@@ -75,7 +75,7 @@ func (p *Pulls) Search(
 // Do is Pulls.Do for one of the candidates.
 func (s *Search) Do(ctx context.Context, named reference.Named, terms Terms, pull func(context.Context, *Meter) (id string, err error)) (string, error) {
 	return s.pulls.do(ctx, named, terms, s.feed.Report, func(ctx context.Context, feed *Feed) (string, error) {
-		meter := NewMeter(feed.Report)
+		meter := feed.newMeter()
 		id, err := s.pulls.traced(ctx, named, meter, feed, pull)
 		s.fetched.Add(meter.Fetched())
 		return id, err
@@ -90,7 +90,7 @@ func (p *Pulls) do(ctx context.Context, named reference.Named, terms Terms, repo
 		if jobs == nil {
 			jobs = image.Unlisted{}
 		}
-		err = jobs.Run(ctx, jobOf(named), func(ctx context.Context, at image.Stage) (err error) {
+		err = jobs.Run(ctx, jobOf(named, feed), func(ctx context.Context, at image.Stage) (err error) {
 			stages := image.NewStages(at)
 			defer feed.Watch(func(now image.Progress) {
 				stages.Say(now.Stage, WaitsFor("the registry "+reference.Domain(named), now))
@@ -123,8 +123,8 @@ func (p *Pulls) share(ctx context.Context, key string, report func(image.Progres
 
 // jobOf returns the job of a pull. Pulls of one image with different credentials or policies run at the same time, so the key does not
 // name one of them. The ID is random: an ID that is computed from the credentials would help to guess them.
-func jobOf(named reference.Named) image.Job {
-	return image.Job{Kind: "pull image", Key: named.String(), ID: strings.ToLower(rand.Text()), Waited: true, Beside: true}
+func jobOf(named reference.Named, feed *Feed) image.Job {
+	return image.Job{Kind: "pull image", Key: named.String(), ID: strings.ToLower(rand.Text()), Waited: true, Beside: true, Fetched: feed.Fetched}
 }
 
 // WaitsFor says what a pull waits for at a stage. from is what it fetches from.

@@ -2,7 +2,10 @@ package repair
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -33,14 +36,28 @@ type fileState struct {
 	Size     int64  `json:"size"`
 	Modified int64  `json:"modified"`
 	Changed  int64  `json:"changed"`
+	// Head is the digest of the first two pages, which say where all others are. A disk that loses one of them by itself
+	// changes no time, and the database is then as it was before its last change: layers that are newer would be removed.
+	Head string `json:"head"`
 }
 
-func stateOf(info os.FileInfo) fileState {
+func stateOf(path string, info os.FileInfo) (fileState, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fileState{}
+	if !ok || !info.Mode().IsRegular() {
+		return fileState{}, nil
 	}
-	return fileState{Device: st.Dev, Inode: st.Ino, Size: st.Size, Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano()}
+	f, err := os.Open(path)
+	if err != nil {
+		return fileState{}, err
+	}
+	defer f.Close()
+	head := sha256.New()
+	if _, err := io.Copy(head, io.LimitReader(f, 2*int64(os.Getpagesize()))); err != nil {
+		return fileState{}, err
+	}
+	return fileState{
+		Device: st.Dev, Inode: st.Ino, Size: st.Size, Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(), Head: hex.EncodeToString(head.Sum(nil)),
+	}, nil
 }
 
 // databases are the files that Inspect reads.
@@ -78,7 +95,10 @@ func (r Repairer) note(latest int64) (written bool, err error) {
 		if err != nil {
 			return true, errs.IgnoreNotExist(err)
 		}
-		state := stateOf(info)
+		state, err := stateOf(path, info)
+		if err != nil {
+			return true, err
+		}
 		if state.Changed > latest {
 			return false, nil
 		}

@@ -2,6 +2,8 @@ package repair
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -126,6 +128,31 @@ func TestDatabasesThatWereClosedAreNotCheckedAgain(t *testing.T) {
 		}
 		if _, err := os.Stat(s.closedPath()); !os.IsNotExist(err) {
 			t.Errorf("%s: the note is there while the store is open: %v", c.what, err)
+		}
+	}
+}
+
+// TestFirstPagesAreCompared: a disk that loses a page by itself changes no time of the file.
+func TestFirstPagesAreCompared(t *testing.T) {
+	s := newCheckedStore(t)
+	if err := s.Closed(); err != nil {
+		t.Fatal(err)
+	}
+	note, err := os.ReadFile(s.closedPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte("a database"))
+	head := []byte(hex.EncodeToString(sum[:]))
+	if n := bytes.Count(note, head); n != 2 {
+		t.Fatalf("the note has the first pages of %d databases: %s", n, note)
+	}
+	for others, want := range map[int]int{0: 0, 1: 1, 2: 2} {
+		if err := os.WriteFile(s.closedPath(), bytes.Replace(note, head, []byte("other"), others), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.inspect(); got != want {
+			t.Errorf("%d databases with other first pages: %d are checked", others, got)
 		}
 	}
 }

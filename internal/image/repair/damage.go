@@ -145,7 +145,7 @@ func (r Repairer) inspectAll(ctx context.Context) ([]error, error) {
 	for i, path := range paths {
 		info, err := os.Lstat(path)
 		switch {
-		case err == nil && info.Size() > 0 && closed[path] == stateOf(info):
+		case err == nil && info.Size() > 0 && fits(closed, path, info):
 		case err == nil && info.Size() > 0:
 			checks.Go(func() { outcomes[i] = dbcheck.Check(ctx, r.Helper, path) })
 		case err != nil && !errors.Is(err, os.ErrNotExist):
@@ -155,6 +155,16 @@ func (r Repairer) inspectAll(ctx context.Context) ([]error, error) {
 		}
 	}
 	return outcomes, nil
+}
+
+// fits reports whether a database is as it was noted. One that cannot be read is checked, which says why.
+func fits(closed map[string]fileState, path string, info os.FileInfo) bool {
+	noted, ok := closed[path]
+	if !ok {
+		return false
+	}
+	now, err := stateOf(path, info)
+	return err == nil && now == noted
 }
 
 // hasContent reports whether there is anything that a database would know of.

@@ -51,6 +51,11 @@ func (r Repairer) SetForeignAside() error {
 			return err
 		}
 	}
+	for _, name := range []string{"containers", "copies"} {
+		if err := a.rootFilesystems(name); err != nil {
+			return err
+		}
+	}
 	if err := a.blobs(); err != nil {
 		return err
 	}
@@ -94,6 +99,24 @@ func (a *aside) move(name string, mode fs.FileMode) error {
 	}
 	a.found = append(a.found, text)
 	return os.Rename(filepath.Join(a.Paths.Root, name), filepath.Join(a.dir, strings.ReplaceAll(name, "/", "-")))
+}
+
+// rootFilesystems sets aside what is among the root filesystems but is no directory: a record would be written through a
+// link, and what reads a named pipe waits forever.
+func (a *aside) rootFilesystems(dir string) error {
+	entries, err := os.ReadDir(filepath.Join(a.Paths.Root, dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := a.unless(filepath.Join(dir, entry.Name()), fs.FileMode.IsDir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // blobs sets aside what is among the blobs but is none: the content store cannot remove it.

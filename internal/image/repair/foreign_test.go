@@ -25,7 +25,7 @@ func TestForeignObjectsAreSetAside(t *testing.T) {
 		}
 	}
 	blob := filepath.Join(root, "content/blobs/sha256", strings.Repeat("a", 64))
-	for _, name := range []string{filepath.Dir(blob), filepath.Join(root, "pool"), filepath.Join(outside, "kept")} {
+	for _, name := range []string{filepath.Dir(blob), filepath.Join(root, "pool"), filepath.Join(root, "containers/kept"), filepath.Join(outside, "kept")} {
 		must(os.MkdirAll(name, 0o700))
 	}
 	must(os.WriteFile(blob, nil, 0o600))
@@ -39,13 +39,15 @@ func TestForeignObjectsAreSetAside(t *testing.T) {
 	must(os.WriteFile(filepath.Join(root, "snapshots"), nil, 0o600))
 	must(unix.Mkfifo(filepath.Join(root, "names.json"), 0o600))
 	must(os.MkdirAll(filepath.Join(filepath.Dir(blob), "lost+found"), 0o700))
+	must(os.Symlink(outside, filepath.Join(root, "containers/linked")))
+	must(unix.Mkfifo(filepath.Join(root, "containers/waiting"), 0o600))
 	must(r.SetForeignAside())
-	for _, name := range []string{"trash", "snapshots", "names.json", "content/blobs/sha256/lost+found"} {
+	for _, name := range []string{"containers/linked", "containers/waiting", "trash", "snapshots", "names.json", "content/blobs/sha256/lost+found"} {
 		if _, err := os.Lstat(filepath.Join(root, name)); !os.IsNotExist(err) {
 			t.Errorf("%s is still there: %v", name, err)
 		}
 	}
-	for _, path := range []string{blob, filepath.Join(root, "metadata.db"), filepath.Join(root, "pool"), filepath.Join(outside, "kept")} {
+	for _, path := range []string{blob, filepath.Join(root, "metadata.db"), filepath.Join(root, "pool"), filepath.Join(root, "containers/kept"), filepath.Join(outside, "kept")} {
 		if _, err := os.Lstat(path); err != nil {
 			t.Errorf("%v", err)
 		}

@@ -167,7 +167,7 @@ func (r *rebuilder) blobs(fn func(dgst digest.Digest, path string, fi os.FileInf
 
 // adoptTree reads an image from blobs on disk, and has the store's content include them.
 func (r *rebuilder) adoptTree(ctx context.Context, name, platform string, target imagespec.Descriptor) (*tree.Tree, error) {
-	t, err := r.db.ReadTree(ctx, name, platform, target, r.adoptDocument)
+	t, err := r.db.ReadKnownTree(ctx, name, platform, target, r.adoptDocument)
 	if err != nil {
 		return nil, err
 	}

@@ -31,8 +31,6 @@ const (
 	maxOpaque = 1 << 16
 	// maxUnsure bounds Result.Unsure.
 	maxUnsure = 1 << 12
-	// maxMajor and maxMinor are the largest numbers of a device in Linux.
-	maxMajor, maxMinor = 1<<12 - 1, 1<<20 - 1
 )
 
 // layer is one layer on its way to upper.
@@ -40,11 +38,15 @@ type layer struct {
 	upper, lower string
 	maxBytes     int64
 	alone        bool
+	// maxLayer is Job.MaxLayer.
+	maxLayer int64
 	// files is Job.WhiteoutFiles, whole Job.Whole.
 	files, whole bool
 
-	entries int
-	size    int64
+	// progress counts entries and bytes. named is set once an error names its entry.
+	progress *progress
+	named    bool
+	size     int64
 	// dirs are the directories that the layer itself describes, kept when alone.
 	dirs      map[string]bool
 	whiteouts map[string]bool
@@ -67,16 +69,16 @@ var (
 )
 
 // apply unpacks the possibly encrypted and compressed layer that r gives into upper. lower is
-// where the layers below can be seen, or "".
-func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Result, error) {
+// where the layers below can be seen, or "". p gets how far it has come.
+func apply(ctx context.Context, r io.Reader, upper, lower string, job Job, p *progress) (Result, error) {
 	if job.Secret == nil {
-		return applyPlain(ctx, r, upper, lower, job)
+		return applyPlain(ctx, r, upper, lower, job, p)
 	}
 	decrypted, err := newDecrypter(r, job.Secret)
 	if err != nil {
 		return Result{}, err
 	}
-	result, err := applyPlain(ctx, decrypted, upper, lower, job)
+	result, err := applyPlain(ctx, decrypted, upper, lower, job, p)
 	if err != nil && (errors.Is(err, errNeedsLower) || errors.Is(err, errNeedsFiles) || !errors.Is(kindOf(err), errs.Invalid)) {
 		return Result{}, err
 	}
@@ -88,21 +90,25 @@ func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Resu
 }
 
 // applyPlain is apply for a layer that is not encrypted.
-func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) (Result, error) {
+func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job, p *progress) (Result, error) {
 	stream, err := newStream(r)
 	if err != nil {
 		return Result{}, err
 	}
 	defer stream.Close()
+	stream.counted = &p.bytes
 	if job.MaxLayer > 0 {
 		stream.allow(job.MaxLayer, fmt.Errorf("the layer has more than %d bytes unpacked, the limit of image.max_layer_gib: %w", job.MaxLayer, errs.Invalid))
 	}
 	l := &layer{
-		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone, files: job.WhiteoutFiles, whole: job.Whole,
+		upper: upper, lower: lower, maxBytes: job.MaxBytes, maxLayer: job.MaxLayer, alone: job.Alone, files: job.WhiteoutFiles, whole: job.Whole, progress: p,
 		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{}, last: map[string]lastAttributes{}, implied: map[string]bool{},
 	}
 	if err := l.extract(ctx, stream); err != nil {
-		return Result{}, fmt.Errorf("cannot apply the layer: %w", err)
+		if l.named {
+			return Result{}, fmt.Errorf("cannot apply the layer: %w", err)
+		}
+		return Result{}, fmt.Errorf("cannot apply the layer, %s: %w", p.where(), err)
 	}
 	// What follows the end of the archive counts for the digest.
 	stream.allow(maxTrailer, fmt.Errorf("more than %d bytes follow the end of the layer's archive: %w", maxTrailer, errs.Invalid))
@@ -123,52 +129,45 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job) 
 // accept judges an entry before it is written, and takes from it what only the
 // host may set.
 func (l *layer) accept(header *tar.Header) (bool, error) {
-	l.entries++
-	if l.entries > maxEntries {
-		return false, fmt.Errorf("the layer has more than %d entries: %w", maxEntries, errs.Invalid)
+	if header.Typeflag == tar.TypeXGlobalHeader {
+		return false, nil // it is no entry, and what it says of all entries is not used
+	}
+	l.progress.entries.Add(1)
+	l.progress.at.Store(&header.Name)
+	err := l.judge(header)
+	l.named = err != nil
+	return err == nil, err
+}
+
+func (l *layer) judge(header *tar.Header) error {
+	if l.progress.entries.Load() > maxEntries {
+		return refuse(header, "is one too many: a layer has at most %d", maxEntries)
 	}
 	if header.Size > maxFile {
-		return false, fmt.Errorf("entry %q claims %d bytes: %w", header.Name, header.Size, errs.Invalid)
+		return refuse(header, "claims %d bytes", header.Size)
 	}
 	l.size += header.Size
-	if l.size > l.maxBytes {
-		return false, fmt.Errorf("entry %q needs more than the %d bytes that the disk has left: %w", header.Name, l.maxBytes, errs.Exhausted)
+	l.progress.bytes.Add(header.Size)
+	// The archive of sparse files is smaller than these.
+	if l.maxLayer > 0 && l.size > l.maxLayer {
+		return refuse(header, "needs more than the %d bytes that a layer may have, the limit of image.max_layer_gib", l.maxLayer)
 	}
-	// What leads up from the root would land inside of it; no tool makes such names
-	// but one that means the host.
-	for _, name := range []string{header.Name, hardlinkOf(header)} {
-		if name = filepath.Clean(name); name == ".." || strings.HasPrefix(name, "../") {
-			return false, fmt.Errorf("entry %q leads out of the image: %w", header.Name, errs.Invalid)
-		}
+	if l.size > l.maxBytes {
+		return fmt.Errorf("entry %.200q needs more than the %d bytes that the disk has left: %w", header.Name, l.maxBytes, errs.Exhausted)
+	}
+	if err := checkEntry(header); err != nil {
+		return err
 	}
 	if l.files && strings.HasPrefix(filepath.Base(hardlinkOf(header)), sysfile.WhiteoutPrefix) {
-		return false, fmt.Errorf("entry %q is another name of a deletion: %w", header.Name, errs.Invalid)
-	}
-	if err := checkDevice(header); err != nil {
-		return false, err
+		return refuse(header, "is another name of a deletion")
 	}
 	if l.alone && !l.complete(header) {
-		return false, errNeedsLower
+		return errNeedsLower
 	}
 	for key := range header.PAXRecords {
 		if name, ok := strings.CutPrefix(key, xattrPrefix); ok && !allowedXattr(name) {
 			delete(header.PAXRecords, key)
 		}
-	}
-	return true, nil
-}
-
-// checkDevice refuses device nodes that the host must not make.
-func checkDevice(header *tar.Header) error {
-	if header.Typeflag != tar.TypeChar && header.Typeflag != tar.TypeBlock {
-		return nil
-	}
-	// The kernel would drop the other bits: 4096:0 would become 0:0.
-	if header.Devmajor < 0 || header.Devmajor > maxMajor || header.Devminor < 0 || header.Devminor > maxMinor {
-		return fmt.Errorf("entry %q is device %d:%d, and Linux has devices up to %d:%d: %w", header.Name, header.Devmajor, header.Devminor, maxMajor, maxMinor, errs.Invalid)
-	}
-	if header.Typeflag == tar.TypeChar && header.Devmajor == 0 && header.Devminor == 0 {
-		return fmt.Errorf("entry %q is character device 0:0, which the overlay file system takes for a deletion: %w", header.Name, errs.Invalid)
 	}
 	return nil
 }
@@ -219,7 +218,7 @@ func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error
 		return true, nil
 	}
 	if name == "" || name == "." || name == ".." {
-		return false, fmt.Errorf("entry %q deletes nothing that has a name: %w", header.Name, errs.Invalid)
+		return false, refuse(header, "deletes nothing that has a name")
 	}
 	if l.files && strings.HasPrefix(name, sysfile.WhiteoutPrefix) {
 		return false, nil // no layer has such a name, so nothing is deleted; old tools have directories of their own there

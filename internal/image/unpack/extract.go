@@ -42,6 +42,7 @@ func (l *layer) extract(ctx context.Context, stream io.Reader) error {
 			continue
 		}
 		if err := l.entry(header, archive); err != nil {
+			l.named = true
 			return fmt.Errorf("entry %q: %w", header.Name, err)
 		}
 	}
@@ -49,9 +50,6 @@ func (l *layer) extract(ctx context.Context, stream io.Reader) error {
 
 // entry writes one entry.
 func (l *layer) entry(header *tar.Header, content io.Reader) error {
-	if header.Typeflag == tar.TypeXGlobalHeader {
-		return nil // of no file
-	}
 	name := strings.TrimPrefix(filepath.Join("/", header.Name), "/")
 	if name == "" {
 		return l.rootEntry(header)

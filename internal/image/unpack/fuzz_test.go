@@ -65,7 +65,7 @@ func FuzzLayer(f *testing.F) {
 func judgeEntries(t *testing.T, entries *tar.Reader, alone bool) {
 	t.Helper()
 	const room = 1 << 20
-	l := &layer{upper: "/upper", maxBytes: room, alone: alone, dirs: map[string]bool{"/": true}}
+	l := &layer{upper: "/upper", maxBytes: room, progress: &progress{}, alone: alone, dirs: map[string]bool{"/": true}}
 	for {
 		header, err := entries.Next()
 		if err != nil {

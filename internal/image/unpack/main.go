@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +34,7 @@ func Main(args []string) int {
 	result, err := work(args)
 	a := answer{Result: result, Kind: -1}
 	if err != nil {
-		a.Error, a.Kind = err.Error(), slices.Index(errs.Kinds(), errs.Kind(err))
+		a.Error, a.Kind = shortened(err.Error()), slices.Index(errs.Kinds(), errs.Kind(err))
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(a); err != nil {
 		return 1
@@ -60,7 +61,8 @@ func work(args []string) (Result, error) {
 	if len(job.Lower) > 0 {
 		lower = "/" + lowerName
 	}
-	result, err := apply(context.Background(), os.Stdin, "/"+upperName, lower, job)
+	p := &progress{}
+	result, err := p.within(ownCPU, func() (Result, error) { return apply(context.Background(), os.Stdin, "/"+upperName, lower, job, p) })
 	if errors.Is(err, errNeedsLower) {
 		return Result{NeedsLower: true}, nil
 	}
@@ -68,6 +70,15 @@ func work(args []string) (Result, error) {
 		return Result{NeedsFiles: true}, nil
 	}
 	return result, kindOf(err)
+}
+
+// shortened drops the middle of a text with the names that a layer has chosen: errors become events of pods.
+func shortened(text string) string {
+	const head, tail = 600, 300
+	if len(text) <= head+tail {
+		return text
+	}
+	return strings.ToValidUTF8(text[:head], "") + " [...] " + strings.ToValidUTF8(text[len(text)-tail:], "")
 }
 
 // confine gives up everything that apply does not need. It runs before the first
@@ -107,6 +118,11 @@ func kindOf(err error) error {
 		if errors.Is(err, full) {
 			return fmt.Errorf("%w: %w", err, errs.Exhausted)
 		}
+	}
+	// Directories have one name.
+	var link *os.LinkError
+	if errors.As(err, &link) && errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("%w: %w", err, errs.Invalid)
 	}
 	for _, host := range []error{syscall.EIO, syscall.EROFS, syscall.ENOMEM, syscall.EMFILE, fs.ErrPermission} {
 		if errors.Is(err, host) {

@@ -44,6 +44,8 @@ type stream struct {
 	// left is how many bytes may still be read; beyond says what is wrong with more.
 	left   int64
 	beyond error
+	// counted, if set, gets the number of bytes that were read.
+	counted *atomic.Int64
 
 	digester digest.Digester
 	hashed   chan struct{}
@@ -149,6 +151,9 @@ func (s *stream) Read(p []byte) (int, error) {
 	n := copy(p[:min(int64(len(p)), s.left)], s.rest)
 	s.rest = s.rest[n:]
 	s.left -= int64(n)
+	if s.counted != nil {
+		s.counted.Add(int64(n))
+	}
 	return n, nil
 }
 

@@ -35,6 +35,8 @@ type Request struct {
 	Want proto.Message
 	// Resumed says that no request started the job: it finishes what a former daemon, or a reboot, has left.
 	Resumed bool
+	// Fetched is how many bytes the job has fetched so far, nil for a job that fetches none.
+	Fetched func() int64
 	// Run does the work and returns the job's result. Its context ends when the
 	// job is cancelled, with the cause of it, and never with a request.
 	Run func(ctx context.Context, j *Job) (result string, err error)
@@ -47,6 +49,7 @@ type Job struct {
 	Want    proto.Message
 
 	beside  bool
+	fetched func() int64 // may be nil
 	started time.Time
 	done    chan struct{}
 	result  string // result and err are set before done is closed
@@ -206,13 +209,19 @@ type Info struct {
 	Cancelled bool
 	// Slow is set once the job was reported for the time in its stage.
 	Slow bool
+	// Fetched is how many bytes a pull has fetched so far.
+	Fetched int64
 }
 
 // Info returns where the job is.
 func (j *Job) Info() Info {
 	now, at := time.Now(), j.stage.Load()
+	var fetched int64
+	if j.fetched != nil {
+		fetched = j.fetched()
+	}
 	return Info{
-		Key: j.Key, Kind: j.Kind, ID: j.ID,
+		Key: j.Key, Kind: j.Kind, ID: j.ID, Fetched: fetched,
 		Stage: at.name, WaitsFor: at.waitsFor, StageAge: now.Sub(at.since),
 		Age: now.Sub(j.started), Waiters: int(j.waiters.Load()), Cancelled: j.Cancelled(), Slow: at.slow.Load(),
 	}

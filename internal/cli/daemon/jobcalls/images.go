@@ -35,7 +35,7 @@ func NewImages(log *slog.Logger) *Images {
 // Run implements image.Jobs.
 func (i *Images) Run(ctx context.Context, of image.Job, work func(context.Context, image.Stage) error) error {
 	j, err := i.table.Enter(ctx, &job.Request{
-		Key: of.Key, ID: of.ID, Beside: of.Beside, Kind: job.Kind(of.Kind),
+		Key: of.Key, ID: of.ID, Beside: of.Beside, Kind: job.Kind(of.Kind), Fetched: of.Fetched,
 		Run: func(ctx context.Context, j *job.Job) (string, error) { return "", work(ctx, j.StageUntil) },
 	})
 	if err != nil {
