@@ -9,6 +9,9 @@ import (
 // writeDocs has tests write the tables of pages that they otherwise compare.
 const writeDocs = "BERTH_WRITE_DOCS"
 
+// Writing reports whether tests write the tables of pages.
+func Writing() bool { return os.Getenv(writeDocs) != "" }
+
 // Page compares the first table below a heading of a page with rows, of which the first is the table's head. It writes the
 // table if BERTH_WRITE_DOCS is set.
 func Page(t testing.TB, path, heading string, rows [][]string) {
@@ -31,7 +34,7 @@ func Page(t testing.TB, path, heading string, rows [][]string) {
 	if old[:end] == strings.TrimSuffix(table2, "\n") {
 		return
 	}
-	if os.Getenv(writeDocs) == "" {
+	if !Writing() {
 		t.Errorf("%s: the table below %q is not what the tests have; %s=1 writes it:\n%s", path, heading, writeDocs, table2)
 		return
 	}
