@@ -330,7 +330,7 @@ func (n *names) learn(netns string) {
 		if regexp.MustCompile(`^veth[0-9a-f]{8}$`).MatchString(l.Name) {
 			n.pair = append(n.pair, [2]string{l.Name, "VETH-" + place})
 		}
-		if l.MAC != "00:00:00:00:00:00" && !strings.HasPrefix(l.MAC, "02:11") {
+		if l.MAC != "00:00:00:00:00:00" && !strings.HasPrefix(l.MAC, "02:11:00:00:00:") { // the others are random
 			n.pair = append(n.pair, [2]string{l.MAC, "MAC-" + place})
 		}
 	}
