@@ -29,18 +29,7 @@ import (
 var helper program.Command
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "berth-unpack-layer-")
-	if err == nil {
-		helper, err = imagetest.UnpackHelper(context.Background(), dir)
-	}
-	code := 1
-	if err == nil {
-		code = m.Run()
-	} else {
-		os.Stderr.WriteString(err.Error() + "\n")
-	}
-	os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(imagetest.RunWithUnpackHelper(m, &helper))
 }
 
 // store opens a store of berth, whose root filesystems are overlays or copies.

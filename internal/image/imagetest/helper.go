@@ -10,6 +10,21 @@ import (
 	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
+// RunWithUnpackHelper is a TestMain for tests that unpack layers: it builds the unpack helper once for all of them, sets
+// helper, and returns the exit code of the tests.
+func RunWithUnpackHelper(m interface{ Run() int }, helper *program.Command) int {
+	dir, err := os.MkdirTemp("", "berth-unpack-layer-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		*helper, err = UnpackHelper(context.Background(), dir)
+	}
+	if err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		return 1
+	}
+	return m.Run()
+}
+
 // UnpackHelper builds the unpack helper into dir, for the configuration of a store. It
 // must be built without cgo, which test binaries often are not (the race detector needs
 // it).

@@ -34,18 +34,7 @@ func TestMain(m *testing.M) {
 		damageWorker()
 		return
 	}
-	dir, err := os.MkdirTemp("", "berth-unpack-layer-")
-	if err == nil {
-		helper, err = imagetest.UnpackHelper(context.Background(), dir)
-	}
-	code := 1
-	if err == nil {
-		code = m.Run()
-	} else {
-		os.Stderr.WriteString(err.Error() + "\n")
-	}
-	os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(imagetest.RunWithUnpackHelper(m, &helper))
 }
 
 func testConfig(t *testing.T) Config {

@@ -101,8 +101,8 @@ func (a *aside) move(name string, mode fs.FileMode) error {
 	return os.Rename(filepath.Join(a.Paths.Root, name), filepath.Join(a.dir, strings.ReplaceAll(name, "/", "-")))
 }
 
-// rootFilesystems sets aside what is among the root filesystems but is no directory: a record would be written through a
-// link, and what reads a named pipe waits forever.
+// rootFilesystems sets aside all entries among the root filesystems except directories. The store would write a record
+// through a link, and would wait forever for a named pipe.
 func (a *aside) rootFilesystems(dir string) error {
 	entries, err := os.ReadDir(filepath.Join(a.Paths.Root, dir))
 	if errors.Is(err, fs.ErrNotExist) {

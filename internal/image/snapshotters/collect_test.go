@@ -137,6 +137,6 @@ func TestNewWithoutAList(t *testing.T) {
 	}
 	s.remote = &unlisted{}
 	if err := s.collect(t.Context(), &someUsers{}); err == nil {
-		t.Error("a list that has failed is no error")
+		t.Error("collect ignores the error of the list")
 	}
 }

@@ -38,7 +38,7 @@ func CheckKeys(document []byte) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("is no JSON: %w: %w", err, errs.Invalid)
+			return fmt.Errorf("is not JSON: %w: %w", err, errs.Invalid)
 		}
 		top := &object{} // what is around the document counts as an array
 		if len(stack) > 0 {

@@ -37,7 +37,7 @@ func TestKeysHaveOneMeaning(t *testing.T) {
 	}
 }
 
-// TestFormsAreDistinct: an index is no manifest (CVE-2021-41190). The store still reads what it has taken earlier.
+// TestFormsAreDistinct: an index does not pass for a manifest (CVE-2021-41190). The store still reads documents that it took before.
 func TestFormsAreDistinct(t *testing.T) {
 	const index, manifest = imagespec.MediaTypeImageIndex, imagespec.MediaTypeImageManifest
 	for _, c := range []struct{ mediaType, document, want string }{

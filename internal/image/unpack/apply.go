@@ -130,7 +130,7 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job, 
 // host may set.
 func (l *layer) accept(header *tar.Header) (bool, error) {
 	if header.Typeflag == tar.TypeXGlobalHeader {
-		return false, nil // it is no entry, and what it says of all entries is not used
+		return false, nil // it describes no file, and berth does not use its records
 	}
 	l.progress.entries.Add(1)
 	l.progress.at.Store(&header.Name)

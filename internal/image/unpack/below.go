@@ -95,7 +95,7 @@ func (l *layer) hides(name string) bool {
 			return true
 		}
 		if fi, err := os.Lstat(filepath.Join(l.lower, parent(name))); err != nil || !fi.IsDir() {
-			return true // a link there is no directory that this layer's directory is merged with
+			return true // the layers below have a link there: the overlay merges directories alone
 		}
 	}
 	return false

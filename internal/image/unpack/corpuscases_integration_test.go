@@ -278,7 +278,7 @@ func headersOfLayers() []hostileLayer {
 		after("a header with a wrong sum", hostileimage.RawEntry{Name: "x", Type: tar.TypeReg, Unsummed: true}),
 		after("a negative size", hostileimage.RawEntry{Name: "x", Type: tar.TypeReg, Size: -1}),
 		after("a negative size in a record", hostileimage.RawEntry{Name: "x", Type: tar.TypeReg, PAX: []string{"size=-512"}}),
-		after("a size that is no number", hostileimage.RawEntry{Name: "x", Type: tar.TypeReg, PAX: []string{"size=12x"}}),
+		after("letters in a size", hostileimage.RawEntry{Name: "x", Type: tar.TypeReg, PAX: []string{"size=12x"}}),
 		hostileLayer{name: "a global record with a path", lesson: lies, inside: "berth ignores it", layer: entries(hostileimage.RawEntry{Name: "f", Type: tar.TypeReg, Mode: 0o644, Body: []byte("of the layer"), Global: "path=../../x"}), check: has("f")},
 		hostileLayer{name: "a second path in a record", lesson: lies, refused: `entry "../x" leads out of the image`, layer: entries(hostileimage.RawEntry{Name: "f", Type: tar.TypeReg, PAX: []string{"path=g", "path=../x"}})},
 		hostileLayer{name: "the end in the middle of a file", refused: "truncated", layer: func(*testing.T, string) []byte {

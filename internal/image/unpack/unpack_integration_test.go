@@ -26,18 +26,7 @@ import (
 var helper program.Command
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "berth-unpack-layer-")
-	if err == nil {
-		helper, err = imagetest.UnpackHelper(context.Background(), dir)
-	}
-	code := 1
-	if err == nil {
-		code = m.Run()
-	} else {
-		os.Stderr.WriteString(err.Error() + "\n")
-	}
-	os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(imagetest.RunWithUnpackHelper(m, &helper))
 }
 
 // bench is a directory with a layer that is unpacked, and one below it.
