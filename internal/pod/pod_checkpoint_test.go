@@ -271,7 +271,8 @@ func TestRestoreSandbox(t *testing.T) {
 	}
 }
 
-// point is the n-th one of a script since it is on. It returns an error there.
+// point is the n-th one of a script since it is on. It returns an error there. The collection of network attachments
+// does not count: a daemon starts it in the background, so it falls before or after the moment a point is on.
 type point struct {
 	n    int64
 	err  error
@@ -281,7 +282,7 @@ type point struct {
 }
 
 func (p *point) decide(_ int, name string) error {
-	if !p.on.Load() || p.seen.Add(1) != p.n {
+	if !p.on.Load() || strings.HasSuffix(name, " network.GC") || p.seen.Add(1) != p.n {
 		return nil
 	}
 	p.at.Store(&name)
