@@ -201,7 +201,7 @@ func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []
 	}
 }
 
-// delegated runs plugins for a plugin in process.
+// delegated runs plugins for a plugin in process. It is a plugin.BesideExec.
 type delegated struct {
 	*executor
 	// enter gets the name of what the call does, each time that it changes.
@@ -224,6 +224,14 @@ func (d delegated) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 		in := plugin.Environment{Exec: d, Env: environment(environ), Chosen: true, Stage: func(name string) { d.enter(p.Type + ": " + name) }}
 		return p.Run(ctx, in, stdin)
 	})
+}
+
+// Beside implements plugin.BesideExec for the IPAM plugins in process.
+func (d delegated) Beside(path string, config []byte, stage func(name string)) invoke.Exec {
+	if how, err := d.wayOf(path, "ADD", config); err != nil || how.plugin == nil || !how.plugin.IPAM {
+		return nil // ExecPlugin reports an error
+	}
+	return delegated{d.executor, stage}
 }
 
 // errStillRuns is the error of a call that has waited for another one until its deadline.

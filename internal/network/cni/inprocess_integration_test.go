@@ -112,14 +112,20 @@ func TestProgramOfTheSameName(t *testing.T) {
 	}
 }
 
-// TestHungPluginInProcess: ADD by a plugin in process that waits ends with the caller's deadline. DEL waits for the
-// plugin and undoes what it did; another pod does not wait.
+// TestHungPluginInProcess: ADD by a plugin in process that waits ends with the caller's deadline, and names what waits. DEL
+// waits for the plugin and undoes what it did; another pod does not wait.
 func TestHungPluginInProcess(t *testing.T) {
+	for _, pluginType := range []string{"ptp", "bridge"} {
+		t.Run(pluginType, func(t *testing.T) { testHungPluginInProcess(t, pluginType) })
+	}
+}
+
+func testHungPluginInProcess(t *testing.T, pluginType string) {
 	l := newLab(t)
 	cfg := l.config()
 	cfg.BinDirs = []string{l.path("bin")}
 	conf := func(dataDir string) string {
-		return `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp","ipam":{"type":"host-local","dataDir":"` + dataDir + `","subnet":"10.61.0.0/24"}}]}`
+		return `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"` + pluginType + `","ipam":{"type":"host-local","dataDir":"` + dataDir + `","subnet":"10.61.0.0/24"}}]}`
 	}
 	l.write("conf/10.conflist", conf(l.path("hung")), 0o644)
 	if err := os.MkdirAll(l.path("hung", "net"), 0o755); err != nil {
@@ -138,8 +144,8 @@ func TestHungPluginInProcess(t *testing.T) {
 	att := l.pod()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := n.Attach(ctx, att); !errors.Is(err, errs.Deadline) {
-		t.Errorf("an ADD that hangs: %v, want kind Deadline", err)
+	if _, err := n.Attach(ctx, att); !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), `stage "host-local: `) {
+		t.Errorf("an ADD that hangs: %v, want kind Deadline, and the stage of host-local", err)
 	}
 	l.write("conf/10.conflist", conf(l.path("free")), 0o644)
 	other := l.pod()
@@ -155,10 +161,38 @@ func TestHungPluginInProcess(t *testing.T) {
 		}
 	}
 	for _, dir := range []string{"hung", "free"} {
-		files, err := filepath.Glob(l.path(dir, "net", "10.*"))
-		if err != nil || len(files) > 0 {
-			t.Errorf("%s are left, %v", files, err)
-		}
+		l.wantNoAddress(dir)
+	}
+}
+
+// wantNoAddress: the store of host-local in a directory has no address of the network "net".
+func (l *lab) wantNoAddress(dir string) {
+	l.t.Helper()
+	files, err := filepath.Glob(l.path(dir, "net", "10.*"))
+	if err != nil || len(files) > 0 {
+		l.t.Errorf("%s are left, %v", files, err)
+	}
+}
+
+// TestLinkThatCannotBeMade: a bridge without a link for the pod releases the pod's address before ADD ends.
+func TestLinkThatCannotBeMade(t *testing.T) {
+	l := newLab(t)
+	cfg := l.config()
+	cfg.BinDirs = []string{l.path("bin")}
+	l.write("conf/10.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","args":{"cni":{"mac":"wrong"}},
+		"ipam":{"type":"host-local","dataDir":"`+l.path("store")+`","subnet":"10.61.0.0/24"}}]}`, 0o644)
+	n := l.open(cfg)
+	defer n.Close()
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err == nil || !strings.Contains(err.Error(), "wrong") {
+		t.Errorf("%v, want the MAC in the error", err)
+	}
+	l.wantNoAddress("store")
+	if last, err := filepath.Glob(l.path("store", "net", "last_reserved_ip.*")); err != nil || len(last) == 0 {
+		t.Errorf("%s, %v: no address was allocated", last, err)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
 	}
 }
 

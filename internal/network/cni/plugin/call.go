@@ -166,7 +166,11 @@ func (c *Call) DelegateAdd(ctx context.Context, plugin string) (*types100.Result
 	if err != nil {
 		return nil, err
 	}
-	result, err := invoke.ExecPluginWithResult(ctx, path, c.Config, args, c.env.Exec)
+	return addOf(ctx, path, c.Config, args, c.env.Exec)
+}
+
+func addOf(ctx context.Context, path string, config []byte, args invoke.CNIArgs, exec invoke.Exec) (*types100.Result, error) {
+	result, err := invoke.ExecPluginWithResult(ctx, path, config, args, exec)
 	if err != nil {
 		return nil, err
 	}

@@ -51,6 +51,9 @@ type Plugin struct {
 	// Here says why the plugin cannot serve a configuration on this host as it is now, "" if it can. Nil for a plugin
 	// that can on every host.
 	Here func(config []byte) string
+	// Idle reports that the verbs have nothing to do on the host with a configuration: a call then needs no thread. Nil for
+	// a plugin that always has.
+	Idle func(config []byte) bool
 	// Chained is a plugin that needs the result of another one before it.
 	Chained bool
 	// Load reads the configuration of a call as the verbs do, and reports what ADD would refuse with every pod. Nil for a
@@ -94,10 +97,10 @@ func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) (out []
 }
 
 // Start is Run on a goroutine of its own, which calls ended with what Run returns. The goroutine has a thread of its own,
-// except that of an IPAM plugin.
+// except that of a plugin that enters no namespace.
 func (p *Plugin) Start(ctx context.Context, in Environment, config []byte, ended func([]byte, error)) {
 	c := newCall(in, config)
-	if p.IPAM {
+	if p.IPAM || (p.Idle != nil && p.Idle(config)) {
 		go func() { ended(p.callHere(ctx, c)) }()
 		return
 	}

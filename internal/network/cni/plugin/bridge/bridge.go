@@ -170,6 +170,15 @@ func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
 		return nil, fmt.Errorf("failed to open netns %q: %w", c.NetNS, err)
 	}
 	defer pod.Close()
+	var addresses *podlink.Allocation // nil without an IPAM plugin
+	if n.IPAM.Type != "" {
+		addresses = podlink.BeginAllocation(ctx, c, n.IPAM.Type)
+		defer func() {
+			if !done {
+				addresses.Undo(ctx)
+			}
+		}()
+	}
 	pair, err := newPort(c, pod, br, port{
 		name: c.IfName, mtu: n.MTU, mac: n.mac, hairpin: n.HairpinMode, isolated: n.PortIsolation,
 		vlan: n.Vlan, trunk: n.vlans, keepDefaultVlan: n.PreserveDefaultVlan,
@@ -196,16 +205,11 @@ func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
 		}()
 	}
 	switch {
-	case n.IPAM.Type != "":
-		given, err := podlink.Allocate(ctx, c, n.IPAM.Type)
+	case addresses != nil:
+		given, err := addresses.Result(ctx)
 		if err != nil {
 			return nil, err
 		}
-		defer func() {
-			if !done {
-				podlink.Release(ctx, c, n.IPAM.Type)
-			}
-		}()
 		if err := addAddresses(ctx, c, n, onBridge{br, pod, pair}, given, result); err != nil {
 			return nil, err
 		}

@@ -130,8 +130,45 @@ func Delete(c *plugin.Call) (gone bool, err error) {
 
 // Allocate runs ADD of the IPAM plugin.
 func Allocate(ctx context.Context, c *plugin.Call, ipam string) (*types100.Result, error) {
-	c.Stage("ADD of the IPAM plugin " + ipam)
+	c.Stage(stageOf(ipam))
 	return c.DelegateAdd(ctx, ipam)
+}
+
+func stageOf(ipam string) string { return "ADD of the IPAM plugin " + ipam }
+
+// Allocation is an ADD of the IPAM plugin.
+type Allocation struct {
+	c    *plugin.Call
+	ipam string
+	// wait returns what the ADD has returned. It is nil before the ADD has begun.
+	wait func() (*types100.Result, error)
+}
+
+// BeginAllocation begins ADD of the IPAM plugin while the caller makes links, where that plugin works with files alone. Any
+// other one may need the pod's link, and begins in Result. The caller calls Undo if it fails.
+func BeginAllocation(ctx context.Context, c *plugin.Call, ipam string) *Allocation {
+	return &Allocation{c: c, ipam: ipam, wait: c.AddBeside(ctx, ipam)}
+}
+
+// Result returns what the ADD has returned.
+func (a *Allocation) Result(ctx context.Context) (*types100.Result, error) {
+	if a.wait == nil {
+		result, err := Allocate(ctx, a.c, a.ipam)
+		a.wait = func() (*types100.Result, error) { return result, err }
+		return result, err
+	}
+	a.c.Stage(stageOf(a.ipam))
+	return a.wait()
+}
+
+// Undo releases what the ADD has allocated, if it has begun.
+func (a *Allocation) Undo(ctx context.Context) {
+	if a.wait == nil {
+		return
+	}
+	if _, err := a.wait(); err == nil {
+		Release(ctx, a.c, a.ipam)
+	}
 }
 
 // Release runs DEL of the IPAM plugin after an ADD that failed, also past the ADD's deadline. A program that does not

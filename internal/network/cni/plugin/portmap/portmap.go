@@ -72,12 +72,18 @@ type backend interface {
 func New() *plugin.Plugin {
 	return &plugin.Plugin{
 		Type: "portmap", Chained: true, Versions: version.All, Add: add, Del: del, Check: check,
-		Load: plugin.Loads(func(c *plugin.Call) (*conf, error) { return load(context.Background(), c) }),
+		Load: plugin.Loads(func(c *plugin.Call) (*conf, error) { return load(context.Background(), c) }), Idle: idle,
 		Options: plugin.Options{
 			"backend": nil, "snat": nil, "conditionsV4": nil, "conditionsV6": nil, "masqAll": nil, "markMasqBit": nil,
 			"externalSetMarkChain": nil,
 		},
 	}
+}
+
+// idle reports whether a pod has no host ports.
+func idle(config []byte) bool {
+	var n conf
+	return json.Unmarshal(config, &n) == nil && len(n.RuntimeConfig.Ports) == 0
 }
 
 // load reads the configuration. Texts of errors are the reference's.
