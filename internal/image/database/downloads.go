@@ -16,6 +16,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/image/database/growing"
 )
 
 // Unfinished downloads are kept, by the digest of their blob: a later pull continues them, also
@@ -52,6 +55,56 @@ func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (cont
 		}
 	}
 	return d.Content.Writer(ctx, opts...)
+}
+
+// Followed is a DB for downloads whose file is read while it is written; see Follow.
+type Followed struct {
+	*DB
+	file *growing.File
+}
+
+// Follow returns a DB for the download of one blob that others read by file, which may be nil.
+func (d *DB) Follow(file *growing.File) Followed { return Followed{d, file} }
+
+// End notes that the download has ended.
+func (f Followed) End() { f.file.End() }
+
+// BeginDownload is that of the DB.
+func (f Followed) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error) {
+	w, err := f.DB.BeginDownload(ctx, desc)
+	if f.file == nil {
+		return w, err
+	}
+	f.file.Begin()
+	pieces, ok := w.(inPieces)
+	if err != nil || !ok {
+		f.file.End()
+		return w, err
+	}
+	status, err := w.Status()
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	data, err := f.openIngest(desc.Digest)
+	if err != nil {
+		f.file.End() // the download does not need it
+		return w, nil
+	}
+	return inPieces{f.file.Follow(pieces.Writer, data, status.Offset)}, nil
+}
+
+// openIngest opens the file of a download that is under way.
+func (d *DB) openIngest(blob digest.Digest) (*os.File, error) {
+	refs, err := filepath.Glob(filepath.Join(d.ContentDir(), "ingest", "*", "ref"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range refs {
+		if ref, err := ReadOwn(file); err == nil && strings.HasSuffix(string(ref), downloadRef+blob.String()) {
+			return os.OpenFile(filepath.Join(filepath.Dir(file), "data"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		}
+	}
+	return nil, fmt.Errorf("the download of blob %s has no file", blob)
 }
 
 // inPieces is a writer that content.Copy fills in small pieces. By itself it takes 1 MiB at a time.

@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/database/growing"
 	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/image/unpack"
 	"github.com/berthrun/berth/internal/keyed"
@@ -49,6 +50,8 @@ type Unpacker struct {
 	decryptionKeys atomic.Pointer[string]
 	// chains are held while one is unpacked.
 	chains keyed.Mutex
+	// early has room for the helpers that unpack layers while these are fetched.
+	early chan struct{}
 }
 
 // UnsyncedDir is the directory below a store's root with the lists of unsynced layers.
@@ -58,6 +61,7 @@ func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
 func New(cfg Config) *Unpacker {
 	u := &Unpacker{
 		db: cfg.DB, runner: cfg.Runner, whiteouts: cfg.WhiteoutFiles, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
+		early: make(chan struct{}, maxEarly),
 	}
 	u.SetDecryptionKeys("")
 	return u
@@ -72,13 +76,27 @@ func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 // are unpacked, a negative number when some must be unpacked again. The node's keys must
 // open all encrypted layers of the image, also if they are there already.
 func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
+	return u.UnpackEarly(ctx, t, ready, nil, unpacked)
+}
+
+// UnpackEarly is Unpack for layers that are fetched meanwhile. files are those of the layers,
+// nil for a layer that is unpacked from its blob, or for all.
+func (u *Unpacker) UnpackEarly(
+	ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, files []*growing.File, unpacked func(n int64),
+) error {
 	defer u.runner.Helper.Hold()() // of which a process starts for each layer
 	secrets, err := u.secretsOf(ctx, t)
 	if err != nil {
 		return err
 	}
 	chains := t.Chains()
-	job := &unpacking{Unpacker: u, t: t, names: chains, secrets: secrets, unpacked: unpacked, committed: make([]chan struct{}, len(chains))}
+	job := &unpacking{
+		Unpacker: u, t: t, names: chains, secrets: secrets, ready: ready, growing: make([]*growing.File, len(chains)), unpacked: unpacked,
+		committed: make([]chan struct{}, len(chains)),
+	}
+	if t.Artifact == nil {
+		copy(job.growing, files)
+	}
 	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])
 	if err != nil {
 		return err
@@ -98,7 +116,7 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 	group.SetLimit(unpackers)
 	for i := range chains {
 		group.Go(func() error {
-			if err := awaitAll(ctx, t, i, ready); err != nil {
+			if err := job.await(ctx, i); err != nil {
 				return err
 			}
 			err := errs.Guard("unpacking of "+t.SourceOf(i), func() error { return job.layer(ctx, i) })
@@ -129,9 +147,12 @@ const unpackers = 2
 // in order. A layer that cannot be unpacked without the layers below it waits for them.
 type unpacking struct {
 	*Unpacker
-	t        *tree.Tree
-	names    []string // of the snapshots, lowest first
-	secrets  []*unpack.Secret
+	t       *tree.Tree
+	names   []string // of the snapshots, lowest first
+	secrets []*unpack.Secret
+	ready   func(ctx context.Context, i int) error
+	// growing are the files of layers that are unpacked while they are fetched, nil for the others.
+	growing  []*growing.File
 	unpacked func(int64)
 	// committed are closed when the snapshot of a layer is there.
 	committed []chan struct{}
@@ -162,8 +183,23 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 		return err
 	}
 	if there {
-		return u.reuse(ctx, i, func(context.Context, int) error { return nil })
+		u.growing[i] = nil
+		return u.reuse(ctx, i, u.ready)
 	}
+	err = u.make(ctx, i)
+	if !errors.Is(err, errEarly) {
+		return err
+	}
+	u.growing[i] = nil
+	if err := u.await(ctx, i); err != nil {
+		return err
+	}
+	return u.make(ctx, i)
+}
+
+// make makes the snapshot of layer i, which is not there. The chain is locked. The error is errEarly if the layer is to be
+// unpacked from its blob.
+func (u *unpacking) make(ctx context.Context, i int) error {
 	done, err := u.alone(ctx, i)
 	if err != nil || done {
 		return err
@@ -252,18 +288,10 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	job.Alone, job.Secret = as.alone, u.secrets[i]
-	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
-	if err != nil {
-		return result, err
-	}
-	defer blob.Close()
-	var seen int64
-	result, err = u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
+	result, err = u.run(ctx, i, job)
 	if err != nil || result.NeedsLower || result.NeedsFiles {
-		u.unpacked(-seen)
 		return result, err
 	}
-	u.unpacked(u.t.Layers[i].Size - seen)
 	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
 		return result, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
@@ -271,6 +299,27 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 		return result, os.Chtimes(job.Upper, time.Unix(0, 0), time.Unix(0, 0)) // the same each time
 	}
 	return result, nil
+}
+
+// run has the helper unpack layer i. The blob of the layer is verified when run has succeeded.
+func (u *unpacking) run(ctx context.Context, i int, job unpack.Job) (result unpack.Result, err error) {
+	var seen int64
+	defer func() {
+		if err != nil || result.NeedsLower || result.NeedsFiles {
+			u.unpacked(-seen)
+		} else {
+			u.unpacked(u.t.Layers[i].Size - seen)
+		}
+	}()
+	if file := u.file(i); file != nil {
+		return u.runEarly(ctx, i, job, file, func(n int64) { u.unpacked(n); seen += n })
+	}
+	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
+	if err != nil {
+		return result, err
+	}
+	defer blob.Close()
+	return u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
 }
 
 // job is the job of a snapshot. done removes what was made for it.
