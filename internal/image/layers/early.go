@@ -43,6 +43,38 @@ func (u *unpacking) await(ctx context.Context, i int) error {
 	return awaitAll(ctx, u.t, i, u.ready)
 }
 
+// layerEarly makes the snapshot of layer i while the layer is fetched. The error is errEarly if the layer is to be unpacked from its
+// blob. The chain is not locked until the layer is complete: what others make of the same layer must not wait for a download.
+// One pull at a time downloads a layer, so two pulls do not unpack it twice.
+func (u *unpacking) layerEarly(ctx context.Context, i int) error {
+	there, err := u.db.KeepSnapshot(ctx, u.names[i])
+	if err != nil {
+		return err
+	}
+	if there {
+		return errEarly
+	}
+	return u.make(ctx, i)
+}
+
+// lockEarly locks the chain of layer i, which was unpacked while it was fetched. The error is errEarly if somebody has made the
+// snapshot meanwhile.
+func (u *unpacking) lockEarly(ctx context.Context, i int) (unlock func(), err error) {
+	unlock, err = u.chains.Lock(ctx, u.names[i])
+	if err != nil {
+		return nil, err
+	}
+	there, err := u.db.KeepSnapshot(ctx, u.names[i])
+	if err == nil && there {
+		err = errEarly
+	}
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
 // runEarly has the helper unpack layer i while it is fetched. It returns what the helper says once the blob is in the store.
 // Only that the helper needs the layers below counts at once. The error is errEarly if the layer is to be unpacked from its
 // blob. read is called with the number of bytes of each piece that the helper gets.

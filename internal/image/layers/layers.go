@@ -173,6 +173,15 @@ func (u *unpacking) below(ctx context.Context, i int) (string, error) {
 
 // layer makes the snapshot of layer i. Two images with the same layer unpack it once.
 func (u *unpacking) layer(ctx context.Context, i int) error {
+	if u.file(i) != nil {
+		if err := u.layerEarly(ctx, i); !errors.Is(err, errEarly) {
+			return err
+		}
+		u.growing[i] = nil
+		if err := u.await(ctx, i); err != nil {
+			return err
+		}
+	}
 	unlock, err := u.chains.Lock(ctx, u.names[i])
 	if err != nil {
 		return err
@@ -183,22 +192,12 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 		return err
 	}
 	if there {
-		u.growing[i] = nil
-		return u.reuse(ctx, i, u.ready)
-	}
-	err = u.make(ctx, i)
-	if !errors.Is(err, errEarly) {
-		return err
-	}
-	u.growing[i] = nil
-	if err := u.await(ctx, i); err != nil {
-		return err
+		return u.reuse(ctx, i, func(context.Context, int) error { return nil })
 	}
 	return u.make(ctx, i)
 }
 
-// make makes the snapshot of layer i, which is not there. The chain is locked. The error is errEarly if the layer is to be
-// unpacked from its blob.
+// make makes the snapshot of layer i, which is not there.
 func (u *unpacking) make(ctx context.Context, i int) error {
 	done, err := u.alone(ctx, i)
 	if err != nil || done {
@@ -258,8 +257,15 @@ func (u *unpacking) freshRoot(ctx context.Context, key string) error {
 	return os.Chmod(database.UpperDir(info), 0o755) //nolint:gosec // of a container
 }
 
-// commit makes the snapshot key that of layer i.
+// commit makes the snapshot key that of layer i. The chain is locked, unless the layer was unpacked while it was fetched.
 func (u *unpacking) commit(ctx context.Context, i int, parent, key string, root bool, opts ...snapshots.Opt) error {
+	if u.file(i) != nil {
+		unlock, err := u.lockEarly(ctx, i)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	if parent != "" && !root {
 		var err error
 		if root, err = u.db.KnowsRoot(ctx, parent); err != nil {

@@ -5,6 +5,7 @@ package local
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,9 +33,15 @@ func noise(seed uint32, size int) []byte {
 	return data
 }
 
+const (
+	// earlySize is that of a file which makes a layer large, and earlyPart how much of the layer a registry sends at once.
+	earlySize = 2<<20 + 64<<10
+	earlyPart = 1 << 20
+)
+
 // earlyLayer is a layer with a small file, and a large one after it.
 func earlyLayer(name string, first ...imagetest.File) imagetest.Layer {
-	return append(first, imagetest.File{Path: "early-" + name, Content: []byte("here")}, imagetest.File{Path: "late-" + name, Content: noise(uint32(name[0]), largeLayer)})
+	return append(first, imagetest.File{Path: "early-" + name, Content: []byte("here")}, imagetest.File{Path: "late-" + name, Content: noise(uint32(name[0]), earlySize)})
 }
 
 // held is a registry that sends large layers up to a byte, and the rest when the test lets it.
@@ -54,7 +61,7 @@ type held struct {
 }
 
 func newHeld(t *testing.T) *held {
-	h := &held{at: firstPart, cut: make(chan struct{}), rest: make(chan struct{}), blobs: map[string][]byte{}, counts: map[string]int64{}}
+	h := &held{at: earlyPart, cut: make(chan struct{}), rest: make(chan struct{}), blobs: map[string][]byte{}, counts: map[string]int64{}}
 	h.Intercept = h.intercept
 	h.host = serve(t, &h.Registry)
 	return h
@@ -70,7 +77,7 @@ func (h *held) push(t *testing.T, name, compression string, layers ...imagetest.
 
 func (h *held) pushImage(name string, img *imagetest.Image) {
 	for _, layer := range img.Layers {
-		if len(layer.Data) > firstPart {
+		if len(layer.Data) > earlyPart {
 			h.blobs[layer.Digest.String()] = layer.Data
 		}
 	}
@@ -182,7 +189,7 @@ func wantFile(t *testing.T, cfg Config, early, name string) {
 		t.Errorf("the file late-%s is in %v, and the early one was %s", name, late, early)
 		return
 	}
-	if data, err := os.ReadFile(late[0]); err != nil || !bytes.Equal(data, noise(uint32(name[0]), largeLayer)) {
+	if data, err := os.ReadFile(late[0]); err != nil || !bytes.Equal(data, noise(uint32(name[0]), earlySize)) {
 		t.Errorf("the file late-%s has %d bytes, %v", name, len(data), err)
 	}
 }
@@ -198,7 +205,8 @@ func wantNothing(t *testing.T, s *Images, ref string) {
 			t.Error(err)
 		}
 	}
-	if groups, err := filepath.Glob(filepath.Join(s.cgroups.Dir(), "*-*")); err != nil || len(groups) > 0 {
+	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(s.cfg.Root)))[:12] // other stores have the same parent
+	if groups, err := filepath.Glob(filepath.Join(s.cgroups.Dir(), prefix+"-*")); err != nil || len(groups) > 0 {
 		t.Errorf("cgroups are left: %v, %v", groups, err)
 	}
 	s.Close()
@@ -209,21 +217,14 @@ func wantNothing(t *testing.T, s *Images, ref string) {
 	}
 }
 
-// earlyConfig is a configuration whose helpers have cgroups that no other test has.
-func earlyConfig(t *testing.T) Config {
-	cfg := testConfig(t)
-	cfg.CgroupParent = fmt.Sprintf("/berth-image-early-%d", os.Getpid())
-	return cfg
-}
-
 // TestLargeLayersAreUnpackedWhileTheyAreFetched: files of two layers are on disk before the registry has sent the end of one.
 // The layers are those, and no byte is sent twice.
 func TestLargeLayersAreUnpackedWhileTheyAreFetched(t *testing.T) {
 	for _, how := range []string{"", "gzip", "zstd", "parts"} {
 		t.Run("as "+how, func(t *testing.T) {
-			h, cfg := newHeld(t), earlyConfig(t)
+			h, cfg := newHeld(t), testConfig(t)
 			if how == "parts" { // those after the byte that is held come before it
-				cfg.LayerConnections, cfg.LayerPart, how = 4, 512<<10, ""
+				cfg.LayerConnections, cfg.LayerPart, how = 4, 256<<10, ""
 			}
 			img := h.push(t, "app", how, earlyLayer("a"), earlyLayer("b"))
 			s := open(t, cfg)
@@ -250,7 +251,7 @@ func TestLargeLayersAreUnpackedWhileTheyAreFetched(t *testing.T) {
 
 // TestALargeLayerThatNeedsThoseBelow is unpacked over them while it is fetched.
 func TestALargeLayerThatNeedsThoseBelow(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	base := imagetest.Layer{{Path: "d", Dir: true, Mode: 0o750, UID: 7}, {Path: "d/gone"}, {Path: "d/stays"}}
 	h.push(t, "app", "", base, earlyLayer("a",
 		imagetest.File{Path: "d/new", Content: []byte("new"), Raw: true}, imagetest.File{Path: "d/.wh.gone", Raw: true}, imagetest.File{Path: "d/.wh.never", Raw: true}))
@@ -295,7 +296,7 @@ func TestARefusedLayerEndsThePullAfterItsDownload(t *testing.T) {
 		"a digest": {earlyLayer("a"), "the image's config says"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, cfg := newHeld(t), earlyConfig(t)
+			h, cfg := newHeld(t), testConfig(t)
 			img := build(t, imagetest.Spec{Layers: []imagetest.Layer{c.layer}})
 			if name == "a digest" {
 				other := build(t, imagetest.Spec{Layers: []imagetest.Layer{earlyLayer("b")}})
@@ -329,7 +330,7 @@ func TestManyLargeLayersShareTheNode(t *testing.T) {
 	const pulls, bound = 6, 8
 	for _, places := range []int{0, 1} {
 		t.Run(fmt.Sprint("places ", places), func(t *testing.T) {
-			h, cfg := newHeld(t), earlyConfig(t)
+			h, cfg := newHeld(t), testConfig(t)
 			cfg.MaxTotalDownloads = places
 			s := open(t, cfg)
 			var all []chan error

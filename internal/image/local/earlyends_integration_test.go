@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,7 +35,7 @@ func wantSent(t *testing.T, layer imagetest.Blob, registries ...*held) {
 
 // TestACancelledPullEndsTheHelper: it leaves nothing but the beginning of the blob, and the next pull continues.
 func TestACancelledPullEndsTheHelper(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	img := h.push(t, "app", "", earlyLayer("a"))
 	s := open(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +60,7 @@ func TestACancelledPullEndsTheHelper(t *testing.T) {
 
 // TestOneOfTwoCallersLeaves: the other one gets the layer that the helper has begun.
 func TestOneOfTwoCallersLeaves(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	img := h.push(t, "app", "", earlyLayer("a"))
 	s := open(t, cfg)
 	ctx, leave := context.WithCancel(t.Context())
@@ -93,7 +94,7 @@ func TestOneOfTwoCallersLeaves(t *testing.T) {
 
 // TestTwoPullsShareALayer: the one that waits for the download of the other one has the layer, too.
 func TestTwoPullsShareALayer(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	one := h.push(t, "one", "", earlyLayer("a"))
 	h.push(t, "two", "", earlyLayer("a"), imagetest.Layer{{Path: "top"}})
 	s := open(t, cfg)
@@ -112,10 +113,43 @@ func TestTwoPullsShareALayer(t *testing.T) {
 	wantNothing(t, s, h.host+"/two:1")
 }
 
+// TestAnImportDoesNotWaitForADownload: it has the same layer as a pull that is held, which takes the layer of the import.
+func TestAnImportDoesNotWaitForADownload(t *testing.T) {
+	h, cfg := newHeld(t), testConfig(t)
+	img := h.push(t, "app", "", earlyLayer("a"))
+	s := open(t, cfg)
+	ended := h.pull(t.Context(), s, "app")
+	early := awaitEarly(t, cfg, ended, "a")
+	list, err := s.Import(t.Context(), archiveOf(t, imagetest.Spec{Name: "other:1", Compression: "zstd", Layers: []imagetest.Layer{earlyLayer("a")}}), "", false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imported := unpacked(t, cfg, "late-a")
+	imported = slices.DeleteFunc(imported, func(file string) bool { return filepath.Dir(file) == filepath.Dir(early) })
+	if len(imported) != 1 {
+		t.Fatalf("the layer of the import is in %v", imported)
+	}
+	h.send()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	mounted, err := s.Prepare(t.Context(), image.RootfsSpec{Key: "c", ImageID: img.ID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(filepath.Join(mounted.Path, "late-a")); err != nil || len(data) != earlySize {
+		t.Errorf("a container has %d bytes, %v", len(data), err)
+	}
+	if err := errors.Join(s.Release(t.Context(), "c"), s.Remove(t.Context(), list[0].ID)); err != nil {
+		t.Error(err)
+	}
+	wantNothing(t, s, h.host+"/app:1")
+}
+
 // mirrored returns two registries: the first is the mirror of the second, which is docker.io in the configuration.
 func mirrored(t *testing.T) (mirror, registry *held, cfg Config) {
 	t.Helper()
-	mirror, registry, cfg = newHeld(t), newHeld(t), earlyConfig(t)
+	mirror, registry, cfg = newHeld(t), newHeld(t), testConfig(t)
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "docker.io"), 0o755); err != nil {
 		t.Fatal(err)
@@ -155,7 +189,7 @@ func TestTheMirrorBreaksInTheMiddle(t *testing.T) {
 func TestTheMirrorSendsAnotherLayer(t *testing.T) {
 	for name, change := range map[string]func(data []byte){
 		"other files": func(data []byte) { copy(data[bytes.Index(data, []byte("here")):], "evil") },
-		"no layer":    func(data []byte) { clear(data[largeLayer-1000:]) },
+		"no layer":    func(data []byte) { clear(data[earlySize-1000:]) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			mirror, registry, cfg := mirrored(t)
@@ -203,7 +237,7 @@ func TestTheMirrorSendsAnotherLayer(t *testing.T) {
 // TestALayerWithAnotherDigest: what was unpacked of it is removed when the digest of the blob is wrong, also if the files are those
 // of the image.
 func TestALayerWithAnotherDigest(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	img := h.push(t, "app", "gzip", earlyLayer("a"))
 	layer := img.Layers[0].Digest.String()
 	h.blobs[layer] = bytes.Clone(h.blobs[layer])
@@ -257,7 +291,7 @@ func TestAKilledDaemonTakesTheHelperWithIt(t *testing.T) {
 
 // TestAStallEndsThePullAndTheHelper: a helper that waits is no progress.
 func TestAStallEndsThePullAndTheHelper(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	cfg.NoProgressTimeout = time.Second
 	h.push(t, "app", "", earlyLayer("a"), earlyLayer("b"))
 	s := open(t, cfg)
@@ -279,7 +313,7 @@ func TestAStallEndsThePullAndTheHelper(t *testing.T) {
 // TestNothingIsUnpackedBeforeTheAdmission: no byte of a layer is asked for, and no helper starts, while the policy or a
 // verifier has not accepted the image.
 func TestNothingIsUnpackedBeforeTheAdmission(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	img := h.push(t, "team/app", "", earlyLayer("a"))
 	dir := t.TempDir()
 	asked, answer := filepath.Join(dir, "asked"), filepath.Join(dir, "answer")
@@ -340,7 +374,7 @@ func TestNothingIsUnpackedBeforeTheAdmission(t *testing.T) {
 
 // TestAnEncryptedLayerWaitsForItsBlob, and a plain one above it does not.
 func TestAnEncryptedLayerWaitsForItsBlob(t *testing.T) {
-	h, cfg := newHeld(t), earlyConfig(t)
+	h, cfg := newHeld(t), testConfig(t)
 	private, public, err := encrypt.ECDSA()
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +394,7 @@ func TestAnEncryptedLayerWaitsForItsBlob(t *testing.T) {
 	s := open(t, cfg)
 	ended := h.pull(t.Context(), s, "app")
 	early := awaitEarly(t, cfg, ended, "b") // its helper starts after that of the layer below, if this one starts
-	awaitPull(t, ended, "a part of the encrypted layer is there", func() bool { return h.sent(sealed.Digest) == firstPart })
+	awaitPull(t, ended, "a part of the encrypted layer is there", func() bool { return h.sent(sealed.Digest) == earlyPart })
 	if pids, files := helpers(t, cfg), unpacked(t, cfg, "early-a"); len(pids) != 1 || len(files) > 0 {
 		t.Errorf("%d helpers run, want 1; the encrypted layer has %v", len(pids), files)
 	}

@@ -62,7 +62,7 @@ func work(args []string) (Result, error) {
 		lower = "/" + lowerName
 	}
 	p := &progress{}
-	result, err := p.within(ownCPU, func() (Result, error) { return apply(context.Background(), os.Stdin, "/"+upperName, lower, job, p) })
+	result, err := p.within(ownCPU, func() (Result, error) { return apply(context.Background(), input(), "/"+upperName, lower, job, p) })
 	if errors.Is(err, errNeedsLower) {
 		return Result{NeedsLower: true}, nil
 	}
