@@ -327,7 +327,7 @@ func TestARefusedLayerEndsThePullAfterItsDownload(t *testing.T) {
 // TestManyLargeLayersShareTheNode: pulls whose layers are all held run a bounded number of helpers, and all end, also if one
 // layer of the node at a time is fetched.
 func TestManyLargeLayersShareTheNode(t *testing.T) {
-	const pulls, bound = 6, 8
+	const pulls, bound = 5, 8
 	for _, places := range []int{0, 1} {
 		t.Run(fmt.Sprint("places ", places), func(t *testing.T) {
 			h, cfg := newHeld(t), testConfig(t)
