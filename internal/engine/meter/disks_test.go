@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -145,5 +146,19 @@ func TestDevicesOfManyLayers(t *testing.T) {
 	defer d.mu.Unlock()
 	if len(d.devices) != 1 {
 		t.Errorf("devices of one mount: %v", d.devices)
+	}
+}
+
+// TestWritten: the sum of all containers counts each of them, also one whose walk was not complete, and none that is gone.
+func TestWritten(t *testing.T) {
+	place := t.TempDir()
+	m := &Meter{disks: newDisks(func(_ context.Context, id string, _ sysfile.Pace) (image.Usage, error) {
+		usage := image.Usage{Mountpoint: place, Bytes: 7, Inodes: 2, At: time.Now()}
+		return usage, map[string]error{"whole": nil, "large": errEnough, "gone": errs.NotFound}[id]
+	})}
+	defer m.disks.close()
+	sum, err := m.Written(t.Context(), []string{"whole", "large", "gone"})
+	if err != nil || sum.Bytes != 14 || sum.Inodes != 4 || sum.At.IsZero() {
+		t.Errorf("%+v, %v", sum, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/meter"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
@@ -49,6 +50,15 @@ func (e *Engine) Figures(ctx context.Context, sandboxes []engine.SandboxRef, con
 	}
 	maps.Copy(targets, pods)
 	return e.meter.Figures(ctx, targets, true)
+}
+
+// Written adds up what all containers have written, as their stats know it.
+func (e *Engine) Written(ctx context.Context) (image.Usage, error) {
+	keys, err := e.cfg.Rootfs.Keys(ctx)
+	if err != nil {
+		return image.Usage{}, err
+	}
+	return e.meter.Written(ctx, keys)
 }
 
 func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter.Target, error) {

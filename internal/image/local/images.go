@@ -116,6 +116,9 @@ type Images struct {
 	// wake is filled by changed, leftoverWake by leftoversChanged.
 	wake, leftoverWake chan struct{}
 
+	// written is set by CountWritten, nil for none.
+	written func(context.Context) (image.Usage, error)
+
 	// rulesMu guards rules, which hold for pulls.
 	rulesMu sync.Mutex
 	rules   PullRules
