@@ -74,7 +74,7 @@ type Image struct {
 	Created time.Time `json:"created"`
 }
 
-// FileSystem is what the image store uses of one.
+// FileSystem is what images or containers use of one.
 type FileSystem struct {
 	Mountpoint string `json:"mountpoint"`
 	// Holds is "images" or "containers". A file system of both has two entries.

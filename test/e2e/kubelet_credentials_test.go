@@ -4,18 +4,15 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berthrun/berth/internal/image/imagetest"
-	"github.com/berthrun/berth/internal/sys/sysns"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/harness/kubelet"
 )
@@ -32,7 +29,8 @@ spec:
 `
 
 // TestKubeletCredentialProvider: a kubelet's credential provider has other credentials for each namespace of one registry.
-// berth uses those of an image's own namespace, and the copies of one image in two namespaces lend each other none.
+// berth uses what comes with a pull, and no credentials of another one from the same registry: a pull with a wrong password
+// fails, though the node has the same content.
 func TestKubeletCredentialProvider(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	img, err := imagetest.Build(harness.BusyboxSpec(b, "app:1"))
@@ -45,9 +43,9 @@ func TestKubeletCredentialProvider(t *testing.T) {
 		r.Push(user+"/app", "1", img)
 		namespaces.Handle("/v2/"+user+"/", r)
 	}
-	host := serveOnHost(t, b, namespaces)
+	host := b.Serve(namespaces)
 	providers := t.TempDir()
-	write(t, filepath.Join(providers, "provider"), 0o755, fmt.Sprintf(`#!/bin/sh
+	writeFile(t, filepath.Join(providers, "provider"), 0o755, fmt.Sprintf(`#!/bin/sh
 cat > /dev/null
 cat <<EOF
 {"kind": "CredentialProviderResponse", "apiVersion": "credentialprovider.kubelet.k8s.io/v1", "cacheKeyType": "Registry", "cacheDuration": "0s",
@@ -56,7 +54,7 @@ cat <<EOF
 EOF
 `, host))
 	config := filepath.Join(providers, "config.yaml")
-	write(t, config, 0o600, `apiVersion: kubelet.config.k8s.io/v1
+	writeFile(t, config, 0o600, `apiVersion: kubelet.config.k8s.io/v1
 kind: CredentialProviderConfig
 providers:
 - {name: provider, apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: ["`+host+`"], defaultCacheDuration: 0s}
@@ -90,25 +88,9 @@ func waitsForImage(pod corev1.Pod, reason string) bool {
 	return false
 }
 
-func write(t *testing.T, path string, mode os.FileMode, content string) {
+func writeFile(t *testing.T, path string, mode os.FileMode, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), mode); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// serveOnHost serves HTTP in the instance's host namespace until the test ends.
-func serveOnHost(t *testing.T, b *harness.Berth, handler http.Handler) (host string) {
-	t.Helper()
-	var listener net.Listener
-	if err := sysns.InNetNS("/run/netns/"+b.NetNS, func() (err error) {
-		listener, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute, IdleTimeout: 100 * time.Millisecond}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close() })
-	return listener.Addr().String()
 }

@@ -27,7 +27,7 @@ func TestBundleForAnAirGap(t *testing.T) {
 	}
 	registry := &imagetest.Registry{}
 	registry.Push("team/app", "1", pushed)
-	ref, dir := serveImages(t, from, registry)+"/team/app:1", t.TempDir()
+	ref, dir := from.Serve(registry)+"/team/app:1", t.TempDir()
 	list := filepath.Join(dir, "images.txt")
 	if err := os.WriteFile(list, []byte(fmt.Sprintf("# all of the node\n%s\n%s # with a program\n", ref, harness.Busybox)), 0o600); err != nil {
 		t.Fatal(err)

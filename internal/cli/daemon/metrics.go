@@ -112,7 +112,9 @@ func (p *parts) readDisk(ctx context.Context, set metrics.Set) error {
 			bytes, inodes = bytes+u.Bytes, inodes+u.Inodes
 		}
 		set(metrics.DiskBytes, float64(bytes), area)
-		set(metrics.DiskInodes, float64(inodes), area)
+		if inodes > 0 { // else they are not known
+			set(metrics.DiskInodes, float64(inodes), area)
+		}
 	}
 	return nil
 }

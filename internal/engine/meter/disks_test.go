@@ -44,7 +44,7 @@ func TestLargeLayersDoNotDelayOthers(t *testing.T) {
 	for range walkers {
 		<-begun
 	}
-	d.refresh("small")
+	d.refresh("small", diskAge)
 	d.mu.Lock()
 	measuring := d.entries["small"].measuring
 	d.mu.Unlock()
@@ -70,7 +70,7 @@ func TestHungMeasurementsDelayNoWalk(t *testing.T) {
 	})
 	defer d.close()
 	for i := range 2 * walkers {
-		d.refresh(fmt.Sprint("hung", i))
+		d.refresh(fmt.Sprint("hung", i), diskAge)
 	}
 	sizes, err := d.of(t.Context(), map[string]Target{"walked": {Writes: true}})
 	if err != nil || sizes["walked"] == nil {
@@ -149,16 +149,23 @@ func TestDevicesOfManyLayers(t *testing.T) {
 	}
 }
 
-// TestWritten: the sum of all containers counts each of them, also one whose walk was not complete, and none that is gone.
+// TestWritten: the sum of all containers counts each of them, also one whose walk was not complete, and none that is gone. It
+// waits for no walk.
 func TestWritten(t *testing.T) {
-	place := t.TempDir()
+	place, walk := t.TempDir(), make(chan struct{})
 	m := &Meter{disks: newDisks(func(_ context.Context, id string, _ sysfile.Pace) (image.Usage, error) {
+		<-walk
 		usage := image.Usage{Mountpoint: place, Bytes: 7, Inodes: 2, At: time.Now()}
 		return usage, map[string]error{"whole": nil, "large": errEnough, "gone": errs.NotFound}[id]
 	})}
 	defer m.disks.close()
-	sum, err := m.Written(t.Context(), []string{"whole", "large", "gone"})
-	if err != nil || sum.Bytes != 14 || sum.Inodes != 4 || sum.At.IsZero() {
-		t.Errorf("%+v, %v", sum, err)
+	ids := []string{"whole", "large", "gone"}
+	if sum := m.Written(ids); sum.Bytes != 0 || sum.Inodes != 0 || sum.At.IsZero() {
+		t.Errorf("before a walk: %+v", sum)
+	}
+	close(walk)
+	m.disks.done.Wait()
+	if sum := m.Written(ids); sum.Bytes != 14 || sum.Inodes != 4 {
+		t.Errorf("after the walks: %+v", sum)
 	}
 }

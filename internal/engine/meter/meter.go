@@ -71,24 +71,14 @@ func (m *Meter) Forget(id string) {
 	m.disks.forget(id)
 }
 
-// Written adds up what containers have written. As in their stats, each size is some seconds old, and one that is not known
-// within a second is missing. The sum has no Mountpoint.
-func (m *Meter) Written(ctx context.Context, ids []string) (sum image.Usage, err error) {
-	targets := make(map[string]Target, len(ids))
-	for _, id := range ids {
-		targets[id] = Target{Writes: true}
+// Written adds up what containers have written, as far as it is known. It waits for nothing: a size that is not known yet, or
+// that is old, is measured in the background. The sum has no Mountpoint.
+func (m *Meter) Written(ids []string) image.Usage {
+	sum := image.Usage{At: time.Now()}
+	for _, size := range m.disks.known(ids) {
+		sum.Bytes, sum.Inodes = sum.Bytes+int64(size.Bytes), sum.Inodes+int64(size.Inodes) //nolint:gosec // sizes of files
 	}
-	sizes, err := m.disks.of(ctx, targets)
-	if err != nil {
-		return sum, err
-	}
-	sum.At = time.Now()
-	for _, size := range sizes {
-		if size != nil {
-			sum.Bytes, sum.Inodes = sum.Bytes+int64(size.Bytes), sum.Inodes+int64(size.Inodes) //nolint:gosec // sizes of files
-		}
-	}
-	return sum, nil
+	return sum
 }
 
 // Figures reads the figures of all targets in one pass, with details if asked. What

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -117,7 +118,7 @@ type Images struct {
 	wake, leftoverWake chan struct{}
 
 	// written is set by CountWritten, nil for none.
-	written func(context.Context) (image.Usage, error)
+	written atomic.Pointer[func(context.Context) (image.Usage, error)]
 
 	// rulesMu guards rules, which hold for pulls.
 	rulesMu sync.Mutex

@@ -138,9 +138,8 @@ func (s *Images) RemoveFor(ctx context.Context, platform, ref string) error {
 	return s.store.RemoveFor(ctx, platform, ref)
 }
 
-// CountWritten has Usage use sum for what containers have written, where the kernel does not count it. It is called before the
-// first Usage.
-func (s *Images) CountWritten(sum func(context.Context) (image.Usage, error)) { s.written = sum }
+// CountWritten has Usage use sum for what containers have written, where the kernel does not count it.
+func (s *Images) CountWritten(sum func(context.Context) (image.Usage, error)) { s.written.Store(&sum) }
 
 // Usage implements image.Store.
 func (s *Images) Usage(ctx context.Context) (image.DiskUsage, error) {
@@ -152,8 +151,8 @@ func (s *Images) Usage(ctx context.Context) (image.DiskUsage, error) {
 		return image.DiskUsage{}, err
 	}
 	written, ok, err := s.rootfs.Written()
-	if err == nil && !ok && s.written != nil {
-		written, err = s.written(ctx)
+	if sum := s.written.Load(); err == nil && !ok && sum != nil {
+		written, err = (*sum)(ctx)
 	}
 	if err != nil {
 		return image.DiskUsage{}, fmt.Errorf("cannot add up what containers have written: %w", err)
