@@ -201,27 +201,42 @@ func TestChildrenAreSeparate(t *testing.T) {
 	}
 }
 
-// TestSharedPartsEndWithTheirLastUser: the thread that starts children, with its namespaces, is there for as long as someone holds
-// it.
+// TestSharedPartsEndWithTheirLastUser: the thread that starts children, with its namespaces, and the cgroups of children are there
+// for as long as someone holds them.
 func TestSharedPartsEndWithTheirLastUser(t *testing.T) {
 	b := newBench(t)
 	layer := b.tar(imagetest.Layer{{Path: "x"}})
-	if _, err := b.run(layer); err != nil || b.runner.starter != nil {
-		t.Errorf("nobody holds the starter %v, %v", b.runner.starter, err)
+	if _, err := b.run(layer); err != nil || b.runner.starter != nil || b.groups() != "" {
+		t.Errorf("nobody holds the starter %v and the cgroups %s, %v", b.runner.starter, b.groups(), err)
 	}
 	release := b.runner.Hold()
-	if _, err := b.run(layer); err != nil || b.runner.starter == nil {
-		t.Errorf("the starter does not last: %v", err)
+	if _, err := b.run(layer); err != nil || b.runner.starter == nil || b.groups() == "" {
+		t.Errorf("starter and cgroup do not last: %v", err)
 	}
-	starter := b.runner.starter
-	if _, err := b.run(layer); err != nil || b.runner.starter != starter {
-		t.Errorf("the starter is not used again: %v", err)
+	starter, group := b.runner.starter, b.groups()
+	if _, err := b.run(layer); err != nil || b.runner.starter != starter || b.groups() != group {
+		t.Errorf("starter and cgroup are not used again: %v", err)
+	}
+	if _, err := b.run([]byte("no layer")); err == nil || b.groups() == group {
+		t.Errorf("the cgroup of a child that failed is left: %v", err)
+	}
+	if _, err := b.run(b.tar(imagetest.Layer{{Path: "large", Content: make([]byte, maxUsed+1)}})); err != nil || b.groups() != "" {
+		t.Errorf("a cgroup with the pages of a large file is left: %v", err)
+	}
+	if _, err := b.run(layer); err != nil {
+		t.Error(err)
 	}
 	release()
 	release() // counts once
-	if b.runner.starter != nil {
-		t.Error("the starter is left")
+	if b.runner.starter != nil || b.groups() != "" {
+		t.Errorf("starter %v and cgroups %q are left", b.runner.starter, b.groups())
 	}
+}
+
+// groups are the names of the cgroups of children.
+func (b *bench) groups() string {
+	groups, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "t-*"))
+	return strings.Join(groups, " ")
 }
 
 func TestCancelledRunEndsTheChild(t *testing.T) {

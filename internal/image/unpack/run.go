@@ -37,6 +37,10 @@ const (
 	// smallLayer is the size in bytes of a file up to which one processor unpacks a layer: with more, Go starts threads that take
 	// longer than they would save.
 	smallLayer = 256 << 10
+	// maxIdle cgroups wait for children. Each has at most maxUsed bytes of memory, which its next child cannot use: a small part of
+	// child.MemoryLimit.
+	maxIdle = 8
+	maxUsed = 16 << 20
 	// progressInterval is how often Run looks how far the child has read.
 	progressInterval = 100 * time.Millisecond
 )
@@ -58,6 +62,8 @@ type Runner struct {
 	mu      sync.Mutex // guards what follows
 	users   int
 	starter *confine.Starter // nil before the first child, and after the last release
+	// idle are cgroups for the next children, which others have left almost empty. It is nil after the last release.
+	idle []*cgroup.HelperGroup
 }
 
 // Hold keeps what the children share, from the first child until release: several layers follow.
@@ -88,26 +94,86 @@ func (r *Runner) use() (_ *confine.Starter, release func(), err error) {
 }
 
 func (r *Runner) release() {
+	for _, group := range r.releaseShared() {
+		group.Remove()
+	}
+}
+
+// releaseShared ends one use, and returns the cgroups that nobody needs any more.
+func (r *Runner) releaseShared() []*cgroup.HelperGroup {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.users--; r.users == 0 && r.starter != nil {
+	if r.users--; r.users > 0 {
+		return nil
+	}
+	if r.starter != nil {
 		r.starter.Close()
 		r.starter = nil
 	}
+	idle := r.idle
+	r.idle = nil
+	return idle
+}
+
+// takeGroup returns a cgroup for a child, nil for none.
+func (r *Runner) takeGroup() (*cgroup.HelperGroup, error) {
+	if r.Cgroups == nil {
+		return nil, nil
+	}
+	if group := r.takeIdle(); group != nil {
+		return group, nil
+	}
+	group, err := r.Cgroups.New(child.MemoryLimit)
+	if err != nil {
+		return nil, fmt.Errorf("unpack helper: %w", err)
+	}
+	return group, nil
+}
+
+func (r *Runner) takeIdle() *cgroup.HelperGroup {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := len(r.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	group := r.idle[last]
+	r.idle = r.idle[:last]
+	return group
+}
+
+// leaveGroup keeps the cgroup of a child that has ended for the next one, or removes it. A cgroup takes longer to make and to
+// remove than it takes to unpack a small layer, and the kernel keeps a removed one for as long as its page cache.
+func (r *Runner) leaveGroup(group *cgroup.HelperGroup, failed bool) {
+	if !failed {
+		if used, err := group.Used(); err == nil && used <= maxUsed && r.keepIdle(group) {
+			return
+		}
+	}
+	group.Remove()
+}
+
+func (r *Runner) keepIdle(group *cgroup.HelperGroup) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.users == 0 || len(r.idle) == maxIdle {
+		return false
+	}
+	r.idle = append(r.idle, group)
+	return true
 }
 
 // Run unpacks layer into job.Upper in a child and waits for it. read is called
 // from time to time with the bytes of the layer that the child has read; it may be nil. What a
 // failed Run leaves in job.Upper is the caller's to remove. Kinds: Invalid for a
 // bad layer, Exhausted for a full disk or a layer that needs too much memory.
-func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int64)) (Result, error) {
-	var group *cgroup.HelperGroup
-	if r.Cgroups != nil {
-		var err error
-		if group, err = r.Cgroups.New(child.MemoryLimit); err != nil {
-			return Result{}, fmt.Errorf("unpack helper: %w", err)
-		}
-		defer group.Remove()
+func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int64)) (_ Result, err error) {
+	group, err := r.takeGroup()
+	if err != nil {
+		return Result{}, err
+	}
+	if group != nil {
+		defer func() { r.leaveGroup(group, err != nil) }()
 	}
 	if read != nil {
 		defer watch(layer, read)()
