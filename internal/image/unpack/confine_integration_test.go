@@ -172,9 +172,13 @@ func TestChildIsConfined(t *testing.T) {
 // TestChildrenAreSeparate: children of one store share a network namespace, in which they can make no socket, and nothing else.
 func TestChildrenAreSeparate(t *testing.T) {
 	one, other := newBench(t), newBench(t)
-	defer one.runner.Hold()()
+	starter, release, err := one.runner.use()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
 	first, layer, result := one.start(context.Background())
-	other.runner.starter, other.runner.users = one.runner.starter, 1
+	other.runner.starter, other.runner.users = starter, 1
 	second, otherLayer, otherResult := other.start(context.Background())
 	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts"} {
 		a, err1 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", first, ns))
