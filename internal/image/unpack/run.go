@@ -228,7 +228,11 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgrou
 		return nil, err
 	}
 	defer release()
-	if err = starter.Start(cmd, viewOf(job)); err == nil {
+	err = starter.Start(ctx, cmd, viewOf(job))
+	if err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("cannot start the unpack helper: %w", err)
+	}
+	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {

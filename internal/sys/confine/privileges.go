@@ -50,22 +50,25 @@ func denied() []uint32 {
 	}
 }
 
-// denySockets has the calls of denied fail, in the calling thread and in the programs that it starts. A kernel without seccomp is
-// not an error: the programs have no network without it, too.
-func denySockets() error {
+// denySockets has the calls of denied fail, in the calling thread and in the programs that it starts. It returns false without an
+// error where the kernel has no seccomp.
+func denySockets() (done bool, err error) {
 	native, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
-		return nil
+		return false, nil
 	}
 	filter := filterOf(native, denied())
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// With the flag, programs run as fast as others on kernels before 5.16.
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
-	if errno != 0 && errno != unix.ENOSYS && errno != unix.EINVAL {
-		return fmt.Errorf("cannot deny sockets: %w", errno)
+	switch errno {
+	case 0:
+		return true, nil
+	case unix.ENOSYS, unix.EINVAL:
+		return false, nil
 	}
-	return nil
+	return false, fmt.Errorf("cannot deny sockets: %w", errno)
 }
 
 // filterOf returns the program that fails calls, and all of other architectures. The kernel gives it the number of a call at

@@ -3,10 +3,12 @@
 //
 // A thread of this process gives up what the programs must not have, once, and then starts them. So a program needs no code for
 // that, and the costly parts are shared: the network namespace, and the change from the host's mounts to an empty root. Programs
-// do not meet in the network namespace: they can make no sockets. Their mount, PID, IPC and UTS namespaces are their own.
+// do not meet in the network namespace: they can make no sockets. Where the kernel cannot deny sockets, each has a network
+// namespace of its own. Their mount, PID, IPC and UTS namespaces always are.
 package confine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,9 +21,6 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// ownNamespaces are those that each program gets, beside its mount namespace.
-const ownNamespaces = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-
 // Starter starts confined programs. The kernel kills them when the starter is closed, or this process ends.
 type Starter struct {
 	// calls are executed by the starter's thread, one after the other.
@@ -31,6 +30,8 @@ type Starter struct {
 	empty *os.File
 	// files is /proc/self/fd of the host. The root of a program has no procfs.
 	files *os.File
+	// namespaces are those that each program gets, beside its mount namespace.
+	namespaces uintptr
 }
 
 // New makes a starter for programs that have the given capabilities (unix.CAP_...) and no others, and whose root has the given
@@ -93,12 +94,18 @@ func (s *Starter) prepare(dirs []string, capabilities []uint) (err error) {
 	if err := dropPrivileges(capabilities); err != nil {
 		return err
 	}
-	return denySockets()
+	s.namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	denied, err := denySockets()
+	if !denied {
+		s.namespaces |= unix.CLONE_NEWNET
+	}
+	return err
 }
 
-// Start starts cmd with view as its root. Its Path is absolute, and all of its standard files are set. The program begins with a working directory of the host, which
-// it has to leave at once. The caller waits for it, before it closes the starter.
-func (s *Starter) Start(cmd *exec.Cmd, view View) error {
+// Start starts cmd with view as its root. Its Path is absolute, and all of its standard files are set. The program begins with a
+// working directory of the host, which it has to leave at once. The caller waits for the program before it closes the starter. ctx
+// bounds the wait for other starts.
+func (s *Starter) Start(ctx context.Context, cmd *exec.Cmd, view View) error {
 	program, err := os.OpenFile(cmd.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("cannot open a program: %w", err)
@@ -110,8 +117,12 @@ func (s *Starter) Start(cmd *exec.Cmd, view View) error {
 	}
 	defer trees.close()
 	started := make(chan error)
-	s.calls <- func() { started <- s.start(cmd, program, trees) }
-	return <-started
+	select {
+	case s.calls <- func() { started <- s.start(cmd, program, trees) }:
+		return <-started
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (s *Starter) start(cmd *exec.Cmd, program *os.File, trees *trees) (err error) {
@@ -130,7 +141,7 @@ func (s *Starter) start(cmd *exec.Cmd, program *os.File, trees *trees) (err erro
 		return fmt.Errorf("cannot enter the directory of descriptors: %w", err)
 	}
 	cmd.Path = fmt.Sprint("./", program.Fd())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: ownNamespaces, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.namespaces, Pdeathsig: syscall.SIGKILL}
 	return cmd.Start()
 }
 
