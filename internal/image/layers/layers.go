@@ -72,7 +72,7 @@ func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 // are unpacked, a negative number when some must be unpacked again. The node's keys must
 // open all encrypted layers of the image, also if they are there already.
 func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
-	defer u.runner.Helper.Hold()() // of which a process starts for each layer
+	defer u.runner.Hold()() // of which a process starts for each layer
 	secrets, err := u.secretsOf(ctx, t)
 	if err != nil {
 		return err
@@ -264,7 +264,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 		return result, err
 	}
 	u.unpacked(u.t.Layers[i].Size - seen)
-	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
+	if want := u.t.Image.RootFS.DiffIDs[i].String(); result.DiffID != want {
 		return result, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
 	if i == 0 && !result.Root {
@@ -290,7 +290,6 @@ func (u *Unpacker) job(ctx context.Context, key, parent string, as manner) (job 
 	upper := database.UpperDir(info)
 	job = unpack.Job{
 		Upper:         upper,
-		Place:         filepath.Join(filepath.Dir(upper), "work"),
 		LowerRoot:     u.db.LayersDir(),
 		Lower:         lower,
 		WhiteoutFiles: as.whiteoutFiles,
