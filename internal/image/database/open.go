@@ -88,6 +88,8 @@ type DB struct {
 	log     *slog.Logger
 	// labels is held while a label of a committed layer is changed.
 	labels sync.Mutex
+	// collection is held while the collector runs; see together.
+	collection sync.Mutex
 }
 
 // New names the databases below a root directory. Directories of removed layers are given to
