@@ -90,6 +90,7 @@ type DB struct {
 	labels sync.Mutex
 	// collection is held while the collector runs; see together.
 	collection sync.Mutex
+	finished   finished
 }
 
 // New names the databases below a root directory. Directories of removed layers are given to
@@ -135,7 +136,7 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	if err := d.overlay.Cleanup(ctx); err != nil {
 		return fmt.Errorf("cannot remove unfinished snapshots: %w", err)
 	}
-	d.db = metadata.NewDB(d.bolt, regularBlobs{blobs, d.Paths}, map[string]snapshots.Snapshotter{snapshotter: d.overlay})
+	d.db = metadata.NewDB(d.bolt, regularBlobs{blobs, d}, map[string]snapshots.Snapshotter{snapshotter: d.overlay})
 	if err := d.db.Init(ctx); err != nil {
 		return fmt.Errorf("cannot initialize the image store's metadata: %w", err)
 	}
