@@ -37,6 +37,9 @@ const (
 	pieceOfDownload = 128 << 10
 	// maxDownloads bounds the bytes of all together. The oldest are removed first.
 	maxDownloads = 8 << 30
+	// maxUnrecorded bounds the bytes of the blobs of a pull that are finished and not recorded. After a kill the next start
+	// reads them.
+	maxUnrecorded = 32 << 20
 )
 
 // finished are the blobs that have been fetched and that the database does not know yet. A transaction and a sync for each
@@ -119,7 +122,7 @@ func (f *finished) among(blobs []digest.Digest) (found []imagespec.Descriptor) {
 // caller calls its Commit, with a context that has a lease, or Close and LeaveDownload. One download
 // of a blob is under way at a time. errdefs.ErrAlreadyExists if the store has the blob, which the
 // context's lease then keeps. If the context is that of a pull which wants the blob, see Pull.Wants, the store does not record
-// the blob at Commit, but in RecordBlobs, or at the end of the pull.
+// the blob at Commit, but later together with others; see RecordBlobs. The end of the pull records what is left.
 func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error) {
 	if err := desc.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("the digest %q is not valid: %w", desc.Digest, errs.Invalid)
@@ -160,7 +163,7 @@ func (d *DB) hasBlob(ctx context.Context, desc imagespec.Descriptor) (bool, erro
 	}
 	if err == nil {
 		lease, leased := leases.FromContext(ctx)
-		if !leased || wants(ctx, desc.Digest) {
+		if !leased || pullIn(ctx).wants(desc.Digest) {
 			return true, nil
 		}
 		err = d.update(ctx, func(ctx context.Context) error {
@@ -179,7 +182,7 @@ func (d *DB) hasBlob(ctx context.Context, desc imagespec.Descriptor) (bool, erro
 		return false, nil
 	}
 	d.finished.add(desc.Digest, size)
-	if wants(ctx, desc.Digest) {
+	if pullIn(ctx).wants(desc.Digest) {
 		return true, nil
 	}
 	err = d.RecordBlobs(ctx, []digest.Digest{desc.Digest})
@@ -198,8 +201,15 @@ func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data
 		d.finished.drop([]imagespec.Descriptor{desc})
 		return fmt.Errorf("cannot move blob %s to its place: %w", desc.Digest, err)
 	}
-	if wants(ctx, desc.Digest) {
-		return nil
+	if p := pullIn(ctx); p.wants(desc.Digest) {
+		var bytes int64
+		for _, one := range d.finished.among(p.blobs) {
+			bytes += one.Size
+		}
+		if bytes <= maxUnrecorded {
+			return nil
+		}
+		return d.recordFinished(ctx, p.blobs)
 	}
 	return d.RecordBlobs(ctx, []digest.Digest{desc.Digest})
 }

@@ -54,11 +54,14 @@ type Pull struct {
 
 type pullKey struct{}
 
-// wants reports whether the context is that of a pull which wants a blob.
-func wants(ctx context.Context, blob digest.Digest) bool {
-	p, ok := ctx.Value(pullKey{}).(*Pull)
-	return ok && slices.Contains(p.blobs, blob)
+// pullIn returns the pull that has a context, nil if none has.
+func pullIn(ctx context.Context) *Pull {
+	p, _ := ctx.Value(pullKey{}).(*Pull)
+	return p
 }
+
+// wants reports whether a pull, which may be nil, wants a blob.
+func (p *Pull) wants(blob digest.Digest) bool { return p != nil && slices.Contains(p.blobs, blob) }
 
 // Leftover is what a failed pull leaves for the next one.
 type Leftover struct {
