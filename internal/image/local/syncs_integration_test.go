@@ -4,15 +4,19 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/require"
 )
 
 // transactions is how many transactions the databases of a closed store have had.
@@ -69,4 +73,54 @@ func TestTransactionsOfAPullDoNotGrowWithItsLayers(t *testing.T) {
 	if more := many - few; more > layers/10 {
 		t.Errorf("%d more layers cost %d more transactions, want %d at most", layers, more, layers/10)
 	}
+}
+
+// TestAnImageThatWaitsForALayerGetsItAtOnce: the layers of an image are committed together, but not while another image waits
+// for one of them.
+func TestAnImageThatWaitsForALayerGetsItAtOnce(t *testing.T) {
+	ctx := context.Background()
+	cfg := testConfig(t)
+	shared := imagetest.Layer{{Path: "shared", Content: []byte(strings.Repeat("shared", 1000))}}
+	slow := build(t, imagetest.Spec{Layers: []imagetest.Layer{shared, {{Path: "slow", Content: []byte(strings.Repeat("slow", 1000))}}}})
+	quick := build(t, imagetest.Spec{Layers: []imagetest.Layer{shared, {{Path: "quick", Content: []byte(strings.Repeat("quick", 1000))}}}})
+	asked, let := make(chan struct{}), make(chan struct{})
+	r := &imagetest.Registry{Intercept: func(_ http.ResponseWriter, req *http.Request) bool {
+		if strings.HasSuffix(req.URL.Path, slow.Layers[1].Digest.String()) {
+			close(asked)
+			<-let
+		}
+		return false
+	}}
+	host := serve(t, r)
+	r.Push("slow", "1", slow)
+	r.Push("quick", "1", quick)
+	s := open(t, cfg)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Pull(ctx, host+"/slow:1", image.Auth{}, nil)
+		ended <- err
+	}()
+	<-asked
+	awaitPull(t, ended, "the shared layer is unpacked", func() bool {
+		files, err := filepath.Glob(filepath.Join(cfg.Root, "snapshots/snapshots/*/fs/shared"))
+		return err == nil && len(files) == 1
+	})
+	patient, cancel := context.WithTimeout(ctx, require.Patience(20*time.Second))
+	defer cancel()
+	if _, err := s.Pull(patient, host+"/quick:1", image.Auth{}, nil); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("the slow pull has not waited: %v", err)
+	default:
+	}
+	close(let)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(s.Remove(ctx, host+"/slow:1"), s.Remove(ctx, host+"/quick:1"), s.Close()); err != nil {
+		t.Error(err)
+	}
+	assertEmpty(t, s)
 }
