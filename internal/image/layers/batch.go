@@ -43,7 +43,7 @@ type unpacked struct {
 }
 
 func newBatch(layers int, keys []string) *batch {
-	b := &batch{spare: slices.Clone(keys), keys: keys, layers: make([]*unpacked, layers), changed: make(chan struct{}, 1), committed: make([]chan struct{}, layers)}
+	b := &batch{spare: slices.Clone(keys), keys: slices.Clone(keys), layers: make([]*unpacked, layers), changed: make(chan struct{}, 1), committed: make([]chan struct{}, layers)}
 	for i := range b.committed {
 		b.committed[i] = make(chan struct{})
 	}
@@ -77,6 +77,22 @@ func (b *batch) take() (key string) {
 		key, b.spare = b.spare[0], b.spare[1:]
 	}
 	return key
+}
+
+// empty returns an active snapshot for a layer. There is one for each layer, unless one was used in vain, or a layer that was
+// there has been removed.
+func (u *unpacking) empty(ctx context.Context) (string, error) {
+	if key := u.batch.take(); key != "" {
+		return key, nil
+	}
+	more, err := u.db.PrepareSnapshots(ctx, 1)
+	if err != nil {
+		return "", err
+	}
+	u.batch.mu.Lock()
+	defer u.batch.mu.Unlock()
+	u.batch.keys = append(u.batch.keys, more...)
+	return more[0], nil
 }
 
 // due returns the layers that are to be committed now, from the first one that is not.

@@ -105,7 +105,7 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 	job.batch = newBatch(len(chains), keys)
 	err = job.all(ctx, ready)
 	job.batch.close()
-	return errors.Join(err, u.db.RemoveActive(context.WithoutCancel(ctx), keys))
+	return errors.Join(err, u.db.RemoveActive(context.WithoutCancel(ctx), job.batch.keys))
 }
 
 // all unpacks and commits all layers.
@@ -229,9 +229,9 @@ func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFi
 
 // alone unpacks layer i without the layers below. It returns nil when it cannot.
 func (u *unpacking) alone(ctx context.Context, i int) (*unpacked, error) {
-	key := u.batch.take()
-	if key == "" { // the layer was there before
-		return nil, nil //nolint:nilnil // as the comment says
+	key, err := u.empty(ctx)
+	if err != nil {
+		return nil, err
 	}
 	result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
 	if err != nil || result.NeedsLower {

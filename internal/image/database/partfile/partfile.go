@@ -31,14 +31,14 @@ const (
 // Writer writes the file of a download. It implements content.Writer. It syncs nothing: a kill loses no byte that was
 // written, and what a loss of power damages has another digest at the end, and is downloaded again.
 type Writer struct {
-	dir, ref  string
-	desc      imagespec.Descriptor
-	file      *os.File // nil after Commit or Close
-	digester  digest.Digester
-	offset    int64
-	begun     time.Time
-	finish    func(ctx context.Context, data string) error
-	onceEnded func()
+	dir, ref string
+	desc     imagespec.Descriptor
+	file     *os.File // nil after Commit or Close
+	digester digest.Digester
+	offset   int64
+	begun    time.Time
+	finish   func(ctx context.Context, data string) error
+	ended    func()
 }
 
 // Open opens a writer for a blob at the end of what an earlier one has left in a directory. finish moves the file data, which
@@ -49,7 +49,7 @@ func Open(dir, ref string, desc imagespec.Descriptor, finish func(ctx context.Co
 			return nil, err
 		}
 	}
-	w = &Writer{dir: dir, ref: ref, desc: desc, digester: desc.Digest.Algorithm().Digester(), begun: time.Now(), finish: finish, onceEnded: ended}
+	w = &Writer{dir: dir, ref: ref, desc: desc, digester: desc.Digest.Algorithm().Digester(), begun: time.Now(), finish: finish, ended: ended}
 	w.file, err = os.OpenFile(filepath.Join(dir, DataName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,10 @@ func (w *Writer) Commit(ctx context.Context, size int64, expected digest.Digest,
 		return errors.Join(fmt.Errorf("the blob has the digest %s, want %s: %w", is, expected, errdefs.ErrFailedPrecondition), w.Close())
 	}
 	defer w.ended()
-	err := w.file.Chmod(0o444)
+	fi, err := w.file.Stat()
+	if err == nil {
+		err = w.file.Chmod(fi.Mode().Perm() & 0o444) // nobody writes a blob
+	}
 	err = errors.Join(err, w.file.Close())
 	w.file = nil
 	if err == nil {
@@ -146,5 +149,3 @@ func (w *Writer) Close() error {
 	w.file = nil
 	return err
 }
-
-func (w *Writer) ended() { w.onceEnded() }
