@@ -18,6 +18,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // The files in the directory of a download: the bytes, what is downloaded, and how many bytes it has. A directory without one
@@ -26,6 +28,9 @@ const (
 	DataName  = "data"
 	RefName   = "ref"
 	TotalName = "total"
+
+	// maxName bounds the bytes of the latter two.
+	maxName = 4096
 )
 
 // Writer writes the file of a download. It implements content.Writer. It syncs nothing: a kill loses no byte that was
@@ -62,11 +67,11 @@ func Open(dir, ref string, desc imagespec.Descriptor, finish func(ctx context.Co
 
 // isOf reports whether a directory is that of an earlier download of the blob.
 func isOf(dir, ref string, desc imagespec.Descriptor) bool {
-	was, err := os.ReadFile(filepath.Join(dir, RefName))
+	was, err := sysfile.ReadRegular(filepath.Join(dir, RefName), maxName)
 	if err != nil || string(was) != ref {
 		return false
 	}
-	total, err := os.ReadFile(filepath.Join(dir, TotalName))
+	total, err := sysfile.ReadRegular(filepath.Join(dir, TotalName), maxName)
 	return err == nil && string(total) == strconv.FormatInt(desc.Size, 10)
 }
 
