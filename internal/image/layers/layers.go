@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -47,8 +46,9 @@ type Unpacker struct {
 	maxLayer    atomic.Int64
 	// decryptionKeys is the directory of the private keys.
 	decryptionKeys atomic.Pointer[string]
-	// chains are held while one is unpacked.
-	chains keyed.Mutex
+	// chains are held from before a layer is unpacked until it is committed.
+	chains  keyed.Mutex
+	holders holders
 }
 
 // UnsyncedDir is the directory below a store's root with the lists of unsynced layers.
@@ -58,6 +58,7 @@ func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
 func New(cfg Config) *Unpacker {
 	u := &Unpacker{
 		db: cfg.DB, runner: cfg.Runner, whiteouts: cfg.WhiteoutFiles, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
+		holders: holders{of: map[string]*batch{}, waiting: map[string]int{}},
 	}
 	u.SetDecryptionKeys("")
 	return u
@@ -78,12 +79,12 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 		return err
 	}
 	chains := t.Chains()
-	job := &unpacking{Unpacker: u, t: t, names: chains, secrets: secrets, unpacked: unpacked, committed: make([]chan struct{}, len(chains))}
-	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])
+	job := &unpacking{Unpacker: u, t: t, names: chains, secrets: secrets, unpacked: unpacked}
+	there, err := u.db.KeepSnapshots(ctx, chains)
 	if err != nil {
 		return err
 	}
-	if there {
+	if there[chains[len(chains)-1]] {
 		return job.reuseAll(ctx, ready)
 	}
 	done, err := u.listUnsynced(chains)
@@ -91,25 +92,46 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 		return err
 	}
 	defer done()
-	for i := range job.committed {
-		job.committed[i] = make(chan struct{})
+	missing := 0
+	for _, chain := range chains {
+		if !there[chain] {
+			missing++
+		}
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(unpackers)
-	for i := range chains {
-		group.Go(func() error {
-			if err := awaitAll(ctx, t, i, ready); err != nil {
-				return err
-			}
-			err := errs.Guard("unpacking of "+t.SourceOf(i), func() error { return job.layer(ctx, i) })
-			if err != nil {
-				return fmt.Errorf("cannot unpack %s: %w", t.SourceOf(i), errs.OfDisk(err))
-			}
-			close(job.committed[i])
-			return nil
-		})
+	keys, err := u.db.PrepareSnapshots(ctx, missing)
+	if err != nil {
+		return err
 	}
-	return group.Wait()
+	job.batch = newBatch(len(chains), keys)
+	err = job.all(ctx, ready)
+	job.batch.close()
+	return errors.Join(err, u.db.RemoveActive(context.WithoutCancel(ctx), job.batch.keys))
+}
+
+// all unpacks and commits all layers.
+func (u *unpacking) all(ctx context.Context, ready func(ctx context.Context, i int) error) error {
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error {
+		return errs.Guard("committing of layers", func() error { return u.commitAll(ctx) })
+	})
+	both.Go(func() error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(unpackers)
+		for i := range u.names {
+			group.Go(func() error {
+				if err := awaitAll(ctx, u.t, i, ready); err != nil {
+					return err
+				}
+				err := errs.Guard("unpacking of "+u.t.SourceOf(i), func() error { return u.layer(ctx, i) })
+				if err != nil {
+					return fmt.Errorf("cannot unpack %s: %w", u.t.SourceOf(i), errs.OfDisk(err))
+				}
+				return nil
+			})
+		}
+		return group.Wait()
+	})
+	return both.Wait()
 }
 
 // awaitAll waits until content has all that snapshot i is made from.
@@ -133,8 +155,8 @@ type unpacking struct {
 	names    []string // of the snapshots, lowest first
 	secrets  []*unpack.Secret
 	unpacked func(int64)
-	// committed are closed when the snapshot of a layer is there.
-	committed []chan struct{}
+	// batch is nil unless new layers are unpacked.
+	batch *batch
 }
 
 // below waits for the snapshot under layer i and returns its name.
@@ -142,37 +164,49 @@ func (u *unpacking) below(ctx context.Context, i int) (string, error) {
 	if i == 0 {
 		return "", nil
 	}
+	u.batch.want(i)
 	select {
-	case <-u.committed[i-1]:
+	case <-u.batch.committed[i-1]:
 		return u.names[i-1], nil
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
 }
 
-// layer makes the snapshot of layer i. Two images with the same layer unpack it once.
+// layer unpacks layer i, and adds it to the batch. Two images with the same layer unpack it once.
 func (u *unpacking) layer(ctx context.Context, i int) error {
-	unlock, err := u.chains.Lock(ctx, u.names[i])
+	unlock, err := u.lock(ctx, u.names[i])
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	there, err := u.db.KeepSnapshot(ctx, u.names[i])
+	layer, err := u.locked(ctx, i)
 	if err != nil {
+		unlock()
 		return err
+	}
+	layer.unlock = unlock
+	u.batch.add(i, layer)
+	return nil
+}
+
+// locked is layer while the chain is locked.
+func (u *unpacking) locked(ctx context.Context, i int) (*unpacked, error) {
+	there, err := u.db.HasSnapshot(ctx, u.names[i])
+	if err != nil {
+		return nil, err
 	}
 	if there {
-		return u.reuse(ctx, i, func(context.Context, int) error { return nil })
+		return &unpacked{}, u.reuse(ctx, i, func(context.Context, int) error { return nil })
 	}
-	done, err := u.alone(ctx, i)
-	if err != nil || done {
-		return err
+	layer, err := u.alone(ctx, i)
+	if err != nil || layer != nil {
+		return layer, err
 	}
 	parent, err := u.below(ctx, i)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error { return u.commit(ctx, i, parent, key, root) })
+	return &unpacked{}, u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error { return u.commitOne(ctx, i, parent, key, root) })
 }
 
 // filled calls fn with a snapshot into which layer i is unpacked over the snapshot parent, and whether it describes the root
@@ -193,24 +227,23 @@ func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFi
 	}
 }
 
-// alone unpacks layer i without the layers below. done is false when it cannot.
-func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
-	err = u.db.WithSnapshot(ctx, "", func(key string) error {
-		result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
-		done = !result.NeedsLower
-		if err != nil || !done {
-			return err
-		}
-		parent, err := u.below(ctx, i)
-		if err != nil {
-			return err
-		}
-		if err := u.settle(ctx, key, parent, result); err != nil {
-			return err
-		}
-		return u.commit(ctx, i, parent, key, result.Root, snapshots.WithParent(parent))
-	})
-	return done, err
+// alone unpacks layer i without the layers below. It returns nil when it cannot.
+func (u *unpacking) alone(ctx context.Context, i int) (*unpacked, error) {
+	key, err := u.empty(ctx)
+	if err != nil {
+		return nil, err
+	}
+	result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
+	if err != nil || result.NeedsLower {
+		return nil, err
+	}
+	info, err := u.db.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("cannot look up a snapshot: %w", err)
+	}
+	layer := &unpacked{key: key, upper: database.UpperDir(info), result: result}
+	layer.usage, err = u.db.UsageOf(ctx, key)
+	return layer, err
 }
 
 // freshRoot gives the directory of a snapshot the mode that a root directory has which no layer describes, whatever the umask.
@@ -222,8 +255,8 @@ func (u *unpacking) freshRoot(ctx context.Context, key string) error {
 	return os.Chmod(database.UpperDir(info), 0o755) //nolint:gosec // of a container
 }
 
-// commit makes the snapshot key that of layer i.
-func (u *unpacking) commit(ctx context.Context, i int, parent, key string, root bool, opts ...snapshots.Opt) error {
+// commitOne makes the snapshot key that of layer i.
+func (u *unpacking) commitOne(ctx context.Context, i int, parent, key string, root bool) error {
 	if parent != "" && !root {
 		var err error
 		if root, err = u.db.KnowsRoot(ctx, parent); err != nil {
@@ -231,7 +264,7 @@ func (u *unpacking) commit(ctx context.Context, i int, parent, key string, root 
 		}
 	}
 	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts, Root: root || parent == ""}
-	return u.db.CommitSnapshot(ctx, label, key, opts...)
+	return u.db.CommitSnapshot(ctx, label, key)
 }
 
 // manner is the way in which a layer is unpacked; see unpack.Job.
