@@ -4,13 +4,22 @@ package main
 
 import (
 	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/image/helper"
 	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
 func main() {
-	// The kernel names a process after its file, which has no name in memory. Only people read it.
-	_ = os.WriteFile("/proc/self/comm", []byte(program.Name), 0)
+	setName(program.Name)
 	os.Exit(helper.Main(os.Args[1:]))
+}
+
+// setName names the calling thread, which is the first one, after the program: its file has no name in memory. Only people read it.
+func setName(name string) {
+	if text, err := unix.BytePtrFromString(name); err == nil {
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(text)), 0, 0, 0)
+	}
 }

@@ -128,8 +128,8 @@ type Usage struct {
 
 // DiskUsage is what a store uses, by file system. Both lists have at least one entry.
 type DiskUsage struct {
-	// Images are the file systems of content and layers, Containers those of what containers
-	// write. One that is in both has the same Mountpoint in both.
+	// Images are the file systems of content and layers, Containers those of what containers have written. One that is in
+	// both has the same Mountpoint in both; its figures are those of the part, 0 for inodes that are not known.
 	Images, Containers []Usage
 }
 

@@ -127,7 +127,7 @@ func scrapedFamilies() []Family {
 		{EventSubscribers, Gauge, nil, "Clients that follow the events."},
 		{Images, Gauge, nil, "Images in the store."},
 		{ImagesBytes, Gauge, nil, "Compressed size of all images; layers that several images have count several times."},
-		{DiskBytes, Gauge, []string{"area"}, "What the image store uses on disk, by file system: images, or containers where these are on another one."},
+		{DiskBytes, Gauge, []string{"area"}, "What is used on disk: by images (content and layers), and by containers (what they have written)."},
 		{DiskInodes, Gauge, []string{"area"}, "The same in inodes."},
 		{PoolSize, Gauge, []string{"pool"}, "Objects that a pool keeps ready."},
 		{PoolReady, Gauge, []string{"pool"}, "Objects that are ready now."},

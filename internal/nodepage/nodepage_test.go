@@ -321,7 +321,7 @@ func TestState(t *testing.T) {
 		t.Errorf("five requests at once read %d times", f.readings)
 	}
 	images := decode[Images](t, ask(p, "GET", "/api/images"))
-	if len(images.Images) != 2 || images.Images[0].ID != "sha256:2" || !images.Images[0].Pinned || len(images.Disk) != 2 || images.Disk[0].Holds != "images and containers" {
+	if len(images.Images) != 2 || images.Images[0].ID != "sha256:2" || !images.Images[0].Pinned || len(images.Disk) != 3 || images.Disk[1] != (FileSystem{"/a", "containers", 9, 0}) {
 		t.Errorf("got %+v", images)
 	}
 }

@@ -74,10 +74,10 @@ type Image struct {
 	Created time.Time `json:"created"`
 }
 
-// FileSystem is what the image store uses of one.
+// FileSystem is what images or containers use of one.
 type FileSystem struct {
 	Mountpoint string `json:"mountpoint"`
-	// Holds is "images", "containers" or both.
+	// Holds is "images" or "containers". A file system of both has two entries.
 	Holds  string `json:"holds"`
 	Bytes  int64  `json:"bytes"`
 	Inodes int64  `json:"inodes"`
@@ -101,16 +101,10 @@ func (p *Page) readImages(ctx context.Context) (Images, error) {
 		all.Images = append(all.Images, one)
 	}
 	slices.SortFunc(all.Images, func(a, b Image) int { return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.ID, b.ID)) })
-	seen := map[string]int{}
 	for _, u := range disk.Images {
-		seen[u.Mountpoint] = len(all.Disk)
 		all.Disk = append(all.Disk, FileSystem{printable.Text(u.Mountpoint), "images", u.Bytes, u.Inodes})
 	}
 	for _, u := range disk.Containers {
-		if i, both := seen[u.Mountpoint]; both {
-			all.Disk[i].Holds = "images and containers"
-			continue
-		}
 		all.Disk = append(all.Disk, FileSystem{printable.Text(u.Mountpoint), "containers", u.Bytes, u.Inodes})
 	}
 	return all, nil

@@ -72,6 +72,8 @@ const (
 	ExecFaults = "errors of programs whose interpreter is missing"
 	// Artifacts are OCI artifacts that are pulled and mounted.
 	Artifacts = "OCI artifacts"
+	// ImportDirs are directories of archives that the daemon imports.
+	ImportDirs = "directories of archives that the daemon imports"
 	// LinksInVolumes are links of an image that a sub path of a volume leads through.
 	LinksInVolumes = "absolute links in the sub paths of mounted images"
 	// EarlyFaults are faults of a container's parts that its create finds.
@@ -109,6 +111,7 @@ func missingParts() map[string]string {
 		OwnLayers:           "the Docker Engine unpacks layers",
 		ExecFaults:          "the Docker Engine's OCI runtime has started a command when it executes the program",
 		Artifacts:           "the Docker Engine pulls container images alone",
+		ImportDirs:          "the Docker Engine keeps the images, and berth imports none into it by itself",
 		LinksInVolumes:      "the Docker Engine follows links of an image from the root of the host's paths, and finds nothing there",
 		EarlyFaults:         "the Docker Engine's OCI runtime looks at the parts of a container when it starts",
 		ScopeNames:          "the Docker Engine names the cgroups of containers",

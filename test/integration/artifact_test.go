@@ -31,7 +31,7 @@ func TestArtifacts(t *testing.T) {
 		}
 		registry.Push("model", tag, artifact)
 	}
-	host := serveImages(t, b, registry)
+	host := b.Serve(registry)
 	ref, empty := host+"/model:v1", host+"/model:empty"
 	for _, ref := range []string{ref, empty} {
 		if _, err := b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,7 +20,6 @@ import (
 
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
-	"github.com/berthrun/berth/internal/sys/sysns"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -413,23 +411,7 @@ func (x *trial) registry(t *testing.T) (host string) {
 		}
 		return false
 	}
-	host = serveImages(t, x.Berth, r)
+	host = x.Berth.Serve(r)
 	t.Cleanup(func() { close(over) }) // before the server is closed
 	return host
-}
-
-// serveImages serves images in the instance's host namespace until the test ends.
-func serveImages(t *testing.T, b *harness.Berth, r *imagetest.Registry) (host string) {
-	t.Helper()
-	var listener net.Listener
-	if err := sysns.InNetNS("/run/netns/"+b.NetNS, func() (err error) {
-		listener, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute, IdleTimeout: 100 * time.Millisecond}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close() })
-	return listener.Addr().String()
 }

@@ -133,7 +133,7 @@ func (c hostileImage) give(t *testing.T, b *harness.Berth, outside string) error
 		return err
 	}
 	r := &imagetest.Registry{}
-	host := serveImages(t, b, r)
+	host := b.Serve(r)
 	c.pull(t, r, host)
 	_, err := b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: host + "/app:1"}})
 	if c.check != nil {

@@ -96,7 +96,7 @@ func TestCheckOfImagesIsAJob(t *testing.T) {
 		return false
 	}}
 	registry.Push("app", "1", img)
-	ref := serveImages(t, b, registry) + "/app:1"
+	ref := b.Serve(registry) + "/app:1"
 	b.MustCLI("image", "pull", ref)
 	content := filepath.Join(b.Root, "images", "content")
 	blob := filepath.Join(content, "blobs/sha256", img.Layers[0].Digest.Encoded())

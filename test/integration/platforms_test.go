@@ -38,7 +38,7 @@ func TestPlatformOfAHandler(t *testing.T) {
 		pushed[platform] = img
 	}
 	registry.PushIndex("app", "1", pushed)
-	ref := serveImages(t, b, registry) + "/app:1"
+	ref := b.Serve(registry) + "/app:1"
 	status := func(handler string) string {
 		t.Helper()
 		answer, err := b.Images.ImageStatus(b.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler}})

@@ -52,7 +52,7 @@ func holdLastLayer(t *testing.T, b *harness.Berth) *heldImage {
 		}
 	}
 	h.Push("app", "1", img)
-	h.ref = serveImages(t, b, &h.Registry) + "/app:1"
+	h.ref = b.Serve(&h.Registry) + "/app:1"
 	return h
 }
 

@@ -106,23 +106,14 @@ func (p *parts) readDisk(ctx context.Context, set metrics.Set) error {
 	if err != nil {
 		return err
 	}
-	seen := map[string]bool{}
-	for _, area := range []struct {
-		name   string
-		usages []image.Usage
-	}{{"images", usage.Images}, {"containers", usage.Containers}} {
+	for area, usages := range map[string][]image.Usage{"images": usage.Images, "containers": usage.Containers} {
 		var bytes, inodes int64
-		other := false
-		for _, u := range area.usages {
-			if seen[u.Mountpoint] {
-				continue // one file system has both
-			}
-			seen[u.Mountpoint], other = true, true
+		for _, u := range usages {
 			bytes, inodes = bytes+u.Bytes, inodes+u.Inodes
 		}
-		if other {
-			set(metrics.DiskBytes, float64(bytes), area.name)
-			set(metrics.DiskInodes, float64(inodes), area.name)
+		set(metrics.DiskBytes, float64(bytes), area)
+		if inodes > 0 { // else they are not known
+			set(metrics.DiskInodes, float64(inodes), area)
 		}
 	}
 	return nil

@@ -57,6 +57,7 @@ func openNative(ctx context.Context, cfg *config.Daemon, pulls image.PullObserve
 	if err != nil {
 		return nil, err
 	}
+	images.CountWritten(engine.Written)
 	return &backend{
 		engine: engine,
 		images: images,

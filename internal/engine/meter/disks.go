@@ -19,6 +19,8 @@ const (
 	// diskAge is how old a size may be before it is measured again: measuring walks
 	// every file that a container wrote.
 	diskAge = 15 * time.Second
+	// sumAge is diskAge for the sum of all containers, which nobody needs as exactly.
+	sumAge = 5 * time.Minute
 	// diskTimeout is how long a request waits for the first size of a container.
 	diskTimeout = time.Second
 	// walkers is how many containers are walked at a time.
@@ -83,7 +85,7 @@ func (d *disks) of(ctx context.Context, targets map[string]Target) (map[string]*
 		if !target.Writes {
 			continue
 		}
-		if measuring := d.refresh(id); measuring != nil {
+		if measuring := d.refresh(id, diskAge); measuring != nil {
 			first = append(first, measuring)
 		}
 	}
@@ -106,9 +108,25 @@ func (d *disks) of(ctx context.Context, targets map[string]Target) (map[string]*
 	return all, ctx.Err()
 }
 
-// refresh starts a measurement where one is due, and returns what to wait for when
+// known returns the known sizes, and starts to measure those that are not known or older than sumAge.
+func (d *disks) known(ids []string) []*engine.Written {
+	for _, id := range ids {
+		d.refresh(id, sumAge)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []*engine.Written
+	for _, id := range ids {
+		if e := d.entries[id]; e != nil && e.written != nil {
+			all = append(all, e.written)
+		}
+	}
+	return all
+}
+
+// refresh starts a measurement if the size is older than age or not known, and returns what to wait for when
 // there is no size yet.
-func (d *disks) refresh(id string) chan struct{} {
+func (d *disks) refresh(id string, age time.Duration) chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.entries[id]
@@ -116,7 +134,7 @@ func (d *disks) refresh(id string) chan struct{} {
 		e = &disk{}
 		d.entries[id] = e
 	}
-	due := e.written == nil || time.Since(e.written.At) > diskAge
+	due := e.written == nil || time.Since(e.written.At) > age
 	if due && e.measuring == nil {
 		e.measuring = make(chan struct{})
 		d.done.Go(func() { errs.Protect("measurement of the disk of "+id, func() { d.measure(id, e) }) })

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -43,7 +44,7 @@ func TestLargeLayersDoNotDelayOthers(t *testing.T) {
 	for range walkers {
 		<-begun
 	}
-	d.refresh("small")
+	d.refresh("small", diskAge)
 	d.mu.Lock()
 	measuring := d.entries["small"].measuring
 	d.mu.Unlock()
@@ -69,7 +70,7 @@ func TestHungMeasurementsDelayNoWalk(t *testing.T) {
 	})
 	defer d.close()
 	for i := range 2 * walkers {
-		d.refresh(fmt.Sprint("hung", i))
+		d.refresh(fmt.Sprint("hung", i), diskAge)
 	}
 	sizes, err := d.of(t.Context(), map[string]Target{"walked": {Writes: true}})
 	if err != nil || sizes["walked"] == nil {
@@ -145,5 +146,26 @@ func TestDevicesOfManyLayers(t *testing.T) {
 	defer d.mu.Unlock()
 	if len(d.devices) != 1 {
 		t.Errorf("devices of one mount: %v", d.devices)
+	}
+}
+
+// TestWritten: the sum of all containers counts each of them, also one whose walk was not complete, and none that is gone. It
+// waits for no walk.
+func TestWritten(t *testing.T) {
+	place, walk := t.TempDir(), make(chan struct{})
+	m := &Meter{disks: newDisks(func(_ context.Context, id string, _ sysfile.Pace) (image.Usage, error) {
+		<-walk
+		usage := image.Usage{Mountpoint: place, Bytes: 7, Inodes: 2, At: time.Now()}
+		return usage, map[string]error{"whole": nil, "large": errEnough, "gone": errs.NotFound}[id]
+	})}
+	defer m.disks.close()
+	ids := []string{"whole", "large", "gone"}
+	if sum := m.Written(ids); sum.Bytes != 0 || sum.Inodes != 0 || sum.At.IsZero() {
+		t.Errorf("before a walk: %+v", sum)
+	}
+	close(walk)
+	m.disks.done.Wait()
+	if sum := m.Written(ids); sum.Bytes != 14 || sum.Inodes != 4 {
+		t.Errorf("after the walks: %+v", sum)
 	}
 }

@@ -3,12 +3,15 @@ package native
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/meter"
+	"github.com/berthrun/berth/internal/engine/native/volume"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
@@ -49,6 +52,18 @@ func (e *Engine) Figures(ctx context.Context, sandboxes []engine.SandboxRef, con
 	}
 	maps.Copy(targets, pods)
 	return e.meter.Figures(ctx, targets, true)
+}
+
+// Written adds up what all containers have written, as far as it is known.
+func (e *Engine) Written(ctx context.Context) (image.Usage, error) {
+	keys, err := e.cfg.Rootfs.Keys(ctx)
+	if err != nil {
+		return image.Usage{}, err
+	}
+	return e.meter.Written(slices.DeleteFunc(keys, func(key string) bool {
+		_, mounted := volume.SandboxOfKey(key)
+		return mounted // an image, which is read-only
+	})), nil
 }
 
 func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter.Target, error) {

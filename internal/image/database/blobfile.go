@@ -76,15 +76,31 @@ func (p Paths) OpenBlob(dgst digest.Digest) (*os.File, error) {
 	return f, nil
 }
 
-// regularBlobs is a content store that opens only regular files.
+// regularBlobs is a content store that opens only regular files, and that knows which files the collector may not remove
+// though the database does not know them.
 type regularBlobs struct {
 	content.Store
-	paths Paths
+	db *DB
+}
+
+// Walk implements content.Manager. The collector removes blobs that the database does not know.
+func (r regularBlobs) Walk(ctx context.Context, fn content.WalkFunc, filters ...string) error {
+	return r.Store.Walk(ctx, func(info content.Info) error {
+		if r.db.finished.has(info.Digest) {
+			return nil
+		}
+		return fn(info)
+	}, filters...)
+}
+
+// ListStatuses implements content.IngestManager.
+func (r regularBlobs) ListStatuses(context.Context, ...string) ([]content.Status, error) {
+	return r.db.statuses()
 }
 
 // ReaderAt implements content.Provider.
 func (r regularBlobs) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
-	if fi, err := os.Stat(r.paths.BlobPath(desc.Digest)); err == nil && !fi.Mode().IsRegular() {
+	if fi, err := os.Stat(r.db.BlobPath(desc.Digest)); err == nil && !fi.Mode().IsRegular() {
 		return nil, &DamagedError{Blob: desc.Digest, problem: "its file is " + TypeOf(fi.Mode())}
 	}
 	return r.Store.ReaderAt(ctx, desc)

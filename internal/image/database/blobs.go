@@ -153,8 +153,7 @@ func (d *DB) Sweep(ctx context.Context) error {
 	if _, err := d.Snapshots.Prepare(ctx, "sweep", ""); err != nil && !errdefs.IsAlreadyExists(err) {
 		return err
 	}
-	_, err := d.db.GarbageCollect(ctx)
-	return err
+	return d.collect(ctx)
 }
 
 // PreloadedFrom returns the directory that a blob is used from, "" for one of the store.

@@ -10,15 +10,21 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database/growing"
+	"github.com/berthrun/berth/internal/image/database/partfile"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Unfinished downloads are kept, by the digest of their blob: a later pull continues them, also
@@ -32,29 +38,261 @@ const (
 	pieceOfDownload = 128 << 10
 	// maxDownloads bounds the bytes of all together. The oldest are removed first.
 	maxDownloads = 8 << 30
+	// maxUnrecorded bounds the bytes of the blobs of a pull that are finished and not recorded. After a kill the next start
+	// reads them.
+	maxUnrecorded = 32 << 20
 )
+
+// finished are the blobs that have been fetched and that the database does not know yet. A transaction and a sync for each
+// would make a pull of many layers slow, so the blobs of an image are synced and recorded together; see RecordBlobs. A blob is
+// recorded only after its sync: a start takes what the database knows for whole if it has the right size. After a kill, and
+// after a loss of power, a start records those files that a pull wanted and that have the right digest; see adoptFinished.
+type finished struct {
+	mu sync.Mutex
+	// blobs have the sizes. The collector does not remove their files.
+	blobs map[digest.Digest]int64
+	// underWay are the blobs that are being downloaded.
+	underWay map[digest.Digest]bool
+	// recording is held while blobs are recorded.
+	recording sync.Mutex
+}
+
+// begin notes that a download of a blob begins. It is false if one is under way.
+func (f *finished) begin(blob digest.Digest) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.underWay[blob] {
+		return false
+	}
+	if f.underWay == nil {
+		f.underWay = map[digest.Digest]bool{}
+	}
+	f.underWay[blob] = true
+	return true
+}
+
+func (f *finished) end(blob digest.Digest) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.underWay, blob)
+}
+
+func (f *finished) isUnderWay(blob digest.Digest) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.underWay[blob]
+}
+
+func (f *finished) add(blob digest.Digest, size int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.blobs == nil {
+		f.blobs = map[digest.Digest]int64{}
+	}
+	f.blobs[blob] = size
+}
+
+func (f *finished) has(blob digest.Digest) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, ok := f.blobs[blob]
+	return ok
+}
+
+func (f *finished) drop(all []imagespec.Descriptor) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range all {
+		delete(f.blobs, one.Digest)
+	}
+}
+
+// among returns those of some blobs that are finished and not recorded.
+func (f *finished) among(blobs []digest.Digest) (found []imagespec.Descriptor) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, blob := range blobs {
+		if size, ok := f.blobs[blob]; ok {
+			found = append(found, imagespec.Descriptor{Digest: blob, Size: size})
+		}
+	}
+	return found
+}
 
 // BeginDownload opens a writer for a blob, at the end of what an earlier download has left. The
 // caller calls its Commit, with a context that has a lease, or Close and LeaveDownload. One download
 // of a blob is under way at a time. errdefs.ErrAlreadyExists if the store has the blob, which the
-// context's lease then keeps.
+// context's lease then keeps. If the context is that of a pull which wants the blob, see Pull.Wants, the store does not record
+// the blob at Commit, but later together with others; see RecordBlobs. The end of the pull records what is left.
 func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error) {
-	opts := []content.WriterOpt{content.WithRef(downloadRef + desc.Digest.String()), content.WithDescriptor(desc)}
-	// What a lease keeps goes with it. Without one the store keeps it for a day.
-	w, err := d.Content.Writer(WithNamespace(context.Background()), opts...)
-	if err == nil {
-		return inPieces{w}, nil
+	if err := desc.Digest.Validate(); err != nil {
+		return nil, fmt.Errorf("the digest %q is not valid: %w", desc.Digest, errs.Invalid)
 	}
-	if !errdefs.IsAlreadyExists(err) {
+	if !d.finished.begin(desc.Digest) {
+		return nil, fmt.Errorf("blob %s is being downloaded already: %w", desc.Digest, errdefs.ErrUnavailable)
+	}
+	w, err := d.beginDownload(ctx, desc)
+	if err != nil {
+		d.finished.end(desc.Digest)
 		return nil, err
 	}
-	// The blob may have come in another way since.
-	if _, err := d.Content.Status(ctx, downloadRef+desc.Digest.String()); err == nil {
-		if err := d.abort(ctx, downloadRef+desc.Digest.String()); err != nil {
-			return nil, err
+	return inPieces{w}, nil
+}
+
+func (d *DB) beginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error) {
+	ref := downloadRef + desc.Digest.String()
+	there, err := d.hasBlob(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	if there {
+		// The blob may have come in another way since a download was interrupted.
+		return nil, errors.Join(fmt.Errorf("blob %s: %w", desc.Digest, errdefs.ErrAlreadyExists), d.abort(ref))
+	}
+	finish := func(ctx context.Context, data string) error { return d.finishDownload(ctx, desc, data) }
+	return partfile.Open(d.ingestDir(ref), ref, desc, finish, func() { d.finished.end(desc.Digest) })
+}
+
+// hasBlob reports whether the store has a blob, and has the context's lease keep it.
+func (d *DB) hasBlob(ctx context.Context, desc imagespec.Descriptor) (bool, error) {
+	if d.finished.has(desc.Digest) {
+		return true, nil
+	}
+	_, err := d.Content.Info(ctx, desc.Digest)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return false, err
+	}
+	if err == nil {
+		lease, leased := leases.FromContext(ctx)
+		if !leased || pullIn(ctx).wants(desc.Digest) {
+			return true, nil
+		}
+		err = d.update(ctx, func(ctx context.Context) error {
+			if _, err := d.Content.Info(ctx, desc.Digest); err != nil {
+				return err
+			}
+			return d.Leases.AddResource(ctx, leases.Lease{ID: lease}, leases.Resource{ID: desc.Digest.String(), Type: contentResource})
+		})
+		if !errdefs.IsNotFound(err) { // the collector has removed it just now
+			return err == nil, err
 		}
 	}
-	return d.Content.Writer(ctx, opts...)
+	// A file without a record may not be on disk completely.
+	size, whole := d.verified(desc.Digest)
+	if !whole || size != desc.Size {
+		return false, nil
+	}
+	d.finished.add(desc.Digest, size)
+	if pullIn(ctx).wants(desc.Digest) {
+		return true, nil
+	}
+	err = d.RecordBlobs(ctx, []digest.Digest{desc.Digest})
+	return err == nil, err
+}
+
+// finishDownload moves the file of a blob, which has the right digest, to its place.
+func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data string) error {
+	to := d.BlobPath(desc.Digest)
+	d.finished.add(desc.Digest, desc.Size) // before the collector can see the file
+	err := os.Rename(data, to)
+	if errors.Is(err, os.ErrNotExist) {
+		err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(data, to))
+	}
+	if err != nil {
+		d.finished.drop([]imagespec.Descriptor{desc})
+		return fmt.Errorf("cannot move blob %s to its place: %w", desc.Digest, err)
+	}
+	if p := pullIn(ctx); p.wants(desc.Digest) {
+		var bytes int64
+		for _, one := range d.finished.among(p.blobs) {
+			bytes += one.Size
+		}
+		if bytes <= maxUnrecorded {
+			return nil
+		}
+		return d.recordFinished(ctx, p.blobs)
+	}
+	return d.RecordBlobs(ctx, []digest.Digest{desc.Digest})
+}
+
+// RecordBlobs records those of the blobs that are finished and not recorded yet, and returns an error if the store does not
+// have all of them then. The context's lease keeps them.
+func (d *DB) RecordBlobs(ctx context.Context, blobs []digest.Digest) error {
+	if err := d.recordFinished(ctx, blobs); err != nil {
+		return err
+	}
+	for _, blob := range blobs {
+		if _, err := d.Content.Info(ctx, blob); errdefs.IsNotFound(err) {
+			// Another pull has fetched it, and could not record it.
+			return fmt.Errorf("blob %s was removed during the pull; pull the image again: %w", blob, errs.Unavailable)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordFinished is RecordBlobs for those that are finished. The collector removes them if it fails.
+func (d *DB) recordFinished(ctx context.Context, blobs []digest.Digest) error {
+	d.finished.recording.Lock()
+	defer d.finished.recording.Unlock()
+	all := d.finished.among(blobs)
+	if len(all) == 0 {
+		return nil
+	}
+	err := d.syncBlobs(all)
+	// The collector looks at the database first, and then at the files: it must see neither state of a blob.
+	d.collection.Lock()
+	defer d.collection.Unlock()
+	defer d.finished.drop(all)
+	if err == nil {
+		err = d.update(ctx, func(ctx context.Context) error {
+			for _, one := range all {
+				if err := d.AdoptBlob(ctx, one, ""); err != nil {
+					return fmt.Errorf("blob %s: %w", one.Digest, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("cannot record what was fetched: %w", errs.OfDisk(err))
+	}
+	return nil
+}
+
+// syncers is how many blobs are synced side by side: a disk syncs some together.
+const syncers = 4
+
+// syncBlobs returns once the files and names of blobs would survive a loss of power. An image is answered only after that.
+func (d *DB) syncBlobs(all []imagespec.Descriptor) error {
+	var group errgroup.Group
+	group.SetLimit(syncers)
+	dirs := map[string]bool{}
+	for _, one := range all {
+		dirs[filepath.Dir(d.BlobPath(one.Digest))] = true
+		group.Go(func() error {
+			f, err := d.OpenBlob(one.Digest)
+			if err != nil {
+				return err
+			}
+			return errors.Join(unix.Fdatasync(int(f.Fd())), f.Close())
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for dir := range dirs {
+		if err := sysfile.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ingestDir is the directory of what is written with a ref.
+func (d *DB) ingestDir(ref string) string {
+	return filepath.Join(d.ContentDir(), "ingest", digest.FromString(ref).Encoded())
 }
 
 // Followed is a DB for downloads whose file is read while it is written; see Follow.
@@ -95,16 +333,8 @@ func (f Followed) BeginDownload(ctx context.Context, desc imagespec.Descriptor) 
 
 // openIngest opens the file of a download that is under way.
 func (d *DB) openIngest(blob digest.Digest) (*os.File, error) {
-	refs, err := filepath.Glob(filepath.Join(d.ContentDir(), "ingest", "*", "ref"))
-	if err != nil {
-		return nil, err
-	}
-	for _, file := range refs {
-		if ref, err := ReadOwn(file); err == nil && strings.HasSuffix(string(ref), downloadRef+blob.String()) {
-			return os.OpenFile(filepath.Join(filepath.Dir(file), "data"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-		}
-	}
-	return nil, fmt.Errorf("the download of blob %s has no file", blob)
+	data := filepath.Join(d.ingestDir(downloadRef+blob.String()), partfile.DataName)
+	return os.OpenFile(data, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 }
 
 // inPieces is a writer that content.Copy fills in small pieces. By itself it takes 1 MiB at a time.
@@ -133,38 +363,36 @@ func (w inPieces) ReadFrom(r io.Reader) (n int64, err error) {
 
 // LeaveDownload ends a download that is not in the store yet. With keep a later one continues it, if it
 // is large enough, or has all bytes: then nothing is fetched again.
-func (d *DB) LeaveDownload(ctx context.Context, desc imagespec.Descriptor, keep bool) error {
+func (d *DB) LeaveDownload(_ context.Context, desc imagespec.Descriptor, keep bool) error {
 	ref := downloadRef + desc.Digest.String()
 	if keep {
-		status, err := d.Content.Status(ctx, ref)
-		if err == nil && (status.Offset >= minDownload || status.Offset == desc.Size) {
-			return d.boundDownloads(ctx)
+		fi, err := os.Stat(filepath.Join(d.ingestDir(ref), partfile.DataName))
+		if err == nil && (fi.Size() >= minDownload || fi.Size() == desc.Size) {
+			return d.boundDownloads()
 		}
 	}
-	return d.abort(ctx, ref)
+	return d.abort(ref)
 }
 
 // AbortDownload removes what an earlier download of a blob has left. No download of the blob is under way.
-func (d *DB) AbortDownload(ctx context.Context, blob digest.Digest) error {
-	return d.abort(ctx, downloadRef+blob.String())
-}
+func (d *DB) AbortDownload(blob digest.Digest) error { return d.abort(downloadRef + blob.String()) }
 
-func (d *DB) abort(ctx context.Context, ref string) error {
-	if err := d.Content.Abort(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
+func (d *DB) abort(ref string) error {
+	if err := os.RemoveAll(d.ingestDir(ref)); err != nil {
 		return fmt.Errorf("cannot remove an unfinished download: %w", err)
 	}
 	return nil
 }
 
 // boundDownloads removes the oldest downloads if all together are too large.
-func (d *DB) boundDownloads(ctx context.Context) error {
+func (d *DB) boundDownloads() error {
 	all, err := d.ingests()
 	if err != nil {
 		return err
 	}
 	var errList []error
 	for _, old := range excess(all) {
-		errList = append(errList, d.abort(ctx, old.ref))
+		errList = append(errList, d.abort(old.ref))
 	}
 	return errors.Join(errList...)
 }
@@ -183,7 +411,7 @@ func excess(all []ingest) []ingest {
 }
 
 // tidyIngests removes the files of unfinished content that nothing can continue. Call it before the
-// content store is open. What the database knows of them goes with the next collection.
+// content store is open. What the database knows of those of older versions goes with the next collection.
 func (d *DB) tidyIngests() error {
 	mending, err := filepath.Glob(filepath.Join(d.ContentDir(), mendingPrefix+"*"))
 	if err != nil {
@@ -205,15 +433,41 @@ func (d *DB) tidyIngests() error {
 	for _, old := range excess(all) {
 		keep[old.dir] = false
 	}
-	for dir, kept := range keep {
-		if kept {
-			continue
+	for _, one := range all {
+		err := error(nil)
+		if !keep[one.dir] {
+			err = os.RemoveAll(one.dir)
+		} else if dir := d.ingestDir(one.ref); dir != one.dir {
+			// An older version had another name for it.
+			err = errors.Join(os.RemoveAll(dir), os.WriteFile(filepath.Join(one.dir, partfile.RefName), []byte(one.ref), 0o644), os.Rename(one.dir, dir))
 		}
-		if err := os.RemoveAll(dir); err != nil {
-			return fmt.Errorf("cannot remove unfinished content: %w", err)
+		if err != nil {
+			return fmt.Errorf("cannot tidy unfinished content: %w", err)
 		}
 	}
 	return nil
+}
+
+// statuses lists the content that is being written, for the collector, which removes what the database does not know. Of
+// downloads, which the database does not know, these are those that nothing has continued for long.
+func (d *DB) statuses() ([]content.Status, error) {
+	all, err := d.ingests()
+	if err != nil {
+		return nil, err
+	}
+	var found []content.Status
+	for _, one := range all {
+		ref, err := ReadOwn(filepath.Join(one.dir, partfile.RefName))
+		if err != nil || len(ref) == 0 {
+			continue // it is at its beginning or its end
+		}
+		blob, ours := strings.CutPrefix(string(ref), downloadRef)
+		if ours && (d.finished.isUnderWay(digest.Digest(blob)) || time.Since(one.written) < leftoverTime) {
+			continue
+		}
+		found = append(found, content.Status{Ref: string(ref), Offset: one.bytes, UpdatedAt: one.written})
+	}
+	return found, nil
 }
 
 const mendingPrefix = "mending-"
@@ -250,10 +504,10 @@ func (d *DB) ingests() ([]ingest, error) {
 	var all []ingest
 	for _, entry := range entries {
 		one := ingest{dir: filepath.Join(top, entry.Name())}
-		if fi, err := os.Lstat(filepath.Join(one.dir, "data")); err == nil && entry.IsDir() && fi.Mode().IsRegular() {
+		if fi, err := os.Lstat(filepath.Join(one.dir, partfile.DataName)); err == nil && entry.IsDir() && fi.Mode().IsRegular() {
 			one.bytes, one.written = fi.Size(), fi.ModTime()
 			one.ref = readDownloadRef(one.dir)
-			total, err := ReadOwn(filepath.Join(one.dir, "total"))
+			total, err := ReadOwn(filepath.Join(one.dir, partfile.TotalName))
 			one.whole = err == nil && string(total) == strconv.FormatInt(one.bytes, 10)
 		}
 		all = append(all, one)
@@ -263,16 +517,10 @@ func (d *DB) ingests() ([]ingest, error) {
 
 // readDownloadRef returns the ref of a download whose files are whole. A loss of power empties files.
 func readDownloadRef(dir string) string {
-	ref, err := ReadOwn(filepath.Join(dir, "ref"))
+	ref, err := ReadOwn(filepath.Join(dir, partfile.RefName))
 	i := strings.Index(string(ref), downloadRef)
 	if err != nil || i < 0 || digest.Digest(ref[i+len(downloadRef):]).Validate() != nil {
 		return ""
-	}
-	for _, name := range []string{"startedat", "updatedat"} {
-		var at time.Time
-		if data, err := ReadOwn(filepath.Join(dir, name)); err != nil || at.UnmarshalText(data) != nil {
-			return ""
-		}
 	}
 	return string(ref[i:])
 }

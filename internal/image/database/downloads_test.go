@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,14 +25,14 @@ func TestTidyIngests(t *testing.T) {
 	}
 	top := filepath.Join(d.ContentDir(), "ingest")
 	now := time.Now()
-	ref := "k8s.io/7/" + downloadRef + "sha256:" + strings.Repeat("a", 64)
-	leave := func(name, ref, stamp string, bytes int64, age time.Duration) {
+	ref := func(digit string) string { return downloadRef + "sha256:" + strings.Repeat(digit, 64) }
+	leave := func(name, ref string, bytes int64, age time.Duration) {
 		t.Helper()
 		dir := filepath.Join(top, name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for file, text := range map[string]string{"ref": ref, "startedat": stamp, "updatedat": stamp, "data": ""} {
+		for file, text := range map[string]string{"ref": ref, "data": ""} {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -44,30 +45,28 @@ func TestTidyIngests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stamp := now.Format(time.RFC3339Nano)
-	leave("new", ref, stamp, minDownload, time.Minute)
-	leave("old", ref, stamp, maxDownloads-minDownload, time.Hour) // sparse
-	leave("oldest", ref, stamp, minDownload, 2*time.Hour)
-	leave("small", ref, stamp, minDownload-1, 0)
-	leave("import", "k8s.io/8/layer-sha256:"+strings.Repeat("a", 64), stamp, minDownload, 0)
-	leave("no-ref", "", stamp, minDownload, 0)
-	leave("bad-digest", "k8s.io/7/"+downloadRef+"sha256:abc", stamp, minDownload, 0)
-	leave("no-time", ref, "", minDownload, 0)
+	leave("new", ref("a"), minDownload, time.Minute)
+	leave("old", "k8s.io/7/"+ref("b"), maxDownloads-minDownload, time.Hour) // sparse, of an older version
+	leave("oldest", ref("c"), minDownload, 2*time.Hour)
+	leave("small", ref("d"), minDownload-1, 0)
+	leave("import", "k8s.io/8/layer-sha256:"+strings.Repeat("a", 64), minDownload, 0)
+	leave("no-ref", "", minDownload, 0)
+	leave("bad-digest", downloadRef+"sha256:abc", minDownload, 0)
 	if err := os.Mkdir(filepath.Join(top, "empty"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.tidyIngests(); err != nil {
 		t.Fatal(err)
 	}
-	var left []string
-	entries, err := os.ReadDir(top)
+	all, err := d.ingests()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, entry := range entries {
-		left = append(left, entry.Name())
+	left := map[string]string{}
+	for _, one := range all {
+		left[one.dir] = one.ref
 	}
-	if want := []string{"new", "old"}; !slices.Equal(left, want) {
+	if want := map[string]string{d.ingestDir(ref("a")): ref("a"), d.ingestDir(ref("b")): ref("b")}; !maps.Equal(left, want) {
 		t.Errorf("left %q, want %q", left, want)
 	}
 	if bytes, err := d.UnfinishedBytes(); err != nil || bytes > maxDownloads {

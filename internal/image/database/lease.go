@@ -45,9 +45,16 @@ func (d *DB) WithLease(ctx context.Context, fn func(ctx context.Context) error) 
 
 // Collect removes content and snapshots that no name, lease or container keeps.
 func (d *DB) Collect(ctx context.Context) {
-	if _, err := d.db.GarbageCollect(ctx); err != nil {
+	if err := d.collect(ctx); err != nil {
 		d.log.Warn("cannot collect unused image content", "error", err)
 	}
+}
+
+func (d *DB) collect(ctx context.Context) error {
+	d.collection.Lock()
+	defer d.collection.Unlock()
+	_, err := d.db.GarbageCollect(ctx)
+	return err
 }
 
 // KeepSnapshot makes the context's lease keep a snapshot, and reports whether the
@@ -61,7 +68,26 @@ func (d *DB) KeepSnapshot(ctx context.Context, chain string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot lease snapshot %s: %w", chain, errs.OfDisk(err))
 	}
-	_, err = d.Snapshots.Stat(ctx, chain)
+	return d.HasSnapshot(ctx, chain)
+}
+
+// KeepSnapshots is KeepSnapshot for several, in one transaction. there has those that are there.
+func (d *DB) KeepSnapshots(ctx context.Context, chains []string) (there map[string]bool, err error) {
+	there = map[string]bool{}
+	err = d.update(ctx, func(ctx context.Context) error {
+		for _, chain := range chains {
+			if there[chain], err = d.KeepSnapshot(ctx, chain); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return there, err
+}
+
+// HasSnapshot reports whether a snapshot is there.
+func (d *DB) HasSnapshot(ctx context.Context, chain string) (bool, error) {
+	_, err := d.Snapshots.Stat(ctx, chain)
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}

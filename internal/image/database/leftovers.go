@@ -48,7 +48,20 @@ type Pull struct {
 	key   string
 	// manifest is that of the image, "" before Wants.
 	manifest digest.Digest
+	// blobs are those that the lease names since Wants.
+	blobs []digest.Digest
 }
+
+type pullKey struct{}
+
+// pullIn returns the pull that has a context, nil if none has.
+func pullIn(ctx context.Context) *Pull {
+	p, _ := ctx.Value(pullKey{}).(*Pull)
+	return p
+}
+
+// wants reports whether a pull, which may be nil, wants a blob.
+func (p *Pull) wants(blob digest.Digest) bool { return p != nil && slices.Contains(p.blobs, blob) }
 
 // Leftover is what a failed pull leaves for the next one.
 type Leftover struct {
@@ -70,9 +83,12 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 		return fmt.Errorf("cannot make a lease: %w", errs.OfDisk(err))
 	}
 	p := &Pull{db: d, lease: lease, key: key}
-	err = fn(leases.WithLease(ctx, lease.ID), p)
+	err = fn(context.WithValue(leases.WithLease(ctx, lease.ID), pullKey{}, p), p)
 	// The lease ends also when the caller's context has ended.
 	ctx = context.WithoutCancel(ctx)
+	if recordErr := d.recordFinished(leases.WithLease(ctx, lease.ID), p.blobs); recordErr != nil {
+		d.log.Warn("cannot record what a pull has fetched; a later one fetches it again", "image", key, "error", recordErr)
+	}
 	stale := false
 	if err != nil && again(err) {
 		d.makeLeftover(ctx, lease)
@@ -132,8 +148,12 @@ func (p *Pull) Wants(ctx context.Context, t *tree.Tree) error {
 	if err != nil {
 		return fmt.Errorf("cannot lease the blobs of an image: %w", errs.OfDisk(err))
 	}
+	p.blobs = blobs
 	return nil
 }
+
+// Record records the blobs of the image's layers that the pull has fetched; see RecordBlobs.
+func (p *Pull) Record(ctx context.Context) error { return p.db.recordFinished(ctx, p.blobs) }
 
 func (d *DB) leaseBlobs(ctx context.Context, lease leases.Lease, blobs []digest.Digest) error {
 	for _, blob := range blobs {
@@ -401,7 +421,7 @@ func (d *DB) blobsOfImages(ctx context.Context) (map[digest.Digest]bool, error) 
 }
 
 // adoptFinished adds to the content store the blobs of a killed pull whose file is complete and which the database does not
-// know: the content store moves the file of a blob to its place before the transaction that records it. A blob that it
+// know: a pull moves the file of a blob to its place when it is fetched, and records the blobs together. A blob that it
 // cannot add is fetched again.
 func (d *DB) adoptFinished(ctx context.Context, lease leases.Lease) {
 	blobs, err := d.blobsOf(ctx, lease)
@@ -412,13 +432,12 @@ func (d *DB) adoptFinished(ctx context.Context, lease leases.Lease) {
 		if _, err := d.Content.Info(ctx, blob); !errdefs.IsNotFound(err) {
 			continue
 		}
-		size, ok := d.verified(blob)
-		if !ok {
-			continue
+		if size, ok := d.verified(blob); ok {
+			d.finished.add(blob, size)
 		}
-		if err := d.AdoptBlob(leases.WithLease(ctx, lease.ID), imagespec.Descriptor{Digest: blob, Size: size}, ""); err != nil {
-			d.log.Warn("cannot adopt a blob that a killed pull had finished", "blob", blob, "error", err)
-		}
+	}
+	if err := d.recordFinished(leases.WithLease(ctx, lease.ID), blobs); err != nil {
+		d.log.Warn("cannot adopt the blobs that a killed pull had finished", "image", lease.Labels[pulledLabel], "error", err)
 	}
 }
 

@@ -88,6 +88,9 @@ type DB struct {
 	log     *slog.Logger
 	// labels is held while a label of a committed layer is changed.
 	labels sync.Mutex
+	// collection is held while the collector runs; see together.
+	collection sync.Mutex
+	finished   finished
 }
 
 // New names the databases below a root directory. Directories of removed layers are given to
@@ -133,7 +136,7 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	if err := d.overlay.Cleanup(ctx); err != nil {
 		return fmt.Errorf("cannot remove unfinished snapshots: %w", err)
 	}
-	d.db = metadata.NewDB(d.bolt, regularBlobs{blobs, d.Paths}, map[string]snapshots.Snapshotter{snapshotter: d.overlay})
+	d.db = metadata.NewDB(d.bolt, regularBlobs{blobs, d}, map[string]snapshots.Snapshotter{snapshotter: d.overlay})
 	if err := d.db.Init(ctx); err != nil {
 		return fmt.Errorf("cannot initialize the image store's metadata: %w", err)
 	}

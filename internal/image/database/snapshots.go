@@ -60,11 +60,104 @@ func (d *DB) WithSnapshot(ctx context.Context, parent string, fn func(key string
 		return fmt.Errorf("cannot prepare a snapshot: %w", err)
 	}
 	err := fn(key)
-	removeErr := d.Snapshots.Remove(context.WithoutCancel(ctx), key)
-	if errdefs.IsNotFound(removeErr) {
-		removeErr = nil
+	return errors.Join(err, d.RemoveActive(context.WithoutCancel(ctx), []string{key}))
+}
+
+// PrepareSnapshots makes active snapshots without a parent, in one transaction. Call RemoveActive for those that are not
+// committed.
+func (d *DB) PrepareSnapshots(ctx context.Context, n int) (keys []string, err error) {
+	err = d.together(ctx, nil, func(ctx context.Context) error {
+		for range n {
+			key := "unpack-" + strings.ToLower(rand.Text())
+			if _, err := d.Snapshots.Prepare(ctx, key, ""); err != nil {
+				return err
+			}
+			keys = append(keys, key)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot prepare snapshots: %w", errs.OfDisk(err))
 	}
-	return errors.Join(err, removeErr)
+	return keys, nil
+}
+
+// RemoveActive removes active snapshots, in one transaction. It leaves out those that have been committed.
+func (d *DB) RemoveActive(ctx context.Context, keys []string) error {
+	var left []string
+	for _, key := range keys {
+		_, err := d.Snapshots.Stat(ctx, key)
+		if err == nil {
+			left = append(left, key)
+		} else if !errdefs.IsNotFound(err) {
+			return fmt.Errorf("cannot look up a snapshot: %w", err)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	d.collection.Lock() // see together
+	defer d.collection.Unlock()
+	err := d.update(ctx, func(ctx context.Context) error {
+		for _, key := range left {
+			if err := d.Snapshots.Remove(ctx, key); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot remove unfinished snapshots: %w", err)
+	}
+	return nil
+}
+
+// Unpacked is an active snapshot without a parent that has all files of a layer.
+type Unpacked struct {
+	Key   string
+	Label LayerLabel
+	// Usage is what the files take on disk; see UsageOf.
+	Usage snapshots.Usage
+}
+
+// UsageOf is what the files of an active snapshot take on disk.
+func (d *DB) UsageOf(ctx context.Context, key string) (snapshots.Usage, error) {
+	usage, err := d.Snapshots.Usage(ctx, key)
+	if err != nil {
+		return usage, fmt.Errorf("cannot get the size of a snapshot: %w", err)
+	}
+	return usage, nil
+}
+
+// CommitSnapshots makes each snapshot the layer of its label, over its label's parent, in one transaction. Parents come first.
+func (d *DB) CommitSnapshots(ctx context.Context, all []Unpacked) error {
+	usages := map[string]snapshots.Usage{}
+	for _, one := range all {
+		info, err := d.Snapshots.Stat(ctx, one.Key)
+		if err != nil {
+			return fmt.Errorf("cannot look up a snapshot: %w", err)
+		}
+		if err := WriteLayerLabel(UpperDir(info), one.Label); err != nil {
+			return fmt.Errorf("cannot label a snapshot: %w", errs.OfDisk(err))
+		}
+		usages[one.Key] = one.Usage
+	}
+	err := d.together(ctx, usages, func(ctx context.Context) error {
+		for _, one := range all {
+			var opts []snapshots.Opt
+			if one.Label.Parent != "" {
+				opts = append(opts, snapshots.WithParent(one.Label.Parent))
+			}
+			if err := d.Snapshots.Commit(ctx, one.Label.Chain, one.Key, opts...); err != nil {
+				return fmt.Errorf("layer %s: %w", one.Label.Chain, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot commit snapshots: %w", errs.OfDisk(err))
+	}
+	return nil
 }
 
 // CommitSnapshot makes an active snapshot the layer of the label.

@@ -53,10 +53,10 @@ func (s *Images) Usage(ctx context.Context) (image.DiskUsage, error) {
 	if err != nil {
 		return image.DiskUsage{}, err
 	}
-	of := func(bytes int64) []image.Usage {
+	of := func(bytes, inodes int64) []image.Usage {
 		return []image.Usage{{Mountpoint: latest.root, Bytes: bytes, Inodes: inodes, At: latest.at}}
 	}
-	return image.DiskUsage{Images: of(latest.images), Containers: of(latest.containers)}, nil
+	return image.DiskUsage{Images: of(latest.images, inodes), Containers: of(latest.containers, 0)}, nil
 }
 
 // latestFigures returns the figures, and starts to read new ones if these are old.

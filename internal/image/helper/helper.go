@@ -4,15 +4,14 @@ package helper
 
 import (
 	"github.com/berthrun/berth/internal/image/dbcheck"
-	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/image/unpack/child"
 )
 
 // Main is the main function of the process. args are its arguments without its name, and those that a program.Program puts
-// before them. It returns the exit code. The program must be built without cgo, since Go can take capabilities from all
-// threads only then.
+// before them. It returns the exit code.
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == dbcheck.Arg {
 		return dbcheck.Main(args[1:])
 	}
-	return unpack.Main(args)
+	return child.Main(args)
 }

@@ -26,8 +26,7 @@ func RunWithUnpackHelper(m interface{ Run() int }, helper *program.Command) int 
 }
 
 // UnpackHelper builds the unpack helper into dir, for the configuration of a store. It
-// must be built without cgo, which test binaries often are not (the race detector needs
-// it).
+// must be static, which test binaries often are not (the race detector needs cgo): its root has no loader.
 func UnpackHelper(ctx context.Context, dir string) (program.Command, error) {
 	path := filepath.Join(dir, program.Name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/berthrun/berth/cmd/berth-unpack")

@@ -43,28 +43,62 @@ func (u *unpacking) await(ctx context.Context, i int) error {
 	return awaitAll(ctx, u.t, i, u.ready)
 }
 
-// layerEarly makes the snapshot of layer i while the layer is fetched. The error is errEarly if the layer is to be unpacked from its
-// blob. The chain is not locked until the layer is complete: what others make of the same layer must not wait for a download.
-// One pull at a time downloads a layer, so two pulls do not unpack it twice.
+// layerEarly unpacks layer i while it is fetched, and adds it to the batch. The error is errEarly if the layer is to be
+// unpacked from its blob. The chain is not locked until the layer is unpacked: what others make of the same layer must not
+// wait for its download. One pull at a time downloads a layer, so two pulls do not unpack it twice.
 func (u *unpacking) layerEarly(ctx context.Context, i int) error {
-	there, err := u.db.KeepSnapshot(ctx, u.names[i])
+	there, err := u.db.HasSnapshot(ctx, u.names[i])
 	if err != nil {
 		return err
 	}
 	if there {
 		return errEarly
 	}
-	return u.make(ctx, i)
+	layer, key, err := u.alone(ctx, i)
+	switch {
+	case err == nil && layer == nil:
+		layer, err = u.overEarly(ctx, i)
+	case err == nil:
+		layer.unlock, err = u.lockEarly(ctx, i)
+	}
+	if errors.Is(err, errEarly) && key != "" {
+		// What it has would need its disk until the end of the pull, and no other layer can use it.
+		return errors.Join(err, u.db.RemoveActive(ctx, []string{key}))
+	}
+	if err != nil {
+		return err
+	}
+	u.batch.add(i, layer)
+	return nil
+}
+
+// overEarly unpacks layer i over the layers below while it is fetched, and commits it.
+func (u *unpacking) overEarly(ctx context.Context, i int) (*unpacked, error) {
+	parent, err := u.below(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	layer := &unpacked{}
+	err = u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) (err error) {
+		if layer.unlock, err = u.lockEarly(ctx, i); err != nil {
+			return err
+		}
+		if err = u.commitOne(ctx, i, parent, key, root); err != nil {
+			layer.unlock()
+		}
+		return err
+	})
+	return layer, err
 }
 
 // lockEarly locks the chain of layer i, which was unpacked while it was fetched. The error is errEarly if somebody has made the
 // snapshot meanwhile.
 func (u *unpacking) lockEarly(ctx context.Context, i int) (unlock func(), err error) {
-	unlock, err = u.chains.Lock(ctx, u.names[i])
+	unlock, err = u.lock(ctx, u.names[i])
 	if err != nil {
 		return nil, err
 	}
-	there, err := u.db.KeepSnapshot(ctx, u.names[i])
+	there, err := u.db.HasSnapshot(ctx, u.names[i])
 	if err == nil && there {
 		err = errEarly
 	}

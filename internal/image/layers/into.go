@@ -3,7 +3,6 @@ package layers
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -24,7 +23,7 @@ func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount
 			err = fmt.Errorf("cannot unpack %s: %w", t.SourceOf(i), errs.OfDisk(err))
 		}
 	}()
-	defer u.runner.Helper.Hold()()
+	defer u.runner.Hold()()
 	job, err := jobOfMounts(mounts)
 	if err != nil {
 		return err
@@ -33,11 +32,6 @@ func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount
 		return err
 	}
 	job.MaxLayer = u.maxLayer.Load()
-	// Each helper mounts its root there in a mount namespace of its own.
-	job.Place = filepath.Join(u.db.Root, "place")
-	if err := os.MkdirAll(job.Place, 0o700); err != nil {
-		return err
-	}
 	blob, err := u.db.OpenBlob(t.Layers[i].Digest)
 	if err != nil {
 		return err
@@ -50,7 +44,7 @@ func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount
 		return err
 	}
 	unpacked(t.Layers[i].Size - seen)
-	if want := t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
+	if want := t.Image.RootFS.DiffIDs[i].String(); result.DiffID != want {
 		return fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
 	return nil

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -48,8 +47,9 @@ type Unpacker struct {
 	maxLayer    atomic.Int64
 	// decryptionKeys is the directory of the private keys.
 	decryptionKeys atomic.Pointer[string]
-	// chains are held while one is unpacked.
-	chains keyed.Mutex
+	// chains are held from before a layer is unpacked until it is committed.
+	chains  keyed.Mutex
+	holders holders
 	// early has room for the helpers that unpack layers while these are fetched.
 	early chan struct{}
 }
@@ -61,7 +61,7 @@ func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
 func New(cfg Config) *Unpacker {
 	u := &Unpacker{
 		db: cfg.DB, runner: cfg.Runner, whiteouts: cfg.WhiteoutFiles, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
-		early: make(chan struct{}, maxEarly),
+		holders: holders{of: map[string]*batch{}, waiting: map[string]int{}}, early: make(chan struct{}, maxEarly),
 	}
 	u.SetDecryptionKeys("")
 	return u
@@ -84,24 +84,21 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 func (u *Unpacker) UnpackEarly(
 	ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, files []*growing.File, unpacked func(n int64),
 ) error {
-	defer u.runner.Helper.Hold()() // of which a process starts for each layer
+	defer u.runner.Hold()() // of which a process starts for each layer
 	secrets, err := u.secretsOf(ctx, t)
 	if err != nil {
 		return err
 	}
 	chains := t.Chains()
-	job := &unpacking{
-		Unpacker: u, t: t, names: chains, secrets: secrets, ready: ready, growing: make([]*growing.File, len(chains)), unpacked: unpacked,
-		committed: make([]chan struct{}, len(chains)),
-	}
+	job := &unpacking{Unpacker: u, t: t, names: chains, secrets: secrets, ready: ready, growing: make([]*growing.File, len(chains)), unpacked: unpacked}
 	if t.Artifact == nil {
 		copy(job.growing, files)
 	}
-	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])
+	there, err := u.db.KeepSnapshots(ctx, chains)
 	if err != nil {
 		return err
 	}
-	if there {
+	if there[chains[len(chains)-1]] {
 		return job.reuseAll(ctx, ready)
 	}
 	done, err := u.listUnsynced(chains)
@@ -109,25 +106,46 @@ func (u *Unpacker) UnpackEarly(
 		return err
 	}
 	defer done()
-	for i := range job.committed {
-		job.committed[i] = make(chan struct{})
+	missing := 0
+	for _, chain := range chains {
+		if !there[chain] {
+			missing++
+		}
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(unpackers)
-	for i := range chains {
-		group.Go(func() error {
-			if err := job.await(ctx, i); err != nil {
-				return err
-			}
-			err := errs.Guard("unpacking of "+t.SourceOf(i), func() error { return job.layer(ctx, i) })
-			if err != nil {
-				return fmt.Errorf("cannot unpack %s: %w", t.SourceOf(i), errs.OfDisk(err))
-			}
-			close(job.committed[i])
-			return nil
-		})
+	keys, err := u.db.PrepareSnapshots(ctx, missing)
+	if err != nil {
+		return err
 	}
-	return group.Wait()
+	job.batch = newBatch(len(chains), keys)
+	err = job.all(ctx)
+	job.batch.close()
+	return errors.Join(err, u.db.RemoveActive(context.WithoutCancel(ctx), job.batch.keys))
+}
+
+// all unpacks and commits all layers.
+func (u *unpacking) all(ctx context.Context) error {
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error {
+		return errs.Guard("committing of layers", func() error { return u.commitAll(ctx) })
+	})
+	both.Go(func() error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(unpackers)
+		for i := range u.names {
+			group.Go(func() error {
+				if err := u.await(ctx, i); err != nil {
+					return err
+				}
+				err := errs.Guard("unpacking of "+u.t.SourceOf(i), func() error { return u.layer(ctx, i) })
+				if err != nil {
+					return fmt.Errorf("cannot unpack %s: %w", u.t.SourceOf(i), errs.OfDisk(err))
+				}
+				return nil
+			})
+		}
+		return group.Wait()
+	})
+	return both.Wait()
 }
 
 // awaitAll waits until content has all that snapshot i is made from.
@@ -154,8 +172,8 @@ type unpacking struct {
 	// growing are the files of layers that are unpacked while they are fetched, nil for the others.
 	growing  []*growing.File
 	unpacked func(int64)
-	// committed are closed when the snapshot of a layer is there.
-	committed []chan struct{}
+	// batch is nil unless new layers are unpacked.
+	batch *batch
 }
 
 // below waits for the snapshot under layer i and returns its name.
@@ -163,15 +181,16 @@ func (u *unpacking) below(ctx context.Context, i int) (string, error) {
 	if i == 0 {
 		return "", nil
 	}
+	u.batch.want(i)
 	select {
-	case <-u.committed[i-1]:
+	case <-u.batch.committed[i-1]:
 		return u.names[i-1], nil
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
 }
 
-// layer makes the snapshot of layer i. Two images with the same layer unpack it once.
+// layer unpacks layer i, and adds it to the batch. Two images with the same layer unpack it once.
 func (u *unpacking) layer(ctx context.Context, i int) error {
 	if u.file(i) != nil {
 		if err := u.layerEarly(ctx, i); !errors.Is(err, errEarly) {
@@ -182,32 +201,38 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 			return err
 		}
 	}
-	unlock, err := u.chains.Lock(ctx, u.names[i])
+	unlock, err := u.lock(ctx, u.names[i])
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	there, err := u.db.KeepSnapshot(ctx, u.names[i])
+	layer, err := u.locked(ctx, i)
 	if err != nil {
+		unlock()
 		return err
 	}
-	if there {
-		return u.reuse(ctx, i, func(context.Context, int) error { return nil })
-	}
-	return u.make(ctx, i)
+	layer.unlock = unlock
+	u.batch.add(i, layer)
+	return nil
 }
 
-// make makes the snapshot of layer i, which is not there.
-func (u *unpacking) make(ctx context.Context, i int) error {
-	done, err := u.alone(ctx, i)
-	if err != nil || done {
-		return err
+// locked is layer while the chain is locked.
+func (u *unpacking) locked(ctx context.Context, i int) (*unpacked, error) {
+	there, err := u.db.HasSnapshot(ctx, u.names[i])
+	if err != nil {
+		return nil, err
+	}
+	if there {
+		return &unpacked{}, u.reuse(ctx, i, func(context.Context, int) error { return nil })
+	}
+	layer, _, err := u.alone(ctx, i)
+	if err != nil || layer != nil {
+		return layer, err
 	}
 	parent, err := u.below(ctx, i)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error { return u.commit(ctx, i, parent, key, root) })
+	return &unpacked{}, u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error { return u.commitOne(ctx, i, parent, key, root) })
 }
 
 // filled calls fn with a snapshot into which layer i is unpacked over the snapshot parent, and whether it describes the root
@@ -228,24 +253,24 @@ func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFi
 	}
 }
 
-// alone unpacks layer i without the layers below. done is false when it cannot.
-func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
-	err = u.db.WithSnapshot(ctx, "", func(key string) error {
-		result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
-		done = !result.NeedsLower
-		if err != nil || !done {
-			return err
-		}
-		parent, err := u.below(ctx, i)
-		if err != nil {
-			return err
-		}
-		if err := u.settle(ctx, key, parent, result); err != nil {
-			return err
-		}
-		return u.commit(ctx, i, parent, key, result.Root, snapshots.WithParent(parent))
-	})
-	return done, err
+// alone unpacks layer i without the layers below, into the snapshot key. It returns no layer when it cannot.
+func (u *unpacking) alone(ctx context.Context, i int) (layer *unpacked, key string, err error) {
+	if key, err = u.empty(ctx); err != nil {
+		return nil, "", err
+	}
+	result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
+	if err != nil || result.NeedsLower {
+		return nil, key, err
+	}
+	info, err := u.db.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return nil, key, fmt.Errorf("cannot look up a snapshot: %w", err)
+	}
+	layer = &unpacked{key: key, upper: database.UpperDir(info), result: result}
+	if layer.usage, err = u.db.UsageOf(ctx, key); err != nil {
+		return nil, key, err
+	}
+	return layer, key, nil
 }
 
 // freshRoot gives the directory of a snapshot the mode that a root directory has which no layer describes, whatever the umask.
@@ -257,15 +282,8 @@ func (u *unpacking) freshRoot(ctx context.Context, key string) error {
 	return os.Chmod(database.UpperDir(info), 0o755) //nolint:gosec // of a container
 }
 
-// commit makes the snapshot key that of layer i. The chain is locked, unless the layer was unpacked while it was fetched.
-func (u *unpacking) commit(ctx context.Context, i int, parent, key string, root bool, opts ...snapshots.Opt) error {
-	if u.file(i) != nil {
-		unlock, err := u.lockEarly(ctx, i)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-	}
+// commitOne makes the snapshot key that of layer i. The chain is locked.
+func (u *unpacking) commitOne(ctx context.Context, i int, parent, key string, root bool) error {
 	if parent != "" && !root {
 		var err error
 		if root, err = u.db.KnowsRoot(ctx, parent); err != nil {
@@ -273,7 +291,7 @@ func (u *unpacking) commit(ctx context.Context, i int, parent, key string, root 
 		}
 	}
 	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts, Root: root || parent == ""}
-	return u.db.CommitSnapshot(ctx, label, key, opts...)
+	return u.db.CommitSnapshot(ctx, label, key)
 }
 
 // manner is the way in which a layer is unpacked; see unpack.Job.
@@ -298,7 +316,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	if err != nil || result.NeedsLower || result.NeedsFiles {
 		return result, err
 	}
-	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
+	if want := u.t.Image.RootFS.DiffIDs[i].String(); result.DiffID != want {
 		return result, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
 	if i == 0 && !result.Root {
@@ -345,7 +363,6 @@ func (u *Unpacker) job(ctx context.Context, key, parent string, as manner) (job 
 	upper := database.UpperDir(info)
 	job = unpack.Job{
 		Upper:         upper,
-		Place:         filepath.Join(filepath.Dir(upper), "work"),
 		LowerRoot:     u.db.LayersDir(),
 		Lower:         lower,
 		WhiteoutFiles: as.whiteoutFiles,

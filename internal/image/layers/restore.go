@@ -24,7 +24,7 @@ func (u *unpacking) reuseAll(ctx context.Context, ready func(ctx context.Context
 		if whole && shown {
 			continue
 		}
-		unlock, err := u.chains.Lock(ctx, chain)
+		unlock, err := u.lock(ctx, chain)
 		if err != nil {
 			return err
 		}

@@ -1,29 +1,18 @@
 package layers
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 
-	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/unpack"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// settle does for a layer that was unpacked alone what depends on the layers below, the topmost of which is parent.
-func (u *unpacking) settle(ctx context.Context, key, parent string, result unpack.Result) error {
-	if parent == "" || result.Root && len(result.Unsure) == 0 {
+// settle does for a layer that was unpacked alone, into upper, what depends on the layers below, whose directories are lower.
+func (u *unpacking) settle(upper string, lower []string, result unpack.Result) error {
+	if len(lower) == 0 || result.Root && len(result.Unsure) == 0 {
 		return nil
 	}
-	lower, err := u.db.LowerDirs(ctx, parent)
-	if err != nil {
-		return err
-	}
-	info, err := u.db.Snapshots.Stat(ctx, key)
-	if err != nil {
-		return err
-	}
-	upper := database.UpperDir(info)
 	if !result.Root {
 		if err := sysfile.CopyAttributes(filepath.Join(u.db.LayersDir(), lower[0]), upper); err != nil {
 			return err

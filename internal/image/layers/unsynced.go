@@ -21,7 +21,7 @@ import (
 // for the disk. So the unpacker writes and syncs a list before it commits the first snapshot of
 // an image, and removes the list after a sync of the file system in the background. A list of
 // another boot means a loss of power before that sync: its snapshots are unpacked again from
-// their blobs, which are synced when they are fetched.
+// their blobs, which are synced before the image is recorded.
 type unsynced struct {
 	Boot      string   `json:"boot"`
 	Snapshots []string `json:"snapshots"`

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/unpack"
@@ -22,10 +21,6 @@ func (s *Images) Change(ctx context.Context, rootfs string, changes *os.File, wo
 	if err != nil {
 		return fmt.Errorf("cannot change a root filesystem: %w", err)
 	}
-	place := filepath.Join(work, "place")
-	if err := os.Mkdir(place, 0o700); err != nil {
-		return fmt.Errorf("cannot change a root filesystem: %w", err)
-	}
-	_, err = s.runner.Run(ctx, unpack.Job{Upper: rootfs, Place: place, MaxBytes: free}, changes, nil)
+	_, err = s.runner.Run(ctx, unpack.Job{Upper: rootfs, MaxBytes: free}, changes, nil)
 	return err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/image/unpack/child"
 )
 
 // noise returns bytes that no compression makes smaller.
@@ -166,16 +167,26 @@ func awaitEarly(t *testing.T, cfg Config, ended <-chan error, name string) strin
 	return files[0]
 }
 
-// helpers returns the ids of the processes that unpack layers of a store.
+// helpers returns the ids of the processes that unpack layers of a store: the root of each has the directory of a layer.
 func helpers(t *testing.T, cfg Config) (pids []string) {
 	t.Helper()
-	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	uppers, err := filepath.Glob("/proc/[0-9]*/root/" + child.UpperName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range all {
-		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(`{"upper":"`+cfg.Root+"/")) {
-			pids = append(pids, filepath.Base(filepath.Dir(file)))
+	layers, err := filepath.Glob(filepath.Join(cfg.Root, "snapshots/snapshots/*/fs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, upper := range uppers {
+		is, err := os.Stat(upper)
+		if err != nil {
+			continue // the process has ended
+		}
+		for _, layer := range layers {
+			if fi, err := os.Stat(layer); err == nil && os.SameFile(is, fi) {
+				pids = append(pids, strings.Split(upper, "/")[2])
+			}
 		}
 	}
 	return pids

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -115,6 +116,9 @@ type Images struct {
 	stop func()
 	// wake is filled by changed, leftoverWake by leftoversChanged.
 	wake, leftoverWake chan struct{}
+
+	// written is set by CountWritten, nil for none.
+	written atomic.Pointer[func(context.Context) (image.Usage, error)]
 
 	// rulesMu guards rules, which hold for pulls.
 	rulesMu sync.Mutex

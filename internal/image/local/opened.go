@@ -138,8 +138,10 @@ func (s *Images) RemoveFor(ctx context.Context, platform, ref string) error {
 	return s.store.RemoveFor(ctx, platform, ref)
 }
 
-// Usage implements image.Store. What containers write is known where the kernel counts it; elsewhere the part of containers is
-// that of images.
+// CountWritten has Usage use sum for what containers have written, where the kernel does not count it.
+func (s *Images) CountWritten(sum func(context.Context) (image.Usage, error)) { s.written.Store(&sum) }
+
+// Usage implements image.Store.
 func (s *Images) Usage(ctx context.Context) (image.DiskUsage, error) {
 	if err := s.ready(ctx); err != nil {
 		return image.DiskUsage{}, err
@@ -149,12 +151,14 @@ func (s *Images) Usage(ctx context.Context) (image.DiskUsage, error) {
 		return image.DiskUsage{}, err
 	}
 	written, ok, err := s.rootfs.Written()
+	if sum := s.written.Load(); err == nil && !ok && sum != nil {
+		written, err = (*sum)(ctx)
+	}
 	if err != nil {
 		return image.DiskUsage{}, fmt.Errorf("cannot add up what containers have written: %w", err)
 	}
-	if ok {
-		usage.Containers = []image.Usage{written}
-	}
+	containers := &usage.Containers[0]
+	containers.Bytes, containers.Inodes = written.Bytes, written.Inodes
 	return usage, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -229,6 +230,12 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 				return fmt.Errorf("it has encrypted layers, which a snapshotter cannot read: use a handler without a snapshotter: %w", errs.Unsupported)
 			}
 			if s.mayBeLazy(ctx, named, t) {
+				record := func(ctx context.Context, t *tree.Tree, places ...string) error {
+					if err := p.Record(ctx); err != nil { // what the snapshotter does not provide
+						return err
+					}
+					return record(ctx, t, places...)
+				}
 				return s.fillProxy(ctx, named, t, remote, want.into, m, record)
 			}
 			s.log.Warn("unpacking an image on the node, as another name of it has other layers", "image", named.String(), "id", t.ID(), "snapshotter", want.into.Name)
@@ -382,6 +389,14 @@ func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote 
 		})
 	}
 	if err := group.Wait(); err != nil {
+		return err
+	}
+	blobs := make([]digest.Digest, len(t.Layers))
+	for i, layer := range t.Layers {
+		blobs[i] = layer.Digest
+	}
+	// While the last layers are unpacked.
+	if err := s.db.RecordBlobs(ctx, blobs); err != nil {
 		return err
 	}
 	m.Stage(progress.Unpacking, total)

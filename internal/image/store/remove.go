@@ -84,7 +84,7 @@ func (s *Store) dropLeftovers(ctx context.Context, drop func(database.Leftover) 
 		if err != nil {
 			continue
 		}
-		if err := s.db.AbortDownload(ctx, blob); err != nil {
+		if err := s.db.AbortDownload(blob); err != nil {
 			s.log.Warn("cannot remove an unfinished download", "blob", blob, "error", err)
 		}
 		unlock()

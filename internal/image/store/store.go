@@ -179,11 +179,12 @@ func New(cfg Config) *Store {
 	return s
 }
 
-// Usage implements image.Store. Images and what containers write lie on one file system.
+// Usage implements image.Store. Images and what containers write lie on one file system; the store does not know what they have
+// written.
 func (s *Store) Usage(ctx context.Context) (image.DiskUsage, error) {
 	usage, err := s.db.Usage(ctx)
 	if err != nil {
 		return image.DiskUsage{}, err
 	}
-	return image.DiskUsage{Images: []image.Usage{usage}, Containers: []image.Usage{usage}}, nil
+	return image.DiskUsage{Images: []image.Usage{usage}, Containers: []image.Usage{{Mountpoint: usage.Mountpoint, At: usage.At}}}, nil
 }

@@ -70,7 +70,7 @@ func TestLayersAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.runner.Run(context.Background(), Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, MaxBytes: 1 << 30, MaxLayer: limit}, f, nil)
+		_, err = b.runner.Run(context.Background(), Job{Upper: b.path("upper"), LowerRoot: b.root, MaxBytes: 1 << 30, MaxLayer: limit}, f, nil)
 		f.Close()
 		if refused := errors.Is(err, errs.Invalid) && strings.Contains(err.Error(), "max_layer_gib"); refused != (limit < 4<<20) || err != nil && !refused {
 			t.Errorf("a layer of 4 MiB with a limit of %d: %v", limit, err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/image/unpack/child"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -25,6 +27,7 @@ import (
 // for the first byte.
 func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.File, result chan error) {
 	b.t.Helper()
+	before := b.processes()
 	r, w, err := os.Pipe()
 	if err != nil {
 		b.t.Fatal(err)
@@ -32,7 +35,7 @@ func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.
 	b.t.Cleanup(func() { r.Close(); w.Close() })
 	result = make(chan error, 1)
 	go func() {
-		job := Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, Lower: lower, MaxBytes: 1 << 30}
+		job := Job{Upper: b.path("upper"), LowerRoot: b.root, Lower: lower, MaxBytes: 1 << 30}
 		_, err := b.runner.Run(ctx, job, r, nil)
 		result <- err
 	}()
@@ -42,22 +45,24 @@ func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.
 			b.t.Fatalf("the child ended: %v", err)
 		default:
 		}
-		if pid := b.process(); pid != 0 && (confined(b.t, pid) || time.Now().After(deadline)) {
-			return pid, w, result
+		for _, pid := range b.processes() {
+			if !slices.Contains(before, pid) && (confined(b.t, pid) || time.Now().After(deadline)) {
+				return pid, w, result
+			}
 		}
 	}
 }
 
-// process is the pid of a child in its cgroup, 0 for none.
-func (b *bench) process() int {
+// processes are the pids of children in their cgroups.
+func (b *bench) processes() (pids []int) {
 	procs, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "*", "cgroup.procs"))
 	for _, file := range procs {
 		data, _ := os.ReadFile(file)
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil {
-			return pid
+			pids = append(pids, pid)
 		}
 	}
-	return 0
+	return pids
 }
 
 // confined reports whether all threads of a process have dropped their privileges. They do it one
@@ -106,13 +111,16 @@ func TestChildIsConfined(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, set := range []string{"CapEff", "CapPrm"} {
+		for _, set := range []string{"CapEff", "CapPrm", "CapBnd"} {
 			if got := field(t, tid, set); got != fmt.Sprintf("%016x", want) {
 				t.Errorf("thread %d: %s is %s, want %016x", tid, set, got, want)
 			}
 		}
 		if field(t, tid, "NoNewPrivs") != "1" {
 			t.Errorf("thread %d may gain privileges", tid)
+		}
+		if filter := field(t, tid, "Seccomp"); filter != "2" {
+			t.Errorf("thread %d has no filter of its calls, which would deny sockets: %q", tid, filter)
 		}
 	}
 	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts"} {
@@ -126,6 +134,20 @@ func TestChildIsConfined(t *testing.T) {
 	if err != nil || len(entries) != 2 || entries[0].Name() != "lower" || entries[1].Name() != "upper" {
 		t.Errorf("the child's root holds %v, %v", entries, err)
 	}
+	root, err1 := os.Stat(fmt.Sprintf("/proc/%d/root", pid))
+	cwd, err2 := os.Stat(fmt.Sprintf("/proc/%d/cwd", pid))
+	if err := errors.Join(err1, err2); err != nil || !os.SameFile(root, cwd) {
+		t.Errorf("the child works in a directory of the host: %v", err)
+	}
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%s", pid, file.Name())); err == nil && info.IsDir() {
+			t.Errorf("the child has a directory open, as %s", file.Name())
+		}
+	}
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
 	if err != nil || len(strings.Split(strings.TrimSpace(string(mounts)), "\n")) != 3 {
 		t.Errorf("the child's mounts: %s, %v", mounts, err)
@@ -133,7 +155,7 @@ func TestChildIsConfined(t *testing.T) {
 	for _, name := range []string{"memory.limit_in_bytes", "memory.max"} {
 		limits, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "*", name))
 		for _, limit := range limits {
-			if data, err := os.ReadFile(limit); err != nil || strings.TrimSpace(string(data)) != strconv.Itoa(MemoryLimit) {
+			if data, err := os.ReadFile(limit); err != nil || strings.TrimSpace(string(data)) != strconv.Itoa(child.MemoryLimit) {
 				t.Errorf("%s: %s, %v", limit, data, err)
 			}
 		}
@@ -145,6 +167,80 @@ func TestChildIsConfined(t *testing.T) {
 	if err := <-result; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestChildrenAreSeparate: children of one store share a network namespace, in which they can make no socket, and nothing else.
+func TestChildrenAreSeparate(t *testing.T) {
+	one, other := newBench(t), newBench(t)
+	starter, release, err := one.runner.use()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	first, layer, result := one.start(context.Background())
+	other.runner.starter, other.runner.users = starter, 1
+	second, otherLayer, otherResult := other.start(context.Background())
+	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts"} {
+		a, err1 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", first, ns))
+		b, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", second, ns))
+		if err := errors.Join(err1, err2); err != nil || (a == b) != (ns == "net") {
+			t.Errorf("the %s namespaces of two children are %s and %s, %v", ns, a, b, err)
+		}
+	}
+	for pid, b := range map[int]*bench{first: one, second: other} {
+		want, err1 := os.Stat(b.path("upper"))
+		upper, err2 := os.Stat(fmt.Sprintf("/proc/%d/root/upper", pid))
+		if err := errors.Join(err1, err2); err != nil || !os.SameFile(want, upper) {
+			t.Errorf("a child writes into another directory than its own: %v", err)
+		}
+	}
+	for w, result := range map[*os.File]chan error{layer: result, otherLayer: otherResult} {
+		if _, err := w.Write(one.tar(imagetest.Layer{{Path: "x"}})); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSharedPartsEndWithTheirLastUser: the thread that starts children, with its namespaces, and the cgroups of children are there
+// for as long as someone holds them.
+func TestSharedPartsEndWithTheirLastUser(t *testing.T) {
+	b := newBench(t)
+	layer := b.tar(imagetest.Layer{{Path: "x"}})
+	if _, err := b.run(layer); err != nil || b.runner.starter != nil || b.groups() != "" {
+		t.Errorf("nobody holds the starter %v and the cgroups %s, %v", b.runner.starter, b.groups(), err)
+	}
+	release := b.runner.Hold()
+	if _, err := b.run(layer); err != nil || b.runner.starter == nil || b.groups() == "" {
+		t.Errorf("starter and cgroup do not last: %v", err)
+	}
+	starter, group := b.runner.starter, b.groups()
+	if _, err := b.run(layer); err != nil || b.runner.starter != starter || b.groups() != group {
+		t.Errorf("starter and cgroup are not used again: %v", err)
+	}
+	if _, err := b.run([]byte("no layer")); err == nil || b.groups() == group {
+		t.Errorf("the cgroup of a child that failed is left: %v", err)
+	}
+	if _, err := b.run(b.tar(imagetest.Layer{{Path: "large", Content: make([]byte, maxUsed+1)}})); err != nil || b.groups() != "" {
+		t.Errorf("a cgroup with the pages of a large file is left: %v", err)
+	}
+	if _, err := b.run(layer); err != nil {
+		t.Error(err)
+	}
+	release()
+	release() // counts once
+	if b.runner.starter != nil || b.groups() != "" {
+		t.Errorf("starter %v and cgroups %q are left", b.runner.starter, b.groups())
+	}
+}
+
+// groups are the names of the cgroups of children.
+func (b *bench) groups() string {
+	groups, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "t-*"))
+	return strings.Join(groups, " ")
 }
 
 func TestCancelledRunEndsTheChild(t *testing.T) {
@@ -224,7 +320,7 @@ func TestAloneReportsWhenItNeedsTheLayersBelow(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			result, err := b.runner.Run(context.Background(), Job{Upper: b.path("upper"), Place: b.path("place"), Alone: true, MaxBytes: 1 << 30}, f, nil)
+			result, err := b.runner.Run(context.Background(), Job{Upper: b.path("upper"), Alone: true, MaxBytes: 1 << 30}, f, nil)
 			if err != nil || result.NeedsLower != c.needs {
 				t.Errorf("%+v, %v, want needs %v", result, err, c.needs)
 			}

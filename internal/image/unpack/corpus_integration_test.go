@@ -109,7 +109,7 @@ func (c hostileLayer) try(t *testing.T, files bool) string {
 	defer layer.Close()
 	// The helper may read the layer below: a directory that the new layer does not describe gets its owner and mode from there.
 	watched := hostileimage.Watch(t, []string{b.root}, []string{b.path("upper"), b.path("blob")})
-	job := Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, Lower: []string{"lower"}, MaxBytes: 1 << 30, WhiteoutFiles: files}
+	job := Job{Upper: b.path("upper"), LowerRoot: b.root, Lower: []string{"lower"}, MaxBytes: 1 << 30, WhiteoutFiles: files}
 	if c.job != nil {
 		c.job(&job)
 	}

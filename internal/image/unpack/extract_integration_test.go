@@ -224,6 +224,81 @@ func padded(value int) string {
 	return string(digits)
 }
 
+// TestADirectoryThatALayerReplaces between entries in it is looked up again.
+func TestADirectoryThatALayerReplaces(t *testing.T) {
+	for name, c := range map[string]struct {
+		layer imagetest.Layer
+		want  map[string]bool // files that are there, and that are not
+	}{
+		"by a link": {
+			imagetest.Layer{{Path: "real", Dir: true}, {Path: "d", Dir: true}, {Path: "d/f"}, {Path: "d", Symlink: "real", Raw: true}, {Path: "d/g", Raw: true}},
+			map[string]bool{"real/g": true, "real/f": false},
+		},
+		"the parent by a link": {
+			imagetest.Layer{{Path: "real/d", Dir: true}, {Path: "p/d", Dir: true}, {Path: "p/d/f"}, {Path: "p", Symlink: "real", Raw: true}, {Path: "p/d/g", Raw: true}},
+			map[string]bool{"real/d/g": true, "real/d/f": false},
+		},
+		"a link to it by a directory": {
+			imagetest.Layer{{Path: "real", Dir: true}, {Path: "d", Symlink: "real"}, {Path: "d/f", Raw: true}, {Path: "d", Dir: true, Raw: true}, {Path: "d/g", Raw: true}},
+			map[string]bool{"real/f": true, "real/g": false, "d/g": true, "d/f": false},
+		},
+		"a link to it by a link in it": {
+			imagetest.Layer{
+				{Path: "real", Dir: true},
+				{Path: "other", Dir: true},
+				{Path: "real/up", Symlink: "../real"},
+				{Path: "d", Symlink: "real/up"},
+				{Path: "d/f", Raw: true},
+				{Path: "d/up", Symlink: "../other", Raw: true},
+				{Path: "d/g", Raw: true},
+			},
+			map[string]bool{"real/f": true, "real/g": false, "other/g": true},
+		},
+		"a file by its directory": {
+			imagetest.Layer{{Path: "d", Dir: true}, {Path: "d/f"}, {Path: "d/f", Dir: true, Raw: true}, {Path: "d/f/g", Raw: true}, {Path: "d/f/h", Raw: true}},
+			map[string]bool{"d/f/g": true, "d/f/h": true},
+		},
+		"a directory by a file": {
+			imagetest.Layer{{Path: "d/f", Dir: true}, {Path: "d/f/g"}, {Path: "d/f", Content: []byte("x"), Raw: true}, {Path: "d/h"}},
+			map[string]bool{"d/f": true, "d/f/g": false, "d/h": true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			if _, err := b.run(b.tar(c.layer)); err != nil {
+				t.Fatal(err)
+			}
+			for file, there := range c.want {
+				if _, err := os.Stat(b.path("upper", file)); (err == nil) != there {
+					t.Errorf("%s: %v, want there: %t", file, err, there)
+				}
+			}
+		})
+	}
+}
+
+// TestFilesInheritNothingOfASetgidDirectory: the kernel gives new files in it its group, and new directories its mode, too.
+func TestFilesInheritNothingOfASetgidDirectory(t *testing.T) {
+	b := newBench(t)
+	_, err := b.run(headers(t,
+		&tar.Header{Typeflag: tar.TypeDir, Name: "d", Mode: 0o2777, Gid: 5},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "d/plain", Mode: 0o644},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "d/setgid", Mode: 0o2755, Gid: 5},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "d/setuid", Mode: 0o4755, Uid: 6},
+		&tar.Header{Typeflag: tar.TypeFifo, Name: "d/fifo", Mode: 0o6644, Uid: 7},
+		&tar.Header{Typeflag: tar.TypeDir, Name: "d/dir", Mode: 0o755}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][3]uint32{
+		"d/plain": {0o644}, "d/setgid": {0o2755, 0, 5}, "d/setuid": {0o4755, 6}, "d/fifo": {0o6644, 7}, "d/dir": {0o755},
+	} {
+		if st := b.stat(name); [3]uint32{st.Mode & 0o7777, st.Uid, st.Gid} != want {
+			t.Errorf("%s has mode %o and owner %d:%d, want %o", name, st.Mode, st.Uid, st.Gid, want)
+		}
+	}
+}
+
 // TestDeviceNumbersBeyondLinuxAreRefused: the kernel takes 4096:0 for 0:0, a deletion.
 func TestDeviceNumbersBeyondLinuxAreRefused(t *testing.T) {
 	for _, number := range [][2]int64{{4096, 0}, {1, 1 << 20}} {

@@ -1,3 +1,9 @@
+// Package unpack applies image layers in a short-lived confined process.
+//
+// A layer is input from outside. It is decompressed and unpacked by a child (package child) that has a root with the layer's
+// directory and a read-only view of the layers below, no network, a pid namespace of its own, a memory limit, and of root's
+// capabilities only those that writing files of any owner takes. Package confine starts it. The child gets the compressed layer as
+// an open file and answers with one line of JSON. It also decrypts a layer that is encrypted.
 package unpack
 
 import (
@@ -9,101 +15,250 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
+	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/helper/program"
+	"github.com/berthrun/berth/internal/image/unpack/child"
 	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/confine"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 const (
-	// MemoryLimit of the child's cgroup, page cache of what it writes included.
-	MemoryLimit = 512 << 20
-
 	maxAnswer = 64 << 20
 	maxNoise  = 16 << 10
+	// smallLayer is the size in bytes of a file up to which one processor unpacks a layer: with more, Go starts threads that take
+	// longer than they would save.
+	smallLayer = 256 << 10
+	// maxIdle cgroups wait for children. Each has at most maxUsed bytes of memory, which its next child cannot use: a small part of
+	// child.MemoryLimit.
+	maxIdle = 8
+	maxUsed = 16 << 20
 	// progressInterval is how often Run looks how far the child has read.
 	progressInterval = 100 * time.Millisecond
 )
 
+// Job, Secret and Result are those of the child.
+type (
+	Job    = child.Job
+	Secret = child.Secret
+	Result = child.Result
+)
+
 // Runner starts children.
 type Runner struct {
-	// Helper is the program that ends up in Main; the job is its last argument.
+	// Helper is the program that ends up in child.Main; the job is its last argument.
 	Helper program.Program
 	// Cgroups makes the children's cgroups; nil runs them in ours.
 	Cgroups *cgroup.HelperGroups
+
+	mu      sync.Mutex // guards what follows
+	users   int
+	starter *confine.Starter // nil before the first child, and after the last release
+	// idle are cgroups for the next children, which others have left almost empty. It is nil after the last release.
+	idle []*cgroup.HelperGroup
+}
+
+// Hold keeps what the children share, from the first child until release: several layers follow.
+func (r *Runner) Hold() (release func()) {
+	program := r.Helper.Hold()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users++
+	return sync.OnceFunc(func() {
+		program()
+		r.release()
+	})
+}
+
+// use returns the starter of children, until release.
+func (r *Runner) use() (_ *confine.Starter, release func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.starter == nil {
+		r.starter, err = confine.New([]string{child.UpperName, child.LowerName}, unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER,
+			unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP)
+		if err != nil {
+			return nil, nil, fmt.Errorf("unpack helper: %w", err)
+		}
+	}
+	r.users++
+	return r.starter, sync.OnceFunc(r.release), nil
+}
+
+func (r *Runner) release() {
+	for _, group := range r.releaseShared() {
+		group.Remove()
+	}
+}
+
+// releaseShared ends one use, and returns the cgroups that nobody needs any more.
+func (r *Runner) releaseShared() []*cgroup.HelperGroup {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.users--; r.users > 0 {
+		return nil
+	}
+	if r.starter != nil {
+		r.starter.Close()
+		r.starter = nil
+	}
+	idle := r.idle
+	r.idle = nil
+	return idle
+}
+
+// takeGroup returns a cgroup for a child, nil for none.
+func (r *Runner) takeGroup() (*cgroup.HelperGroup, error) {
+	if r.Cgroups == nil {
+		return nil, nil
+	}
+	if group := r.takeIdle(); group != nil {
+		return group, nil
+	}
+	group, err := r.Cgroups.New(child.MemoryLimit)
+	if err != nil {
+		return nil, fmt.Errorf("unpack helper: %w", err)
+	}
+	return group, nil
+}
+
+func (r *Runner) takeIdle() *cgroup.HelperGroup {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := len(r.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	group := r.idle[last]
+	r.idle = r.idle[:last]
+	return group
+}
+
+// leaveGroup keeps the cgroup of a child that has ended for the next one, or removes it. A cgroup takes longer to make and to
+// remove than it takes to unpack a small layer, and the kernel keeps a removed one for as long as its page cache.
+func (r *Runner) leaveGroup(group *cgroup.HelperGroup, failed bool) {
+	if !failed {
+		if used, err := group.Used(); err == nil && used <= maxUsed && r.keepIdle(group) {
+			return
+		}
+	}
+	group.Remove()
+}
+
+func (r *Runner) keepIdle(group *cgroup.HelperGroup) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.users == 0 || len(r.idle) == maxIdle {
+		return false
+	}
+	r.idle = append(r.idle, group)
+	return true
 }
 
 // Run unpacks layer into job.Upper in a child and waits for it. read is called
 // from time to time with the bytes of the layer that the child has read; it may be nil. What a
 // failed Run leaves in job.Upper is the caller's to remove. Kinds: Invalid for a
 // bad layer, Exhausted for a full disk or a layer that needs too much memory.
-func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int64)) (Result, error) {
-	if r.Cgroups != nil {
-		group, err := r.Cgroups.New(MemoryLimit)
-		if err != nil {
-			return Result{}, fmt.Errorf("unpack helper: %w", err)
-		}
-		defer group.Remove()
-		job.Cgroup = group.Procs()
+func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int64)) (_ Result, err error) {
+	group, err := r.takeGroup()
+	if err != nil {
+		return Result{}, err
+	}
+	if group != nil {
+		defer func() { r.leaveGroup(group, err != nil) }()
 	}
 	if read != nil {
 		defer watch(layer, read)()
 	}
-	out, err := r.exec(ctx, job, layer)
+	out, err := r.exec(ctx, job, layer, group)
 	if err != nil {
 		return Result{}, err
 	}
-	var a answer
+	var a child.Answer
 	if err := json.Unmarshal(out, &a); err != nil {
 		return Result{}, fmt.Errorf("cannot read the answer of the unpack helper: %w", err)
 	}
 	if a.Error != "" {
-		return Result{}, a.err()
+		return Result{}, errorOf(a)
 	}
 	return a.Result, markOpaque(job.Upper, a.Opaque)
 }
 
-// exec runs one child on a thread of its own: the kernel kills a child with the
-// thread that started it.
-func (r *Runner) exec(ctx context.Context, job Job, layer *os.File) ([]byte, error) {
+// exec runs one child.
+func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgroup.HelperGroup) ([]byte, error) {
+	out := limited{max: maxAnswer}
+	noise := limited{max: maxNoise}
+	exe, args, releaseProgram, err := r.Helper.Use()
+	if err != nil {
+		return nil, err
+	}
+	defer releaseProgram()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = layer, &out, &noise
+	if group != nil {
+		procs, err := os.OpenFile(group.Procs(), os.O_WRONLY, 0)
+		if err != nil {
+			return nil, fmt.Errorf("cannot open the cgroup of the unpack helper: %w", err)
+		}
+		defer procs.Close()
+		cmd.ExtraFiles, job.Cgroup = []*os.File{procs}, true
+	}
+	job.Below = len(job.Lower) > 0
 	arg, err := json.Marshal(job)
 	if err != nil {
 		return nil, fmt.Errorf("cannot marshal a job for the unpack helper: %w", err)
 	}
-	env, err := job.environment()
-	if err != nil {
+	cmd.Args = append(args, string(arg))
+	if cmd.Env, err = job.Environment(); err != nil {
 		return nil, err
 	}
-	out := limited{max: maxAnswer}
-	noise := limited{max: maxNoise}
-	exe, args, release, err := r.Helper.Use()
+	if isSmall(layer) {
+		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
+	}
+	starter, release, err := r.use()
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	cmd := exec.CommandContext(ctx, exe)
-	cmd.Args = append(args, string(arg))
-	cmd.Env = env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = layer, &out, &noise
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID |
-			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		Pdeathsig: syscall.SIGKILL,
+	err = starter.Start(ctx, cmd, viewOf(job))
+	if err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("cannot start the unpack helper: %w", err)
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		done <- cmd.Run()
-	}()
-	if err := <-done; err != nil {
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
 		return nil, failure(ctx, err, noise.Bytes())
 	}
 	return out.Bytes(), nil
+}
+
+// isSmall reports whether a layer is a file of at most smallLayer bytes.
+func isSmall(layer *os.File) bool {
+	info, err := layer.Stat()
+	return err == nil && info.Mode().IsRegular() && info.Size() <= smallLayer
+}
+
+// viewOf returns what the root of the child shows.
+func viewOf(job Job) confine.View {
+	view := confine.View{Binds: []confine.Bind{{Source: job.Upper, Name: child.UpperName}}}
+	switch len(job.Lower) {
+	case 0:
+	case 1:
+		// The kernel makes no overlay of a single read-only layer.
+		view.Binds = append(view.Binds, confine.Bind{Source: filepath.Join(job.LowerRoot, job.Lower[0]), Name: child.LowerName, ReadOnly: true})
+	default:
+		view.Overlay, view.OverlayName = sysmount.Overlay{LowerRoot: job.LowerRoot, Lower: job.Lower}, child.LowerName
+	}
+	return view
 }
 
 func failure(ctx context.Context, err error, noise []byte) error {
@@ -112,12 +267,12 @@ func failure(ctx context.Context, err error, noise []byte) error {
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
-		return fmt.Errorf("the unpack helper was killed, probably for using more than %d MiB of memory: %w", MemoryLimit>>20, errs.Exhausted)
+		return fmt.Errorf("the unpack helper was killed, probably for using more than %d MiB of memory: %w", child.MemoryLimit>>20, errs.Exhausted)
 	}
 	return fmt.Errorf("the unpack helper failed: %w: %s", err, bytes.TrimSpace(noise))
 }
 
-func (a answer) err() error {
+func errorOf(a child.Answer) error {
 	if kinds := errs.Kinds(); a.Kind >= 0 && a.Kind < len(kinds) {
 		return &helperError{a.Error, kinds[a.Kind]}
 	}

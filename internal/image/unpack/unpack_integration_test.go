@@ -46,7 +46,7 @@ func newBench(t *testing.T) *bench {
 	}
 	t.Cleanup(cgroups.Close)
 	b.runner = &Runner{Helper: helper, Cgroups: cgroups}
-	for _, dir := range []string{"upper", "place", "lower"} {
+	for _, dir := range []string{"upper", "lower"} {
 		if err := os.Mkdir(filepath.Join(b.root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func (b *bench) runJob(data []byte, job Job) (Result, error) {
 		b.t.Fatal(err)
 	}
 	defer f.Close()
-	job.Upper, job.Place, job.LowerRoot, job.MaxBytes = b.path("upper"), b.path("place"), b.root, 1<<30
+	job.Upper, job.LowerRoot, job.MaxBytes = b.path("upper"), b.root, 1<<30
 	return b.runner.Run(context.Background(), job, f, nil)
 }
 
@@ -105,7 +105,7 @@ func TestRunUnpacksWithOwnersModesAndDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := digest.FromBytes(data); result.DiffID != want {
+	if want := digest.FromBytes(data).String(); result.DiffID != want {
 		t.Errorf("diffID %s, want %s", result.DiffID, want)
 	}
 	var st unix.Stat_t

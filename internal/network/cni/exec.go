@@ -72,9 +72,8 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 
 // call runs a plugin as a program, or in process by means of inProcess.
 func (e *executor) call(ctx context.Context, path string, stdin []byte, environ []string, inProcess func(*plugin.Plugin) ([]byte, error)) (stdout []byte, err error) {
-	verb, began := variable(environ, "CNI_COMMAND"), time.Now()
-	defer func() { e.observer.PluginCalled(filepath.Base(path), verb, time.Since(began), err) }()
-	how, err := e.wayOf(path, verb, stdin)
+	defer e.observe(path, environ, time.Now(), &err)
+	how, err := e.wayOf(path, variable(environ, "CNI_COMMAND"), stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +81,11 @@ func (e *executor) call(ctx context.Context, path string, stdin []byte, environ 
 		return inProcess(how.plugin)
 	}
 	return e.execProgram(ctx, path, stdin, environ)
+}
+
+// observe is deferred: it reports a call that began at a time, with its error.
+func (e *executor) observe(path string, environ []string, began time.Time, err *error) {
+	e.observer.PluginCalled(filepath.Base(path), variable(environ, "CNI_COMMAND"), time.Since(began), *err)
 }
 
 func (e *executor) execProgram(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {

@@ -51,7 +51,8 @@ type inProcess struct {
 	served sync.Map // by the type of the plugin, the last configuration that it can serve, []byte
 }
 
-// maxAbandoned is how many calls past their deadline may run before no other pod is attached: most have a thread.
+// maxAbandoned is how many calls past their deadline may run before no other pod is attached: most have a thread, and one
+// whose IPAM plugin runs beside it has two.
 const maxAbandoned = 64
 
 // ownProgram is the package of the program that has berth's plugins.
@@ -201,37 +202,57 @@ func (e *executor) runInProcess(ctx context.Context, p *plugin.Plugin, config []
 	}
 }
 
-// delegated runs plugins for a plugin in process. It is a plugin.BesideExec.
+var _ plugin.BesideExec = delegated{}
+
+// delegated runs plugins for a plugin in process.
 type delegated struct {
 	*executor
 	// enter gets the name of what the call does, each time that it changes.
 	enter func(stage string)
 }
 
-// ExecPlugin implements invoke.Exec. An IPAM plugin in process runs on the goroutine of the plugin that calls it: that has
-// an OS thread of its own, and another goroutine would need another one. The deadline is then that of the calling plugin,
+// ExecPlugin implements invoke.Exec. An IPAM plugin in process runs on the calling goroutine: that of the plugin which calls it
+// has an OS thread of its own, and another goroutine would need another one. The deadline is then that of the calling plugin,
 // whose caller names the stage.
 func (d delegated) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (stdout []byte, err error) {
 	return d.call(ctx, path, stdin, environ, func(p *plugin.Plugin) ([]byte, error) {
 		if !p.IPAM {
 			return d.runInProcess(ctx, p, stdin, environ)
 		}
-		end, err := d.own.begin(ctx, attachmentOf(p.Type, environ))
-		if err != nil {
-			return nil, errStillRuns(p, err)
-		}
-		defer end()
-		in := plugin.Environment{Exec: d, Env: environment(environ), Chosen: true, Stage: func(name string) { d.enter(p.Type + ": " + name) }}
-		return p.Run(ctx, in, stdin)
+		return d.allocate(ctx, p, stdin, environ)
 	})
+}
+
+// allocate makes a call of an IPAM plugin in process on the calling goroutine.
+func (d delegated) allocate(ctx context.Context, p *plugin.Plugin, stdin []byte, environ []string) ([]byte, error) {
+	end, err := d.own.begin(ctx, attachmentOf(p.Type, environ))
+	if err != nil {
+		return nil, errStillRuns(p, err)
+	}
+	defer end()
+	in := plugin.Environment{Exec: d, Env: environment(environ), Chosen: true, Stage: func(name string) { d.enter(p.Type + ": " + name) }}
+	return p.Run(ctx, in, stdin)
 }
 
 // Beside implements plugin.BesideExec for the IPAM plugins in process.
 func (d delegated) Beside(path string, config []byte, stage func(name string)) invoke.Exec {
-	if how, err := d.wayOf(path, "ADD", config); err != nil || how.plugin == nil || !how.plugin.IPAM {
+	how, err := d.wayOf(path, "ADD", config)
+	if err != nil || how.plugin == nil || !how.plugin.IPAM {
 		return nil // ExecPlugin reports an error
 	}
-	return delegated{d.executor, stage}
+	return beside{delegated{d.executor, stage}, how.plugin}
+}
+
+// beside runs one IPAM plugin in process, on a goroutine of its own.
+type beside struct {
+	delegated
+	plugin *plugin.Plugin
+}
+
+// ExecPlugin implements invoke.Exec.
+func (b beside) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (stdout []byte, err error) {
+	defer b.observe(path, environ, time.Now(), &err)
+	return b.allocate(ctx, b.plugin, stdin, environ)
 }
 
 // errStillRuns is the error of a call that has waited for another one until its deadline.

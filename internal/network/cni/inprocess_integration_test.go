@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -142,7 +143,7 @@ func testHungPluginInProcess(t *testing.T, pluginType string) {
 	n := l.open(cfg)
 	defer n.Close()
 	att := l.pod()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), require.Patience(time.Second))
 	defer cancel()
 	if _, err := n.Attach(ctx, att); !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), `stage "host-local: `) {
 		t.Errorf("an ADD that hangs: %v, want kind Deadline, and the stage of host-local", err)

@@ -89,8 +89,11 @@ func (h *HelperGroups) Close() {
 	}
 }
 
-// HelperGroup is the cgroup of one helper.
-type HelperGroup struct{ dir string }
+// HelperGroup is a cgroup for one helper at a time.
+type HelperGroup struct {
+	dir     string
+	unified bool
+}
 
 // New makes a cgroup that may use limit bytes of memory and no swap.
 func (h *HelperGroups) New(limit int64) (*HelperGroup, error) {
@@ -104,7 +107,7 @@ func (h *HelperGroups) New(limit int64) (*HelperGroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a cgroup: %w", err)
 	}
-	group := &HelperGroup{dir: dir}
+	group := &HelperGroup{dir: dir, unified: h.unified}
 	value := strconv.FormatInt(limit, 10)
 	settings := [][2]string{{"memory.limit_in_bytes", value}, {"memory.memsw.limit_in_bytes", value}}
 	if h.unified {
@@ -123,6 +126,24 @@ func (h *HelperGroups) New(limit int64) (*HelperGroup, error) {
 
 // Procs is the file that takes a process into the cgroup.
 func (g *HelperGroup) Procs() string { return filepath.Join(g.dir, procsFile) }
+
+// Used is how many bytes of memory the cgroup has. When its process has ended, that is page cache, and memory of the kernel for
+// files. They count against the limit of the next process.
+func (g *HelperGroup) Used() (int64, error) {
+	name := "memory.usage_in_bytes"
+	if g.unified {
+		name = "memory.current"
+	}
+	data, err := os.ReadFile(filepath.Join(g.dir, name))
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the memory of a cgroup: %w", err)
+	}
+	used, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the memory of a cgroup: %w", err)
+	}
+	return used, nil
+}
 
 // Remove removes the cgroup. Its process has been waited for, or ends with this one; the
 // kernel may need a moment more. The next NewHelperGroups removes leftovers.

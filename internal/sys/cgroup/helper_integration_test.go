@@ -30,6 +30,9 @@ func TestParentOfHelpers(t *testing.T) {
 		if _, err := os.Stat(group.Procs()); err != nil {
 			t.Error(err)
 		}
+		if used, err := group.Used(); err != nil || used > 1<<20 {
+			t.Errorf("without a process it uses %d bytes, %v", used, err)
+		}
 		group.Remove()
 		groups.Close()
 		if _, err := os.Stat(groups.Dir()); errors.Is(err, fs.ErrNotExist) == stays {

@@ -33,28 +33,33 @@ func MountOverlay(o Overlay, target string) error {
 	if len(options) < os.Getpagesize() {
 		return o.mount(target, options)
 	}
-	options = o.options("")
-	if len(options) >= os.Getpagesize() {
-		return fmt.Errorf("cannot mount an overlay of %d layers: its options exceed a page", len(o.Lower))
-	}
 	done := make(chan error)
 	go func() {
 		// The thread is never unlocked, so it ends with this goroutine, and its
 		// working directory with it.
 		runtime.LockOSThread()
-		done <- o.mountRelative(target, options)
+		done <- o.mountRelative(target)
 	}()
 	return <-done
 }
 
-func (o Overlay) mountRelative(target, options string) error {
+// MountHere mounts o on target. LowerRoot is the working directory of the calling thread, by whatever path.
+func (o Overlay) MountHere(target string) error {
+	options := o.options("")
+	if len(options) >= os.Getpagesize() {
+		return fmt.Errorf("cannot mount an overlay of %d layers: its options exceed a page", len(o.Lower))
+	}
+	return o.mount(target, options)
+}
+
+func (o Overlay) mountRelative(target string) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("cannot unshare a thread's working directory: %w", err)
 	}
 	if err := unix.Chdir(o.LowerRoot); err != nil {
 		return fmt.Errorf("cannot enter %s: %w", o.LowerRoot, err)
 	}
-	return o.mount(target, options)
+	return o.MountHere(target)
 }
 
 func (o Overlay) options(base string) string {

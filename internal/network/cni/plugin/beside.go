@@ -19,7 +19,8 @@ type BesideExec interface {
 }
 
 // AddBeside begins ADD of another plugin with the configuration of this call, on a goroutine of its own. The caller calls
-// wait before it returns, for what the plugin has returned. AddBeside is nil for a plugin that may not run beside its caller.
+// wait before it returns, for what the plugin has returned. AddBeside returns nil for a plugin that may not
+// run beside its caller.
 func (c *Call) AddBeside(ctx context.Context, plugin string) (wait func() (*types100.Result, error)) {
 	can, ok := c.env.Exec.(BesideExec)
 	if !ok {

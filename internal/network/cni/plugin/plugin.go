@@ -1,7 +1,7 @@
 // Package plugin is the frame of CNI plugins that run without a program of their own: inside
 // berth, and in berth-cni. It reads a call as the CNI specification writes it (environment and
-// configuration), checks it, runs the verb (on an OS thread of its own, except of IPAM plugins) and
-// prints the result.
+// configuration), checks it, runs the verb (on an OS thread of its own, if it may enter a namespace)
+// and prints the result.
 //
 // Codes and texts of errors are those of the plugins of github.com/containernetworking/plugins:
 // users and other programs know them. The package does not know what the plugins do, and not how
@@ -32,7 +32,7 @@ import (
 )
 
 // Plugin is one CNI plugin. Its functions run on a thread that is in the host's network namespace, those of an IPAM
-// plugin on any.
+// plugin and of an Idle call on any.
 // All of them may run again after they have failed or have been killed halfway. Nil ones succeed.
 type Plugin struct {
 	// Type is the name that configurations use.
@@ -71,7 +71,7 @@ type Environment struct {
 	HostNetNS string
 	// Exec runs other plugins, such as that of IPAM.
 	Exec invoke.Exec
-	// Stage gets the name of what the call does, each time that it changes. Nil for nobody.
+	// Stage gets the name of what the call does, each time that it changes, on any goroutine. Nil for nobody.
 	Stage func(name string)
 	// Chosen is that the caller has asked Cannot and CannotHere.
 	Chosen bool
@@ -100,7 +100,8 @@ func (p *Plugin) Run(ctx context.Context, in Environment, config []byte) (out []
 // except that of a plugin that enters no namespace.
 func (p *Plugin) Start(ctx context.Context, in Environment, config []byte, ended func([]byte, error)) {
 	c := newCall(in, config)
-	if p.IPAM || (p.Idle != nil && p.Idle(config)) {
+	// A check of the pod's namespace needs a thread in the host's.
+	if p.IPAM || (p.Idle != nil && in.HostNetNS == "" && p.Idle(config)) {
 		go func() { ended(p.callHere(ctx, c)) }()
 		return
 	}
@@ -113,7 +114,7 @@ func (p *Plugin) Start(ctx context.Context, in Environment, config []byte, ended
 	})
 }
 
-// callHere makes the call of an IPAM plugin, on any thread.
+// callHere makes a call that enters no namespace, on any thread.
 func (p *Plugin) callHere(ctx context.Context, c *Call) ([]byte, error) {
 	return p.call(ctx, c, func(fn func() error) error { return fn() })
 }

@@ -148,7 +148,7 @@ func vlansOf(items []*trunk) ([]int, error) {
 	return slices.Compact(all), nil
 }
 
-func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
+func add(ctx context.Context, c *plugin.Call) (made types.Result, err error) {
 	done := false // else the deferred calls undo
 	n, err := load(c)
 	if err != nil {
@@ -175,7 +175,7 @@ func add(ctx context.Context, c *plugin.Call) (types.Result, error) {
 		addresses = podlink.BeginAllocation(ctx, c, n.IPAM.Type)
 		defer func() {
 			if !done {
-				addresses.Undo(ctx)
+				addresses.Undo(ctx, err)
 			}
 		}()
 	}

@@ -145,7 +145,8 @@ type Allocation struct {
 }
 
 // BeginAllocation begins ADD of the IPAM plugin while the caller makes links, where that plugin works with files alone. Any
-// other one may need the pod's link, and begins in Result. The caller calls Undo if it fails.
+// other one may need the pod's link, and begins in Result. So a link that cannot be made costs an address for a moment, unlike
+// with the reference, which asks for the address afterwards. The caller calls Undo if it fails.
 func BeginAllocation(ctx context.Context, c *plugin.Call, ipam string) *Allocation {
 	return &Allocation{c: c, ipam: ipam, wait: c.AddBeside(ctx, ipam)}
 }
@@ -161,11 +162,12 @@ func (a *Allocation) Result(ctx context.Context) (*types100.Result, error) {
 	return a.wait()
 }
 
-// Undo releases what the ADD has allocated, if it has begun.
-func (a *Allocation) Undo(ctx context.Context) {
+// Undo releases what the ADD has allocated, if it has begun. cause is why.
+func (a *Allocation) Undo(ctx context.Context, cause error) {
 	if a.wait == nil {
 		return
 	}
+	a.c.Stage(fmt.Sprintf("release the address after: %v", cause))
 	if _, err := a.wait(); err == nil {
 		Release(ctx, a.c, a.ipam)
 	}

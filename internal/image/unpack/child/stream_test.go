@@ -1,4 +1,4 @@
-package unpack
+package child
 
 import (
 	"bytes"
@@ -36,7 +36,7 @@ func TestStreamUsesItsChunksAgain(t *testing.T) {
 		at += n
 	}
 	got, err := s.Digest()
-	if err != nil || got != digest.FromBytes(layer) {
+	if err != nil || got != digest.FromBytes(layer).String() {
 		t.Errorf("digest %s, %v", got, err)
 	}
 	if n, err := s.Read(piece); n != 0 || err != io.EOF { //nolint:errorlint // required by io.Reader

@@ -1,4 +1,4 @@
-package unpack
+package child
 
 import (
 	"context"
@@ -13,16 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysmount"
-	"github.com/berthrun/berth/internal/sys/sysproc"
-)
-
-const (
-	upperName = "upper"
-	lowerName = "lower"
 )
 
 // heapLimit makes Go's collector work harder long before the cgroup's limit.
@@ -32,7 +23,7 @@ const heapLimit = MemoryLimit / 2
 // output takes the answer. It returns the exit code.
 func Main(args []string) int {
 	result, err := work(args)
-	a := answer{Result: result, Kind: -1}
+	a := Answer{Result: result, Kind: -1}
 	if err != nil {
 		a.Error, a.Kind = shortened(err.Error()), slices.Index(errs.Kinds(), errs.Kind(err))
 	}
@@ -54,15 +45,15 @@ func work(args []string) (Result, error) {
 	if err := job.readSecret(); err != nil {
 		return Result{}, err
 	}
-	if err := confine(job); err != nil {
+	if err := enter(job); err != nil {
 		return Result{}, err
 	}
 	lower := ""
-	if len(job.Lower) > 0 {
-		lower = "/" + lowerName
+	if job.Below {
+		lower = "/" + LowerName
 	}
 	p := &progress{}
-	result, err := p.within(ownCPU, func() (Result, error) { return apply(context.Background(), input(), "/"+upperName, lower, job, p) })
+	result, err := p.within(ownCPU, func() (Result, error) { return apply(context.Background(), input(), "/"+UpperName, lower, job, p) })
 	if errors.Is(err, errNeedsLower) {
 		return Result{NeedsLower: true}, nil
 	}
@@ -81,31 +72,20 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text[:head], "") + " [...] " + strings.ToValidUTF8(text[len(text)-tail:], "")
 }
 
-// confine gives up everything that apply does not need. It runs before the first
-// byte of the layer is read.
-func confine(job Job) error {
-	if job.Cgroup != "" {
-		if err := os.WriteFile(job.Cgroup, []byte("0"), 0); err != nil {
-			return fmt.Errorf("cannot enter the cgroup of the unpack helper: %w", err)
-		}
+// enter leaves what the child has of the host: its working directory, and the cgroup of the daemon. It runs before the first byte
+// of the layer is read. All else is done before the child starts, by package confine.
+func enter(job Job) error {
+	if err := os.Chdir("/"); err != nil {
+		return fmt.Errorf("cannot enter the root of the unpack helper: %w", err)
 	}
-	// Modes come from the layer, not from the daemon's environment.
-	syscall.Umask(0)
-	binds := []sysproc.Bind{{Source: job.Upper, Name: upperName}}
-	overlay, overlayName := sysmount.Overlay{}, ""
-	switch len(job.Lower) {
-	case 0:
-	case 1:
-		// The kernel makes no overlay of a single read-only layer.
-		binds = append(binds, sysproc.Bind{Source: job.LowerRoot + "/" + job.Lower[0], Name: lowerName, ReadOnly: true})
-	default:
-		overlay, overlayName = sysmount.Overlay{LowerRoot: job.LowerRoot, Lower: job.Lower}, lowerName
+	if !job.Cgroup {
+		return nil
 	}
-	if err := sysproc.EnterPrivateRoot(job.Place, binds, overlay, overlayName); err != nil {
-		return err
+	cgroup := os.NewFile(cgroupFile, "cgroup.procs")
+	if _, err := cgroup.WriteString("0"); err != nil {
+		return fmt.Errorf("cannot enter the cgroup of the unpack helper: %w", err)
 	}
-	return sysproc.KeepCapabilities(unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER,
-		unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP)
+	return cgroup.Close()
 }
 
 // kindOf returns the kind of an error: Invalid for a fault of the layer, unless the host's disk

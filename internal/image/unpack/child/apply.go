@@ -1,4 +1,4 @@
-package unpack
+package child
 
 import (
 	"archive/tar"
@@ -47,6 +47,9 @@ type layer struct {
 	progress *progress
 	named    bool
 	size     int64
+	// buffer is for the content of files. entered is the directory of the entry before, "" if a link led to it; see enter.
+	buffer  []byte
+	entered string
 	// dirs are the directories that the layer itself describes, kept when alone.
 	dirs      map[string]bool
 	whiteouts map[string]bool

@@ -1,4 +1,4 @@
-package unpack
+package child
 
 import (
 	"errors"
@@ -200,5 +200,9 @@ func (l *layer) copyFile(from, to string, size int64) (err error) {
 		return err
 	}
 	defer file.Close()
-	return writeFile(to, file, size, true)
+	copied, err := newFile(to, 0o600)
+	if err != nil {
+		return err
+	}
+	return l.fill(copied, file, size, true)
 }

@@ -1,12 +1,7 @@
-package unpack
+package child
 
 import (
 	"bytes"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"io"
 	"strings"
@@ -14,24 +9,17 @@ import (
 	"testing/iotest"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
 // sealed encrypts a layer.
 func sealed(t *testing.T, plain []byte) ([]byte, *Secret) {
 	t.Helper()
-	secret := &Secret{Key: make([]byte, 32), Nonce: make([]byte, aes.BlockSize)}
-	rand.Read(secret.Key)
-	rand.Read(secret.Nonce)
-	block, err := aes.NewCipher(secret.Key)
+	data, key, nonce, mac, err := imagetest.Encrypt(plain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := make([]byte, len(plain))
-	cipher.NewCTR(block, secret.Nonce).XORKeyStream(data, plain)
-	mac := hmac.New(sha256.New, secret.Key)
-	mac.Write(data)
-	secret.MAC = mac.Sum(nil)
-	return data, secret
+	return data, &Secret{Key: key, Nonce: nonce, MAC: mac}
 }
 
 func TestDecrypter(t *testing.T) {

@@ -1,4 +1,4 @@
-package unpack
+package child
 
 import (
 	"archive/tar"
@@ -22,10 +22,20 @@ type lastAttributes struct {
 	acl   []byte
 }
 
-// setAttributes gives a file what its entry says. The order counts: a new owner takes capabilities and setuid bits away.
+// setAttributes gives a file what its entry says. What it has already is not set again: that costs the kernel as much as a
+// change, and most new files have the right owner and mode. The order counts: a new owner takes capabilities and setuid bits
+// away, and an ACL changes the mode.
 func (l *layer) setAttributes(header *tar.Header, path string) error {
-	if err := os.Lchown(path, header.Uid, header.Gid); err != nil {
-		return err
+	var has unix.Stat_t
+	if err := unix.Lstat(path, &has); err != nil {
+		return &os.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	otherMode := int64(has.Mode&0o7777) != header.Mode&0o7777
+	if int(has.Uid) != header.Uid || int(has.Gid) != header.Gid {
+		if err := os.Lchown(path, header.Uid, header.Gid); err != nil {
+			return err
+		}
+		otherMode = otherMode || has.Mode&(unix.S_ISUID|unix.S_ISGID) != 0
 	}
 	var last lastAttributes
 	for key, value := range header.PAXRecords {
@@ -37,11 +47,12 @@ func (l *layer) setAttributes(header *tar.Header, path string) error {
 			last.acl = []byte(value)
 			continue
 		}
+		otherMode = true
 		if err := setXattr(path, name, []byte(value)); err != nil {
 			return err
 		}
 	}
-	if header.Typeflag != tar.TypeSymlink {
+	if otherMode && header.Typeflag != tar.TypeSymlink {
 		if err := chmod(path, uint32(header.Mode)); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package unpack
+package child
 
 import (
 	"archive/tar"
@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -54,16 +52,10 @@ func (l *layer) entry(header *tar.Header, content io.Reader) error {
 	if name == "" {
 		return l.rootEntry(header)
 	}
-	dir, base := filepath.Split(name)
-	dir, err := l.resolve(dir)
-	if err != nil {
-		return err
-	}
+	dir, base := parent(name), filepath.Base(name)
 	deletion := strings.HasPrefix(base, sysfile.WhiteoutPrefix)
-	if deletion && !l.has(dir) {
-		return nil // nothing is to delete, also where the layer has a file in the place of the directory
-	}
-	if err := l.makeDirectories(dir, deletion); err != nil {
+	dir, there, err := l.enter(dir, deletion)
+	if err != nil || !there {
 		return err
 	}
 	if !deletion {
@@ -77,6 +69,29 @@ func (l *layer) entry(header *tar.Header, content io.Reader) error {
 	return l.create(header, content, path)
 }
 
+// enter returns the directory that a name leads to, and makes it if it is missing. For a deletion it does not: there is false
+// then, also where the layer has a file in the place of the directory.
+//
+// Entries of one directory follow each other in most archives. The directory of the entry before is looked up again only if
+// a link led to it: an entry changes nothing but what is in its directory.
+func (l *layer) enter(name string, deletion bool) (dir string, there bool, err error) {
+	if name == l.entered {
+		return name, true, nil
+	}
+	l.entered = ""
+	dir, err = l.resolve(name)
+	if err != nil || deletion && !l.has(dir) {
+		return "", false, err
+	}
+	if err := l.makeDirectories(dir, deletion); err != nil {
+		return "", false, err
+	}
+	if dir == name {
+		l.entered = name
+	}
+	return dir, true, nil
+}
+
 // rootEntry sets the attributes of the root directory.
 func (l *layer) rootEntry(header *tar.Header) error {
 	if header.Typeflag != tar.TypeDir {
@@ -88,6 +103,9 @@ func (l *layer) rootEntry(header *tar.Header) error {
 
 // create makes the file of an entry in the place of what is there. Two directories are merged.
 func (l *layer) create(header *tar.Header, content io.Reader, path string) error {
+	if isRegular(header) {
+		return l.createFile(header, content, path)
+	}
 	fi, err := os.Lstat(path)
 	there := err == nil
 	if there && (!fi.IsDir() || header.Typeflag != tar.TypeDir) {
@@ -100,12 +118,8 @@ func (l *layer) create(header *tar.Header, content io.Reader, path string) error
 	switch header.Typeflag {
 	case tar.TypeDir:
 		if !there {
-			err = os.Mkdir(path, 0o700)
+			err = os.Mkdir(path, os.FileMode(mode&0o777))
 		}
-	case tar.TypeReg, tar.TypeRegA, tar.TypeCont: //nolint:staticcheck // old archives have TypeRegA
-		err = writeFile(path, content, header.Size, isSparse(header))
-	case tar.TypeGNUSparse:
-		err = writeFile(path, content, header.Size, true)
 	case tar.TypeSymlink:
 		err = os.Symlink(header.Linkname, path)
 	case tar.TypeLink:
@@ -126,6 +140,34 @@ func (l *layer) create(header *tar.Header, content io.Reader, path string) error
 		if err := clearXattrs(path); err != nil {
 			return err
 		}
+	}
+	return l.setAttributes(header, path)
+}
+
+// isRegular reports whether an entry is a regular file.
+func isRegular(header *tar.Header) bool {
+	switch header.Typeflag {
+	case tar.TypeReg, tar.TypeRegA, tar.TypeCont, tar.TypeGNUSparse: //nolint:staticcheck // old archives have TypeRegA
+		return true
+	}
+	return false
+}
+
+// createFile is create for a regular file. Most are new: whether something is in its place shows when the file is made.
+func (l *layer) createFile(header *tar.Header, content io.Reader, path string) error {
+	mode := uint32(header.Mode & 0o777)
+	file, err := newFile(path, mode)
+	if errors.Is(err, os.ErrExist) {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+		file, err = newFile(path, mode)
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.fill(file, content, header.Size, isSparse(header)); err != nil {
+		return err
 	}
 	return l.setAttributes(header, path)
 }
@@ -159,29 +201,52 @@ func (l *layer) link(to, path string) error {
 
 // isSparse reports whether an entry of a regular file says where the file has holes.
 func isSparse(header *tar.Header) bool {
-	return slices.ContainsFunc(slices.Collect(maps.Keys(header.PAXRecords)), func(key string) bool { return strings.HasPrefix(key, "GNU.sparse.") })
+	if header.Typeflag == tar.TypeGNUSparse {
+		return true
+	}
+	for key := range header.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
-const (
-	copyChunk = 64 << 10
-	// holeSize is the least number of zeros that make a hole.
-	holeSize = 4 << 10
-)
+// newFile makes a regular file. os.OpenFile would ask the kernel whether it can poll it, with five system calls more.
+func newFile(path string, mode uint32) (*os.File, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, mode)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case !errors.Is(err, unix.EINTR):
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
+}
 
-// writeFile makes a regular file. Blocks of zeros in a sparse one are holes.
-func writeFile(path string, content io.Reader, size int64, sparse bool) (err error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
+// holeSize is the least number of zeros that make a hole.
+const holeSize = 4 << 10
+
+// fill writes the content of a new file, and closes it. Blocks of zeros in a sparse one are holes.
+func (l *layer) fill(file *os.File, content io.Reader, size int64, sparse bool) (err error) {
 	defer func() { err = errors.Join(err, file.Close()) }()
-	if !sparse {
-		_, err := io.Copy(file, content)
-		return err
+	if l.buffer == nil {
+		l.buffer = make([]byte, chunkSize)
 	}
-	buffer, zeros := make([]byte, copyChunk), make([]byte, holeSize)
+	if sparse {
+		return fillSparse(file, content, size, l.buffer)
+	}
+	// Not by the file's ReadFrom: it takes a new buffer for each file.
+	_, err = io.CopyBuffer(struct{ io.Writer }{file}, content, l.buffer)
+	return err
+}
+
+// fillSparse writes the content of a file without its blocks of zeros.
+func fillSparse(file *os.File, content io.Reader, size int64, buffer []byte) error {
+	var zeros [holeSize]byte
 	for at := int64(0); at < size; {
-		n, err := io.ReadFull(content, buffer[:min(copyChunk, size-at)])
+		n, err := io.ReadFull(content, buffer[:min(int64(len(buffer)), size-at)])
 		if err != nil {
 			return err
 		}

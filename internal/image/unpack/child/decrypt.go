@@ -1,4 +1,4 @@
-package unpack
+package child
 
 import (
 	"crypto/aes"
@@ -41,8 +41,8 @@ func (s *Secret) Check() error {
 // read by those who may trace the process, and so could read its memory as well.
 const secretEnv = "BERTH_LAYER_SECRET"
 
-// environment is that of the child.
-func (j *Job) environment() ([]string, error) {
+// Environment is that of the child.
+func (j *Job) Environment() ([]string, error) {
 	if j.Secret == nil {
 		return []string{}, nil
 	}
@@ -53,7 +53,7 @@ func (j *Job) environment() ([]string, error) {
 	return []string{secretEnv + "=" + string(data)}, nil
 }
 
-// readSecret is the other half of environment.
+// readSecret is the other half of Environment.
 func (j *Job) readSecret() error {
 	text, ok := os.LookupEnv(secretEnv)
 	if !ok {

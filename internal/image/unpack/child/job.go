@@ -1,29 +1,31 @@
-// Package unpack applies image layers in a short-lived confined process.
+// Package child is what the confined process does that unpacks one layer: it decompresses the layer, decrypts an encrypted one,
+// and writes its files. Package unpack starts it.
 //
-// A layer is input from outside. It is decompressed and unpacked by a child that
-// has a mount namespace whose root holds the layer's directory and a read-only
-// view of the layers below, an empty network namespace, a pid namespace of its
-// own, a memory limit, and of root's capabilities only those that writing files
-// of any owner takes. The child gets the compressed layer as an open file and
-// answers with one line of JSON. It also decrypts a layer that is encrypted.
-//
-// Run is the daemon's half, Main the child's.
-package unpack
+// It imports little, and no package that starts programs: what it imports is initialised for each layer.
+package child
 
-import (
-	"github.com/opencontainers/go-digest"
+// The directories in the root of the child.
+const (
+	UpperName = "upper"
+	LowerName = "lower"
 )
+
+// MemoryLimit of the child's cgroup, page cache of what it writes included.
+const MemoryLimit = 512 << 20
+
+// cgroupFile is the descriptor that takes the child into its cgroup. It is the first one after the standard ones.
+const cgroupFile = 3
 
 // Job is what to unpack, and where.
 type Job struct {
-	// Upper is the directory that takes the layer's files, empty. Place is an
-	// empty directory beside it, on which the child mounts its root.
-	Upper string `json:"upper"`
-	Place string `json:"place"`
+	// Upper is the directory that takes the layer's files, empty. The child sees it as UpperName.
+	Upper string `json:"-"`
 	// LowerRoot and Lower are the layers below, topmost first, relative to
-	// LowerRoot.
-	LowerRoot string   `json:"lowerRoot,omitempty"`
-	Lower     []string `json:"lower,omitempty"`
+	// LowerRoot. The child sees all of them as LowerName.
+	LowerRoot string   `json:"-"`
+	Lower     []string `json:"-"`
+	// Below is set in the child when there are layers below.
+	Below bool `json:"below,omitempty"`
 	// Alone unpacks without Lower, and answers NeedsLower when the layer has
 	// entries whose meaning depends on the layers below.
 	Alone bool `json:"alone,omitempty"`
@@ -39,8 +41,8 @@ type Job struct {
 	MaxLayer int64 `json:"maxLayer,omitempty"`
 	// Secret decrypts the layer, nil if it is not encrypted. It is never among the arguments of the child.
 	Secret *Secret `json:"-"`
-	// Cgroup is the file through which the child enters its cgroup.
-	Cgroup string `json:"cgroup,omitempty"`
+	// Cgroup is set in the child when it enters a cgroup, by the file cgroupFile.
+	Cgroup bool `json:"cgroup,omitempty"`
 }
 
 // Result of a job that succeeded.
@@ -51,8 +53,8 @@ type Result struct {
 	// NeedsFiles is set, and nothing else, when a job without Whole cannot be done: the layer has another name of a file
 	// of a layer below.
 	NeedsFiles bool `json:"needsFiles,omitempty"`
-	// DiffID is the digest of the uncompressed layer.
-	DiffID digest.Digest `json:"diffID"`
+	// DiffID is the digest of the uncompressed layer, "sha256:" and hexadecimal digits.
+	DiffID string `json:"diffID"`
 	// Size is the sum of the sizes of the layer's files.
 	Size int64 `json:"size"`
 	// Root is set when the layer describes the root directory. If not, its attributes are those that it has
@@ -62,12 +64,12 @@ type Result struct {
 	// below do not have what they delete. The kernel lists those in a directory that is in one layer alone.
 	Unsure []string `json:"unsure,omitempty"`
 	// Opaque are the layer's directories, relative to Upper, that hide what the
-	// layers below have in them. Run marks them.
+	// layers below have in them. The daemon marks them.
 	Opaque []string `json:"opaque,omitempty"`
 }
 
-// answer is what the child writes to its standard output.
-type answer struct {
+// Answer is what the child writes to its standard output.
+type Answer struct {
 	Result
 	Error string `json:"error,omitempty"`
 	// Kind is an index into errs.Kinds, -1 for none.

@@ -1,0 +1,183 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database/partfile"
+)
+
+// download downloads a blob as a registry does.
+func download(t *testing.T, ctx context.Context, d *DB, text string) {
+	t.Helper()
+	w, err := d.BeginDownload(ctx, blobOf(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(w, strings.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Commit(ctx, int64(len(text)), digest.FromString(text)), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// recorded reports whether the database knows a blob.
+func recorded(t *testing.T, d *DB, text string) bool {
+	t.Helper()
+	_, err := d.Content.Info(WithNamespace(t.Context()), digest.FromString(text))
+	if err != nil && !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// TestLayersAreRecordedTogether: the database knows a document at once, and a layer later. Until then the collector leaves its
+// file alone, and another pull uses it.
+func TestLayersAreRecordedTogether(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	err := d.WithPull(t.Context(), "app:1", func(error) bool { return true }, func(ctx context.Context, p *Pull) error {
+		download(t, ctx, d, "manifest")
+		if !recorded(t, d, "manifest") {
+			t.Error("the database does not know a document")
+		}
+		if err := p.Wants(ctx, treeOf("manifest", "one", "two")); err != nil {
+			return err
+		}
+		download(t, ctx, d, "one")
+		download(t, ctx, d, "two")
+		if recorded(t, d, "one") || recorded(t, d, "two") {
+			t.Error("the database knows a layer before its file is synced")
+		}
+		if err := d.Sweep(WithNamespace(t.Context())); err != nil {
+			return err
+		}
+		other := d.WithPull(t.Context(), "other:1", func(error) bool { return false }, func(ctx context.Context, p *Pull) error {
+			if err := p.Wants(ctx, treeOf("manifest", "one")); err != nil {
+				return err
+			}
+			if _, err := d.BeginDownload(ctx, blobOf("one")); !errdefs.IsAlreadyExists(err) {
+				t.Errorf("another pull downloads the layer again: %v", err)
+			}
+			return d.RecordBlobs(ctx, []digest.Digest{digest.FromString("one")})
+		})
+		if !recorded(t, d, "one") || recorded(t, d, "two") {
+			t.Error("the other pull has not recorded its layer, or that of another image")
+		}
+		return errors.Join(other, errs.Unavailable)
+	})
+	if !errors.Is(err, errs.Unavailable) {
+		t.Fatal(err)
+	}
+	has(t, d, "manifest", "one", "two") // the leftover, of which nothing is fetched again
+}
+
+// TestALayerThatCannotBeRecorded: no pull takes it for recorded, and nothing is left of it.
+func TestALayerThatCannotBeRecorded(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	err := d.WithPull(t.Context(), "app:1", func(error) bool { return false }, func(ctx context.Context, p *Pull) error {
+		download(t, ctx, d, "manifest")
+		if err := p.Wants(ctx, treeOf("manifest", "one", "two")); err != nil {
+			return err
+		}
+		download(t, ctx, d, "one")
+		download(t, ctx, d, "two")
+		if err := os.Remove(d.BlobPath(digest.FromString("one"))); err != nil {
+			return err
+		}
+		both := []digest.Digest{digest.FromString("one"), digest.FromString("two")}
+		if err := d.RecordBlobs(ctx, both); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a layer without a file is recorded: %v", err)
+		}
+		err := d.RecordBlobs(ctx, both[1:]) // that of another pull
+		if !errors.Is(err, errs.Unavailable) {
+			t.Errorf("a layer that was not recorded: %v", err)
+		}
+		return err
+	})
+	if !errors.Is(err, errs.Unavailable) {
+		t.Fatal(err)
+	}
+	d.Collect(WithNamespace(t.Context()))
+	has(t, d)
+}
+
+// TestAFileWithoutARecord: a file that a pull has left without a record is used if it is the blob, and replaced if not.
+func TestAFileWithoutARecord(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	err := d.WithPull(t.Context(), "app:1", func(error) bool { return false }, func(ctx context.Context, p *Pull) error {
+		download(t, ctx, d, "manifest")
+		if err := p.Wants(ctx, treeOf("manifest", "whole", "other")); err != nil {
+			return err
+		}
+		for text, data := range map[string]string{"whole": "whole", "other": "wrong"} {
+			if err := os.WriteFile(d.BlobPath(digest.FromString(text)), []byte(data), 0o600); err != nil {
+				return err
+			}
+		}
+		if _, err := d.BeginDownload(ctx, blobOf("whole")); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("a whole file is fetched again: %v", err)
+		}
+		download(t, ctx, d, "other")
+		err := d.RecordBlobs(ctx, []digest.Digest{digest.FromString("whole"), digest.FromString("other")})
+		has(t, d, "manifest", "other", "whole")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDownloadsThatNothingContinues: the collector removes them after a day, and none that is under way.
+func TestDownloadsThatNothingContinues(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	ctx := WithNamespace(t.Context())
+	past := time.Now().Add(-2 * leftoverTime)
+	for _, text := range []string{"new", "old", "under way"} {
+		w, err := d.BeginDownload(ctx, blobOf(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.BeginDownload(ctx, blobOf(text)); !errdefs.IsUnavailable(err) {
+			t.Errorf("a second download at a time: %v", err)
+		}
+		if text == "under way" {
+			defer w.Close()
+		} else if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if text != "new" {
+			if err := os.Chtimes(d.ingestDir(downloadRef+digest.FromString(text).String())+"/"+partfile.DataName, past, past); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := d.Sweep(ctx); err != nil {
+		t.Fatal(err)
+	}
+	all, err := d.ingests()
+	var left []string
+	for _, one := range all {
+		left = append(left, one.ref)
+	}
+	slices.Sort(left)
+	want := []string{downloadRef + digest.FromString("new").String(), downloadRef + digest.FromString("under way").String()}
+	slices.Sort(want)
+	if err != nil || !slices.Equal(left, want) {
+		t.Errorf("left %q, %v, want %q", left, err, want)
+	}
+}
