@@ -3,11 +3,14 @@ package layers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/database/growing"
 	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // A large layer is unpacked while it is fetched: both take long, and each leaves a processor idle at times. The helper gets
@@ -54,16 +57,12 @@ func (u *unpacking) layerEarly(ctx context.Context, i int) error {
 	if there {
 		return errEarly
 	}
-	layer, key, err := u.alone(ctx, i)
+	layer, err := u.alone(ctx, i)
 	switch {
 	case err == nil && layer == nil:
 		layer, err = u.overEarly(ctx, i)
 	case err == nil:
-		layer.unlock, err = u.lockEarly(ctx, i)
-	}
-	if errors.Is(err, errEarly) && key != "" {
-		// What it has would need its disk until the end of the pull, and no other layer can use it.
-		return errors.Join(err, u.db.RemoveActive(ctx, []string{key}))
+		layer.unlock, err = u.lockEarly(ctx, i, layer.upper)
 	}
 	if err != nil {
 		return err
@@ -79,8 +78,12 @@ func (u *unpacking) overEarly(ctx context.Context, i int) (*unpacked, error) {
 		return nil, err
 	}
 	layer := &unpacked{}
-	err = u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) (err error) {
-		if layer.unlock, err = u.lockEarly(ctx, i); err != nil {
+	err = u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error {
+		info, err := u.db.Snapshots.Stat(ctx, key)
+		if err != nil {
+			return fmt.Errorf("cannot look up a snapshot: %w", err)
+		}
+		if layer.unlock, err = u.lockEarly(ctx, i, database.UpperDir(info)); err != nil {
 			return err
 		}
 		if err = u.commitOne(ctx, i, parent, key, root); err != nil {
@@ -91,22 +94,31 @@ func (u *unpacking) overEarly(ctx context.Context, i int) (*unpacked, error) {
 	return layer, err
 }
 
-// lockEarly locks the chain of layer i, which was unpacked while it was fetched. The error is errEarly if somebody has made the
-// snapshot meanwhile.
-func (u *unpacking) lockEarly(ctx context.Context, i int) (unlock func(), err error) {
+// lockEarly locks the chain of layer i, which was unpacked into upper while it was fetched. The error is errEarly if somebody
+// has made the snapshot meanwhile.
+func (u *unpacking) lockEarly(ctx context.Context, i int, upper string) (unlock func(), err error) {
 	unlock, err = u.lock(ctx, u.names[i])
 	if err != nil {
 		return nil, err
 	}
 	there, err := u.db.HasSnapshot(ctx, u.names[i])
-	if err == nil && there {
-		err = errEarly
+	if err == nil && !there {
+		return unlock, nil
 	}
+	unlock()
 	if err != nil {
-		unlock()
 		return nil, err
 	}
-	return unlock, nil
+	u.dropEarly(ctx, i, upper)
+	return nil, errEarly
+}
+
+// dropEarly removes the files of layer i that were unpacked in vain: until the pull ends, others need the disk. The snapshot
+// is not used again. It is removed at the end, with what is left.
+func (u *unpacking) dropEarly(ctx context.Context, i int, upper string) {
+	if err := sysfile.RemoveTree(ctx, upper); err != nil && ctx.Err() == nil {
+		u.log.Warn("cannot remove files of a layer that was unpacked in vain; the end of the pull removes them", "layer", u.names[i], "error", err)
+	}
 }
 
 // runEarly has the helper unpack layer i while it is fetched. It returns what the helper says once the blob is in the store.

@@ -224,7 +224,7 @@ func (u *unpacking) locked(ctx context.Context, i int) (*unpacked, error) {
 	if there {
 		return &unpacked{}, u.reuse(ctx, i, func(context.Context, int) error { return nil })
 	}
-	layer, _, err := u.alone(ctx, i)
+	layer, err := u.alone(ctx, i)
 	if err != nil || layer != nil {
 		return layer, err
 	}
@@ -253,24 +253,23 @@ func (u *unpacking) filled(ctx context.Context, i int, parent string, whiteoutFi
 	}
 }
 
-// alone unpacks layer i without the layers below, into the snapshot key. It returns no layer when it cannot.
-func (u *unpacking) alone(ctx context.Context, i int) (layer *unpacked, key string, err error) {
-	if key, err = u.empty(ctx); err != nil {
-		return nil, "", err
+// alone unpacks layer i without the layers below. It returns nil when it cannot.
+func (u *unpacking) alone(ctx context.Context, i int) (*unpacked, error) {
+	key, err := u.empty(ctx)
+	if err != nil {
+		return nil, err
 	}
 	result, err := u.fill(ctx, i, key, "", manner{alone: i > 0, whiteoutFiles: u.whiteouts})
 	if err != nil || result.NeedsLower {
-		return nil, key, err
+		return nil, err
 	}
 	info, err := u.db.Snapshots.Stat(ctx, key)
 	if err != nil {
-		return nil, key, fmt.Errorf("cannot look up a snapshot: %w", err)
+		return nil, fmt.Errorf("cannot look up a snapshot: %w", err)
 	}
-	layer = &unpacked{key: key, upper: database.UpperDir(info), result: result}
-	if layer.usage, err = u.db.UsageOf(ctx, key); err != nil {
-		return nil, key, err
-	}
-	return layer, key, nil
+	layer := &unpacked{key: key, upper: database.UpperDir(info), result: result}
+	layer.usage, err = u.db.UsageOf(ctx, key)
+	return layer, err
 }
 
 // freshRoot gives the directory of a snapshot the mode that a root directory has which no layer describes, whatever the umask.
@@ -313,6 +312,9 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	defer func() { err = errors.Join(err, done()) }()
 	job.Alone, job.Secret = as.alone, u.secrets[i]
 	result, err = u.run(ctx, i, job)
+	if errors.Is(err, errEarly) {
+		u.dropEarly(ctx, i, job.Upper)
+	}
 	if err != nil || result.NeedsLower || result.NeedsFiles {
 		return result, err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -231,6 +232,75 @@ func TestTheMirrorSendsAnotherLayer(t *testing.T) {
 			}
 			wantNothing(t, s, "app:1")
 		})
+	}
+}
+
+// TestWhatWasUnpackedInVainIsRemovedAtOnce: a pull that goes on for long does not need the disk for two copies of a layer.
+func TestWhatWasUnpackedInVainIsRemovedAtOnce(t *testing.T) {
+	mirror, registry, cfg := mirrored(t)
+	img := registry.push(t, "library/app", "", earlyLayer("a"), earlyLayer("b"))
+	mirror.pushImage("library/app", img)
+	a, b := img.Layers[0].Digest.String(), img.Layers[1].Digest.String()
+	delete(registry.blobs, a) // the registry holds the other layer
+	mirror.blobs[a] = bytes.Clone(mirror.blobs[a])
+	copy(mirror.blobs[a][bytes.Index(mirror.blobs[a], []byte("here")):], "evil")
+	mirror.Intercept = func(w http.ResponseWriter, req *http.Request) bool {
+		if filepath.Base(req.URL.Path) == b {
+			http.NotFound(w, req)
+			return true
+		}
+		return mirror.intercept(w, req)
+	}
+	s := open(t, cfg)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Pull(t.Context(), "app:1", image.Auth{}, nil)
+		ended <- err
+	}()
+	wrong := awaitEarly(t, cfg, ended, "a")
+	awaitEarly(t, cfg, ended, "b")
+	mirror.send()
+	awaitPull(t, ended, "what has come from the mirror is removed, and the layer of the registry is unpacked", func() bool {
+		files := unpacked(t, cfg, "late-a")
+		return len(files) == 1 && filepath.Dir(files[0]) != filepath.Dir(wrong)
+	})
+	registry.send()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range unpacked(t, cfg, "early-a") {
+		if data, err := os.ReadFile(file); err != nil || string(data) != "here" {
+			t.Errorf("the file has %q, %v", data, err)
+		}
+	}
+	wantNothing(t, s, "app:1")
+}
+
+// TestLayersThatAreUnpackedEarlyShareATransaction, as all layers of an image do.
+func TestLayersThatAreUnpackedEarlyShareATransaction(t *testing.T) {
+	h, cfg := newHeld(t), testConfig(t)
+	h.push(t, "one", "", earlyLayer("a"))
+	h.push(t, "two", "", earlyLayer("b"), earlyLayer("c"))
+	open(t, cfg).Close()
+	var costs []int
+	for name, first := range map[string]string{"one": "a", "two": "b"} {
+		h.rest = make(chan struct{})
+		before := transactions(t, cfg)
+		s := open(t, cfg)
+		ended := h.pull(t.Context(), s, name)
+		awaitEarly(t, cfg, ended, first)
+		if name == "two" {
+			awaitEarly(t, cfg, ended, "c")
+		}
+		h.send()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		costs = append(costs, transactions(t, cfg)-before)
+	}
+	if costs[0] != costs[1] {
+		t.Errorf("images with one layer and with two cost %d transactions", costs)
 	}
 }
 
