@@ -279,9 +279,9 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		run func(context.Context) error
 	}{
 		{"unsynced snapshots", s.layers.CheckUnsynced},
+		{"leases", s.store.DropLeases}, // before the first collection: it records the blobs that pulls have finished
 		{"layers of copies", s.dropWhiteoutFiles},
 		{"root filesystems", s.rootfs.Load},
-		{"leases", s.store.DropLeases},
 		{"content", s.db.DropDamagedBlobs},
 		{"images", s.store.Load},
 		{"unused content", s.db.Sweep},
