@@ -53,8 +53,6 @@ type finished struct {
 	blobs map[digest.Digest]int64
 	// underWay are the blobs that are being downloaded.
 	underWay map[digest.Digest]bool
-	// recording is held while blobs are recorded.
-	recording sync.Mutex
 }
 
 // begin notes that a download of a blob begins. It is false if one is under way.
@@ -149,14 +147,22 @@ func (d *DB) beginDownload(ctx context.Context, desc imagespec.Descriptor) (cont
 		// The blob may have come in another way since a download was interrupted.
 		return nil, errors.Join(fmt.Errorf("blob %s: %w", desc.Digest, errdefs.ErrAlreadyExists), d.abort(ref))
 	}
+	d.awaitCollector() // which may be removing what an earlier download has left
 	finish := func(ctx context.Context, data string) error { return d.finishDownload(ctx, desc, data) }
 	return partfile.Open(d.ingestDir(ref), ref, desc, finish, func() { d.finished.end(desc.Digest) })
 }
 
-// hasBlob reports whether the store has a blob, and has the context's lease keep it.
+// awaitCollector returns once a collection that is under way has ended. A later one sees what began before this call.
+func (d *DB) awaitCollector() {
+	d.collection.Lock()
+	defer d.collection.Unlock()
+}
+
+// hasBlob reports whether the store has a blob, and has the context's lease keep it. The database knows the blob then, unless
+// the context is that of a pull which wants it.
 func (d *DB) hasBlob(ctx context.Context, desc imagespec.Descriptor) (bool, error) {
 	if d.finished.has(desc.Digest) {
-		return true, nil
+		return d.recordUnlessWanted(ctx, desc.Digest)
 	}
 	_, err := d.Content.Info(ctx, desc.Digest)
 	if err != nil && !errdefs.IsNotFound(err) {
@@ -182,17 +188,42 @@ func (d *DB) hasBlob(ctx context.Context, desc imagespec.Descriptor) (bool, erro
 	if !whole || size != desc.Size {
 		return false, nil
 	}
-	d.finished.add(desc.Digest, size)
-	if pullIn(ctx).wants(desc.Digest) {
+	if !d.addIfThere(desc.Digest, size) {
+		return false, nil
+	}
+	return d.recordUnlessWanted(ctx, desc.Digest)
+}
+
+// addIfThere notes that a blob is finished, unless the collector has removed its file meanwhile.
+func (d *DB) addIfThere(blob digest.Digest, size int64) bool {
+	d.collection.Lock()
+	defer d.collection.Unlock()
+	fi, err := os.Lstat(d.BlobPath(blob))
+	if err != nil || !fi.Mode().IsRegular() {
+		return false
+	}
+	d.finished.add(blob, size)
+	return true
+}
+
+// recordUnlessWanted records a finished blob now, unless the context is that of a pull which wants it.
+func (d *DB) recordUnlessWanted(ctx context.Context, blob digest.Digest) (recorded bool, err error) {
+	if pullIn(ctx).wants(blob) {
 		return true, nil
 	}
-	err = d.RecordBlobs(ctx, []digest.Digest{desc.Digest})
+	err = d.RecordBlobs(ctx, []digest.Digest{blob})
 	return err == nil, err
 }
 
 // finishDownload moves the file of a blob, which has the right digest, to its place.
 func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data string) error {
-	to := d.BlobPath(desc.Digest)
+	to, wanted := d.BlobPath(desc.Digest), pullIn(ctx).wants(desc.Digest)
+	if desc.Size > maxUnrecorded || !wanted {
+		// It is recorded at once. The sync may take long: after a kill in it, the next download continues this one.
+		if err := syncData(data); err != nil {
+			return err
+		}
+	}
 	d.finished.add(desc.Digest, desc.Size) // before the collector can see the file
 	err := os.Rename(data, to)
 	if errors.Is(err, os.ErrNotExist) {
@@ -202,8 +233,9 @@ func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data
 		d.finished.drop([]imagespec.Descriptor{desc})
 		return fmt.Errorf("cannot move blob %s to its place: %w", desc.Digest, err)
 	}
-	if p := pullIn(ctx); p.wants(desc.Digest) {
+	if wanted {
 		var bytes int64
+		p := pullIn(ctx)
 		for _, one := range d.finished.among(p.blobs) {
 			bytes += one.Size
 		}
@@ -232,18 +264,25 @@ func (d *DB) RecordBlobs(ctx context.Context, blobs []digest.Digest) error {
 	return nil
 }
 
+// RecordFinished records a blob if it is finished and not recorded yet. The context's lease keeps it.
+func (d *DB) RecordFinished(ctx context.Context, blob digest.Digest) error {
+	return d.recordFinished(ctx, []digest.Digest{blob})
+}
+
 // recordFinished is RecordBlobs for those that are finished. The collector removes them if it fails.
 func (d *DB) recordFinished(ctx context.Context, blobs []digest.Digest) error {
-	d.finished.recording.Lock()
-	defer d.finished.recording.Unlock()
 	all := d.finished.among(blobs)
 	if len(all) == 0 {
 		return nil
 	}
-	err := d.syncBlobs(all)
+	err := d.syncBlobs(all) // which may take long: no lock is held
 	// The collector looks at the database first, and then at the files: it must see neither state of a blob.
 	d.collection.Lock()
 	defer d.collection.Unlock()
+	// Another call may have recorded some meanwhile, or failed: then their files may be gone.
+	if err == nil {
+		all = slices.DeleteFunc(all, func(one imagespec.Descriptor) bool { return !d.finished.has(one.Digest) })
+	}
 	defer d.finished.drop(all)
 	if err == nil {
 		err = d.update(ctx, func(ctx context.Context) error {
@@ -288,6 +327,15 @@ func (d *DB) syncBlobs(all []imagespec.Descriptor) error {
 		}
 	}
 	return nil
+}
+
+// syncData returns once a file of a download would survive a loss of power.
+func syncData(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	return errs.OfDisk(errors.Join(unix.Fdatasync(int(f.Fd())), f.Close()))
 }
 
 // ingestDir is the directory of what is written with a ref.
@@ -446,6 +494,17 @@ func (d *DB) tidyIngests() error {
 		}
 	}
 	return nil
+}
+
+// dropOldDownloads removes the downloads that nothing has continued for long. The caller holds d.collection.
+func (d *DB) dropOldDownloads() error {
+	all, err := d.statuses()
+	for _, old := range all {
+		if strings.HasPrefix(old.Ref, downloadRef) {
+			err = errors.Join(err, d.abort(old.Ref))
+		}
+	}
+	return err
 }
 
 // statuses lists the content that is being written, for the collector, which removes what the database does not know. Of

@@ -75,7 +75,13 @@ func TestLayersAreRecordedTogether(t *testing.T) {
 		if !recorded(t, d, "one") || recorded(t, d, "two") {
 			t.Error("the other pull has not recorded its layer, or that of another image")
 		}
-		return errors.Join(other, errs.Unavailable)
+		document := d.WithPull(t.Context(), "artifact:1", func(error) bool { return false }, func(ctx context.Context, _ *Pull) error {
+			if _, err := d.BeginDownload(ctx, blobOf("two")); !errdefs.IsAlreadyExists(err) || !recorded(t, d, "two") {
+				t.Errorf("a layer that is a document of another image: %v, or it has no record", err)
+			}
+			return nil
+		})
+		return errors.Join(other, document, errs.Unavailable)
 	})
 	if !errors.Is(err, errs.Unavailable) {
 		t.Fatal(err)
@@ -166,7 +172,7 @@ func TestDownloadsThatNothingContinues(t *testing.T) {
 			}
 		}
 	}
-	if err := d.Sweep(ctx); err != nil {
+	if err := d.collect(ctx); err != nil { // nothing else is to be collected
 		t.Fatal(err)
 	}
 	all, err := d.ingests()
@@ -179,5 +185,18 @@ func TestDownloadsThatNothingContinues(t *testing.T) {
 	slices.Sort(want)
 	if err != nil || !slices.Equal(left, want) {
 		t.Errorf("left %q, %v, want %q", left, err, want)
+	}
+}
+
+// TestAFileThatTheCollectorRemoves: a pull does not take for finished a file that the collector removes while the pull reads it.
+func TestAFileThatTheCollectorRemoves(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	d.collection.Lock() // a collection is under way
+	there := make(chan bool)
+	go func() { there <- d.addIfThere(digest.FromString("gone"), 4) }()
+	d.collection.Unlock()
+	if <-there || d.finished.has(digest.FromString("gone")) {
+		t.Error("a blob without a file is finished")
 	}
 }

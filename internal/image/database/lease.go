@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -54,7 +55,7 @@ func (d *DB) collect(ctx context.Context) error {
 	d.collection.Lock()
 	defer d.collection.Unlock()
 	_, err := d.db.GarbageCollect(ctx)
-	return err
+	return errors.Join(err, d.dropOldDownloads())
 }
 
 // KeepSnapshot makes the context's lease keep a snapshot, and reports whether the

@@ -86,9 +86,14 @@ func (u *unpacking) overEarly(ctx context.Context, i int) (*unpacked, error) {
 		if layer.unlock, err = u.lockEarly(ctx, i, database.UpperDir(info)); err != nil {
 			return err
 		}
-		if err = u.commitOne(ctx, i, parent, key, root); err != nil {
-			layer.unlock()
-		}
+		committed := false
+		defer func() {
+			if !committed {
+				layer.unlock()
+			}
+		}()
+		err = u.commitOne(ctx, i, parent, key, root)
+		committed = err == nil
 		return err
 	})
 	return layer, err
@@ -97,20 +102,24 @@ func (u *unpacking) overEarly(ctx context.Context, i int) (*unpacked, error) {
 // lockEarly locks the chain of layer i, which was unpacked into upper while it was fetched. The error is errEarly if somebody
 // has made the snapshot meanwhile.
 func (u *unpacking) lockEarly(ctx context.Context, i int, upper string) (unlock func(), err error) {
-	unlock, err = u.lock(ctx, u.names[i])
+	free, err := u.lock(ctx, u.names[i])
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if unlock == nil {
+			free()
+		}
+	}()
 	there, err := u.db.HasSnapshot(ctx, u.names[i])
-	if err == nil && !there {
-		return unlock, nil
-	}
-	unlock()
 	if err != nil {
 		return nil, err
 	}
-	u.dropEarly(ctx, i, upper)
-	return nil, errEarly
+	if there {
+		u.dropEarly(ctx, i, upper)
+		return nil, errEarly
+	}
+	return free, nil
 }
 
 // dropEarly removes the files of layer i that were unpacked in vain: until the pull ends, others need the disk. The snapshot

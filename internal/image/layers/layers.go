@@ -205,12 +205,17 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	kept := false
+	defer func() {
+		if !kept {
+			unlock()
+		}
+	}()
 	layer, err := u.locked(ctx, i)
 	if err != nil {
-		unlock()
 		return err
 	}
-	layer.unlock = unlock
+	layer.unlock, kept = unlock, true
 	u.batch.add(i, layer)
 	return nil
 }

@@ -173,7 +173,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 	}
 	s.Close()
 	assertEmpty(t, s)
-	if left, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/memory/berth-image-test", "*-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/memory/berth-image-test", cgroupPrefix(cfg.Root)+"-*")); len(left) > 0 {
 		t.Errorf("cgroups left: %v", left)
 	}
 }

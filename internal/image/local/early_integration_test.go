@@ -5,7 +5,6 @@ package local
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -216,8 +215,7 @@ func wantNothing(t *testing.T, s *Images, ref string) {
 			t.Error(err)
 		}
 	}
-	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(s.cfg.Root)))[:12] // other stores have the same parent
-	if groups, err := filepath.Glob(filepath.Join(s.cgroups.Dir(), prefix+"-*")); err != nil || len(groups) > 0 {
+	if groups, err := filepath.Glob(filepath.Join(s.cgroups.Dir(), cgroupPrefix(s.cfg.Root)+"-*")); err != nil || len(groups) > 0 {
 		t.Errorf("cgroups are left: %v, %v", groups, err)
 	}
 	s.Close()

@@ -103,11 +103,12 @@ func (s *Images) awaitTurn(ctx context.Context) error {
 	}
 }
 
+// cgroupPrefix begins the names of the cgroups of a store's helpers: stores side by side share the parent cgroup.
+func cgroupPrefix(root string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(root)))[:12] }
+
 func (s *Images) open(ctx context.Context) error {
-	// Stores side by side share the parent cgroup: the prefix is of this root.
-	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(s.cfg.Root)))[:12]
 	var err error
-	if s.cgroups, err = cgroup.NewHelperGroups(s.cfg.CgroupParent, prefix); err != nil {
+	if s.cgroups, err = cgroup.NewHelperGroups(s.cfg.CgroupParent, cgroupPrefix(s.cfg.Root)); err != nil {
 		// In a container that may not make cgroups, say.
 		s.log.Warn("cannot make a cgroup for unpacking layers; unpacking without a memory limit",
 			"error", err)
@@ -278,9 +279,9 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		run func(context.Context) error
 	}{
 		{"unsynced snapshots", s.layers.CheckUnsynced},
+		{"leases", s.store.DropLeases}, // before the first collection: it records the blobs that pulls have finished
 		{"layers of copies", s.dropWhiteoutFiles},
 		{"root filesystems", s.rootfs.Load},
-		{"leases", s.store.DropLeases},
 		{"content", s.db.DropDamagedBlobs},
 		{"images", s.store.Load},
 		{"unused content", s.db.Sweep},

@@ -101,6 +101,12 @@ func (h healing) Writer(ctx context.Context, opts ...content.WriterOpt) (content
 	if err := h.drop(ctx, asked.Desc); err != nil {
 		return nil, err
 	}
+	// A blob of a pull that is under way may have a file and no record: the content store would write after its end.
+	if asked.Desc.Digest != "" {
+		if err := h.db.RecordFinished(ctx, asked.Desc.Digest); err != nil {
+			return nil, err
+		}
+	}
 	w, err := h.Store.Writer(ctx, opts...)
 	if err != nil {
 		return nil, err
@@ -131,7 +137,17 @@ func (w healingWriter) Commit(ctx context.Context, size int64, expected digest.D
 	if err := w.h.drop(ctx, imagespec.Descriptor{Digest: expected, Size: size}); err != nil {
 		return err
 	}
-	return w.Writer.Commit(ctx, size, expected, opts...)
+	// If a pull has finished the blob meanwhile, the content store takes its file, which may not be on disk yet.
+	for _, step := range []func() error{
+		func() error { return w.h.db.RecordFinished(ctx, expected) },
+		func() error { return w.Writer.Commit(ctx, size, expected, opts...) },
+		func() error { return w.h.db.RecordFinished(ctx, expected) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ArchiveNames are the names that an image of an archive gets.

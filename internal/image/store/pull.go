@@ -373,13 +373,13 @@ func (s *Store) freeDisk(ctx context.Context, missing int64) (int64, error) {
 }
 
 func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}, files []*growing.File) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, fetching := errgroup.WithContext(ctx)
 	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
 	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
 	for i, layer := range t.Layers {
 		group.Go(func() error {
 			err := errs.Guard("fetching of "+layer.Digest.String(), func() error {
-				return s.fetchTo(ctx, s.db.Follow(files[i]), remote, layer, turn, m, m.Add)
+				return s.fetchTo(fetching, s.db.Follow(files[i]), remote, layer, turn, m, m.Add)
 			})
 			if err != nil {
 				return fmt.Errorf("layer %d: %w", i, err)
