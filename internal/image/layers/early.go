@@ -77,26 +77,28 @@ func (u *unpacking) overEarly(ctx context.Context, i int) (*unpacked, error) {
 	if err != nil {
 		return nil, err
 	}
-	layer := &unpacked{}
+	var unlock func()
+	kept := false
+	defer func() {
+		if unlock != nil && !kept {
+			unlock()
+		}
+	}()
 	err = u.filled(ctx, i, parent, u.whiteouts, func(key string, root bool) error {
 		info, err := u.db.Snapshots.Stat(ctx, key)
 		if err != nil {
 			return fmt.Errorf("cannot look up a snapshot: %w", err)
 		}
-		if layer.unlock, err = u.lockEarly(ctx, i, database.UpperDir(info)); err != nil {
+		if unlock, err = u.lockEarly(ctx, i, database.UpperDir(info)); err != nil {
 			return err
 		}
-		committed := false
-		defer func() {
-			if !committed {
-				layer.unlock()
-			}
-		}()
-		err = u.commitOne(ctx, i, parent, key, root)
-		committed = err == nil
-		return err
+		return u.commitOne(ctx, i, parent, key, root)
 	})
-	return layer, err
+	if err != nil {
+		return nil, err
+	}
+	kept = true
+	return &unpacked{unlock: unlock}, nil
 }
 
 // lockEarly locks the chain of layer i, which was unpacked into upper while it was fetched. The error is errEarly if somebody
