@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database/growing"
 	"github.com/berthrun/berth/internal/image/database/partfile"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -340,6 +341,48 @@ func syncData(file string) error {
 // ingestDir is the directory of what is written with a ref.
 func (d *DB) ingestDir(ref string) string {
 	return filepath.Join(d.ContentDir(), "ingest", digest.FromString(ref).Encoded())
+}
+
+// Followed is a DB for downloads whose file is read while it is written; see Follow.
+type Followed struct {
+	*DB
+	file *growing.File
+}
+
+// Follow returns a DB for the download of one blob that others read by file, which may be nil.
+func (d *DB) Follow(file *growing.File) Followed { return Followed{d, file} }
+
+// End notes that the download has ended.
+func (f Followed) End() { f.file.End() }
+
+// BeginDownload is that of the DB.
+func (f Followed) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error) {
+	w, err := f.DB.BeginDownload(ctx, desc)
+	if f.file == nil {
+		return w, err
+	}
+	f.file.Begin()
+	pieces, ok := w.(inPieces)
+	if err != nil || !ok {
+		f.file.End()
+		return w, err
+	}
+	status, err := w.Status()
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	data, err := f.openIngest(desc.Digest)
+	if err != nil {
+		f.file.End() // the download does not need it
+		return w, nil
+	}
+	return inPieces{f.file.Follow(pieces.Writer, data, status.Offset)}, nil
+}
+
+// openIngest opens the file of a download that is under way.
+func (d *DB) openIngest(blob digest.Digest) (*os.File, error) {
+	data := filepath.Join(d.ingestDir(downloadRef+blob.String()), partfile.DataName)
+	return os.OpenFile(data, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 }
 
 // inPieces is a writer that content.Copy fills in small pieces. By itself it takes 1 MiB at a time.

@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/database/growing"
 	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/image/unpack"
 	"github.com/berthrun/berth/internal/keyed"
@@ -49,6 +50,8 @@ type Unpacker struct {
 	// chains are held from before a layer is unpacked until it is committed.
 	chains  keyed.Mutex
 	holders holders
+	// early has room for the helpers that unpack layers while these are fetched.
+	early chan struct{}
 }
 
 // UnsyncedDir is the directory below a store's root with the lists of unsynced layers.
@@ -58,7 +61,7 @@ func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
 func New(cfg Config) *Unpacker {
 	u := &Unpacker{
 		db: cfg.DB, runner: cfg.Runner, whiteouts: cfg.WhiteoutFiles, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
-		holders: holders{of: map[string]*batch{}, waiting: map[string]int{}},
+		holders: holders{of: map[string]*batch{}, waiting: map[string]int{}}, early: make(chan struct{}, maxEarly),
 	}
 	u.SetDecryptionKeys("")
 	return u
@@ -73,13 +76,24 @@ func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 // are unpacked, a negative number when some must be unpacked again. The node's keys must
 // open all encrypted layers of the image, also if they are there already.
 func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
+	return u.UnpackEarly(ctx, t, ready, nil, unpacked)
+}
+
+// UnpackEarly is Unpack for layers that are fetched meanwhile. files are those of the layers,
+// nil for a layer that is unpacked from its blob, or for all.
+func (u *Unpacker) UnpackEarly(
+	ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, files []*growing.File, unpacked func(n int64),
+) error {
 	defer u.runner.Hold()() // of which a process starts for each layer
 	secrets, err := u.secretsOf(ctx, t)
 	if err != nil {
 		return err
 	}
 	chains := t.Chains()
-	job := &unpacking{Unpacker: u, t: t, names: chains, secrets: secrets, unpacked: unpacked}
+	job := &unpacking{Unpacker: u, t: t, names: chains, secrets: secrets, ready: ready, growing: make([]*growing.File, len(chains)), unpacked: unpacked}
+	if t.Artifact == nil {
+		copy(job.growing, files)
+	}
 	there, err := u.db.KeepSnapshots(ctx, chains)
 	if err != nil {
 		return err
@@ -103,13 +117,13 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 		return err
 	}
 	job.batch = newBatch(len(chains), keys)
-	err = job.all(ctx, ready)
+	err = job.all(ctx)
 	job.batch.close()
 	return errors.Join(err, u.db.RemoveActive(context.WithoutCancel(ctx), job.batch.keys))
 }
 
 // all unpacks and commits all layers.
-func (u *unpacking) all(ctx context.Context, ready func(ctx context.Context, i int) error) error {
+func (u *unpacking) all(ctx context.Context) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error {
 		return errs.Guard("committing of layers", func() error { return u.commitAll(ctx) })
@@ -119,7 +133,7 @@ func (u *unpacking) all(ctx context.Context, ready func(ctx context.Context, i i
 		group.SetLimit(unpackers)
 		for i := range u.names {
 			group.Go(func() error {
-				if err := awaitAll(ctx, u.t, i, ready); err != nil {
+				if err := u.await(ctx, i); err != nil {
 					return err
 				}
 				err := errs.Guard("unpacking of "+u.t.SourceOf(i), func() error { return u.layer(ctx, i) })
@@ -151,9 +165,12 @@ const unpackers = 2
 // in order. A layer that cannot be unpacked without the layers below it waits for them.
 type unpacking struct {
 	*Unpacker
-	t        *tree.Tree
-	names    []string // of the snapshots, lowest first
-	secrets  []*unpack.Secret
+	t       *tree.Tree
+	names   []string // of the snapshots, lowest first
+	secrets []*unpack.Secret
+	ready   func(ctx context.Context, i int) error
+	// growing are the files of layers that are unpacked while they are fetched, nil for the others.
+	growing  []*growing.File
 	unpacked func(int64)
 	// batch is nil unless new layers are unpacked.
 	batch *batch
@@ -175,6 +192,15 @@ func (u *unpacking) below(ctx context.Context, i int) (string, error) {
 
 // layer unpacks layer i, and adds it to the batch. Two images with the same layer unpack it once.
 func (u *unpacking) layer(ctx context.Context, i int) error {
+	if u.file(i) != nil {
+		if err := u.layerEarly(ctx, i); !errors.Is(err, errEarly) {
+			return err
+		}
+		u.growing[i] = nil
+		if err := u.await(ctx, i); err != nil {
+			return err
+		}
+	}
 	unlock, err := u.lock(ctx, u.names[i])
 	if err != nil {
 		return err
@@ -260,7 +286,7 @@ func (u *unpacking) freshRoot(ctx context.Context, key string) error {
 	return os.Chmod(database.UpperDir(info), 0o755) //nolint:gosec // of a container
 }
 
-// commitOne makes the snapshot key that of layer i.
+// commitOne makes the snapshot key that of layer i. The chain is locked.
 func (u *unpacking) commitOne(ctx context.Context, i int, parent, key string, root bool) error {
 	if parent != "" && !root {
 		var err error
@@ -290,18 +316,13 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	job.Alone, job.Secret = as.alone, u.secrets[i]
-	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
-	if err != nil {
-		return result, err
+	result, err = u.run(ctx, i, job)
+	if errors.Is(err, errEarly) {
+		u.dropEarly(ctx, i, job.Upper)
 	}
-	defer blob.Close()
-	var seen int64
-	result, err = u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
 	if err != nil || result.NeedsLower || result.NeedsFiles {
-		u.unpacked(-seen)
 		return result, err
 	}
-	u.unpacked(u.t.Layers[i].Size - seen)
 	if want := u.t.Image.RootFS.DiffIDs[i].String(); result.DiffID != want {
 		return result, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
@@ -309,6 +330,27 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 		return result, os.Chtimes(job.Upper, time.Unix(0, 0), time.Unix(0, 0)) // the same each time
 	}
 	return result, nil
+}
+
+// run has the helper unpack layer i. The blob of the layer is verified when run has succeeded.
+func (u *unpacking) run(ctx context.Context, i int, job unpack.Job) (result unpack.Result, err error) {
+	var seen int64
+	defer func() {
+		if err != nil || result.NeedsLower || result.NeedsFiles {
+			u.unpacked(-seen)
+		} else {
+			u.unpacked(u.t.Layers[i].Size - seen)
+		}
+	}()
+	if file := u.file(i); file != nil {
+		return u.runEarly(ctx, i, job, file, func(n int64) { u.unpacked(n); seen += n })
+	}
+	blob, err := u.db.OpenBlob(u.t.Layers[i].Digest)
+	if err != nil {
+		return result, err
+	}
+	defer blob.Close()
+	return u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
 }
 
 // job is the job of a snapshot. done removes what was made for it.

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/database/growing"
 	"github.com/berthrun/berth/internal/image/downloads"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
@@ -295,6 +296,14 @@ func (s *Store) resolve(ctx context.Context, named reference.Named, platform str
 func (s *Store) fetch(
 	ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, turn downloads.Turn, m *progress.Meter, got func(int64),
 ) error {
+	return s.fetchTo(ctx, s.db.Follow(nil), remote, desc, turn, m, got)
+}
+
+// fetchTo is fetch for a blob that may be read while it is fetched.
+func (s *Store) fetchTo(
+	ctx context.Context, to database.Followed, remote *registry.Repository, desc imagespec.Descriptor, turn downloads.Turn, m *progress.Meter, got func(int64),
+) error {
+	defer to.End()
 	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
 	if err != nil {
 		return err
@@ -305,11 +314,11 @@ func (s *Store) fetch(
 		// Registries do not agree on what they send of it.
 		return errs.OfDisk(s.db.WriteEmpty(ctx, desc))
 	}
-	return errs.OfDisk(remote.Fetch(ctx, s.db, desc, turn, got))
+	return errs.OfDisk(remote.Fetch(ctx, to, desc, turn, got))
 }
 
-// fetchLayers fetches the layers side by side and unpacks each as soon as it and
-// all below it are there.
+// fetchLayers fetches the layers side by side. It unpacks a large one while it is fetched, and the others as soon as they
+// are there. A layer is used when its blob is in the store.
 func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.Repository, m *progress.Meter) error {
 	var total, missing int64
 	for _, layer := range t.Layers {
@@ -339,9 +348,11 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 			return context.Cause(ctx)
 		}
 	}
-	group.Go(func() error { return s.fetchAll(ctx, t, total, remote, m, fetched) })
+	files, closeAll := growing.Layers(t.Layers)
+	defer closeAll()
+	group.Go(func() error { return s.fetchAll(ctx, t, total, remote, m, fetched, files) })
 	group.Go(func() error {
-		return errs.Guard("unpacking", func() error { return s.layers.Unpack(ctx, t, ready, m.Unpack) })
+		return errs.Guard("unpacking", func() error { return s.layers.UnpackEarly(ctx, t, ready, files, m.Unpack) })
 	})
 	return group.Wait()
 }
@@ -361,13 +372,15 @@ func (s *Store) freeDisk(ctx context.Context, missing int64) (int64, error) {
 	return sysfile.DiskFree(s.db.Root)
 }
 
-func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}) error {
+func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *progress.Meter, fetched []chan struct{}, files []*growing.File) error {
 	group, fetching := errgroup.WithContext(ctx)
 	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
 	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
 	for i, layer := range t.Layers {
 		group.Go(func() error {
-			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(fetching, remote, layer, turn, m, m.Add) })
+			err := errs.Guard("fetching of "+layer.Digest.String(), func() error {
+				return s.fetchTo(fetching, s.db.Follow(files[i]), remote, layer, turn, m, m.Add)
+			})
 			if err != nil {
 				return fmt.Errorf("layer %d: %w", i, err)
 			}

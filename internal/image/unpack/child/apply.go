@@ -99,6 +99,7 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job, 
 		return Result{}, err
 	}
 	defer stream.Close()
+	defer interrupt(r) // the end of the stream waits for a read
 	stream.counted = &p.bytes
 	if job.MaxLayer > 0 {
 		stream.allow(job.MaxLayer, fmt.Errorf("the layer has more than %d bytes unpacked, the limit of image.max_layer_gib: %w", job.MaxLayer, errs.Invalid))

@@ -53,7 +53,7 @@ func work(args []string) (Result, error) {
 		lower = "/" + LowerName
 	}
 	p := &progress{}
-	result, err := p.within(ownCPU, func() (Result, error) { return apply(context.Background(), os.Stdin, "/"+UpperName, lower, job, p) })
+	result, err := p.within(ownCPU, func() (Result, error) { return apply(context.Background(), input(), "/"+UpperName, lower, job, p) })
 	if errors.Is(err, errNeedsLower) {
 		return Result{NeedsLower: true}, nil
 	}
