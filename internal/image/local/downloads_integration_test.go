@@ -5,6 +5,8 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,14 +24,18 @@ type holding struct {
 	host string
 	let  chan struct{}
 
-	mu         sync.Mutex
-	layers     map[string]bool
-	open, most int
-	changed    chan struct{}
+	mu     sync.Mutex
+	layers map[string]bool
+	// open are the requests that are held, by the image, most the most of all together. cancelled is an image whose requests do
+	// not count: the server may learn late that they have ended.
+	open      map[string]int
+	most      int
+	cancelled string
+	changed   chan struct{}
 }
 
 func newHolding(t *testing.T) *holding {
-	h := &holding{let: make(chan struct{}), layers: map[string]bool{}, changed: make(chan struct{})}
+	h := &holding{let: make(chan struct{}), layers: map[string]bool{}, open: map[string]int{}, changed: make(chan struct{})}
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	h.host = strings.TrimPrefix(server.URL, "http://")
@@ -49,25 +55,36 @@ func (h *holding) push(t *testing.T, name string, n int) {
 	h.Push(name, "1", img)
 }
 
-func (h *holding) count(n int) {
+func (h *holding) count(image string, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.open += n
-	h.most = max(h.most, h.open)
+	h.open[image] += n
+	h.most = max(h.most, h.held())
 	close(h.changed)
 	h.changed = make(chan struct{})
+}
+
+// held is the number of requests that are held. The caller holds h.mu.
+func (h *holding) held() (all int) {
+	for image, n := range h.open {
+		if image != h.cancelled {
+			all += n
+		}
+	}
+	return all
 }
 
 // ServeHTTP implements http.Handler. A request counts until it is let through: its answer may be complete before its
 // handler returns.
 func (h *holding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if h.layers[req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]] {
-		h.count(1)
+		image := strings.Split(req.URL.Path, "/")[2]
+		h.count(image, 1)
 		select {
 		case <-h.let:
-			h.count(-1)
+			h.count(image, -1)
 		case <-req.Context().Done():
-			h.count(-1)
+			h.count(image, -1)
 			return
 		}
 	}
@@ -77,18 +94,24 @@ func (h *holding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // await returns when so many requests for layers are held.
 func (h *holding) await(t *testing.T, open int) {
 	t.Helper()
+	h.until(t, fmt.Sprintf("%d requests for layers are held", open), func() bool { return h.held() == open })
+}
+
+// until returns when done does, which is called with h.mu held.
+func (h *holding) until(t *testing.T, what string, done func() bool) {
+	t.Helper()
 	late := time.After(20 * time.Second)
 	for {
 		h.mu.Lock()
-		now, changed := h.open, h.changed
+		is, changed, open := done(), h.changed, maps.Clone(h.open)
 		h.mu.Unlock()
-		if now == open {
+		if is {
 			return
 		}
 		select {
 		case <-changed:
 		case <-late:
-			t.Fatalf("%d requests for layers are open, want %d", now, open)
+			t.Fatalf("not so: %s; held are %v", what, open)
 		}
 	}
 }
@@ -138,10 +161,14 @@ func TestPullsShareTheDownloadsOfTheNode(t *testing.T) {
 	case err := <-d:
 		t.Fatalf("the pull that waits has ended: %v", err)
 	}
+	h.mu.Lock()
+	h.cancelled = "c"
+	h.mu.Unlock()
 	cancel()
 	if err := <-c; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
+	h.until(t, "the cancelled requests have ended", func() bool { return h.open["c"] == 0 })
 	for range 4 {
 		h.let <- struct{}{}
 	}
