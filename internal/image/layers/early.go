@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database"
@@ -57,18 +58,72 @@ func (u *unpacking) layerEarly(ctx context.Context, i int) error {
 	if there {
 		return errEarly
 	}
-	layer, err := u.alone(ctx, i)
-	switch {
-	case err == nil && layer == nil:
+	layer, err := u.aloneEarly(ctx, i)
+	if err == nil && layer == nil {
 		layer, err = u.overEarly(ctx, i)
-	case err == nil:
-		layer.unlock, err = u.lockEarly(ctx, i, layer.upper)
 	}
 	if err != nil {
 		return err
 	}
 	u.batch.add(i, layer)
 	return nil
+}
+
+// aloneEarly is alone while the layer is fetched. The chain of the layer is locked then.
+func (u *unpacking) aloneEarly(ctx context.Context, i int) (*unpacked, error) {
+	defer u.attempts.begin(u.names[i], u.file(i))()
+	layer, err := u.alone(ctx, i)
+	if err != nil || layer == nil {
+		return nil, err
+	}
+	layer.unlock, err = u.lockEarly(ctx, i, layer.upper)
+	return layer, err
+}
+
+// attempts are the layers that are being unpacked while they are fetched, by their chains. Their chains are not locked yet.
+type attempts struct {
+	mu sync.Mutex
+	of map[string]attempt
+}
+
+type attempt struct {
+	file  *growing.File
+	ended chan struct{}
+}
+
+// begin notes an attempt. end ends it. Of two attempts for one chain, from different blobs, it knows the first.
+func (a *attempts) begin(chain string, file *growing.File) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, other := a.of[chain]; other {
+		return func() {}
+	}
+	if a.of == nil {
+		a.of = map[string]attempt{}
+	}
+	one := attempt{file, make(chan struct{})}
+	a.of[chain] = one
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.of, chain)
+		close(one.ended)
+	}
+}
+
+// await waits for an attempt for a chain if its download is complete: the pulls that have waited for the same download would
+// else unpack the layer again, and the files of one of them would be in vain. It does not wait for a download.
+func (a *attempts) await(ctx context.Context, chain string) {
+	a.mu.Lock()
+	one, found := a.of[chain]
+	a.mu.Unlock()
+	if !found || !one.file.Once() {
+		return
+	}
+	select {
+	case <-one.ended:
+	case <-ctx.Done():
+	}
 }
 
 // overEarly unpacks layer i over the layers below while it is fetched, and commits it.

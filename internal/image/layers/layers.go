@@ -51,7 +51,8 @@ type Unpacker struct {
 	chains  keyed.Mutex
 	holders holders
 	// early has room for the helpers that unpack layers while these are fetched.
-	early chan struct{}
+	early    chan struct{}
+	attempts attempts
 }
 
 // UnsyncedDir is the directory below a store's root with the lists of unsynced layers.
@@ -201,6 +202,7 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 			return err
 		}
 	}
+	u.attempts.await(ctx, u.names[i])
 	unlock, err := u.lock(ctx, u.names[i])
 	if err != nil {
 		return err
