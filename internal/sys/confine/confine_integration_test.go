@@ -71,6 +71,9 @@ func TestRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := unix.Mknod(filepath.Join(dir, "layers/b/null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		t.Fatal(err)
+	}
 	view := View{
 		Binds:       []Bind{{Source: filepath.Join(dir, "upper"), Name: "upper"}},
 		Overlay:     sysmount.Overlay{LowerRoot: filepath.Join(dir, "layers"), Lower: []string{"a", "b"}},
@@ -114,7 +117,7 @@ func TestRoot(t *testing.T) {
 }
 
 func checkRoot(t *testing.T) {
-	for path, want := range map[string]string{"/": "lower upper", "/upper": "upper", "/lower": "a b", "/..": "lower upper"} {
+	for path, want := range map[string]string{"/": "lower upper", "/upper": "upper", "/lower": "a b null", "/..": "lower upper"} {
 		entries, err := os.ReadDir(path)
 		var names []string
 		for _, entry := range entries {
@@ -129,12 +132,15 @@ func checkRoot(t *testing.T) {
 			t.Errorf("a directory %s: %v, want %v", path, err, want)
 		}
 	}
-	for path, want := range map[string]int64{"/": unix.ST_RDONLY, "/upper": 0} {
+	for path, want := range map[string]int64{"/": unix.ST_RDONLY, "/upper": 0, "/lower": unix.ST_RDONLY} {
 		var st unix.Statfs_t
 		const all = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
 		if err := unix.Statfs(path, &st); err != nil || st.Flags&(all|unix.ST_RDONLY) != all|want {
 			t.Errorf("%s has mount flags %x, %v", path, st.Flags, err)
 		}
+	}
+	if fd, err := unix.Open("/lower/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); !errors.Is(err, unix.EACCES) {
+		t.Errorf("the device of a lower directory opens as %d, %v", fd, err)
 	}
 }
 
