@@ -130,6 +130,12 @@ func TestChildIsConfined(t *testing.T) {
 			t.Errorf("%s namespace is shared: %s, %v", ns, ours, err)
 		}
 	}
+	// A signal to its process group, or to its session, reaches nothing of ours.
+	session, err1 := unix.Getsid(pid)
+	group, err2 := unix.Getpgid(pid)
+	if err := errors.Join(err1, err2); err != nil || session != pid || group != pid {
+		t.Errorf("the child %d is in session %d and process group %d, %v", pid, session, group, err)
+	}
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root", pid))
 	if err != nil || len(entries) != 2 || entries[0].Name() != "lower" || entries[1].Name() != "upper" {
 		t.Errorf("the child's root holds %v, %v", entries, err)

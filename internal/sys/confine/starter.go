@@ -141,7 +141,8 @@ func (s *Starter) start(cmd *exec.Cmd, program *os.File, trees *trees) (err erro
 		return fmt.Errorf("cannot enter the directory of descriptors: %w", err)
 	}
 	cmd.Path = fmt.Sprint("./", program.Fd())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.namespaces, Pdeathsig: syscall.SIGKILL}
+	// Without a session of its own, a program could signal the process group of this process by kill(0, ...).
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.namespaces, Pdeathsig: syscall.SIGKILL, Setsid: true}
 	return cmd.Start()
 }
 
