@@ -29,12 +29,12 @@ func onThread(fn func()) {
 	<-done
 }
 
-// TestNoSockets: the calls that would lead out of the namespaces of a program fail, and others do not.
-func TestNoSockets(t *testing.T) {
+// TestDeniedCalls: the calls that would lead out of the namespaces of a program fail, and others do not.
+func TestDeniedCalls(t *testing.T) {
 	require.Root(t)
 	onThread(func() {
-		if done, err := denySockets(); err != nil || !done {
-			t.Errorf("the kernel cannot deny sockets: %v", err)
+		if done, err := denyCalls(); err != nil || !done {
+			t.Errorf("the kernel cannot deny calls: %v", err)
 			return
 		}
 		for _, domain := range []int{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_VSOCK, unix.AF_ALG} {
@@ -45,6 +45,25 @@ func TestNoSockets(t *testing.T) {
 		for _, call := range denied() {
 			if _, _, errno := unix.Syscall6(uintptr(call), 0, 0, 0, 0, 0, 0); errno != unix.EPERM {
 				t.Errorf("call %d: %v", call, errno)
+			}
+		}
+		// Where they are not denied, these fail with EINVAL, except prctl.
+		const users, both = unix.CLONE_NEWUSER, unix.CLONE_NEWUSER | unix.CLONE_FS
+		for _, c := range []struct {
+			name            string
+			call, arg, more uintptr
+			want            unix.Errno
+		}{
+			{"clone with a user namespace", unix.SYS_CLONE, both, 0, unix.EPERM},
+			{"unshare of a user namespace", unix.SYS_UNSHARE, users, 0, unix.EPERM},
+			{"clone3", unix.SYS_CLONE3, 0, 0, unix.ENOSYS},
+			{"prctl with another signal", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), unix.EPERM},
+			{"prctl with no signal", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, 0, unix.EPERM},
+			{"prctl that is invalid", unix.SYS_PRCTL, 1 << 30, 0, unix.EINVAL},
+			{"unshare of nothing", unix.SYS_UNSHARE, 0, 0, 0},
+		} {
+			if _, _, errno := unix.Syscall(c.call, c.arg, c.more, 0); errno != c.want {
+				t.Errorf("%s: error %d (%v), want %d (%v)", c.name, errno, errno, c.want, c.want)
 			}
 		}
 		if runtime.GOARCH == "amd64" {

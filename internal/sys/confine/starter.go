@@ -95,7 +95,7 @@ func (s *Starter) prepare(dirs []string, capabilities []uint) (err error) {
 		return err
 	}
 	s.namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-	denied, err := denySockets()
+	denied, err := denyCalls()
 	if !denied {
 		s.namespaces |= unix.CLONE_NEWNET
 	}
