@@ -227,6 +227,13 @@ func TestSharedPartsEndWithTheirLastUser(t *testing.T) {
 	if _, err := b.run(layer); err != nil || b.runner.starter != starter || b.groups() != group {
 		t.Errorf("starter and cgroup are not used again: %v", err)
 	}
+	if err := os.Mkdir(filepath.Join(group, "child"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.run(layer); err != nil || b.groups() == group {
+		t.Errorf("a cgroup with a child is used again: %v", err)
+	}
+	group = b.groups()
 	if _, err := b.run([]byte("no layer")); err == nil || b.groups() == group {
 		t.Errorf("the cgroup of a child that failed is left: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +59,8 @@ type Runner struct {
 	Helper program.Program
 	// Cgroups makes the children's cgroups; nil runs them in ours.
 	Cgroups *cgroup.HelperGroups
+	// Log takes what does not stop a Run; nil for nothing.
+	Log *slog.Logger
 
 	mu      sync.Mutex // guards what follows
 	users   int
@@ -95,7 +98,19 @@ func (r *Runner) use() (_ *confine.Starter, release func(), err error) {
 
 func (r *Runner) release() {
 	for _, group := range r.releaseShared() {
-		group.Remove()
+		r.remove(group)
+	}
+}
+
+func (r *Runner) remove(group *cgroup.HelperGroup) {
+	if err := group.Remove(); err != nil {
+		r.warn("cannot remove the cgroup of an unpack helper; the next start removes it", "error", err)
+	}
+}
+
+func (r *Runner) warn(text string, args ...any) {
+	if r.Log != nil {
+		r.Log.Warn(text, args...)
 	}
 }
 
@@ -121,7 +136,12 @@ func (r *Runner) takeGroup() (*cgroup.HelperGroup, error) {
 		return nil, nil
 	}
 	if group := r.takeIdle(); group != nil {
-		return group, nil
+		err := group.Renew()
+		if err == nil {
+			return group, nil
+		}
+		r.warn("the cgroup of an unpack helper is not used again", "error", err)
+		r.remove(group)
 	}
 	group, err := r.Cgroups.New(child.MemoryLimit)
 	if err != nil {
@@ -150,7 +170,7 @@ func (r *Runner) leaveGroup(group *cgroup.HelperGroup, failed bool) {
 			return
 		}
 	}
-	group.Remove()
+	r.remove(group)
 }
 
 func (r *Runner) keepIdle(group *cgroup.HelperGroup) bool {
