@@ -33,8 +33,7 @@ import (
 )
 
 const (
-	maxAnswer = 64 << 20
-	maxNoise  = 16 << 10
+	maxNoise = 16 << 10
 	// smallLayer is the size in bytes of a file up to which one processor unpacks a layer: with more, Go starts threads that take
 	// longer than they would save.
 	smallLayer = 256 << 10
@@ -202,19 +201,19 @@ func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int
 	if err != nil {
 		return Result{}, err
 	}
-	var a child.Answer
-	if err := json.Unmarshal(out, &a); err != nil {
-		return Result{}, fmt.Errorf("cannot read the answer of the unpack helper: %w", err)
+	a, err := child.ReadAnswer(out)
+	if err != nil {
+		return Result{}, err
 	}
 	if a.Error != "" {
 		return Result{}, errorOf(a)
 	}
-	return a.Result, markOpaque(job.Upper, a.Opaque)
+	return a.Result, markOpaque(ctx, job.Upper, a.Opaque)
 }
 
 // exec runs one child.
 func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgroup.HelperGroup) ([]byte, error) {
-	out := limited{max: maxAnswer}
+	out := limited{max: child.MaxAnswer + 1}
 	noise := limited{max: maxNoise}
 	exe, args, releaseProgram, err := r.Helper.Use()
 	if err != nil {
@@ -309,7 +308,7 @@ func (e *helperError) Error() string { return e.text }
 func (e *helperError) Unwrap() error { return e.kind }
 
 // markOpaque sets what takes a capability that the child does not have.
-func markOpaque(upper string, dirs []string) error {
+func markOpaque(ctx context.Context, upper string, dirs []string) error {
 	if len(dirs) == 0 {
 		return nil
 	}
@@ -319,6 +318,9 @@ func markOpaque(upper string, dirs []string) error {
 	}
 	defer root.Close()
 	for _, dir := range dirs {
+		if ctx.Err() != nil {
+			return fmt.Errorf("cannot mark an opaque directory: %w", context.Cause(ctx))
+		}
 		err := sysfile.SetXattrBeneath(root, dir, sysfile.OverlayOpaque, []byte("y"))
 		// A later entry may have replaced the directory.
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, syscall.ELOOP) {

@@ -1,6 +1,8 @@
 package unpack
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,5 +32,15 @@ func TestSmallLayers(t *testing.T) {
 	defer w.Close()
 	if isSmall(r) {
 		t.Error("a pipe is small")
+	}
+}
+
+// TestMarksEndWithTheirPull: the list comes from a child that may be hostile, and a pull that is given up does not work it off.
+func TestMarksEndWithTheirPull(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("the pull was given up")
+	cancel(reason)
+	if err := markOpaque(ctx, t.TempDir(), []string{"a", "b"}); !errors.Is(err, reason) {
+		t.Errorf("error %v", err)
 	}
 }
