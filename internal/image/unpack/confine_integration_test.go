@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -171,6 +173,51 @@ func TestChildIsConfined(t *testing.T) {
 	}
 	layer.Close()
 	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestChildIsNotSpared: a child dumps no core, and the kernel kills it before a daemon that has a low oom_score_adj.
+func TestChildIsNotSpared(t *testing.T) {
+	b := newBench(t)
+	const own = "/proc/self/oom_score_adj"
+	before, err := os.ReadFile(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Without CAP_SYS_RESOURCE the score of this process stays as it is, which may be that of a daemon, too.
+	if err := os.WriteFile(own, []byte("-500"), 0); err != nil && !errors.Is(err, os.ErrPermission) {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.WriteFile(own, before, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	starter, release, err := b.runner.use()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	cmd := exec.CommandContext(t.Context(), helper[0], "{}")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, io.Discard, io.Discard
+	if err := starter.Start(t.Context(), cmd, viewOf(Job{Upper: b.path("upper")})); err != nil {
+		t.Fatal(err)
+	}
+	score, err1 := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid))
+	var core unix.Rlimit
+	err2 := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_CORE, nil, &core)
+	if err := errors.Join(err1, err2); err != nil || strings.HasPrefix(string(score), "-") || core != (unix.Rlimit{Cur: 1, Max: 1}) {
+		t.Errorf("the child has oom_score_adj %q and the limit %v of core dumps, %v", score, core, err)
+	}
+	w.Close()
+	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 }

@@ -66,6 +66,8 @@ type Runner struct {
 	starter *confine.Starter // nil before the first child, and after the last release
 	// idle are cgroups for the next children, which others have left almost empty. It is nil after the last release.
 	idle []*cgroup.HelperGroup
+	// warned is set once the log has that this kernel denies no calls.
+	warned bool
 }
 
 // Hold keeps what the children share, from the first child until release: several layers follow.
@@ -89,6 +91,10 @@ func (r *Runner) use() (_ *confine.Starter, release func(), err error) {
 			unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP)
 		if err != nil {
 			return nil, nil, fmt.Errorf("unpack helper: %w", err)
+		}
+		if !r.starter.DeniesCalls() && !r.warned {
+			r.warned = true
+			r.warn("the kernel has no seccomp filters: unpack helpers can make sockets and user namespaces")
 		}
 	}
 	r.users++
@@ -330,7 +336,7 @@ func markOpaque(ctx context.Context, upper string, dirs []string) error {
 	return nil
 }
 
-// watch reports the file's offset to read. The child shares the offset.
+// watch reports the file's offset to read. The child shares the offset, and may set it to more than the size of the file.
 func watch(layer *os.File, read func(int64)) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -342,8 +348,10 @@ func watch(layer *os.File, read func(int64)) (stop func()) {
 			case <-quit:
 				return
 			case <-ticker.C:
-				if offset, err := layer.Seek(0, io.SeekCurrent); err == nil {
-					read(offset)
+				offset, err1 := layer.Seek(0, io.SeekCurrent)
+				info, err2 := layer.Stat()
+				if err1 == nil && err2 == nil {
+					read(min(offset, info.Size()))
 				}
 			}
 		}

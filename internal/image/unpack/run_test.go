@@ -3,6 +3,7 @@ package unpack
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -42,5 +43,31 @@ func TestMarksEndWithTheirPull(t *testing.T) {
 	cancel(reason)
 	if err := markOpaque(ctx, t.TempDir(), []string{"a", "b"}); !errors.Is(err, reason) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestProgressIsAtMostTheSize: a child that sets the offset behind the end of the layer does not make the progress absurd.
+func TestProgressIsAtMostTheSize(t *testing.T) {
+	layer, err := os.CreateTemp(t.TempDir(), "layer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layer.Close()
+	if err := layer.Truncate(10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := layer.Seek(1<<40, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	progress := make(chan int64, 1)
+	stop := watch(layer, func(n int64) {
+		select {
+		case progress <- n:
+		default:
+		}
+	})
+	defer stop()
+	if n := <-progress; n != 10 {
+		t.Errorf("%d of 10 bytes are read", n)
 	}
 }
