@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -200,6 +199,10 @@ func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int
 	if group != nil {
 		defer func() { r.leaveGroup(group, err != nil) }()
 	}
+	if layer, err = readOnly(layer); err != nil {
+		return Result{}, err
+	}
+	defer layer.Close()
 	if read != nil {
 		defer watch(layer, read)()
 	}
@@ -266,12 +269,6 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgrou
 	return out.Bytes(), nil
 }
 
-// isSmall reports whether a layer is a file of at most smallLayer bytes.
-func isSmall(layer *os.File) bool {
-	info, err := layer.Stat()
-	return err == nil && info.Mode().IsRegular() && info.Size() <= smallLayer
-}
-
 // viewOf returns what the root of the child shows.
 func viewOf(job Job) confine.View {
 	view := confine.View{Binds: []confine.Bind{{Source: job.Upper, Name: child.UpperName}}}
@@ -334,29 +331,6 @@ func markOpaque(ctx context.Context, upper string, dirs []string) error {
 		}
 	}
 	return nil
-}
-
-// watch reports the file's offset to read. The child shares the offset, and may set it to more than the size of the file.
-func watch(layer *os.File, read func(int64)) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(progressInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-ticker.C:
-				offset, err1 := layer.Seek(0, io.SeekCurrent)
-				info, err2 := layer.Stat()
-				if err1 == nil && err2 == nil {
-					read(min(offset, info.Size()))
-				}
-			}
-		}
-	}()
-	return func() { close(quit); <-done }
 }
 
 // limited keeps the first max bytes that are written to it.
