@@ -30,7 +30,7 @@ func TestAnswers(t *testing.T) {
 		got, err := ReadAnswer(out.Bytes())
 		if name == "names too large" {
 			c.want.Kind = got.Kind
-			if errs.Kinds()[got.Kind] != errs.Invalid {
+			if !errors.Is(errs.Kinds()[got.Kind], errs.Invalid) {
 				t.Errorf("%s: kind %d", name, got.Kind)
 			}
 		}
