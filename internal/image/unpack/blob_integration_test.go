@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -28,10 +29,6 @@ func TestChildCannotChangeTheBlob(t *testing.T) {
 	}
 	defer blob.Close()
 	if _, err := blob.Seek(1, io.SeekStart); err != nil {
-		t.Fatal(err)
-	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
 		t.Fatal(err)
 	}
 	given, err := readOnly(blob)
@@ -56,7 +53,7 @@ func TestChildCannotChangeTheBlob(t *testing.T) {
 	if err := blob.Chmod(0o640); err != nil {
 		t.Errorf("the daemon cannot change the blob: %v", err)
 	}
-	if now, err := os.ReadFile("/proc/self/mounts"); err != nil || string(now) != string(mounts) {
-		t.Errorf("a mount is left: %s, %v", now, err)
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), name) {
+		t.Errorf("a mount is left: %s, %v", mounts, err)
 	}
 }
