@@ -113,8 +113,10 @@ func (s *Images) open(ctx context.Context) error {
 		s.log.Warn("cannot make a cgroup for unpacking layers; unpacking without a memory limit",
 			"error", err)
 		s.cgroups = nil
+	} else if err := s.cgroups.Sweep(); err != nil {
+		s.log.Warn("cannot remove the cgroups of helpers that an earlier process has left", "error", err)
 	}
-	s.runner = &unpack.Runner{Helper: s.cfg.UnpackHelper, Cgroups: s.cgroups}
+	s.runner = &unpack.Runner{Helper: s.cfg.UnpackHelper, Cgroups: s.cgroups, Log: s.log}
 	s.chooseSnapshotter()
 	if err := s.openWhole(ctx); err != nil {
 		return err

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -130,6 +132,12 @@ func TestChildIsConfined(t *testing.T) {
 			t.Errorf("%s namespace is shared: %s, %v", ns, ours, err)
 		}
 	}
+	// A signal to its process group, or to its session, reaches nothing of ours.
+	session, err1 := unix.Getsid(pid)
+	group, err2 := unix.Getpgid(pid)
+	if err := errors.Join(err1, err2); err != nil || session != pid || group != pid {
+		t.Errorf("the child %d is in session %d and process group %d, %v", pid, session, group, err)
+	}
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root", pid))
 	if err != nil || len(entries) != 2 || entries[0].Name() != "lower" || entries[1].Name() != "upper" {
 		t.Errorf("the child's root holds %v, %v", entries, err)
@@ -165,6 +173,51 @@ func TestChildIsConfined(t *testing.T) {
 	}
 	layer.Close()
 	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestChildIsNotSpared: a child dumps no core, and the kernel kills it before a daemon that has a low oom_score_adj.
+func TestChildIsNotSpared(t *testing.T) {
+	b := newBench(t)
+	const own = "/proc/self/oom_score_adj"
+	before, err := os.ReadFile(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Without CAP_SYS_RESOURCE the score of this process stays as it is, which may be that of a daemon, too.
+	if err := os.WriteFile(own, []byte("-500"), 0); err != nil && !errors.Is(err, os.ErrPermission) {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.WriteFile(own, before, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	starter, release, err := b.runner.use()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	cmd := exec.CommandContext(t.Context(), helper[0], "{}")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, io.Discard, io.Discard
+	if err := starter.Start(t.Context(), cmd, viewOf(Job{Upper: b.path("upper")})); err != nil {
+		t.Fatal(err)
+	}
+	score, err1 := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid))
+	var core unix.Rlimit
+	err2 := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_CORE, nil, &core)
+	if err := errors.Join(err1, err2); err != nil || strings.HasPrefix(string(score), "-") || core != (unix.Rlimit{Cur: 1, Max: 1}) {
+		t.Errorf("the child has oom_score_adj %q and the limit %v of core dumps, %v", score, core, err)
+	}
+	w.Close()
+	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -221,6 +274,13 @@ func TestSharedPartsEndWithTheirLastUser(t *testing.T) {
 	if _, err := b.run(layer); err != nil || b.runner.starter != starter || b.groups() != group {
 		t.Errorf("starter and cgroup are not used again: %v", err)
 	}
+	if err := os.Mkdir(filepath.Join(group, "child"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.run(layer); err != nil || b.groups() == group {
+		t.Errorf("a cgroup with a child is used again: %v", err)
+	}
+	group = b.groups()
 	if _, err := b.run([]byte("no layer")); err == nil || b.groups() == group {
 		t.Errorf("the cgroup of a child that failed is left: %v", err)
 	}
@@ -377,6 +437,8 @@ func TestDuplicatesAndDeletionsOfOneLayer(t *testing.T) {
 		imagetest.Whiteout("kept"),
 		imagetest.Whiteout("d"),
 		{Path: "d/new", Content: []byte("n")},
+		{Path: "\xff/new", Content: []byte("n")}, // no UTF-8
+		imagetest.Opaque("\xff"),
 		imagetest.Whiteout("x"),
 		imagetest.Whiteout("x"),
 	}), "lower")
@@ -389,7 +451,9 @@ func TestDuplicatesAndDeletionsOfOneLayer(t *testing.T) {
 		}
 	}
 	buf := make([]byte, 8)
-	if _, err := unix.Lgetxattr(b.path("upper/d"), sysfile.OverlayOpaque, buf); err != nil {
-		t.Errorf("a directory deleted and made again shows what was in it: %v", err)
+	for dir, what := range map[string]string{"d": "deleted and made again", "\xff": "that is opaque"} {
+		if _, err := unix.Lgetxattr(b.path("upper/"+dir), sysfile.OverlayOpaque, buf); err != nil {
+			t.Errorf("a directory %s shows what was in it: %v", what, err)
+		}
 	}
 }

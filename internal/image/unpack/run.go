@@ -12,7 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,8 +32,7 @@ import (
 )
 
 const (
-	maxAnswer = 64 << 20
-	maxNoise  = 16 << 10
+	maxNoise = 16 << 10
 	// smallLayer is the size in bytes of a file up to which one processor unpacks a layer: with more, Go starts threads that take
 	// longer than they would save.
 	smallLayer = 256 << 10
@@ -58,12 +57,16 @@ type Runner struct {
 	Helper program.Program
 	// Cgroups makes the children's cgroups; nil runs them in ours.
 	Cgroups *cgroup.HelperGroups
+	// Log takes what does not stop a Run; nil for nothing.
+	Log *slog.Logger
 
 	mu      sync.Mutex // guards what follows
 	users   int
 	starter *confine.Starter // nil before the first child, and after the last release
 	// idle are cgroups for the next children, which others have left almost empty. It is nil after the last release.
 	idle []*cgroup.HelperGroup
+	// warned is set once the log has that this kernel denies no calls.
+	warned bool
 }
 
 // Hold keeps what the children share, from the first child until release: several layers follow.
@@ -88,6 +91,10 @@ func (r *Runner) use() (_ *confine.Starter, release func(), err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("unpack helper: %w", err)
 		}
+		if !r.starter.DeniesCalls() && !r.warned {
+			r.warned = true
+			r.warn("the kernel has no seccomp filters: unpack helpers can make sockets and user namespaces")
+		}
 	}
 	r.users++
 	return r.starter, sync.OnceFunc(r.release), nil
@@ -95,7 +102,19 @@ func (r *Runner) use() (_ *confine.Starter, release func(), err error) {
 
 func (r *Runner) release() {
 	for _, group := range r.releaseShared() {
-		group.Remove()
+		r.remove(group)
+	}
+}
+
+func (r *Runner) remove(group *cgroup.HelperGroup) {
+	if err := group.Remove(); err != nil {
+		r.warn("cannot remove the cgroup of an unpack helper; the next start removes it", "error", err)
+	}
+}
+
+func (r *Runner) warn(text string, args ...any) {
+	if r.Log != nil {
+		r.Log.Warn(text, args...)
 	}
 }
 
@@ -121,7 +140,12 @@ func (r *Runner) takeGroup() (*cgroup.HelperGroup, error) {
 		return nil, nil
 	}
 	if group := r.takeIdle(); group != nil {
-		return group, nil
+		err := group.Renew()
+		if err == nil {
+			return group, nil
+		}
+		r.warn("the cgroup of an unpack helper is not used again", "error", err)
+		r.remove(group)
 	}
 	group, err := r.Cgroups.New(child.MemoryLimit)
 	if err != nil {
@@ -150,7 +174,7 @@ func (r *Runner) leaveGroup(group *cgroup.HelperGroup, failed bool) {
 			return
 		}
 	}
-	group.Remove()
+	r.remove(group)
 }
 
 func (r *Runner) keepIdle(group *cgroup.HelperGroup) bool {
@@ -175,6 +199,10 @@ func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int
 	if group != nil {
 		defer func() { r.leaveGroup(group, err != nil) }()
 	}
+	if layer, err = readOnly(layer); err != nil {
+		return Result{}, err
+	}
+	defer layer.Close()
 	if read != nil {
 		defer watch(layer, read)()
 	}
@@ -182,19 +210,19 @@ func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int
 	if err != nil {
 		return Result{}, err
 	}
-	var a child.Answer
-	if err := json.Unmarshal(out, &a); err != nil {
-		return Result{}, fmt.Errorf("cannot read the answer of the unpack helper: %w", err)
+	a, err := child.ReadAnswer(out)
+	if err != nil {
+		return Result{}, err
 	}
 	if a.Error != "" {
 		return Result{}, errorOf(a)
 	}
-	return a.Result, markOpaque(job.Upper, a.Opaque)
+	return a.Result, markOpaque(ctx, job.Upper, a.Opaque)
 }
 
 // exec runs one child.
 func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgroup.HelperGroup) ([]byte, error) {
-	out := limited{max: maxAnswer}
+	out := limited{max: child.MaxAnswer + 1}
 	noise := limited{max: maxNoise}
 	exe, args, releaseProgram, err := r.Helper.Use()
 	if err != nil {
@@ -241,12 +269,6 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgrou
 	return out.Bytes(), nil
 }
 
-// isSmall reports whether a layer is a file of at most smallLayer bytes.
-func isSmall(layer *os.File) bool {
-	info, err := layer.Stat()
-	return err == nil && info.Mode().IsRegular() && info.Size() <= smallLayer
-}
-
 // viewOf returns what the root of the child shows.
 func viewOf(job Job) confine.View {
 	view := confine.View{Binds: []confine.Bind{{Source: job.Upper, Name: child.UpperName}}}
@@ -289,7 +311,7 @@ func (e *helperError) Error() string { return e.text }
 func (e *helperError) Unwrap() error { return e.kind }
 
 // markOpaque sets what takes a capability that the child does not have.
-func markOpaque(upper string, dirs []string) error {
+func markOpaque(ctx context.Context, upper string, dirs []string) error {
 	if len(dirs) == 0 {
 		return nil
 	}
@@ -299,6 +321,9 @@ func markOpaque(upper string, dirs []string) error {
 	}
 	defer root.Close()
 	for _, dir := range dirs {
+		if ctx.Err() != nil {
+			return fmt.Errorf("cannot mark an opaque directory: %w", context.Cause(ctx))
+		}
 		err := sysfile.SetXattrBeneath(root, dir, sysfile.OverlayOpaque, []byte("y"))
 		// A later entry may have replaced the directory.
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, syscall.ELOOP) {
@@ -306,27 +331,6 @@ func markOpaque(upper string, dirs []string) error {
 		}
 	}
 	return nil
-}
-
-// watch reports the file's offset to read. The child shares the offset.
-func watch(layer *os.File, read func(int64)) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(progressInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-ticker.C:
-				if offset, err := layer.Seek(0, io.SeekCurrent); err == nil {
-					read(offset)
-				}
-			}
-		}
-	}()
-	return func() { close(quit); <-done }
 }
 
 // limited keeps the first max bytes that are written to it.

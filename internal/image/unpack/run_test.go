@@ -1,34 +1,17 @@
 package unpack
 
 import (
-	"os"
-	"path/filepath"
+	"context"
+	"errors"
 	"testing"
 )
 
-// TestSmallLayers: one processor is for small files alone, not for a layer whose size nobody knows.
-func TestSmallLayers(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "layer")
-	for size, want := range map[int64]bool{0: true, smallLayer: true, smallLayer + 1: false} {
-		if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		layer, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := isSmall(layer); got != want {
-			t.Errorf("a layer of %d bytes is small: %v", size, got)
-		}
-		layer.Close()
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	if isSmall(r) {
-		t.Error("a pipe is small")
+// TestMarksEndWithTheirPull: the list comes from a child that may be hostile, and a pull that is given up does not work it off.
+func TestMarksEndWithTheirPull(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("the pull was given up")
+	cancel(reason)
+	if err := markOpaque(ctx, t.TempDir(), []string{"a", "b"}); !errors.Is(err, reason) {
+		t.Errorf("error %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,13 +40,16 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	require.Root(t)
 	b := &bench{t: t, root: t.TempDir()}
-	// Another run of these tests has a parent of its own: a new one removes what it finds.
+	// Another run of these tests has a parent of its own: the sweep ends what it finds.
 	cgroups, err := cgroup.NewHelperGroups(fmt.Sprint("berth-unpack-test-", os.Getpid()), "t")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cgroups.Close)
-	b.runner = &Runner{Helper: helper, Cgroups: cgroups}
+	if err := cgroups.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	b.runner = &Runner{Helper: helper, Cgroups: cgroups, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, dir := range []string{"upper", "lower"} {
 		if err := os.Mkdir(filepath.Join(b.root, dir), 0o755); err != nil {
 			t.Fatal(err)

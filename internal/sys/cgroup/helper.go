@@ -12,10 +12,18 @@ import (
 	"time"
 
 	"github.com/opencontainers/cgroups"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
-// helperTimeout bounds the wait for the kernel to see the end of a helper.
-const helperTimeout = 2 * time.Second
+const (
+	// helperTimeout bounds the wait for the kernel to see the end of a helper.
+	helperTimeout = 2 * time.Second
+	// helperTasks is how many processes and threads a helper may have: Go has one thread for each processor, and some more. On v1
+	// the controller has a hierarchy of its own, which helpers do not enter. There the limit of memory bounds them, because it
+	// counts what the kernel needs for each.
+	helperTasks = "1024"
+)
 
 // HelperGroups makes cgroups for helper processes, each with a limit on its memory.
 type HelperGroups struct {
@@ -25,8 +33,7 @@ type HelperGroups struct {
 	unified     bool
 }
 
-// NewHelperGroups prepares parent, a path from the root of the hierarchy, and removes
-// what a killed predecessor with the same prefix left there.
+// NewHelperGroups prepares parent, a path from the root of the hierarchy. Sweep is to be called next.
 func NewHelperGroups(parent, prefix string) (*HelperGroups, error) {
 	h := &HelperGroups{prefix: prefix + "-", unified: cgroups.IsCgroup2UnifiedMode()}
 	root := "/sys/fs/cgroup"
@@ -40,11 +47,10 @@ func NewHelperGroups(parent, prefix string) (*HelperGroups, error) {
 	if err := h.makeParent(root); err != nil {
 		return nil, fmt.Errorf("cannot make the parent cgroup of helpers: %w", err)
 	}
-	return h, h.sweep()
+	return h, nil
 }
 
-// makeParent makes every directory down to dir, on v2 with the memory
-// controller handed down.
+// makeParent makes every directory down to dir, on v2 with the controllers handed down.
 func (h *HelperGroups) makeParent(root string) error {
 	rel, err := filepath.Rel(root, h.dir)
 	if err != nil {
@@ -59,24 +65,29 @@ func (h *HelperGroups) makeParent(root string) error {
 		if !h.unified {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+		control := filepath.Join(dir, "cgroup.subtree_control")
+		if err := os.WriteFile(control, []byte("+memory"), 0); err != nil {
 			return err
 		}
+		_ = os.WriteFile(control, []byte("+pids"), 0) // where it is missing, limit leaves it out
 	}
 	return nil
 }
 
-func (h *HelperGroups) sweep() error {
+// Sweep kills the helpers that a killed predecessor with the same prefix left, and removes their cgroups. The caller has made
+// sure that no other process uses the prefix.
+func (h *HelperGroups) Sweep() error {
 	entries, err := os.ReadDir(h.dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot list the cgroups of helpers: %w", err)
 	}
+	var errList []error
 	for _, entry := range entries {
 		if entry.IsDir() && strings.HasPrefix(entry.Name(), h.prefix) {
-			(&HelperGroup{dir: filepath.Join(h.dir, entry.Name())}).Remove()
+			errList = append(errList, (&HelperGroup{dir: filepath.Join(h.dir, entry.Name()), unified: h.unified}).Remove())
 		}
 	}
-	return nil
+	return errors.Join(errList...)
 }
 
 // Dir is the parent's directory.
@@ -93,6 +104,8 @@ func (h *HelperGroups) Close() {
 type HelperGroup struct {
 	dir     string
 	unified bool
+	// memory is the limit in bytes.
+	memory string
 }
 
 // New makes a cgroup that may use limit bytes of memory and no swap.
@@ -107,21 +120,41 @@ func (h *HelperGroups) New(limit int64) (*HelperGroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a cgroup: %w", err)
 	}
-	group := &HelperGroup{dir: dir, unified: h.unified}
-	value := strconv.FormatInt(limit, 10)
-	settings := [][2]string{{"memory.limit_in_bytes", value}, {"memory.memsw.limit_in_bytes", value}}
-	if h.unified {
-		settings = [][2]string{{"memory.max", value}, {"memory.swap.max", "0"}}
-	}
-	for i, setting := range settings {
-		err := os.WriteFile(filepath.Join(dir, setting[0]), []byte(setting[1]), 0)
-		// Swap accounting is an option of the kernel.
-		if err != nil && (i == 0 || !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission)) {
-			group.Remove()
-			return nil, fmt.Errorf("cannot limit the memory of a cgroup: %w", err)
-		}
+	group := &HelperGroup{dir: dir, unified: h.unified, memory: strconv.FormatInt(limit, 10)}
+	if err := group.limit(); err != nil {
+		return nil, errors.Join(err, group.Remove())
 	}
 	return group, nil
+}
+
+// limit writes the limits of the cgroup.
+func (g *HelperGroup) limit() error {
+	settings := [][2]string{{"memory.limit_in_bytes", g.memory}, {"memory.memsw.limit_in_bytes", g.memory}}
+	if g.unified {
+		settings = [][2]string{{"memory.max", g.memory}, {"memory.swap.max", "0"}, {"pids.max", helperTasks}}
+	}
+	for i, setting := range settings {
+		err := os.WriteFile(filepath.Join(g.dir, setting[0]), []byte(setting[1]), 0)
+		// Swap accounting is an option of the kernel, and not every parent has the pids controller.
+		if err != nil && (i == 0 || !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission)) {
+			return fmt.Errorf("cannot limit the cgroup of a helper by %s: %w", setting[0], err)
+		}
+	}
+	return nil
+}
+
+// Renew prepares the cgroup for the next helper. It fails if something has changed the cgroup so that its limits may not hold.
+func (g *HelperGroup) Renew() error {
+	entries, err := os.ReadDir(g.dir)
+	if err != nil {
+		return fmt.Errorf("cannot list the cgroup of a helper: %w", err)
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			return fmt.Errorf("cannot use the cgroup %s of a helper again: it has a child %s: %w", g.dir, entry.Name(), errs.State)
+		}
+	}
+	return g.limit()
 }
 
 // Procs is the file that takes a process into the cgroup.
@@ -145,10 +178,13 @@ func (g *HelperGroup) Used() (int64, error) {
 	return used, nil
 }
 
-// Remove removes the cgroup. Its process has been waited for, or ends with this one; the
-// kernel may need a moment more. The next NewHelperGroups removes leftovers.
-func (g *HelperGroup) Remove() {
+// Remove kills what is left in the cgroup, and removes it. It waits a little for the kernel to see the end of the processes.
+func (g *HelperGroup) Remove() error {
 	ctx, stop := context.WithTimeout(context.Background(), helperTimeout)
 	defer stop()
-	_ = Paths{"": g.dir}.Remove(ctx)
+	paths := Paths{"memory": g.dir}
+	if g.unified {
+		paths = Paths{"": g.dir}
+	}
+	return errors.Join(paths.Kill(ctx), paths.Remove(ctx))
 }

@@ -29,12 +29,12 @@ func onThread(fn func()) {
 	<-done
 }
 
-// TestNoSockets: the calls that would lead out of the namespaces of a program fail, and others do not.
-func TestNoSockets(t *testing.T) {
+// TestDeniedCalls: the calls that would lead out of the namespaces of a program fail, and others do not.
+func TestDeniedCalls(t *testing.T) {
 	require.Root(t)
 	onThread(func() {
-		if done, err := denySockets(); err != nil || !done {
-			t.Errorf("the kernel cannot deny sockets: %v", err)
+		if done, err := denyCalls(); err != nil || !done {
+			t.Errorf("the kernel cannot deny calls: %v", err)
 			return
 		}
 		for _, domain := range []int{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_VSOCK, unix.AF_ALG} {
@@ -45,6 +45,25 @@ func TestNoSockets(t *testing.T) {
 		for _, call := range denied() {
 			if _, _, errno := unix.Syscall6(uintptr(call), 0, 0, 0, 0, 0, 0); errno != unix.EPERM {
 				t.Errorf("call %d: %v", call, errno)
+			}
+		}
+		// Where they are not denied, these fail with EINVAL, except prctl.
+		const users, both = unix.CLONE_NEWUSER, unix.CLONE_NEWUSER | unix.CLONE_FS
+		for _, c := range []struct {
+			name            string
+			call, arg, more uintptr
+			want            unix.Errno
+		}{
+			{"clone with a user namespace", unix.SYS_CLONE, both, 0, unix.EPERM},
+			{"unshare of a user namespace", unix.SYS_UNSHARE, users, 0, unix.EPERM},
+			{"clone3", unix.SYS_CLONE3, 0, 0, unix.ENOSYS},
+			{"prctl with another signal", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), unix.EPERM},
+			{"prctl with no signal", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, 0, unix.EPERM},
+			{"prctl that is invalid", unix.SYS_PRCTL, 1 << 30, 0, unix.EINVAL},
+			{"unshare of nothing", unix.SYS_UNSHARE, 0, 0, 0},
+		} {
+			if _, _, errno := unix.Syscall(c.call, c.arg, c.more, 0); errno != c.want {
+				t.Errorf("%s: error %d (%v), want %d (%v)", c.name, errno, errno, c.want, c.want)
 			}
 		}
 		if runtime.GOARCH == "amd64" {
@@ -70,6 +89,9 @@ func TestRoot(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, name, filepath.Base(name)), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := unix.Mknod(filepath.Join(dir, "layers/b/null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		t.Fatal(err)
 	}
 	view := View{
 		Binds:       []Bind{{Source: filepath.Join(dir, "upper"), Name: "upper"}},
@@ -114,7 +136,7 @@ func TestRoot(t *testing.T) {
 }
 
 func checkRoot(t *testing.T) {
-	for path, want := range map[string]string{"/": "lower upper", "/upper": "upper", "/lower": "a b", "/..": "lower upper"} {
+	for path, want := range map[string]string{"/": "lower upper", "/upper": "upper", "/lower": "a b null", "/..": "lower upper"} {
 		entries, err := os.ReadDir(path)
 		var names []string
 		for _, entry := range entries {
@@ -129,12 +151,15 @@ func checkRoot(t *testing.T) {
 			t.Errorf("a directory %s: %v, want %v", path, err, want)
 		}
 	}
-	for path, want := range map[string]int64{"/": unix.ST_RDONLY, "/upper": 0} {
+	for path, want := range map[string]int64{"/": unix.ST_RDONLY, "/upper": 0, "/lower": unix.ST_RDONLY} {
 		var st unix.Statfs_t
 		const all = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
 		if err := unix.Statfs(path, &st); err != nil || st.Flags&(all|unix.ST_RDONLY) != all|want {
 			t.Errorf("%s has mount flags %x, %v", path, st.Flags, err)
 		}
+	}
+	if fd, err := unix.Open("/lower/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); !errors.Is(err, unix.EACCES) {
+		t.Errorf("the device of a lower directory opens as %d, %v", fd, err)
 	}
 }
 

@@ -50,9 +50,10 @@ func denied() []uint32 {
 	}
 }
 
-// denySockets has the calls of denied fail, in the calling thread and in the programs that it starts. It returns false without an
-// error where the kernel has no seccomp.
-func denySockets() (done bool, err error) {
+// denyCalls has the calls of denied fail, in the calling thread and in the programs that it starts, and the calls that make user
+// namespaces: in one of its own a program would have every capability, and with them most of the kernel's code. It returns false
+// without an error where the kernel has no seccomp.
+func denyCalls() (done bool, err error) {
 	native, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
 		return false, nil
@@ -68,28 +69,62 @@ func denySockets() (done bool, err error) {
 	case unix.ENOSYS, unix.EINVAL:
 		return false, nil
 	}
-	return false, fmt.Errorf("cannot deny sockets: %w", errno)
+	return false, fmt.Errorf("cannot deny calls: %w", errno)
 }
 
-// filterOf returns the program that fails calls, and all of other architectures. The kernel gives it the number of a call at
-// offset 0, and the architecture at 4.
+// The offsets of what the kernel gives a filter: the number of a call, the architecture, and the lower halves of two arguments.
+const (
+	atCall         = 0
+	atArchitecture = 4
+	atFirst        = 16
+	atSecond       = 24
+)
+
+// filterOf returns the program that fails calls, those that make user namespaces, and all of other architectures.
 func filterOf(architecture uint32, calls []uint32) []unix.SockFilter {
 	const otherABI = 0x40000000 // x32, whose calls have this bit
-	statement := func(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
-	deny := statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM))
-	jump := func(test uint16, k uint32, yes, no uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: k, Jt: yes, Jf: no}
-	}
+	var (
+		deny    = fail(unix.EPERM)
+		allow   = statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ALLOW)
+		noUsers = []unix.SockFilter{load(atFirst), jump(unix.BPF_JSET, unix.CLONE_NEWUSER, 0, 1), deny, allow}
+	)
 	filter := []unix.SockFilter{
-		statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, 4),
+		load(atArchitecture),
 		jump(unix.BPF_JEQ, architecture, 1, 0),
 		deny,
-		statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, 0),
+		load(atCall),
 		jump(unix.BPF_JGE, otherABI, 0, 1),
 		deny,
 	}
-	for _, call := range calls {
-		filter = append(filter, jump(unix.BPF_JEQ, call, 0, 1), deny)
+	// Each rule ends the program: a later one would not find the number of the call.
+	rule := func(call uint32, then ...unix.SockFilter) {
+		filter = append(append(filter, jump(unix.BPF_JEQ, call, 0, uint8(len(then)))), then...)
 	}
-	return append(filter, statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ALLOW))
+	for _, call := range calls {
+		rule(call, deny)
+	}
+	rule(unix.SYS_CLONE, noUsers...)
+	rule(unix.SYS_UNSHARE, noUsers...)
+	// A filter does not see the flags of clone3. Programs use clone where the kernel has no clone3.
+	rule(unix.SYS_CLONE3, fail(unix.ENOSYS))
+	// A program must not outlive this process.
+	rule(unix.SYS_PRCTL,
+		load(atFirst), jump(unix.BPF_JEQ, unix.PR_SET_PDEATHSIG, 1, 0), allow,
+		load(atSecond), jump(unix.BPF_JEQ, uint32(unix.SIGKILL), 0, 1), allow, deny)
+	return append(filter, allow)
+}
+
+func statement(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
+
+func load(offset uint32) unix.SockFilter {
+	return statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset)
+}
+
+func fail(errno unix.Errno) unix.SockFilter {
+	return statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ERRNO|uint32(errno))
+}
+
+// jump skips as many instructions as yes or no says.
+func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: k, Jt: yes, Jf: no}
 }

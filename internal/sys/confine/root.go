@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
-// mountFlags hold for everything in the root of a program.
+// mountFlags hold for each mount in the root of a program: the root itself, binds and the overlay.
 const mountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
 // View is what the root of a program shows. All names are of directories of the starter.
@@ -136,8 +136,13 @@ func (t *trees) attachOverlay(meanwhile string) error {
 	if err := unix.Chdir(meanwhile); err != nil {
 		return fmt.Errorf("cannot enter the lower directories of an overlay: %w", err)
 	}
-	if err := t.view.Overlay.MountHere("/" + t.view.OverlayName); err != nil {
+	overlay := "/" + t.view.OverlayName
+	if err := t.view.Overlay.MountHere(overlay); err != nil {
 		return err
+	}
+	// An overlay has flags of its own: without them the devices of a lower directory could be opened.
+	if err := unix.Mount("", overlay, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|mountFlags, ""); err != nil {
+		return fmt.Errorf("cannot change the mount of an overlay in a private root: %w", err)
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -32,6 +33,7 @@ type Starter struct {
 	files *os.File
 	// namespaces are those that each program gets, beside its mount namespace.
 	namespaces uintptr
+	denied     bool
 }
 
 // New makes a starter for programs that have the given capabilities (unix.CAP_...) and no others, and whose root has the given
@@ -95,12 +97,16 @@ func (s *Starter) prepare(dirs []string, capabilities []uint) (err error) {
 		return err
 	}
 	s.namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-	denied, err := denySockets()
-	if !denied {
+	s.denied, err = denyCalls()
+	if !s.denied {
 		s.namespaces |= unix.CLONE_NEWNET
 	}
 	return err
 }
+
+// DeniesCalls reports whether the kernel denies programs the calls that they do not need, such as those that make sockets and user
+// namespaces.
+func (s *Starter) DeniesCalls() bool { return s.denied }
 
 // Start starts cmd with view as its root. Its Path is absolute, and all of its standard files are set. The program begins with a
 // working directory of the host, which it has to leave at once. The caller waits for the program before it closes the starter. ctx
@@ -119,10 +125,34 @@ func (s *Starter) Start(ctx context.Context, cmd *exec.Cmd, view View) error {
 	started := make(chan error)
 	select {
 	case s.calls <- func() { started <- s.start(cmd, program, trees) }:
-		return <-started
+		if err := <-started; err != nil {
+			return err
+		}
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if err := limit(cmd.Process.Pid); err != nil {
+		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return nil
+}
+
+// limit changes what a child has inherited of this process and cannot change by itself. The child may have ended.
+func limit(pid int) error {
+	// The kernel takes 1 for no core dump at all. With 0 it would still start the program of core_pattern.
+	if err := unix.Prlimit(pid, unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}, nil); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("cannot forbid the core dumps of a confined program: %w", err)
+	}
+	// The kernel spares a daemon of a node when memory runs out, and not what it starts.
+	file := fmt.Sprintf("/proc/%d/oom_score_adj", pid)
+	score, err := os.ReadFile(file)
+	if err == nil && strings.HasPrefix(string(score), "-") {
+		err = os.WriteFile(file, []byte("0"), 0)
+	}
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("cannot set the oom_score_adj of a confined program: %w", err)
+	}
+	return nil
 }
 
 func (s *Starter) start(cmd *exec.Cmd, program *os.File, trees *trees) (err error) {
@@ -132,8 +162,12 @@ func (s *Starter) start(cmd *exec.Cmd, program *os.File, trees *trees) (err erro
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("cannot make a mount namespace: %w", err)
 	}
-	// The program alone keeps its mounts.
-	defer func() { err = errors.Join(err, s.enterEmpty()) }()
+	// The program alone keeps its mounts. If this fails, the next start does: a program that runs has a caller that waits for it.
+	defer func() {
+		if leaveErr := s.enterEmpty(); err != nil {
+			err = errors.Join(err, leaveErr)
+		}
+	}()
 	if err := trees.attach(); err != nil {
 		return err
 	}
@@ -141,7 +175,8 @@ func (s *Starter) start(cmd *exec.Cmd, program *os.File, trees *trees) (err erro
 		return fmt.Errorf("cannot enter the directory of descriptors: %w", err)
 	}
 	cmd.Path = fmt.Sprint("./", program.Fd())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.namespaces, Pdeathsig: syscall.SIGKILL}
+	// Without a session of its own, a program could signal the process group of this process by kill(0, ...).
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.namespaces, Pdeathsig: syscall.SIGKILL, Setsid: true}
 	return cmd.Start()
 }
 

@@ -27,10 +27,6 @@ const (
 	// maxTrailer bounds what follows the end of the archive: padding, which tools round up
 	// to some kilobytes. The digest is of it, too.
 	maxTrailer = 16 << 20
-	// maxOpaque bounds the list of opaque directories.
-	maxOpaque = 1 << 16
-	// maxUnsure bounds Result.Unsure.
-	maxUnsure = 1 << 12
 )
 
 // layer is one layer on its way to upper.

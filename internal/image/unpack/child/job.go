@@ -62,16 +62,8 @@ type Result struct {
 	Root bool `json:"root,omitempty"`
 	// Unsure are the deletions of a layer that was unpacked alone, relative to Upper: they must go where the layers
 	// below do not have what they delete. The kernel lists those in a directory that is in one layer alone.
-	Unsure []string `json:"unsure,omitempty"`
+	Unsure Names `json:"unsure,omitempty"`
 	// Opaque are the layer's directories, relative to Upper, that hide what the
 	// layers below have in them. The daemon marks them.
-	Opaque []string `json:"opaque,omitempty"`
-}
-
-// Answer is what the child writes to its standard output.
-type Answer struct {
-	Result
-	Error string `json:"error,omitempty"`
-	// Kind is an index into errs.Kinds, -1 for none.
-	Kind int `json:"kind"`
+	Opaque Names `json:"opaque,omitempty"`
 }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -23,11 +22,7 @@ const heapLimit = MemoryLimit / 2
 // output takes the answer. It returns the exit code.
 func Main(args []string) int {
 	result, err := work(args)
-	a := Answer{Result: result, Kind: -1}
-	if err != nil {
-		a.Error, a.Kind = shortened(err.Error()), slices.Index(errs.Kinds(), errs.Kind(err))
-	}
-	if err := json.NewEncoder(os.Stdout).Encode(a); err != nil {
+	if err := write(os.Stdout, result, err); err != nil {
 		return 1
 	}
 	return 0
