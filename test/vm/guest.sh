@@ -26,6 +26,7 @@ declare -A steps=(
   [engine]="native"
   [supervisor]="server -test.skip Crash"
   [network]="builtin -test.skip Bench"
+  [helpers]="cgroup -test.run Helpers|Sweep|Renewed"
   [quota]="integration -test.run TestWritableLimit"
   [crash]="integration -test.run TestCrash"
   [kubelet]="vm -test.run TestKubelet"
@@ -39,7 +40,7 @@ for release in "$here"/releases/*/; do
 done
 # The steps that run by default, for each security module. cluster and upgrade run only if they are named.
 declare -A order=(
-  [apparmor]="units lifecycle fields quota engine supervisor network kubelet crash"
+  [apparmor]="units lifecycle fields quota helpers engine supervisor network kubelet crash"
   [selinux]="selinux"
 )
 
