@@ -322,7 +322,7 @@ func imagesOfRegistries() []hostileImage {
 			again, _ := img.WithLayers(img.Layers...)
 			return again.Manifest
 		})},
-		{name: "a manifest with another digest than the registry says", lesson: digestLesson, refused: "unexpected commit digest", pull: func(t *testing.T, r *imagetest.Registry, _ string) {
+		{name: "a manifest with another digest than the registry says", lesson: digestLesson, refused: "the blob has the digest", pull: func(t *testing.T, r *imagetest.Registry, _ string) {
 			t.Helper()
 			img := innocent(t)
 			img.Manifest.Digest = digest.FromString("other")
