@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/berthrun/berth/internal/image/database/growing"
 )
@@ -18,14 +19,23 @@ func TestAttempts(t *testing.T) {
 	a.begin("slow", complete)() // of another blob, which ends nothing
 	a.await(ctx, "slow")        // does not wait
 	end()
-	end = a.begin("complete", complete)
-	waited := make(chan struct{})
-	go func() {
-		a.await(ctx, "complete")
-		close(waited)
-	}()
-	end()
-	<-waited
+	synctest.Test(t, func(t *testing.T) {
+		end := a.begin("complete", complete)
+		waited := false
+		go func() {
+			a.await(t.Context(), "complete")
+			waited = true
+		}()
+		synctest.Wait()
+		if waited {
+			t.Error("a layer whose download is complete is not waited for")
+		}
+		end()
+		synctest.Wait()
+		if !waited {
+			t.Error("the attempt has ended, and is waited for")
+		}
+	})
 	a.await(ctx, "complete") // it has ended
 	defer a.begin("complete", complete)()
 	cancel(errors.New("the caller has left"))

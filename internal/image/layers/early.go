@@ -17,8 +17,8 @@ import (
 // A large layer is unpacked while it is fetched: both take long, and each leaves a processor idle at times. The helper gets
 // bytes that nobody has compared with a digest yet. It is confined for hostile bytes, and its limits are those of every
 // layer. What it has made, and what it says of the layer, counts only after the blob is in the store, whose digest is right
-// then, and after the comparison of the digest of the unpacked bytes. Whatever else goes wrong is no error of the pull: the
-// files are removed, and the layer is unpacked from its blob once that is there.
+// then, and after the comparison of the digest of the unpacked bytes. Any other fault does not end the
+// pull: berth removes the files, and unpacks the layer from its blob when the store has the blob.
 
 // maxEarly bounds the helpers that wait for bytes of layers, of all images together. A layer that finds no room is unpacked
 // from its blob, so it waits for no other one.

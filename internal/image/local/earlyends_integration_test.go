@@ -359,7 +359,7 @@ func TestAKilledDaemonTakesTheHelperWithIt(t *testing.T) {
 	wantNothing(t, s, h.host+"/app:1")
 }
 
-// TestAStallEndsThePullAndTheHelper: a helper that waits is no progress.
+// TestAStallEndsThePullAndTheHelper: a helper that waits for bytes does not count as progress.
 func TestAStallEndsThePullAndTheHelper(t *testing.T) {
 	h, cfg := newHeld(t), testConfig(t)
 	cfg.NoProgressTimeout = time.Second

@@ -87,7 +87,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Truncate implements content.Writer. What was read is no longer part of the blob.
+// Truncate implements content.Writer. Readers cannot use what they have read: it may differ from the blob.
 func (w *writer) Truncate(size int64) error {
 	w.file.Begin()
 	return w.Writer.Truncate(size)

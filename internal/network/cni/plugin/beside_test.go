@@ -102,9 +102,12 @@ func TestAddBesideFails(t *testing.T) {
 	}
 }
 
-// TestIdle: a plugin that has nothing to do on the host returns its result, from any thread.
+// TestIdle: a plugin that has nothing to do on the host returns its result without a thread in the host's namespace.
 func TestIdle(t *testing.T) {
-	p := fake(func(*plugin.Call) (types.Result, error) {
+	p := fake(func(c *plugin.Call) (types.Result, error) {
+		if c.Home() != nil {
+			t.Error("the call has a thread for the host's network namespace")
+		}
 		return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, nil
 	})
 	p.Idle = func([]byte) bool { return true }
