@@ -46,7 +46,7 @@ func main() {
 	flag.StringVar(&o.before, "before", "", "directory with other binaries of berth, measured as \"before\" with -runtimes berth,before")
 	flag.StringVar(&o.crio, "crio", "", "a CRI-O, measured as \"crio\"")
 	flag.StringVar(&o.criDockerd, "cri-dockerd", "", "a cri-dockerd, measured as \"cri-dockerd\"")
-	flag.StringVar(&o.work, "work", "", "work directory; emptied first")
+	flag.StringVar(&o.work, "work", "", "work directory; emptied first, and a disk of its own for the run")
 	flag.StringVar(&o.out, "out", "", "directory for result.json (all samples) and page.html, \"\" for none")
 	flag.StringVar(&o.only, "only", "", "comma separated sections: latency, parallel, exec, logs, pull, network, density (default: all)")
 	flag.StringVar(&o.runtimes, "runtimes", "berth,docker,cri-dockerd,crio,containerd", "which to measure: docker is berth over a Docker Engine; cri-dockerd and crio need the flags of their names")
@@ -126,6 +126,9 @@ func newPeers(o options, r *registry) (peers []*peer, err error) {
 // that a drift of the machine's speed affects both.
 func run(ctx context.Context, o options) (err error) {
 	if err := os.RemoveAll(o.work); err != nil {
+		return err
+	}
+	if err := mountDisk(ctx, o.work); err != nil {
 		return err
 	}
 	served, err := startRegistry(ctx, o)
