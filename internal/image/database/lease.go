@@ -72,20 +72,6 @@ func (d *DB) KeepSnapshot(ctx context.Context, chain string) (bool, error) {
 	return d.HasSnapshot(ctx, chain)
 }
 
-// KeepSnapshots is KeepSnapshot for several, in one transaction. there has those that are there.
-func (d *DB) KeepSnapshots(ctx context.Context, chains []string) (there map[string]bool, err error) {
-	there = map[string]bool{}
-	err = d.update(ctx, func(ctx context.Context) error {
-		for _, chain := range chains {
-			if there[chain], err = d.KeepSnapshot(ctx, chain); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return there, err
-}
-
 // HasSnapshot reports whether a snapshot is there.
 func (d *DB) HasSnapshot(ctx context.Context, chain string) (bool, error) {
 	_, err := d.Snapshots.Stat(ctx, chain)

@@ -50,6 +50,8 @@ type Pull struct {
 	manifest digest.Digest
 	// blobs are those that the lease names since Wants.
 	blobs []digest.Digest
+	// ended is set when the lease has ended with the records of the image; see WriteRecords.
+	ended bool
 }
 
 type pullKey struct{}
@@ -86,6 +88,12 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	err = fn(context.WithValue(leases.WithLease(ctx, lease.ID), pullKey{}, p), p)
 	// The lease ends also when the caller's context has ended.
 	ctx = context.WithoutCancel(ctx)
+	if p.ended {
+		if p.dropEarlier(ctx, err == nil) || err != nil {
+			d.Collect(ctx)
+		}
+		return err
+	}
 	if recordErr := d.recordFinished(leases.WithLease(ctx, lease.ID), p.blobs); recordErr != nil {
 		d.log.Warn("cannot record what a pull has fetched; a later one fetches it again", "image", key, "error", recordErr)
 	}
@@ -101,6 +109,14 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 		d.Collect(ctx)
 	}
 	return err
+}
+
+// end removes the lease of a pull, which may be nil, in the context's transaction.
+func (p *Pull) end(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	return p.db.Leases.Delete(ctx, p.lease)
 }
 
 // makeLeftover is writeLeftover. If that fails, the lease ends: it would keep also what is unpacked, until the next start.

@@ -389,3 +389,41 @@ func TestALeaseOfAPullEndsWithIt(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordsEndThePull: the names keep what a pull has fetched, and the pull leaves no lease.
+func TestRecordsEndThePull(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	ctx := WithNamespace(t.Context())
+	write := func(ctx context.Context, text string) imagespec.Descriptor {
+		desc := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromString(text), Size: int64(len(text))}
+		if err := content.WriteBlob(ctx, d.Content, text, strings.NewReader(text), desc); err != nil {
+			t.Fatal(err)
+		}
+		return desc
+	}
+	fault := errors.New("after the records")
+	for name, end := range map[string]error{"succeeds": nil, "fails after them": fault} {
+		t.Run(name, func(t *testing.T) {
+			image := &tree.Tree{}
+			err := d.WithPull(ctx, name, func(error) bool { return true }, func(ctx context.Context, _ *Pull) error {
+				image.Manifest, image.Config = write(ctx, "manifest of "+name), write(ctx, "config of "+name)
+				image.Target = image.Manifest
+				image.Image.RootFS.DiffIDs = []digest.Digest{digest.FromString("a layer")}
+				return errors.Join(d.WriteRecords(ctx, image, []string{name}, nil, false, nil), end)
+			})
+			if !errors.Is(err, end) {
+				t.Fatalf("the pull: %v, want %v", err, end)
+			}
+			if all, err := d.Leases.List(ctx); err != nil || len(all) > 0 {
+				t.Errorf("there are leases %v, %v", all, err)
+			}
+			d.Collect(ctx)
+			for _, desc := range []imagespec.Descriptor{image.Manifest, image.Config} {
+				if _, err := d.Content.Info(ctx, desc.Digest); err != nil {
+					t.Errorf("the collector has removed what the image needs: %v", err)
+				}
+			}
+		})
+	}
+}

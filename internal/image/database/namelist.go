@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"sync"
+	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/images"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -34,22 +37,63 @@ type nameList struct {
 
 const namesVersion = 1
 
+// nameCopy is the state of the copy.
+type nameCopy struct {
+	// asked counts the calls of SaveNames.
+	asked atomic.Uint64
+
+	mu sync.Mutex // held while the copy is written
+	// saved is how many calls of SaveNames the copy has the names of.
+	saved uint64
+	// going are the names that are about to be removed from the database.
+	going map[string]bool
+}
+
 // SaveNames copies the names of the database, except those that are about to be removed. It only
-// logs a failure: the copy is needed only if the database is lost.
-func (d *DB) SaveNames(ctx context.Context, going map[string]bool) {
+// logs a failure: the copy is needed only if the database is lost. Calls that wait for each other share one write.
+func (d *DB) SaveNames(ctx context.Context) {
+	call := d.names.asked.Add(1)
+	d.names.mu.Lock()
+	defer d.names.mu.Unlock()
+	if d.names.saved >= call {
+		return // a write that began after this call has what it is for
+	}
+	saved := d.names.asked.Load()
+	d.saveNames(ctx)
+	d.names.saved = saved
+}
+
+// leaveOut has the copy, from now on until free is called, without names that are to be removed.
+func (d *DB) leaveOut(ctx context.Context, going map[string]bool) (free func()) {
+	d.names.mu.Lock()
+	defer d.names.mu.Unlock()
+	if d.names.going == nil {
+		d.names.going = map[string]bool{}
+	}
+	maps.Copy(d.names.going, going)
+	d.saveNames(ctx)
+	return func() {
+		d.names.mu.Lock()
+		defer d.names.mu.Unlock()
+		maps.DeleteFunc(d.names.going, func(name string, _ bool) bool { return going[name] })
+	}
+}
+
+// saveNames writes the copy. d.names.mu is held.
+func (d *DB) saveNames(ctx context.Context) {
 	records, err := d.Images.List(ctx)
 	if err == nil {
-		err = d.writeNames(records, going)
+		err = d.writeNames(records)
 	}
 	if err != nil {
 		d.log.Warn("cannot write the copy of the images' names; they are lost if the database is damaged", "error", err)
 	}
 }
 
-func (d *DB) writeNames(records []images.Image, going map[string]bool) error {
+func (d *DB) writeNames(records []images.Image) error {
 	list := nameList{Version: namesVersion, Images: []NamedImage{}}
 	for _, record := range records {
-		if !going[record.Name] {
+		if !d.names.going[record.Name] {
 			list.Images = append(list.Images, NamedImage{record.Name, record.Target, IsPinned(record), record.Labels[platformLabel], throughOf(record)})
 		}
 	}

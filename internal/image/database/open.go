@@ -91,6 +91,7 @@ type DB struct {
 	// collection is held while the collector runs; see together.
 	collection sync.Mutex
 	finished   finished
+	names      nameCopy
 }
 
 // New names the databases below a root directory. Directories of removed layers are given to

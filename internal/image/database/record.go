@@ -10,11 +10,9 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
-	"go.etcd.io/bbolt"
 
 	"github.com/berthrun/berth/internal/image/tree"
 )
@@ -39,7 +37,8 @@ const (
 
 // WriteRecords points the fresh names to the image. The others, which it had
 // before, keep the manifest that they were pulled with. snapshotters are those that
-// have its layers, see SnapshottersOf; nil is the store alone.
+// have its layers, see SnapshottersOf; nil is the store alone. The names keep what a pull has fetched: if the context is that of
+// a pull, its lease ends in the same transaction, so the pull may fetch and unpack nothing after that.
 func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []string, pinned bool, snapshotters []string) error {
 	labels := map[string]string{managedLabel: managedValue}
 	if len(snapshotters) > 0 && !slices.Equal(snapshotters, []string{snapshotter}) {
@@ -48,17 +47,18 @@ func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []str
 	if pinned {
 		labels[pinnedLabel] = pinnedValue
 	}
-	// Not in the transaction of the names: the content store has a lock of its own,
-	// which others hold while they wait for a transaction.
-	if err := d.link(ctx, t); err != nil {
-		return err
-	}
 	own, err := ownLabels(t)
 	if err != nil {
 		return err
 	}
-	return d.db.Update(func(tx *bbolt.Tx) error {
-		ctx := boltutil.WithTransaction(ctx, tx)
+	// The collector locks the content store while it waits for a transaction. Others only share that lock.
+	d.collection.Lock()
+	defer d.collection.Unlock()
+	p := pullIn(ctx)
+	err = d.update(ctx, func(ctx context.Context) error {
+		if err := d.link(ctx, t); err != nil {
+			return err
+		}
 		for _, name := range fresh {
 			img := images.Image{Name: name, Target: t.Target, Labels: merged(labels, own)}
 			if strings.HasSuffix(name, "@"+t.Manifest.Digest.String()) {
@@ -81,8 +81,12 @@ func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []str
 				return fmt.Errorf("name %s: %w", name, err)
 			}
 		}
-		return nil
+		return p.end(ctx)
 	})
+	if err == nil && p != nil {
+		p.ended = true
+	}
+	return err
 }
 
 // ownLabels are those that each record of an image has of its own: records of one image may have different ones.
@@ -134,11 +138,20 @@ func throughOf(record images.Image) []imagespec.Descriptor {
 	return through
 }
 
-// DeleteRecords removes names. keep, if not "", is a snapshot that containers use and that is
+// DeleteRecords removes names, first from their copy. keep, if not "", is a snapshot that containers use and that is
 // kept for them from then on.
-func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep string) error {
-	return d.db.Update(func(tx *bbolt.Tx) error {
-		ctx := boltutil.WithTransaction(ctx, tx)
+func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep string) (err error) {
+	if len(names) == 0 && keep == "" {
+		return nil
+	}
+	free := d.leaveOut(ctx, names)
+	defer func() {
+		free()
+		if err != nil {
+			d.SaveNames(ctx)
+		}
+	}()
+	return d.update(ctx, func(ctx context.Context) error {
 		if keep != "" {
 			if err := d.KeepForContainers(ctx, keep); err != nil {
 				return err

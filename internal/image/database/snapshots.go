@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // upperdirLabel is the label with the directory of a snapshot's files.
@@ -66,20 +67,56 @@ func (d *DB) WithSnapshot(ctx context.Context, parent string, fn func(key string
 // PrepareSnapshots makes active snapshots without a parent, in one transaction. Call RemoveActive for those that are not
 // committed.
 func (d *DB) PrepareSnapshots(ctx context.Context, n int) (keys []string, err error) {
-	err = d.together(ctx, nil, func(ctx context.Context) error {
-		for range n {
-			key := "unpack-" + strings.ToLower(rand.Text())
-			if _, err := d.Snapshots.Prepare(ctx, key, ""); err != nil {
-				return err
-			}
-			keys = append(keys, key)
-		}
-		return nil
+	err = d.together(ctx, nil, func(ctx context.Context) (err error) {
+		keys, err = d.prepare(ctx, n)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot prepare snapshots: %w", errs.OfDisk(err))
 	}
 	return keys, nil
+}
+
+// prepare makes active snapshots without a parent. The context is that of a batch; see together.
+func (d *DB) prepare(ctx context.Context, n int) (keys []string, err error) {
+	for range n {
+		key := "unpack-" + strings.ToLower(rand.Text())
+		if _, err := d.Snapshots.Prepare(ctx, key, ""); err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// KeepOrPrepare has the context's lease keep the snapshots of an image, lowest first, and is PrepareSnapshots for those that are
+// not there, all in one transaction.
+func (d *DB) KeepOrPrepare(ctx context.Context, chains []string) (there map[string]bool, keys []string, err error) {
+	there = map[string]bool{}
+	d.collection.Lock() // see together
+	defer d.collection.Unlock()
+	err = d.update(ctx, func(ctx context.Context) (err error) {
+		missing := 0
+		for _, chain := range chains {
+			if there[chain], err = d.KeepSnapshot(ctx, chain); err != nil {
+				return err
+			}
+			if !there[chain] {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return nil
+		}
+		return d.overlay.together(ctx, nil, func(ctx context.Context) (err error) {
+			keys, err = d.prepare(ctx, missing)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot prepare snapshots: %w", errs.OfDisk(err))
+	}
+	return there, keys, nil
 }
 
 // RemoveActive removes active snapshots, in one transaction. It leaves out those that have been committed.
@@ -120,13 +157,13 @@ type Unpacked struct {
 	Usage snapshots.Usage
 }
 
-// UsageOf is what the files of an active snapshot take on disk.
-func (d *DB) UsageOf(ctx context.Context, key string) (snapshots.Usage, error) {
-	usage, err := d.Snapshots.Usage(ctx, key)
+// UsageOf is what the files of a snapshot take on disk. upper is its directory.
+func UsageOf(ctx context.Context, upper string) (snapshots.Usage, error) {
+	usage, err := sysfile.UsageOf(ctx, nil, upper)
 	if err != nil {
-		return usage, fmt.Errorf("cannot get the size of a snapshot: %w", err)
+		return snapshots.Usage{}, fmt.Errorf("cannot get the size of a snapshot: %w", err)
 	}
-	return usage, nil
+	return snapshots.Usage{Size: usage.Bytes, Inodes: usage.Inodes}, nil
 }
 
 // CommitSnapshots makes each snapshot the layer of its label, over its label's parent, in one transaction. Parents come first.

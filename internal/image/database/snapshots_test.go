@@ -24,8 +24,8 @@ func TestLayersAreCommittedTogether(t *testing.T) {
 	chains := []string{digest.FromString("low").String(), digest.FromString("top").String()}
 	there := func(want bool) {
 		t.Helper()
-		found, err := d.KeepSnapshots(ctx, chains)
-		if err != nil || found[chains[0]] != want || found[chains[1]] != want {
+		found, keys, err := d.KeepOrPrepare(ctx, chains)
+		if err = errors.Join(err, d.RemoveActive(ctx, keys)); err != nil || len(keys) != 2 && !want || len(keys) > 0 && want || found[chains[0]] != want || found[chains[1]] != want {
 			t.Errorf("there are %v, %v, want %v for both", found, err, want)
 		}
 	}
@@ -39,7 +39,11 @@ func TestLayersAreCommittedTogether(t *testing.T) {
 	}
 	there(false)
 	all[1].Label.Parent = chains[0]
-	if all[1].Usage, err = d.UsageOf(ctx, keys[1]); err != nil {
+	info, err := d.Snapshots.Stat(ctx, keys[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all[1].Usage, err = UsageOf(ctx, UpperDir(info)); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(d.CommitSnapshots(ctx, all), d.RemoveActive(ctx, keys)); err != nil {

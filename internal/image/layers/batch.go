@@ -212,7 +212,7 @@ func (u *unpacking) settleIn(ctx context.Context, layer *unpacked, lower []strin
 	if err := u.settle(layer.upper, lower, layer.result); err != nil || len(layer.result.Unsure) == 0 {
 		return errs.OfDisk(err)
 	}
-	layer.usage, err = u.db.UsageOf(ctx, layer.key)
+	layer.usage, err = database.UsageOf(ctx, layer.upper)
 	return err
 }
 

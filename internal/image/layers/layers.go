@@ -95,28 +95,18 @@ func (u *Unpacker) UnpackEarly(
 	if t.Artifact == nil {
 		copy(job.growing, files)
 	}
-	there, err := u.db.KeepSnapshots(ctx, chains)
+	there, keys, err := u.db.KeepOrPrepare(ctx, chains)
 	if err != nil {
 		return err
 	}
-	if there[chains[len(chains)-1]] {
+	if there[chains[len(chains)-1]] { // so the others are, too
 		return job.reuseAll(ctx, ready)
 	}
 	done, err := u.listUnsynced(chains)
 	if err != nil {
-		return err
+		return errors.Join(err, u.db.RemoveActive(context.WithoutCancel(ctx), keys))
 	}
 	defer done()
-	missing := 0
-	for _, chain := range chains {
-		if !there[chain] {
-			missing++
-		}
-	}
-	keys, err := u.db.PrepareSnapshots(ctx, missing)
-	if err != nil {
-		return err
-	}
 	job.batch = newBatch(len(chains), keys)
 	err = job.all(ctx)
 	job.batch.close()
@@ -275,7 +265,7 @@ func (u *unpacking) alone(ctx context.Context, i int) (*unpacked, error) {
 		return nil, fmt.Errorf("cannot look up a snapshot: %w", err)
 	}
 	layer := &unpacked{key: key, upper: database.UpperDir(info), result: result}
-	layer.usage, err = u.db.UsageOf(ctx, key)
+	layer.usage, err = database.UsageOf(ctx, layer.upper)
 	return layer, err
 }
 

@@ -256,7 +256,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 	if err := s.recoverParts(ctx); err != nil {
 		return fmt.Errorf("cannot recover the image store in %s: %w", s.cfg.Root, err)
 	}
-	s.db.SaveNames(ctx, nil)
+	s.db.SaveNames(ctx)
 	return nil
 }
 

@@ -129,6 +129,7 @@ func (s *Store) tag(ctx context.Context, id string, added []reference.Named) err
 	for _, named := range added {
 		all = append(append(all, named.String()), t.DigestNames(named)...)
 	}
+	defer s.db.SaveNames(ctx) // without the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, err = s.record(ctx, t, slices.Compact(all), false)

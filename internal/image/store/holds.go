@@ -92,6 +92,7 @@ func (s *Store) dropProxy(ctx context.Context, id, snapshotter string) error {
 		s.mu.Unlock()
 		return s.Remove(ctx, id)
 	}
+	defer s.db.SaveNames(ctx) // without the lock
 	defer s.mu.Unlock()
 	s.index[id] = &left
 	_, err = s.record(ctx, t, nil, false)

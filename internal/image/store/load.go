@@ -96,25 +96,12 @@ func (s *Store) Load(ctx context.Context) error {
 	if !unusable {                     // a lost image comes back, and its registry may not have its signatures any more
 		s.dropEvidence()
 	}
-	return s.deleteRecords(ctx, gone)
+	return s.db.DeleteRecords(ctx, gone, "")
 }
 
 // isFull reports whether an error says that the host has no room, and so nothing of an image.
 func isFull(err error) bool {
 	return errors.Is(err, errs.Exhausted) || errors.Is(errs.Kind(err), errs.Exhausted)
-}
-
-// deleteRecords removes the names of incomplete images.
-func (s *Store) deleteRecords(ctx context.Context, gone map[string]bool) error {
-	if len(gone) > 0 {
-		s.db.SaveNames(ctx, gone)
-	}
-	for name := range gone {
-		if err := s.db.Images.Delete(ctx, name); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // loadOrRepair loads an image, after unpacking again what is missing of it. One that is only in snapshotters is loaded as it

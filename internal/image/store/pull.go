@@ -157,6 +157,7 @@ func (s *Store) pullOf(named reference.Named, want wanted) func(context.Context,
 
 func (s *Store) pull(ctx context.Context, named reference.Named, want wanted, m *progress.Meter) (img *image.Image, err error) {
 	err = s.pullTo(ctx, named, want, m, func(ctx context.Context, t *tree.Tree, places ...string) (err error) {
+		defer s.db.SaveNames(ctx) // without the lock
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		img, err = s.record(ctx, t, pulledNames(named, t), false, places...)

@@ -15,13 +15,15 @@ import (
 // Record writes down that the image is complete and has these names besides its
 // id, all in one transaction, and shows it. A name that another image for the same platform had moves.
 func (s *Store) Record(ctx context.Context, t *tree.Tree, fullNames []string, pin bool) (*image.Image, error) {
+	defer s.db.SaveNames(ctx) // without the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record(ctx, t, fullNames, pin, image.OverlaySnapshotter)
 }
 
 // record is Record. places are the proxy snapshotters that have got the layers, and image.OverlaySnapshotter if the image was
-// unpacked: those that had them before may be left out. s.mu is held.
+// unpacked: those that had them before may be left out. s.mu is held; the caller calls SaveNames when it is free, since pulls
+// that end together share the write.
 func (s *Store) record(ctx context.Context, t *tree.Tree, fullNames []string, pin bool, places ...string) (*image.Image, error) {
 	keys := keysOf(append(slices.Clone(fullNames), t.ID()), t.Platform)
 	fresh := len(keys)
@@ -64,7 +66,6 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, fullNames []string, pi
 	if err := s.db.WriteRecords(ctx, t, keys[:fresh], keys[fresh:], pinned, places); err != nil {
 		return nil, fmt.Errorf("cannot record image %s: %w", t.ID(), errs.OfDisk(err))
 	}
-	s.db.SaveNames(ctx, nil)
 	e, err := s.load(ctx, t, keys, pinned, places)
 	if err != nil {
 		return nil, err

@@ -132,9 +132,7 @@ func (s *Store) removeRecords(ctx context.Context, find func() (*entry, error)) 
 			going[name] = true
 		}
 	}
-	s.db.SaveNames(ctx, going)
 	if err := s.db.DeleteRecords(ctx, going, held); err != nil {
-		s.db.SaveNames(ctx, nil)
 		return nil, err
 	}
 	if held != "" {

@@ -118,6 +118,7 @@ func (s *Store) anyFree(all []string) bool {
 
 // recordFree is record with those names that no image has.
 func (s *Store) recordFree(ctx context.Context, t *tree.Tree, all []string, places ...string) error {
+	defer s.db.SaveNames(ctx) // without the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return s.names[name] != "" })
