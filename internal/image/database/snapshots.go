@@ -89,9 +89,9 @@ func (d *DB) prepare(ctx context.Context, n int) (keys []string, err error) {
 	return keys, nil
 }
 
-// KeepOrPrepare has the context's lease keep the snapshots of an image, lowest first, and is PrepareSnapshots for those that are
-// not there, all in one transaction.
-func (d *DB) KeepOrPrepare(ctx context.Context, chains []string) (there map[string]bool, keys []string, err error) {
+// KeepOrPrepare has the context's lease keep the snapshots of an image, lowest first, and is PrepareSnapshots for those of wanted
+// that are not there, all in one transaction.
+func (d *DB) KeepOrPrepare(ctx context.Context, chains []string, wanted map[string]bool) (there map[string]bool, keys []string, err error) {
 	there = map[string]bool{}
 	d.collection.Lock() // see together
 	defer d.collection.Unlock()
@@ -101,7 +101,7 @@ func (d *DB) KeepOrPrepare(ctx context.Context, chains []string) (there map[stri
 			if there[chain], err = d.KeepSnapshot(ctx, chain); err != nil {
 				return err
 			}
-			if !there[chain] {
+			if !there[chain] && wanted[chain] {
 				missing++
 			}
 		}

@@ -24,7 +24,7 @@ func TestLayersAreCommittedTogether(t *testing.T) {
 	chains := []string{digest.FromString("low").String(), digest.FromString("top").String()}
 	there := func(want bool) {
 		t.Helper()
-		found, keys, err := d.KeepOrPrepare(ctx, chains)
+		found, keys, err := d.KeepOrPrepare(ctx, chains, map[string]bool{chains[0]: true, chains[1]: true})
 		if err = errors.Join(err, d.RemoveActive(ctx, keys)); err != nil || len(keys) != 2 && !want || len(keys) > 0 && want || found[chains[0]] != want || found[chains[1]] != want {
 			t.Errorf("there are %v, %v, want %v for both", found, err, want)
 		}

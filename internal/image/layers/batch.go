@@ -79,8 +79,37 @@ func (b *batch) take() (key string) {
 	return key
 }
 
-// empty returns an active snapshot for a layer. There is one for each layer, unless one was used in vain, or a layer that was
-// there has been removed.
+// claims are the layers for which an image has prepared active snapshots. Of images that share a layer and are pulled together,
+// the first prepares one: that image will most likely unpack the layer.
+type claims struct {
+	mu  sync.Mutex
+	all map[string]bool
+}
+
+// take claims those of the chains that no image has claimed, until release.
+func (c *claims) take(chains []string) (taken map[string]bool, release func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all == nil {
+		c.all = map[string]bool{}
+	}
+	taken = map[string]bool{}
+	for _, chain := range chains {
+		if !c.all[chain] {
+			taken[chain], c.all[chain] = true, true
+		}
+	}
+	return taken, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for chain := range taken {
+			delete(c.all, chain)
+		}
+	}
+}
+
+// empty returns an active snapshot for a layer. There is one for each layer that this image has claimed, unless one was used in
+// vain. So most images need no other one.
 func (u *unpacking) empty(ctx context.Context) (string, error) {
 	if key := u.batch.take(); key != "" {
 		return key, nil

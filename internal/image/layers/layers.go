@@ -50,6 +50,7 @@ type Unpacker struct {
 	// chains are held from before a layer is unpacked until it is committed.
 	chains  keyed.Mutex
 	holders holders
+	claims  claims
 	// early has room for the helpers that unpack layers while these are fetched.
 	early    chan struct{}
 	attempts attempts
@@ -95,7 +96,9 @@ func (u *Unpacker) UnpackEarly(
 	if t.Artifact == nil {
 		copy(job.growing, files)
 	}
-	there, keys, err := u.db.KeepOrPrepare(ctx, chains)
+	claimed, release := u.claims.take(chains)
+	defer release()
+	there, keys, err := u.db.KeepOrPrepare(ctx, chains, claimed)
 	if err != nil {
 		return err
 	}
