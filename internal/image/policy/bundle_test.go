@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +36,15 @@ func TestKeylessBundles(t *testing.T) {
 		return Signature{Bundle: k.Bundle(payload, key, cert, within).JSON()}
 	}
 	foreignKey, foreignCert := other.Issue(email, issuer)
+	// again is the record of a bundle in another log.
+	again := func(p *keyless.Parts, log *keyless.Keyless) map[string]any {
+		return log.Record(p.Records[0]["canonicalizedBody"].([]byte), within)
+	}
+	withoutPromise := func(p *keyless.Parts) []map[string]any {
+		record := again(p, k)
+		delete(record, "inclusionPromise")
+		return []map[string]any{record}
+	}
 	for name, test := range map[string]struct {
 		signature Signature
 		want      string
@@ -48,7 +59,17 @@ func TestKeylessBundles(t *testing.T) {
 		"another authority":    {Signature{Bundle: k.Bundle(keyless.Statement("r.test/app", dgst), foreignKey, foreignCert, within).JSON()}, "not valid at"},
 		"another log":          {Signature{Bundle: other.Bundle(keyless.Statement("r.test/app", dgst), foreignKey, foreignCert, within).JSON()}, "not signed by a trusted log"},
 		"not logged":           {changed(func(p *keyless.Parts) { p.Records = nil }), "0 records"},
-		"two records":          {changed(func(p *keyless.Parts) { p.Records = append(p.Records, p.Records[0]) }), "2 records"},
+		"another log before":   {changed(func(p *keyless.Parts) { p.Records = append([]map[string]any{again(p, other)}, p.Records...) }), ""},
+		"another log after":    {changed(func(p *keyless.Parts) { p.Records = append(p.Records, again(p, other)) }), ""},
+		"two other logs":       {changed(func(p *keyless.Parts) { p.Records = []map[string]any{again(p, other), again(p, other)} }), "trusted log)"},
+		"no time, then a time": {changed(func(p *keyless.Parts) { p.Records = append(withoutPromise(p), p.Records...) }), ""},
+		"33 records":           {changed(func(p *keyless.Parts) { p.Records = slices.Repeat(p.Records, 33) }), "33 records"},
+		"another version":      {changed(func(p *keyless.Parts) { p.MediaType = "application/vnd.dev.sigstore.bundle.v0.4+json" }), "not version 0.3"},
+		"the older type":       {changed(func(p *keyless.Parts) { p.MediaType = "application/vnd.dev.sigstore.bundle+json;version=0.3" }), ""},
+		"a newer record": {changed(func(p *keyless.Parts) {
+			body := bytes.Replace(p.Records[0]["canonicalizedBody"].([]byte), []byte("0.0.1"), []byte("0.0.2"), 1)
+			p.Records[0] = k.Record(body, within)
+		}), `version "0.0.2"`},
 		"no time":              {changed(func(p *keyless.Parts) { delete(p.Records[0], "inclusionPromise") }), "no signed time"},
 		"changed time":         {changed(func(p *keyless.Parts) { p.Records[0]["integratedTime"] = fmt.Sprint(within.Unix() + 1) }), "not signed by a trusted log"},
 		"a time that is none":  {changed(func(p *keyless.Parts) { p.Records[0]["integratedTime"] = "1e3" }), "not Rekor's"},
@@ -59,11 +80,11 @@ func TestKeylessBundles(t *testing.T) {
 		"short hash":           {changed(func(p *keyless.Parts) { p.Field("inclusionProof")["hashes"] = [][]byte{{1}} }), "a hash of 1 bytes"},
 		"checkpoint of another log": {changed(func(p *keyless.Parts) {
 			p.Field("inclusionProof")["checkpoint"] = map[string]any{"envelope": other.Checkpoint(5, keyless.LeafOf(nil))}
-		}), "no checkpoint that a trusted log has signed"},
+		}), "no checkpoint that the log has signed"},
 		"changed checkpoint": {changed(func(p *keyless.Parts) {
 			c := p.Field("inclusionProof")["checkpoint"].(map[string]any)
 			c["envelope"] = strings.Replace(c["envelope"].(string), "\n5\n", "\n6\n", 1)
-		}), "no checkpoint that a trusted log has signed"},
+		}), "no checkpoint that the log has signed"},
 		"checkpoint that is none": {changed(func(p *keyless.Parts) {
 			p.Field("inclusionProof")["checkpoint"] = map[string]any{"envelope": k.Checkpoint(-1, keyless.LeafOf(nil))}
 		}), "does not lead to the root"},
@@ -110,6 +131,27 @@ func TestLoggedBundles(t *testing.T) {
 	}
 }
 
+// TestPromiseAndProofAreOfOneLog: the log that has promised to record a signature must show that it has.
+func TestPromiseAndProofAreOfOneLog(t *testing.T) {
+	k, second, key := keyless.New(), keyless.New(), imagetest.NewSigner()
+	ref, dgst := named(t, "r.test/app:1"), digest.FromString("image")
+	rules := read(t, fmt.Sprintf(`{"default": [{"type":"sigstoreSigned", "keyPath": %q, "rekorPublicKeyPaths": [%q, %q], "signedIdentity": {"type": "matchRepository"}}]}`,
+		write(t, "key.pub", key.PublicKey()), write(t, "rekor.pub", k.Rekor.PublicKey()), write(t, "second.pub", second.Rekor.PublicKey()))).For(ref)
+	for _, log := range []*keyless.Keyless{k, second} {
+		p := log.Bundle(keyless.Statement("r.test/app", dgst), key, nil, k.Now)
+		if err := rules.Check(Image{Name: ref, Digests: []digest.Digest{dgst}}, []Signature{{Bundle: p.JSON()}}); err != nil {
+			t.Errorf("a record of one log: %v", err)
+		}
+	}
+	p := k.Bundle(keyless.Statement("r.test/app", dgst), key, nil, k.Now)
+	proof := p.Field("inclusionProof")
+	proof["checkpoint"] = map[string]any{"envelope": second.Checkpoint(5, proof["rootHash"].([]byte))}
+	err := rules.Check(Image{Name: ref, Digests: []digest.Digest{dgst}}, []Signature{{Bundle: p.JSON()}})
+	if err == nil || !strings.Contains(err.Error(), "no checkpoint that the log has signed") {
+		t.Errorf("a promise of one log with a proof of another: %v", err)
+	}
+}
+
 // bodyOf is the record of a bundle.
 func bodyOf(t *testing.T, s Signature) []byte {
 	t.Helper()
@@ -129,14 +171,18 @@ func FuzzBundleRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data, body []byte, size, index int64) {
 		var b bundle
 		if json.Unmarshal(data, &b) == nil {
-			if r, err := b.record(); err == nil {
+			for i := range b.Material.Records {
+				r, err := b.Material.Records[i].read()
+				if err != nil {
+					continue
+				}
 				if _, err := trust.readEntry(r); err == nil {
 					t.Error("a record that the log has not signed is accepted")
 				}
 			}
 		}
 		p := &proof{index: index, checkpoint: k.Checkpoint(int(size), make([]byte, 32))}
-		if trust.included(body, p) == nil {
+		if p.includes(body, trust.rekor[0]) == nil {
 			t.Error("a record is in a tree whose root is zero")
 		}
 	})
