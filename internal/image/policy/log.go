@@ -152,11 +152,9 @@ func readBody(data []byte, kind string, at time.Time) (*entry, error) {
 	if kind == "dsse" && len(spec.Signatures) == 1 {
 		of, signature, key = spec.PayloadHash, spec.Signatures[0].Signature, spec.Signatures[0].Verifier
 	}
-	if body.Version != bodyVersion {
-		return nil, fmt.Errorf("its record of the log is a %q of version %q, want %s", body.Kind, body.Version, bodyVersion)
-	}
-	if body.Kind != kind || of.Algorithm != "sha256" {
-		return nil, fmt.Errorf("its record of the log is a %q with %q; want a %s of one signature with sha256", body.Kind, of.Algorithm, kind)
+	if body.Kind != kind || body.Version != bodyVersion || of.Algorithm != "sha256" {
+		return nil, fmt.Errorf("its record of the log is a %q of version %q with %q; want a %s of version %s, of one signature with sha256",
+			body.Kind, body.Version, of.Algorithm, kind, bodyVersion)
 	}
 	value, err := hex.DecodeString(of.Value)
 	if err != nil {
