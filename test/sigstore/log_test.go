@@ -2,6 +2,7 @@ package sigstore
 
 import (
 	"bytes"
+	"crypto"
 	"encoding/base64"
 	"strings"
 	"testing"
@@ -90,7 +91,7 @@ func TestRecords(t *testing.T) {
 			p.Records[0] = k.Record(keyless.EnvelopeRecord(p.Signatures[0], p.Payload, second.CA.PublicKey()), within(k))
 		}), berth: "another certificate", reference: "certificate does not match"},
 		{name: "a record of a claim", bundle: made(k, func(p *keyless.Parts) {
-			p.Records[0] = k.Record(keyless.HashedRecord(p.Signatures[0], p.Payload, keyless.PEM(p.Certificate)), within(k))
+			p.Records[0] = k.Record(keyless.HashedRecord(crypto.SHA256, p.Signatures[0], p.Payload, keyless.PEM(p.Certificate)), within(k))
 		}), berth: `"hashedrekord"`, reference: "not a recognizable"},
 		{name: "an unknown type", bundle: body(`"kind":"dsse"`, `"kind":"esse"`), berth: `"esse"`, reference: "not a recognizable"},
 		{name: "an unknown version", bundle: body(`"apiVersion":"0.0.1"`, `"apiVersion":"0.0.9"`), berth: `of version "0.0.9"`, reference: "not a recognizable"},

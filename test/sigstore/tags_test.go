@@ -2,7 +2,10 @@ package sigstore
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
@@ -20,6 +23,8 @@ import (
 // tagged is a signature of the tag sha256-DIGEST.sig: a claim, and what cosign attaches to it.
 type tagged struct {
 	payload, signature, certificate, chain []byte
+	// hash is that of the payload, for signature and record.
+	hash crypto.Hash
 	// body is nil for a signature without a record.
 	body, promise, logID []byte
 	at                   int64
@@ -27,20 +32,35 @@ type tagged struct {
 
 // tag signs a claim with a certificate of the authority, or with the key if authority is nil, and records that.
 func tag(authority, log *keyless.Keyless, key *imagetest.Signer, template *x509.Certificate, at time.Time) *tagged {
-	s := &tagged{payload: imagetest.Claim(image, imageDigest())}
+	s := &tagged{payload: imagetest.Claim(image, imageDigest()), hash: crypto.SHA256}
 	verifier := key.PublicKey()
 	if authority != nil {
 		s.certificate = authority.CertifyKey(template, &key.Key().PublicKey)
 		verifier = keyless.PEM(s.certificate)
 	}
 	s.signature = key.Sign(s.payload)
-	s.record(log, keyless.HashedRecord(s.signature, s.payload, verifier), at)
+	s.record(log, keyless.HashedRecord(s.hash, s.signature, s.payload, verifier), at)
 	return s
 }
 
 // record attaches a record of a body.
 func (s *tagged) record(log *keyless.Keyless, body []byte, at time.Time) {
 	s.body, s.promise, s.logID, s.at = body, log.Promise(body, at), log.LogID(), at.Unix()
+}
+
+// larger signs a claim with a certificate for a key of a curve, with a hash.
+func larger(t *testing.T, k *keyless.Keyless, curve elliptic.Curve, hash crypto.Hash) *tagged {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(curve, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &tagged{payload: imagetest.Claim(image, imageDigest()), hash: hash, certificate: k.CertifyKey(k.Leaf(email, issuer), &key.PublicKey)}
+	if s.signature, err = key.Sign(rand.Reader, keyless.Sum(hash, s.payload), hash); err != nil {
+		t.Fatal(err)
+	}
+	s.record(k, keyless.HashedRecord(hash, s.signature, s.payload, keyless.PEM(s.certificate)), within(k))
+	return s
 }
 
 // annotations is the signature as a registry has it.
@@ -73,10 +93,10 @@ func (s *tagged) bundle(t *testing.T) []byte {
 			"inclusionPromise": map[string]any{"signedEntryTimestamp": s.promise},
 		}}
 	}
-	sum := sha256.Sum256(s.payload)
+	algorithm := map[crypto.Hash]string{crypto.SHA256: "SHA2_256", crypto.SHA384: "SHA2_384", crypto.SHA512: "SHA2_512"}[s.hash]
 	return encoded(t, map[string]any{
 		"mediaType": "application/vnd.dev.sigstore.bundle+json;version=0.1", "verificationMaterial": material,
-		"messageSignature": map[string]any{"messageDigest": map[string]any{"algorithm": "SHA2_256", "digest": sum[:]}, "signature": s.signature},
+		"messageSignature": map[string]any{"messageDigest": map[string]any{"algorithm": algorithm, "digest": keyless.Sum(s.hash, s.payload)}, "signature": s.signature},
 	})
 }
 
@@ -137,6 +157,10 @@ func TestTags(t *testing.T) {
 		}), judged{berth: "another payload", reference: "does not match artifact"}},
 		{"a changed signature", tr, of(func(s *tagged) { s.signature = flip(s.signature) }), judged{berth: "another signature", reference: "signature does not match"}},
 		{"a chain", tr, chained, judged{reference: "leaf certificate verification failed", why: "cosign attaches the chain to signatures of tags; bundles of this version have none that is read"}},
+		{"P-384 with SHA-384", tr, larger(t, k, elliptic.P384(), crypto.SHA384), judged{}},
+		{"P-384 with SHA-256", tr, larger(t, k, elliptic.P384(), crypto.SHA256), judged{}},
+		{"P-521 with SHA-512", tr, larger(t, k, elliptic.P521(), crypto.SHA512), judged{}},
+		{"P-256 with SHA-512", tr, larger(t, k, elliptic.P256(), crypto.SHA512), judged{berth: "not made with a trusted key", reference: "could not verify message"}},
 		{"a key in the log", logged, tag(nil, k, key, nil, k.Now), judged{}},
 		{"a key in another log", logged, tag(nil, second, key, nil, k.Now), judged{berth: unsigned, reference: nobody}},
 		{"another key in the log", logged, tag(nil, k, imagetest.NewSigner(), nil, k.Now), judged{berth: "a key that is not trusted", reference: "certificate does not match"}},

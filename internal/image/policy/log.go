@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
@@ -44,6 +45,7 @@ type proof struct {
 type entry struct {
 	// signature is what was recorded, hash that of its payload, and key the public key or the certificate, in DER.
 	signature, hash, key []byte
+	algorithm            crypto.Hash
 	at                   time.Time
 }
 
@@ -84,7 +86,9 @@ func (t *trust) logged(s *signed, read readRecord) (*entry, error) {
 	if !bytes.Equal(found.signature, s.signature) {
 		return nil, errors.New("its record in the log is of another signature")
 	}
-	if !bytes.Equal(found.hash, sum(s.payload)) {
+	h := found.algorithm.New()
+	h.Write(s.payload)
+	if !bytes.Equal(found.hash, h.Sum(nil)) {
 		return nil, errors.New("its record in the log is of another payload")
 	}
 	return found, nil
@@ -152,7 +156,8 @@ func readBody(data []byte, kind string, at time.Time) (*entry, error) {
 	if kind == "dsse" && len(spec.Signatures) == 1 {
 		of, signature, key = spec.PayloadHash, spec.Signatures[0].Signature, spec.Signatures[0].Verifier
 	}
-	if body.Kind != kind || body.Version != bodyVersion || of.Algorithm != "sha256" {
+	algorithm := algorithms(kind)[of.Algorithm]
+	if body.Kind != kind || body.Version != bodyVersion || algorithm == 0 {
 		return nil, fmt.Errorf("its record of the log is a %q of version %q with %q; want a %s of version %s, of one signature with sha256",
 			body.Kind, body.Version, of.Algorithm, kind, bodyVersion)
 	}
@@ -164,7 +169,16 @@ func readBody(data []byte, kind string, at time.Time) (*entry, error) {
 	if block == nil {
 		return nil, errors.New("its record in the log has no key in PEM")
 	}
-	return &entry{signature, value, block.Bytes, at}, nil
+	return &entry{signature, value, block.Bytes, algorithm, at}, nil
+}
+
+// algorithms are the hashes of the payload that a record of a type may have. Rekor records envelopes with SHA-256, whatever
+// their signature is.
+func algorithms(kind string) map[string]crypto.Hash {
+	if kind == "dsse" {
+		return map[string]crypto.Hash{"sha256": crypto.SHA256}
+	}
+	return map[string]crypto.Hash{"sha256": crypto.SHA256, "sha384": crypto.SHA384, "sha512": crypto.SHA512}
 }
 
 // maxTree bounds the records of a log: tlog computes with twice as many.

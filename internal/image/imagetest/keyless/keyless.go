@@ -3,6 +3,7 @@
 package keyless
 
 import (
+	"crypto"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
@@ -116,17 +117,28 @@ func (k *Keyless) Promise(body []byte, at time.Time) []byte {
 // Annotation is the record of a claim as cosign attaches it to a signature. verifier is the certificate or the public key,
 // in PEM.
 func (k *Keyless) Annotation(signature, payload, verifier []byte, at time.Time) string {
-	body := HashedRecord(signature, payload, verifier)
+	return k.AnnotationOf(HashedRecord(crypto.SHA256, signature, payload, verifier), at)
+}
+
+// AnnotationOf is Annotation with a body.
+func (k *Keyless) AnnotationOf(body []byte, at time.Time) string {
 	return string(must(json.Marshal(map[string]any{
 		"SignedEntryTimestamp": k.Promise(body, at),
 		"Payload":              map[string]any{"body": body, "integratedTime": at.Unix(), "logIndex": index, "logID": hex.EncodeToString(k.LogID())},
 	})))
 }
 
-// HashedRecord is the body of a record of a claim.
-func HashedRecord(signature, payload, verifier []byte) []byte {
-	return fmt.Appendf(nil, `{"apiVersion":"0.0.1","kind":"hashedrekord","spec":{"data":{"hash":{"algorithm":"sha256","value":"%x"}},"signature":{"content":"%s","publicKey":{"content":"%s"}}}}`,
-		sha256.Sum256(payload), encode(signature), encode(verifier))
+// HashedRecord is the body of a record of a claim, with the hash with which it was signed.
+func HashedRecord(hash crypto.Hash, signature, payload, verifier []byte) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"0.0.1","kind":"hashedrekord","spec":{"data":{"hash":{"algorithm":"%s","value":"%x"}},"signature":{"content":"%s","publicKey":{"content":"%s"}}}}`,
+		map[crypto.Hash]string{crypto.SHA256: "sha256", crypto.SHA384: "sha384", crypto.SHA512: "sha512"}[hash], Sum(hash, payload), encode(signature), encode(verifier))
+}
+
+// Sum is the hash of data.
+func Sum(hash crypto.Hash, data []byte) []byte {
+	h := hash.New()
+	h.Write(data)
+	return h.Sum(nil)
 }
 
 func encode(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
