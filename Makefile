@@ -125,6 +125,7 @@ UNIT = ./...
 unit: deps-build ## tests that need nothing, with the race detector
 	go test -tags "$(TEST_TAGS)" $(VET) -race $(UNIT)
 	go -C tools test ./docsite
+	go -C test/sigstore vet ./... && go -C test/sigstore test ./...
 
 FUZZTIME ?= 10m
 FUZZ     ?= Fuzz
@@ -221,7 +222,7 @@ vulncheck: ## known vulnerabilities that the code reaches; skipped where their d
 
 verify: generate vulncheck docs style spelling ## generated files are as committed, modules are tidy, code is formatted, the docs' links, words and spelling are right, no known vulnerability
 	git diff --exit-code -- docs/pictures docs/config.md docs/commands.md docs/metrics.md docs/doctor.md docs/doctor-faults.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
-	go mod tidy -diff
+	go mod tidy -diff && go -C test/sigstore mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 
 demo: build deps-demo ## a pod from nothing, and nothing left behind

@@ -70,7 +70,7 @@ func (s *Signer) Bundle(name string, dgst digest.Digest, predicate string) []byt
 	const kind = "application/vnd.in-toto+json"
 	signed := fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(kind), kind, len(statement), statement)
 	return mustJSON(map[string]any{
-		"mediaType": BundleType,
+		"mediaType": BundleType, "verificationMaterial": map[string]any{"publicKey": map[string]any{"hint": ""}},
 		"dsseEnvelope": map[string]any{
 			"payload": statement, "payloadType": kind, "signatures": []any{map[string]any{"sig": s.Sign(signed)}},
 		},

@@ -19,10 +19,17 @@ const signPredicate = "https://sigstore.dev/cosign/sign/v1"
 // statementType is the media type of a statement of in-toto.
 const statementType = "application/vnd.in-toto+json"
 
+// The media types of bundles of version 0.3. The second one is its older form.
+const (
+	bundleType      = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	bundleTypeOlder = "application/vnd.dev.sigstore.bundle+json;version=0.3"
+)
+
 // bundle has the parts of a bundle of sigstore, version 0.3, that are read here. Numbers may be in quotes, and a number
 // that is 0 may be missing, as in every message of protobuf in JSON.
 type bundle struct {
-	Material struct {
+	MediaType string `json:"mediaType"`
+	Material  struct {
 		Certificate struct {
 			RawBytes []byte `json:"rawBytes"`
 		} `json:"certificate"`
@@ -63,16 +70,23 @@ func (t *trust) acceptsBundle(image Image, data []byte) error {
 	if err := json.Unmarshal(data, &b); err != nil {
 		return fmt.Errorf("it is not a bundle of sigstore: %w", err)
 	}
+	if b.MediaType != bundleType && b.MediaType != bundleTypeOlder {
+		return fmt.Errorf("its bundle has the media type %q, which is not version 0.3", b.MediaType)
+	}
 	if b.Envelope == nil || len(b.Envelope.Signatures) != 1 || b.Envelope.PayloadType != statementType {
 		return errors.New("its bundle has no envelope of one signature with a statement of in-toto")
 	}
 	e := b.Envelope
+	var records []readRecord
+	for i := range b.Material.Records {
+		records = append(records, b.Material.Records[i].read)
+	}
 	if err := t.verify(&signed{
 		signature:   e.Signatures[0].Sig,
 		data:        fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(e.PayloadType), e.PayloadType, len(e.Payload), e.Payload),
 		payload:     e.Payload,
 		certificate: b.Material.Certificate.RawBytes,
-		record:      b.record,
+		records:     records,
 	}); err != nil {
 		return err
 	}
@@ -114,12 +128,8 @@ func (t *trust) acceptsStatement(image Image, data []byte) error {
 	return errors.New(why)
 }
 
-// record returns the bundle's record of Rekor.
-func (b *bundle) record() (*record, error) {
-	if len(b.Material.Records) != 1 {
-		return nil, fmt.Errorf("it has %d records of a log, want one", len(b.Material.Records))
-	}
-	from := &b.Material.Records[0]
+// read returns the record in the form that is checked.
+func (from *bundleRecord) read() (*record, error) {
 	r := &record{
 		kind: "dsse", body: base64.StdEncoding.EncodeToString(from.CanonicalizedBody), logID: hex.EncodeToString(from.LogID.KeyID),
 		promise: from.InclusionPromise.SignedEntryTimestamp,

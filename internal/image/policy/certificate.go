@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -19,39 +20,64 @@ type signed struct {
 	signature, data, payload []byte
 	// certificate, in DER, and chain, which leads from it to an authority, in PEM, are nil for none.
 	certificate, chain []byte
-	// record reads the record of a log.
-	record func() (*record, error)
+	// records read the records of logs.
+	records []readRecord
 }
 
-// verify returns nil if a trusted key has made the signature.
+// readRecord reads a record of a log.
+type readRecord func() (*record, error)
+
+// maxRecords bounds the records that are read of one signature: each costs the check of several signatures.
+const maxRecords = 32
+
+// verify returns nil if a trusted key has made the signature. If logs are trusted, one of them must have recorded it. One
+// record that shows this is enough, whatever the others are: anybody can leave them out.
 func (t *trust) verify(s *signed) error {
-	keys, err := t.keysOf(s)
+	if t.rekor == nil {
+		return t.verifyRecorded(s, nil)
+	}
+	if len(s.records) == 0 || len(s.records) > maxRecords {
+		return fmt.Errorf("it has %d records of logs, want 1 to %d", len(s.records), maxRecords)
+	}
+	var refused []string
+	for _, read := range s.records {
+		found, err := t.logged(s, read)
+		if err == nil {
+			err = t.verifyRecorded(s, found)
+		}
+		if err == nil {
+			return nil
+		}
+		refused = append(refused, err.Error())
+	}
+	slices.Sort(refused)
+	return errors.New(strings.Join(slices.Compact(refused), "; "))
+}
+
+// verifyRecorded is verify with what a log has recorded of the signature, nil if no log is trusted.
+func (t *trust) verifyRecorded(s *signed, found *entry) error {
+	keys, err := t.keysOf(s, found)
 	if err != nil {
 		return err
 	}
 	return verifyAny(keys, s.data, s.signature)
 }
 
-// keysOf returns the keys that may have made a signature: the trusted ones, or that of its certificate. If logs are
-// trusted, one of them must have recorded the signature. The certificate must have been valid at that time; without a log
-// it must be valid now.
-func (t *trust) keysOf(s *signed) ([]namedKey, error) {
+// keysOf returns the keys that may have made a signature: the trusted ones, or that of its certificate. The certificate must
+// have been valid when the log recorded the signature; without a log it must be valid now.
+func (t *trust) keysOf(s *signed, found *entry) ([]namedKey, error) {
+	switch {
+	case t.ca == nil && found == nil:
+		return t.keys, nil
+	case t.ca == nil:
+		return t.recorded(found)
+	}
 	at := time.Now()
-	if t.rekor != nil {
-		found, err := t.logged(s)
-		if err != nil {
-			return nil, err
-		}
-		if t.ca == nil {
-			return t.recorded(found)
-		}
+	if found != nil {
 		if !bytes.Equal(s.certificate, found.key) {
 			return nil, errors.New("its record in the log is of another certificate")
 		}
 		at = found.at
-	}
-	if t.ca == nil {
-		return t.keys, nil
 	}
 	key, err := t.ca.verify(s.certificate, s.chain, at)
 	return []namedKey{{"certificate", key}}, err

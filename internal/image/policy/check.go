@@ -175,7 +175,7 @@ func (t *trust) accepts(image Image, s *Signature) error {
 	}
 	if err := t.verify(&signed{
 		signature: signature, data: s.Payload, payload: s.Payload, certificate: certificate, chain: []byte(s.Chain),
-		record: func() (*record, error) { return readAnnotation(s.Rekor) },
+		records: []readRecord{func() (*record, error) { return readAnnotation(s.Rekor) }},
 	}); err != nil {
 		return err
 	}

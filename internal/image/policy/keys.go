@@ -4,7 +4,9 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rsa"
+	"crypto/sha512"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -54,7 +56,12 @@ func parseKey(data []byte) (crypto.PublicKey, error) {
 // checkKey refuses keys that verify does not use.
 func checkKey(key crypto.PublicKey) error {
 	switch key := key.(type) {
-	case *ecdsa.PublicKey, ed25519.PublicKey:
+	case ed25519.PublicKey:
+		return nil
+	case *ecdsa.PublicKey:
+		if key.Curve == elliptic.P224() {
+			return errors.New("is a key of ECDSA with the curve P-224, want P-256, P-384 or P-521")
+		}
 		return nil
 	case *rsa.PublicKey:
 		if key.N.BitLen() < minRSA {
@@ -79,11 +86,25 @@ func verifyAny(keys []namedKey, data, signature []byte) error {
 func verify(key crypto.PublicKey, data, signature []byte) bool {
 	switch key := key.(type) {
 	case *ecdsa.PublicKey:
-		return ecdsa.VerifyASN1(key, sum(data), signature)
+		return ecdsa.VerifyASN1(key, sum(data), signature) || verifyOwnHash(key, data, signature)
 	case *rsa.PublicKey:
 		return rsa.VerifyPKCS1v15(key, crypto.SHA256, sum(data), signature) == nil
 	case ed25519.PublicKey:
 		return ed25519.Verify(key, data, signature)
+	}
+	return false
+}
+
+// verifyOwnHash checks a signature with the hash that has the size of the key. cosign once used SHA-256 for all keys, and
+// uses these hashes for larger keys now.
+func verifyOwnHash(key *ecdsa.PublicKey, data, signature []byte) bool {
+	switch key.Curve {
+	case elliptic.P384():
+		hash := sha512.Sum384(data)
+		return ecdsa.VerifyASN1(key, hash[:], signature)
+	case elliptic.P521():
+		hash := sha512.Sum512(data)
+		return ecdsa.VerifyASN1(key, hash[:], signature)
 	}
 	return false
 }

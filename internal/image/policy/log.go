@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
@@ -10,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +45,7 @@ type proof struct {
 type entry struct {
 	// signature is what was recorded, hash that of its payload, and key the public key or the certificate, in DER.
 	signature, hash, key []byte
+	algorithm            crypto.Hash
 	at                   time.Time
 }
 
@@ -70,9 +73,9 @@ func readAnnotation(text string) (*record, error) {
 	}, nil
 }
 
-// logged checks that a trusted log has recorded the signature, and returns its entry.
-func (t *trust) logged(s *signed) (*entry, error) {
-	attached, err := s.record()
+// logged checks that a record of a trusted log is of the signature, and returns its entry.
+func (t *trust) logged(s *signed, read readRecord) (*entry, error) {
+	attached, err := read()
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +86,9 @@ func (t *trust) logged(s *signed) (*entry, error) {
 	if !bytes.Equal(found.signature, s.signature) {
 		return nil, errors.New("its record in the log is of another signature")
 	}
-	if !bytes.Equal(found.hash, sum(s.payload)) {
+	h := found.algorithm.New()
+	h.Write(s.payload)
+	if !bytes.Equal(found.hash, h.Sum(nil)) {
 		return nil, errors.New("its record in the log is of another payload")
 	}
 	return found, nil
@@ -96,7 +101,8 @@ func (t *trust) readEntry(r *record) (*entry, error) {
 	}
 	// Rekor signs these, with the keys in this order, which is the canonical one.
 	promised := fmt.Sprintf(`{"body":"%s","integratedTime":%d,"logID":"%s","logIndex":%d}`, r.body, r.integratedTime, r.logID, r.logIndex)
-	if verifyAny(t.rekor, []byte(promised), r.promise) != nil {
+	log := slices.IndexFunc(t.rekor, func(k namedKey) bool { return verify(k.key, []byte(promised), r.promise) })
+	if log < 0 {
 		return nil, errors.New("its record of the log is not signed by a trusted log")
 	}
 	body, err := base64.StdEncoding.DecodeString(r.body)
@@ -104,12 +110,15 @@ func (t *trust) readEntry(r *record) (*entry, error) {
 		return nil, errors.New("its record of the log is not Rekor's")
 	}
 	if r.proof != nil {
-		if err := t.included(body, r.proof); err != nil {
+		if err := r.proof.includes(body, t.rekor[log]); err != nil {
 			return nil, err
 		}
 	}
 	return readBody(body, r.kind, time.Unix(r.integratedTime, 0))
 }
+
+// bodyVersion is the version of the records that are read: in another one the fields may have other meanings.
+const bodyVersion = "0.0.1"
 
 // readBody reads a record of the types hashedrekord and dsse.
 func readBody(data []byte, kind string, at time.Time) (*entry, error) {
@@ -118,8 +127,9 @@ func readBody(data []byte, kind string, at time.Time) (*entry, error) {
 		Value     string `json:"value"`
 	}
 	var body struct {
-		Kind string `json:"kind"`
-		Spec struct {
+		Kind    string `json:"kind"`
+		Version string `json:"apiVersion"`
+		Spec    struct {
 			// These are of a hashedrekord.
 			Data struct {
 				Hash hash `json:"hash"`
@@ -146,8 +156,10 @@ func readBody(data []byte, kind string, at time.Time) (*entry, error) {
 	if kind == "dsse" && len(spec.Signatures) == 1 {
 		of, signature, key = spec.PayloadHash, spec.Signatures[0].Signature, spec.Signatures[0].Verifier
 	}
-	if body.Kind != kind || of.Algorithm != "sha256" {
-		return nil, fmt.Errorf("its record of the log is a %q with %q; want a %s of one signature with sha256", body.Kind, of.Algorithm, kind)
+	algorithm := algorithms(kind)[of.Algorithm]
+	if body.Kind != kind || body.Version != bodyVersion || algorithm == 0 {
+		return nil, fmt.Errorf("its record of the log is a %q of version %q with %q; want a %s of version %s, of one signature with sha256",
+			body.Kind, body.Version, of.Algorithm, kind, bodyVersion)
 	}
 	value, err := hex.DecodeString(of.Value)
 	if err != nil {
@@ -157,17 +169,26 @@ func readBody(data []byte, kind string, at time.Time) (*entry, error) {
 	if block == nil {
 		return nil, errors.New("its record in the log has no key in PEM")
 	}
-	return &entry{signature, value, block.Bytes, at}, nil
+	return &entry{signature, value, block.Bytes, algorithm, at}, nil
+}
+
+// algorithms are the hashes of the payload that a record of a type may have. Rekor records envelopes with SHA-256, whatever
+// their signature is.
+func algorithms(kind string) map[string]crypto.Hash {
+	if kind == "dsse" {
+		return map[string]crypto.Hash{"sha256": crypto.SHA256}
+	}
+	return map[string]crypto.Hash{"sha256": crypto.SHA256, "sha384": crypto.SHA384, "sha512": crypto.SHA512}
 }
 
 // maxTree bounds the records of a log: tlog computes with twice as many.
 const maxTree = 1 << 61
 
-// included checks that a record is in the tree whose root a trusted log has signed.
-func (t *trust) included(body []byte, p *proof) error {
-	open, err := note.Open([]byte(p.checkpoint), logKeys(t.rekor))
+// includes checks that a record is in the tree whose root a log has signed.
+func (p *proof) includes(body []byte, log namedKey) error {
+	open, err := note.Open([]byte(p.checkpoint), onlyLog(log))
 	if err != nil {
-		return fmt.Errorf("its proof of inclusion has no checkpoint that a trusted log has signed: %w", err)
+		return fmt.Errorf("its proof of inclusion has no checkpoint that the log has signed: %w", err)
 	}
 	// The first lines are the name of the log, the size of the tree, and its root.
 	lines := strings.SplitN(open.Text, "\n", 4)
@@ -188,19 +209,17 @@ func (t *trust) included(body []byte, p *proof) error {
 	return nil
 }
 
-// logKeys finds the keys of logs by what the lines of a signed note say of them. Every name is accepted: the name is the
-// log's own, and the key decides.
-type logKeys []namedKey
+// onlyLog finds the key of a log by what the lines of a signed note say of it. Every name is accepted: the name is the log's
+// own, and the key decides. Signatures of others, such as witnesses, are skipped.
+type onlyLog namedKey
 
 // Verifier implements note.Verifiers.
-func (all logKeys) Verifier(name string, hash uint32) (note.Verifier, error) {
-	for _, k := range all {
-		der, err := x509.MarshalPKIXPublicKey(k.key)
-		if err == nil && binary.BigEndian.Uint32(sum(der)) == hash {
-			return &logKey{name, hash, k}, nil
-		}
+func (k onlyLog) Verifier(name string, hash uint32) (note.Verifier, error) {
+	der, err := x509.MarshalPKIXPublicKey(k.key)
+	if err != nil || binary.BigEndian.Uint32(sum(der)) != hash {
+		return nil, &note.UnknownVerifierError{Name: name, KeyHash: hash}
 	}
-	return nil, &note.UnknownVerifierError{Name: name, KeyHash: hash}
+	return &logKey{name, hash, namedKey(k)}, nil
 }
 
 // logKey is the key of a log for notes.
