@@ -310,7 +310,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 		return result, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	job.Alone, job.Secret = as.alone, u.secrets[i]
+	job.Alone, job.Secret, job.LayerSize = as.alone, u.secrets[i], u.t.Layers[i].Size
 	result, err = u.run(ctx, i, job)
 	if errors.Is(err, errEarly) {
 		u.dropEarly(ctx, i, job.Upper)

@@ -116,7 +116,7 @@ func (s *Images) open(ctx context.Context) error {
 	} else if err := s.cgroups.Sweep(); err != nil {
 		s.log.Warn("cannot remove the cgroups of helpers that an earlier process has left", "error", err)
 	}
-	s.runner = &unpack.Runner{Helper: s.cfg.UnpackHelper, Cgroups: s.cgroups, Log: s.log}
+	s.runner = &unpack.Runner{Helper: s.cfg.UnpackHelper, Cgroups: s.cgroups, Cache: unpack.CacheOfHost(), Log: s.log}
 	s.chooseSnapshotter()
 	if err := s.openWhole(ctx); err != nil {
 		return err

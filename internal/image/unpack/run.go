@@ -36,10 +36,6 @@ const (
 	// smallLayer is the size in bytes of a file up to which one processor unpacks a layer: with more, Go starts threads that take
 	// longer than they would save.
 	smallLayer = 256 << 10
-	// maxIdle cgroups wait for children. Each has at most maxUsed bytes of memory, which its next child cannot use: a small part of
-	// child.MemoryLimit.
-	maxIdle = 8
-	maxUsed = 16 << 20
 	// progressInterval is how often Run looks how far the child has read.
 	progressInterval = 100 * time.Millisecond
 )
@@ -57,6 +53,8 @@ type Runner struct {
 	Helper program.Program
 	// Cgroups makes the children's cgroups; nil runs them in ours.
 	Cgroups *cgroup.HelperGroups
+	// Cache is how many bytes of page cache the children under way may have, all together, beyond child.MemoryLimit for each.
+	Cache int64
 	// Log takes what does not stop a Run; nil for nothing.
 	Log *slog.Logger
 
@@ -65,6 +63,8 @@ type Runner struct {
 	starter *confine.Starter // nil before the first child, and after the last release
 	// idle are cgroups for the next children, which others have left almost empty. It is nil after the last release.
 	idle []*cgroup.HelperGroup
+	// cached is how much of Cache the children under way have got.
+	cached int64
 	// warned is set once the log has that this kernel denies no calls.
 	warned bool
 }
@@ -134,71 +134,16 @@ func (r *Runner) releaseShared() []*cgroup.HelperGroup {
 	return idle
 }
 
-// takeGroup returns a cgroup for a child, nil for none.
-func (r *Runner) takeGroup() (*cgroup.HelperGroup, error) {
-	if r.Cgroups == nil {
-		return nil, nil
-	}
-	if group := r.takeIdle(); group != nil {
-		err := group.Renew()
-		if err == nil {
-			return group, nil
-		}
-		r.warn("the cgroup of an unpack helper is not used again", "error", err)
-		r.remove(group)
-	}
-	group, err := r.Cgroups.New(child.MemoryLimit)
-	if err != nil {
-		return nil, fmt.Errorf("unpack helper: %w", err)
-	}
-	return group, nil
-}
-
-func (r *Runner) takeIdle() *cgroup.HelperGroup {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	last := len(r.idle) - 1
-	if last < 0 {
-		return nil
-	}
-	group := r.idle[last]
-	r.idle = r.idle[:last]
-	return group
-}
-
-// leaveGroup keeps the cgroup of a child that has ended for the next one, or removes it. A cgroup takes longer to make and to
-// remove than it takes to unpack a small layer, and the kernel keeps a removed one for as long as its page cache.
-func (r *Runner) leaveGroup(group *cgroup.HelperGroup, failed bool) {
-	if !failed {
-		if used, err := group.Used(); err == nil && used <= maxUsed && r.keepIdle(group) {
-			return
-		}
-	}
-	r.remove(group)
-}
-
-func (r *Runner) keepIdle(group *cgroup.HelperGroup) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.users == 0 || len(r.idle) == maxIdle {
-		return false
-	}
-	r.idle = append(r.idle, group)
-	return true
-}
-
 // Run unpacks layer into job.Upper in a child and waits for it. read is called
 // from time to time with the bytes of the layer that the child has read; it may be nil. What a
 // failed Run leaves in job.Upper is the caller's to remove. Kinds: Invalid for a
 // bad layer, Exhausted for a full disk or a layer that needs too much memory.
 func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int64)) (_ Result, err error) {
-	group, err := r.takeGroup()
+	group, err := r.takeGroup(job.LayerSize)
 	if err != nil {
 		return Result{}, err
 	}
-	if group != nil {
-		defer func() { r.leaveGroup(group, err != nil) }()
-	}
+	defer func() { group.leave(err != nil) }()
 	if layer, err = readOnly(layer); err != nil {
 		return Result{}, err
 	}
@@ -221,7 +166,7 @@ func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int
 }
 
 // exec runs one child.
-func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgroup.HelperGroup) ([]byte, error) {
+func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *group) ([]byte, error) {
 	out := limited{max: child.MaxAnswer + 1}
 	noise := limited{max: maxNoise}
 	exe, args, releaseProgram, err := r.Helper.Use()
@@ -231,7 +176,7 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgrou
 	defer releaseProgram()
 	cmd := exec.CommandContext(ctx, exe)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = layer, &out, &noise
-	if group != nil {
+	if group.HelperGroup != nil {
 		procs, err := os.OpenFile(group.Procs(), os.O_WRONLY, 0)
 		if err != nil {
 			return nil, fmt.Errorf("cannot open the cgroup of the unpack helper: %w", err)
@@ -264,7 +209,7 @@ func (r *Runner) exec(ctx context.Context, job Job, layer *os.File, group *cgrou
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return nil, failure(ctx, err, noise.Bytes())
+		return nil, failure(ctx, err, group.limit, noise.Bytes())
 	}
 	return out.Bytes(), nil
 }
@@ -283,13 +228,13 @@ func viewOf(job Job) confine.View {
 	return view
 }
 
-func failure(ctx context.Context, err error, noise []byte) error {
+func failure(ctx context.Context, err error, limit int64, noise []byte) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot unpack a layer: %w", context.Cause(ctx))
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
-		return fmt.Errorf("the unpack helper was killed, probably for using more than %d MiB of memory: %w", child.MemoryLimit>>20, errs.Exhausted)
+		return fmt.Errorf("the unpack helper was killed, probably for using more than %d MiB of memory: %w", limit>>20, errs.Exhausted)
 	}
 	return fmt.Errorf("the unpack helper failed: %w: %s", err, bytes.TrimSpace(noise))
 }

@@ -10,7 +10,8 @@ const (
 	LowerName = "lower"
 )
 
-// MemoryLimit of the child's cgroup, page cache of what it writes included.
+// MemoryLimit of the child's cgroup, page cache of what it writes included. That of a large layer may have more, for its page
+// cache; see unpack.Runner.
 const MemoryLimit = 512 << 20
 
 // cgroupFile is the descriptor that takes the child into its cgroup. It is the first one after the standard ones.
@@ -24,6 +25,8 @@ type Job struct {
 	// LowerRoot. The child sees all of them as LowerName.
 	LowerRoot string   `json:"-"`
 	Lower     []string `json:"-"`
+	// LayerSize is how many bytes the layer has as it is stored, 0 if that is not known.
+	LayerSize int64 `json:"-"`
 	// Below is set in the child when there are layers below.
 	Below bool `json:"below,omitempty"`
 	// Alone unpacks without Lower, and answers NeedsLower when the layer has
