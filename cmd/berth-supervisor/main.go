@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // its C code runs before Go does
@@ -35,9 +36,14 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// Until main begins, and no longer, Go runs on the process's first thread. An init
-// stays on it: from no other one does the kernel take the SELinux label of a keyring.
+// Until main begins, and no longer, Go runs on the process's first thread, unless it is
+// locked here. An init stays on it: from no other one does the kernel take the SELinux
+// label of a keyring. A supervisor's main keeps it: libcontainer gives up a thread in the
+// mount namespace of each container, and the first thread would stay there.
 func init() { //nolint:gochecknoinits // see above
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		runtime.LockOSThread()
+	}
 	if len(os.Args) > 1 && os.Args[1] == "init" {
 		ociruntime.Init()
 	}

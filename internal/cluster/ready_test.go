@@ -19,7 +19,11 @@ func TestWaitOfKind(t *testing.T) {
 		f := clustertest.New(t)
 		f.NotReady = notReady
 		c, steps := clusters(f)
-		_, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "pools: [{name: worker}]\n"), Wait: 50 * time.Millisecond, OfKind: true})
+		wait := time.Minute
+		if want != "" {
+			wait = 50 * time.Millisecond
+		}
+		_, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "pools: [{name: worker}]\n"), Wait: wait, OfKind: true})
 		var warned []string
 		for _, step := range *steps {
 			if strings.HasPrefix(step, "warning: ") {

@@ -34,6 +34,9 @@ func (l *reconnectLimit) unary(ctx context.Context, method string, req, reply an
 	defer abort(nil)
 	go l.watch(callCtx, cc, abort)
 	err := invoke(callCtx, method, req, reply, cc, opts...)
+	if err == nil {
+		l.unreachable.Store(false) // the call may have ended before watch noticed the connection
+	}
 	return callError(ctx, callCtx, err)
 }
 
@@ -48,6 +51,7 @@ func (l *reconnectLimit) stream(ctx context.Context, desc *grpc.StreamDesc, cc *
 		defer abort(nil)
 		return nil, callError(ctx, callCtx, err)
 	}
+	l.unreachable.Store(false)
 	return plainStream{s}, nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -47,6 +48,7 @@ func serveAt(t *testing.T, path string, v *versions) (stop func()) {
 	}
 }
 
+// dialFor returns a connection that has the runtime's answer: the limits are too short for a connect on a busy machine.
 func dialFor(t *testing.T, path string, restart time.Duration) *Conn {
 	t.Helper()
 	conn, err := dial(t.Context(), "unix://"+path, restart, restart/5)
@@ -54,6 +56,8 @@ func dialFor(t *testing.T, path string, restart time.Duration) *Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
+	conn.conn.Connect()
+	awaitState(t, conn, connectivity.Ready)
 	return conn
 }
 
@@ -142,5 +146,32 @@ func TestSlowCall(t *testing.T) {
 	time.AfterFunc(4*restart, func() { close(let) })
 	if _, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
 		t.Errorf("a slow call ended with %v", err)
+	}
+}
+
+// TestShortCallShowsThatTheRuntimeIsBack: also a call that has ended before anything watches the connection. So the next restart has
+// the whole limit.
+func TestShortCallShowsThatTheRuntimeIsBack(t *testing.T) {
+	conn, err := grpc.NewClient("unix://"+filepath.Join(t.TempDir(), "s"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for name, call := range map[string]func(*reconnectLimit) error{
+		"a call": func(l *reconnectLimit) error {
+			return l.unary(t.Context(), "", nil, nil, conn, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil })
+		},
+		"a stream": func(l *reconnectLimit) error {
+			_, err := l.stream(t.Context(), nil, conn, "", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				return nil, nil
+			})
+			return err
+		},
+	} {
+		l := &reconnectLimit{restart: time.Minute, retry: time.Minute}
+		l.unreachable.Store(true)
+		if err := call(l); err != nil || l.unreachable.Load() {
+			t.Errorf("%s: %v; the runtime counts as unreachable: %v", name, err, l.unreachable.Load())
+		}
 	}
 }

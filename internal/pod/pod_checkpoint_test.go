@@ -114,15 +114,17 @@ func TestCheckpointSandbox(t *testing.T) {
 		})
 	}
 	t.Run("the deadline", func(t *testing.T) {
+		answered := make(chan struct{})
 		s.fail = func(name string, _ engine.CheckpointStage) error {
 			if name == "b" {
-				time.Sleep(300 * time.Millisecond)
+				<-answered
 			}
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		assertKind(t, b.s.CheckpointSandbox(ctx, sandbox, t.TempDir(), ids), errs.Deadline)
+		close(answered)
 		podtest.Eventually(t, "the job ends", func() bool { return len(b.s.Jobs()) == 0 })
 	})
 	b.clear()

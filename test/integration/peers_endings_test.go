@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -118,7 +119,12 @@ func abandonedStop(t *testing.T, b *harness.Berth) {
 }
 
 // family leaves children of all kinds: in another session, without a parent, or ignoring signals.
-const family = "trap '' TERM; setsid sleep 4711 & (setsid sleep 4712 &); sh -c \"trap '' TERM; while :; do sleep 0.1; done\" & echo up; "
+func family() string {
+	return "trap '' TERM; setsid " + ownSleep(4711) + " & (setsid " + ownSleep(4712) + " &); sh -c \"trap '' TERM; while :; do sleep 0.1; done\" & echo up; "
+}
+
+// ownSleep is a command that only this process's tests run: it can be looked for on the whole host.
+func ownSleep(seconds int) string { return fmt.Sprintf("sleep %d.%d", seconds, os.Getpid()) }
 
 func processesOf(t *testing.T, command string) (pids []string) {
 	t.Helper()
@@ -136,7 +142,7 @@ func processesOf(t *testing.T, command string) (pids []string) {
 }
 
 func sharedProcessesEnd(t *testing.T, b *harness.Berth) {
-	config, container := b.Sandbox("shared-end"), b.Container("c", family+"wait")
+	config, container := b.Sandbox("shared-end"), b.Container("c", family()+"wait")
 	sharedProcesses(config, container)
 	sandbox := b.RunSandbox(config)
 	defer b.RemovePod(sandbox)
@@ -157,7 +163,7 @@ func sharedProcessesEnd(t *testing.T, b *harness.Berth) {
 
 func hostProcessesEnd(t *testing.T, b *harness.Berth) {
 	for _, end := range []string{"exit 0", "wait"} { // by itself, and when it is stopped
-		pod := runPodWith(b, "host-end", family+end, func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
+		pod := runPodWith(b, "host-end", family()+end, func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 			config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
 			container.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
 		})
@@ -166,7 +172,7 @@ func hostProcessesEnd(t *testing.T, b *harness.Berth) {
 			t.Fatal(err)
 		}
 		b.RemovePod(pod.Sandbox)
-		for _, command := range []string{"sleep 4711", "sleep 4712"} {
+		for _, command := range []string{ownSleep(4711), ownSleep(4712)} {
 			if left := processesOf(t, command); len(left) > 0 {
 				t.Errorf("%s: %s is left: %q", end, command, left)
 			}

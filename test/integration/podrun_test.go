@@ -312,7 +312,7 @@ spec:
 		t.Errorf("exec: %d %q %q", code, out, errOut)
 	}
 	// A client that disconnects ends its exec, but not the container that it was attached to.
-	sleeper := keep(t, b, "pod", "exec", "talk", "--", "sh", "-c", "echo started; sleep 4711")
+	sleeper := keep(t, b, "pod", "exec", "talk", "--", "sh", "-c", "echo started; "+ownSleep(4714))
 	b.Await("exec", sleeper.says("started"))
 	attached := command(b, "pod", "attach", "-i", "talk")
 	words, err := attached.StdinPipe()
@@ -335,7 +335,7 @@ spec:
 		_ = client.Wait()
 	}
 	b.Await("the end of the exec", func() bool {
-		return len(harness.Processes(func(_ int, cmdline string) bool { return strings.Contains(cmdline, "sleep 4711") })) == 0
+		return len(harness.Processes(func(_ int, cmdline string) bool { return strings.Contains(cmdline, ownSleep(4714)) })) == 0
 	})
 	if out, _, _ := run(t, b, "", "pod", "ls"); !strings.Contains(out, "default/talk") || !strings.Contains(out, "1/1") {
 		t.Errorf("pods:\n%s", out)

@@ -118,12 +118,24 @@ func TestRPCGetContainerEvents(t *testing.T) {
 	if got := verboseStatus(t, b)["events"]; !strings.Contains(got, `"dropped":0`) || !strings.Contains(got, fmt.Sprintf(`"last":%d`, third.last)) {
 		t.Errorf("counters %s, want none dropped and the last at %d", got, third.last)
 	}
-	began := time.Now()
-	b.StopDaemon()
-	if took := time.Since(began); took > require.Patience(4*time.Second) {
+	// A daemon that waits for the stream waits for five seconds each time. A busy machine delays one stop or another.
+	limit := require.Patience(4 * time.Second)
+	took := time.Hour
+	for tries := 0; tries < 3 && took > limit; tries++ {
+		if tries > 0 {
+			readEvents(b, names)
+			if _, err := b.Runtime.Version(b.Ctx(), &runtimeapi.VersionRequest{}); err != nil { // by the same connection: the daemon has the stream
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		b.StopDaemon()
+		took = time.Since(began)
+		b.StartDaemon()
+	}
+	if took > limit {
 		t.Errorf("the daemon took %s to stop with an open stream", took)
 	}
-	b.StartDaemon()
 }
 
 // verboseStatus is the info map of a verbose Status.

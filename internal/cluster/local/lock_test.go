@@ -233,13 +233,8 @@ func TestCreationLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	share := func() (func(), error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		return shareCreation(ctx, engine)
-	}
-	one, err1 := share()
-	two, err2 := share()
+	one, err1 := shareCreation(t.Context(), engine)
+	two, err2 := shareCreation(t.Context(), engine)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
@@ -253,11 +248,13 @@ func TestCreationLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := share(); !errors.Is(err, errs.State) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := shareCreation(ctx, engine); !errors.Is(err, errs.State) {
 		t.Errorf("another removes: %v", err)
 	}
 	release()
-	if release, err = share(); err != nil {
+	if release, err = shareCreation(t.Context(), engine); err != nil {
 		t.Fatal(err)
 	}
 	release()

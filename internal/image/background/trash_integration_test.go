@@ -3,14 +3,15 @@
 package background
 
 import (
-	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
@@ -21,7 +22,7 @@ func TestLargeTreesDoNotDelaySmallOnes(t *testing.T) {
 	dir := t.TempDir()
 	trash := NewTrash(dir, NewGroup(), slog.New(slog.DiscardHandler))
 	trash.Slice = 2 * time.Millisecond
-	trees := map[string]int{"aaa-large": 10_000}
+	trees := map[string]int{"aaa-large": 3000}
 	for i := range 10 {
 		trees[fmt.Sprint("small", i)] = 10
 	}
@@ -30,20 +31,36 @@ func TestLargeTreesDoNotDelaySmallOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var removal sync.WaitGroup
-	removal.Go(func() { trash.Empty(ctx) })
-	for left := 10; left > 0; {
-		small, err := filepath.Glob(filepath.Join(dir, "small*"))
-		if err != nil {
+	removed := removals(t, dir)
+	trash.Empty(t.Context())
+	if names := removed(); len(names) != len(trees) || names[len(names)-1] != "aaa-large" {
+		t.Errorf("removed in the order %q: the small trees have waited for the large one", names)
+	}
+}
+
+// removals returns a function that lists what has been removed from a directory since then, in that order.
+func removals(t *testing.T, dir string) func() []string {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_DELETE); err != nil {
+		t.Fatal(err)
+	}
+	return func() (names []string) {
+		t.Helper()
+		buf := make([]byte, 64<<10)
+		n, err := unix.Read(fd, buf)
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
 			t.Fatal(err)
 		}
-		left = len(small)
-	}
-	stop()
-	removal.Wait()
-	if _, err := os.Stat(filepath.Join(dir, "aaa-large")); err != nil {
-		t.Errorf("the small trees have waited for the large one: %v", err)
+		for buf = buf[:max(n, 0)]; len(buf) > 0; {
+			end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buf[12:]))
+			names = append(names, unix.ByteSliceToString(buf[unix.SizeofInotifyEvent:end]))
+			buf = buf[end:]
+		}
+		return names
 	}
 }

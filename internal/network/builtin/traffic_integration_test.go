@@ -15,13 +15,21 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// patience bounds one connection. A lost first packet is repeated after a second, so a slower
-// connection shows an error.
-const patience = 950 * time.Millisecond
+const (
+	// patience bounds one answer. A machine that is busy makes it late.
+	patience = 10 * time.Second
+	// silence is how long an answer may take before it counts as dropped.
+	silence = 950 * time.Millisecond
+)
+
+// errRepeated reports that a packet of a connection was lost: TCP had to send it again.
+var errRepeated = errors.New("a packet was lost, and sent again")
 
 // serve answers on a port of a namespace, over TCP and UDP and both families, with a name and the
 // client's address. It runs until the test ends or stop is called, and keeps the namespace alive
@@ -71,24 +79,50 @@ func addrOf(a net.Addr) netip.Addr {
 }
 
 // ask connects from a namespace and returns the server's name and the client's address as the
-// server sees it.
+// server sees it. It fails if a packet was lost.
 func ask(netns, proto, addr string, port int) (name, seen string, err error) {
+	return askWithin(patience, netns, proto, addr, port)
+}
+
+func askWithin(limit time.Duration, netns, proto, addr string, port int) (name, seen string, err error) {
 	var c net.Conn
 	err = sysns.InNetNS(netns, func() (err error) {
-		c, err = (&net.Dialer{Timeout: patience}).Dial(proto, net.JoinHostPort(addr, strconv.Itoa(port)))
+		c, err = (&net.Dialer{Timeout: limit}).Dial(proto, net.JoinHostPort(addr, strconv.Itoa(port)))
 		return err
 	})
 	if err != nil {
 		return "", "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(limit))
 	if proto == "udp" {
 		fmt.Fprint(c, "?")
 	}
 	line, err := bufio.NewReader(c).ReadString('\n')
 	fmt.Sscan(line, &name, &seen)
+	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
+		err = wantNoRepeat(tcp)
+	}
 	return name, seen, err
+}
+
+// wantNoRepeat returns errRepeated if the kernel has sent a packet of a connection more than once. TCP hides a lost packet
+// otherwise, and a late answer does not show one.
+func wantNoRepeat(c *net.TCPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var info *unix.TCPInfo
+	var infoErr error
+	err = raw.Control(func(fd uintptr) { info, infoErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err := errors.Join(err, infoErr); err != nil {
+		return err
+	}
+	if info.Total_retrans > 0 {
+		return errRepeated
+	}
+	return nil
 }
 
 func (l *lab) wantAnswer(from, proto, addr string, port int, name, seen string) {
@@ -105,7 +139,7 @@ func (l *lab) wantAnswer(from, proto, addr string, port int, name, seen string) 
 
 func (l *lab) wantSilence(from, proto, addr string, port int) {
 	l.t.Helper()
-	if name, _, err := ask(from, proto, addr, port); err == nil {
+	if name, _, err := askWithin(silence, from, proto, addr, port); err == nil || errors.Is(err, errRepeated) {
 		l.t.Errorf("%s to %s port %d: answered by %q, want no answer", proto, addr, port, name)
 	}
 }
@@ -123,7 +157,7 @@ func (l *lab) outside() string {
 	}
 	l.serve(other, 1, "other")
 	for deadline := time.Now().Add(10 * time.Second); ; {
-		if _, _, err := ask(l.host, "tcp", "2001:db8::2", 1); err == nil {
+		if _, _, err := askWithin(silence, l.host, "tcp", "2001:db8::2", 1); err == nil {
 			break
 		} else if time.Now().After(deadline) {
 			l.t.Fatal("the wire between the hosts does not come up: ", err)

@@ -85,6 +85,12 @@ func lan() (hostnet.Host, error) {
 // examine runs all checks of a machine.
 func examine(t *testing.T, h *provisiontest.Host, berth doctor.Berth, space func(string) (doctor.Space, error)) []frame.Found {
 	t.Helper()
+	return examineWithin(t, time.Minute, h, berth, space)
+}
+
+// examineWithin is examine with a bound of the calls to runtimes.
+func examineWithin(t *testing.T, callTimeout time.Duration, h *provisiontest.Host, berth doctor.Berth, space func(string) (doctor.Space, error)) []frame.Found {
+	t.Helper()
 	if space == nil {
 		space = func(string) (doctor.Space, error) {
 			return doctor.Space{Free: 9, Size: 10, FilesFree: 9, Files: 10}, nil
@@ -94,7 +100,7 @@ func examine(t *testing.T, h *provisiontest.Host, berth doctor.Berth, space func
 	noQuotas := func(dir string) error {
 		return fmt.Errorf("the file system of %s has no project quotas: %w", dir, errs.Unsupported)
 	}
-	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space, CanLimit: noQuotas, CallTimeout: 200 * time.Millisecond, HostNet: lan, Dial: func(_ context.Context, address string) error {
+	facts := doctor.New(t.Context(), h, doctor.Options{Berth: berth, Space: space, CanLimit: noQuotas, CallTimeout: callTimeout, HostNet: lan, Dial: func(_ context.Context, address string) error {
 		if address == "localhost:5001" {
 			return syscall.ECONNREFUSED
 		}
@@ -310,7 +316,7 @@ func TestSocketsThatDoNotServe(t *testing.T) {
 		b.Socket = socket
 		write(t, h, socket, "")
 		var got []finding.Finding
-		for _, f := range examine(t, h, b, nil) {
+		for _, f := range examineWithin(t, 200*time.Millisecond, h, b, nil) {
 			if f.ID == "runtime" {
 				got = append(got, f.Finding)
 			}

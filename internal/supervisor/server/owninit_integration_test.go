@@ -3,6 +3,8 @@
 package server_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,6 +44,33 @@ func TestStarterIsShown(t *testing.T) {
 	info, err := h.client.Info(h.ctx())
 	if err != nil || info.Starters["own"] != 1 || info.Starters["libcontainer"] != 2 || len(info.StarterReasons) != 2 {
 		t.Errorf("counted %v %v, %v", info.Starters, info.StarterReasons, err)
+	}
+}
+
+// TestFirstThreadIsMains: libcontainer enters the mount namespace of a container on a thread that then ends. The first thread of a
+// process cannot end: /proc/self would show the mounts of the container from then on, and they would stay when it is removed.
+// So main keeps that thread. It runs every second.
+func TestFirstThreadIsMains(t *testing.T) {
+	h := newHost(t).serve()
+	h.create("c", "sleep 1000", withoutOwnInit)
+	first := fmt.Sprintf("/proc/%d/task/%[1]d/", h.pid())
+	runs := func() (n int) {
+		status, err := os.ReadFile(first + "status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
+		if _, err := fmt.Sscan(after, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := runs()
+	h.eventually("main to run on the first thread", func() bool { return runs() >= before+2 })
+	ours, err1 := os.Readlink("/proc/self/ns/mnt")
+	supervisors, err2 := os.Readlink(first + "ns/mnt")
+	if err := errors.Join(err1, err2); err != nil || supervisors != ours {
+		t.Errorf("the first thread is in mount namespace %s, want %s: %v", supervisors, ours, err)
 	}
 }
 

@@ -98,40 +98,51 @@ func TestRoot(t *testing.T) {
 		Overlay:     sysmount.Overlay{LowerRoot: filepath.Join(dir, "layers"), Lower: []string{"a", "b"}},
 		OverlayName: "lower",
 	}
-	before, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	onThread(func() {
-		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+	onThread(func() { // in a host of its own: other tests mount meanwhile
+		if err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")); err != nil {
 			t.Error(err)
 			return
 		}
-		trees, err := view.open()
+		before, err := os.ReadFile("/proc/thread-self/mountinfo")
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		defer trees.close()
-		mounts, err := os.Open("/proc/thread-self/mounts")
+		host, err := os.Open("/proc/thread-self/ns/mnt")
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		defer mounts.Close()
-		if err := errors.Join(enterEmptyRoot([]string{"upper", "lower"}), trees.attach()); err != nil {
-			t.Error(err)
-			return
-		}
-		checkRoot(t)
-		now, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", os.Getpid()))
-		if err == nil {
-			t.Errorf("the host's procfs is there: %s", now)
+		defer host.Close()
+		onThread(func() { enterView(t, host, view) })
+		after, err := os.ReadFile("/proc/thread-self/mountinfo")
+		if err != nil || string(after) != string(before) {
+			t.Errorf("the host's mounts have changed from\n%s\nto\n%s\n%v", before, after, err)
 		}
 	})
-	after, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || string(after) != string(before) {
-		t.Errorf("the host's mounts have changed from\n%s\nto\n%s\n%v", before, after, err)
+}
+
+// enterView makes the root of a view on the calling thread, as a program of the host has it, and checks it.
+func enterView(t *testing.T, host *os.File, view View) {
+	if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(int(host.Fd()), unix.CLONE_NEWNS), unix.Unshare(unix.CLONE_NEWNS)); err != nil {
+		t.Error(err)
+		return
+	}
+	trees, err := view.open()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer trees.close()
+	if err := errors.Join(enterEmptyRoot([]string{"upper", "lower"}), trees.attach()); err != nil {
+		t.Error(err)
+		return
+	}
+	checkRoot(t)
+	now, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", os.Getpid()))
+	if err == nil {
+		t.Errorf("the host's procfs is there: %s", now)
 	}
 }
 

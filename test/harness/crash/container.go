@@ -166,8 +166,8 @@ func killInit(id string) error {
 			procs, err = os.ReadFile(filepath.Join(path, "cgroup.procs"))
 			pids = strings.Fields(string(procs))
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // other processes start and exit
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+			err = nil // other processes start and exit, and their cgroups go
 		}
 		return err
 	})

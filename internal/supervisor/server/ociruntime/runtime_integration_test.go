@@ -23,6 +23,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
+// The first thread is main's, as in the supervisor: see cmd/berth-supervisor.
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // main may begin on another thread
+
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {

@@ -36,7 +36,7 @@ func began(t *testing.T, program string, args ...string) (*exec.Cmd, process) {
 // beyondKill returns a process that waits for a disk, and that SIGKILL has not ended.
 func beyondKill(t *testing.T, file string) process {
 	t.Helper()
-	for deadline := time.Now().Add(require.Patience(5 * time.Second)); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(require.Patience(30 * time.Second)); time.Now().Before(deadline); {
 		cmd, each := began(t, "cat", file)
 		time.Sleep(50 * time.Millisecond) // until the disk has its request: before that, SIGKILL ends it
 		if err := cmd.Process.Kill(); err != nil {
