@@ -148,6 +148,22 @@ func checkOverlay(cfg *config.Daemon, report func(key, format string, args ...an
 	}
 }
 
+// checkErofs is the config.Check that the host can have the snapshotter erofs, where a handler has it.
+func checkErofs(cfg *config.Daemon, report func(key, format string, args ...any)) {
+	if cfg.Engine == "docker" {
+		return
+	}
+	for name, h := range cfg.Handlers {
+		if h.Snapshotter != config.ErofsSnapshotter {
+			continue
+		}
+		root := filepath.Join(cfg.Root, imagesDir)
+		if err := local.ProbeErofs(root); errors.Is(err, errs.Unsupported) {
+			report("handlers."+name+".snapshotter", "erofs: %s", errs.Message(err))
+		}
+	}
+}
+
 // SupervisorBinary finds berth-supervisor: as configured, beside this program, or
 // in PATH. Kind NotFound if it is nowhere.
 func SupervisorBinary(cfg *config.Daemon) (string, error) {

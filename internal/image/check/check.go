@@ -15,10 +15,12 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/rootfs"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 )
 
@@ -27,6 +29,9 @@ type Config struct {
 	DB     *database.DB
 	Store  *store.Store
 	Layers *layers.Unpacker
+	// Snapshotters have the layers of images that are not unpacked, berth's own in Erofs.
+	Snapshotters *snapshotters.Set
+	Erofs        erofs.Paths
 	Rootfs *rootfs.Manager
 	Lost   *lost.List
 	// Background ends checks and what is fetched again when the store closes.

@@ -430,7 +430,7 @@ func (s *Store) fillProxy(
 			if err := s.fetch(ctx, remote, layer, turn, m, m.Add); err != nil {
 				return err
 			}
-			return s.layers.Into(ctx, t, i, mounts, m.Unpack)
+			return s.layers.Into(ctx, t, i, mounts, into.IsOwn(), m.Unpack)
 		})
 		if err != nil {
 			s.proxies.Wake() // the layers below may be of no use now
