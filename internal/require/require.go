@@ -49,6 +49,8 @@ const (
 	AbilityVulnDB Ability = "vulndb"
 	// AbilityEROFS is a kernel with the file system EROFS.
 	AbilityEROFS Ability = "erofs"
+	// AbilityFSVerity is a kernel with fs-verity for ext4.
+	AbilityFSVerity Ability = "fs-verity"
 	// AbilitySpelling is the program hunspell with the dictionary en_GB.
 	AbilitySpelling Ability = "spelling"
 )
@@ -81,6 +83,13 @@ func EROFS(t testing.TB) {
 		err = unix.Close(fd)
 	}
 	need(t, AbilityEROFS, err == nil, fmt.Sprintf("the kernel has no EROFS: %v", err))
+}
+
+// FSVerity demands a kernel with fs-verity for ext4.
+func FSVerity(t testing.TB) {
+	t.Helper()
+	_, err := os.Stat("/sys/fs/ext4/features/verity")
+	need(t, AbilityFSVerity, err == nil, "/sys/fs/ext4/features/verity is absent")
 }
 
 // FUSE demands /dev/fuse.

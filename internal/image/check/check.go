@@ -32,8 +32,8 @@ type Config struct {
 	// Snapshotters have the layers of images that are not unpacked, berth's own in Erofs.
 	Snapshotters *snapshotters.Set
 	Erofs        erofs.Paths
-	Rootfs *rootfs.Manager
-	Lost   *lost.List
+	Rootfs       *rootfs.Manager
+	Lost         *lost.List
 	// Background ends checks and what is fetched again when the store closes.
 	Background *background.Group
 	// Jobs shows both to people.

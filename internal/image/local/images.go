@@ -240,7 +240,7 @@ func (c *Config) rootfsPaths() rootfs.Paths { return rootfs.Paths{Root: c.Root, 
 func (c *Config) erofsPaths() erofs.Paths {
 	return erofs.Paths{Root: filepath.Join(c.Root, image.ErofsSnapshotter), State: filepath.Join(c.State, image.ErofsSnapshotter)}
 }
-func (c *Config) trashDir() string          { return filepath.Join(c.Root, "trash") }
+func (c *Config) trashDir() string { return filepath.Join(c.Root, "trash") }
 
 // makeDirs makes the directories, which only root may enter, whatever the umask:
 // users must not reach a set-user-ID program of an image.

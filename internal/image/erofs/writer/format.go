@@ -253,4 +253,3 @@ func (b *builder) superblock(top *inode, metadata int64) []byte {
 	le.PutUint32(super[4:], ^crc32.Checksum(super, crc32.MakeTable(crc32.Castagnoli)))
 	return block
 }
-

@@ -5,20 +5,18 @@ package writer
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
 )
 
@@ -49,65 +47,15 @@ func mounted(t *testing.T, path string) string {
 	return target
 }
 
-// observe describes each file of a tree. Files with several names have the first of them in each.
-func observe(t *testing.T, root string) []string {
-	t.Helper()
-	var all []string
-	first := map[uint64]string{}
-	must(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		must(t, err)
-		var st unix.Stat_t
-		must(t, unix.Lstat(path, &st))
-		name := strings.TrimPrefix(path, root)
-		if _, ok := first[st.Ino]; !ok {
-			first[st.Ino] = name
-		}
-		size, content := st.Size, ""
-		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFDIR:
-			size = 0 // of the file system
-		case unix.S_IFREG:
-			data, err := os.ReadFile(path)
-			must(t, err)
-			content = fmt.Sprintf("%x", sha256.Sum256(data))
-		case unix.S_IFLNK:
-			content, err = os.Readlink(path)
-			must(t, err)
-		}
-		links := st.Nlink
-		all = append(all, fmt.Sprintf("%s mode %o owner %d:%d links %d device %x size %d time %d.%d same as %s %s %s",
-			name, st.Mode, st.Uid, st.Gid, links, st.Rdev, size, st.Mtim.Sec, st.Mtim.Nsec, first[st.Ino], content, attributes(t, path)))
-		return nil
-	}))
-	return all
-}
-
-func attributes(t *testing.T, path string) string {
-	t.Helper()
-	list, value := make([]byte, 4096), make([]byte, 4096)
-	n, err := unix.Llistxattr(path, list)
-	must(t, err)
-	var all []string
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(list[:n]), "\x00"), "\x00") {
-		if name == "" {
-			continue
-		}
-		n, err := unix.Lgetxattr(path, name, value)
-		must(t, err)
-		all = append(all, fmt.Sprintf("%s=%x", name, sha256.Sum256(value[:n])))
-	}
-	slices.Sort(all)
-	return strings.Join(all, ",")
-}
-
 // compare reports the differences between a tree and its image.
 func compare(t *testing.T, dir string) {
 	t.Helper()
-	want, got := observe(t, dir), observe(t, mounted(t, image(t, dir)))
-	for i := range max(len(want), len(got)) {
-		if i >= len(want) || i >= len(got) || want[i] != got[i] {
-			t.Fatalf("file %d of %d:\n%q\n%q", i, len(want), want[min(i, len(want)-1)], got[min(i, len(got)-1)])
-		}
+	want, err := imagetest.Observe(dir)
+	must(t, err)
+	got, err := imagetest.Observe(mounted(t, image(t, dir)))
+	must(t, err)
+	if difference := imagetest.Difference(got, want); difference != "" {
+		t.Fatal(difference)
 	}
 }
 
