@@ -112,7 +112,7 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 }
 
 func (r *run) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers} {
+	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers, r.checkErofs} {
 		if err := step(ctx); err != nil {
 			return err
 		}

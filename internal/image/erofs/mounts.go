@@ -153,6 +153,29 @@ func (s *Store) unmountUnused(id string) error {
 	return errs.IgnoreNotExist(os.Remove(target))
 }
 
+// Check reads the file of a layer, and says how it is not what berth has written; "" if it is.
+func (s *Store) Check(ctx context.Context, chain string) (problem string, err error) {
+	s.mu.Lock()
+	l := s.layers[chain]
+	s.mu.Unlock()
+	if l == nil {
+		return "", nil // it was removed meanwhile
+	}
+	err = compare(ctx, ImageFile(s.layerDir(l.id)), l.record)
+	var changed *changedError
+	if errors.As(err, &changed) {
+		return changed.Error(), nil
+	}
+	return "", err
+}
+
+// Forget drops a layer and all above it. What is mounted of them stays until nothing uses it.
+func (s *Store) Forget(chain string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropAbove(chain)
+}
+
 // Sweep unmounts what processes that were killed have left mounted. Call it after Restore for all root filesystems.
 func (s *Store) Sweep() error {
 	entries, err := readDir(s.State)

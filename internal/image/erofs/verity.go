@@ -105,7 +105,27 @@ func verify(ctx context.Context, path string, r record, whole bool) error {
 	return nil
 }
 
-// verityEnable and verityDigestHeader are arguments of the kernel.
+// compare reads the file of a layer, also if the kernel knows its digest: the kernel compares what it reads, and has not read it.
+func compare(ctx context.Context, path string, r record) error {
+	if err := verify(ctx, path, r, true); err != nil {
+		return err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	digest, err := verityDigest(ctx, file, r.Size)
+	switch {
+	case errors.Is(err, unix.EIO):
+		return &changedError{path, "it cannot be read: " + err.Error()}
+	case err == nil && digest != r.Digest:
+		return &changedError{path, fmt.Sprintf("its fs-verity digest is %s, and was %s when berth wrote it", digest, r.Digest)}
+	}
+	return err
+}
+
+// verityEnable and verityMeasured are arguments of the kernel.
 type verityEnable struct {
 	version, algorithm, block, saltSize uint32
 	salt                                uint64

@@ -294,6 +294,45 @@ func TestErofsChangedLayer(t *testing.T) {
 	}
 }
 
+// A check of the store finds what no container has read, and with --repair the image is pulled again.
+func TestErofsCheck(t *testing.T) {
+	ctx := t.Context()
+	e := newErofs(t)
+	e.pull(t, erofsName)
+	images, err := filepath.Glob(filepath.Join(e.cfg.erofsPaths().LayersDir(), "*", "layer.erofs"))
+	if err != nil || len(images) != 3 {
+		t.Fatal(images, err)
+	}
+	st, err := os.Stat(images[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(images[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[5000]++
+	if err := errors.Join(os.Remove(images[1]), os.WriteFile(images[1], data, 0o600), os.Chtimes(images[1], st.ModTime(), st.ModTime())); err != nil {
+		t.Fatal(err)
+	}
+	for _, repair := range []bool{false, true} {
+		report, err := e.Check(ctx, repair, func(image.CheckUpdate) {})
+		if err != nil || len(report.Damage) != 1 || report.Damage[0].Repaired != repair || !strings.Contains(report.Damage[0].Problem, images[1]) || len(report.Damage[0].Images) != 1 {
+			t.Fatalf("repair %v: %+v, %v", repair, report, err)
+		}
+	}
+	await(t, func() error {
+		if _, err := e.Get(ctx, e.img.ID()); !errors.Is(err, errs.NotFound) {
+			return fmt.Errorf("the image is there: %v", err) //nolint:errorlint // for people
+		}
+		return nil
+	})
+	e.pull(t, erofsName)
+	if report, err := e.Check(ctx, false, func(image.CheckUpdate) {}); err != nil || len(report.Damage) != 0 {
+		t.Errorf("after a pull: %+v, %v", report, err)
+	}
+}
+
 // A layer that is damaged while berth does not run is found at the start.
 func TestErofsLayerIsLostMeanwhile(t *testing.T) {
 	e := newErofs(t)
