@@ -151,6 +151,11 @@ func (s *Snapshotter) Add(ctx context.Context, l Layer, fill func(context.Contex
 	return false, errors.Join(err, s.remove(context.WithoutCancel(ctx), key))
 }
 
+// Has reports whether there is the layer of a chain.
+func (s *Snapshotter) Has(ctx context.Context, chain string) (bool, error) {
+	return s.has(ctx, s.prefix+chain)
+}
+
 // has reports whether there is a snapshot.
 func (s *Snapshotter) has(ctx context.Context, name string) (bool, error) {
 	err := s.call(ctx, callTimeout, "look up a snapshot", func(ctx context.Context) error {
