@@ -176,14 +176,6 @@ func ProbeOverlay(root string) error {
 	return paths.ProbeOverlay()
 }
 
-// ProbeErofs reports whether root filesystems of a store can be overlays of EROFS images. It makes the directories that are missing.
-func ProbeErofs(root string) error {
-	if err := erofs.Probe(); err != nil {
-		return err
-	}
-	return ProbeOverlay(root)
-}
-
 // fetchLost fetches again in the background what the opening has found damaged or missing.
 func (s *Images) fetchLost() {
 	for _, gone := range s.lost.Images() {

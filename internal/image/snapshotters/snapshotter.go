@@ -218,8 +218,12 @@ func (s *Snapshotter) remove(ctx context.Context, name string) error {
 // call calls the snapshotter, for at most a time, and gives an error the snapshotter's name and a kind. verb completes the
 // sentence "the snapshotter cannot ...". errdefs still knows the error.
 func (s *Snapshotter) call(ctx context.Context, bound time.Duration, verb string, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), bound)
-	defer cancel()
+	ctx = namespaces.WithNamespace(ctx, namespace)
+	if s.own == nil { // berth's own answers, and the disk decides how long it takes
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, bound)
+		defer cancel()
+	}
 	err := ask(ctx)
 	if err == nil {
 		return nil
