@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -208,4 +209,57 @@ func TestUsesOfLayers(t *testing.T) {
 	if id := s.layers["c"].id; id != "3" {
 		t.Errorf("a new layer has the number %s of one that was there", id)
 	}
+}
+
+// TestLayersAreCachedOnce: what is read of a layer is not in the cache of its file, too.
+func TestLayersAreCachedOnce(t *testing.T) {
+	require.Root(t)
+	require.EROFS(t)
+	s := open(t, t.TempDir())
+	mounts, err := s.Prepare(t.Context(), "extract/a", "")
+	must(t, err)
+	const size = 32 << 20
+	must(t, os.WriteFile(filepath.Join(mounts[0].Source, "large"), make([]byte, size), 0o600))
+	must(t, s.Commit(t.Context(), "a", "extract/a"))
+	path := ImageFile(s.layerDir("1"))
+	file, err := os.Open(path)
+	must(t, err)
+	defer file.Close()
+	must(t, unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))
+	before := cached(t, file, size)
+	if _, err := s.Use(t.Context(), "c", "a"); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Drop("c")
+	mounted, err := os.ReadFile("/proc/self/mounts")
+	must(t, err)
+	for line := range strings.Lines(string(mounted)) {
+		if strings.Contains(line, s.mountOf("1")+" ") && !strings.HasPrefix(line, "/dev/loop") && !strings.Contains(line, directIO) {
+			t.Logf("the kernel knows no %s: %s", directIO, line)
+			return
+		}
+	}
+	if _, err := os.ReadFile(filepath.Join(s.mountOf("1"), "large")); err != nil {
+		t.Fatal(err)
+	}
+	if now := cached(t, file, size); now > before+size/8 {
+		t.Errorf("of the file %d bytes are in the cache, and were %d", now, before)
+	}
+}
+
+// cached returns how many of the first bytes of a file are in the page cache.
+func cached(t *testing.T, file *os.File, size int) (bytes int) {
+	t.Helper()
+	data, err := unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	must(t, err)
+	defer func() { must(t, unix.Munmap(data)) }()
+	pages := make([]byte, size/os.Getpagesize())
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&data[0])), uintptr(size), uintptr(unsafe.Pointer(&pages[0])))
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	for _, page := range pages {
+		bytes += int(page&1) * os.Getpagesize()
+	}
+	return bytes
 }

@@ -185,9 +185,16 @@ func (s *Store) Sweep() error {
 	return err
 }
 
+// directIO has the kernel cache what it reads of an image once: else it is in the cache of the file, too. Kernels that mount files
+// and do not know the option fail with EINVAL.
+const directIO = "directio"
+
 // mountImage mounts an image, from its file where the kernel can (Linux 6.12), else by a loop device.
 func mountImage(path, target string) error {
-	err := unix.Mount(path, target, "erofs", mountFlags, "")
+	err := unix.Mount(path, target, "erofs", mountFlags, directIO)
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount(path, target, "erofs", mountFlags, "")
+	}
 	if errors.Is(err, unix.ENOTBLK) {
 		return mountLoop(path, target)
 	}
@@ -235,7 +242,7 @@ func mountLoopOnce(file, control *os.File, target string) error {
 		return err
 	}
 	defer loop.Close()
-	config := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR}}
+	config := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO}}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], filepath.Clean(file.Name()))
 	if err := unix.IoctlLoopConfigure(int(loop.Fd()), &config); err != nil {
 		return &os.PathError{Op: "LOOP_CONFIGURE", Path: device, Err: err}
