@@ -115,12 +115,9 @@ func TestErofsPods(t *testing.T) {
 	for _, pod := range pods {
 		n.RemovePod(pod.Sandbox)
 	}
-	if got := n.layers(); len(got) != 0 {
-		t.Errorf("without pods, the mounts of layers are %q", got)
-	}
 	n.Await("removal of the layers", func() bool {
 		left, err := filepath.Glob(filepath.Join(n.Root, "images", "erofs", "layers", "*"))
-		return err == nil && len(left) == 0
+		return err == nil && len(left) == 0 && len(n.layers()) == 0
 	})
 }
 
@@ -163,9 +160,10 @@ func TestErofsUserNamespace(t *testing.T) {
 		t.Errorf("there are %d mounts of layers", got)
 	}
 	n.RemovePod(sandbox)
-	if left := n.layers(); len(left) != 0 {
-		t.Errorf("left are %q", left)
+	if _, err := n.Images.RemoveImage(n.Ctx(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: n.image}}); err != nil {
+		t.Fatal(err)
 	}
+	n.Await("unmounting of the layers", func() bool { return len(n.layers()) == 0 })
 }
 
 // TestErofsWritableLimit: the limit of what a container writes holds over EROFS images.

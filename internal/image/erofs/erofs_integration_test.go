@@ -165,7 +165,7 @@ func verityDisk(t *testing.T) string {
 	return target
 }
 
-// TestUsesOfLayers: layers are mounted once for all that use them, and stay while one does. What is below another one, or in use,
+// TestUsesOfLayers: layers are mounted once for all that use them, and stay until they are removed. What is below another one, or in use,
 // is not removed.
 func TestUsesOfLayers(t *testing.T) {
 	require.Root(t)
@@ -196,11 +196,14 @@ func TestUsesOfLayers(t *testing.T) {
 	mounted(2)
 	s.Drop("two")
 	s.Drop("two")
-	mounted(0)
+	mounted(2) // for the next one
 	if err := s.Remove(t.Context(), "a"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a removal of a layer below another one: %v", err)
 	}
 	must(t, s.Remove(t.Context(), "b"))
+	mounted(1)
+	must(t, s.Close())
+	mounted(0)
 	must(t, s.Remove(t.Context(), "a"))
 	if _, err := s.Use(t.Context(), "one", "b"); !errdefs.IsNotFound(err) {
 		t.Errorf("a removed layer: %v", err)

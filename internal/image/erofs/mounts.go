@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -32,7 +34,8 @@ func (s *Store) Restore(key, chain string) error {
 	return err
 }
 
-// Drop ends the use of a key. Layers that nothing else uses are not mounted any more when it returns.
+// Drop ends the use of a key. Layers that nothing else uses stay mounted until they are removed: the next container finds in the
+// cache what the last one has read.
 func (s *Store) Drop(key string) { s.drop(rootfsPrefix + key) }
 
 // reserve records the use of layers. s.mu is held.
@@ -108,14 +111,17 @@ func (s *Store) mount(ctx context.Context, l *layer) error {
 	}
 	s.log.Error("the file of a layer of the erofs snapshotter was changed; the layer is dropped, and the images with it are pulled again", "layer", l.Chain, "file", path, "error", changed)
 	s.mu.Lock()
+	var dropped []string
 	if s.layers[l.Chain] == l {
-		s.dropAbove(l.Chain)
+		dropped = s.dropAbove(l.Chain)
 	}
 	s.mu.Unlock()
+	s.unmountAll(slices.DeleteFunc(dropped, func(id string) bool { return id == l.id })) // that is locked, and not mounted
 	return fmt.Errorf("the layer %s cannot be used: %w: %w", l.Chain, changed, errdefs.ErrNotFound)
 }
 
-// drop ends the use of a key, and unmounts what nothing else uses.
+// drop ends the use of a key. It unmounts what nothing else uses of layers that are gone, and of those that were needed to unpack
+// another one.
 func (s *Store) drop(key string) {
 	s.mu.Lock()
 	all := s.uses[key]
@@ -125,13 +131,27 @@ func (s *Store) drop(key string) {
 			delete(s.counts, l.id)
 		}
 	}
-	s.mu.Unlock()
+	var unmount []string
 	for _, l := range all {
-		if err := s.unmountUnused(l.id); err != nil {
-			s.log.Warn("cannot unmount a layer of the erofs snapshotter; the next start does", "mount", s.mountOf(l.id), "error", err)
+		if s.layers[l.Chain] != l || !strings.HasPrefix(key, rootfsPrefix) {
+			unmount = append(unmount, l.id)
+		}
+	}
+	s.mu.Unlock()
+	s.unmountAll(unmount)
+}
+
+// unmountAll unmounts those layers that nothing uses.
+func (s *Store) unmountAll(ids []string) {
+	for _, id := range ids {
+		if err := s.unmountUnused(id); err != nil {
+			s.log.Warn("cannot unmount a layer of the erofs snapshotter; the next start does", "mount", s.mountOf(id), "error", err)
 		}
 	}
 }
+
+// Close unmounts the layers that no root filesystem uses.
+func (s *Store) Close() error { return s.Sweep() }
 
 // unmountUnused unmounts a layer unless something uses it.
 func (s *Store) unmountUnused(id string) error {
@@ -172,11 +192,13 @@ func (s *Store) Check(ctx context.Context, chain string) (problem string, err er
 // Forget drops a layer and all above it. What is mounted of them stays until nothing uses it.
 func (s *Store) Forget(chain string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropAbove(chain)
+	dropped := s.dropAbove(chain)
+	s.mu.Unlock()
+	s.unmountAll(dropped)
 }
 
-// Sweep unmounts what processes that were killed have left mounted. Call it after Restore for all root filesystems.
+// Sweep unmounts what no root filesystem uses, also what processes that were killed have left. Call it after Restore for all root
+// filesystems.
 func (s *Store) Sweep() error {
 	entries, err := readDir(s.State)
 	for _, id := range entries {

@@ -4,7 +4,7 @@
 //	Root/layers/N/layer.erofs   the image of a layer; N is a number, since overlays of many layers need short paths
 //	Root/layers/N/record        its record, which is on disk before the directory gets its name
 //	Root/new/NAME/files         a layer that is being unpacked
-//	State/N                     the mount of layer N, while a root filesystem or a layer that is unpacked needs it
+//	State/N                     the mount of layer N, from the first root filesystem on that needs it
 //
 // A root filesystem is an overlay of these mounts, which package rootfs makes. The overlay has its own reference to each of
 // them. They stay mounted in State so that all containers of a layer share what the kernel has cached of it: the kernel shares
@@ -196,21 +196,22 @@ func (s *Store) read(id string) (*layer, error) {
 	return l, nil
 }
 
-// dropAbove drops a layer and all above it. s.mu is held, or nobody has s yet.
-func (s *Store) dropAbove(chain string) {
+// dropAbove drops a layer and all above it, and returns their ids. s.mu is held, or nobody has s yet.
+func (s *Store) dropAbove(chain string) (ids []string) {
 	l := s.layers[chain]
 	if l == nil {
-		return
+		return nil
 	}
 	delete(s.layers, chain)
 	for above, other := range s.layers {
 		if other.Parent == chain {
-			s.dropAbove(above)
+			ids = append(ids, s.dropAbove(above)...)
 		}
 	}
 	if err := s.discard(s.layerDir(l.id)); err != nil {
 		s.log.Warn("cannot remove a layer of the erofs snapshotter; the next start removes it", "directory", s.layerDir(l.id), "error", err)
 	}
+	return append(ids, l.id)
 }
 
 // Stat implements snapshots.Snapshotter for committed snapshots, whose names are chains, and for layers that are unpacked.
@@ -410,6 +411,9 @@ func (s *Store) Remove(_ context.Context, name string) error {
 	}
 	s.mu.Unlock()
 	s.drop(name)
+	if l != nil {
+		s.unmountAll([]string{l.id})
+	}
 	return s.discard(dir)
 }
 

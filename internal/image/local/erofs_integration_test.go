@@ -201,10 +201,10 @@ func TestErofsLeavesNothing(t *testing.T) {
 	if err := e.Release(ctx, "c1"); err != nil {
 		t.Fatal(err)
 	}
-	if mounts := e.layerMounts(t); len(mounts) != 0 {
-		t.Errorf("after the release, mounted are %q", mounts)
-	}
 	e.awaitLayers(t, 0)
+	if mounts := e.layerMounts(t); len(mounts) != 0 {
+		t.Errorf("without layers, mounted are %q", mounts)
+	}
 }
 
 // A start unmounts what nothing needs, removes what was half done, and mounts again what a reboot has unmounted.
@@ -405,8 +405,14 @@ func TestErofsInAUserNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mounts := append(e.layerMounts(t), mountsBelow(t, e.rootfs.MappedDir())...); len(mounts) != 0 {
+	if mounts := mountsBelow(t, e.rootfs.MappedDir()); len(mounts) != 0 {
 		t.Errorf("left: %q", mounts)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if mounts := e.layerMounts(t); len(mounts) != 0 {
+		t.Errorf("after berth's end, mounted are %q", mounts)
 	}
 }
 

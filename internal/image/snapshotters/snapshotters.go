@@ -115,13 +115,16 @@ func storeID(root string, log *slog.Logger) (string, error) {
 	return id, sysfile.ReplaceSynced(file, []byte(id))
 }
 
-// Close closes the connections.
+// Close closes the connections, and unmounts what no root filesystem uses.
 func (s *Set) Close() error {
 	var list []error
 	for _, one := range s.byName {
 		if one.conn != nil {
 			list = append(list, one.conn.Close())
 		}
+	}
+	if s.own != nil {
+		list = append(list, s.own.Close())
 	}
 	return errors.Join(list...)
 }
