@@ -144,6 +144,7 @@ func floors() []string {
 		"store",
 		"layers",
 		"snapshotters",
+		"erofs",
 		"database",
 		"tree",
 		"progress",

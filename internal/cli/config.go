@@ -67,7 +67,7 @@ const unitConfigFile = doctorcmd.ConfigFile
 // checkConfig reports the faults of a configuration file as an error, and prints what else the daemon
 // would warn of.
 func checkConfig(cmd *cobra.Command, file string) error {
-	cfg, err := config.LoadDaemon(file, nil, configcheck.Files, daemon.CheckSubnets)
+	cfg, err := config.LoadDaemon(file, nil, configcheck.Files, daemon.CheckSubnets, daemon.CheckErofs)
 	if err != nil {
 		return err
 	}

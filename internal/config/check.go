@@ -13,6 +13,7 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/defaults"
@@ -127,6 +128,9 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	}
 }
 
+// ErofsSnapshotter is the name of the snapshotter that is berth's own, and needs no entry in image.snapshotters.
+const ErofsSnapshotter = image.ErofsSnapshotter
+
 // ProxySnapshotters returns the sockets of the proxy snapshotters by their names.
 func (i *Image) ProxySnapshotters() map[string]string {
 	sockets := map[string]string{}
@@ -146,7 +150,7 @@ func (i *Image) checkSnapshotters(report func(key, format string, args ...any)) 
 		switch {
 		case !validName(name) || !filepath.IsAbs(socket) || len(socket) > 107:
 			report(key, "%q: want NAME=/PATH/OF/ITS/SOCKET, with letters, digits, '-' and '.' in the name and at most 107 bytes in the path", entry)
-		case name == "overlayfs", name == "native":
+		case name == "overlayfs", name == "native", name == ErofsSnapshotter:
 			report(key, "%q: %s is the name of berth's own layers; choose another name", entry, name)
 		case seen[name]:
 			report(key, "%q: the name is there twice; remove one of them", entry)

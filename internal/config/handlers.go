@@ -32,7 +32,7 @@ type Handler struct {
 	SeccompProfile        string   `toml:"seccomp_profile" help:"As in [runtime], for pods of the handler. Empty: as in [runtime]."`
 	BaseSpec              string   `toml:"base_runtime_spec" help:"Path of an OCI spec (JSON) on which those of the handler's containers are based, as with containerd. It adds what requests and berth do not set: limits of processes, capabilities to which requests add, hooks, mounts, environment, sysctls, resources. It is read for each container; pods and containers fail while it cannot be used."`
 	CNIConfDir            string   `toml:"cni_conf_dir" help:"Directory of CNI configurations for pods of the handler (network.mode cni). Empty: network.conf_dir, which alone decides whether the node's network is ready."`
-	Snapshotter           string   `toml:"snapshotter" help:"Name of a proxy snapshotter (image.snapshotters). Images that are pulled for pods of the handler go into it, and it makes the root filesystems of their containers. docs/howto/lazy-images.md is the guide. Empty: berth unpacks images itself."`
+	Snapshotter           string   `toml:"snapshotter" help:"Where images go that are pulled for pods of the handler. erofs: berth makes an EROFS image of each layer, which the kernel mounts; docs/howto/erofs.md is the guide. The name of a proxy snapshotter (image.snapshotters): it gets the layers, and makes the root filesystems of containers; docs/howto/lazy-images.md is the guide. Empty: berth unpacks layers into directories."`
 	Platform              string   `toml:"platform" help:"Platform of the images of the handler's pods, os/arch or os/arch/variant, such as wasi/wasm or linux/arm64. An image that is pulled for such a pod is the one for this platform, beside that for the node's under the same name. docs/howto/platforms.md is the guide. Empty: the node's."`
 	CgroupWritable        bool     `toml:"cgroup_writable" help:"Unprivileged containers may write their own cgroups below /sys/fs/cgroup. Only on hosts with cgroup v2 alone; elsewhere pods of the handler fail."`
 	WritableLimit         *int     `toml:"writable_limit" help:"As in [defaults], for pods of the handler."`
@@ -130,12 +130,7 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 				}
 			}
 		}
-		if h.Snapshotter != "" && d.Image.ProxySnapshotters()[h.Snapshotter] == "" {
-			report(key+".snapshotter", "%q: is not in image.snapshotters; add %q there", h.Snapshotter, h.Snapshotter+"=/PATH/OF/ITS/SOCKET")
-		}
-		if limit, from := d.writableLimitOf(name); h.Snapshotter != "" && limit != 0 {
-			report(key+".snapshotter", "%q: cannot limit what containers write, and %s is %d; set %s.writable_limit = 0", h.Snapshotter, from, limit, key)
-		}
+		d.checkSnapshotterOf(name, key+".snapshotter", &h, report)
 		if _, err := image.ParsePlatform(h.Platform); err != nil && h.Platform != "" {
 			report(key+".platform", "%q: want os/arch or os/arch/variant, such as wasi/wasm or linux/arm64", h.Platform)
 		}
@@ -159,6 +154,24 @@ func (d *Daemon) checkHandlers(report func(key, format string, args ...any)) {
 		if platform, err := image.ParsePlatform(h.Platform); err == nil && platform != "" {
 			report("runtime.default_handler", "%q: the handler has a platform of its own (%s), and pods without a RuntimeClass have images for the node's", name, platform)
 		}
+	}
+}
+
+// checkSnapshotterOf checks the snapshotter of a handler.
+func (d *Daemon) checkSnapshotterOf(name, key string, h *Handler, report func(key, format string, args ...any)) {
+	switch {
+	case h.Snapshotter == "":
+		return
+	case h.Snapshotter == ErofsSnapshotter:
+		if d.Image.Snapshotter == "native" {
+			report(key, "%q: its root filesystems are overlays, and image.snapshotter is native; use auto or overlay there", h.Snapshotter)
+		}
+		return
+	case d.Image.ProxySnapshotters()[h.Snapshotter] == "":
+		report(key, "%q: is not in image.snapshotters; add %q there, or use %q, which needs no entry", h.Snapshotter, h.Snapshotter+"=/PATH/OF/ITS/SOCKET", ErofsSnapshotter)
+	}
+	if limit, from := d.writableLimitOf(name); limit != 0 {
+		report(key, "%q: cannot limit what containers write, and %s is %d; set %s.%s.writable_limit = 0", h.Snapshotter, from, limit, handlersKey, name)
 	}
 }
 

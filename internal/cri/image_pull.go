@@ -72,7 +72,7 @@ func (s *Server) pull(ctx context.Context, target image.PullTarget, ref string, 
 }
 
 // targetOfPull returns what an image is pulled for: the platform and the proxy snapshotter of the runtime handler that the
-// request names (KEP-4216), or of that of its pod. No snapshotter maps the ids of a pod with a user namespace. A client
+// request names (KEP-4216), or of that of its pod. No proxy maps the ids of a pod with a user namespace. A client
 // without a pod pulls for the default handler.
 func (s *Server) targetOfPull(ctx context.Context, req *runtimeapi.PullImageRequest) (image.PullTarget, error) {
 	snapshotters, platforms := s.opts.Snapshotters(), s.opts.Platforms()
@@ -86,7 +86,8 @@ func (s *Server) targetOfPull(ctx context.Context, req *runtimeapi.PullImageRequ
 	}
 	target.Platform = platforms[handler]
 	users := req.GetSandboxConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
-	if users == nil || users.GetMode() != runtimeapi.NamespaceMode_POD {
+	mapped := users != nil && users.GetMode() == runtimeapi.NamespaceMode_POD
+	if !mapped || snapshotters[handler] == image.ErofsSnapshotter {
 		target.Snapshotter = snapshotters[handler]
 	}
 	return target, nil

@@ -52,6 +52,11 @@ func TestPullsGoIntoTheSnapshotterOfTheHandler(t *testing.T) {
 			t.Errorf("a pod with the user namespace of the %s: pulled into %q, %v, want %q", mode, images.target.Snapshotter, err, want)
 		}
 	}
+	users.Linux.SecurityContext.NamespaceOptions.UsernsOptions.Mode = runtimeapi.NamespaceMode_POD
+	pods.snapshotters = map[string]string{"lazy": image.ErofsSnapshotter} // which can map ids
+	if _, err := c.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "a", RuntimeHandler: "lazy"}, SandboxConfig: users}); err != nil || images.target.Snapshotter != image.ErofsSnapshotter {
+		t.Errorf("a pod with a user namespace: pulled into %q, %v", images.target.Snapshotter, err)
+	}
 	pods.snapshotters = nil
 	if _, err := c.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "a"}}); err != nil || images.target.Snapshotter != "" {
 		t.Errorf("without snapshotters: pulled into %q, %v", images.target.Snapshotter, err)

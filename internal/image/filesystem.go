@@ -12,6 +12,9 @@ import (
 const (
 	OverlaySnapshotter = "overlayfs"
 	NativeSnapshotter  = "native"
+	// ErofsSnapshotter is the name of the snapshotter of berth's own that has the layers as EROFS images. It is used as a proxy
+	// snapshotter is, but its root filesystems are berth's overlays: they can have mapped ids, storages and limits.
+	ErofsSnapshotter = "erofs"
 )
 
 // Rootfs prepares root filesystems of containers from images.

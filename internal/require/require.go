@@ -47,6 +47,10 @@ const (
 	AbilityLegacyTables Ability = "iptables-legacy"
 	// AbilityVulnDB is a database of Go's vulnerabilities that answers.
 	AbilityVulnDB Ability = "vulndb"
+	// AbilityEROFS is a kernel with the file system EROFS.
+	AbilityEROFS Ability = "erofs"
+	// AbilityFSVerity is a kernel with fs-verity for ext4.
+	AbilityFSVerity Ability = "fs-verity"
 	// AbilitySpelling is the program hunspell with the dictionary en_GB.
 	AbilitySpelling Ability = "spelling"
 )
@@ -69,6 +73,23 @@ func Systemd(t testing.TB) {
 	t.Helper()
 	_, err := os.Stat("/run/systemd/system")
 	need(t, AbilitySystemd, err == nil, "/run/systemd/system is absent")
+}
+
+// EROFS demands the file system EROFS, for a test that runs as root.
+func EROFS(t testing.TB) {
+	t.Helper()
+	fd, err := unix.Fsopen("erofs", unix.FSOPEN_CLOEXEC) // it loads the module
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	need(t, AbilityEROFS, err == nil, fmt.Sprintf("the kernel has no EROFS: %v", err))
+}
+
+// FSVerity demands a kernel with fs-verity for ext4.
+func FSVerity(t testing.TB) {
+	t.Helper()
+	_, err := os.Stat("/sys/fs/ext4/features/verity")
+	need(t, AbilityFSVerity, err == nil, "/sys/fs/ext4/features/verity is absent")
 }
 
 // FUSE demands /dev/fuse.

@@ -15,7 +15,7 @@ fi
 hierarchy=cgroup-v2,
 [ -e /sys/fs/cgroup/cgroup.controllers ] || hierarchy= # boot.sh with BERTH_VM_CGROUPS=v1
 # Emulated. The machine declares all abilities, so that no test skips.
-export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,$hierarchy$lsm,binary:runc,binary:containerd-shim-runc-v2,project-quota,binary:mkfs.ext4,binary:mkfs.xfs \
+export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,$hierarchy$lsm,binary:runc,binary:containerd-shim-runc-v2,project-quota,erofs,fs-verity,binary:mkfs.ext4,binary:mkfs.xfs \
   BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
 
 # What a step runs: a test binary and its flags. TestPodRunExample needs the repository.
@@ -27,7 +27,8 @@ declare -A steps=(
   [supervisor]="server -test.skip Crash"
   [network]="builtin -test.skip Bench"
   [helpers]="cgroup -test.run Helpers|Sweep|Renewed"
-  [quota]="integration -test.run TestWritableLimit"
+  [quota]="integration -test.run TestWritableLimit|TestErofs -test.skip AReboot"
+  [verity]="erofs"
   [crash]="integration -test.run TestCrash"
   [kubelet]="vm -test.run TestKubelet"
   [power]="vm -test.run TestPowerLoss"
@@ -40,7 +41,7 @@ for release in "$here"/releases/*/; do
 done
 # The steps that run by default, for each security module. cluster and upgrade run only if they are named.
 declare -A order=(
-  [apparmor]="units lifecycle fields quota helpers engine supervisor network kubelet crash"
+  [apparmor]="units lifecycle fields quota verity helpers engine supervisor network kubelet crash"
   [selinux]="selinux"
 )
 

@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/out/vm-run${BERTH_VM_LSM:+-$BERTH_VM_LSM}
-packages="./test/vm ./test/integration ./internal/engine/native ./internal/supervisor/server ./internal/network/builtin ./internal/sys/cgroup"
+packages="./test/vm ./test/integration ./internal/engine/native ./internal/supervisor/server ./internal/network/builtin ./internal/sys/cgroup ./internal/image/erofs"
 programs="kubelet" tag=
 if [[ ${1:-} = cluster* ]]; then
   work=$PWD/out/vm-run-cluster

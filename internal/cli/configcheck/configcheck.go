@@ -67,12 +67,14 @@ func Files(cfg *config.Daemon, report func(key, format string, args ...any)) {
 	}
 }
 
-// Faults returns the faults that Files reports, for those who have a configuration and not its file.
-func Faults(cfg *config.Daemon) []error {
+// Faults returns the faults that Files and more checks report, for those who have a configuration and not its file.
+func Faults(cfg *config.Daemon, more ...config.Check) []error {
 	var faults []error
-	Files(cfg, func(key, format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
-	})
+	for _, check := range append([]config.Check{Files}, more...) {
+		check(cfg, func(key, format string, args ...any) {
+			faults = append(faults, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
+		})
+	}
 	return faults
 }
 

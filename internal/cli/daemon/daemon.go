@@ -31,7 +31,7 @@ func Run(ctx context.Context, file string, load Load) (err error) {
 	// From here on to the end of the process, SIGHUP must not have its default effect, which is to end it.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	cfg, err := load(checkOverlay)
+	cfg, err := load(checkOverlay, CheckErofs, checkErofsRoot)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/local"
 	"github.com/berthrun/berth/internal/supervisor"
@@ -145,6 +146,35 @@ func checkOverlay(cfg *config.Daemon, report func(key, format string, args ...an
 	root := filepath.Join(cfg.Root, imagesDir)
 	if err := local.ProbeOverlay(root); errors.Is(err, errs.Unsupported) {
 		report("image.snapshotter", "overlay: %s: %s; auto or native copies the image for each container", root, errs.Message(err))
+	}
+}
+
+// erofsHandlers lists the handlers with the snapshotter erofs.
+func erofsHandlers(cfg *config.Daemon) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Handlers)) {
+		if cfg.Engine != "docker" && cfg.Handlers[name].Snapshotter == config.ErofsSnapshotter {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// CheckErofs is the config.Check that the kernel has EROFS, where a handler has the snapshotter erofs.
+func CheckErofs(cfg *config.Daemon, report func(key, format string, args ...any)) {
+	for _, name := range erofsHandlers(cfg) {
+		if err := erofs.Probe(); errors.Is(err, errs.Unsupported) {
+			report("handlers."+name+".snapshotter", "erofs: %s", errs.Message(err))
+		}
+	}
+}
+
+// checkErofsRoot is the config.Check that overlays can be mounted, where a handler has the snapshotter erofs.
+func checkErofsRoot(cfg *config.Daemon, report func(key, format string, args ...any)) {
+	root := filepath.Join(cfg.Root, imagesDir)
+	for _, name := range erofsHandlers(cfg) {
+		if err := local.ProbeOverlay(root); errors.Is(err, errs.Unsupported) {
+			report("handlers."+name+".snapshotter", "erofs: its root filesystems are overlays, and %s can hold none: %s; use a root on another disk", root, errs.Message(err))
+		}
 	}
 }
 

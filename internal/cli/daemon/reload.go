@@ -23,7 +23,7 @@ func reloadOnHangup(ctx context.Context, hangups <-chan os.Signal, file string, 
 			return
 		case <-hangups:
 		}
-		next, err := load(configcheck.Files)
+		next, err := load(configcheck.Files, CheckErofs, checkErofsRoot)
 		if err != nil {
 			p.reloads.Refuse(time.Now(), err)
 			log.Error("cannot reload the configuration", "error", err)

@@ -15,10 +15,12 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/rootfs"
+	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/store"
 )
 
@@ -27,8 +29,11 @@ type Config struct {
 	DB     *database.DB
 	Store  *store.Store
 	Layers *layers.Unpacker
-	Rootfs *rootfs.Manager
-	Lost   *lost.List
+	// Snapshotters have the layers of images that are not unpacked, berth's own in Erofs.
+	Snapshotters *snapshotters.Set
+	Erofs        erofs.Paths
+	Rootfs       *rootfs.Manager
+	Lost         *lost.List
 	// Background ends checks and what is fetched again when the store closes.
 	Background *background.Group
 	// Jobs shows both to people.
@@ -107,7 +112,7 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 }
 
 func (r *run) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers} {
+	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers, r.checkErofs} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
@@ -61,7 +62,7 @@ func (r *run) checkModes(ctx context.Context) error {
 	list = append(list, shared(r.DB.ContentDir(), filepath.Join(r.DB.ContentDir(), "blobs"), filepath.Join(r.DB.ContentDir(), "ingest"))...)
 	list = append(list, private(
 		filepath.Dir(r.DB.LayersDir()), r.DB.LayersDir(), r.Rootfs.ContainersDir(), r.Rootfs.PoolDir(), layers.UnsyncedDir(root),
-		filepath.Join(root, "trash"), filepath.Join(root, "quarantine"), filepath.Join(root, "signatures"), filepath.Join(root, "preloaded"),
+		r.Erofs.Root, r.Erofs.LayersDir(), filepath.Join(root, "trash"), filepath.Join(root, "quarantine"), filepath.Join(root, "signatures"), filepath.Join(root, "preloaded"),
 	)...)
 	list = append(list, files(0o600, r.DB.MetadataFile(), r.DB.SnapshotsFile())...)
 	for _, name := range []string{"names.json", lost.FileName, importdirs.FileName, snapshotters.FileName, "lock", "closed", "rebuilding"} {
@@ -73,6 +74,9 @@ func (r *run) checkModes(ctx context.Context) error {
 	}
 	for _, layer := range entries(r.DB.LayersDir()) {
 		list = append(append(list, private(layer)...), files(0o600, filepath.Join(layer, database.LabelName))...)
+	}
+	for _, layer := range entries(r.Erofs.LayersDir()) {
+		list = append(append(list, private(layer)...), files(0o600, erofs.ImageFile(layer), erofs.RecordFile(layer))...)
 	}
 	for _, container := range entries(r.Rootfs.ContainersDir()) {
 		list = append(append(list, private(container, filepath.Join(container, "work"), filepath.Join(container, "volumes"))...), files(0o600, filepath.Join(container, "image"))...)

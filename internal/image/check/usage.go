@@ -51,6 +51,9 @@ func (c *Checker) sizes(ctx context.Context) (sizes, error) {
 		}
 		s.layers[chain] = used.Size
 	}
+	for chain, bytes := range c.Snapshotters.OwnSizes() { // no chain of theirs is one of those
+		s.layers[chain] = bytes
+	}
 	return s, nil
 }
 
@@ -101,7 +104,7 @@ func objectsOf(img store.Stored) []string {
 	if t == nil {
 		return nil
 	}
-	objects := append(t.Chains(), snapshotters.TopChain(t.Layers)) // the latter is what containers of a snapshotter use
+	objects := append(t.Chains(), snapshotters.Chains(t.Layers)...) // the last of the latter is what containers of a snapshotter use
 	for _, desc := range append(append([]imagespec.Descriptor{t.Target, t.Manifest, t.Config}, t.Indexes...), t.Layers...) {
 		objects = append(objects, desc.Digest.String())
 	}
@@ -113,7 +116,7 @@ func useOf(img store.Stored, s sizes, counts map[string]int, users map[string][]
 	use := image.ImageUse{ID: img.ID, Names: append([]string{}, img.Names()...), Containers: []string{}}
 	chains := map[string]bool{}
 	if img.Tree != nil {
-		for _, chain := range img.Tree.Chains() {
+		for _, chain := range append(img.Tree.Chains(), snapshotters.Chains(img.Tree.Layers)...) {
 			chains[chain] = true
 		}
 		use.Containers = append(append(use.Containers, users[img.Tree.TopChain()]...), users[snapshotters.TopChain(img.Tree.Layers)]...)

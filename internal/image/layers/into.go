@@ -3,8 +3,10 @@ package layers
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 
@@ -16,8 +18,9 @@ import (
 
 // Into unpacks layer i, whose blob content has, into a snapshot that a proxy snapshotter has prepared with the mounts.
 // The layer is written into the upper directory of the overlay: whiteouts are in the overlay's form, as in berth's own
-// layers. unpacked is as with Unpack. Kind Unsupported when the mounts are neither an overlay nor a directory.
-func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount.Mount, unpacked func(n int64)) (err error) {
+// layers. own is set for a snapshot of berth's own: its root directory gets the attributes of that of the layer below, if the
+// layer does not describe it. unpacked is as with Unpack. Kind Unsupported when the mounts are neither an overlay nor a directory.
+func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount.Mount, own bool, unpacked func(n int64)) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot unpack %s: %w", t.SourceOf(i), errs.OfDisk(err))
@@ -47,7 +50,13 @@ func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount
 	if want := t.Image.RootFS.DiffIDs[i].String(); result.DiffID != want {
 		return fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
-	return nil
+	switch {
+	case !own || result.Root:
+		return nil
+	case len(job.Lower) > 0:
+		return sysfile.CopyAttributes(filepath.Join(job.LowerRoot, job.Lower[0]), job.Upper)
+	}
+	return os.Chtimes(job.Upper, time.Unix(0, 0), time.Unix(0, 0)) // the same each time
 }
 
 // jobOfMounts returns the directories of a prepared snapshot. The mount of a lowest layer is its directory alone.
@@ -65,16 +74,28 @@ func jobOfMounts(mounts []mount.Mount) (unpack.Job, error) {
 			if !ok {
 				continue
 			}
-			job.LowerRoot = "/"
-			for dir := range strings.SplitSeq(lower, ":") {
-				job.Lower = append(job.Lower, strings.TrimPrefix(filepath.Clean(dir), "/"))
-			}
+			job.LowerRoot, job.Lower = relative(strings.Split(lower, ":"))
 		}
 	}
 	if !filepath.IsAbs(job.Upper) || job.Lower == nil {
 		return job, fmt.Errorf("the snapshotter has prepared it with %s; berth unpacks layers into overlays and directories alone: %w", describe(mounts), errs.Unsupported)
 	}
 	return job, nil
+}
+
+// relative returns the directory that all directories are in, or else /, and their paths from there. What is mounted below that
+// directory is cloned for the unpacking.
+func relative(dirs []string) (root string, names []string) {
+	root = filepath.Dir(filepath.Clean(dirs[0]))
+	for _, dir := range dirs {
+		if filepath.Dir(filepath.Clean(dir)) != root {
+			root = "/"
+		}
+	}
+	for _, dir := range dirs {
+		names = append(names, strings.TrimPrefix(strings.TrimPrefix(filepath.Clean(dir), root), "/"))
+	}
+	return root, names
 }
 
 // describe says of which types mounts are.

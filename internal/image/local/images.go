@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/image/helper/program"
 	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
@@ -236,7 +237,10 @@ func (c *Config) complete() error {
 
 func (c *Config) paths() database.Paths     { return database.Paths{Root: c.Root} }
 func (c *Config) rootfsPaths() rootfs.Paths { return rootfs.Paths{Root: c.Root, State: c.State} }
-func (c *Config) trashDir() string          { return filepath.Join(c.Root, "trash") }
+func (c *Config) erofsPaths() erofs.Paths {
+	return erofs.Paths{Root: filepath.Join(c.Root, image.ErofsSnapshotter), State: filepath.Join(c.State, image.ErofsSnapshotter)}
+}
+func (c *Config) trashDir() string { return filepath.Join(c.Root, "trash") }
 
 // makeDirs makes the directories, which only root may enter, whatever the umask:
 // users must not reach a set-user-ID program of an image.

@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/image/check"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
@@ -64,8 +65,11 @@ func Start(ctx context.Context, cfg Config) (*Images, error) {
 	if err := cfg.makeDirs(); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the directories of the image store: %w", err), s.lock.Close())
 	}
-	var err error
-	if s.proxies, err = snapshotters.New(snapshotters.Config{Addresses: cfg.Snapshotters, Root: cfg.Root, Log: cfg.Log}); err != nil {
+	layers, err := erofs.Open(erofs.Config{Paths: cfg.erofsPaths(), Discard: s.trash.Discard, Log: cfg.Log})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot read the layers of the snapshotter %s: %w", image.ErofsSnapshotter, err), s.lock.Close())
+	}
+	if s.proxies, err = snapshotters.New(snapshotters.Config{Addresses: cfg.Snapshotters, Root: cfg.Root, Own: layers, Log: cfg.Log}); err != nil {
 		return nil, errors.Join(err, s.lock.Close())
 	}
 	turn, giveUp := context.WithCancel(ctx)
@@ -122,7 +126,7 @@ func (s *Images) open(ctx context.Context) error {
 		return err
 	}
 	s.checker = check.New(check.Config{
-		DB: s.db, Store: s.store, Layers: s.layers, Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Jobs: s.cfg.Jobs, Notes: s.Faults,
+		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Jobs: s.cfg.Jobs, Notes: s.Faults,
 		Quarantined: s.repair.Quarantined, Log: s.log,
 	})
 	s.store.OnDamage(s.checker.WantBlob)
@@ -288,6 +292,7 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		{"images", s.store.Load},
 		{"unused content", s.db.Sweep},
 		{"unused content", func(context.Context) error { return s.rootfs.DropMounts() }},
+		{"unused mounts of layers", func(context.Context) error { return s.proxies.SweepOwn() }},
 	} {
 		if err := step.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.of, err)

@@ -24,7 +24,7 @@ import (
 
 // ownDirectories are the directories of a store, those above first; ownFiles are its files.
 func ownDirectories() []string {
-	return []string{"content", "content/blobs", "content/ingest", "snapshots", "snapshots/snapshots", "containers", "copies", "pool", "trash", "unsynced"}
+	return []string{"content", "content/blobs", "content/ingest", "snapshots", "snapshots/snapshots", "containers", "copies", "pool", "trash", "unsynced", "erofs", "erofs/layers", "erofs/new"}
 }
 
 func ownFiles() []string {

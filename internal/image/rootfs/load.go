@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
@@ -30,7 +31,9 @@ type use struct {
 	// Copied is set if it is a copy of the layers, and no overlay; see copy.go.
 	Copied *copied `json:"copied,omitempty"`
 
-	lower []string
+	// lower are the directories of the layers, topmost first, below lowerRoot, "" for Config.LayersDir.
+	lower     []string
+	lowerRoot string
 }
 
 // RecordedChains are the topmost snapshots of this store below the root filesystems that have a
@@ -65,6 +68,11 @@ func (m *Manager) Load(ctx context.Context) error {
 		}
 		if u.Proxy != "" {
 			m.uses[entry.Name()] = u
+			if own := m.proxies.Own(u.Proxy); own != nil {
+				if err := own.Restore(entry.Name(), u.Chain); err != nil {
+					m.log.Warn("cannot find the layers of a root filesystem", "key", entry.Name(), "snapshotter", u.Proxy, "error", err)
+				}
+			}
 			continue // it keeps the layers by itself
 		}
 		// A copy stands without its layers.
@@ -120,6 +128,9 @@ func (m *Manager) mountedUse(key string) use {
 				continue
 			}
 			top, _, _ := strings.Cut(lower, ":")
+			if chain := m.proxies.OwnChain(top); chain != "" {
+				return use{Chain: chain, Proxy: image.ErofsSnapshotter}
+			}
 			// The path begins elsewhere where ids are mapped.
 			label, err := database.ReadLayerLabel(filepath.Join(m.layersDir, filepath.Base(filepath.Dir(top))))
 			if err == nil {

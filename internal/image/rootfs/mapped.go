@@ -25,7 +25,7 @@ import (
 //
 //	<key>/rootfs   the mount
 //	<key>/layers   while it is made: the layers of all images, with mapped ids
-//	<key>/linked   the same for preloaded layers, which are elsewhere; see package preload
+//	<key>/linked   the same for preloaded layers (package preload), and for layers that are mounts (package erofs)
 
 const (
 	mappedRootfs = "rootfs"
@@ -34,8 +34,8 @@ const (
 )
 
 // mountMapped mounts the overlay for a user namespace. All layers are mapped by one
-// mount, however many there are.
-func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysmount.Overlay) error {
+// mount, however many there are, but for those that are mounts themselves (package erofs).
+func (m *Manager) mountMapped(spec image.RootfsSpec, u use, overlay sysmount.Overlay) error {
 	if err := m.makeMapped(spec); err != nil {
 		return err
 	}
@@ -44,11 +44,14 @@ func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysmount.Overlay) e
 	if err := os.Mkdir(layers, 0o700); err != nil {
 		return err
 	}
-	if err := sysmount.BindMapped(m.layersDir, layers, spec.Map.UserNS); err != nil {
+	source := m.linkedLayer
+	if u.lowerRoot != "" {
+		source = func(layer string) string { return filepath.Join(u.lowerRoot, layer) }
+	} else if err := sysmount.BindMapped(m.layersDir, layers, spec.Map.UserNS); err != nil {
 		return err
 	}
 	overlay.LowerRoot = layers
-	err := m.mapLinked(dir, spec.Map.UserNS, overlay.Lower, func(lower []string) error {
+	err := m.mapEach(dir, spec.Map.UserNS, overlay.Lower, source, func(lower []string) error {
 		overlay.Lower = lower
 		return sysmount.MountOverlay(overlay, m.mappedPath(spec.Key))
 	})
@@ -74,23 +77,32 @@ func (m *Manager) makeMapped(spec image.RootfsSpec) error {
 	return errors.Join(os.Chown(dir, 0, spec.Map.GID), os.Chmod(dir, 0o710))
 }
 
-// mapLinked mounts, with mapped ids, the layers that are links out of the layers' directory,
-// while mount runs, which gets all layers as they are called from there on.
-func (m *Manager) mapLinked(dir, userns string, lower []string, mount func(lower []string) error) (err error) {
+// linkedLayer returns where a layer is that is a link out of the layers' directory, "" for others.
+func (m *Manager) linkedLayer(layer string) string {
+	target, err := os.Readlink(filepath.Join(m.layersDir, layer))
+	if err != nil {
+		return "" // a directory
+	}
+	return target
+}
+
+// mapEach mounts, with mapped ids, the layers that have a source of their own, while mount runs, which gets all layers as they
+// are called from there on.
+func (m *Manager) mapEach(dir, userns string, lower []string, source func(layer string) string, mount func(lower []string) error) (err error) {
 	lower = slices.Clone(lower)
 	linked := filepath.Join(dir, mappedLinked)
 	defer func() { err = errors.Join(err, unmountLinked(linked)) }()
 	for i, layer := range lower {
-		target, readErr := os.Readlink(filepath.Join(m.layersDir, layer))
-		if readErr != nil {
-			continue // a directory
+		target := source(layer)
+		if target == "" {
+			continue
 		}
 		at := filepath.Join(linked, strconv.Itoa(i))
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			return err
 		}
 		if err := sysmount.BindMapped(target, at, userns); err != nil {
-			return fmt.Errorf("a layer is preloaded in %s: %w; remove the image and pull or import it, to have its layers in %s", filepath.Dir(target), err, m.layersDir)
+			return fmt.Errorf("a layer is in %s: %w; remove the image and pull or import it, to have its layers in %s", filepath.Dir(target), err, m.layersDir)
 		}
 		lower[i] = filepath.Join("..", mappedLinked, strconv.Itoa(i))
 	}

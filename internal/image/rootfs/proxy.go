@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -23,9 +24,40 @@ import (
 // mountTimeout bounds the mount of a root filesystem: its lower directories may be FUSE mounts that hang.
 const mountTimeout = 30 * time.Second
 
-// canBeOfProxy reports whether a proxy snapshotter can make a root filesystem.
-func canBeOfProxy(spec image.RootfsSpec) bool {
+// canBeOf reports whether a snapshotter can make a root filesystem. That of berth's own has the layers alone, over which
+// this package mounts overlays.
+func (m *Manager) canBeOf(name string, spec image.RootfsSpec) bool {
+	if m.proxies.Own(name) != nil {
+		return !m.copies
+	}
 	return spec.Map == nil && spec.Storage == "" && spec.Limit == 0
+}
+
+// whyNotOf says why canBeOf is false.
+func (m *Manager) whyNotOf(name string) string {
+	if m.proxies.Own(name) != nil {
+		return "root filesystems are copies here (image.snapshotter), which its layers cannot be below"
+	}
+	return "it can neither map ids, nor keep or limit what is written"
+}
+
+// withMounts mounts the layers of a root filesystem that berth's own snapshotter has, and returns where they are.
+func (m *Manager) withMounts(ctx context.Context, key string, u use) (use, error) {
+	own := m.proxies.Own(u.Proxy)
+	if own == nil {
+		return u, nil
+	}
+	lower, err := own.Use(ctx, key, u.Chain)
+	if errdefs.IsNotFound(err) {
+		m.proxies.Wake() // it notes which images have lost their layers
+		// Not of the kind NotFound, which says that there is no such image.
+		return u, fmt.Errorf("the snapshotter %s does not have the layers of image %s any more: %v; pull the image again: %w", u.Proxy, u.Image, err, errs.Unavailable) //nolint:errorlint // see above
+	}
+	if err != nil {
+		return u, fmt.Errorf("the snapshotter %s cannot mount the layers of image %s: %w", u.Proxy, u.Image, err)
+	}
+	u.lower, u.lowerRoot = lower, own.State
+	return u, nil
 }
 
 // mountProxy mounts the root filesystem that a snapshotter prepares.
@@ -107,7 +139,7 @@ func (m *Manager) writtenUsage(ctx context.Context, key string, pace sysfile.Pac
 // proxyUsage returns what a container has written into its root filesystem of a snapshotter, nothing if the name of that is "".
 func (m *Manager) proxyUsage(ctx context.Context, key, name string) (used sysfile.Usage, err error) {
 	proxy, err := m.proxies.Find(name)
-	if err != nil || proxy == nil {
+	if err != nil || proxy == nil || proxy.IsOwn() {
 		return used, err
 	}
 	used.Bytes, used.Inodes, err = proxy.Usage(ctx, key)

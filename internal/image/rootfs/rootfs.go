@@ -3,6 +3,7 @@
 package rootfs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -157,7 +158,7 @@ func (m *Manager) reserve(spec image.RootfsSpec) (u use, fresh bool, err error) 
 		return u, false, nil
 	}
 	wanted := spec.Snapshotter
-	if !canBeOfProxy(spec) {
+	if !m.canBeOf(wanted, spec) {
 		wanted = ""
 	}
 	layers, err := m.images.AcquireLayers(imageID, wanted)
@@ -165,18 +166,17 @@ func (m *Manager) reserve(spec image.RootfsSpec) (u use, fresh bool, err error) 
 		return u, false, err
 	}
 	if layers.Proxy != "" {
-		if !canBeOfProxy(spec) {
-			return u, false, fmt.Errorf("only the snapshotter %s has the layers of image %s, and it can neither map ids, nor keep or limit what is written; pull the image with 'berth image pull', which unpacks it: %w", layers.Proxy, imageID, errs.Unsupported)
+		if !m.canBeOf(layers.Proxy, spec) {
+			return u, false, fmt.Errorf("only the snapshotter %s has the layers of image %s, and %s; pull the image with 'berth image pull', which unpacks it: %w", layers.Proxy, imageID, m.whyNotOf(layers.Proxy), errs.Unsupported)
 		}
-		u = use{Image: layers.ImageID, Chain: layers.Chain, Proxy: layers.Proxy}
-		m.uses[key] = u
-		return u, true, nil
 	}
 	if holder := m.holder(spec.Storage); holder != "" {
-		m.images.ReleaseLayers(layers.Chain)
+		if layers.Proxy == "" {
+			m.images.ReleaseLayers(layers.Chain)
+		}
 		return u, false, fmt.Errorf("the storage %s is in use by the root filesystem of %s: %w", spec.Storage, holder, errs.State)
 	}
-	u = use{Image: layers.ImageID, Chain: layers.Chain, Storage: spec.Storage, lower: layers.Lower}
+	u = use{Image: layers.ImageID, Chain: layers.Chain, Proxy: layers.Proxy, Storage: spec.Storage, lower: layers.Lower}
 	m.uses[key] = u
 	return u, true, nil
 }
@@ -210,6 +210,9 @@ func (m *Manager) forget(key string) {
 	m.mu.Unlock()
 	switch {
 	case ok && u.Proxy != "":
+		if own := m.proxies.Own(u.Proxy); own != nil {
+			own.Drop(key)
+		}
 		m.proxies.Wake() // its snapshot, and the layers below it, may be of no use now
 	case ok:
 		m.images.ReleaseLayers(u.Chain)
@@ -221,15 +224,21 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 	if spec.Map != nil {
 		target = m.mappedPath(spec.Key)
 	}
+	if !fresh {
+		if mounted, err := sysmount.IsMountPoint(target); err != nil || mounted {
+			return target, err
+		}
+	}
+	u, err := m.withMounts(ctx, spec.Key, u)
+	if err != nil {
+		return "", err
+	}
 	if fresh {
-		var err error
 		if u, err = m.makeContainerDir(ctx, dir, u, spec); err != nil {
 			return "", err
 		}
-	} else if mounted, err := sysmount.IsMountPoint(target); err != nil || mounted {
-		return target, err
 	}
-	if u.Proxy != "" {
+	if u.Proxy != "" && m.proxies.Own(u.Proxy) == nil {
 		return target, m.mountProxy(ctx, spec, u, target)
 	}
 	if u.Copied != nil {
@@ -244,7 +253,7 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 		return "", u.layersGone()
 	}
 	overlay := sysmount.Overlay{
-		LowerRoot: m.layersDir,
+		LowerRoot: cmp.Or(u.lowerRoot, m.layersDir),
 		Lower:     u.lower,
 		Upper:     filepath.Join(u.written(dir), upperName),
 		Work:      filepath.Join(u.written(dir), workName),
@@ -252,7 +261,7 @@ func (m *Manager) mountRootfs(ctx context.Context, spec image.RootfsSpec, u use,
 		Label:     spec.MountLabel,
 	}
 	if spec.Map != nil {
-		return target, m.mountMapped(spec, overlay)
+		return target, m.mountMapped(spec, u, overlay)
 	}
 	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
@@ -377,8 +386,9 @@ func (m *Manager) copyRoot(u use, to string) error {
 	if len(u.lower) == 0 {
 		return nil
 	}
-	top := filepath.Join(m.layersDir, u.lower[0])
-	if label, err := database.ReadLayerLabel(filepath.Dir(top)); err != nil || !label.Root {
+	top := filepath.Join(cmp.Or(u.lowerRoot, m.layersDir), u.lower[0])
+	if u.Proxy != "" { // layers of berth's own snapshotter all have these attributes
+	} else if label, err := database.ReadLayerLabel(filepath.Dir(top)); err != nil || !label.Root {
 		return nil //nolint:nilerr // without a label it is an old layer
 	}
 	if err := sysfile.CopyAttributes(top, to); err != nil {

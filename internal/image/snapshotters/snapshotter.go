@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/keyed"
 )
 
@@ -31,14 +32,27 @@ const (
 	rootfsPrefix  = "rootfs/"
 )
 
-// Snapshotter is one proxy snapshotter. A nil one has the name "". Errors name it and its socket, and are of kind
+// backend is what is used of a snapshots.Snapshotter.
+type backend interface {
+	Stat(ctx context.Context, name string) (snapshots.Info, error)
+	Walk(ctx context.Context, fn snapshots.WalkFunc, filters ...string) error
+	Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error)
+	Mounts(ctx context.Context, key string) ([]mount.Mount, error)
+	Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error
+	Remove(ctx context.Context, name string) error
+	Usage(ctx context.Context, name string) (snapshots.Usage, error)
+}
+
+// Snapshotter is one proxy snapshotter, or the one of berth's own. A nil one has the name "". Errors name it and its socket, and are of kind
 // Unavailable, as an image.AwayError, when it does not answer. Each call of it has a bound.
 type Snapshotter struct {
 	Name    string
 	address string
 	prefix  string
 	conn    *grpc.ClientConn
-	remote  snapshots.Snapshotter
+	remote  backend
+	// own is remote if that is berth's own, nil for a proxy.
+	own *erofs.Store
 
 	// layers are held while one is made. gate is held while busy changes, and while a snapshot is removed.
 	layers, gate keyed.Mutex
@@ -57,6 +71,9 @@ type Layer struct {
 	// Labels describe it to the snapshotter, which may fetch it by them.
 	Labels map[string]string
 }
+
+// IsOwn reports whether layers are EROFS images of this store, in place of what a proxy has.
+func (s *Snapshotter) IsOwn() bool { return s != nil && s.own != nil }
 
 // Hold keeps the layers of an image, by their chains, from being removed until release. Call it before the first Layer
 // of the image, and release when the image is recorded.
@@ -134,6 +151,11 @@ func (s *Snapshotter) Add(ctx context.Context, l Layer, fill func(context.Contex
 	return false, errors.Join(err, s.remove(context.WithoutCancel(ctx), key))
 }
 
+// Has reports whether there is the layer of a chain.
+func (s *Snapshotter) Has(ctx context.Context, chain string) (bool, error) {
+	return s.has(ctx, s.prefix+chain)
+}
+
 // has reports whether there is a snapshot.
 func (s *Snapshotter) has(ctx context.Context, name string) (bool, error) {
 	err := s.call(ctx, callTimeout, "look up a snapshot", func(ctx context.Context) error {
@@ -196,8 +218,12 @@ func (s *Snapshotter) remove(ctx context.Context, name string) error {
 // call calls the snapshotter, for at most a time, and gives an error the snapshotter's name and a kind. verb completes the
 // sentence "the snapshotter cannot ...". errdefs still knows the error.
 func (s *Snapshotter) call(ctx context.Context, bound time.Duration, verb string, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), bound)
-	defer cancel()
+	ctx = namespaces.WithNamespace(ctx, namespace)
+	if s.own == nil { // berth's own answers, and the disk decides how long it takes
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, bound)
+		defer cancel()
+	}
 	err := ask(ctx)
 	if err == nil {
 		return nil

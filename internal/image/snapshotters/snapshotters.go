@@ -1,5 +1,6 @@
 // Package snapshotters reaches proxy snapshotters of containerd: processes such as stargz-snapshotter that make root
-// filesystems from layers which they fetch when a container reads them. It has their snapshots made for the layers of
+// filesystems from layers which they fetch when a container reads them. Package erofs, which is no process, is in its place
+// for the name image.ErofsSnapshotter. This package has their snapshots made for the layers of
 // images and for containers, and removes those that nothing uses. It knows no image and no container, only names.
 //
 // A snapshotter keeps its snapshots itself, and berth has no second list of them. Their names begin with an identifier of the
@@ -9,6 +10,8 @@
 //	berth-ID/NAME/CHAIN          the layer with this chain (see Chains), and all below it; committed
 //	berth-ID/NAME/extract/CHAIN  a layer that is being made
 //	berth-ID/NAME/rootfs/KEY     what the container of KEY writes
+//
+// Those of package erofs are this store's alone, and have no berth-ID/NAME/.
 package snapshotters
 
 import (
@@ -30,7 +33,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/erofs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -50,18 +55,26 @@ type Config struct {
 	Addresses map[string]string
 	// Root is the directory of the image store. It has the file FileName with the identifier of the store.
 	Root string
-	Log  *slog.Logger
+	// Own has the layers of the snapshotter image.ErofsSnapshotter; nil for none.
+	Own *erofs.Store
+	Log *slog.Logger
 }
 
 // Set has the snapshotters of a node. Its methods are safe for concurrent use.
 type Set struct {
 	byName map[string]*Snapshotter
+	own    *erofs.Store
 	log    *slog.Logger
 }
 
 // New makes a set. It connects to a snapshotter when it first calls it. No other process uses the directory.
 func New(cfg Config) (*Set, error) {
-	s := &Set{byName: map[string]*Snapshotter{}, log: cfg.Log}
+	s := &Set{byName: map[string]*Snapshotter{}, own: cfg.Own, log: cfg.Log}
+	if cfg.Own != nil {
+		s.byName[image.ErofsSnapshotter] = &Snapshotter{
+			Name: image.ErofsSnapshotter, address: cfg.Own.Root, remote: cfg.Own, own: cfg.Own, busy: map[string]int{}, wake: make(chan struct{}, 1),
+		}
+	}
 	if len(cfg.Addresses) == 0 {
 		return s, nil
 	}
@@ -102,11 +115,16 @@ func storeID(root string, log *slog.Logger) (string, error) {
 	return id, sysfile.ReplaceSynced(file, []byte(id))
 }
 
-// Close closes the connections.
+// Close closes the connections, and unmounts what no root filesystem uses.
 func (s *Set) Close() error {
 	var list []error
 	for _, one := range s.byName {
-		list = append(list, one.conn.Close())
+		if one.conn != nil {
+			list = append(list, one.conn.Close())
+		}
+	}
+	if s.own != nil {
+		list = append(list, s.own.Close())
 	}
 	return errors.Join(list...)
 }
@@ -124,6 +142,46 @@ func (s *Set) Find(name string) (*Snapshotter, error) {
 		has = "there are " + strings.Join(slices.Sorted(maps.Keys(s.byName)), ", ")
 	}
 	return nil, fmt.Errorf("the snapshotter %q is not in image.snapshotters of the running berth (%s); add it, and restart berth: %w", name, has, errs.Unavailable)
+}
+
+// Own returns the layers of a snapshotter that is berth's own, nil for a proxy, and for "".
+func (s *Set) Own(name string) *erofs.Store {
+	if one := s.byName[name]; one != nil {
+		return one.own
+	}
+	return nil
+}
+
+// OwnSizes returns the room of the layers of berth's own snapshotter on disk, in bytes, by their chains, and OwnTotal the sum.
+func (s *Set) OwnSizes() map[string]int64 {
+	if s.own == nil {
+		return nil
+	}
+	return s.own.Sizes()
+}
+
+// OwnTotal is the sum of OwnSizes, and how many files these are.
+func (s *Set) OwnTotal() (bytes, inodes int64) {
+	if s.own == nil {
+		return 0, 0
+	}
+	return s.own.Total()
+}
+
+// OwnChain returns the chain of the layer of berth's own snapshotter whose mount has a path, "" if it is none.
+func (s *Set) OwnChain(path string) string {
+	if s.own == nil {
+		return ""
+	}
+	return s.own.ChainOf(path)
+}
+
+// SweepOwn unmounts the layers of berth's own snapshotter that no root filesystem uses. Root filesystems are loaded.
+func (s *Set) SweepOwn() error {
+	if s.own == nil {
+		return nil
+	}
+	return s.own.Sweep()
 }
 
 // Has reports whether a name is in the set.

@@ -425,13 +425,22 @@ func (s *Store) fillProxy(
 	}
 	m.Stage(progress.Fetching, total)
 	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
+	fetch := func(ctx context.Context, i int) error { return s.fetch(ctx, remote, t.Layers[i], turn, m, m.Add) }
+	if into.IsOwn() { // a proxy may provide any of them
+		ahead, stop, err := s.fetchAhead(ctx, t, chains, into, fetch)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		fetch = ahead
+	}
 	parent, lazy := "", 0
-	for i, layer := range t.Layers {
+	for i := range t.Layers {
 		there, err := into.Add(ctx, snapshotters.Layer{Chain: chains[i], Parent: parent, Labels: labels[i]}, func(ctx context.Context, mounts []mount.Mount) error {
-			if err := s.fetch(ctx, remote, layer, turn, m, m.Add); err != nil {
+			if err := fetch(ctx, i); err != nil {
 				return err
 			}
-			return s.layers.Into(ctx, t, i, mounts, m.Unpack)
+			return s.layers.Into(ctx, t, i, mounts, into.IsOwn(), m.Unpack)
 		})
 		if err != nil {
 			s.proxies.Wake() // the layers below may be of no use now
@@ -446,4 +455,50 @@ func (s *Store) fillProxy(
 	s.log.Info("pulled an image into a snapshotter", "image", named.String(), "snapshotter", into.Name, "layers", len(t.Layers), "not_fetched", lazy)
 	m.Stage(progress.Done, 0)
 	return record(ctx, t, into.Name)
+}
+
+// fetchAhead fetches the layers that a snapshotter does not have, side by side, while others are unpacked. fetched waits for a
+// layer. Call stop at the end.
+func (s *Store) fetchAhead(
+	ctx context.Context, t *tree.Tree, chains []string, into *snapshotters.Snapshotter, fetch func(context.Context, int) error,
+) (fetched func(context.Context, int) error, stop func(), err error) {
+	results := make([]chan error, len(t.Layers)) // nil for those that are there
+	for i, chain := range chains {
+		there, err := into.Has(ctx, chain)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !there {
+			results[i] = make(chan error, 1)
+		}
+	}
+	fetching, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var group errgroup.Group
+		group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
+		for i, result := range results {
+			if result == nil {
+				continue
+			}
+			group.Go(func() error {
+				result <- errs.Guard("fetching of "+t.Layers[i].Digest.String(), func() error { return fetch(fetching, i) })
+				return nil
+			})
+		}
+		_ = group.Wait() // the results have the errors
+	}()
+	fetched = func(ctx context.Context, i int) error {
+		if results[i] == nil { // it was there, and is not any more
+			return fetch(ctx, i)
+		}
+		select {
+		case err := <-results[i]:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return fetched, func() { cancel(); <-ended }, nil
 }

@@ -186,5 +186,7 @@ func (s *Store) Usage(ctx context.Context) (image.DiskUsage, error) {
 	if err != nil {
 		return image.DiskUsage{}, err
 	}
+	bytes, inodes := s.proxies.OwnTotal()
+	usage.Bytes, usage.Inodes = usage.Bytes+bytes, usage.Inodes+inodes
 	return image.DiskUsage{Images: []image.Usage{usage}, Containers: []image.Usage{{Mountpoint: usage.Mountpoint, At: usage.At}}}, nil
 }

@@ -31,12 +31,32 @@ func CopyContent(ctx context.Context, to, from *os.File, copied func(int64)) err
 			return err
 		}
 		copied(data - done)
-		if err := copyRange(ctx, to, from, data, hole, copied); err != nil {
+		if err := copyRange(ctx, to, 0, from, data, hole, copied); err != nil {
 			return err
 		}
 		done = hole
 	}
 	return pathError("truncate", to.Name(), unix.Ftruncate(int(to.Fd()), st.Size)) // it may end with a hole
+}
+
+// CopyContentAt copies all that the regular file from has to an offset of the file to, which ends there, as CopyContent does. If
+// from ends with a hole, to ends before it.
+func CopyContentAt(ctx context.Context, to *os.File, offset int64, from *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(from.Fd()), &st); err != nil {
+		return pathError("stat", from.Name(), err)
+	}
+	for done := int64(0); done < st.Size; {
+		data, hole, err := nextData(from, done, st.Size)
+		if err != nil {
+			return err
+		}
+		if err := copyRange(ctx, to, offset, from, data, hole, func(int64) {}); err != nil {
+			return err
+		}
+		done = hole
+	}
+	return nil
 }
 
 // nextData returns where the next data of a file begins and ends, from an offset on. Both are size where only a hole is left.
@@ -54,12 +74,13 @@ func nextData(f *os.File, from, size int64) (data, hole int64, err error) {
 	return min(data, size), min(hole, size), pathError("find a hole in", f.Name(), err)
 }
 
-// copyRange copies the bytes from data to hole.
-func copyRange(ctx context.Context, to, from *os.File, data, hole int64, copied func(int64)) error {
-	for _, f := range []*os.File{to, from} {
-		if _, err := f.Seek(data, io.SeekStart); err != nil {
-			return err
-		}
+// copyRange copies the bytes from data to hole, to where they are from an offset on.
+func copyRange(ctx context.Context, to *os.File, offset int64, from *os.File, data, hole int64, copied func(int64)) error {
+	if _, err := to.Seek(offset+data, io.SeekStart); err != nil {
+		return err
+	}
+	if _, err := from.Seek(data, io.SeekStart); err != nil {
+		return err
 	}
 	for data < hole {
 		if err := context.Cause(ctx); err != nil {
