@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"strings"
 )
 
 // diskSize bounds what the runtimes and the registry of a run write. The file of the disk has only the blocks that are written.
@@ -28,14 +32,27 @@ func mountDisk(ctx context.Context, dir string) error {
 	if err := file.Truncate(diskSize); err != nil {
 		return fmt.Errorf("cannot make the file of a disk: %w", err)
 	}
-	for _, argv := range [][]string{
-		// The kernel would otherwise write the tables of inodes while the bench measures.
-		{"mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image},
-		{"mount", "-t", "ext4", "-o", "loop", image, dir},
-	} {
-		if out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot make a disk for the runtimes: %s: %w: %s", argv[0], err, out)
-		}
+	// The kernel would otherwise write the tables of inodes while the bench measures.
+	if err := command(ctx, nil, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image); err != nil {
+		return err
+	}
+	// With direct access the kernel does not cache the disk a second time, as it does not with a real one.
+	var device bytes.Buffer
+	if err := command(ctx, &device, "losetup", "--direct-io=on", "--show", "--find", image); err != nil {
+		return err
+	}
+	name := strings.TrimSpace(device.String())
+	mountErr := command(ctx, nil, "mount", "-t", "ext4", name, dir)
+	// The device goes with the mount.
+	return errors.Join(mountErr, command(context.WithoutCancel(ctx), nil, "losetup", "--detach", name))
+}
+
+func command(ctx context.Context, stdout io.Writer, name string, args ...string) error {
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("cannot make a disk for the runtimes: %s: %w: %s", name, err, stderr.Bytes())
 	}
 	return nil
 }

@@ -218,7 +218,7 @@ func (d *DB) recordUnlessWanted(ctx context.Context, blob digest.Digest) (record
 // finishDownload moves the file of a blob, which has the right digest, to its place.
 func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data string) error {
 	to, wanted := d.BlobPath(desc.Digest), pullIn(ctx).wants(desc.Digest)
-	if desc.Size > maxUnrecorded || !wanted {
+	if desc.Size > maxUnrecorded {
 		// It is recorded at once. The sync may take long: after a kill in it, the next download continues this one.
 		if err := syncData(data); err != nil {
 			return err
