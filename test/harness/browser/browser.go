@@ -149,10 +149,11 @@ func (b *Browser) open() {
 	}
 }
 
-// Go opens an address.
+// Go opens an address, and waits until the document has all of its elements.
 func (b *Browser) Go(address string) {
 	b.t.Helper()
 	b.call(b.tab, "Page.navigate", map[string]any{"url": address})
+	b.Await("the document of "+address, `document.readyState !== "loading"`)
 }
 
 // Scripts turns the scripts of pages on or off.
