@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
 )
 
@@ -211,6 +212,78 @@ func TestUsesOfLayers(t *testing.T) {
 	fill(t, s, "c", "")
 	if id := s.layers["c"].id; id != "3" {
 		t.Errorf("a new layer has the number %s of one that was there", id)
+	}
+}
+
+// TestAFailedMountKeepsTheUse: a root filesystem that a record names keeps its layers, also if they cannot be mounted at the moment.
+func TestAFailedMountKeepsTheUse(t *testing.T) {
+	require.Root(t)
+	require.EROFS(t)
+	dir := t.TempDir()
+	fill(t, open(t, dir), "a", "")
+	s := open(t, dir) // after a reboot
+	must(t, s.Restore("c", "a"))
+	must(t, errors.Join(os.RemoveAll(s.State), os.WriteFile(s.State, nil, 0o600)))
+	for _, key := range []string{"c", "new"} {
+		if _, err := s.Use(t.Context(), key, "a"); err == nil || errdefs.IsNotFound(err) {
+			t.Fatalf("a use without a directory for mounts: %v", err)
+		}
+	}
+	must(t, os.Remove(s.State))
+	if err := s.Remove(t.Context(), "a"); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a removal of a layer in use: %v", err)
+	}
+	s.Drop("c")
+	must(t, s.Remove(t.Context(), "a"))
+}
+
+// TestAUseOfALostLayerEnds: a root filesystem has the layer that was pulled again, in the place of the one that was changed.
+func TestAUseOfALostLayerEnds(t *testing.T) {
+	require.Root(t)
+	require.EROFS(t)
+	s := open(t, t.TempDir())
+	fill(t, s, "a", "")
+	must(t, s.Restore("c", "a"))
+	must(t, os.Truncate(ImageFile(s.layerDir("1")), 5))
+	if _, err := s.Use(t.Context(), "c", "a"); !errdefs.IsNotFound(err) {
+		t.Errorf("a changed layer: %v", err)
+	}
+	fill(t, s, "a", "")
+	if ids, err := s.Use(t.Context(), "c", "a"); err != nil || strings.Join(ids, " ") != "2" {
+		t.Errorf("after a pull: %q, %v", ids, err)
+	}
+}
+
+// TestALayerOverALostOne: a layer whose parent was dropped while it was unpacked would never be complete.
+func TestALayerOverALostOne(t *testing.T) {
+	require.Root(t)
+	require.EROFS(t)
+	s := open(t, t.TempDir())
+	fill(t, s, "a", "")
+	if _, err := s.Prepare(t.Context(), "extract/b", "a"); err != nil {
+		t.Fatal(err)
+	}
+	s.Forget("a")
+	if err := s.Commit(t.Context(), "b", "extract/b"); !errors.Is(err, errs.Unavailable) {
+		t.Errorf("a layer over a lost one: %v", err)
+	}
+	must(t, s.Remove(t.Context(), "extract/b"))
+	for _, dir := range []string{s.LayersDir(), s.newDir(), s.State} {
+		if left, err := readDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %q, %v", dir, left, err)
+		}
+	}
+}
+
+// TestCheckOfARemovedLayer: a layer that is removed while it is checked is not damaged.
+func TestCheckOfARemovedLayer(t *testing.T) {
+	require.Root(t)
+	s := open(t, t.TempDir())
+	fill(t, s, "a", "")
+	l := s.layers["a"]
+	must(t, s.Remove(t.Context(), "a"))
+	if problem, err := s.problemOf(t.Context(), l); problem != "" || err != nil {
+		t.Errorf("the problem %q, %v", problem, err)
 	}
 }
 

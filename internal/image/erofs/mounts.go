@@ -30,7 +30,7 @@ func (s *Store) Use(ctx context.Context, key, chain string) ([]string, error) {
 func (s *Store) Restore(key, chain string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, err := s.reserve(rootfsPrefix+key, chain)
+	_, _, err := s.reserve(rootfsPrefix+key, chain)
 	return err
 }
 
@@ -38,31 +38,31 @@ func (s *Store) Restore(key, chain string) error {
 // cache what the last one has read.
 func (s *Store) Drop(key string) { s.drop(rootfsPrefix + key) }
 
-// reserve records the use of layers. s.mu is held.
-func (s *Store) reserve(key, chain string) ([]*layer, error) {
+// reserve records the use of layers. fresh is false if it was recorded before. s.mu is held.
+func (s *Store) reserve(key, chain string) (all []*layer, fresh bool, err error) {
 	if known, ok := s.uses[key]; ok {
-		return known, nil
+		return known, false, nil
 	}
-	all, err := s.below(chain)
-	if err != nil {
-		return nil, err
+	if all, err = s.below(chain); err != nil {
+		return nil, false, err
 	}
 	s.uses[key] = all
 	for _, l := range all {
 		s.counts[l.id]++
 	}
-	return all, nil
+	return all, true, nil
 }
 
 func (s *Store) use(ctx context.Context, key, chain string) (ids []string, err error) {
 	s.mu.Lock()
-	all, err := s.reserve(key, chain)
+	all, fresh, err := s.reserve(key, chain)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
+		// A root filesystem that a record names may be mounted later. What it had of layers that are lost, it has no more.
+		if err != nil && (fresh || errdefs.IsNotFound(err)) {
 			s.drop(key)
 		}
 	}()
@@ -181,9 +181,20 @@ func (s *Store) Check(ctx context.Context, chain string) (problem string, err er
 	if l == nil {
 		return "", nil // it was removed meanwhile
 	}
+	return s.problemOf(ctx, l)
+}
+
+// problemOf is Check of a layer that may be removed meanwhile.
+func (s *Store) problemOf(ctx context.Context, l *layer) (problem string, err error) {
 	err = compare(ctx, ImageFile(s.layerDir(l.id)), l.record)
+	s.mu.Lock()
+	removed := s.layers[l.Chain] != l
+	s.mu.Unlock()
 	var changed *changedError
-	if errors.As(err, &changed) {
+	switch {
+	case removed:
+		return "", nil
+	case errors.As(err, &changed):
 		return changed.Error(), nil
 	}
 	return "", err

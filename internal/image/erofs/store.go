@@ -335,9 +335,16 @@ func (s *Store) Commit(ctx context.Context, name, key string, _ ...snapshots.Opt
 		return fmt.Errorf("cannot make the EROFS image of a layer: %w", errs.OfDisk(err))
 	}
 	s.mu.Lock()
-	s.layers[name] = l
-	delete(s.active, key)
+	lost := parent != "" && s.layers[parent] == nil
+	if !lost {
+		s.layers[name] = l
+		delete(s.active, key)
+	}
 	s.mu.Unlock()
+	if lost {
+		err := fmt.Errorf("the layer %s, which is below it, was dropped meanwhile; pull the image again: %w", parent, errs.Unavailable)
+		return errors.Join(err, s.discard(s.layerDir(l.id)))
+	}
 	s.drop(key)
 	return nil
 }

@@ -1,7 +1,6 @@
 package erofs
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -9,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -53,7 +53,7 @@ func seal(ctx context.Context, path string, r *record) error {
 		return err
 	}
 	defer file.Close()
-	if err := enableVerity(file); err != nil && !isWithoutVerity(err) {
+	if err := whileBusy(ctx, func() error { return enableVerity(file) }); err != nil && !isWithoutVerity(err) {
 		return fmt.Errorf("cannot enable fs-verity for %s: %w", path, err)
 	} else if err == nil {
 		r.Verity = true
@@ -148,6 +148,28 @@ func enableVerity(file *os.File) error {
 	return nil
 }
 
+// busyPause is between two calls for a file that a process may write to, busyTries bounds them.
+const (
+	busyPause = 5 * time.Millisecond
+	busyTries = 2000
+)
+
+// whileBusy calls enable again while it fails because a process may write to the file: one that berth has just forked has its
+// descriptors until it runs its program.
+func whileBusy(ctx context.Context, enable func() error) (err error) {
+	for range busyTries {
+		if err = enable(); !errors.Is(err, unix.ETXTBSY) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(busyPause):
+		}
+	}
+	return err
+}
+
 // isWithoutVerity reports whether an error of these calls says that the kernel, the file system or the file has no fs-verity.
 func isWithoutVerity(err error) bool {
 	// EINVAL: the kernel has no blocks of this size with its pages.
@@ -177,23 +199,52 @@ func verityDigest(ctx context.Context, file *os.File, size int64) (string, error
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	level, err := digests(ctx, file)
-	for err == nil && len(level) > sha256.Size {
-		level, err = digests(ctx, bytes.NewReader(level))
-	}
+	root, err := rootOf(ctx, file)
 	if err != nil {
 		return "", err
 	}
 	var descriptor [verityDescriptor]byte
 	descriptor[0], descriptor[1], descriptor[2] = 1, veritySHA256, 12
 	binary.LittleEndian.PutUint64(descriptor[8:], uint64(size))
-	copy(descriptor[16:], level)
+	copy(descriptor[16:], root)
 	return fmt.Sprintf("sha256:%x", sha256.Sum256(descriptor[:])), nil
 }
 
-// digests returns the digests of the blocks of r, of which the last one is filled up with zeros.
-func digests(ctx context.Context, r io.Reader) ([]byte, error) {
-	var all []byte
+// digestTree has of each level of the tree the block that is not full yet, so that its size does not depend on that of the file.
+type digestTree [][]byte
+
+// add adds the digest of a block to a level, and that of the level's own block to the next one once it is full.
+func (t *digestTree) add(level int, block []byte) {
+	if level == len(*t) {
+		*t = append(*t, make([]byte, 0, verityBlock))
+	}
+	sum := sha256.Sum256(block)
+	at := append((*t)[level], sum[:]...)
+	if len(at) == verityBlock {
+		t.add(level+1, at)
+		at = at[:0]
+	}
+	(*t)[level] = at
+}
+
+// root ends the tree, and returns its root: the one digest of the topmost level; nil if the file is empty.
+func (t *digestTree) root() []byte {
+	for level := 0; level < len(*t); level++ {
+		at := (*t)[level]
+		if level == len(*t)-1 && len(at) == sha256.Size {
+			return at
+		}
+		if len(at) > 0 {
+			clear(at[len(at):verityBlock])
+			t.add(level+1, at[:verityBlock])
+		}
+	}
+	return nil
+}
+
+// rootOf returns the root of the tree over the blocks of r, of which the last one is filled up with zeros.
+func rootOf(ctx context.Context, r io.Reader) ([]byte, error) {
+	var tree digestTree
 	buffer := make([]byte, 256*verityBlock)
 	for {
 		n, err := io.ReadFull(r, buffer)
@@ -202,12 +253,11 @@ func digests(ctx context.Context, r io.Reader) ([]byte, error) {
 			n += verityBlock - last
 		}
 		for at := 0; at < n; at += verityBlock {
-			sum := sha256.Sum256(buffer[at : at+verityBlock])
-			all = append(all, sum[:]...)
+			tree.add(0, buffer[at:at+verityBlock])
 		}
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return all, nil
+			return tree.root(), nil
 		case err != nil:
 			return nil, err
 		}

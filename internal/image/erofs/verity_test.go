@@ -2,9 +2,14 @@ package erofs
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestDigestIsThatOfFSVerity: the digests are those that the program fsverity of fsverity-utils prints.
@@ -36,5 +41,52 @@ func TestDigestIsThatOfFSVerity(t *testing.T) {
 		if err := file.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestMemoryOfADigest: a layer of a few bytes may have a sparse file as large as the disk.
+func TestMemoryOfADigest(t *testing.T) {
+	const size = 192 << 20
+	file, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := verityDigest(t.Context(), file, size); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 5<<19 {
+		t.Errorf("the digest of %d bytes took %d bytes of memory", size, took)
+	}
+}
+
+// TestVerityWaitsForWriters: a process that berth forks has the descriptors of berth until it runs its program, also one by which
+// berth has written a layer.
+func TestVerityWaitsForWriters(t *testing.T) {
+	calls := 0
+	enable := func() error {
+		if calls++; calls < 3 {
+			return unix.ETXTBSY
+		}
+		return nil
+	}
+	if err := whileBusy(t.Context(), enable); err != nil || calls != 3 {
+		t.Errorf("after %d calls: %v", calls, err)
+	}
+	other := errors.New("other")
+	if err := whileBusy(t.Context(), func() error { return other }); !errors.Is(err, other) {
+		t.Errorf("another error became %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("gone")
+	cancel(gone)
+	if err := whileBusy(ctx, func() error { return unix.ETXTBSY }); !errors.Is(err, gone) {
+		t.Errorf("with a context that has ended: %v", err)
 	}
 }

@@ -416,6 +416,29 @@ func TestErofsInAUserNamespace(t *testing.T) {
 	}
 }
 
+// A pull for which the disk is too small does not fill it.
+func TestErofsOnASmallDisk(t *testing.T) {
+	require.EROFS(t)
+	cfg := testConfig(t)
+	cfg.Snapshotter = OverlaySnapshotter
+	fill := onSmallDisk(t, &cfg, smallDisk)
+	registry := &imagetest.Registry{}
+	host := serve(t, registry)
+	img := build(t, imagetest.Spec{Layers: []imagetest.Layer{{{Path: "small"}}, {{Path: "large", Content: make([]byte, 4<<20)}}}})
+	registry.Push("app", "1", img)
+	s := open(t, cfg)
+	fill(3 << 20)
+	_, err := s.PullFor(t.Context(), image.PullTarget{Snapshotter: erofsName}, host+"/app:1", image.Auth{}, nil)
+	if !errors.Is(err, errs.Exhausted) {
+		t.Errorf("an image that is larger than the disk: %v", err)
+	}
+	for _, layer := range img.Layers {
+		if n := registry.Sent(layer.Digest); n > 0 {
+			t.Errorf("%d bytes of a layer were fetched", n)
+		}
+	}
+}
+
 // A storage keeps what a container writes over the layers.
 func TestErofsStorage(t *testing.T) {
 	e := newErofs(t)

@@ -321,19 +321,12 @@ func (s *Store) fetchTo(
 // fetchLayers fetches the layers side by side. It unpacks a large one while it is fetched, and the others as soon as they
 // are there. A layer is used when its blob is in the store.
 func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.Repository, m *progress.Meter) error {
-	var total, missing int64
+	var total int64
 	for _, layer := range t.Layers {
 		total += layer.Size
-		if s.db.Present(ctx, layer) != nil {
-			missing += layer.Size
-		}
 	}
-	free, err := s.freeDisk(ctx, missing)
-	if err != nil {
+	if err := s.needRoom(ctx, t.Layers); err != nil {
 		return err
-	}
-	if missing > free {
-		return fmt.Errorf("its layers have %d bytes, the disk has %d left: %w", missing, free, errs.Exhausted)
 	}
 	m.Stage(progress.Fetching, total)
 	group, ctx := errgroup.WithContext(ctx)
@@ -356,6 +349,21 @@ func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.
 		return errs.Guard("unpacking", func() error { return s.layers.UnpackEarly(ctx, t, ready, files, m.Unpack) })
 	})
 	return group.Wait()
+}
+
+// needRoom returns an error of kind Exhausted if the disk has no room for those of the layers that the store does not have.
+func (s *Store) needRoom(ctx context.Context, layers []imagespec.Descriptor) error {
+	var missing int64
+	for _, layer := range layers {
+		if s.db.Present(ctx, layer) != nil {
+			missing += layer.Size
+		}
+	}
+	free, err := s.freeDisk(ctx, missing)
+	if err == nil && missing > free {
+		err = fmt.Errorf("its layers have %d bytes, the disk has %d left: %w", missing, free, errs.Exhausted)
+	}
+	return err
 }
 
 // freeDisk is how many bytes of the disk are free. If they are less than those that are missing, and would be enough without
@@ -458,19 +466,23 @@ func (s *Store) fillProxy(
 }
 
 // fetchAhead fetches the layers that a snapshotter does not have, side by side, while others are unpacked. fetched waits for a
-// layer. Call stop at the end.
+// layer. Call stop at the end. Kind Exhausted if the disk has no room for them.
 func (s *Store) fetchAhead(
 	ctx context.Context, t *tree.Tree, chains []string, into *snapshotters.Snapshotter, fetch func(context.Context, int) error,
 ) (fetched func(context.Context, int) error, stop func(), err error) {
 	results := make([]chan error, len(t.Layers)) // nil for those that are there
+	var wanted []imagespec.Descriptor
 	for i, chain := range chains {
 		there, err := into.Has(ctx, chain)
 		if err != nil {
 			return nil, nil, err
 		}
 		if !there {
-			results[i] = make(chan error, 1)
+			results[i], wanted = make(chan error, 1), append(wanted, t.Layers[i])
 		}
+	}
+	if err := s.needRoom(ctx, wanted); err != nil {
+		return nil, nil, err
 	}
 	fetching, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})

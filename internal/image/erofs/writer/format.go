@@ -143,7 +143,8 @@ func (n *inode) place(at int64) int64 {
 	if at%blockSize > blockSize-inodeSize {
 		at = nextBlock
 	}
-	fits := func(at int64) bool { return (at+head)%blockSize+n.size <= blockSize }
+	// In the block of the inode: kernels before Linux 6.12 look for the content of a link there alone.
+	fits := func(at int64) bool { return at%blockSize+head+n.size <= blockSize }
 	switch {
 	case !n.kept() || n.size == 0:
 	case fits(at):

@@ -36,6 +36,10 @@ const (
 	maxBlocks = 1 << 32
 	// maxAttributes bounds what the kernel has as the attributes of a file, their names and each value.
 	maxAttributes = 64 << 10
+	// maxMemory bounds what is in memory of all files: names, targets of links, attributes, and inodeMemory and entryMemory for
+	// each file and each of its names. Layers are from outside, and their attributes are small where they are compressed.
+	maxMemory                = 512 << 20
+	inodeMemory, entryMemory = 192, 48
 )
 
 // inode is a file of the image, whatever its names.
@@ -69,21 +73,26 @@ type builder struct {
 	// at is where out writes next.
 	at int64
 	// all are the inodes, the root first. named are those with several names.
-	all         []*inode
-	named       map[fileID]*inode
+	all   []*inode
+	named map[fileID]*inode
+	// memory is what is left of maxMemory.
+	memory      int64
 	list, value []byte
 	buffer      []byte
 }
 
 // Write writes an EROFS image of the directory dir into the empty file to. Nobody changes the directory meanwhile. Write opens
 // only directories and regular files in it. It ends soon after ctx does. Kind Invalid for what an image cannot have.
-func Write(ctx context.Context, to *os.File, dir string) error {
+func Write(ctx context.Context, to *os.File, dir string) error { return write(ctx, to, dir, maxMemory) }
+
+// write is Write with another bound of the memory.
+func write(ctx context.Context, to *os.File, dir string, memory int64) error {
 	root, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
 	b := &builder{
-		to: to, out: bufio.NewWriterSize(to, 1<<20), named: map[fileID]*inode{},
+		to: to, out: bufio.NewWriterSize(to, 1<<20), named: map[fileID]*inode{}, memory: memory,
 		list: make([]byte, maxAttributes), value: make([]byte, maxAttributes), buffer: make([]byte, smallFile),
 	}
 	if err := b.skip(blockSize); err != nil {
@@ -120,6 +129,9 @@ func (b *builder) directory(ctx context.Context, dir *os.File, parent *inode, de
 		for _, name := range names {
 			of, err := b.entry(ctx, dir, name, node, depth)
 			if err != nil {
+				return nil, err
+			}
+			if err := b.take(entryMemory + len(name)); err != nil {
 				return nil, err
 			}
 			node.entries = append(node.entries, entry{name, of})
@@ -175,8 +187,17 @@ func (b *builder) entry(ctx context.Context, dir *os.File, name string, parent *
 			return nil, &os.PathError{Op: "readlink", Path: dir.Name() + "/" + name, Err: err}
 		}
 		node.content, node.size = []byte(string(b.buffer[:n])), int64(n)
+		return node, b.take(n)
 	}
 	return node, nil
+}
+
+// take counts memory that stays until the image is written.
+func (b *builder) take(n int) error {
+	if b.memory -= int64(n); b.memory < 0 {
+		return fmt.Errorf("the names and attributes of its files need more than the %d MiB of memory that a layer may have; use a handler without this snapshotter: %w", maxMemory>>20, errs.Invalid)
+	}
+	return nil
 }
 
 // add adds an inode without content.
@@ -191,7 +212,7 @@ func (b *builder) add(dir *os.File, name string, st *unix.Stat_t) (*inode, error
 		return nil, fmt.Errorf("cannot read the attributes of %s/%s: %w", dir.Name(), name, err)
 	}
 	b.all = append(b.all, node)
-	return node, nil
+	return node, b.take(inodeMemory + len(node.attributes))
 }
 
 // attributesOf returns the extended attributes of a file as they follow its inode, nil for none.

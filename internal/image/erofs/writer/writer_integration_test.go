@@ -176,3 +176,41 @@ func TestBadTrees(t *testing.T) {
 	}
 	must(t, os.Chdir("/"))
 }
+
+// TestMemoryOfATreeIsBounded: the attributes of an image's files have almost no bytes where they are compressed, and gigabytes in
+// memory.
+func TestMemoryOfATreeIsBounded(t *testing.T) {
+	const limit = 16 << 10
+	bounded := func(t *testing.T, dir string) error {
+		t.Helper()
+		f, err := os.Create(filepath.Join(t.TempDir(), "image"))
+		must(t, err)
+		defer f.Close()
+		return write(t.Context(), f, dir, limit)
+	}
+	for name, file := range map[string]func(path string) error{
+		"names": func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"links": func(path string) error { return os.Symlink(string(bytes.Repeat([]byte("l"), 1000)), path) },
+		"values": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), unix.Setxattr(path, "user.a", bytes.Repeat([]byte("v"), 1000), 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, count := t.TempDir(), 0
+			more := func(n int) {
+				for range n {
+					must(t, file(filepath.Join(dir, fmt.Sprintf("f%d", count))))
+					count++
+				}
+			}
+			more(10)
+			if err := bounded(t, dir); err != nil {
+				t.Errorf("%d files: %v", count, err)
+			}
+			more(limit / 100)
+			if err := bounded(t, dir); !errors.Is(err, errs.Invalid) {
+				t.Errorf("%d files: %v", count, err)
+			}
+		})
+	}
+}
