@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database/partfile"
@@ -199,4 +200,37 @@ func TestAFileThatTheCollectorRemoves(t *testing.T) {
 	if <-there || d.finished.has(digest.FromString("gone")) {
 		t.Error("a blob without a file is finished")
 	}
+}
+
+// TestALayerAfterTheRecords: a layer whose download ends after its image was recorded belongs to the image, and goes with it.
+func TestALayerAfterTheRecords(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	image := treeOf("manifest", "late")
+	image.Target.MediaType = imagespec.MediaTypeImageManifest
+	image.Image.RootFS.DiffIDs = []digest.Digest{digest.FromString("a layer")}
+	err := d.WithPull(t.Context(), "app:1", func(error) bool { return true }, func(ctx context.Context, p *Pull) error {
+		fetched(t, ctx, d, "manifest", "config of manifest")
+		if err := p.Wants(ctx, image); err != nil {
+			return err
+		}
+		if err := d.WriteRecords(ctx, image, []string{"app:1"}, nil, false, []string{"proxy"}); err != nil {
+			return err
+		}
+		download(t, ctx, d, "late")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := WithNamespace(t.Context())
+	d.Collect(ctx)
+	if !recorded(t, d, "late") || d.finished.has(digest.FromString("late")) {
+		t.Error("the database does not know the layer")
+	}
+	if err := d.DeleteRecords(ctx, map[string]bool{"app:1": true}, ""); err != nil {
+		t.Fatal(err)
+	}
+	d.Collect(ctx)
+	has(t, d)
 }

@@ -49,6 +49,7 @@ func (d *DB) Collect(ctx context.Context) {
 	if err := d.collect(ctx); err != nil {
 		d.log.Warn("cannot collect unused image content", "error", err)
 	}
+	d.retryNames(ctx) // there may be room now
 }
 
 func (d *DB) collect(ctx context.Context) error {

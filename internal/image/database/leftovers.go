@@ -88,14 +88,18 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	err = fn(context.WithValue(leases.WithLease(ctx, lease.ID), pullKey{}, p), p)
 	// The lease ends also when the caller's context has ended.
 	ctx = context.WithoutCancel(ctx)
+	keeping := ctx
+	if !p.ended { // else the names keep what the image needs
+		keeping = leases.WithLease(ctx, lease.ID)
+	}
+	if recordErr := d.recordFinished(keeping, p.blobs); recordErr != nil {
+		d.log.Warn("cannot record what a pull has fetched; a later one fetches it again", "image", key, "error", recordErr)
+	}
 	if p.ended {
 		if p.dropEarlier(ctx, err == nil) || err != nil {
 			d.Collect(ctx)
 		}
 		return err
-	}
-	if recordErr := d.recordFinished(leases.WithLease(ctx, lease.ID), p.blobs); recordErr != nil {
-		d.log.Warn("cannot record what a pull has fetched; a later one fetches it again", "image", key, "error", recordErr)
 	}
 	stale := false
 	if err != nil && again(err) {

@@ -47,10 +47,12 @@ type nameCopy struct {
 	saved uint64
 	// going are the names that are about to be removed from the database.
 	going map[string]bool
+	// failed is set if the last write has failed, as on a full disk.
+	failed bool
 }
 
 // SaveNames copies the names of the database, except those that are about to be removed. It only
-// logs a failure: the copy is needed only if the database is lost. Calls that wait for each other share one write.
+// logs a failure: the copy is needed only if the database is lost, and the next collection writes it. Calls that wait for each other share one write.
 func (d *DB) SaveNames(ctx context.Context) {
 	call := d.names.asked.Add(1)
 	d.names.mu.Lock()
@@ -79,13 +81,23 @@ func (d *DB) leaveOut(ctx context.Context, going map[string]bool) (free func()) 
 	}
 }
 
+// retryNames writes the copy if the last write has failed: a start would take a database without images for damaged if the copy
+// had the name of a removed image.
+func (d *DB) retryNames(ctx context.Context) {
+	d.names.mu.Lock()
+	defer d.names.mu.Unlock()
+	if d.names.failed {
+		d.saveNames(ctx)
+	}
+}
+
 // saveNames writes the copy. d.names.mu is held.
 func (d *DB) saveNames(ctx context.Context) {
 	records, err := d.Images.List(ctx)
 	if err == nil {
 		err = d.writeNames(records)
 	}
-	if err != nil {
+	if d.names.failed = err != nil; err != nil {
 		d.log.Warn("cannot write the copy of the images' names; they are lost if the database is damaged", "error", err)
 	}
 }

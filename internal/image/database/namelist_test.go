@@ -1,7 +1,9 @@
 package database
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -58,5 +60,33 @@ func TestCopyOfNames(t *testing.T) {
 	}
 	if now := copied(); len(now) != 19 || slices.Contains(now, "going") || slices.Contains(now, "name-3") {
 		t.Errorf("the copy has %q after the removal of two names", now)
+	}
+}
+
+// TestCopyOfNamesOnAFullDisk: a removal whose copy could not be written leaves the name in no copy once the collection has made
+// room.
+func TestCopyOfNamesOnAFullDisk(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	ctx := WithNamespace(t.Context())
+	_, err := d.Images.Create(ctx, images.Image{Name: "app", Target: imagespec.Descriptor{MediaType: "x", Digest: digest.FromString("app"), Size: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.SaveNames(ctx)
+	// A directory in the place of the copy has the effect of a full disk: the write fails, and what was there stays.
+	aside := d.namesPath() + ".aside"
+	if err := errors.Join(os.Rename(d.namesPath(), aside), os.Mkdir(d.namesPath(), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.DeleteRecords(ctx, map[string]bool{"app": true}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(d.namesPath()), os.Rename(aside, d.namesPath())); err != nil {
+		t.Fatal(err)
+	}
+	d.Collect(ctx)
+	if names, err := d.ReadNames(); err != nil || len(names) > 0 {
+		t.Errorf("the copy has %+v, %v, and the database has no image", names, err)
 	}
 }

@@ -27,7 +27,7 @@ func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount
 		}
 	}()
 	defer u.runner.Hold()()
-	job, err := jobOfMounts(mounts)
+	job, err := jobOfMounts(mounts, t.Layers[i].Size)
 	if err != nil {
 		return err
 	}
@@ -59,12 +59,14 @@ func (u *Unpacker) Into(ctx context.Context, t *tree.Tree, i int, mounts []mount
 	return os.Chtimes(job.Upper, time.Unix(0, 0), time.Unix(0, 0)) // the same each time
 }
 
-// jobOfMounts returns the directories of a prepared snapshot. The mount of a lowest layer is its directory alone.
-func jobOfMounts(mounts []mount.Mount) (unpack.Job, error) {
+// jobOfMounts returns the job of a layer of some bytes with the directories of a prepared snapshot. The mount of a lowest layer is
+// its directory alone.
+func jobOfMounts(mounts []mount.Mount, layer int64) (unpack.Job, error) {
+	job := unpack.Job{LayerSize: layer}
 	if len(mounts) == 1 && mounts[0].Type == "bind" {
-		return unpack.Job{Upper: mounts[0].Source}, nil
+		job.Upper = mounts[0].Source
+		return job, nil
 	}
-	var job unpack.Job
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		for _, option := range mounts[0].Options {
 			if upper, ok := strings.CutPrefix(option, "upperdir="); ok {

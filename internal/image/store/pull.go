@@ -434,13 +434,12 @@ func (s *Store) fillProxy(
 	m.Stage(progress.Fetching, total)
 	turn := downloads.Turn{Gate: s.downloads, Waits: m.Wait}
 	fetch := func(ctx context.Context, i int) error { return s.fetch(ctx, remote, t.Layers[i], turn, m, m.Add) }
+	stop := func() {}
 	if into.IsOwn() { // a proxy may provide any of them
-		ahead, stop, err := s.fetchAhead(ctx, t, chains, into, fetch)
-		if err != nil {
+		if fetch, stop, err = s.fetchAhead(ctx, t, chains, into, fetch); err != nil {
 			return err
 		}
 		defer stop()
-		fetch = ahead
 	}
 	parent, lazy := "", 0
 	for i := range t.Layers {
@@ -460,13 +459,14 @@ func (s *Store) fillProxy(
 		m.Touch()
 		parent = chains[i]
 	}
+	stop() // another pull may have made a layer that is still being fetched here, and the records end the lease
 	s.log.Info("pulled an image into a snapshotter", "image", named.String(), "snapshotter", into.Name, "layers", len(t.Layers), "not_fetched", lazy)
 	m.Stage(progress.Done, 0)
 	return record(ctx, t, into.Name)
 }
 
 // fetchAhead fetches the layers that a snapshotter does not have, side by side, while others are unpacked. fetched waits for a
-// layer. Call stop at the end. Kind Exhausted if the disk has no room for them.
+// layer. Call stop at the end, and before the image is recorded. Kind Exhausted if the disk has no room for them.
 func (s *Store) fetchAhead(
 	ctx context.Context, t *tree.Tree, chains []string, into *snapshotters.Snapshotter, fetch func(context.Context, int) error,
 ) (fetched func(context.Context, int) error, stop func(), err error) {
