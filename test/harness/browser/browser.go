@@ -52,6 +52,11 @@ func Start(t testing.TB, inside func(name string, args ...string) *exec.Cmd, con
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
 		"--user-data-dir="+t.TempDir(), "about:blank")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// Chromium makes a directory for a socket, and leaves it when it is killed. The path of a socket is short.
+	temporary, err := os.MkdirTemp("", "berth-")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(temporary)) })
+	cmd.Env = append(cmd.Environ(), "TMPDIR="+temporary)
 	stderr, err := cmd.StderrPipe()
 	must(t, err)
 	must(t, cmd.Start())
