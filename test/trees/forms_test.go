@@ -102,7 +102,7 @@ func formLayers(t *testing.T) [][]byte {
 }
 
 // pulled serves a registry to a store of its own, and returns what a container of base:1 sees.
-func pulled(t *testing.T, r *imagetest.Registry) map[string]node {
+func pulled(t *testing.T, r *imagetest.Registry) map[string]imagetest.Node {
 	t.Helper()
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)

@@ -104,7 +104,7 @@ func tarOf(t *testing.T, root string, options ...string) string {
 }
 
 // compareArchive compares an archive with what umoci unpacks of a layout of the same image.
-func compareArchive(t *testing.T, archive, layout string) map[string]node {
+func compareArchive(t *testing.T, archive, layout string) map[string]imagetest.Node {
 	t.Helper()
 	data, err := os.ReadFile(archive)
 	must(t, err)
@@ -118,7 +118,7 @@ func compareArchive(t *testing.T, archive, layout string) map[string]node {
 }
 
 // compareLayout is compareArchive for a layout alone.
-func compareLayout(t *testing.T, layout string) map[string]node {
+func compareLayout(t *testing.T, layout string) map[string]imagetest.Node {
 	t.Helper()
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	must(t, command(t, "tar", "-c", "-f", archive, "-C", layout, "."))
@@ -126,7 +126,7 @@ func compareLayout(t *testing.T, layout string) map[string]node {
 }
 
 // wantChanged checks that a tree is not only equal, but what the tool was given.
-func wantChanged(t *testing.T, tree map[string]node) {
+func wantChanged(t *testing.T, tree map[string]imagetest.Node) {
 	t.Helper()
 	for _, name := range []string{"gone", "deleted", "opaque/low", "becomes-file/in", "plain/su-again"} {
 		if tree[name] != nil {

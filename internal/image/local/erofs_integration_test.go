@@ -120,7 +120,7 @@ func await(t *testing.T, check func() error) {
 	}
 }
 
-func observe(t *testing.T, root string) []string {
+func observe(t *testing.T, root string) map[string]imagetest.Node {
 	t.Helper()
 	tree, err := imagetest.Observe(root)
 	if err != nil {
