@@ -292,11 +292,13 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		{"images", s.store.Load},
 		{"unused content", s.db.Sweep},
 		{"unused content", func(context.Context) error { return s.rootfs.DropMounts() }},
-		{"unused mounts of layers", func(context.Context) error { return s.proxies.SweepOwn() }},
 	} {
 		if err := step.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.of, err)
 		}
+	}
+	if err := s.proxies.SweepOwn(); err != nil {
+		s.log.Warn("cannot unmount layers that nothing uses; the next start tries it again", "error", err)
 	}
 	return nil
 }
