@@ -78,6 +78,9 @@ func (h *HelperGroups) makeParent(root string) error {
 // sure that no other process uses the prefix.
 func (h *HelperGroups) Sweep() error {
 	entries, err := os.ReadDir(h.dir)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		return nil // another instance that shares the parent has removed it as its own
+	}
 	if err != nil {
 		return fmt.Errorf("cannot list the cgroups of helpers: %w", err)
 	}

@@ -103,6 +103,29 @@ func TestSweepKillsHelpers(t *testing.T) {
 	}
 }
 
+// TestParentThatAnotherInstanceRemoves: instances share the parent cgroup, and each removes it when it ends.
+func TestParentThatAnotherInstanceRemoves(t *testing.T) {
+	groups := newHelperGroups(t)
+	other, err := cgroup.NewHelperGroups(filepath.Base(groups.Dir()), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	if _, err := os.Stat(groups.Dir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the parent is still there: %v", err)
+	}
+	if err := groups.Sweep(); err != nil {
+		t.Error(err)
+	}
+	group, err := groups.New(16 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := group.Remove(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRenewedGroupsHaveTheirLimits: the next helper in a cgroup has the limits of the first one, whatever that has done to them.
 func TestRenewedGroupsHaveTheirLimits(t *testing.T) {
 	groups := newHelperGroups(t)
