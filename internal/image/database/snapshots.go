@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"go.etcd.io/bbolt"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -229,8 +230,47 @@ func (d *DB) RemoveSnapshot(ctx context.Context, chain string) error {
 			return err
 		}
 	}
+	if err := d.dropCollectedChildren(chain); err != nil {
+		return err
+	}
 	if err := d.Snapshots.Remove(ctx, chain); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("cannot remove snapshot %s: %w", chain, err)
+	}
+	return nil
+}
+
+// dropCollectedChildren removes from the record of a snapshot the names of those above it that are gone: the collector removes a
+// snapshot, and leaves its name in the record of the one below, which could not be removed then.
+func (d *DB) dropCollectedChildren(chain string) error {
+	err := d.db.Update(func(tx *bbolt.Tx) error {
+		all := tx.Bucket([]byte("v1"))
+		for _, name := range []string{namespace, "snapshots", snapshotter} {
+			if all == nil {
+				return nil
+			}
+			all = all.Bucket([]byte(name))
+		}
+		if all == nil || all.Bucket([]byte(chain)) == nil {
+			return nil
+		}
+		children := all.Bucket([]byte(chain)).Bucket([]byte("children"))
+		if children == nil {
+			return nil
+		}
+		var gone [][]byte
+		err := children.ForEach(func(name, _ []byte) error {
+			if all.Bucket(name) == nil {
+				gone = append(gone, name)
+			}
+			return nil
+		})
+		for _, name := range gone {
+			err = errors.Join(err, children.Delete(name))
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot tidy the record of snapshot %s: %w", chain, errs.OfDisk(err))
 	}
 	return nil
 }

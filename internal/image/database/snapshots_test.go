@@ -63,6 +63,35 @@ func TestLayersAreCommittedTogether(t *testing.T) {
 	there(true)
 }
 
+// TestASnapshotBelowACollectedOneIsRemoved: after a loss of power the start removes a layer over which others were, also if the
+// collector has removed these.
+func TestASnapshotBelowACollectedOneIsRemoved(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	ctx := WithNamespace(t.Context())
+	for _, layer := range [][2]string{{"low", ""}, {"top", "low"}} {
+		if _, err := d.Snapshots.Prepare(ctx, "unpack-"+layer[0], layer[1]); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Snapshots.Commit(ctx, layer[0], "unpack-"+layer[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.KeepForContainers(ctx, "low"); err != nil {
+		t.Fatal(err)
+	}
+	d.Collect(ctx)
+	if there, err := d.HasSnapshot(ctx, "top"); err != nil || there {
+		t.Fatalf("the collector has left the snapshot above: %v, %v", there, err)
+	}
+	if err := d.RemoveSnapshot(ctx, "low"); err != nil {
+		t.Error(err)
+	}
+	if there, err := d.HasSnapshot(ctx, "low"); err != nil || there {
+		t.Errorf("the snapshot is there: %v, %v", there, err)
+	}
+}
+
 // TestADirectoryInThePlaceOfASnapshot: what a transaction that failed has left does not get into a layer.
 func TestADirectoryInThePlaceOfASnapshot(t *testing.T) {
 	d := openDB(t, t.TempDir())
