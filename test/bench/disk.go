@@ -16,7 +16,7 @@ const diskSize = 24 << 30
 
 // mountDisk makes dir an empty file system: ext4 with the defaults of mkfs, which is what most nodes have. The host's own file
 // system may be another one, or be full of what other programs have just removed. An ext4 without a journal avoids inodes that
-// were freed in the last minutes: there, a file of an image took twice the time for every runtime. The mount goes together with
+// were freed in the last minutes: there, a pull took up to twice the CPU time, for every runtime. The mount goes together with
 // the mount namespace of the bench, and the disk's file is removed as soon as it is mounted.
 func mountDisk(ctx context.Context, dir string) error {
 	image := dir + ".ext4"

@@ -120,8 +120,8 @@ func (s *Store) mount(ctx context.Context, l *layer) error {
 	return fmt.Errorf("the layer %s cannot be used: %w: %w", l.Chain, changed, errdefs.ErrNotFound)
 }
 
-// drop ends the use of a key. It unmounts what nothing else uses of layers that are gone, and of those that were needed to unpack
-// another one.
+// drop ends the use of a key. Of the layers that nothing else uses, it unmounts the removed ones. If the key is that of a layer
+// which was unpacked, it unmounts all of them.
 func (s *Store) drop(key string) {
 	s.mu.Lock()
 	all := s.uses[key]
@@ -252,7 +252,7 @@ func mountLoop(path, target string) error {
 	defer file.Close()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("the kernel mounts no EROFS image from its file (Linux 6.12 does), and there are no loop devices: %w", err)
+		return fmt.Errorf("the kernel cannot mount an EROFS image from its file (Linux 6.12 can), and the host has no loop devices; load the module loop: %w", err)
 	}
 	defer control.Close()
 	for range loopAttempts {

@@ -41,7 +41,7 @@ func statImage(path string) (imageStat, error) {
 		return imageStat{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return imageStat{}, fmt.Errorf("%s is no regular file: %w", path, errs.Invalid)
+		return imageStat{}, fmt.Errorf("%s is not a regular file: %w", path, errs.Invalid)
 	}
 	return imageStat{st.Size, st.Mtim.Nano(), st.Blocks * 512}, nil
 }

@@ -34,6 +34,19 @@ func wantSent(t *testing.T, layer imagetest.Blob, registries ...*held) {
 	}
 }
 
+// pullRest pulls an image whose large layer was begun before. A helper unpacks the layer, and the registry sends each byte of it
+// once in all.
+func pullRest(t *testing.T, h *held, s *Images, cfg Config, layer imagetest.Blob) {
+	t.Helper()
+	ended := h.pull(t.Context(), s, "app")
+	awaitPull(t, ended, "the next pull unpacks the layer", func() bool { return len(helpers(t, cfg)) > 0 })
+	h.send()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	wantSent(t, layer, h)
+}
+
 // TestACancelledPullEndsTheHelper: it leaves nothing but the beginning of the blob, and the next pull continues.
 func TestACancelledPullEndsTheHelper(t *testing.T) {
 	h, cfg := newHeld(t), testConfig(t)
@@ -49,13 +62,7 @@ func TestACancelledPullEndsTheHelper(t *testing.T) {
 	if pids := helpers(t, cfg); len(pids) > 0 {
 		t.Errorf("helpers run after the end of the pull: %v", pids)
 	}
-	second := h.pull(t.Context(), s, "app")
-	awaitPull(t, second, "the next pull has unpacked the beginning", func() bool { return len(helpers(t, cfg)) > 0 })
-	h.send()
-	if err := <-second; err != nil {
-		t.Fatal(err)
-	}
-	wantSent(t, img.Layers[0], h)
+	pullRest(t, h, s, cfg, img.Layers[0])
 	wantNothing(t, s, h.host+"/app:1")
 }
 
@@ -346,13 +353,7 @@ func TestAKilledDaemonTakesTheHelperWithIt(t *testing.T) {
 	w.kill()
 	awaitPull(t, nil, "the helper has ended", func() bool { return len(helpers(t, cfg)) == 0 })
 	s := open(t, cfg)
-	ended := h.pull(t.Context(), s, "app")
-	awaitPull(t, ended, "the next pull unpacks the layer", func() bool { return len(helpers(t, cfg)) > 0 })
-	h.send()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	wantSent(t, img.Layers[0], h)
+	pullRest(t, h, s, cfg, img.Layers[0])
 	if late := unpacked(t, cfg, "late-a"); len(late) != 1 {
 		t.Errorf("the layer is in %v", late)
 	}

@@ -50,7 +50,7 @@ func (m *Manager) withMounts(ctx context.Context, key string, u use) (use, error
 	lower, err := own.Use(ctx, key, u.Chain)
 	if errdefs.IsNotFound(err) {
 		m.proxies.Wake() // it notes which images have lost their layers
-		// Not of the kind NotFound, which says that there is no such image.
+		// The kind is not NotFound: that would mean that the image is missing.
 		return u, fmt.Errorf("the snapshotter %s does not have the layers of image %s any more: %v; pull the image again: %w", u.Proxy, u.Image, err, errs.Unavailable) //nolint:errorlint // see above
 	}
 	if err != nil {
@@ -69,7 +69,7 @@ func (m *Manager) mountProxy(ctx context.Context, spec image.RootfsSpec, u use, 
 	mounts, err := proxy.Prepare(ctx, spec.Key, u.Chain)
 	if errors.Is(err, errs.NotFound) {
 		m.proxies.Wake() // it notes which images have lost their layers
-		// Not of the kind NotFound, which says that there is no such image.
+		// The kind is not NotFound: that would mean that the image is missing.
 		return fmt.Errorf("%v; pull the image again: %w", errs.Message(err), errs.Unavailable)
 	}
 	if err != nil {

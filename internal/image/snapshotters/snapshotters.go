@@ -1,7 +1,7 @@
 // Package snapshotters reaches proxy snapshotters of containerd: processes such as stargz-snapshotter that make root
-// filesystems from layers which they fetch when a container reads them. Package erofs, which is no process, is in its place
-// for the name image.ErofsSnapshotter. This package has their snapshots made for the layers of
-// images and for containers, and removes those that nothing uses. It knows no image and no container, only names.
+// filesystems from layers which they fetch when a container reads them. The snapshotter image.ErofsSnapshotter is package erofs,
+// and runs in this process. This package has snapshots made for the layers of images and for containers, and removes those that
+// nothing uses. It knows the names of images and containers, and nothing else of them.
 //
 // A snapshotter keeps its snapshots itself, and berth has no second list of them. Their names begin with an identifier of the
 // image store and the name of the snapshotter, since other stores, containerd, and the same store under another name may use

@@ -75,7 +75,7 @@ type builder struct {
 	// all are the inodes, the root first. named are those with several names.
 	all   []*inode
 	named map[fileID]*inode
-	// memory is what is left of maxMemory.
+	// memory is how many bytes of maxMemory the writer may still use.
 	memory      int64
 	list, value []byte
 	buffer      []byte
