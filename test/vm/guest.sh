@@ -99,7 +99,7 @@ for step in ${wanted:-${order[$lsm]}}; do
     echo "vm: $step: ok in $(($(date +%s) - begin)) s"
   else
     rc=1
-    grep -E '^(    [a-z_]+\.go:|panic:|--- FAIL)' "$log" | cut -c1-1000 | head -n 40
+    grep -E -A 4 '^(    [a-z_]+\.go:|panic:|--- FAIL)' "$log" | cut -c1-1000 | head -n 80
     echo "vm: $step: FAILED after $(($(date +%s) - begin)) s"
   fi
   [ $lsm = apparmor ] || dmesg | grep 'avc:  denied' > out/avc.log

@@ -6,12 +6,16 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -38,9 +42,8 @@ func wrongSize(info content.Info, desc imagespec.Descriptor) error {
 	return fmt.Errorf("blob %s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errs.Invalid)
 }
 
-// Intact is the tree.Provide that also checks the blob's file: the database does not know the
-// losses of a disk.
-func (d *DB) Intact(ctx context.Context, desc imagespec.Descriptor) error {
+// intact is Present that also checks the blob's file: the database does not know the losses of a disk.
+func (d *DB) intact(ctx context.Context, desc imagespec.Descriptor) error {
 	if err := d.Present(ctx, desc); err != nil {
 		return err
 	}
@@ -54,9 +57,60 @@ func (d *DB) Intact(ctx context.Context, desc imagespec.Descriptor) error {
 	return nil
 }
 
-// AdoptBlob adds to the content store a blob whose file, or link, is among its blobs already:
-// it commits the blob without writing it again. preloaded is the directory that a link leads
-// to, "" for a file. AdoptBlob leases a blob that the store has already.
+// Known is the tree.Provide for content of a recorded image. It checks the blob's file, since the database does not know the
+// losses of a disk. It adds to the content store a blob whose file is there, and which only the database does not know: the
+// database is damaged.
+func (d *DB) Known(ctx context.Context, desc imagespec.Descriptor) error {
+	_, err := d.Content.Info(ctx, desc.Digest)
+	if errdefs.IsNotFound(err) {
+		if err := d.adoptKnown(ctx, desc); err != nil {
+			return err
+		}
+	}
+	return d.intact(ctx, desc)
+}
+
+// adoptKnown adds a blob of a recorded image if its file is there.
+func (d *DB) adoptKnown(ctx context.Context, desc imagespec.Descriptor) error {
+	if fi, err := os.Lstat(d.BlobPath(desc.Digest)); err == nil && fi.Mode().IsRegular() {
+		if _, ok := d.verified(desc.Digest); !ok {
+			return nil
+		}
+	}
+	err := d.AdoptFile(ctx, desc)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot record blob %s again: %w", desc.Digest, err)
+	}
+	d.log.Warn("a blob is recorded again, whose record in the database was damaged", "blob", desc.Digest)
+	return nil
+}
+
+// AdoptFile adds to the content store a blob whose file, or link to the file of a preloaded one, is among its blobs already: it
+// commits the blob without writing it again, and leases one that the store has already. The error is fs.ErrNotExist when there
+// is no such file of the blob's size.
+func (d *DB) AdoptFile(ctx context.Context, desc imagespec.Descriptor) error {
+	path := d.BlobPath(desc.Digest)
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if fi.Size() != desc.Size {
+		return fmt.Errorf("blob %s has %d bytes on disk, want %d: %w", desc.Digest, fi.Size(), desc.Size, fs.ErrNotExist)
+	}
+	preloaded := ""
+	if target, err := os.Readlink(path); err == nil { // the blob is preloaded
+		if filepath.Base(target) != desc.Digest.Encoded() {
+			return fmt.Errorf("blob %s is a symbolic link to %s: %w", desc.Digest, target, fs.ErrNotExist)
+		}
+		preloaded = filepath.Dir(filepath.Dir(filepath.Dir(target)))
+	}
+	return d.AdoptBlob(ctx, desc, preloaded)
+}
+
+// AdoptBlob is AdoptFile for a file that is known to be there. preloaded is the directory that a link leads to, "" for a file.
 func (d *DB) AdoptBlob(ctx context.Context, desc imagespec.Descriptor, preloaded string) error {
 	w, err := content.OpenWriter(ctx, d.Content, content.WithRef("adopt-"+strings.ToLower(rand.Text())), content.WithDescriptor(desc))
 	if errdefs.IsAlreadyExists(err) {
@@ -79,7 +133,8 @@ func (d *DB) WriteEmpty(ctx context.Context, desc imagespec.Descriptor) error {
 }
 
 // DropDamagedBlobs removes blobs whose file a loss of power has emptied, cut or taken: as long as
-// the database has them, nothing fetches them again. What is unpacked of them stays in use.
+// the database has them, nothing fetches them again. What is unpacked of them stays in use. A file that has the right digest is
+// no damaged blob: the database has a wrong size.
 func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 	damaged := map[digest.Digest]string{}
 	err := d.Content.Walk(ctx, func(info content.Info) error {
@@ -92,6 +147,15 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 		return err
 	}
 	for dgst, problem := range damaged {
+		if size, ok := d.verified(dgst); ok {
+			if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+			if err := d.adoptKnown(ctx, imagespec.Descriptor{Digest: dgst, Size: size}); err != nil {
+				return err
+			}
+			continue
+		}
 		d.log.Warn("removing a damaged blob; it is fetched again in the background if a registry has it, else by the next pull or import of its image",
 			"blob", dgst, "problem", problem)
 		if err := d.dropBlob(ctx, dgst); err != nil {

@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database/crosscheck"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -61,6 +61,33 @@ func WriteLayerLabel(upper string, label LayerLabel) error {
 		return err
 	}
 	return sysfile.Replace(filepath.Join(filepath.Dir(upper), LabelName), data)
+}
+
+// foundLabel is what ReadLayerLabel and readLabel have found in a layer's directory.
+type foundLabel struct {
+	LayerLabel
+	err      error
+	complete bool
+}
+
+// readLabels reads those of all directories, by their names.
+func readLabels(layersDir string) (map[string]foundLabel, error) {
+	entries, err := os.ReadDir(layersDir)
+	if err != nil {
+		return nil, errs.IgnoreNotExist(err)
+	}
+	all := make(map[string]foundLabel, len(entries))
+	for _, entry := range entries {
+		dir := filepath.Join(layersDir, entry.Name())
+		label, err := readLabel(dir)
+		found := foundLabel{LayerLabel: label, err: err}
+		if err == nil {
+			_, err = os.Lstat(filepath.Join(dir, FilesName)) // a link leads to a preloaded layer
+			found.complete = err == nil
+		}
+		all[entry.Name()] = found
+	}
+	return all, nil
 }
 
 // ReadLayerLabel reads the label of a layer's directory. It returns an error for a directory that
@@ -157,8 +184,8 @@ func (d *DB) AddSource(ctx context.Context, chain, source string, decrypted bool
 	return nil
 }
 
-// LabelLayers labels the layers that have no label from the snapshots' database, which must be
-// intact and not open. It returns nil if there is no database.
+// LabelLayers labels the layers whose label is missing, or cannot be read, from the snapshots' database, which must not be open. It
+// returns nil if there is no database.
 func LabelLayers(ctx context.Context, paths Paths) (err error) {
 	if _, err := os.Lstat(paths.SnapshotsFile()); err != nil {
 		return nil //nolint:nilerr // there is none
@@ -168,12 +195,16 @@ func LabelLayers(ctx context.Context, paths Paths) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return labelLayers(WithNamespace(ctx), store)
+	labels, err := readLabels(paths.LayersDir())
+	if err != nil {
+		return err
+	}
+	return labelLayers(WithNamespace(ctx), store, labels, false) // it is to be rebuilt from them
 }
 
-// labelLayers labels the committed snapshots that have no label, or a damaged one. A store that an
-// earlier version made has none.
-func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
+// labelLayers labels the committed snapshots that have no label, or one that cannot be read. A store that an
+// earlier version made has none. labels are those that there are. replace labels those again whose label is of another layer.
+func labelLayers(ctx context.Context, store snapshots.Snapshotter, labels map[string]foundLabel, replace bool) error {
 	var errList []error
 	err := store.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		upper := UpperDir(info)
@@ -181,12 +212,12 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 			return nil
 		}
 		dir := filepath.Dir(upper)
-		label := LayerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
-		found, err := readLabel(dir)
-		if err == nil && found.is(label) {
+		label := LayerLabel{Chain: crosscheck.ChainOf(info.Name), Parent: crosscheck.ChainOf(info.Parent)}
+		found, ok := labels[filepath.Base(dir)]
+		if ok && found.err == nil && (found.is(label) || !replace) {
 			return nil
 		}
-		if !errors.Is(err, os.ErrNotExist) {
+		if ok && !errors.Is(found.err, os.ErrNotExist) {
 			label.Sources = []string{unknownSource}
 		}
 		// A layer without a directory is unpacked again later. RemoveAll opens the directory: a named pipe in its place
@@ -196,7 +227,7 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 		}
 		label.WhiteoutFiles = mayHaveWhiteoutFiles(upper)
 		// What is in the place of the label may be a link, or a directory.
-		err = os.RemoveAll(filepath.Join(dir, LabelName))
+		err := os.RemoveAll(filepath.Join(dir, LabelName))
 		if err == nil {
 			err = WriteLayerLabel(upper, label)
 		}
@@ -210,6 +241,3 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 	}
 	return errors.Join(errList...)
 }
-
-// chainOf removes the prefix of a snapshot's name in the metadata: namespace and number.
-func chainOf(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }

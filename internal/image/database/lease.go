@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -88,14 +89,25 @@ func (d *DB) HasSnapshot(ctx context.Context, chain string) (bool, error) {
 // KeepForContainers makes a lease that keeps a snapshot which containers use and
 // no image does.
 func (d *DB) KeepForContainers(ctx context.Context, chain string) error {
-	lease, err := d.Leases.Create(ctx, leases.WithID(rootfsLease+chain))
+	_, err := d.Leases.Create(ctx, leases.WithID(rootfsLease+chain))
 	if errdefs.IsAlreadyExists(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return d.Leases.AddResource(ctx, lease, leases.Resource{ID: chain, Type: snapshotResource})
+	return d.keepLeased(ctx, chain)
+}
+
+// keepLeased has the lease of KeepForContainers keep its snapshot.
+func (d *DB) keepLeased(ctx context.Context, chain string) error {
+	return d.Leases.AddResource(ctx, leases.Lease{ID: rootfsLease + chain}, leases.Resource{ID: chain, Type: snapshotResource})
+}
+
+// keepsLeased reports whether it does. A changed bit in the database may have taken the snapshot from it.
+func (d *DB) keepsLeased(ctx context.Context, chain string) (bool, error) {
+	all, err := d.Leases.ListResources(ctx, leases.Lease{ID: rootfsLease + chain})
+	return slices.Contains(all, leases.Resource{ID: chain, Type: snapshotResource}), err
 }
 
 // DropLeases removes the leases of work that ended with its process, and those of snapshots
@@ -108,6 +120,13 @@ func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept
 	}
 	for _, lease := range all {
 		if chain, ok := strings.CutPrefix(lease.ID, rootfsLease); ok && used(chain) {
+			keeps, err := d.keepsLeased(ctx, chain)
+			if err == nil && !keeps {
+				err = d.keepLeased(ctx, chain)
+			}
+			if err != nil {
+				return nil, err
+			}
 			kept = append(kept, chain)
 			continue
 		}

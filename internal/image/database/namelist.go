@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"os"
 	"sync"
@@ -31,8 +32,14 @@ type NamedImage struct {
 }
 
 type nameList struct {
-	Version int          `json:"version"`
-	Images  []NamedImage `json:"images"`
+	Version int             `json:"version"`
+	Images  json.RawMessage `json:"images"`
+	// Sum is the CRC-32C of Images, "" in a copy of an earlier version.
+	Sum string `json:"sum,omitempty"`
+}
+
+func sumOf(images []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(images, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 const namesVersion = 1
@@ -103,36 +110,47 @@ func (d *DB) saveNames(ctx context.Context) {
 }
 
 func (d *DB) writeNames(records []images.Image) error {
-	list := nameList{Version: namesVersion, Images: []NamedImage{}}
+	all := []NamedImage{}
 	for _, record := range records {
 		if !d.names.going[record.Name] {
-			list.Images = append(list.Images, NamedImage{record.Name, record.Target, IsPinned(record), record.Labels[platformLabel], throughOf(record)})
+			all = append(all, NamedImage{record.Name, record.Target, IsPinned(record), record.Labels[platformLabel], throughOf(record)})
 		}
 	}
-	data, err := json.Marshal(list)
+	images, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(nameList{Version: namesVersion, Images: images, Sum: sumOf(images)})
 	if err != nil {
 		return err
 	}
 	return sysfile.ReplaceSynced(d.namesPath(), data)
 }
 
-// ReadNames reads the copy. It returns an error if there is no copy that can be used.
-func (d *DB) ReadNames() ([]NamedImage, error) {
+// ReadNames reads the copy. summed reports that no bit of it has changed since it was written. ReadNames returns an error if
+// there is no copy that can be used.
+func (d *DB) ReadNames() (all []NamedImage, summed bool, err error) {
 	data, err := os.ReadFile(d.namesPath())
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var list nameList
 	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", d.namesPath(), err)
+		return nil, false, fmt.Errorf("cannot read %s: %w", d.namesPath(), err)
 	}
 	if list.Version != namesVersion {
-		return nil, fmt.Errorf("%s has version %d, want %d", d.namesPath(), list.Version, namesVersion)
+		return nil, false, fmt.Errorf("%s has version %d, want %d", d.namesPath(), list.Version, namesVersion)
 	}
-	return list.Images, nil
+	if list.Sum != "" && list.Sum != sumOf(list.Images) {
+		return nil, false, fmt.Errorf("%s is damaged: its checksum is wrong", d.namesPath())
+	}
+	if err := json.Unmarshal(list.Images, &all); err != nil {
+		return nil, false, fmt.Errorf("cannot read %s: %w", d.namesPath(), err)
+	}
+	return all, list.Sum != "", nil
 }
 
 func (d *DB) hasNames() bool {
-	names, err := d.ReadNames()
+	names, _, err := d.ReadNames()
 	return err == nil && len(names) > 0
 }

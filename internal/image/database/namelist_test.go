@@ -19,7 +19,7 @@ func TestCopyOfNames(t *testing.T) {
 	defer d.Close()
 	ctx := WithNamespace(t.Context())
 	copied := func() (names []string) {
-		found, err := d.ReadNames()
+		found, _, err := d.ReadNames()
 		if err != nil {
 			t.Error(err)
 		}
@@ -86,7 +86,7 @@ func TestCopyOfNamesOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Collect(ctx)
-	if names, err := d.ReadNames(); err != nil || len(names) > 0 {
+	if names, _, err := d.ReadNames(); err != nil || len(names) > 0 {
 		t.Errorf("the copy has %+v, %v, and the database has no image", names, err)
 	}
 }

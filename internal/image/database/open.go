@@ -27,6 +27,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database/crosscheck"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
@@ -92,6 +93,8 @@ type DB struct {
 	collection sync.Mutex
 	finished   finished
 	names      nameCopy
+	// strays are the layers that only the metadata does not have; see crosscheck.
+	strays map[string]bool
 }
 
 // New names the databases below a root directory. Directories of removed layers are given to
@@ -101,8 +104,8 @@ func New(paths Paths, discard func(path string) error, log *slog.Logger) *DB {
 }
 
 // Open opens the databases, and removes what transactions that were cut short left beside
-// them. Unavailable when another process has them, dbcheck.ErrDamaged when they know nothing
-// of layers that are there. After an error the caller calls Close or Abandon.
+// them. Unavailable when another process has them, dbcheck.ErrDamaged when they contradict each
+// other or the labels of layers. After an error the caller calls Close or Abandon.
 func (d *DB) Open(ctx context.Context) (err error) {
 	ctx = WithNamespace(ctx)
 	// Both databases are synced: they are written when images change, never when
@@ -127,10 +130,9 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	if d.overlay, err = openLayerStore(d.Paths, d.discard); err != nil {
 		return fmt.Errorf("cannot open the snapshots: %w", err)
 	}
-	if d.hasNames() {
-		if err := d.overlay.check(ctx); err != nil {
-			return fmt.Errorf("cannot use the snapshots: %w", err)
-		}
+	labels, err := d.crossCheck(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot use the records of layers: %w", err)
 	}
 	// Directories of an interrupted transaction would conflict with the next
 	// snapshot, which gets the same number.
@@ -141,7 +143,7 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	if err := d.db.Init(ctx); err != nil {
 		return fmt.Errorf("cannot initialize the image store's metadata: %w", err)
 	}
-	if err := labelLayers(ctx, d.overlay); err != nil {
+	if err := labelLayers(ctx, d.overlay, labels, true); err != nil {
 		return fmt.Errorf("cannot label the layers: %w", err)
 	}
 	d.Content = d.db.ContentStore()
@@ -149,6 +151,24 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	d.Images = metadata.NewImageStore(d.db)
 	d.Leases = metadata.NewLeaseManager(d.db)
 	return nil
+}
+
+// crossCheck compares what is recorded of layers, before anything is removed because of it. It returns the labels of layers.
+func (d *DB) crossCheck(ctx context.Context) (map[string]foundLabel, error) {
+	labels, err := readLabels(d.LayersDir())
+	if err != nil {
+		return nil, err
+	}
+	complete := map[string]string{}
+	for dir, label := range labels {
+		if label.complete {
+			complete[dir] = label.Chain
+		}
+	}
+	d.strays, err = crosscheck.Layers{
+		Metadata: d.bolt, Path: snapshotsPath(), Snapshots: d.overlay.meta, Labels: complete, HasImages: d.hasNames(),
+	}.Compare(ctx)
+	return labels, err
 }
 
 // Close closes the databases.

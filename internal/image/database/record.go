@@ -178,32 +178,62 @@ func SnapshottersOf(record images.Image) []string {
 	return []string{snapshotter}
 }
 
-// link labels for the collector which content keeps which: indexes the manifest, the
-// manifest config and layers, the config the snapshots. The manifest of an artifact keeps its
-// snapshot.
+// Relink is link for an image whose content lacks one of these labels, or has another one: without it the collector would remove
+// what the image needs.
+func (d *DB) Relink(ctx context.Context, t *tree.Tree) error {
+	for blob, labels := range links(t) {
+		info, err := d.Content.Info(ctx, blob)
+		if err != nil {
+			return fmt.Errorf("cannot look up blob %s: %w", blob, err)
+		}
+		for key, value := range labels {
+			if info.Labels[key] != value {
+				d.log.Warn("labelling a blob again, whose record in the database is damaged", "blob", blob, "label", key, "want", value, "got", info.Labels[key])
+				return d.update(ctx, func(ctx context.Context) error { return d.link(ctx, t) })
+			}
+		}
+	}
+	return nil
+}
+
+// link labels for the collector which content keeps which.
 func (d *DB) link(ctx context.Context, t *tree.Tree) error {
+	for blob, labels := range links(t) {
+		if err := d.label(ctx, blob, labels); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// links are the labels for the collector: of indexes the manifest, of the manifest config and layers, of the config the
+// snapshots. The manifest of an artifact keeps its snapshot.
+func links(t *tree.Tree) map[digest.Digest]map[string]string {
+	all := map[digest.Digest]map[string]string{}
+	set := func(blob digest.Digest, key, value string) {
+		if all[blob] == nil {
+			all[blob] = map[string]string{}
+		}
+		all[blob][key] = value
+	}
 	for i, index := range t.Indexes {
 		child := t.Manifest.Digest
 		if i+1 < len(t.Indexes) {
 			child = t.Indexes[i+1].Digest
 		}
-		if err := d.label(ctx, index.Digest, map[string]string{contentRefLabel + "m.0": child.String()}); err != nil {
-			return err
-		}
+		set(index.Digest, contentRefLabel+"m.0", child.String())
 	}
-	children := map[string]string{contentRefLabel + "config": t.Config.Digest.String()}
+	set(t.Manifest.Digest, contentRefLabel+"config", t.Config.Digest.String())
 	for i, layer := range t.Layers {
-		children[fmt.Sprintf("%sl.%d", contentRefLabel, i)] = layer.Digest.String()
-	}
-	if err := d.label(ctx, t.Manifest.Digest, children); err != nil {
-		return err
+		set(t.Manifest.Digest, fmt.Sprintf("%sl.%d", contentRefLabel, i), layer.Digest.String())
 	}
 	// Artifacts share their config.
 	top := t.Config
 	if t.Artifact != nil {
 		top = t.Manifest
 	}
-	return d.label(ctx, top.Digest, map[string]string{snapshotRefLabel: t.TopChain()})
+	set(top.Digest, snapshotRefLabel, t.TopChain())
+	return all
 }
 
 func (d *DB) label(ctx context.Context, dgst digest.Digest, labels map[string]string) error {

@@ -13,6 +13,8 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database/crosscheck"
+	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -22,12 +24,18 @@ const upperdirLabel = "containerd.io/snapshot/overlay.upperdir"
 // UpperDir is where a snapshot's files are.
 func UpperDir(info snapshots.Info) string { return info.Labels[upperdirLabel] }
 
+// snapshotsPath are the buckets that lead to the snapshots in the metadata.
+func snapshotsPath() []string { return []string{"v1", namespace, "snapshots", snapshotter} }
+
 // LowerDirs lists the directories of a committed snapshot and all below it,
-// topmost first, relative to LayersDir.
+// topmost first, relative to LayersDir. dbcheck.ErrDamaged when the snapshot is there, but not in the metadata.
 func (d *DB) LowerDirs(ctx context.Context, chain string) ([]string, error) {
 	var lower []string
 	for chain != "" {
 		info, err := d.Snapshots.Stat(ctx, chain)
+		if errdefs.IsNotFound(err) && d.strays[chain] {
+			return nil, fmt.Errorf("%s does not have snapshot %s, which is there: %w", d.MetadataFile(), chain, dbcheck.ErrDamaged)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot find snapshot %s: %w", chain, err)
 		}
@@ -213,6 +221,22 @@ func (d *DB) CommitSnapshot(ctx context.Context, label LayerLabel, key string, o
 	return nil
 }
 
+// DropUnsynced is RemoveSnapshot for a layer whose files may be damaged: it removes them first, so that nothing can take them
+// for complete.
+func (d *DB) DropUnsynced(ctx context.Context, chain string) error {
+	info, err := d.Snapshots.Stat(ctx, chain)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err == nil {
+		err = d.discard(filepath.Dir(UpperDir(info)))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove the files of layer %s: %w", chain, err)
+	}
+	return d.RemoveSnapshot(ctx, chain)
+}
+
 // RemoveSnapshot removes a committed snapshot and all above it.
 func (d *DB) RemoveSnapshot(ctx context.Context, chain string) error {
 	var children []string
@@ -243,13 +267,7 @@ func (d *DB) RemoveSnapshot(ctx context.Context, chain string) error {
 // snapshot, and leaves its name in the record of the one below, which could not be removed then.
 func (d *DB) dropCollectedChildren(chain string) error {
 	err := d.db.Update(func(tx *bbolt.Tx) error {
-		all := tx.Bucket([]byte("v1"))
-		for _, name := range []string{namespace, "snapshots", snapshotter} {
-			if all == nil {
-				return nil
-			}
-			all = all.Bucket([]byte(name))
-		}
+		all := crosscheck.Bucket(tx, snapshotsPath())
 		if all == nil || all.Bucket([]byte(chain)) == nil {
 			return nil
 		}

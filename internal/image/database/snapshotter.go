@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 
-	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/database/crosscheck"
 )
 
 // layerStore is the overlay snapshotter with removal of directories in the background: removing an
@@ -40,27 +40,6 @@ func openLayerStore(paths Paths, discard func(path string) error) (*layerStore, 
 		return nil, errors.Join(err, meta.Close())
 	}
 	return &layerStore{store, meta, paths.LayersDir(), discard}, nil
-}
-
-// check returns dbcheck.ErrDamaged if the database has no snapshot and there are layers: a new
-// database has replaced the old one, and Cleanup would remove all layers.
-func (l *layerStore) check(ctx context.Context) error {
-	return l.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
-		known, err := storage.IDMap(ctx)
-		if err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
-		if len(known) > 0 {
-			return nil
-		}
-		entries, err := os.ReadDir(l.layers)
-		for _, entry := range entries {
-			if _, err := ReadLayerLabel(filepath.Join(l.layers, entry.Name())); err == nil {
-				return fmt.Errorf("the snapshots' database knows none, and there are layers: %w", dbcheck.ErrDamaged)
-			}
-		}
-		return err
-	})
 }
 
 // Cleanup implements snapshots.Cleaner: it discards the directories of no snapshot, of those
@@ -147,7 +126,7 @@ func (l *layerStore) Commit(ctx context.Context, name, key string, opts ...snaps
 	if !ok {
 		return l.Snapshotter.Commit(ctx, name, key, opts...)
 	}
-	if _, err := storage.CommitActive(ctx, key, name, batch.usages[chainOf(key)], opts...); err != nil {
+	if _, err := storage.CommitActive(ctx, key, name, batch.usages[crosscheck.ChainOf(key)], opts...); err != nil {
 		return fmt.Errorf("cannot record snapshot %s: %w", name, err)
 	}
 	return nil

@@ -159,6 +159,9 @@ func read(path string) (err error) {
 				first = err
 			}
 		}
+		if first == nil {
+			first = checkLayout(path, tx)
+		}
 		if first != nil {
 			return first
 		}

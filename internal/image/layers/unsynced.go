@@ -99,7 +99,7 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 			continue
 		}
 		for _, chain := range list.Snapshots {
-			if err := u.db.RemoveSnapshot(ctx, chain); err != nil {
+			if err := u.db.DropUnsynced(ctx, chain); err != nil {
 				return err
 			}
 		}

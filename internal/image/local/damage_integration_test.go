@@ -340,7 +340,7 @@ func TestUndamagedStoreIsNotChanged(t *testing.T) {
 	if err := s.Remove(context.Background(), "plain:1"); err != nil {
 		t.Fatal(err)
 	}
-	names, err := s.db.ReadNames()
+	names, _, err := s.db.ReadNames()
 	if err != nil || len(names) != 3 { // app:1 by tag, digest and id
 		t.Errorf("the copy of the names: %v, %v", fmt.Sprint(names), err)
 	}

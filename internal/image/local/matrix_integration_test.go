@@ -160,7 +160,7 @@ func leaveIngest(t *testing.T, s *Images) {
 type setupFault struct{ error }
 
 // noteAgain has the note of a clean end fit the times and sizes of databases that a disk has damaged by itself. What the
-// note says of their first pages is from before.
+// note says of their content is from before.
 func noteAgain(repairer repair.Repairer, root string) error {
 	type note struct {
 		Boot  string                    `json:"boot"`
@@ -192,7 +192,7 @@ func noteAgain(repairer repair.Repairer, root string) error {
 	}
 	for path, file := range after.Files {
 		if old := before.Files[path]; old != nil {
-			file["head"] = old["head"]
+			file["sum"] = old["sum"]
 		}
 	}
 	data, err := json.Marshal(after)

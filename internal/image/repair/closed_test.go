@@ -2,8 +2,7 @@ package repair
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/image/helper/program"
 )
 
@@ -132,8 +132,8 @@ func TestDatabasesThatWereClosedAreNotCheckedAgain(t *testing.T) {
 	}
 }
 
-// TestFirstPagesAreCompared: a disk that loses a page by itself changes no time of the file.
-func TestFirstPagesAreCompared(t *testing.T) {
+// TestContentIsCompared: a disk that changes a bit by itself changes no time of the file.
+func TestContentIsCompared(t *testing.T) {
 	s := newCheckedStore(t)
 	if err := s.Closed(); err != nil {
 		t.Fatal(err)
@@ -142,17 +142,30 @@ func TestFirstPagesAreCompared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256([]byte("a database"))
-	head := []byte(hex.EncodeToString(sum[:]))
-	if n := bytes.Count(note, head); n != 2 {
-		t.Fatalf("the note has the first pages of %d databases: %s", n, note)
+	path := s.databases()[0]
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for others, want := range map[int]int{0: 0, 1: 1, 2: 2} {
-		if err := os.WriteFile(s.closedPath(), bytes.Replace(note, head, []byte("other"), others), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := s.inspect(); got != want {
-			t.Errorf("%d databases with other first pages: %d are checked", others, got)
-		}
+	was, err := stateOf(path, info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := []byte(`"` + was.Sum + `"`)
+	if n := bytes.Count(note, quoted); n != 2 { // both have the same content
+		t.Fatalf("the note has the sums of %d databases: %s", n, note)
+	}
+	if err := os.WriteFile(s.closedPath(), bytes.Replace(note, quoted, []byte(`"other"`), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if damage, err := s.Inspect(t.Context()); err != nil || !errors.Is(damage, dbcheck.ErrDamaged) {
+		t.Errorf("a database with other content: %v, %v", damage, err)
+	}
+	// An earlier version noted no sum.
+	if err := os.WriteFile(s.closedPath(), bytes.ReplaceAll(note, []byte(`"sum"`), []byte(`"head"`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.inspect(); got != 2 {
+		t.Errorf("%d databases without a sum are checked", got)
 	}
 }

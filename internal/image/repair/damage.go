@@ -145,9 +145,8 @@ func (r Repairer) inspectAll(ctx context.Context) ([]error, error) {
 	for i, path := range paths {
 		info, err := os.Lstat(path)
 		switch {
-		case err == nil && info.Size() > 0 && fits(closed, path, info):
 		case err == nil && info.Size() > 0:
-			checks.Go(func() { outcomes[i] = dbcheck.Check(ctx, r.Helper, path) })
+			checks.Go(func() { outcomes[i] = r.inspectOne(ctx, closed, path, info) })
 		case err != nil && !errors.Is(err, os.ErrNotExist):
 			return nil, err
 		case r.hasContent():
@@ -157,14 +156,18 @@ func (r Repairer) inspectAll(ctx context.Context) ([]error, error) {
 	return outcomes, nil
 }
 
-// fits reports whether a database is as it was noted. One that cannot be read is checked, which says why.
-func fits(closed map[string]fileState, path string, info os.FileInfo) bool {
+// inspectOne compares a database with what was noted of it, and reads one completely that was written to since. One that
+// cannot be compared is read, which says why.
+func (r Repairer) inspectOne(ctx context.Context, closed map[string]fileState, path string, info os.FileInfo) error {
 	noted, ok := closed[path]
-	if !ok {
-		return false
-	}
 	now, err := stateOf(path, info)
-	return err == nil && now == noted
+	switch {
+	case ok && err == nil && noted == now:
+		return nil
+	case ok && err == nil && noted.sameButContent(now):
+		return fmt.Errorf("%s has other content than what berth has written: the disk has changed it: %w", path, dbcheck.ErrDamaged)
+	}
+	return dbcheck.Check(ctx, r.Helper, path)
 }
 
 // hasContent reports whether there is anything that a database would know of.
@@ -175,20 +178,6 @@ func (r Repairer) hasContent() bool {
 		}
 	}
 	return false
-}
-
-// LostRecords returns an error (IsDamage) if the database has no image and the copy of the names
-// has some: a new database has replaced the old one.
-func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
-	records, err := db.Images.List(ctx)
-	if err != nil || len(records) > 0 {
-		return err
-	}
-	names, err := db.ReadNames()
-	if err != nil || len(names) == 0 {
-		return nil //nolint:nilerr // there is no copy that would know better
-	}
-	return fmt.Errorf("%s knows no image, and there are %d: %w", r.Paths.MetadataFile(), len(names), dbcheck.ErrDamaged)
 }
 
 // SetAside moves both databases and the layers to the quarantine.

@@ -57,7 +57,7 @@ func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuildin
 		found: map[string]foundLayer{}, restored: map[string]bool{},
 	}
 	var err error
-	if b.names, err = db.ReadNames(); err != nil {
+	if b.names, _, err = db.ReadNames(); err != nil {
 		r.Log.Warn("cannot read the copy of the images' names; rebuilding images without names", "error", err)
 	}
 	// A rebuild that is interrupted starts over, so one sync at its end is enough.
@@ -173,7 +173,7 @@ func (r *rebuilder) adoptTree(ctx context.Context, name, platform string, target
 	}
 	for _, layer := range t.Layers {
 		// One that is missing is missed when the layer must be unpacked again.
-		if err := errs.IgnoreNotExist(r.adopt(ctx, layer)); err != nil {
+		if err := errs.IgnoreNotExist(r.db.AdoptFile(ctx, layer)); err != nil {
 			return nil, err
 		}
 	}
@@ -192,27 +192,7 @@ func (r *rebuilder) adoptDocument(ctx context.Context, desc imagespec.Descriptor
 	if got := desc.Digest.Algorithm().FromBytes(data); got != desc.Digest {
 		return fmt.Errorf("blob %s has digest %s", desc.Digest, got)
 	}
-	return r.adopt(ctx, desc)
-}
-
-// adopt adds a blob to the content store whose file is already in place.
-func (r *rebuilder) adopt(ctx context.Context, desc imagespec.Descriptor) error {
-	path := r.db.BlobPath(desc.Digest)
-	fi, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if fi.Size() != desc.Size {
-		return fmt.Errorf("blob %s has %d bytes on disk, want %d: %w", desc.Digest, fi.Size(), desc.Size, os.ErrNotExist)
-	}
-	preloaded := ""
-	if target, err := os.Readlink(path); err == nil { // the blob is preloaded
-		if filepath.Base(target) != desc.Digest.Encoded() {
-			return fmt.Errorf("blob %s is a symbolic link to %s: %w", desc.Digest, target, os.ErrNotExist)
-		}
-		preloaded = filepath.Dir(filepath.Dir(filepath.Dir(target)))
-	}
-	return r.db.AdoptBlob(ctx, desc, preloaded)
+	return r.db.AdoptFile(ctx, desc)
 }
 
 // findLayers finds the directories of whole layers among those that were set aside.

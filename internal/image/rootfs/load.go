@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
@@ -76,7 +77,10 @@ func (m *Manager) Load(ctx context.Context) error {
 			continue // it keeps the layers by itself
 		}
 		// A copy stands without its layers.
-		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); err != nil && u.Copied == nil {
+		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); errors.Is(err, dbcheck.ErrDamaged) {
+			return fmt.Errorf("root filesystem %s: %w", entry.Name(), err)
+		}
+		if err != nil && u.Copied == nil {
 			m.log.Warn("cannot find the layers of a root filesystem", "key", entry.Name(), "error", err)
 		}
 		m.uses[entry.Name()] = u

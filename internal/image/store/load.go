@@ -42,7 +42,7 @@ func (s *Store) Load(ctx context.Context) error {
 	gone := map[string]bool{}
 	unusable := false
 	for _, record := range records {
-		t, err := s.db.ReadRecord(ctx, record, s.db.Intact)
+		t, err := s.db.ReadRecord(ctx, record, s.db.Known)
 		if err != nil {
 			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
 			gone[record.Name], unusable = true, true
@@ -66,6 +66,9 @@ func (s *Store) Load(ctx context.Context) error {
 		}
 	}
 	for id, t := range trees {
+		if err := s.db.Relink(ctx, t); err != nil {
+			return err
+		}
 		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], places[id])
 		if err != nil {
 			keep := isFull(err)
@@ -124,7 +127,7 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 	}
 	s.log.Warn("unpacking an image again whose layers are missing", "image", t.ID(), "error", err)
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
-		ready := func(ctx context.Context, i int) error { return s.db.Intact(ctx, t.Layers[i]) }
+		ready := func(ctx context.Context, i int) error { return s.db.Known(ctx, t.Layers[i]) }
 		return s.layers.Unpack(ctx, t, ready, func(int64) {})
 	})
 	switch {
