@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -268,6 +269,10 @@ func (u *unpacking) alone(ctx context.Context, i int) (*unpacked, error) {
 		return nil, fmt.Errorf("cannot look up a snapshot: %w", err)
 	}
 	layer := &unpacked{key: key, upper: database.UpperDir(info), result: result}
+	if used := result.Usage; used != nil {
+		layer.usage = snapshots.Usage{Size: used.Bytes, Inodes: used.Inodes}
+		return layer, nil
+	}
 	layer.usage, err = database.UsageOf(ctx, layer.upper)
 	return layer, err
 }

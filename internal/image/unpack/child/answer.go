@@ -94,6 +94,9 @@ func ReadAnswer(data []byte) (Answer, error) {
 	if len(answer.Unsure) > maxUnsure {
 		return Answer{}, fmt.Errorf("the answer of the unpack helper has %d unsure deletions, more than %d", len(answer.Unsure), maxUnsure)
 	}
+	if used := answer.Usage; used != nil && (used.Bytes < 0 || used.Inodes < 1) {
+		return Answer{}, fmt.Errorf("the answer of the unpack helper has %d bytes and %d inodes as what the layer takes", used.Bytes, used.Inodes)
+	}
 	answer.Error = shortened(answer.Error)
 	return answer, nil
 }

@@ -57,7 +57,8 @@ type layer struct {
 	// unsure is Result.Unsure.
 	unsure []string
 	// root is set when the layer describes the root directory.
-	root bool
+	root    bool
+	counter counter
 }
 
 // errNeedsLower ends a job that cannot be done without the layers below, errNeedsFiles one that cannot be done without their
@@ -120,6 +121,9 @@ func applyPlain(ctx context.Context, r io.Reader, upper, lower string, job Job, 
 		return Result{}, fmt.Errorf("cannot apply the layer's deletions: %w", err)
 	}
 	result := Result{DiffID: diffID, Size: l.size, Root: l.root, Unsure: l.unsure}
+	if result.Usage, err = l.counter.directories(upper); err != nil {
+		return Result{}, fmt.Errorf("cannot look at the layer's directories: %w", err)
+	}
 	for dir := range l.opaque {
 		result.Opaque = append(result.Opaque, strings.TrimPrefix(dir, upper+"/"))
 	}
@@ -207,6 +211,7 @@ func allowedXattr(name string) bool {
 // where the entry would be written.
 func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error) {
 	base, dir := filepath.Base(path), filepath.Dir(path)
+	l.counter.unknown = l.counter.unknown || strings.HasPrefix(base, sysfile.WhiteoutPrefix)
 	if base == sysfile.OpaqueName {
 		if err := l.markOpaque(dir); err != nil || !l.files {
 			return false, err

@@ -38,11 +38,13 @@ func (l *layer) setAttributes(header *tar.Header, path string) error {
 		otherMode = otherMode || has.Mode&(unix.S_ISUID|unix.S_ISGID) != 0
 	}
 	var last lastAttributes
+	xattrs := false
 	for key, value := range header.PAXRecords {
 		name, ok := strings.CutPrefix(key, xattrPrefix)
 		if !ok {
 			continue
 		}
+		xattrs = true
 		if name == defaultACL && header.Typeflag == tar.TypeDir {
 			last.acl = []byte(value)
 			continue
@@ -65,6 +67,12 @@ func (l *layer) setAttributes(header *tar.Header, path string) error {
 		l.last[path] = last
 		return nil
 	}
+	if xattrs { // they may take a block
+		if err := unix.Lstat(path, &has); err != nil {
+			return &os.PathError{Op: "lstat", Path: path, Err: err}
+		}
+	}
+	l.counter.add(&has)
 	return setTimes(path, last.times)
 }
 

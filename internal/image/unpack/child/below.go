@@ -129,6 +129,7 @@ func (l *layer) makeDirectories(dir string, implied bool) error {
 	case err == nil && !isDeletion(fi):
 		return &os.PathError{Op: "mkdir", Path: path, Err: unix.ENOTDIR}
 	case err == nil:
+		l.counter.unknown = true
 		if err := os.Remove(path); err != nil {
 			return err
 		}
@@ -141,6 +142,7 @@ func (l *layer) makeDirectories(dir string, implied bool) error {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
 	}
+	l.counter.made = append(l.counter.made, path)
 	if implied {
 		l.implied[path] = true
 	}
@@ -171,6 +173,7 @@ func (l *layer) copyUp(dir, base string) error {
 		return err
 	}
 	l.needs(name)
+	l.counter.unknown = true
 	path, st := filepath.Join(l.upper, name), fi.Sys().(*syscall.Stat_t)
 	var err error
 	switch {

@@ -109,6 +109,7 @@ func (l *layer) create(header *tar.Header, content io.Reader, path string) error
 	fi, err := os.Lstat(path)
 	there := err == nil
 	if there && (!fi.IsDir() || header.Typeflag != tar.TypeDir) {
+		l.counter.unknown = true
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
@@ -119,6 +120,7 @@ func (l *layer) create(header *tar.Header, content io.Reader, path string) error
 	case tar.TypeDir:
 		if !there {
 			err = os.Mkdir(path, os.FileMode(mode&0o777))
+			l.counter.made = append(l.counter.made, path)
 		}
 	case tar.TypeSymlink:
 		err = os.Symlink(header.Linkname, path)
@@ -158,6 +160,7 @@ func (l *layer) createFile(header *tar.Header, content io.Reader, path string) e
 	mode := uint32(header.Mode & 0o777)
 	file, err := newFile(path, mode)
 	if errors.Is(err, os.ErrExist) {
+		l.counter.unknown = true
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}

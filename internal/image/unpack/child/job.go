@@ -60,6 +60,8 @@ type Result struct {
 	DiffID string `json:"diffID"`
 	// Size is the sum of the sizes of the layer's files.
 	Size int64 `json:"size"`
+	// Usage is what the files take on disk, nil if that is not known.
+	Usage *Usage `json:"usage,omitempty"`
 	// Root is set when the layer describes the root directory. If not, its attributes are those that it has
 	// in the layers below: the job sets them, except for Alone.
 	Root bool `json:"root,omitempty"`

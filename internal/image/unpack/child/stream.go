@@ -21,9 +21,10 @@ import (
 
 const (
 	// The chunks in flight between decompression, digest and unpacking are few and small: all of them fit into the cache of a
-	// processor, and the process of a small layer touches few new pages.
+	// processor, and the process of a small layer touches few new pages. They are enough for decompression to go on while a
+	// file is made.
 	chunkSize  = 128 << 10
-	chunkCount = 8
+	chunkCount = 16
 	// maxWindow is what a zstd frame may make us remember.
 	maxWindow = 128 << 20
 )
