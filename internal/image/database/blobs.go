@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -72,20 +71,27 @@ func (d *DB) Known(ctx context.Context, desc imagespec.Descriptor) error {
 
 // adoptKnown adds a blob of a recorded image if its file is there.
 func (d *DB) adoptKnown(ctx context.Context, desc imagespec.Descriptor) error {
-	if fi, err := os.Lstat(d.BlobPath(desc.Digest)); err == nil && fi.Mode().IsRegular() {
-		if _, ok := d.verified(desc.Digest); !ok {
-			return nil
-		}
-	}
-	err := d.AdoptFile(ctx, desc)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+	if size, ok := d.whole(desc.Digest); !ok || size != desc.Size {
 		return nil
-	case err != nil:
+	}
+	if err := d.AdoptFile(ctx, desc); err != nil {
 		return fmt.Errorf("cannot record blob %s again: %w", desc.Digest, err)
 	}
-	d.log.Warn("a blob is recorded again, whose record in the database was damaged", "blob", desc.Digest)
+	d.log.Warn("a blob is recorded again, whose record in the database was missing or wrong", "blob", desc.Digest)
 	return nil
+}
+
+// whole is verified, also for a link to the file of a preloaded blob.
+func (d *DB) whole(blob digest.Digest) (int64, bool) {
+	target, err := os.Readlink(d.BlobPath(blob))
+	if err != nil || filepath.Base(target) != blob.Encoded() {
+		return d.verified(blob)
+	}
+	f, err := d.OpenBlob(blob)
+	if err != nil {
+		return 0, false
+	}
+	return sumOfFile(f, blob)
 }
 
 // AdoptFile adds to the content store a blob whose file, or link to the file of a preloaded one, is among its blobs already: it
@@ -134,7 +140,7 @@ func (d *DB) WriteEmpty(ctx context.Context, desc imagespec.Descriptor) error {
 
 // DropDamagedBlobs removes blobs whose file a loss of power has emptied, cut or taken: as long as
 // the database has them, nothing fetches them again. What is unpacked of them stays in use. A file that has the right digest is
-// no damaged blob: the database has a wrong size.
+// no damaged blob: the database has a wrong size of it, or does not know that a link leads to a preloaded one.
 func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 	damaged := map[digest.Digest]string{}
 	err := d.Content.Walk(ctx, func(info content.Info) error {
@@ -147,12 +153,13 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 		return err
 	}
 	for dgst, problem := range damaged {
-		if size, ok := d.verified(dgst); ok {
+		if size, ok := d.whole(dgst); ok {
+			d.log.Warn("a blob is recorded again, whose record in the database was wrong", "blob", dgst, "problem", problem)
 			if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
-			if err := d.adoptKnown(ctx, imagespec.Descriptor{Digest: dgst, Size: size}); err != nil {
-				return err
+			if err := d.AdoptFile(ctx, imagespec.Descriptor{Digest: dgst, Size: size}); err != nil {
+				return fmt.Errorf("cannot record blob %s again: %w", dgst, err)
 			}
 			continue
 		}

@@ -1,6 +1,7 @@
 package database
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,7 +64,7 @@ func WriteLayerLabel(upper string, label LayerLabel) error {
 	return sysfile.Replace(filepath.Join(filepath.Dir(upper), LabelName), data)
 }
 
-// foundLabel is what ReadLayerLabel and readLabel have found in a layer's directory.
+// foundLabel is the label of a directory. err is why it cannot be read. complete is set if the layer's files are beside it.
 type foundLabel struct {
 	LayerLabel
 	err      error
@@ -107,7 +108,9 @@ func readLabel(dir string) (LayerLabel, error) {
 	if err != nil {
 		return label, err
 	}
-	if err := json.Unmarshal(data, &label); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields() // a changed bit in the name of a field would drop what it says
+	if err := decoder.Decode(&label); err != nil {
 		return label, err
 	}
 	if err := digest.Digest(label.Chain).Validate(); err != nil {
@@ -205,10 +208,18 @@ func LabelLayers(ctx context.Context, paths Paths) (err error) {
 // labelLayers labels the committed snapshots that have no label, or one that cannot be read. A store that an
 // earlier version made has none. labels are those that there are. replace labels those again whose label is of another layer.
 func labelLayers(ctx context.Context, store snapshots.Snapshotter, labels map[string]foundLabel, replace bool) error {
-	var errList []error
+	users := map[string]int{} // of each directory: more than one in a damaged database
 	err := store.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		users[UpperDir(info)]++
+		return nil
+	})
+	if err != nil && !errdefs.IsNotFound(err) { // there never was a snapshot
+		return fmt.Errorf("cannot list layers: %w", err)
+	}
+	var errList []error
+	err = store.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		upper := UpperDir(info)
-		if info.Kind != snapshots.KindCommitted || upper == "" {
+		if info.Kind != snapshots.KindCommitted || upper == "" || users[upper] > 1 {
 			return nil
 		}
 		dir := filepath.Dir(upper)

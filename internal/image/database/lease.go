@@ -110,38 +110,53 @@ func (d *DB) keepsLeased(ctx context.Context, chain string) (bool, error) {
 	return slices.Contains(all, leases.Resource{ID: chain, Type: snapshotResource}), err
 }
 
-// DropLeases removes the leases of work that ended with its process, and those of snapshots
-// that no container uses any more. It returns the snapshots whose leases stay. What pulls have
-// finished stays, too; see WithPull. If it cannot, a later pull fetches it again.
-func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept []string, err error) {
+// DropWork removes the leases of work that ended with its process. What pulls have finished stays; see WithPull. If it cannot, a
+// later pull fetches it again.
+func (d *DB) DropWork(ctx context.Context) error {
 	all, err := d.Leases.List(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, lease := range all {
-		if chain, ok := strings.CutPrefix(lease.ID, rootfsLease); ok && used(chain) {
-			keeps, err := d.keepsLeased(ctx, chain)
-			if err == nil && !keeps {
-				err = d.keepLeased(ctx, chain)
-			}
-			if err != nil {
-				return nil, err
-			}
-			kept = append(kept, chain)
-			continue
-		}
 		switch {
-		case isLeftover(lease):
+		case isLeftover(lease), strings.HasPrefix(lease.ID, rootfsLease):
 		case strings.HasPrefix(lease.ID, pullLease):
 			d.adoptFinished(ctx, lease)
 			d.makeLeftover(ctx, lease)
 		default:
 			if err := d.Leases.Delete(ctx, lease); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
 	d.limitLeftovers(ctx)
+	return nil
+}
+
+// DropUnheld removes the leases of snapshots that no container uses any more. It returns the snapshots whose leases stay.
+func (d *DB) DropUnheld(ctx context.Context, used func(chain string) bool) (kept []string, err error) {
+	all, err := d.Leases.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, lease := range all {
+		chain, ok := strings.CutPrefix(lease.ID, rootfsLease)
+		switch {
+		case !ok:
+			continue
+		case !used(chain):
+			err = d.Leases.Delete(ctx, lease)
+		default:
+			kept = append(kept, chain)
+			var keeps bool
+			if keeps, err = d.keepsLeased(ctx, chain); err == nil && !keeps {
+				err = d.keepLeased(ctx, chain)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	return kept, nil
 }
 

@@ -471,6 +471,11 @@ func (d *DB) verified(blob digest.Digest) (int64, bool) {
 	if err != nil {
 		return 0, false
 	}
+	return sumOfFile(f, blob)
+}
+
+// sumOfFile returns the size of a file, which it closes, and whether it has the digest of a blob.
+func sumOfFile(f *os.File, blob digest.Digest) (int64, bool) {
 	verifier := blob.Verifier()
 	size, err := io.Copy(verifier, f)
 	err = errors.Join(err, f.Close())

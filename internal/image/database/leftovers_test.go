@@ -105,7 +105,7 @@ func TestKillBetweenFileAndRecord(t *testing.T) {
 	}
 	for range 2 { // the second start finds what the first one has kept
 		d = openDB(t, root)
-		if _, err := d.DropLeases(ctx, func(string) bool { return false }); err != nil {
+		if err := d.DropWork(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if err := d.Sweep(ctx); err != nil {
@@ -346,7 +346,7 @@ func TestAStartWithoutLeftovers(t *testing.T) {
 			blobs, manager, records := d.Content, d.Leases, d.Images
 			c.breaks(d)
 			ctx := WithNamespace(t.Context())
-			_, err := d.DropLeases(ctx, func(string) bool { return false })
+			err := d.DropWork(ctx)
 			d.Content, d.Leases, d.Images = blobs, manager, records
 			if err = errors.Join(err, d.Sweep(ctx)); err != nil {
 				t.Fatal(err)

@@ -13,12 +13,14 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // names.json is a copy of the data that only the database has: the names of images, and which are
-// pinned. All other data can be read from content and layers. It never has a name that the
-// database does not have: a name is added to the database first, and removed from the copy first.
+// pinned. All other data can be read from content and layers. It has no name that the
+// database does not have: a name is added to the database first, and removed from the copy first. A start takes a database that
+// lacks a name of the copy for damaged.
 
 // NamedImage is a name of an image, as the copy has it.
 type NamedImage struct {
@@ -81,6 +83,11 @@ func (d *DB) leaveOut(ctx context.Context, going map[string]bool) (free func()) 
 	}
 	maps.Copy(d.names.going, going)
 	d.saveNames(ctx)
+	if d.names.failed { // a start would miss a name in the database that only the copy has
+		if err := errs.IgnoreNotExist(os.Remove(d.namesPath())); err != nil {
+			d.log.Warn("cannot remove the copy of the images' names; the next start may rebuild the database", "error", err)
+		}
+	}
 	return func() {
 		d.names.mu.Lock()
 		defer d.names.mu.Unlock()

@@ -93,8 +93,8 @@ type DB struct {
 	collection sync.Mutex
 	finished   finished
 	names      nameCopy
-	// strays are the layers that only the metadata does not have; see crosscheck.
-	strays map[string]bool
+	// strays are the directories of layers that only the metadata does not have, by their chain IDs; see crosscheck.
+	strays map[string]string
 }
 
 // New names the databases below a root directory. Directories of removed layers are given to
@@ -166,9 +166,22 @@ func (d *DB) crossCheck(ctx context.Context) (map[string]foundLabel, error) {
 		}
 	}
 	d.strays, err = crosscheck.Layers{
-		Metadata: d.bolt, Path: snapshotsPath(), Snapshots: d.overlay.meta, Labels: complete, HasImages: d.hasNames(),
+		Metadata: d.bolt, Path: snapshotsPath(), Snapshots: d.overlay.meta, Labels: complete, Replaced: d.replaced(),
 	}.Compare(ctx)
 	return labels, err
+}
+
+// replaced reports whether the metadata has no image, and the copy of the names has some.
+func (d *DB) replaced() bool {
+	none := true
+	err := d.bolt.View(func(tx *bbolt.Tx) error {
+		if images := crosscheck.Bucket(tx, []string{"v1", namespace, "images"}); images != nil {
+			name, _ := images.Cursor().First()
+			none = name == nil
+		}
+		return nil
+	})
+	return err == nil && none && d.hasNames()
 }
 
 // Close closes the databases.

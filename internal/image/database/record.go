@@ -126,8 +126,11 @@ func (d *DB) PlatformOf(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot look up %s: %w", name, err)
 	}
-	return record.Labels[platformLabel], nil
+	return PlatformIn(record), nil
 }
+
+// PlatformIn is the platform of a record; see PlatformOf.
+func PlatformIn(record images.Image) string { return record.Labels[platformLabel] }
 
 // throughOf are the indexes that led to the manifest of a record, none if its label cannot be read.
 func throughOf(record images.Image) []imagespec.Descriptor {

@@ -33,8 +33,8 @@ func (d *DB) LowerDirs(ctx context.Context, chain string) ([]string, error) {
 	var lower []string
 	for chain != "" {
 		info, err := d.Snapshots.Stat(ctx, chain)
-		if errdefs.IsNotFound(err) && d.strays[chain] {
-			return nil, fmt.Errorf("%s does not have snapshot %s, which is there: %w", d.MetadataFile(), chain, dbcheck.ErrDamaged)
+		if dir, ok := d.strays[chain]; ok && errdefs.IsNotFound(err) {
+			return nil, fmt.Errorf("%s does not have snapshot %s, whose files are in directory %s: %w", d.MetadataFile(), chain, dir, dbcheck.ErrDamaged)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot find snapshot %s: %w", chain, err)
@@ -225,11 +225,17 @@ func (d *DB) CommitSnapshot(ctx context.Context, label LayerLabel, key string, o
 // for complete.
 func (d *DB) DropUnsynced(ctx context.Context, chain string) error {
 	info, err := d.Snapshots.Stat(ctx, chain)
+	dir := filepath.Dir(UpperDir(info))
 	if errdefs.IsNotFound(err) {
-		return nil
+		stray, ok := d.strays[chain]
+		if !ok {
+			return nil
+		}
+		delete(d.strays, chain)
+		dir, err = filepath.Join(d.LayersDir(), stray), nil
 	}
 	if err == nil {
-		err = d.discard(filepath.Dir(UpperDir(info)))
+		err = d.discard(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot remove the files of layer %s: %w", chain, err)

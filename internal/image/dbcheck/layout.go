@@ -15,7 +15,7 @@ import (
 // follow its list of elements without gaps, in the order of the list, and a page is as long as its elements need. A changed
 // number in the header of a page or of an element breaks this, so that bbolt would silently leave out entries, read
 // garbage, or panic when it writes. What is left are changed bits in keys and values, and in the flag that an element is a
-// bucket: package crosscheck compares these.
+// bucket: a start compares these with what it knows from elsewhere, such as package crosscheck.
 
 const (
 	headerSize  = 16 // of a page: id, flags, count, overflow

@@ -285,10 +285,12 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		run func(context.Context) error
 	}{
 		{"unsynced snapshots", s.layers.CheckUnsynced},
-		{"leases", s.store.DropLeases}, // before the first collection: it records the blobs that pulls have finished
-		{"layers of copies", s.dropWhiteoutFiles},
-		{"root filesystems", s.rootfs.Load},
+		{"leases", s.store.DropWork},
 		{"content", s.db.DropDamagedBlobs},
+		{"records of images", s.store.ReadRecords},
+		{"layers of copies", s.dropWhiteoutFiles}, // the first collection
+		{"root filesystems", s.rootfs.Load},
+		{"layers of root filesystems", s.store.DropUnheld},
 		{"images", s.store.Load},
 		{"unused content", s.db.Sweep},
 		{"unused content", func(context.Context) error { return s.rootfs.DropMounts() }},

@@ -101,11 +101,14 @@ func (r Repairer) note(latest int64) (written bool, err error) {
 		if err != nil {
 			return true, errs.IgnoreNotExist(err)
 		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Ctim.Nano() > latest {
+			return false, nil
+		}
 		state, err := stateOf(path, info)
 		if err != nil {
 			return true, err
 		}
-		if after, err := os.Lstat(path); err != nil || !after.ModTime().Equal(info.ModTime()) || state.Changed > latest {
+		if after, err := os.Lstat(path); err != nil || !after.ModTime().Equal(info.ModTime()) {
 			return false, err // it was written to while it was read
 		}
 		note.Files[path] = state

@@ -85,7 +85,7 @@ func (r report) text(dir string) string {
 	if len(r.Foreign) > 0 {
 		return fmt.Sprintf("the image store had other objects in the place of its own, which were set aside unread: %s; what was found lies in %s: remove it after you have looked at it", strings.Join(r.Foreign, "; "), dir)
 	}
-	text := fmt.Sprintf("the image store's database could not be read (%s) and was made again from what lies beside it: %d images are there again", r.Reason, r.Images)
+	text := fmt.Sprintf("the image store's database was damaged (%s) and was made again from what lies beside it: %d images are there again", r.Reason, r.Images)
 	if r.Nameless > 0 {
 		text += fmt.Sprintf(", %d of them without names, which come with the next pull", r.Nameless)
 	}

@@ -52,7 +52,6 @@ func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
 // lostRecord says what the database has lost of an image, "" for nothing.
 func lostRecord(ctx context.Context, db *database.DB, named database.NamedImage, record images.Image, recorded bool) (string, error) {
 	if !recorded {
-		// On a full disk the copy may still have the name of an image that was removed. The collector removes its manifest.
 		there, err := hasBlob(ctx, db, named.Target.Digest)
 		if err != nil || !there {
 			return "", err
@@ -66,8 +65,10 @@ func lostRecord(ctx context.Context, db *database.DB, named database.NamedImage,
 			return "", err
 		}
 		return fmt.Sprintf("has the name %s for %s, which is not there", named.Name, is.Digest), nil
-	case is.Size != was.Size, is.MediaType != was.MediaType:
+	case is.Size != was.Size, images.IsIndexType(is.MediaType) != images.IsIndexType(was.MediaType), images.IsManifestType(is.MediaType) != images.IsManifestType(was.MediaType):
 		return fmt.Sprintf("has the name %s for %d bytes of %s, and it is %d bytes of %s", named.Name, is.Size, is.MediaType, was.Size, was.MediaType), nil
+	case database.PlatformIn(record) != named.Platform:
+		return fmt.Sprintf("has the platform %q for %s, and it is for %q", database.PlatformIn(record), named.Name, named.Platform), nil
 	case named.Pinned && !database.IsPinned(record):
 		return fmt.Sprintf("does not know that %s is pinned", named.Name), nil
 	}

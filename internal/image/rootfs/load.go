@@ -77,7 +77,9 @@ func (m *Manager) Load(ctx context.Context) error {
 			continue // it keeps the layers by itself
 		}
 		// A copy stands without its layers.
-		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); errors.Is(err, dbcheck.ErrDamaged) {
+		u.lower, err = m.images.RestoreLayers(ctx, u.Chain)
+		// A removal that was cut short leaves layers that no running container uses.
+		if errors.Is(err, dbcheck.ErrDamaged) && u.Copied == nil && m.mountedUse(entry.Name()).Chain != "" {
 			return fmt.Errorf("root filesystem %s: %w", entry.Name(), err)
 		}
 		if err != nil && u.Copied == nil {

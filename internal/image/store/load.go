@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -15,61 +16,100 @@ import (
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
-// DropLeases removes the leases of work that ended with its process, and those of layers that
-// are not held any more. Call it after all RestoreLayers, before Load.
-func (s *Store) DropLeases(ctx context.Context) error {
-	kept, err := s.db.DropLeases(ctx, func(chain string) bool { return s.holds.counts[chain] > 0 })
+// DropWork removes the leases of work that ended with its process. Call it before the first collection: it records the blobs
+// that pulls have finished.
+func (s *Store) DropWork(ctx context.Context) error { return s.db.DropWork(ctx) }
+
+// DropUnheld removes the leases of layers that root filesystems do not hold any more. Call it after all RestoreLayers, before Load.
+func (s *Store) DropUnheld(ctx context.Context) error {
+	kept, err := s.db.DropUnheld(ctx, func(chain string) bool { return s.holds.counts[chain] > 0 })
 	for _, chain := range kept {
 		s.holds.orphans[chain] = true
 	}
 	return err
 }
 
-// Load reads the recorded images. It repairs images with missing layers and removes those with
-// missing content. If the disk is too full to repair an image, the image cannot be used, but its record and its content
-// stay: it is pulled again in the background, and the next start repairs it. Call it once, before the store is used.
-func (s *Store) Load(ctx context.Context) error {
+// recorded are the images of the records that ReadRecords has read, by their ids.
+type recorded struct {
+	trees  map[string]*tree.Tree
+	names  map[string][]string
+	own    map[string]annotations
+	pinned map[string]bool
+	places map[string][]string
+	// gone are the names of images whose content is missing, found what they were.
+	gone  map[string]bool
+	found lost.Losses
+}
+
+// ReadRecords reads the recorded images. It mends what the database says of their content, without which the collector would
+// remove it. Call it before the first collection, and Load after it.
+func (s *Store) ReadRecords(ctx context.Context) error {
 	records, err := s.db.Images.List(ctx)
 	if err != nil {
 		return err
 	}
-	trees := map[string]*tree.Tree{}
-	found := lost.Losses{}
-	names := map[string][]string{}
-	own := map[string]annotations{}
-	pinned := map[string]bool{}
-	places := map[string][]string{}
-	gone := map[string]bool{}
-	unusable := false
+	r := &recorded{
+		trees: map[string]*tree.Tree{}, names: map[string][]string{}, own: map[string]annotations{}, pinned: map[string]bool{},
+		places: map[string][]string{}, gone: map[string]bool{}, found: lost.Losses{},
+	}
+	s.recorded = r
+	linked, seen := map[digest.Digest]bool{}, map[digest.Digest]bool{}
 	for _, record := range records {
 		t, err := s.db.ReadRecord(ctx, record, s.db.Known)
 		if err != nil {
 			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
-			gone[record.Name], unusable = true, true
-			found.Note(record.Target, record.Name, database.IsPinned(record))
+			r.gone[record.Name] = true
+			r.found.Note(record.Target, record.Name, database.IsPinned(record))
 			continue
 		}
-		id := t.ID()
-		trees[id] = t
-		names[id] = append(names[id], record.Name)
-		if own[id] == nil {
-			own[id] = annotations{}
+		if !linked[t.Target.Digest] {
+			linked[t.Target.Digest] = true
+			if err := s.db.Relink(ctx, t); err != nil {
+				return err
+			}
 		}
-		own[id][record.Name] = t.Annotations
-		pinned[id] = pinned[id] || database.IsPinned(record)
-		places[id] = slices.DeleteFunc(database.SnapshottersOf(record), func(name string) bool { // all its records have the same
+		for _, layer := range t.Layers {
+			if !seen[layer.Digest] {
+				seen[layer.Digest] = true
+				_ = s.db.Known(ctx, layer) // Load notes one that is missing
+			}
+		}
+		id := t.ID()
+		r.trees[id] = t
+		r.names[id] = append(r.names[id], record.Name)
+		if r.own[id] == nil {
+			r.own[id] = annotations{}
+		}
+		r.own[id][record.Name] = t.Annotations
+		r.pinned[id] = r.pinned[id] || database.IsPinned(record)
+		r.places[id] = slices.DeleteFunc(database.SnapshottersOf(record), func(name string) bool { // all its records have the same
 			return name != image.OverlaySnapshotter && !s.proxies.Has(name)
 		})
-		if len(places[id]) == 0 && record.Name == id {
+		if len(r.places[id]) == 0 && record.Name == id {
 			s.log.Warn("the layers of an image are in a snapshotter that is not in image.snapshotters any more; unless the node has its content, it is pulled again with the credentials of the node, not those of a pod",
 				"image", id, "snapshotters", database.SnapshottersOf(record))
 		}
 	}
-	for id, t := range trees {
-		if err := s.db.Relink(ctx, t); err != nil {
-			return err
-		}
-		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id], places[id])
+	return nil
+}
+
+// Load loads the images that ReadRecords has read. It repairs images with missing layers and removes those with
+// missing content. If the disk is too full to repair an image, the image cannot be used, but its record and its content
+// stay: it is pulled again in the background, and the next start repairs it. Call it once, before the store is used.
+func (s *Store) Load(ctx context.Context) error {
+	r := s.recorded
+	s.recorded = nil
+	// A repair that fails collects what nothing keeps.
+	kept := map[string]bool{"": true}
+	for _, t := range r.trees {
+		kept[t.TopChain()] = true
+	}
+	if err := s.keepHeld(ctx, kept); err != nil {
+		return err
+	}
+	unusable := len(r.gone) > 0
+	for id, t := range r.trees {
+		e, err := s.loadOrRepair(ctx, t, r.names[id], r.pinned[id], r.places[id])
 		if err != nil {
 			keep := isFull(err)
 			if keep {
@@ -77,29 +117,33 @@ func (s *Store) Load(ctx context.Context) error {
 			} else {
 				s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
 			}
-			for _, name := range names[id] {
+			for _, name := range r.names[id] {
 				if !keep {
-					gone[name] = true
+					r.gone[name] = true
 				}
-				found.Note(t.Target, name, pinned[id])
+				r.found.Note(t.Target, name, r.pinned[id])
 			}
 			unusable = true
 			continue
 		}
-		s.put(e, own[id])
+		s.put(e, r.own[id])
 		if !e.Lazy {
 			s.noteAbsent(ctx, t)
 		}
 	}
-	if err := s.keepHeld(ctx); err != nil {
+	loaded := map[string]bool{"": true}
+	for _, e := range s.index {
+		loaded[e.chain] = true
+	}
+	if err := s.keepHeld(ctx, loaded); err != nil {
 		return err
 	}
-	s.lostPinned = found.PinnedNames()
-	s.lost.Add(found.FromRegistries()) // before the records go, which have the names
-	if !unusable {                     // a lost image comes back, and its registry may not have its signatures any more
+	s.lostPinned = r.found.PinnedNames()
+	s.lost.Add(r.found.FromRegistries()) // before the records go, which have the names
+	if !unusable {                       // a lost image comes back, and its registry may not have its signatures any more
 		s.dropEvidence()
 	}
-	return s.db.DeleteRecords(ctx, gone, "")
+	return s.db.DeleteRecords(ctx, r.gone, "")
 }
 
 // isFull reports whether an error says that the host has no room, and so nothing of an image.
@@ -140,15 +184,11 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 	return s.load(ctx, t, names, pinned, proxies)
 }
 
-// keepHeld keeps the layers below root filesystems whose image is gone. It may have been lost just
+// keepHeld keeps the layers below root filesystems that no image keeps. It may have been lost just
 // now, because its content is damaged: its containers run on.
-func (s *Store) keepHeld(ctx context.Context) error {
-	loaded := map[string]bool{"": true}
-	for _, e := range s.index {
-		loaded[e.chain] = true
-	}
+func (s *Store) keepHeld(ctx context.Context, kept map[string]bool) error {
 	for chain := range s.holds.counts {
-		if loaded[chain] || s.holds.orphans[chain] {
+		if kept[chain] || s.holds.orphans[chain] {
 			continue
 		}
 		_, err := s.db.Snapshots.Stat(ctx, chain)

@@ -26,7 +26,7 @@ func (s *Store) LostPinned() []string { return s.lostPinned }
 // Load calls it.
 func (s *Store) noteAbsent(ctx context.Context, t *tree.Tree) {
 	for _, layer := range t.Layers {
-		if !slices.Contains(s.absent, layer.Digest) && s.db.Known(ctx, layer) != nil {
+		if !slices.Contains(s.absent, layer.Digest) && s.db.Present(ctx, layer) != nil {
 			s.absent = append(s.absent, layer.Digest)
 		}
 	}

@@ -139,6 +139,8 @@ type Store struct {
 	// blobs are held while one is fetched, evidence while that of an image is written.
 	blobs, evidence keyed.Mutex
 	lost            *lost.List
+	// recorded is there from ReadRecords to Load.
+	recorded *recorded
 	// absent are the blobs of layers that Load has found missing.
 	absent []digest.Digest
 	// lostPinned are the names of pinned images that Load cannot use.

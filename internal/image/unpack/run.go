@@ -162,6 +162,9 @@ func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int
 	if a.Error != "" {
 		return Result{}, errorOf(a)
 	}
+	if used := a.Usage; used != nil && (used.Bytes > job.MaxBytes || used.Inodes > child.MaxInodes) {
+		a.Usage = nil // no layer takes that
+	}
 	return a.Result, markOpaque(ctx, job.Upper, a.Opaque)
 }
 

@@ -34,8 +34,8 @@ type Layers struct {
 	Snapshots *storage.MetaStore
 	// Labels are the chain IDs of complete layers, by the names of their directories, which are the numbers of their snapshots.
 	Labels map[string]string
-	// HasImages is set if the store has images by their copied names.
-	HasImages bool
+	// Replaced is set if the metadata has no image, and the copy of the names has some.
+	Replaced bool
 }
 
 // recorded is a snapshot as the metadata has it: a name in the snapshots' database, and the key of its parent.
@@ -48,9 +48,9 @@ type snapshot struct {
 	parent string
 }
 
-// Compare returns dbcheck.ErrDamaged if the records contradict each other. strays are chain IDs of complete layers that only the
-// metadata does not have: it is damaged if one of them is in use.
-func (l Layers) Compare(ctx context.Context) (strays map[string]bool, err error) {
+// Compare returns dbcheck.ErrDamaged if the records contradict each other. strays are the directories of complete layers
+// that only the metadata does not have, by their chain IDs: it is damaged if a container runs on one of them.
+func (l Layers) Compare(ctx context.Context) (strays map[string]string, err error) {
 	metadata, err := l.readMetadata()
 	if err != nil {
 		return nil, err
@@ -59,16 +59,16 @@ func (l Layers) Compare(ctx context.Context) (strays map[string]bool, err error)
 	if err != nil {
 		return nil, err
 	}
-	if len(known) == 0 && l.HasImages && len(l.Labels) > 0 {
-		return nil, contradiction("the snapshots' database knows none, and there are layers")
+	if len(known) == 0 && len(metadata) == 0 && l.Replaced && len(l.Labels) > 0 {
+		return nil, contradiction("the databases know no layer and no image, and there are some")
 	}
 	if err := errors.Join(compareRecords(metadata, known), l.compareLabels(known)); err != nil {
 		return nil, err
 	}
-	strays = map[string]bool{}
+	strays = map[string]string{}
 	for name, s := range known {
 		if chain := ChainOf(name); s.kind == snapshots.KindCommitted && metadata[chain].name != name && l.Labels[s.id] == chain {
-			strays[chain] = true
+			strays[chain] = s.id
 		}
 	}
 	return strays, nil

@@ -24,6 +24,8 @@ const (
 	maxFile = 1 << 40
 	// maxEntries bounds the answer and the time of one layer.
 	maxEntries = 4 << 20
+	// MaxInodes is more than a layer of maxEntries has, with the directories that are not among them.
+	MaxInodes = 2 * maxEntries
 	// maxTrailer bounds what follows the end of the archive: padding, which tools round up
 	// to some kilobytes. The digest is of it, too.
 	maxTrailer = 16 << 20
