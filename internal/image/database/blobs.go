@@ -84,7 +84,7 @@ func (d *DB) adoptKnown(ctx context.Context, desc imagespec.Descriptor) error {
 // whole is verified, also for a link to the file of a preloaded blob.
 func (d *DB) whole(blob digest.Digest) (int64, bool) {
 	target, err := os.Readlink(d.BlobPath(blob))
-	if err != nil || filepath.Base(target) != blob.Encoded() {
+	if err != nil || preloadedDir(target, blob) == "" {
 		return d.verified(blob)
 	}
 	f, err := d.OpenBlob(blob)
@@ -107,13 +107,24 @@ func (d *DB) AdoptFile(ctx context.Context, desc imagespec.Descriptor) error {
 		return fmt.Errorf("blob %s has %d bytes on disk, want %d: %w", desc.Digest, fi.Size(), desc.Size, fs.ErrNotExist)
 	}
 	preloaded := ""
-	if target, err := os.Readlink(path); err == nil { // the blob is preloaded
-		if filepath.Base(target) != desc.Digest.Encoded() {
+	if target, err := os.Readlink(path); err == nil {
+		if preloaded = preloadedDir(target, desc.Digest); preloaded == "" {
 			return fmt.Errorf("blob %s is a symbolic link to %s: %w", desc.Digest, target, fs.ErrNotExist)
 		}
-		preloaded = filepath.Dir(filepath.Dir(filepath.Dir(target)))
 	}
 	return d.AdoptBlob(ctx, desc, preloaded)
+}
+
+// preloadedDir is the directory of images that the link of a preloaded blob leads to, "" for another link.
+func preloadedDir(target string, blob digest.Digest) string {
+	dir, ok := strings.CutSuffix(target, filepath.Join("/", imagespec.ImageBlobsDir, blob.Algorithm().String(), blob.Encoded()))
+	if !ok || !filepath.IsAbs(dir) {
+		return ""
+	}
+	if _, err := os.Lstat(filepath.Join(dir, imagespec.ImageIndexFile)); err != nil {
+		return ""
+	}
+	return dir
 }
 
 // AdoptBlob is AdoptFile for a file that is known to be there. preloaded is the directory that a link leads to, "" for a file.
@@ -154,7 +165,7 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 	}
 	for dgst, problem := range damaged {
 		if size, ok := d.whole(dgst); ok {
-			d.log.Warn("a blob is recorded again, whose record in the database was wrong", "blob", dgst, "problem", problem)
+			d.log.Warn("recording a blob again, whose record in the database is wrong", "blob", dgst, "problem", problem)
 			if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
@@ -216,6 +227,7 @@ func (d *DB) dropBlob(ctx context.Context, dgst digest.Digest) error {
 // The collector checks the disk only where it has removed something, so Sweep creates
 // something to remove in each place.
 func (d *DB) Sweep(ctx context.Context) error {
+	d.strays = nil // they go
 	probe := []byte("swept at start\n")
 	desc := imagespec.Descriptor{Digest: digest.FromBytes(probe), Size: int64(len(probe))}
 	if err := content.WriteBlob(ctx, d.Content, "sweep", bytes.NewReader(probe), desc); err != nil {

@@ -1,7 +1,6 @@
 package database
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,9 +107,7 @@ func readLabel(dir string) (LayerLabel, error) {
 	if err != nil {
 		return label, err
 	}
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields() // a changed bit in the name of a field would drop what it says
-	if err := decoder.Decode(&label); err != nil {
+	if err := json.Unmarshal(data, &label); err != nil {
 		return label, err
 	}
 	if err := digest.Digest(label.Chain).Validate(); err != nil {

@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -84,7 +85,7 @@ func (d *DB) leaveOut(ctx context.Context, going map[string]bool) (free func()) 
 	maps.Copy(d.names.going, going)
 	d.saveNames(ctx)
 	if d.names.failed { // a start would miss a name in the database that only the copy has
-		if err := errs.IgnoreNotExist(os.Remove(d.namesPath())); err != nil {
+		if err := errors.Join(errs.IgnoreNotExist(os.Remove(d.namesPath())), sysfile.SyncDir(d.Root)); err != nil {
 			d.log.Warn("cannot remove the copy of the images' names; the next start may rebuild the database", "error", err)
 		}
 	}
@@ -95,8 +96,7 @@ func (d *DB) leaveOut(ctx context.Context, going map[string]bool) (free func()) 
 	}
 }
 
-// retryNames writes the copy if the last write has failed: a start would take a database without images for damaged if the copy
-// had the name of a removed image.
+// retryNames writes the copy if the last write has failed.
 func (d *DB) retryNames(ctx context.Context) {
 	d.names.mu.Lock()
 	defer d.names.mu.Unlock()

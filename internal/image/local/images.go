@@ -138,6 +138,8 @@ type Images struct {
 	// copies is set if root filesystems are copies of the layers, and copiesBecause says why if nobody has asked for that.
 	copies        bool
 	copiesBecause string
+	// droppedCopies is set while layers of copies are removed from the database, and not from the disk.
+	droppedCopies bool
 	// lostPinned are the names of pinned images that a rebuild has lost.
 	lostPinned []string
 	// checker accounts for what is on disk.

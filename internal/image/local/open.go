@@ -288,9 +288,10 @@ func (s *Images) recoverParts(ctx context.Context) error {
 		{"leases", s.store.DropWork},
 		{"content", s.db.DropDamagedBlobs},
 		{"records of images", s.store.ReadRecords},
-		{"layers of copies", s.dropWhiteoutFiles}, // the first collection
+		{"layers of copies", s.dropWhiteoutFiles},
 		{"root filesystems", s.rootfs.Load},
-		{"layers of root filesystems", s.store.DropUnheld},
+		{"layers of root filesystems", s.store.KeepHeld},
+		{"layers of copies", s.collectCopies}, // the first collection
 		{"images", s.store.Load},
 		{"unused content", s.db.Sweep},
 		{"unused content", func(context.Context) error { return s.rootfs.DropMounts() }},
@@ -305,12 +306,17 @@ func (s *Images) recoverParts(ctx context.Context) error {
 	return nil
 }
 
-// dropWhiteoutFiles removes the layers that are unpacked again for overlays, and makes sure that they have left the disk
-// before that: it may not have room for both.
-func (s *Images) dropWhiteoutFiles(ctx context.Context) error {
-	dropped, err := s.layers.DropWhiteoutFiles(ctx)
-	if err != nil || !dropped {
-		return err
+// dropWhiteoutFiles removes the layers that are unpacked again for overlays from the database.
+func (s *Images) dropWhiteoutFiles(ctx context.Context) (err error) {
+	s.droppedCopies, err = s.layers.DropWhiteoutFiles(ctx)
+	return err
+}
+
+// collectCopies makes sure that the files of these layers have left the disk before they are unpacked again: it may not have room
+// for both.
+func (s *Images) collectCopies(ctx context.Context) error {
+	if !s.droppedCopies {
+		return nil
 	}
 	if err := s.db.Sweep(ctx); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/names"
 )
 
 // LostRecords compares the records of images with the copy of their names. It returns an error (IsDamage) if the database has no
@@ -22,12 +23,12 @@ func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
 	if err != nil {
 		return err
 	}
-	names, summed, err := db.ReadNames()
-	if err != nil || len(names) == 0 {
+	copied, summed, err := db.ReadNames()
+	if err != nil || len(copied) == 0 {
 		return nil //nolint:nilerr // there is no copy that would know better
 	}
 	if len(records) == 0 {
-		return fmt.Errorf("%s knows no image, and there are %d: %w", r.Paths.MetadataFile(), len(names), dbcheck.ErrDamaged)
+		return fmt.Errorf("%s knows no image, and there are %d: %w", r.Paths.MetadataFile(), len(copied), dbcheck.ErrDamaged)
 	}
 	if !summed {
 		return nil // the copy may be damaged itself
@@ -36,7 +37,7 @@ func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
 	for _, record := range records {
 		byName[record.Name] = record
 	}
-	for _, named := range names {
+	for _, named := range copied {
 		record, ok := byName[named.Name]
 		problem, err := lostRecord(ctx, db, named, record, ok)
 		if err != nil {
@@ -67,7 +68,7 @@ func lostRecord(ctx context.Context, db *database.DB, named database.NamedImage,
 		return fmt.Sprintf("has the name %s for %s, which is not there", named.Name, is.Digest), nil
 	case is.Size != was.Size, images.IsIndexType(is.MediaType) != images.IsIndexType(was.MediaType), images.IsManifestType(is.MediaType) != images.IsManifestType(was.MediaType):
 		return fmt.Sprintf("has the name %s for %d bytes of %s, and it is %d bytes of %s", named.Name, is.Size, is.MediaType, was.Size, was.MediaType), nil
-	case database.PlatformIn(record) != named.Platform:
+	case !names.IsID(named.Name) && database.PlatformIn(record) != named.Platform: // an id may be of several
 		return fmt.Sprintf("has the platform %q for %s, and it is for %q", database.PlatformIn(record), named.Name, named.Platform), nil
 	case named.Pinned && !database.IsPinned(record):
 		return fmt.Sprintf("does not know that %s is pinned", named.Name), nil

@@ -20,13 +20,21 @@ import (
 // that pulls have finished.
 func (s *Store) DropWork(ctx context.Context) error { return s.db.DropWork(ctx) }
 
-// DropUnheld removes the leases of layers that root filesystems do not hold any more. Call it after all RestoreLayers, before Load.
-func (s *Store) DropUnheld(ctx context.Context) error {
-	kept, err := s.db.DropUnheld(ctx, func(chain string) bool { return s.holds.counts[chain] > 0 })
-	for _, chain := range kept {
+// KeepHeld keeps the layers that root filesystems hold and no image keeps, and drops the leases of others. Call it after
+// ReadRecords and all RestoreLayers, before the first collection.
+func (s *Store) KeepHeld(ctx context.Context) error {
+	leased, err := s.db.DropUnheld(ctx, func(chain string) bool { return s.holds.counts[chain] > 0 })
+	if err != nil {
+		return err
+	}
+	for _, chain := range leased {
 		s.holds.orphans[chain] = true
 	}
-	return err
+	kept := map[string]bool{"": true}
+	for _, t := range s.recorded.trees {
+		kept[t.TopChain()] = true
+	}
+	return s.keepHeld(ctx, kept)
 }
 
 // recorded are the images of the records that ReadRecords has read, by their ids.
@@ -39,10 +47,12 @@ type recorded struct {
 	// gone are the names of images whose content is missing, found what they were.
 	gone  map[string]bool
 	found lost.Losses
+	// full is set if the host had no room to record a blob again.
+	full bool
 }
 
 // ReadRecords reads the recorded images. It mends what the database says of their content, without which the collector would
-// remove it. Call it before the first collection, and Load after it.
+// remove it. Call it before the first collection, then KeepHeld and Load.
 func (s *Store) ReadRecords(ctx context.Context) error {
 	records, err := s.db.Images.List(ctx)
 	if err != nil {
@@ -56,6 +66,12 @@ func (s *Store) ReadRecords(ctx context.Context) error {
 	linked, seen := map[digest.Digest]bool{}, map[digest.Digest]bool{}
 	for _, record := range records {
 		t, err := s.db.ReadRecord(ctx, record, s.db.Known)
+		if err != nil && isFull(errs.OfDisk(err)) {
+			s.log.Error("an image cannot be used, because the host has no room to record its content again; free some and restart berth", "image", record.Name, "error", err)
+			r.full = true
+			r.found.Note(record.Target, record.Name, database.IsPinned(record))
+			continue
+		}
 		if err != nil {
 			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
 			r.gone[record.Name] = true
@@ -99,15 +115,7 @@ func (s *Store) ReadRecords(ctx context.Context) error {
 func (s *Store) Load(ctx context.Context) error {
 	r := s.recorded
 	s.recorded = nil
-	// A repair that fails collects what nothing keeps.
-	kept := map[string]bool{"": true}
-	for _, t := range r.trees {
-		kept[t.TopChain()] = true
-	}
-	if err := s.keepHeld(ctx, kept); err != nil {
-		return err
-	}
-	unusable := len(r.gone) > 0
+	unusable := r.full || len(r.gone) > 0
 	for id, t := range r.trees {
 		e, err := s.loadOrRepair(ctx, t, r.names[id], r.pinned[id], r.places[id])
 		if err != nil {
