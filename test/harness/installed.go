@@ -70,7 +70,9 @@ func (b *Berth) leaveInstalled() {
 func (b *Berth) PodLeftovers() Leftovers {
 	left := FindLeftovers(b.State)
 	left.Mounts = append(left.Mounts, FindLeftovers(b.Root).Mounts...)
-	left.Mounts = slices.DeleteFunc(left.Mounts, func(dir string) bool { return dir == b.Root }) // a disk of its own
+	left.Mounts = slices.DeleteFunc(left.Mounts, func(dir string) bool {
+		return dir == b.Root // a disk of its own
+	})
 	left.Processes = nil // keeper, supervisor and daemon keep running
 	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(dir string) bool {
 		return strings.HasSuffix(dir, "-unpack") // the daemon's, for as long as it runs
