@@ -95,8 +95,8 @@ func (d *DB) whole(blob digest.Digest) (int64, bool) {
 }
 
 // AdoptFile adds to the content store a blob whose file, or link to the file of a preloaded one, is among its blobs already: it
-// commits the blob without writing it again, and leases one that the store has already. The error is fs.ErrNotExist when there
-// is no such file of the blob's size.
+// commits the blob without writing it again, and leases one that the store has already. The error is fs.ErrNotExist when the
+// file is missing, or has another size than the blob.
 func (d *DB) AdoptFile(ctx context.Context, desc imagespec.Descriptor) error {
 	path := d.BlobPath(desc.Digest)
 	fi, err := os.Stat(path)
@@ -227,7 +227,7 @@ func (d *DB) dropBlob(ctx context.Context, dgst digest.Digest) error {
 // The collector checks the disk only where it has removed something, so Sweep creates
 // something to remove in each place.
 func (d *DB) Sweep(ctx context.Context) error {
-	d.strays = nil // they go
+	d.strays = nil // the collection removes them
 	probe := []byte("swept at start\n")
 	desc := imagespec.Descriptor{Digest: digest.FromBytes(probe), Size: int64(len(probe))}
 	if err := content.WriteBlob(ctx, d.Content, "sweep", bytes.NewReader(probe), desc); err != nil {

@@ -185,7 +185,7 @@ func (d *DB) AddSource(ctx context.Context, chain, source string, decrypted bool
 }
 
 // LabelLayers labels the layers whose label is missing, or cannot be read, from the snapshots' database, which must not be open. It
-// returns nil if there is no database.
+// returns nil if the database is missing.
 func LabelLayers(ctx context.Context, paths Paths) (err error) {
 	if _, err := os.Lstat(paths.SnapshotsFile()); err != nil {
 		return nil //nolint:nilerr // there is none

@@ -19,9 +19,9 @@ import (
 )
 
 // names.json is a copy of the data that only the database has: the names of images, and which are
-// pinned. All other data can be read from content and layers. It has no name that the
-// database does not have: a name is added to the database first, and removed from the copy first. A start takes a database that
-// lacks a name of the copy for damaged.
+// pinned. All other data can be read from content and layers. The database has each name of
+// the copy: berth adds a name to the database first, and removes it from the copy first. If the database lacks a name of the
+// copy, the next start takes the database for damaged.
 
 // NamedImage is a name of an image, as the copy has it.
 type NamedImage struct {
@@ -135,7 +135,7 @@ func (d *DB) writeNames(records []images.Image) error {
 }
 
 // ReadNames reads the copy. summed reports that no bit of it has changed since it was written. ReadNames returns an error if
-// there is no copy that can be used.
+// the copy is missing or damaged.
 func (d *DB) ReadNames() (all []NamedImage, summed bool, err error) {
 	data, err := os.ReadFile(d.namesPath())
 	if err != nil {

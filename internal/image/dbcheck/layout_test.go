@@ -49,7 +49,7 @@ func TestNumbersOfPages(t *testing.T) {
 		}
 	}
 	if leaf < 0 {
-		t.Fatal("there is no leaf of two buckets")
+		t.Fatal("no page is a leaf of two buckets")
 	}
 	// The page's header and the list of its two elements; one flag of each leads to a bucket.
 	for at := leaf; at < leaf+16+2*16; at++ {
@@ -58,7 +58,7 @@ func TestNumbersOfPages(t *testing.T) {
 			data[at] ^= 1 << bit
 			switch {
 			case at == leaf+16 && bit == 0, at == leaf+32 && bit == 0:
-				continue // no bucket, but a value: there is no rule against it
+				continue // the element is a value then, which the layout allows
 			case at == leaf+10 && bit == 1:
 				continue // no elements: a new database has none
 			}

@@ -25,7 +25,7 @@ func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
 	}
 	copied, summed, err := db.ReadNames()
 	if err != nil || len(copied) == 0 {
-		return nil //nolint:nilerr // there is no copy that would know better
+		return nil //nolint:nilerr // without a copy, nothing can be compared
 	}
 	if len(records) == 0 {
 		return fmt.Errorf("%s knows no image, and there are %d: %w", r.Paths.MetadataFile(), len(copied), dbcheck.ErrDamaged)

@@ -5,8 +5,8 @@
 // read. The collector would then remove a layer that a container runs on, or a container would get another one. Such a
 // database contradicts the others.
 //
-// Every change is synced in an order, so a kill or a loss of power leaves only differences that are no contradictions:
-// the snapshots' database may have snapshots that the metadata does not have, not yet or no more, and a directory may belong to
+// The store syncs its changes in an order. So a kill or a loss of power leaves only two differences, which Compare allows: the
+// snapshots' database has a snapshot that the metadata does not have yet, or does not have any more; and a directory belongs to
 // no snapshot.
 package crosscheck
 

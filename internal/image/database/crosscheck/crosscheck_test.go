@@ -105,7 +105,7 @@ func TestNumberOfTheNext(t *testing.T) {
 	}
 }
 
-// TestCompare: what a kill leaves is no contradiction, and what a flipped bit leaves is one.
+// TestCompare: Compare accepts what a kill leaves, and refuses what a flipped bit leaves.
 func TestCompare(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(r *records)
