@@ -34,9 +34,10 @@ const (
 // written.
 type stream struct {
 	ready chan *chunk
-	// free are the unused chunks. There are chunkCount in all, so that no
-	// channel of them is ever full.
+	// free are the unused chunks, made is how many chunks there are. There are chunkCount at most, so that no channel of them
+	// is ever full.
 	free chan *chunk
+	made int
 	// stop ends the goroutines of a stream that is not read to its end.
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -83,9 +84,6 @@ func newStream(r io.Reader) (*stream, error) {
 		hashed: make(chan struct{}),
 		left:   math.MaxInt64,
 	}
-	for range chunkCount {
-		s.free <- &chunk{}
-	}
 	toHash := make(chan *chunk, chunkCount)
 	s.wg.Add(2)
 	go s.produce(plain, toHash)
@@ -99,14 +97,9 @@ func (s *stream) produce(plain io.ReadCloser, toHash chan<- *chunk) {
 	defer close(s.ready)
 	defer plain.Close()
 	for {
-		var c *chunk
-		select {
-		case c = <-s.free:
-		case <-s.stop:
+		c := s.next()
+		if c == nil {
 			return
-		}
-		if c.buffer == nil { // a small layer needs few
-			c.buffer = make([]byte, chunkSize)
 		}
 		n, err := io.ReadFull(plain, c.buffer)
 		if errors.Is(err, io.ErrUnexpectedEOF) && n > 0 {
@@ -120,6 +113,28 @@ func (s *stream) produce(plain io.ReadCloser, toHash chan<- *chunk) {
 		if err != nil {
 			return
 		}
+	}
+}
+
+// next returns an unused chunk, nil when the stream is closed. It makes a chunk only when all are in use: those used a moment
+// ago are in the processor's cache.
+func (s *stream) next() *chunk {
+	select {
+	case <-s.stop:
+		return nil
+	case c := <-s.free:
+		return c
+	default:
+	}
+	if s.made < chunkCount {
+		s.made++
+		return &chunk{buffer: make([]byte, chunkSize)}
+	}
+	select {
+	case c := <-s.free:
+		return c
+	case <-s.stop:
+		return nil
 	}
 }
 
