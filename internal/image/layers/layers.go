@@ -45,6 +45,7 @@ type Unpacker struct {
 	background  *background.Group
 	log         *slog.Logger
 	unsyncedDir string
+	syncs       syncs
 	maxLayer    atomic.Int64
 	// decryptionKeys is the directory of the private keys.
 	decryptionKeys atomic.Pointer[string]

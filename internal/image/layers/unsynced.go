@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database"
@@ -27,7 +30,78 @@ type unsynced struct {
 	Snapshots []string `json:"snapshots"`
 }
 
-// listUnsynced writes a list. done starts the sync, after which the list is removed.
+// A sync begins when no layer has been unpacked for syncDelay: before that it would write files of layers that are not complete,
+// and the pull, and the container that starts after it, would wait for the disk. It does not wait longer than maxSyncDelay.
+const (
+	syncDelay    = time.Second
+	maxSyncDelay = 5 * time.Second
+)
+
+// syncs are the lists of layers that are unpacked. One sync is for all of them.
+type syncs struct {
+	mu sync.Mutex
+	// unpacking is how many lists have layers that are being unpacked. ended is when it was decreased last.
+	unpacking int
+	ended     time.Time
+	// lists are the files of the lists that wait for a sync. running is set while there is a goroutine for them.
+	lists   []string
+	running bool
+}
+
+// begin counts one more list with layers that are being unpacked.
+func (s *syncs) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unpacking++
+}
+
+// end has a list wait for a sync. start is whether the caller must start the goroutine for it.
+func (s *syncs) end(list string) (start bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unpacking--
+	s.ended = time.Now()
+	s.lists = append(s.lists, list)
+	start = !s.running
+	s.running = true
+	return start
+}
+
+// wait returns when a sync may begin.
+func (s *syncs) wait(ctx context.Context) {
+	for begun := time.Now(); ; {
+		s.mu.Lock()
+		quiet, latest := s.ended.Add(syncDelay), begun.Add(maxSyncDelay)
+		if s.unpacking > 0 {
+			quiet = time.Now().Add(syncDelay)
+		}
+		s.mu.Unlock()
+		if quiet.After(latest) {
+			quiet = latest
+		}
+		left := time.Until(quiet)
+		if left <= 0 {
+			return
+		}
+		select {
+		case <-time.After(left):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// take returns the lists that wait for a sync. If there are none, the goroutine for them must end.
+func (s *syncs) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lists := s.lists
+	s.lists = nil
+	s.running = len(lists) > 0
+	return lists
+}
+
+// listUnsynced writes a list. done has it removed after a sync.
 func (u *Unpacker) listUnsynced(chains []string) (done func(), err error) {
 	boot, err := sysproc.BootID()
 	if err != nil {
@@ -38,21 +112,40 @@ func (u *Unpacker) listUnsynced(chains []string) (done func(), err error) {
 		return nil, err
 	}
 	path := filepath.Join(u.unsyncedDir, strings.ToLower(rand.Text()))
+	u.syncs.begin()
 	if err := sysfile.WriteSynced(path, data); err != nil {
+		u.syncLater(path)
 		return nil, fmt.Errorf("cannot mark snapshots as not yet on disk: %w", errs.OfDisk(err))
 	}
-	return func() {
-		u.background.GoUntilTimeout(func(ctx context.Context) {
-			if err := u.dropList(ctx, path); err != nil {
-				u.log.Warn("cannot sync unpacked layers to disk; they are checked after a reboot", "error", err)
-			}
-		})
-	}, nil
+	return func() { u.syncLater(path) }, nil
 }
 
-// dropList removes a list after a sync. A sync of a busy disk takes long and cannot be
-// cancelled. If the store closes first, the list stays, and the next start syncs again.
-func (u *Unpacker) dropList(ctx context.Context, path string) error {
+// syncLater has a list removed after a sync.
+func (u *Unpacker) syncLater(list string) {
+	if u.syncs.end(list) {
+		u.background.GoUntilTimeout(u.syncAll)
+	}
+}
+
+// syncAll syncs until no list is left. If the store closes first, lists may stay, and the next start syncs again.
+func (u *Unpacker) syncAll(ctx context.Context) {
+	for {
+		if waiting, end, err := u.background.Begin(ctx); err == nil { // else the store is being closed
+			u.syncs.wait(waiting)
+			end()
+		}
+		lists := u.syncs.take()
+		if len(lists) == 0 {
+			return
+		}
+		if err := u.dropLists(ctx, lists); err != nil {
+			u.log.Warn("cannot sync unpacked layers to disk; they are checked after a reboot", "error", err)
+		}
+	}
+}
+
+// dropLists removes lists after a sync. A sync of a busy disk takes long and cannot be cancelled.
+func (u *Unpacker) dropLists(ctx context.Context, lists []string) error {
 	synced := make(chan error, 1)
 	go func() { synced <- sysfile.SyncFS(u.db.Root) }()
 	select {
@@ -60,7 +153,10 @@ func (u *Unpacker) dropList(ctx context.Context, path string) error {
 		if err != nil {
 			return err
 		}
-		return os.Remove(path)
+		for _, list := range lists {
+			err = errors.Join(err, errs.IgnoreNotExist(os.Remove(list)))
+		}
+		return err
 	case <-ctx.Done():
 		return nil
 	}
@@ -91,11 +187,8 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 			list = unsynced{}
 		}
 		if list.Boot == boot {
-			u.background.GoUntilTimeout(func(ctx context.Context) {
-				if err := u.dropList(ctx, path); err != nil {
-					u.log.Warn("cannot sync unpacked layers to disk", "error", err)
-				}
-			})
+			u.syncs.begin()
+			u.syncLater(path)
 			continue
 		}
 		for _, chain := range list.Snapshots {
