@@ -86,7 +86,7 @@ type regularBlobs struct {
 // Walk implements content.Manager. The collector removes blobs that the database does not know.
 func (r regularBlobs) Walk(ctx context.Context, fn content.WalkFunc, filters ...string) error {
 	return r.Store.Walk(ctx, func(info content.Info) error {
-		if r.db.finished.has(info.Digest) {
+		if r.db.finished.keeps(info.Digest) {
 			return nil
 		}
 		return fn(info)
@@ -120,4 +120,83 @@ func ReadOwn(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is %s: %w", path, TypeOf(fi.Mode()), errs.Invalid)
 	}
 	return sysfile.ReadRegular(path, maxOwn)
+}
+
+// Compared provides the store's blobs, also those that are finished and not recorded. When a caller reads a blob from its
+// beginning to its end, the last read fails if the content has another digest: a disk may have changed it.
+func (d *DB) Compared() content.InfoReaderProvider { return comparing{d.Content, d} }
+
+// DamagedError is the error of a blob whose file is damaged. Its kind is Invalid.
+type DamagedError struct {
+	Blob    digest.Digest
+	problem string
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("blob %s is damaged on disk: %s; run berth image fsck --repair, or pull or import its image again: %v", e.Blob, e.problem, errs.Invalid)
+}
+
+// Unwrap returns the kind.
+func (e *DamagedError) Unwrap() error { return errs.Invalid }
+
+type comparing struct {
+	content.InfoReaderProvider
+	db *DB
+}
+
+// ReaderAt implements content.Provider.
+func (c comparing) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	read := c.InfoReaderProvider.ReaderAt
+	if c.db.finished.has(desc.Digest) { // asked first: a blob is recorded before it is no longer finished
+		read = c.db.readFinished
+	}
+	r, err := read(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	return &comparedReader{ReaderAt: r, of: desc.Digest, verifier: desc.Digest.Verifier()}, nil
+}
+
+// readFinished is ReaderAt for a blob that the database need not know.
+func (d *DB) readFinished(_ context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	file, err := d.OpenBlob(desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := file.Stat()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return sizedFile{file, fi.Size()}, nil
+}
+
+// sizedFile is a file as content.ReaderAt.
+type sizedFile struct {
+	*os.File
+	size int64
+}
+
+// Size implements content.ReaderAt.
+func (f sizedFile) Size() int64 { return f.size }
+
+type comparedReader struct {
+	content.ReaderAt
+	of       digest.Digest
+	verifier digest.Verifier
+	// read is how much was read without a gap.
+	read int64
+}
+
+// ReadAt implements io.ReaderAt. The read of the last byte fails if any of them is wrong.
+func (r *comparedReader) ReadAt(p []byte, at int64) (int, error) {
+	n, err := r.ReaderAt.ReadAt(p, at)
+	if at != r.read {
+		return n, err
+	}
+	_, _ = r.verifier.Write(p[:n])
+	r.read += int64(n)
+	if n > 0 && r.read == r.Size() && !r.verifier.Verified() {
+		return n, &DamagedError{Blob: r.of, problem: "its content has another digest"}
+	}
+	return n, err
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -18,13 +17,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/database/growing"
 	"github.com/berthrun/berth/internal/image/database/partfile"
-	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Unfinished downloads are kept, by the digest of their blob: a later pull continues them, also
@@ -43,85 +40,12 @@ const (
 	maxUnrecorded = 32 << 20
 )
 
-// finished are the blobs that have been fetched and that the database does not know yet. A transaction and a sync for each
-// would make a pull of many layers slow, so the blobs of an image are synced and recorded together; see RecordBlobs. A blob is
-// recorded only after its sync: a start takes what the database knows for whole if it has the right size. After a kill, and
-// after a loss of power, a start records those files that a pull wanted and that have the right digest; see adoptFinished.
-type finished struct {
-	mu sync.Mutex
-	// blobs have the sizes. The collector does not remove their files.
-	blobs map[digest.Digest]int64
-	// underWay are the blobs that are being downloaded.
-	underWay map[digest.Digest]bool
-}
-
-// begin notes that a download of a blob begins. It is false if one is under way.
-func (f *finished) begin(blob digest.Digest) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.underWay[blob] {
-		return false
-	}
-	if f.underWay == nil {
-		f.underWay = map[digest.Digest]bool{}
-	}
-	f.underWay[blob] = true
-	return true
-}
-
-func (f *finished) end(blob digest.Digest) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.underWay, blob)
-}
-
-func (f *finished) isUnderWay(blob digest.Digest) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.underWay[blob]
-}
-
-func (f *finished) add(blob digest.Digest, size int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.blobs == nil {
-		f.blobs = map[digest.Digest]int64{}
-	}
-	f.blobs[blob] = size
-}
-
-func (f *finished) has(blob digest.Digest) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	_, ok := f.blobs[blob]
-	return ok
-}
-
-func (f *finished) drop(all []imagespec.Descriptor) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, one := range all {
-		delete(f.blobs, one.Digest)
-	}
-}
-
-// among returns those of some blobs that are finished and not recorded.
-func (f *finished) among(blobs []digest.Digest) (found []imagespec.Descriptor) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, blob := range blobs {
-		if size, ok := f.blobs[blob]; ok {
-			found = append(found, imagespec.Descriptor{Digest: blob, Size: size})
-		}
-	}
-	return found
-}
-
 // BeginDownload opens a writer for a blob, at the end of what an earlier download has left. The
 // caller calls its Commit, with a context that has a lease, or Close and LeaveDownload. One download
 // of a blob is under way at a time. errdefs.ErrAlreadyExists if the store has the blob, which the
 // context's lease then keeps. If the context is that of a pull which wants the blob, see Pull.Wants, the store does not record
-// the blob at Commit, but later together with others; see RecordBlobs. The end of the pull records what is left.
+// the blob at Commit, but later together with others; see RecordBlobs. So it is with the documents of its image; see ReadTree.
+// The end of the pull records what is left.
 func (d *DB) BeginDownload(ctx context.Context, desc imagespec.Descriptor) (content.Writer, error) {
 	if err := desc.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("the digest %q is not valid: %w", desc.Digest, errs.Invalid)
@@ -217,25 +141,30 @@ func (d *DB) recordUnlessWanted(ctx context.Context, blob digest.Digest) (record
 
 // finishDownload moves the file of a blob, which has the right digest, to its place.
 func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data string) error {
-	to, wanted := d.BlobPath(desc.Digest), pullIn(ctx).wants(desc.Digest)
+	to := d.BlobPath(desc.Digest)
 	if desc.Size > maxUnrecorded {
 		// It is recorded at once. The sync may take long: after a kill in it, the next download continues this one.
 		if err := syncData(data); err != nil {
 			return err
 		}
 	}
-	d.finished.add(desc.Digest, desc.Size) // before the collector can see the file
-	err := os.Rename(data, to)
-	if errors.Is(err, os.ErrNotExist) {
-		err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(data, to))
-	}
+	err := d.finished.move(desc.Digest, desc.Size, func() error {
+		err := os.Rename(data, to)
+		if errors.Is(err, os.ErrNotExist) {
+			err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(data, to))
+		}
+		return err
+	})
 	if err != nil {
-		d.finished.drop([]imagespec.Descriptor{desc})
 		return fmt.Errorf("cannot move blob %s to its place: %w", desc.Digest, err)
 	}
-	if wanted {
+	p := pullIn(ctx)
+	if p.isDocument(desc.Digest) {
+		d.finished.own(desc.Digest, p.lease.ID)
+		return nil // Wants records it
+	}
+	if p.wants(desc.Digest) {
 		var bytes int64
-		p := pullIn(ctx)
 		for _, one := range d.finished.among(p.blobs) {
 			bytes += one.Size
 		}
@@ -245,88 +174,6 @@ func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data
 		return d.recordFinished(ctx, p.blobs)
 	}
 	return d.RecordBlobs(ctx, []digest.Digest{desc.Digest})
-}
-
-// RecordBlobs records those of the blobs that are finished and not recorded yet, and returns an error if the store does not
-// have all of them then. The context's lease keeps them.
-func (d *DB) RecordBlobs(ctx context.Context, blobs []digest.Digest) error {
-	if err := d.recordFinished(ctx, blobs); err != nil {
-		return err
-	}
-	for _, blob := range blobs {
-		if _, err := d.Content.Info(ctx, blob); errdefs.IsNotFound(err) {
-			// Another pull has fetched it, and could not record it.
-			return fmt.Errorf("blob %s was removed during the pull; pull the image again: %w", blob, errs.Unavailable)
-		} else if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// RecordFinished records a blob if it is finished and not recorded yet. The context's lease keeps it.
-func (d *DB) RecordFinished(ctx context.Context, blob digest.Digest) error {
-	return d.recordFinished(ctx, []digest.Digest{blob})
-}
-
-// recordFinished is RecordBlobs for those that are finished. The collector removes them if it fails.
-func (d *DB) recordFinished(ctx context.Context, blobs []digest.Digest) error {
-	all := d.finished.among(blobs)
-	if len(all) == 0 {
-		return nil
-	}
-	err := d.syncBlobs(all) // which may take long: no lock is held
-	// The collector looks at the database first, and then at the files: it must see neither state of a blob.
-	d.collection.Lock()
-	defer d.collection.Unlock()
-	// Another call may have recorded some meanwhile, or failed: then their files may be gone.
-	if err == nil {
-		all = slices.DeleteFunc(all, func(one imagespec.Descriptor) bool { return !d.finished.has(one.Digest) })
-	}
-	defer d.finished.drop(all)
-	if err == nil {
-		err = d.update(ctx, func(ctx context.Context) error {
-			for _, one := range all {
-				if err := d.AdoptBlob(ctx, one, ""); err != nil {
-					return fmt.Errorf("blob %s: %w", one.Digest, err)
-				}
-			}
-			return nil
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("cannot record what was fetched: %w", errs.OfDisk(err))
-	}
-	return nil
-}
-
-// syncers is how many blobs are synced side by side: a disk syncs some together.
-const syncers = 4
-
-// syncBlobs returns once the files and names of blobs would survive a loss of power. An image is answered only after that.
-func (d *DB) syncBlobs(all []imagespec.Descriptor) error {
-	var group errgroup.Group
-	group.SetLimit(syncers)
-	dirs := map[string]bool{}
-	for _, one := range all {
-		dirs[filepath.Dir(d.BlobPath(one.Digest))] = true
-		group.Go(func() error {
-			f, err := d.OpenBlob(one.Digest)
-			if err != nil {
-				return err
-			}
-			return errors.Join(unix.Fdatasync(int(f.Fd())), f.Close())
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	for dir := range dirs {
-		if err := sysfile.SyncDir(dir); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // syncData returns once a file of a download would survive a loss of power.

@@ -3,13 +3,16 @@ package database
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -88,6 +91,126 @@ func TestLayersAreRecordedTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, d, "manifest", "one", "two") // the leftover, of which nothing is fetched again
+}
+
+// TestDocumentsAreRecordedTogether: those of an image, which the pull reads before that. The collector leaves their files alone,
+// and a pull that ends earlier records them.
+func TestDocumentsAreRecordedTogether(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	provide := func(ctx context.Context, desc imagespec.Descriptor) error {
+		for _, text := range []string{"manifest", "config"} {
+			if desc.Digest == digest.FromString(text) {
+				download(t, ctx, d, text)
+			}
+		}
+		data, err := content.ReadBlob(ctx, d.Compared(), desc)
+		if err != nil || digest.FromBytes(data) != desc.Digest {
+			t.Errorf("the pull reads %q, %v", data, err)
+		}
+		return err
+	}
+	resolved := func(ctx context.Context, p *Pull) error {
+		for _, text := range []string{"manifest", "config"} {
+			if err := p.noting(provide)(ctx, blobOf(text)); err != nil {
+				return err
+			}
+		}
+		if recorded(t, d, "manifest") || recorded(t, d, "config") {
+			t.Error("the documents are recorded one by one")
+		}
+		d.Collect(WithNamespace(t.Context()))
+		return nil
+	}
+	never := func(error) bool { return false }
+	err := d.WithPull(t.Context(), "app:1", func(error) bool { return true }, func(ctx context.Context, p *Pull) error {
+		return errors.Join(resolved(ctx, p), errs.Unavailable) // such as a policy that cannot be asked
+	})
+	if !errors.Is(err, errs.Unavailable) {
+		t.Fatal(err)
+	}
+	has(t, d, "config", "manifest")
+	if _, _, err := d.DropLeftovers(WithNamespace(t.Context()), func(Leftover) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	d.Collect(WithNamespace(t.Context()))
+	has(t, d)
+	err = d.WithPull(t.Context(), "app:1", never, func(ctx context.Context, p *Pull) error {
+		if err := resolved(ctx, p); err != nil {
+			return err
+		}
+		other := d.WithPull(t.Context(), "other:1", never, func(ctx context.Context, p *Pull) error {
+			return p.noting(func(ctx context.Context, desc imagespec.Descriptor) error {
+				_, err := d.BeginDownload(ctx, desc)
+				if !errdefs.IsAlreadyExists(err) || !recorded(t, d, "manifest") || recorded(t, d, "config") {
+					t.Errorf("another pull downloads the manifest: %v, or has not recorded it alone", err)
+				}
+				return nil
+			})(ctx, blobOf("manifest"))
+		})
+		d.Collect(WithNamespace(t.Context())) // the other pull has ended
+		if err := errors.Join(other, p.Wants(ctx, treeOf("manifest", "config"))); err != nil {
+			return err
+		}
+		d.Collect(WithNamespace(t.Context()))
+		has(t, d, "config", "manifest")
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRecordWhileOthersFinish: a pull records the layers that it shares with another one, which is moving their files to their
+// place.
+func TestRecordWhileOthersFinish(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	var layers []string
+	for i := range 300 {
+		layers = append(layers, fmt.Sprint("layer ", i))
+	}
+	never := func(error) bool { return false }
+	ended := make(chan struct{})
+	var recording sync.WaitGroup
+	defer recording.Wait()
+	err := d.WithPull(t.Context(), "app:1", never, func(ctx context.Context, p *Pull) error {
+		if err := p.Wants(ctx, treeOf("manifest", layers...)); err != nil {
+			return err
+		}
+		recording.Go(func() {
+			err := d.WithPull(t.Context(), "other:1", never, func(ctx context.Context, p *Pull) error {
+				if err := p.Wants(ctx, treeOf("manifest", layers...)); err != nil {
+					return err
+				}
+				for {
+					if err := p.Record(ctx); err != nil {
+						return err
+					}
+					select {
+					case <-ended:
+						return nil
+					default:
+					}
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		for _, layer := range layers {
+			download(t, ctx, d, layer)
+		}
+		close(ended)
+		var blobs []digest.Digest
+		for _, layer := range layers {
+			blobs = append(blobs, digest.FromString(layer))
+		}
+		return d.RecordBlobs(ctx, blobs)
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // TestALayerThatCannotBeRecorded: no pull takes it for recorded, and nothing is left of it.

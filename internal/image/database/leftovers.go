@@ -46,6 +46,8 @@ type Pull struct {
 	db    *DB
 	lease leases.Lease
 	key   string
+	// documents are those that ReadTree has asked for before Wants. It records those that the pull has fetched, together.
+	documents []digest.Digest
 	// manifest is that of the image, "" before Wants.
 	manifest digest.Digest
 	// blobs are those that the lease names since Wants.
@@ -64,6 +66,22 @@ func pullIn(ctx context.Context) *Pull {
 
 // wants reports whether a pull, which may be nil, wants a blob.
 func (p *Pull) wants(blob digest.Digest) bool { return p != nil && slices.Contains(p.blobs, blob) }
+
+// isDocument reports whether a blob is a document of the image of a pull, which may be nil, before Wants.
+func (p *Pull) isDocument(blob digest.Digest) bool {
+	return p != nil && p.manifest == "" && slices.Contains(p.documents, blob)
+}
+
+// noting is provide, and notes the documents of the image of a pull, which may be nil.
+func (p *Pull) noting(provide tree.Provide) tree.Provide {
+	if p == nil || p.manifest != "" {
+		return provide
+	}
+	return func(ctx context.Context, desc imagespec.Descriptor) error {
+		p.documents = append(p.documents, desc.Digest)
+		return provide(ctx, desc)
+	}
+}
 
 // Leftover is what a failed pull leaves for the next one.
 type Leftover struct {
@@ -92,7 +110,7 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	if !p.ended { // else the names keep what the image needs
 		keeping = leases.WithLease(ctx, lease.ID)
 	}
-	if recordErr := d.recordFinished(keeping, p.blobs); recordErr != nil {
+	if recordErr := d.recordFinished(keeping, slices.Concat(p.documents, p.blobs)); recordErr != nil {
 		d.log.Warn("cannot record what a pull has fetched; a later one fetches it again", "image", key, "error", recordErr)
 	}
 	if p.ended {
@@ -155,21 +173,18 @@ func (p *Pull) dropEarlier(ctx context.Context, succeeded bool) (dropped bool) {
 }
 
 // Wants has the lease name all blobs of the image, also those of leftovers. So a start knows what a killed
-// pull had finished.
+// pull had finished. It records the documents of the image.
 func (p *Pull) Wants(ctx context.Context, t *tree.Tree) error {
-	p.manifest = t.Manifest.Digest
 	var blobs []digest.Digest
 	for _, desc := range slices.Concat([]imagespec.Descriptor{t.Target, t.Manifest, t.Config}, t.Indexes, t.Through, t.Layers) {
 		blobs = append(blobs, desc.Digest)
 	}
-	err := p.db.db.Update(func(tx *bbolt.Tx) error {
-		return p.db.leaseBlobs(boltutil.WithTransaction(ctx, tx), p.lease, blobs)
-	})
+	err := p.db.recordAnd(ctx, p.documents, func(ctx context.Context) error { return p.db.leaseBlobs(ctx, p.lease, blobs) })
 	if err != nil {
-		return fmt.Errorf("cannot lease the blobs of an image: %w", errs.OfDisk(err))
+		return fmt.Errorf("cannot lease the blobs of an image: %w", err)
 	}
-	p.blobs = blobs
-	return nil
+	p.manifest, p.blobs = t.Manifest.Digest, blobs
+	return p.db.areRecorded(ctx, p.documents)
 }
 
 // Record records the blobs of the image's layers that the pull has fetched; see RecordBlobs.

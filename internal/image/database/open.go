@@ -210,9 +210,10 @@ func (d *DB) Unsynced(fn func() error) error {
 	return d.bolt.Sync()
 }
 
-// ReadTree reads an image from outside for a platform, "" for this node's; see tree.Reader.
+// ReadTree reads an image from outside for a platform, "" for this node's; see tree.Reader. If the context is that of a pull,
+// Wants records the documents that provide downloads.
 func (d *DB) ReadTree(ctx context.Context, name, platform string, target imagespec.Descriptor, provide tree.Provide) (*tree.Tree, error) {
-	return d.reader(platform).Read(ctx, name, target, provide)
+	return d.reader(platform).Read(ctx, name, target, pullIn(ctx).noting(provide))
 }
 
 // ReadKnownTree is ReadTree for an image that the store has taken.
