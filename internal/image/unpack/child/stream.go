@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// The chunks in flight between decompression, digest and unpacking are few and small: all of them fit into the cache of a
-	// processor, and the process of a small layer touches few new pages. They are enough for decompression to go on while a
-	// file is made.
+	// The chunks in flight between decompression, digest and unpacking are small: most of the time a few of them are in use,
+	// which fit into the cache of a processor, and the process of a small layer touches few new pages. There may be so many
+	// that decompression goes on while the file system makes the others wait for some milliseconds.
 	chunkSize  = 128 << 10
-	chunkCount = 16
+	chunkCount = 64
 	// maxWindow is what a zstd frame may make us remember.
 	maxWindow = 128 << 20
 )
@@ -34,10 +34,11 @@ const (
 // written.
 type stream struct {
 	ready chan *chunk
-	// free are the unused chunks, made is how many chunks there are. There are chunkCount at most, so that no channel of them
-	// is ever full.
-	free chan *chunk
-	made int
+	// unused are the chunks that are free for the next use. room has a token for each of them, and for each that is not made
+	// yet: there are chunkCount in all, so that no channel of chunks is ever full.
+	mu     sync.Mutex
+	unused []*chunk
+	room   chan struct{}
 	// stop ends the goroutines of a stream that is not read to its end.
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -66,9 +67,13 @@ type chunk struct {
 
 // done ends one use of a chunk.
 func (s *stream) done(c *chunk) {
-	if c.users.Add(-1) == 0 {
-		s.free <- c
+	if c.users.Add(-1) > 0 {
+		return
 	}
+	s.mu.Lock()
+	s.unused = append(s.unused, c)
+	s.mu.Unlock()
+	s.room <- struct{}{}
 }
 
 func newStream(r io.Reader) (*stream, error) {
@@ -78,11 +83,14 @@ func newStream(r io.Reader) (*stream, error) {
 	}
 	s := &stream{
 		ready:  make(chan *chunk, chunkCount),
-		free:   make(chan *chunk, chunkCount),
+		room:   make(chan struct{}, chunkCount),
 		stop:   make(chan struct{}),
 		sum:    sha256.New(),
 		hashed: make(chan struct{}),
 		left:   math.MaxInt64,
+	}
+	for range chunkCount {
+		s.room <- struct{}{}
 	}
 	toHash := make(chan *chunk, chunkCount)
 	s.wg.Add(2)
@@ -116,26 +124,23 @@ func (s *stream) produce(plain io.ReadCloser, toHash chan<- *chunk) {
 	}
 }
 
-// next returns an unused chunk, nil when the stream is closed. It makes a chunk only when all are in use: those used a moment
-// ago are in the processor's cache.
+// next returns a chunk for the next use, nil when the stream is closed. It is the one that was used last, which is still in the
+// cache of a processor.
 func (s *stream) next() *chunk {
 	select {
+	case <-s.room:
 	case <-s.stop:
 		return nil
-	case c := <-s.free:
-		return c
-	default:
 	}
-	if s.made < chunkCount {
-		s.made++
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.unused) - 1
+	if last < 0 {
 		return &chunk{buffer: make([]byte, chunkSize)}
 	}
-	select {
-	case c := <-s.free:
-		return c
-	case <-s.stop:
-		return nil
-	}
+	c := s.unused[last]
+	s.unused = s.unused[:last]
+	return c
 }
 
 func (s *stream) hash(chunks <-chan *chunk) {
