@@ -211,6 +211,9 @@ func (d *DB) DropDamagedDocument(ctx context.Context, desc imagespec.Descriptor)
 	if from := PreloadedFrom(info); from != "" {
 		return fmt.Errorf("blob %s is used in place: %s; write %s again: %w", desc.Digest, problem, from, errs.Invalid)
 	}
+	if d.finished.keeps(desc.Digest) {
+		return nil // another pull has dropped it, and fetched it again
+	}
 	d.log.Warn("fetching a damaged blob again", "blob", desc.Digest, "problem", problem)
 	return d.dropBlob(ctx, desc.Digest)
 }

@@ -141,6 +141,14 @@ func (d *DB) recordUnlessWanted(ctx context.Context, blob digest.Digest) (record
 
 // finishDownload moves the file of a blob, which has the right digest, to its place.
 func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data string) error {
+	info, err := d.Content.Info(ctx, desc.Digest)
+	if err == nil && d.FileProblem(info) == "" {
+		// Such as of an import. Its file is synced, the new one is not.
+		return d.RecordBlobs(ctx, []digest.Digest{desc.Digest})
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
 	to := d.BlobPath(desc.Digest)
 	if desc.Size > maxUnrecorded {
 		// It is recorded at once. The sync may take long: after a kill in it, the next download continues this one.
@@ -148,7 +156,12 @@ func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data
 			return err
 		}
 	}
-	err := d.finished.move(desc.Digest, desc.Size, func() error {
+	p, owner := pullIn(ctx), ""
+	document := p.isDocument(desc.Digest)
+	if document {
+		owner = p.lease.ID
+	}
+	err = d.finished.move(desc.Digest, desc.Size, owner, func() error {
 		err := os.Rename(data, to)
 		if errors.Is(err, os.ErrNotExist) {
 			err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(data, to))
@@ -158,9 +171,7 @@ func (d *DB) finishDownload(ctx context.Context, desc imagespec.Descriptor, data
 	if err != nil {
 		return fmt.Errorf("cannot move blob %s to its place: %w", desc.Digest, err)
 	}
-	p := pullIn(ctx)
-	if p.isDocument(desc.Digest) {
-		d.finished.own(desc.Digest, p.lease.ID)
+	if document {
 		return nil // Wants records it
 	}
 	if p.wants(desc.Digest) {

@@ -26,9 +26,9 @@ import (
 type finished struct {
 	mu sync.Mutex
 	// blobs have the sizes. The collector does not remove their files, nor those of moving: these are about to come to their
-	// place, so nothing can record them yet.
+	// place, so nothing can record them yet. Their channels are closed when they are there.
 	blobs  map[digest.Digest]int64
-	moving map[digest.Digest]bool
+	moving map[digest.Digest]chan struct{}
 	// owners are the leases of pulls that have downloaded documents. Whichever pull records a document, its owner keeps it.
 	owners map[digest.Digest]string
 	// underWay are the blobs that are being downloaded.
@@ -61,27 +61,49 @@ func (f *finished) isUnderWay(blob digest.Digest) bool {
 	return f.underWay[blob]
 }
 
-// move calls fn, which moves the file of a blob to its place. The blob is finished then.
-func (f *finished) move(blob digest.Digest, size int64, fn func() error) error {
+// move calls fn, which moves the file of a blob to its place. The blob is finished then. owner is the lease of the pull that has
+// downloaded a document, "" for another blob.
+func (f *finished) move(blob digest.Digest, size int64, owner string, fn func() error) error {
+	moved := make(chan struct{})
+	defer close(moved)
 	f.mu.Lock()
 	if f.moving == nil {
-		f.moving = map[digest.Digest]bool{}
+		f.moving, f.owners = map[digest.Digest]chan struct{}{}, map[digest.Digest]string{}
 	}
-	f.moving[blob] = true
+	f.moving[blob] = moved
 	f.mu.Unlock()
 	err := fn()
-	if err == nil {
-		f.add(blob, size)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.moving, blob)
-	return err
+	if err != nil {
+		return err
+	}
+	f.put(blob, size)
+	if owner != "" {
+		f.owners[blob] = owner
+	}
+	return nil
+}
+
+// await returns when the file of a blob is not being moved.
+func (f *finished) await(blob digest.Digest) {
+	f.mu.Lock()
+	moved := f.moving[blob]
+	f.mu.Unlock()
+	if moved != nil {
+		<-moved
+	}
 }
 
 func (f *finished) add(blob digest.Digest, size int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.put(blob, size)
+}
+
+// put is add for a caller that holds f.mu.
+func (f *finished) put(blob digest.Digest, size int64) {
 	if f.blobs == nil {
 		f.blobs = map[digest.Digest]int64{}
 	}
@@ -93,20 +115,22 @@ func (f *finished) keeps(blob digest.Digest) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, ok := f.blobs[blob]
-	return ok || f.moving[blob]
+	return ok || f.moving[blob] != nil
 }
 
-// own notes the lease of the pull that has downloaded a document.
-func (f *finished) own(blob digest.Digest, lease string) {
+// ownedBy returns the documents that the pull with a lease has downloaded, and that are not recorded.
+func (f *finished) ownedBy(lease string) (found []digest.Digest) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.owners == nil {
-		f.owners = map[digest.Digest]string{}
+	for blob, owner := range f.owners {
+		if owner == lease {
+			found = append(found, blob)
+		}
 	}
-	f.owners[blob] = lease
+	return found
 }
 
-// owner is the lease of own, "" if there is none.
+// owner is the lease of the pull that has downloaded a document, "" if there is none.
 func (f *finished) owner(blob digest.Digest) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,12 +166,35 @@ func (f *finished) among(blobs []digest.Digest) (found []imagespec.Descriptor) {
 }
 
 // RecordBlobs records those of the blobs that are finished and not recorded yet, and returns an error if the store does not
-// have all of them then. The context's lease keeps them.
+// have all of them then. The context's lease keeps them, also those that another call has recorded for another lease.
 func (d *DB) RecordBlobs(ctx context.Context, blobs []digest.Digest) error {
-	if err := d.recordFinished(ctx, blobs); err != nil {
+	unleased := slices.DeleteFunc(slices.Clone(blobs), pullIn(ctx).wants)
+	var also func(ctx context.Context) error
+	if len(unleased) > 0 {
+		also = func(ctx context.Context) error { return d.leaseRecorded(ctx, unleased) }
+	}
+	if err := d.recordAnd(ctx, blobs, also); err != nil {
 		return err
 	}
 	return d.areRecorded(ctx, blobs)
+}
+
+// leaseRecorded has the context's lease keep those of the blobs that the database knows.
+func (d *DB) leaseRecorded(ctx context.Context, blobs []digest.Digest) error {
+	lease, leased := leases.FromContext(ctx)
+	if !leased {
+		return nil
+	}
+	for _, blob := range blobs {
+		_, err := d.Content.Info(ctx, blob)
+		if err == nil {
+			err = d.leaseBlobs(ctx, leases.Lease{ID: lease}, []digest.Digest{blob})
+		}
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // areRecorded returns an error if the database does not know all of the blobs.
@@ -165,6 +212,7 @@ func (d *DB) areRecorded(ctx context.Context, blobs []digest.Digest) error {
 
 // RecordFinished records a blob if it is finished and not recorded yet. The context's lease keeps it.
 func (d *DB) RecordFinished(ctx context.Context, blob digest.Digest) error {
+	d.finished.await(blob)
 	return d.recordFinished(ctx, []digest.Digest{blob})
 }
 
@@ -184,9 +232,7 @@ func (d *DB) recordAnd(ctx context.Context, blobs []digest.Digest, also func(ctx
 	d.collection.Lock()
 	defer d.collection.Unlock()
 	// Another call may have recorded some meanwhile, or failed: then their files may be gone.
-	if err == nil {
-		all = slices.DeleteFunc(all, func(one imagespec.Descriptor) bool { return !d.finished.has(one.Digest) })
-	}
+	all = slices.DeleteFunc(all, func(one imagespec.Descriptor) bool { return !d.finished.has(one.Digest) })
 	defer d.finished.drop(all)
 	if err == nil {
 		err = d.update(ctx, func(ctx context.Context) error {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -116,8 +118,12 @@ func TestDocumentsAreRecordedTogether(t *testing.T) {
 				return err
 			}
 		}
-		if recorded(t, d, "manifest") || recorded(t, d, "config") {
-			t.Error("the documents are recorded one by one")
+		_, err := d.ReadTree(ctx, "app:1", "", blobOf("index"), func(ctx context.Context, desc imagespec.Descriptor) error {
+			download(t, ctx, d, "index")
+			return errs.Invalid // the test needs no index that can be read
+		})
+		if !errors.Is(err, errs.Invalid) || recorded(t, d, "manifest") || recorded(t, d, "config") || recorded(t, d, "index") {
+			t.Errorf("the documents are recorded one by one: %v", err)
 		}
 		d.Collect(WithNamespace(t.Context()))
 		return nil
@@ -129,7 +135,7 @@ func TestDocumentsAreRecordedTogether(t *testing.T) {
 	if !errors.Is(err, errs.Unavailable) {
 		t.Fatal(err)
 	}
-	has(t, d, "config", "manifest")
+	has(t, d, "config", "index", "manifest")
 	if _, _, err := d.DropLeftovers(WithNamespace(t.Context()), func(Leftover) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
@@ -153,12 +159,131 @@ func TestDocumentsAreRecordedTogether(t *testing.T) {
 			return err
 		}
 		d.Collect(WithNamespace(t.Context()))
-		has(t, d, "config", "manifest")
+		has(t, d, "config", "index", "manifest")
 		return nil
 	})
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// TestADocumentOfTwoPulls: each of them keeps it, whichever downloads it and whichever records it, also after the other has
+// failed.
+func TestADocumentOfTwoPulls(t *testing.T) {
+	never := func(error) bool { return false }
+	leaseOf := func(t *testing.T, d *DB, p *Pull) []digest.Digest {
+		blobs, err := d.blobsOf(WithNamespace(t.Context()), p.lease)
+		if err != nil {
+			t.Error(err)
+		}
+		return blobs
+	}
+	t.Run("recorded by the first", func(t *testing.T) {
+		d := openDB(t, t.TempDir())
+		defer d.Close()
+		err := d.WithPull(t.Context(), "second:1", never, func(second context.Context, p *Pull) error {
+			err := d.WithPull(t.Context(), "first:1", never, func(ctx context.Context, first *Pull) error {
+				p.documents, first.documents = []digest.Digest{digest.FromString("manifest")}, []digest.Digest{digest.FromString("manifest")}
+				download(t, ctx, d, "manifest")
+				if err := first.Wants(ctx, treeOf("manifest")); err != nil {
+					return err
+				}
+				// The second one has found it finished a moment ago, and wants to record it.
+				if err := d.RecordBlobs(second, p.documents); err != nil || !slices.Contains(leaseOf(t, d, p), p.documents[0]) {
+					t.Errorf("the second pull has not leased what the first has recorded: %v", err)
+				}
+				return errs.Invalid
+			})
+			if !errors.Is(err, errs.Invalid) {
+				t.Error(err)
+			}
+			has(t, d, "manifest")
+			return p.Wants(second, treeOf("manifest"))
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("wanted by one that fails", func(t *testing.T) {
+		d := openDB(t, t.TempDir())
+		defer d.Close()
+		err := d.WithPull(t.Context(), "owner:1", never, func(ctx context.Context, p *Pull) error {
+			if err := p.noting(func(ctx context.Context, _ imagespec.Descriptor) error { download(t, ctx, d, "manifest"); return nil })(ctx, blobOf("manifest")); err != nil {
+				return err
+			}
+			err := d.WithPull(t.Context(), "other:1", never, func(ctx context.Context, other *Pull) error {
+				return other.noting(func(context.Context, imagespec.Descriptor) error { return errs.Invalid })(ctx, blobOf("manifest"))
+			})
+			if !errors.Is(err, errs.Invalid) || recorded(t, d, "manifest") {
+				t.Errorf("a pull that has failed has recorded the document of another: %v", err)
+			}
+			return p.Wants(ctx, treeOf("manifest"))
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if len(d.finished.owners) > 0 || len(d.finished.moving) > 0 {
+			t.Errorf("%v and %v are left of ended pulls", d.finished.owners, d.finished.moving)
+		}
+	})
+}
+
+// TestABlobThatAnImportHasRecorded: a download of the same blob that ends later leaves its file, which is synced.
+func TestABlobThatAnImportHasRecorded(t *testing.T) {
+	d := openDB(t, t.TempDir())
+	defer d.Close()
+	err := d.WithPull(t.Context(), "app:1", func(error) bool { return false }, func(ctx context.Context, _ *Pull) error {
+		w, err := d.BeginDownload(ctx, blobOf("manifest"))
+		if err != nil {
+			return err
+		}
+		return d.WithLease(t.Context(), func(imported context.Context) error {
+			fetched(t, imported, d, "manifest")
+			before, err := os.Stat(d.BlobPath(digest.FromString("manifest")))
+			if err != nil {
+				return err
+			}
+			if _, err := io.WriteString(w, "manifest"); err != nil {
+				return err
+			}
+			if err := errors.Join(w.Commit(ctx, 0, digest.FromString("manifest")), w.Close()); err != nil {
+				return err
+			}
+			after, err := os.Stat(d.BlobPath(digest.FromString("manifest")))
+			if err != nil || !os.SameFile(before, after) {
+				t.Errorf("the download has put its file in the place of the one that is synced: %v", err)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if ingests, err := os.ReadDir(filepath.Join(d.ContentDir(), "ingest")); err != nil || len(ingests) > 0 {
+		t.Errorf("the download has left %v, %v", ingests, err)
+	}
+}
+
+// TestAnImportAwaitsAFile: a blob whose file is being moved is neither recorded nor missed.
+func TestAnImportAwaitsAFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var f finished
+		go func() {
+			if err := f.move("blob", 1, "", func() error { time.Sleep(time.Second); return nil }); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		if f.has("blob") || !f.keeps("blob") {
+			t.Error("a file that is not in its place can be recorded, or is collected")
+		}
+		begun := time.Now()
+		f.await("blob")
+		if took := time.Since(begun); took != time.Second || !f.has("blob") {
+			t.Errorf("after %v the blob is not finished", took)
+		}
+		f.await("blob")
+	})
 }
 
 // TestRecordWhileOthersFinish: a pull records the layers that it shares with another one, which is moving their files to their
@@ -171,9 +296,11 @@ func TestRecordWhileOthersFinish(t *testing.T) {
 		layers = append(layers, fmt.Sprint("layer ", i))
 	}
 	never := func(error) bool { return false }
-	ended := make(chan struct{})
+	ended, ready := make(chan struct{}), make(chan struct{})
+	end := sync.OnceFunc(func() { close(ended) })
 	var recording sync.WaitGroup
 	defer recording.Wait()
+	defer end()
 	err := d.WithPull(t.Context(), "app:1", never, func(ctx context.Context, p *Pull) error {
 		if err := p.Wants(ctx, treeOf("manifest", layers...)); err != nil {
 			return err
@@ -183,6 +310,7 @@ func TestRecordWhileOthersFinish(t *testing.T) {
 				if err := p.Wants(ctx, treeOf("manifest", layers...)); err != nil {
 					return err
 				}
+				close(ready)
 				for {
 					if err := p.Record(ctx); err != nil {
 						return err
@@ -198,10 +326,15 @@ func TestRecordWhileOthersFinish(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		select {
+		case <-ready:
+		case <-time.After(10 * time.Second):
+			t.Error("the other pull does not begin")
+		}
 		for _, layer := range layers {
 			download(t, ctx, d, layer)
 		}
-		close(ended)
+		end()
 		var blobs []digest.Digest
 		for _, layer := range layers {
 			blobs = append(blobs, digest.FromString(layer))

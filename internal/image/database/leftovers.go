@@ -110,7 +110,7 @@ func (d *DB) WithPull(ctx context.Context, key string, again func(error) bool, f
 	if !p.ended { // else the names keep what the image needs
 		keeping = leases.WithLease(ctx, lease.ID)
 	}
-	if recordErr := d.recordFinished(keeping, slices.Concat(p.documents, p.blobs)); recordErr != nil {
+	if recordErr := d.recordFinished(keeping, slices.Concat(d.finished.ownedBy(lease.ID), p.blobs)); recordErr != nil {
 		d.log.Warn("cannot record what a pull has fetched; a later one fetches it again", "image", key, "error", recordErr)
 	}
 	if p.ended {
