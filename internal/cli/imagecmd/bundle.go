@@ -21,6 +21,7 @@ import (
 
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/imagecmd/bill"
+	"github.com/berthrun/berth/internal/cli/interrupt"
 	"github.com/berthrun/berth/internal/cli/podrun"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cli/show"
@@ -69,7 +70,7 @@ func (c *commands) newBundle() *cobra.Command {
 			}
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				b.cmd, b.conn = cmd, conn
-				return b.run(ctx, wanted)
+				return interrupt.Run(ctx, func(string) {}, func(ctx context.Context) error { return b.run(ctx, wanted) })
 			})
 		},
 	}
@@ -173,22 +174,23 @@ func (b *bundling) run(ctx context.Context, wanted []wantedImage) (err error) {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	part := b.output + ".part"
-	file, err := os.Create(part)
+	file, err := createOutput(b.output)
 	if err != nil {
 		return fmt.Errorf("cannot bundle: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, errs.IgnoreNotExist(os.Remove(part)))
+			err = errors.Join(err, file.Discard())
 		}
 	}()
-	defer file.Close()
+	if file.InPlace() {
+		return fmt.Errorf("cannot bundle: %s is no regular file, and berth reads the archive again for the SBOM: %w", b.output, errs.Invalid)
+	}
 	sum := sha256.New()
 	if err := b.conn.Berth.ExportImage(ctx, berthapi.ExportRequest{Refs: refs}, io.MultiWriter(file, sum)); err != nil {
 		return fmt.Errorf("cannot bundle: %w", err)
 	}
-	images, err := bill.Read(file)
+	images, err := bill.Read(file.File)
 	if err != nil {
 		return fmt.Errorf("cannot bundle: %w", err)
 	}
@@ -199,7 +201,7 @@ func (b *bundling) run(ctx context.Context, wanted []wantedImage) (err error) {
 	if err := b.writeBeside(images, dgst); err != nil {
 		return err
 	}
-	if err := errors.Join(file.Sync(), os.Rename(part, b.output)); err != nil {
+	if err := errors.Join(file.Sync(), file.Commit()); err != nil {
 		return fmt.Errorf("cannot bundle: %w", err)
 	}
 	return b.report(images, dgst)
@@ -292,11 +294,14 @@ func (b *bundling) writeBeside(images []bill.Image, archive digest.Digest) error
 func (b *bundling) beside(suffix string) string { return strings.TrimSuffix(b.output, ".tar") + suffix }
 
 func replace(name, text string) error {
-	part := name + ".part"
-	if err := errors.Join(os.WriteFile(part, []byte(text), 0o644), os.Rename(part, name)); err != nil { //nolint:gosec // a list to share
-		return errors.Join(err, errs.IgnoreNotExist(os.Remove(part)))
+	file, err := createOutput(name)
+	if err != nil {
+		return err
 	}
-	return nil
+	if _, err := file.WriteString(text); err != nil {
+		return errors.Join(err, file.Discard())
+	}
+	return file.Commit()
 }
 
 // locked are the references of all images, by tag and digest of the manifest. A name with a digest that no tag has stands

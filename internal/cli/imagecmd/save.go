@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/interrupt"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -32,7 +33,7 @@ func (c *commands) newSave() *cobra.Command {
 				if output == "" || output == "-" {
 					return saveTo(ctx, conn, args, cmd.OutOrStdout())
 				}
-				return saveFile(ctx, conn, args, output)
+				return interrupt.Run(ctx, func(string) {}, func(ctx context.Context) error { return saveFile(ctx, conn, args, output) })
 			})
 		},
 	}
@@ -52,16 +53,15 @@ func saveTo(ctx context.Context, conn *criclient.Conn, refs []string, to io.Writ
 
 // saveFile leaves no incomplete archive under the name of a complete one.
 func saveFile(ctx context.Context, conn *criclient.Conn, refs []string, name string) error {
-	part := name + ".part"
-	file, err := os.Create(part)
+	file, err := createOutput(name)
 	if err != nil {
 		return fmt.Errorf("cannot save: %w", err)
 	}
-	if err := errors.Join(saveTo(ctx, conn, refs, file), file.Close()); err != nil {
-		return errors.Join(err, os.Remove(part))
+	if err := saveTo(ctx, conn, refs, file.File); err != nil {
+		return errors.Join(err, file.Discard())
 	}
-	if err := os.Rename(part, name); err != nil {
-		return errors.Join(fmt.Errorf("cannot save: %w", err), os.Remove(part))
+	if err := file.Commit(); err != nil {
+		return fmt.Errorf("cannot save: %w", err)
 	}
 	return nil
 }
