@@ -103,7 +103,9 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 	}
 	err = c.Jobs.Run(ctx, job, func(ctx context.Context, at image.Stage) error {
 		r.stages = image.NewStages(at)
-		return r.run(database.WithNamespace(ctx))
+		ctx = database.WithNamespace(ctx)
+		defer c.DB.Collect(context.WithoutCancel(ctx)) // the snapshots of layers that were unpacked to compare them
+		return r.run(ctx)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot check the image store: %w", err)

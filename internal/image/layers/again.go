@@ -43,7 +43,9 @@ func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error)
 			if err != nil {
 				return err
 			}
-			if err := fn(database.UpperDir(info)); err != nil {
+			dir := database.UpperDir(info)
+			defer u.dropFiles(ctx, i, dir)
+			if err := fn(dir); err != nil {
 				return err
 			}
 			return u.db.AddSource(ctx, u.names[i], u.source(i), u.t.IsEncrypted(i))

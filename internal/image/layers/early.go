@@ -173,17 +173,17 @@ func (u *unpacking) lockEarly(ctx context.Context, i int, upper string) (unlock 
 		return nil, err
 	}
 	if there {
-		u.dropEarly(ctx, i, upper)
+		u.dropFiles(ctx, i, upper)
 		return nil, errEarly
 	}
 	return free, nil
 }
 
-// dropEarly removes the files of layer i that were unpacked in vain: until the pull ends, others need the disk. The snapshot
-// is not used again. It is removed at the end, with what is left.
-func (u *unpacking) dropEarly(ctx context.Context, i int, upper string) {
+// dropFiles removes the files of layer i that are not needed: until the next collection others need the disk. The snapshot is
+// not used again. The collection removes it, with what is left.
+func (u *unpacking) dropFiles(ctx context.Context, i int, upper string) {
 	if err := sysfile.RemoveTree(ctx, upper); err != nil && ctx.Err() == nil {
-		u.log.Warn("cannot remove files of a layer that was unpacked in vain; the end of the pull removes them", "layer", u.names[i], "error", err)
+		u.log.Warn("cannot remove unpacked files that are not needed; the next collection removes them", "layer", u.names[i], "error", err)
 	}
 }
 

@@ -319,7 +319,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, as mann
 	job.Alone, job.Secret, job.LayerSize = as.alone, u.secrets[i], u.t.Layers[i].Size
 	result, err = u.run(ctx, i, job)
 	if errors.Is(err, errEarly) {
-		u.dropEarly(ctx, i, job.Upper)
+		u.dropFiles(ctx, i, job.Upper)
 	}
 	if err != nil || result.NeedsLower || result.NeedsFiles {
 		return result, err

@@ -109,6 +109,25 @@ func TestDiskUseIsWhatTheStoreUses(t *testing.T) {
 	}
 }
 
+// TestCheckLeavesNoFiles: a check unpacks all layers again, and leaves the disk as it was.
+func TestCheckLeavesNoFiles(t *testing.T) {
+	a := audit(t)
+	snapshots := func() []string {
+		dirs, err := filepath.Glob(filepath.Join(a.cfg.Root, "snapshots/snapshots/*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dirs
+	}
+	before := snapshots()
+	if damage := a.check(t, false); len(damage) > 0 {
+		t.Errorf("the check has found %v", damage)
+	}
+	if after := snapshots(); !slices.Equal(after, before) {
+		t.Errorf("after the check the snapshots are %q, want %q", after, before)
+	}
+}
+
 func TestCheckFindsAndRepairsBlobs(t *testing.T) {
 	a := audit(t)
 	if damage := a.check(t, true); len(damage) > 0 {
