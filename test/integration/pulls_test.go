@@ -115,9 +115,9 @@ func TestPullsOfAPrivateImageAtOnce(t *testing.T) {
 	}
 }
 
-// TestPullAfterTheDaemonIsKilled: the pull after a crash of the daemon fetches the layers that were complete from nowhere.
-func TestPullAfterTheDaemonIsKilled(t *testing.T) {
-	b := harness.Start(t, harness.Options{})
+// killDuringPull kills the daemon during a pull, which has all layers but the last, and starts it again.
+func killDuringPull(t *testing.T, b *harness.Berth) *heldImage {
+	t.Helper()
 	h := holdLastLayer(t, b)
 	broken := make(chan error, 1)
 	go func() {
@@ -146,6 +146,30 @@ func TestPullAfterTheDaemonIsKilled(t *testing.T) {
 	if out := b.MustCLI("image", "du"); !strings.Contains(out, "unfinished downloads: ") || strings.Contains(out, "unfinished downloads: 0B") {
 		t.Errorf("image du shows\n%s", out)
 	}
+	return h
+}
+
+// TestLeftoverOfAKilledPullIsRemoved: by the name of the image, which the node does not have.
+func TestLeftoverOfAKilledPullIsRemoved(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	h := killDuringPull(t, b)
+	if _, failed, err := b.CLI("image", "rm", h.ref); err == nil || !strings.Contains(failed, "the node does not have image") {
+		t.Errorf("image rm: %v\n%s", err, failed)
+	}
+	if out := b.MustCLI("image", "du"); !strings.Contains(out, "unfinished downloads: 0B") {
+		t.Errorf("image du shows\n%s", out)
+	}
+	for _, layer := range h.img.Layers {
+		if _, err := os.Stat(h.file(b, layer)); !os.IsNotExist(err) {
+			t.Errorf("a layer is left after the removal: %v", err)
+		}
+	}
+}
+
+// TestPullAfterTheDaemonIsKilled: the pull after a crash of the daemon fetches the layers that were complete from nowhere.
+func TestPullAfterTheDaemonIsKilled(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	h := killDuringPull(t, b)
 	id, err := h.pull(b, nil)
 	if err != nil || id != h.img.ID() {
 		t.Errorf("after the start: %s, %v", id, err)

@@ -94,13 +94,14 @@ func (c *commands) newRemove() *cobra.Command {
 }
 
 // remove reports an image that does not exist: for a user that is a mistyped name, though CRI
-// reports success.
+// reports success. It removes then what failed pulls of the name have left.
 func remove(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) error {
-	if _, err := find(ctx, conn, spec); err != nil {
+	_, err := find(ctx, conn, spec)
+	if err != nil && !errors.Is(err, errs.NotFound) {
 		return err
 	}
-	_, err := conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
-	return err
+	_, removeErr := conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
+	return errors.Join(err, removeErr)
 }
 
 func find(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) (*runtimeapi.ImageStatusResponse, error) {
