@@ -3,7 +3,10 @@
 // which other users of the cluster can read.
 package scrub
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // Hidden replaces a credential.
 const Hidden = "[hidden]"
@@ -15,6 +18,8 @@ const secretNames = `(?:[a-z0-9_-]*token|[a-z_-]*password|passwd|[a-z_-]*secret|
 
 // Scrubber hides credentials. It is safe for concurrent use.
 type Scrubber struct {
+	// plain finds what looks like a header and is none.
+	plain *regexp.Regexp
 	rules []rule
 }
 
@@ -23,9 +28,12 @@ type rule struct {
 	put  string
 }
 
+// plainWords are what registries' errors say after "may require authorization: ", which is no header.
+const plainWords = `authorization|server`
+
 // New makes a Scrubber.
 func New() *Scrubber {
-	return &Scrubber{rules: []rule{
+	return &Scrubber{plain: regexp.MustCompile(`\bmay require authorization: (?:` + plainWords + `)\b`), rules: []rule{
 		// https://user:password@host
 		{regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]*://)[^/\s"'@]+@`), "${1}" + Hidden + "@"},
 		// Authorization: Bearer abc, and the scheme with a token elsewhere
@@ -40,6 +48,18 @@ func New() *Scrubber {
 
 // Text returns text without credentials. Hosts, paths and names stay readable.
 func (s *Scrubber) Text(text string) string {
+	var clean strings.Builder
+	from := 0
+	for _, plain := range s.plain.FindAllStringIndex(text, -1) {
+		clean.WriteString(s.hide(text[from:plain[0]]))
+		clean.WriteString(text[plain[0]:plain[1]])
+		from = plain[1]
+	}
+	clean.WriteString(s.hide(text[from:]))
+	return clean.String()
+}
+
+func (s *Scrubber) hide(text string) string {
 	for _, r := range s.rules {
 		text = r.find.ReplaceAllString(text, r.put)
 	}

@@ -17,6 +17,7 @@ func TestCredentialsAreHidden(t *testing.T) {
 		"token in query":     `Get "https://reg.example.com/token?service=x&access_token=` + secret + `&scope=y": EOF`,
 		"azure sas":          `https://acc.blob.example.com/l?sv=2021&sig=` + secret + `&se=2026: 403`,
 		"aws presigned":      `https://b.example.com/l?X-Amz-Credential=` + secret + `&X-Amz-Signature=` + secret,
+		"denied, header":     `may require authorization: authorization failed; authorization: Bearer ` + secret,
 		"json":               `body {"token": "` + secret + `","expires_in":300}`,
 		"quoted json":        `body "{\"identity_token\":\"` + secret + `\"}"`,
 		"password json":      `{"username":"joe","password":"` + secret + `"}`,
@@ -38,6 +39,8 @@ func TestOrdinaryTextIsNotChanged(t *testing.T) {
 		`Get "https://reg.example.com/v2/app/manifests/latest?ns=docker.io": dial tcp 10.0.0.1:443: connect: connection refused`,
 		`cannot find user@example in /etc/passwd: the password file has no such line`,
 		`basic sandbox failed: token bucket is empty, author: me`,
+		`pull access denied, repository does not exist or may require authorization: authorization failed: no basic auth credentials`,
+		`may require authorization: server message: insufficient_scope: authorization failed`,
 	} {
 		if got := s.Text(text); got != text {
 			t.Errorf("%q became %q", text, got)

@@ -118,7 +118,7 @@ const redacted = "REDACTED"
 func secretPatterns() []*regexp.Regexp {
 	return []*regexp.Regexp{
 		regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s"@]*@`),
-		regexp.MustCompile(`(://[^\s"?]*\?)[^\s"]+`),
+		regexp.MustCompile(`(://[^\s"?]*\?)[^\s"]*[^\s":]`), // a colon after it belongs to the text
 		regexp.MustCompile(`((?i:bearer|basic) )[A-Za-z0-9._~+/=-]{8,}`),
 	}
 }

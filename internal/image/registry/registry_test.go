@@ -90,6 +90,10 @@ func TestScrubRemovesSecretsAndKeepsTheKind(t *testing.T) {
 	if Scrub(nil, auth) != nil {
 		t.Error("no error became one")
 	}
+	err = Scrub(errors.New("HEAD https://mirror.example/v2/?ns=r.example: 503 Service Unavailable"), auth)
+	if want := "HEAD https://mirror.example/v2/?REDACTED: 503 Service Unavailable"; err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
 }
 
 type answerOK struct{ asked *int }
