@@ -58,7 +58,7 @@ func (s *Store) Details(ctx context.Context, ref string) (*imagespec.Image, erro
 	}
 	t, err := s.treeOf(database.WithNamespace(ctx), img.ID)
 	if errdefs.IsNotFound(err) { // removed meanwhile
-		return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
+		return nil, fmt.Errorf("the node does not have image %q: %w", ref, errs.NotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the configuration of image %s: %w", img.ID, err)

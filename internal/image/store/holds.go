@@ -31,7 +31,7 @@ func (s *Store) AcquireLayers(imageID, wanted string) (Layers, error) {
 	defer s.mu.Unlock()
 	e := s.index[imageID]
 	if e == nil {
-		return Layers{}, fmt.Errorf("image %q: %w", imageID, errs.NotFound)
+		return Layers{}, fmt.Errorf("the node does not have image %q: %w", imageID, errs.NotFound)
 	}
 	if slices.Contains(e.Snapshotters, wanted) {
 		return Layers{ImageID: e.ID, Chain: e.proxyChain, Proxy: wanted}, nil

@@ -158,7 +158,7 @@ func (s *Store) find(platform, ref string) (_ *entry, key string, err error) {
 		}
 	}
 	if nameErr == nil {
-		nameErr = fmt.Errorf("image %q: %w", ref, errs.NotFound)
+		nameErr = fmt.Errorf("the node does not have image %q: %w", ref, errs.NotFound)
 	}
 	prefix, ok := names.IDPrefix(ref)
 	if !ok {
@@ -175,7 +175,7 @@ func (s *Store) find(platform, ref string) (_ *entry, key string, err error) {
 		found = e
 	}
 	if found == nil {
-		return nil, "", fmt.Errorf("image %q: %w", ref, errs.NotFound)
+		return nil, "", fmt.Errorf("the node does not have image %q: %w", ref, errs.NotFound)
 	}
 	return found, "", nil
 }
