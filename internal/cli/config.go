@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/registry/keyring"
 )
 
 func newConfig() *cobra.Command {
@@ -40,7 +41,8 @@ func newConfig() *cobra.Command {
 			Long: "check reads FILE as `berth serve --config FILE` does, and reports every fault with its key and line. It reads the\n" +
 				"files that keys name, too, such as certificates and profiles. What it refuses, a reload refuses. A start refuses less:\n" +
 				"a node does without its metrics rather than without its pods. Without FILE it reads " + unitConfigFile + ",\n" +
-				"the file of berth.service. Keys that have no effect with the engine are a warning.",
+				"the file of berth.service. Keys that have no effect with the engine are a warning. So are files with credentials\n" +
+				"that cannot be read: each pull reads them anew.",
 			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return checkConfig(cmd, append(args, unitConfigFile)[0])
@@ -73,6 +75,10 @@ func checkConfig(cmd *cobra.Command, file string) error {
 	}
 	if warning := daemon.UnusedWarning(cfg); warning != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
+	}
+	// Each pull reads them anew, and fails until they are mended.
+	if _, err := keyring.Read(cfg.Image.CredentialFiles); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: image.credential_files: no image can be pulled: %s\n", errs.Message(err))
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
 	return nil
