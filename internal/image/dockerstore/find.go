@@ -124,4 +124,6 @@ func (s *Images) findByPrefix(ctx context.Context, ref, prefix string) (*imageap
 	return found, err
 }
 
-func absent(ref string) error { return fmt.Errorf("the node does not have image %q: %w", ref, errs.NotFound) }
+func absent(ref string) error {
+	return fmt.Errorf("the node does not have image %q: %w", ref, errs.NotFound)
+}
