@@ -152,6 +152,9 @@ func parseWanted(ref string) (wantedImage, error) {
 
 // run pulls, and writes the archive and what is beside it. The archive gets its name last.
 func (b *bundling) run(ctx context.Context, wanted []wantedImage) (err error) {
+	if fi, err := os.Stat(b.output); err == nil && !fi.Mode().IsRegular() {
+		return fmt.Errorf("cannot bundle: %s is not a regular file; name one, because berth reads the archive again to write its SBOM: %w", b.output, errs.Invalid)
+	}
 	var refs, expected []string
 	var failed []error
 	for _, w := range wanted {
@@ -183,9 +186,6 @@ func (b *bundling) run(ctx context.Context, wanted []wantedImage) (err error) {
 			err = errors.Join(err, file.Discard())
 		}
 	}()
-	if file.InPlace() {
-		return fmt.Errorf("cannot bundle: %s is no regular file, and berth reads the archive again for the SBOM: %w", b.output, errs.Invalid)
-	}
 	sum := sha256.New()
 	if err := b.conn.Berth.ExportImage(ctx, berthapi.ExportRequest{Refs: refs}, io.MultiWriter(file, sum)); err != nil {
 		return fmt.Errorf("cannot bundle: %w", err)

@@ -47,15 +47,12 @@ func createOutput(name string) (*outputFile, error) {
 	return o, nil
 }
 
-// InPlace reports whether what is written cannot be read again, nor be taken back.
-func (o *outputFile) InPlace() bool { return o.part == "" }
-
 // Commit gives a complete file its name.
 func (o *outputFile) Commit() error {
 	if err := o.Close(); err != nil {
 		return errors.Join(err, o.Discard())
 	}
-	if o.InPlace() {
+	if o.part == "" {
 		return nil
 	}
 	if err := os.Rename(o.part, o.name); err != nil {
@@ -67,7 +64,7 @@ func (o *outputFile) Commit() error {
 // Discard removes an incomplete file. The earlier one stays.
 func (o *outputFile) Discard() error {
 	o.Close() // which fails if it is closed already
-	if o.InPlace() {
+	if o.part == "" {
 		return nil
 	}
 	return errs.IgnoreNotExist(os.Remove(o.part))

@@ -64,7 +64,7 @@ func TestOutputReplacesRegularFilesOnly(t *testing.T) {
 	}
 	defer reader.Close()
 	o := write("fifo", "all")
-	if err := o.Commit(); err != nil || !o.InPlace() {
+	if err := o.Commit(); err != nil {
 		t.Errorf("a pipe: %v", err)
 	}
 	got := make([]byte, 3)
@@ -76,5 +76,9 @@ func TestOutputReplacesRegularFilesOnly(t *testing.T) {
 	}
 	if _, err := createOutput(dir); !errors.Is(err, errs.Invalid) {
 		t.Errorf("a directory: %v", err)
+	}
+	b := &bundling{output: at("fifo")} // which has no daemon: it must not ask one
+	if err := b.run(t.Context(), nil); !errors.Is(err, errs.Invalid) {
+		t.Errorf("a bundle in a pipe: %v", err)
 	}
 }

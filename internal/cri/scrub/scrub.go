@@ -28,7 +28,7 @@ type rule struct {
 	put  string
 }
 
-// plainWords are what registries' errors say after "may require authorization: ", which is no header.
+// plainWords follow "may require authorization: " in errors of registries. They are not the value of a header.
 const plainWords = `authorization|server`
 
 // New makes a Scrubber.

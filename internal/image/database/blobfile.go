@@ -147,7 +147,7 @@ type comparing struct {
 // ReaderAt implements content.Provider.
 func (c comparing) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
 	read := c.InfoReaderProvider.ReaderAt
-	if c.db.finished.has(desc.Digest) { // asked first: a blob is recorded before it is no longer finished
+	if c.db.finished.has(desc.Digest) { // if not, the database has the record by now
 		read = c.db.readFinished
 	}
 	r, err := read(ctx, desc)

@@ -24,7 +24,7 @@ const (
 	maxFile = 1 << 40
 	// maxEntries bounds the answer and the time of one layer.
 	maxEntries = 4 << 20
-	// MaxInodes is more than layers have, with the directories that are no entries.
+	// MaxInodes bounds the files and directories of one layer. It counts directories without an entry, too.
 	MaxInodes = 2 * maxEntries
 	// maxTrailer bounds what follows the end of the archive: padding, which tools round up
 	// to some kilobytes. The digest is of it, too.
