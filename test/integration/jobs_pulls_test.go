@@ -3,9 +3,13 @@
 package integration
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -98,4 +102,46 @@ func TestJobsOfPulls(t *testing.T) {
 	})
 	close(h.let)
 	pulls.Wait()
+}
+
+// TestInterruptedPull: Ctrl-C of `berth image pull` says what becomes of the pull, which another request waits for.
+func TestInterruptedPull(t *testing.T) {
+	b := harness.Start(t, harness.Options{NoImages: true})
+	h := startHalfway(t)
+	ref := b.Serve(&h.Registry) + "/first:1"
+	pulled := make(chan error, 1)
+	go func() {
+		_, err := b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+		pulled <- err
+	}()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(b.Ctx(), filepath.Join(b.Bin, "berth"), "image", "pull", "--endpoint", "unix://"+b.Socket, ref)
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waiters := func() int {
+		var list berthapi.JobList
+		if err := json.Unmarshal([]byte(b.MustCLI("jobs", "-o", "json")), &list); err != nil || len(list.Jobs) == 0 {
+			return 0
+		}
+		return list.Jobs[0].Waiters
+	}
+	b.Await("both wait for the pull", func() bool { return waiters() == 2 })
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	said := stderr.String()
+	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(said, "the pull of "+ref+" was canceled: interrupt signal received; it goes on while other requests wait for it") {
+		t.Errorf("exit code %d, it says %q", code, said)
+	}
+	if b.Docker == nil && !strings.Contains(said, "for up to a day") {
+		t.Errorf("it does not say what berth keeps: %q", said)
+	}
+	b.Await("one request waits for the pull", func() bool { return waiters() == 1 })
+	close(h.let)
+	if err := <-pulled; err != nil {
+		t.Errorf("the other request: %v", err)
+	}
 }
