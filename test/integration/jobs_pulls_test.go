@@ -145,3 +145,24 @@ func TestInterruptedPull(t *testing.T) {
 		t.Errorf("the other request: %v", err)
 	}
 }
+
+// TestDaemonKilledInAPull: the command says that the connection ended, and what to do.
+func TestDaemonKilledInAPull(t *testing.T) {
+	b := harness.Start(t, harness.Options{NoImages: true})
+	h := startHalfway(t)
+	ref := b.Serve(&h.Registry) + "/first:1"
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(b.Ctx(), filepath.Join(b.Bin, "berth"), "image", "pull", "--endpoint", "unix://"+b.Socket, ref)
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b.Await("the pull fetches", func() bool { return strings.Contains(b.MustCLI("jobs"), "fetching") })
+	b.KillDaemon()
+	_ = cmd.Wait()
+	want := "the connection to unix://" + b.Socket + " ended during PullImage: the daemon stopped or was restarted"
+	if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(stderr.String(), want) {
+		t.Errorf("exit code %d, it says %q", code, stderr.String())
+	}
+	b.StartDaemon()
+}
