@@ -45,6 +45,8 @@ type Job struct {
 	Cancelled bool `json:"cancelled,omitempty"`
 	// FetchedBytes is how many bytes the pull of an image has fetched so far, 0 for other jobs.
 	FetchedBytes int64 `json:"fetchedBytes,omitempty"`
+	// LayerBytes is how many bytes the layers of the image have, 0 until the pull has read its manifest, and for other jobs.
+	LayerBytes int64 `json:"layerBytes,omitempty"`
 }
 
 // JobList is the running jobs, the oldest first.

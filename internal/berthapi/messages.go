@@ -22,7 +22,7 @@ func jobToProto(j *Job) *berthpb.Job {
 		Key: validText(j.Key), Kind: j.Kind, Id: j.ID,
 		Stage: validText(j.Stage), WaitsFor: validText(j.WaitsFor), StageAge: durationpb.New(j.StageAge), Slow: j.Slow,
 		Age: durationpb.New(j.Age), Waiters: int64(j.Waiters), Cancelled: j.Cancelled,
-		FetchedBytes: j.FetchedBytes,
+		FetchedBytes: j.FetchedBytes, LayerBytes: j.LayerBytes,
 	}
 }
 
@@ -43,7 +43,7 @@ func jobFromProto(j *berthpb.Job) Job {
 		Key: j.GetKey(), Kind: j.GetKind(), ID: j.GetId(),
 		Stage: j.GetStage(), WaitsFor: j.GetWaitsFor(), StageAge: j.GetStageAge().AsDuration(), Slow: j.GetSlow(),
 		Age: j.GetAge().AsDuration(), Waiters: int(j.GetWaiters()), Cancelled: j.GetCancelled(),
-		FetchedBytes: j.GetFetchedBytes(),
+		FetchedBytes: j.GetFetchedBytes(), LayerBytes: j.GetLayerBytes(),
 	}
 }
 

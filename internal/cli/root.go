@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd"
 	"github.com/berthrun/berth/internal/cli/podcmd"
 	"github.com/berthrun/berth/internal/cli/top"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -49,8 +50,16 @@ func Main(ctx context.Context) int {
 		return exit.Code
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s%s\n", p.failure, errs.Message(err))
+	var lost *criclient.LostError
+	if errors.As(err, &lost) {
+		return lostCode
+	}
 	return 1
 }
+
+// lostCode is the exit code of a command whose runtime ended during a request: EX_TEMPFAIL of sysexits.h, as the same
+// command may work when the runtime is back.
+const lostCode = 75
 
 // ExitError makes the process end with its code.
 type ExitError = exitcode.Error

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -61,12 +60,14 @@ func dial(ctx context.Context, endpoint string, restart, retry time.Duration) (*
 		return nil, err
 	}
 	limit := &reconnectLimit{path: path, restart: restart, retry: retry}
+	answers := &answers{path}
 	conn, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(true)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, MaxDelay: maxBackoff}, MinConnectTimeout: dialTimeout}),
-		grpc.WithChainUnaryInterceptor(limit.unary),
-		grpc.WithChainStreamInterceptor(limit.stream),
+		grpc.WithChainUnaryInterceptor(answers.unary, limit.unary),
+		grpc.WithChainStreamInterceptor(answers.stream, limit.stream),
+		grpc.WithStatsHandler(noteAnswers{}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
@@ -162,17 +163,6 @@ func (e *remoteError) Error() string { return e.message }
 
 // Unwrap returns the kind.
 func (e *remoteError) Unwrap() error { return e.kind }
-
-type plainStream struct{ grpc.ClientStream }
-
-// RecvMsg implements grpc.ClientStream. The end of the stream stays io.EOF.
-func (s plainStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
-	if errors.Is(err, io.EOF) {
-		return err
-	}
-	return plain(err)
-}
 
 // Reachable reports whether a process listens on the socket now.
 func (c *Conn) Reachable(ctx context.Context) bool {

@@ -52,7 +52,7 @@ func (l *reconnectLimit) stream(ctx context.Context, desc *grpc.StreamDesc, cc *
 		return nil, callError(ctx, callCtx, err)
 	}
 	l.unreachable.Store(false)
-	return plainStream{s}, nil
+	return s, nil
 }
 
 // watch aborts a call when the runtime is not connected for the limit. It returns when ctx ends.
@@ -98,5 +98,5 @@ func callError(ctx, callCtx context.Context, err error) error {
 	if err != nil && ctx.Err() == nil && callCtx.Err() != nil {
 		return context.Cause(callCtx)
 	}
-	return plain(err)
+	return err
 }

@@ -29,7 +29,7 @@ func (v *versions) Version(context.Context, *runtimeapi.VersionRequest) (*runtim
 }
 
 // serveAt runs a runtime on a socket until stop.
-func serveAt(t *testing.T, path string, v *versions) (stop func()) {
+func serveAt(t *testing.T, path string, v runtimeapi.RuntimeServiceServer) (stop func()) {
 	t.Helper()
 	l, err := net.Listen("unix", path)
 	if err != nil {

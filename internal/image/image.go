@@ -98,6 +98,11 @@ type Progress struct {
 	// other downloads of the node go first; "fetching" follows.
 	Stage       string
 	Done, Total int64
+	// Behind is how many layers of a pull that is "waiting" come with other pulls, which fetch them now. The pull uses what
+	// these fetch.
+	Behind int
+	// Limited reports whether the limits of the node hold back layers of a pull that is "waiting".
+	Limited bool
 }
 
 // PullObserver counts pulls. It must not block.

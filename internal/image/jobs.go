@@ -20,8 +20,19 @@ type Job struct {
 	Waited bool
 	// Beside is set if it runs beside other jobs of its Key. Else it waits for them.
 	Beside bool
-	// Fetched is how many bytes it has fetched so far, nil for work that fetches none.
-	Fetched func() int64
+	// Live is how far it has come, nil for work that does not count it. It may be called at any time, also in a report of
+	// the work's stage.
+	Live func() Live
+}
+
+// Live is how far a job has come at this moment.
+type Live struct {
+	// Fetched is how many of the Size bytes of layers the job has fetched. Size is 0 while unknown.
+	Fetched, Size int64
+	// Done is how many of the Total bytes of the stage are done. Total is 0 where the stage has no bytes.
+	Done, Total int64
+	// Waiters is how many requests wait for the job.
+	Waiters int
 }
 
 // Stage reports what a job does from now on, and what it waits for there. It counts as slow some time
@@ -37,9 +48,9 @@ const (
 // Stages reports the stages of one job, and how far each has come. It reports often enough for people. Its methods are
 // not safe for concurrent use.
 type Stages struct {
-	at   Stage
-	name string
-	last time.Time
+	at             Stage
+	name, waitsFor string
+	last           time.Time
 }
 
 // NewStages returns Stages that report to at.
@@ -51,8 +62,16 @@ func (s *Stages) Say(name, waitsFor string) {
 	if name == s.name && now.Sub(s.last) < stagePause {
 		return
 	}
-	s.name, s.last = name, now
+	s.name, s.waitsFor, s.last = name, waitsFor, now
 	s.at(name, waitsFor, now.Add(slowStage))
+}
+
+// SayChange is Say for a waitsFor without numbers that grow, as of a job with Live: it reports each change at once.
+func (s *Stages) SayChange(name, waitsFor string) {
+	if waitsFor != s.waitsFor {
+		s.name = ""
+	}
+	s.Say(name, waitsFor)
 }
 
 // Unlisted runs jobs that nobody sees.

@@ -88,7 +88,7 @@ func withoutDocker() map[string]string {
 			"TestDoctorRepairsLeaks", "TestDoctorWhileBerthIsDown", "TestDoctorWhilePodsComeAndGo", "TestDoctorWhilePodsComeAndGoLong",
 		},
 		podInit:    {"TestPodInitIsNoWayToTheHost", "TestPodInitServesItsPod"},
-		ownStore:   {"TestPreloadedImages", "TestWritableLimit", "TestWritableLimitWithoutQuotas", "TestPodsOfCopies", "TestCopiesInUserNamespaces", "TestPoolsOff", "TestDaemonStartsWithADamagedImageStore", "TestCheckOfImagesIsAJob", "TestPodsAreListedBeforeTheImageStoreIsChecked", "TestDaemonServesBeforeItsBacklogIsRemoved", "TestPullsOfAPrivateImageAtOnce", "TestPullAfterTheDaemonIsKilled"},
+		ownStore:   {"TestPreloadedImages", "TestWritableLimit", "TestWritableLimitWithoutQuotas", "TestPodsOfCopies", "TestCopiesInUserNamespaces", "TestPoolsOff", "TestDaemonStartsWithADamagedImageStore", "TestCheckOfImagesIsAJob", "TestPodsAreListedBeforeTheImageStoreIsChecked", "TestDaemonServesBeforeItsBacklogIsRemoved", "TestPullsOfAPrivateImageAtOnce", "TestPullAfterTheDaemonIsKilled", "TestJobsOfPulls"},
 		ownVolumes: {"TestImageDefinedVolumes"},
 		ownRuntime: {"TestPathsThatChangeWhileAContainerIsMade"},
 		labels: {

@@ -644,7 +644,9 @@ type Job struct {
 	// The job was asked to stop and cleans up.
 	Cancelled bool `protobuf:"varint,10,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	// How many bytes the pull of an image has fetched so far. 0 for other jobs.
-	FetchedBytes  int64 `protobuf:"varint,11,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
+	FetchedBytes int64 `protobuf:"varint,11,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
+	// How many bytes the layers of the image have. 0 until the pull has read the manifest, and for other jobs.
+	LayerBytes    int64 `protobuf:"varint,12,opt,name=layer_bytes,json=layerBytes,proto3" json:"layer_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -752,6 +754,13 @@ func (x *Job) GetCancelled() bool {
 func (x *Job) GetFetchedBytes() int64 {
 	if x != nil {
 		return x.FetchedBytes
+	}
+	return 0
+}
+
+func (x *Job) GetLayerBytes() int64 {
+	if x != nil {
+		return x.LayerBytes
 	}
 	return 0
 }
@@ -3723,7 +3732,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x04text\x18\x01 \x01(\fR\x04text\"\x11\n" +
 	"\x0fListJobsRequest\"5\n" +
 	"\x10ListJobsResponse\x12!\n" +
-	"\x04jobs\x18\x01 \x03(\v2\r.berth.v2.JobR\x04jobs\"\xc4\x02\n" +
+	"\x04jobs\x18\x01 \x03(\v2\r.berth.v2.JobR\x04jobs\"\xe5\x02\n" +
 	"\x03Job\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x0e\n" +
@@ -3736,7 +3745,9 @@ const file_berth_proto_rawDesc = "" +
 	"\awaiters\x18\t \x01(\x03R\awaiters\x12\x1c\n" +
 	"\tcancelled\x18\n" +
 	" \x01(\bR\tcancelled\x12#\n" +
-	"\rfetched_bytes\x18\v \x01(\x03R\ffetchedBytes\"b\n" +
+	"\rfetched_bytes\x18\v \x01(\x03R\ffetchedBytes\x12\x1f\n" +
+	"\vlayer_bytes\x18\f \x01(\x03R\n" +
+	"layerBytes\"b\n" +
 	"\x10PullImageRequest\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x18\n" +

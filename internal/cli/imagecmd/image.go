@@ -22,12 +22,12 @@ func New() *cobra.Command {
 	var c commands
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "Import, save, bundle, pull, explain, check, list and remove images",
+		Short: "Import, save, bundle, pull, explain, check, list, remove and prune images",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.endpoint.Register(cmd)
-	cmd.AddCommand(c.newImport(), newPreload(), c.newSave(), c.newBundle(), c.newPull(), c.newList(), c.newRemove(), c.newInspect(), c.newTag(), c.newLayers(), c.newExplain(), c.newDiskUse(), c.newCheck())
+	cmd.AddCommand(c.newImport(), newPreload(), c.newSave(), c.newBundle(), c.newPull(), c.newList(), c.newRemove(), c.newPrune(), c.newInspect(), c.newTag(), c.newLayers(), c.newExplain(), c.newDiskUse(), c.newCheck())
 	return cmd
 }
 

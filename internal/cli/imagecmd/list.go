@@ -3,7 +3,6 @@ package imagecmd
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -20,10 +19,12 @@ import (
 
 func (c *commands) newList() *cobra.Command {
 	var output show.Flag
+	var quiet bool
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List images",
+		Example: "  berth image ls\n  berth image rm $(berth image ls -q)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
@@ -31,12 +32,27 @@ func (c *commands) newList() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if quiet {
+					return printIDs(cmd.OutOrStdout(), resp.Images)
+				}
 				return output.Print(cmd.OutOrStdout(), resp, func(w io.Writer) error { return table(w, resp.Images) })
 			})
 		},
 	}
 	output.Register(cmd)
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print IDs only, in full, one for each image")
+	cmd.MarkFlagsMutuallyExclusive("quiet", "output")
 	return cmd
+}
+
+func printIDs(w io.Writer, images []*runtimeapi.Image) error {
+	ids := make([]string, len(images))
+	for i, img := range images {
+		ids[i] = img.Id + "\n"
+	}
+	slices.Sort(ids)
+	_, err := io.WriteString(w, strings.Join(slices.Compact(ids), ""))
+	return err
 }
 
 // table has a row for each name of each image. The type of an OCI artifact is its artifact type. That of an image says for
@@ -66,42 +82,6 @@ func table(w io.Writer, images []*runtimeapi.Image) error {
 	}
 	slices.SortFunc(rows, func(a, b []string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
 	return show.Table(w, []string{"IMAGE", "ID", "SIZE", "PINNED", "TYPE"}, rows)
-}
-
-func (c *commands) newRemove() *cobra.Command {
-	var handler string
-	cmd := &cobra.Command{
-		Use:               "rm IMAGE...",
-		Short:             "Remove images, with all their names",
-		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: c.complete,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
-				var failed []error
-				for _, ref := range args {
-					if err := remove(ctx, conn, &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler}); err != nil {
-						failed = append(failed, err)
-						continue
-					}
-					fmt.Fprintln(cmd.OutOrStdout(), ref)
-				}
-				return errors.Join(failed...)
-			})
-		},
-	}
-	registerHandler(cmd, &handler)
-	return cmd
-}
-
-// remove reports an image that does not exist: for a user that is a mistyped name, though CRI
-// reports success. It removes then what failed pulls of the name have left.
-func remove(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) error {
-	_, err := find(ctx, conn, spec)
-	if err != nil && !errors.Is(err, errs.NotFound) {
-		return err
-	}
-	_, removeErr := conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
-	return errors.Join(err, removeErr)
 }
 
 func find(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) (*runtimeapi.ImageStatusResponse, error) {

@@ -23,6 +23,15 @@ func New() *cobra.Command {
 		Use:   "jobs",
 		Short: "List running jobs, and what each of them waits for",
 		Long: "A sandbox or a container that is being created is listed here only; `berth pod ls` lists it when it is ready.\n" +
+			"WAITS FOR says what the job needs before it leaves its stage, and how many bytes of the stage are done.\n" +
+			"WAITERS is how many requests wait for the job. Requests for the same work share one job. With 0, no client waits:\n" +
+			"the job goes on in the background. A pull ends when the last of its requests leaves it.\n\n" +
+			"The stages of a pull:\n" +
+			"  resolving   asks the registry what the name means, and reads the documents of the image\n" +
+			"  waiting     fetches nothing now: other pulls fetch the same layers, or the limits of the node hold it back\n" +
+			"  fetching    fetches layers, and unpacks those that it has\n" +
+			"  unpacking   has all layers, and unpacks the rest\n" +
+			"  recording   records the image\n\n" +
 			"--watch prints the running jobs, then each stage that a job reaches and each end, until Ctrl-C.\n" +
 			"Other runtimes do not support this.",
 		Args: cobra.NoArgs,

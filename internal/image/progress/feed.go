@@ -17,6 +17,8 @@ type Feed struct {
 	last *image.Progress
 	// meter measures the pull, nil until it begins. Watchers ask for it, while mu and the meter's own lock are held.
 	meter atomic.Pointer[Meter]
+	// callers is how many callers wait for the result of the pull.
+	callers atomic.Int32
 }
 
 // newMeter returns the meter of the pull, which reports to the feed.
@@ -26,12 +28,14 @@ func (f *Feed) newMeter() *Meter {
 	return m
 }
 
-// Fetched is how many bytes the pull has fetched so far.
-func (f *Feed) Fetched() int64 {
+// live is how far the pull has come. A report may call it.
+func (f *Feed) live() image.Live {
+	var live image.Live
 	if m := f.meter.Load(); m != nil {
-		return m.Fetched()
+		live = m.live()
 	}
-	return 0
+	live.Waiters = int(f.callers.Load())
+	return live
 }
 
 // Watch calls progress with the current progress, and with all later reports, until stop

@@ -18,7 +18,7 @@ import (
 const reportInterval = 50 * time.Millisecond
 
 // The stages of image.Progress, in their order. Waiting is reported in the place of Fetching while no layer is
-// fetched because all wait for other downloads of the node.
+// fetched because all wait for other downloads of the node: for those of the same layers, or for those that have all places.
 const (
 	Resolving = "resolving"
 	Fetching  = "fetching"
@@ -41,12 +41,18 @@ type Meter struct {
 	reported time.Time
 	// unpacked counts bytes of layers that are unpacked while others are fetched.
 	unpacked int64
-	// fetched counts the bytes of the stage Fetching. What gets a report may ask for it.
-	fetched atomic.Int64
+	// fetched counts the bytes of the stage Fetching, size is how many that stage has. What gets a report may ask for these
+	// and for now, which is progress.
+	fetched, size atomic.Int64
+	now           atomic.Pointer[image.Progress]
 	// active transfers, and when the last byte of any came. waiting of them wait for other downloads of the node,
 	// long of these longer than shownWait.
 	active, waiting, long int
 	last                  time.Time
+	// behind counts layers that another pull fetches, and has fetched for longer than shownWait.
+	behind int
+	// shown is the last stage that was reported.
+	shown string
 }
 
 // NewMeter returns a Meter that calls report, which may be nil.
@@ -60,9 +66,13 @@ func (m *Meter) Stage(name string, total int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.progress = image.Progress{Stage: name, Total: total}
-	if name == Unpacking {
+	switch name {
+	case Unpacking:
 		m.progress.Done = m.unpacked
+	case Fetching:
+		m.size.Store(total)
 	}
+	m.note()
 	m.send()
 }
 
@@ -75,6 +85,7 @@ func (m *Meter) Add(n int64) {
 	if m.progress.Stage == Fetching {
 		m.fetched.Add(n)
 	}
+	m.note()
 	if m.last.Sub(m.reported) >= reportInterval {
 		m.send()
 	}
@@ -89,7 +100,9 @@ func (m *Meter) Set(p image.Progress) {
 	m.progress = p
 	if p.Stage == Fetching {
 		m.fetched.Store(max(m.fetched.Load(), p.Done))
+		m.size.Store(p.Total)
 	}
+	m.note()
 	if begins || m.last.Sub(m.reported) >= reportInterval {
 		m.send()
 	}
@@ -110,9 +123,33 @@ func (m *Meter) Unpack(n int64) {
 		return
 	}
 	m.progress.Done = m.unpacked
+	m.note()
 	if time.Since(m.reported) >= reportInterval {
 		m.send()
 	}
+}
+
+// note publishes the progress. m.mu is held.
+func (m *Meter) note() {
+	p := m.progress
+	m.now.Store(&p)
+}
+
+// live is what has been counted. A report may call it.
+func (m *Meter) live() image.Live {
+	live := image.Live{Fetched: m.fetched.Load(), Size: m.size.Load()}
+	if p := m.now.Load(); p != nil {
+		live.Done, live.Total = p.Done, p.Total
+	}
+	return live
+}
+
+// stage is the stage that a report has. m.mu is held.
+func (m *Meter) stage() string {
+	if m.progress.Stage == Fetching && m.long+m.behind > 0 && m.long >= m.active {
+		return Waiting
+	}
+	return m.progress.Stage
 }
 
 func (m *Meter) send() {
@@ -121,8 +158,9 @@ func (m *Meter) send() {
 	}
 	m.reported = time.Now()
 	p := m.progress
-	if p.Stage == Fetching && m.long > 0 && m.long >= m.active {
-		p.Stage = Waiting
+	m.shown = m.stage()
+	if p.Stage = m.shown; p.Stage == Waiting {
+		p.Behind, p.Limited = m.behind, m.long > 0
 	}
 	m.report(p)
 }
@@ -137,6 +175,16 @@ func (m *Meter) Transfer() (end func()) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.active--
+		if m.stage() != m.shown && m.shown == Fetching {
+			// Another layer may begin at once.
+			time.AfterFunc(shownWait, func() {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				if m.stage() != m.shown {
+					m.send()
+				}
+			})
+		}
 	}
 }
 
@@ -146,6 +194,30 @@ func (m *Meter) Wait() (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.waiting++
+	shown := m.showWait(&m.long)
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.waiting--
+		m.last = time.Now()
+		shown()
+	}
+}
+
+// Behind notes that a layer waits for another pull, which fetches it, until the caller calls end. It is no transfer.
+func (m *Meter) Behind() (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	shown := m.showWait(&m.behind)
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		shown()
+	}
+}
+
+// showWait counts a wait in count, once it has lasted for shownWait, until end is called. m.mu is held for both calls.
+func (m *Meter) showWait(count *int) (end func()) {
 	shown, over := false, false
 	timer := time.AfterFunc(shownWait, func() {
 		m.mu.Lock()
@@ -154,18 +226,14 @@ func (m *Meter) Wait() (end func()) {
 			return
 		}
 		shown = true
-		m.long++
+		*count++
 		m.send()
 	})
 	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
 		timer.Stop()
 		over = true
-		m.waiting--
-		m.last = time.Now()
 		if shown {
-			m.long--
+			*count--
 			m.send()
 		}
 	}

@@ -54,6 +54,47 @@ func TestWaitForOtherDownloadsIsProgress(t *testing.T) {
 	})
 }
 
+// TestLayersOfOtherPullsAreWaitedFor: a pull whose layers come with another one says so, and for how many layers, also when
+// its own download ends after that wait has begun.
+func TestLayersOfOtherPullsAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []image.Progress
+		m := NewMeter(func(p image.Progress) { all = append(all, p) })
+		last := func(want image.Progress) {
+			t.Helper()
+			synctest.Wait()
+			if got := all[len(all)-1]; got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+		}
+		ctx, release := m.Guard(t.Context(), time.Minute)
+		defer release()
+		m.Stage(Fetching, 100)
+		own := m.Transfer()
+		first, second := m.Behind(), m.Behind()
+		time.Sleep(2 * time.Second)
+		last(image.Progress{Stage: Fetching, Total: 100})
+		own()
+		time.Sleep(2 * time.Second)
+		last(image.Progress{Stage: Waiting, Total: 100, Behind: 2})
+		time.Sleep(time.Hour)
+		if err := context.Cause(ctx); err != nil {
+			t.Errorf("a pull that waits for another one: %v", err)
+		}
+		first()
+		last(image.Progress{Stage: Waiting, Total: 100, Behind: 1})
+		own = m.Transfer()
+		limited := m.Wait()
+		time.Sleep(2 * time.Second)
+		last(image.Progress{Stage: Waiting, Total: 100, Behind: 1, Limited: true})
+		limited()
+		last(image.Progress{Stage: Fetching, Total: 100})
+		own()
+		second()
+		last(image.Progress{Stage: Fetching, Total: 100})
+	})
+}
+
 // TestShortWaitsAreNotReported: at a limited rate there are many.
 func TestShortWaitsAreNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

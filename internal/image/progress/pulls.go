@@ -93,7 +93,7 @@ func (p *Pulls) do(ctx context.Context, named reference.Named, terms Terms, repo
 		err = jobs.Run(ctx, jobOf(named, feed), func(ctx context.Context, at image.Stage) (err error) {
 			stages := image.NewStages(at)
 			defer feed.Watch(func(now image.Progress) {
-				stages.Say(now.Stage, WaitsFor("the registry "+reference.Domain(named), now))
+				stages.SayChange(stageOfJob(now.Stage), waitsFor("the registry "+reference.Domain(named), now))
 			})()
 			id, err = pull(ctx, feed)
 			return err
@@ -108,6 +108,8 @@ func (p *Pulls) share(ctx context.Context, key string, report func(image.Progres
 	if err != nil {
 		return "", err
 	}
+	flight.Shared.callers.Add(1)
+	defer flight.Shared.callers.Add(-1)
 	defer flight.Shared.Watch(report)()
 	select {
 	case <-flight.Done():
@@ -124,23 +126,50 @@ func (p *Pulls) share(ctx context.Context, key string, report func(image.Progres
 // jobOf returns the job of a pull. Pulls of one image with different credentials or policies run at the same time, so the key does not
 // name one of them. The ID is random: an ID that is computed from the credentials would help to guess them.
 func jobOf(named reference.Named, feed *Feed) image.Job {
-	return image.Job{Kind: "pull image", Key: named.String(), ID: strings.ToLower(rand.Text()), Waited: true, Beside: true, Fetched: feed.Fetched}
+	return image.Job{Kind: "pull image", Key: named.String(), ID: strings.ToLower(rand.Text()), Waited: true, Beside: true, Live: feed.live}
 }
 
-// WaitsFor says what a pull waits for at a stage. from is what it fetches from.
+// stageOfJob is the stage of a job at a stage of its pull. All bytes are there when the image is recorded.
+func stageOfJob(stage string) string {
+	if stage == Done {
+		return "recording"
+	}
+	return stage
+}
+
+// WaitsFor says what a pull waits for at a stage, and how far it is. from is what it fetches from.
 func WaitsFor(from string, now image.Progress) string {
-	switch now.Stage {
-	case Waiting:
-		from = "other downloads of the node (image.max_total_downloads, image.download_rate_mib)"
-	case Unpacking:
-		from = "the disk"
-	case Done:
+	what := waitsFor(from, now)
+	if now.Total == 0 || now.Stage == Done {
+		return what
+	}
+	return fmt.Sprintf("%s, %d of %d bytes", what, now.Done, now.Total)
+}
+
+// waitsFor is WaitsFor without numbers that grow.
+func waitsFor(from string, now image.Progress) string {
+	const limits = "other downloads of the node (image.max_total_downloads, image.download_rate_mib)"
+	switch {
+	case now.Stage == Waiting && now.Behind > 0 && now.Limited:
+		return fmt.Sprintf("%s, and %s", ofOthers(now.Behind), limits)
+	case now.Stage == Waiting && now.Behind > 0:
+		return ofOthers(now.Behind)
+	case now.Stage == Waiting:
+		return limits
+	case now.Stage == Unpacking:
+		return "the disk"
+	case now.Stage == Done:
 		return "the record of the image"
 	}
-	if now.Total == 0 {
-		return from
+	return from
+}
+
+// ofOthers names layers that other pulls fetch.
+func ofOthers(layers int) string {
+	if layers == 1 {
+		return "1 layer that another pull fetches"
 	}
-	return fmt.Sprintf("%s, %d of %d bytes", from, now.Done, now.Total)
+	return fmt.Sprintf("%d layers that other pulls fetch", layers)
 }
 
 // counted calls pull, and reports its beginning and its end to the observer. fetched is how many bytes it has fetched.

@@ -305,7 +305,9 @@ func (s *Store) fetchTo(
 	ctx context.Context, to database.Followed, remote *registry.Repository, desc imagespec.Descriptor, turn downloads.Turn, m *progress.Meter, got func(int64),
 ) error {
 	defer to.End()
+	endWait := m.Behind()
 	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
+	endWait()
 	if err != nil {
 		return err
 	}

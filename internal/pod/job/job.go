@@ -35,8 +35,8 @@ type Request struct {
 	Want proto.Message
 	// Resumed says that no request started the job: it finishes what a former daemon, or a reboot, has left.
 	Resumed bool
-	// Fetched is how many bytes the job has fetched so far, nil for a job that fetches none.
-	Fetched func() int64
+	// Live is how far the job has come, nil for a job that does not count it.
+	Live func() Live
 	// Run does the work and returns the job's result. Its context ends when the
 	// job is cancelled, with the cause of it, and never with a request.
 	Run func(ctx context.Context, j *Job) (result string, err error)
@@ -49,7 +49,7 @@ type Job struct {
 	Want    proto.Message
 
 	beside  bool
-	fetched func() int64 // may be nil
+	live    func() Live // may be nil
 	started time.Time
 	done    chan struct{}
 	result  string // result and err are set before done is closed
@@ -77,8 +77,9 @@ type Job struct {
 
 type stage struct {
 	name, waitsFor string
-	since          time.Time
-	slow           atomic.Bool
+	// since is when the job reached the stage, said when it last reported it.
+	since, said time.Time
+	slow        atomic.Bool
 }
 
 // StageWait is the name of the stage in which a job waits for the one before it of the same key.
@@ -88,7 +89,7 @@ const StageWait = "wait for the job before"
 const Ended = "ended"
 
 // Stage publishes that the job has reached a stage and what it waits for there.
-// It counts as progress.
+// It counts as progress. A job that reports its stage again stays in it.
 func (j *Job) Stage(name, waitsFor string) {
 	j.StageUntil(name, waitsFor, time.Now())
 }
@@ -96,15 +97,24 @@ func (j *Job) Stage(name, waitsFor string) {
 // StageUntil is Stage for a stage that lasts until then by request, such as a grace period:
 // it is slow from then on only.
 func (j *Job) StageUntil(name, waitsFor string, then time.Time) {
-	at := &stage{name: name, waitsFor: waitsFor, since: time.Now()}
-	j.leaveStage(j.stage.Swap(at), at.since)
-	if j.trace != nil {
-		j.trace.StageBegan(name, waitsFor, at.since)
+	now := time.Now()
+	at := &stage{name: name, waitsFor: waitsFor, since: now, said: now}
+	before := j.stage.Load()
+	again := before != nil && before.name == name
+	if again {
+		at.since = before.since
+	}
+	j.stage.Store(at)
+	if !again {
+		j.leaveStage(before, now)
+	}
+	if j.trace != nil && !again {
+		j.trace.StageBegan(name, waitsFor, now)
 	}
 	j.reached(j.Info())
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.remind(at, max(then.Sub(at.since), 0)+SlowStage)
+	j.remind(at, max(then.Sub(now), 0)+SlowStage)
 	if j.watchdog != nil && j.limits.Stage > 0 {
 		j.watchdog.Reset(j.limits.Stage)
 	}
@@ -209,22 +219,37 @@ type Info struct {
 	Cancelled bool
 	// Slow is set once the job was reported for the time in its stage.
 	Slow bool
-	// Fetched is how many bytes a pull has fetched so far.
-	Fetched int64
+	// Live is how far it has come. WaitsFor has Done and Total, too.
+	Live Live
+}
+
+// Live is how far a job has come at this moment.
+type Live struct {
+	// Fetched is how many of the Size bytes of an image's layers the job has fetched. Size is 0 while unknown.
+	Fetched, Size int64
+	// Done is how many of the Total bytes of the stage are done. Total is 0 where the stage has no bytes.
+	Done, Total int64
+	// Waiters is how many requests wait for the job, where it counts them itself.
+	Waiters int
 }
 
 // Info returns where the job is.
 func (j *Job) Info() Info {
 	now, at := time.Now(), j.stage.Load()
-	var fetched int64
-	if j.fetched != nil {
-		fetched = j.fetched()
-	}
-	return Info{
-		Key: j.Key, Kind: j.Kind, ID: j.ID, Fetched: fetched,
+	info := Info{
+		Key: j.Key, Kind: j.Kind, ID: j.ID,
 		Stage: at.name, WaitsFor: at.waitsFor, StageAge: now.Sub(at.since),
 		Age: now.Sub(j.started), Waiters: int(j.waiters.Load()), Cancelled: j.Cancelled(), Slow: at.slow.Load(),
 	}
+	if j.live == nil {
+		return info
+	}
+	info.Live = j.live()
+	info.Waiters = max(info.Waiters, info.Live.Waiters)
+	if info.Live.Total > 0 {
+		info.WaitsFor += fmt.Sprintf(", %d of %d bytes", info.Live.Done, info.Live.Total)
+	}
+	return info
 }
 
 // Limits bound a job. Zero means no limit.
@@ -277,7 +302,7 @@ func (j *Job) remind(at *stage, after time.Duration) {
 				j.observer.StageSlow(string(j.Kind), at.name)
 			}
 			j.slow(j.Info())
-			j.remind(at, time.Since(at.since))
+			j.remind(at, time.Since(at.said))
 		}
 	})
 }

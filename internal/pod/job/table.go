@@ -112,7 +112,7 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j := &Job{
-		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want, beside: req.Beside, fetched: req.Fetched,
+		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want, beside: req.Beside, live: req.Live,
 		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.onStage, slow: t.slow,
 		observer: t.observer,
 	}

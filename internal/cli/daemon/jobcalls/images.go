@@ -34,10 +34,14 @@ func NewImages(log *slog.Logger) *Images {
 
 // Run implements image.Jobs.
 func (i *Images) Run(ctx context.Context, of image.Job, work func(context.Context, image.Stage) error) error {
-	j, err := i.table.Enter(ctx, &job.Request{
-		Key: of.Key, ID: of.ID, Beside: of.Beside, Kind: job.Kind(of.Kind), Fetched: of.Fetched,
+	req := &job.Request{
+		Key: of.Key, ID: of.ID, Beside: of.Beside, Kind: job.Kind(of.Kind),
 		Run: func(ctx context.Context, j *job.Job) (string, error) { return "", work(ctx, j.StageUntil) },
-	})
+	}
+	if of.Live != nil {
+		req.Live = func() job.Live { return job.Live(of.Live()) }
+	}
+	j, err := i.table.Enter(ctx, req)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func shownJob(info job.Info) berthapi.Job {
 	return berthapi.Job{
 		Key: info.Key, Kind: string(info.Kind), ID: info.ID,
 		Stage: info.Stage, WaitsFor: info.WaitsFor, StageAge: info.StageAge, Age: info.Age,
-		Waiters: info.Waiters, Cancelled: info.Cancelled, Slow: info.Slow, FetchedBytes: info.Fetched,
+		Waiters: info.Waiters, Cancelled: info.Cancelled, Slow: info.Slow, FetchedBytes: info.Live.Fetched, LayerBytes: info.Live.Size,
 	}
 }
 

@@ -109,8 +109,11 @@ func TestPullsAreJobs(t *testing.T) {
 		if len(all) != 2 || all[0].ID == all[1].ID {
 			t.Fatalf("%+v, want two jobs", all)
 		}
+		if all[0].Waiters != 2 || all[1].Waiters != 1 {
+			t.Errorf("%d and %d requests wait, want 2 and 1", all[0].Waiters, all[1].Waiters)
+		}
 		for _, j := range all {
-			if j.Kind != "pull image" || j.Key != "registry.example/app:1" || j.Stage != "fetching" || j.WaitsFor != "the registry registry.example, 0 of 100 bytes" {
+			if j.Kind != "pull image" || j.Key != "registry.example/app:1" || j.Stage != "fetching" || j.WaitsFor != "the registry registry.example, 40 of 100 bytes" {
 				t.Errorf("%+v", j)
 			}
 		}
