@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,7 +56,13 @@ type Importer struct {
 	// wake is filled when something may have to be imported.
 	wake chan struct{}
 
-	list *list
+	// list is read once; see imported.
+	list     *list
+	readOnce sync.Once
+	// againMu guards again.
+	againMu sync.Mutex
+	again   waiting
+
 	// seen is since when each file that is not imported yet is as it is.
 	seen map[string]sighting
 	// later has the files that could not be imported for a reason that may go away.
@@ -77,6 +84,7 @@ func New(cfg Config, rules Rules) *Importer {
 		cfg.Settle = defaultSettle
 	}
 	i := &Importer{cfg: cfg, wake: make(chan struct{}, 1), seen: map[string]sighting{}, later: map[string]attempt{}, faulty: map[string]string{}}
+	i.again = waiting{begun: make(chan struct{}), paths: map[string]chan struct{}{}}
 	i.rules.Store(&rules)
 	return i
 }
@@ -95,11 +103,17 @@ func (i *Importer) look() {
 	}
 }
 
-// Run imports archives until ctx ends. lost are names of images from archives that the store has lost at its start: it reads
-// archives that had one again.
+// imported is the list of what was imported. The store is open when it is first called: before, something else may be in the
+// place of the list.
+func (i *Importer) imported() *list {
+	i.readOnce.Do(func() { i.list = readList(i.cfg.Root, i.cfg.Log) })
+	return i.list
+}
+
+// Run imports archives until ctx ends. lost are names of images that the store has lost: it reads archives that had one again.
 func (i *Importer) Run(ctx context.Context, lost []string) {
-	i.list = readList(i.cfg.Root, i.cfg.Log)
-	i.list.forgetImages(lost)
+	i.readAgain(lost)
+	defer i.settleAbsent(nil)
 	var changes *watch
 	defer func() { changes.close() }()
 	for ctx.Err() == nil {
@@ -156,6 +170,7 @@ func (i *Importer) importAll(ctx context.Context) time.Duration {
 		}
 		for _, f := range due {
 			i.importOne(ctx, f, rules.Pin)
+			i.settle(f.path)
 			if ctx.Err() != nil || i.rules.Load() != rules {
 				break
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -82,11 +83,16 @@ func (s *Store) WhileUnused(ctx context.Context, chain string, fn func() error) 
 	return true, fn()
 }
 
+// LockBlob keeps others from fetching a blob until unlock.
+func (s *Store) LockBlob(ctx context.Context, blob digest.Digest) (unlock func(), err error) {
+	return s.blobs.Lock(ctx, blob.String())
+}
+
 // FetchAgain fetches a blob of an image by the image's names, with the node's own credentials, until
 // one of its registries has it. It returns the repository that has given it. got is called with the bytes
 // as they come. Downloads for pods go first.
 func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descriptor, to registry.Target, got func(int64)) (from string, err error) {
-	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
+	unlock, err := s.LockBlob(ctx, desc.Digest)
 	if err != nil {
 		return "", err
 	}
