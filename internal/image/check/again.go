@@ -46,7 +46,7 @@ func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
 	job := image.Job{Kind: "fetch blob again", Key: dgst.String(), ID: dgst.Encoded()}
 	c.want(wanted{
 		job: job, after: after, ready: func(context.Context, image.Stage) error { return nil },
-		fetch: func(ctx context.Context, at *image.Stages) error { return c.mendInBackground(ctx, at, dgst) }, over: func() {},
+		fetch: func(ctx context.Context, at *image.Stages) error { return c.mendInBackground(ctx, at, dgst) }, over: func(error) {},
 	})
 }
 
@@ -58,16 +58,27 @@ func (c *Checker) WantImage(gone lost.Image) {
 		name, _ := names.OfKey(key)
 		all = append(all, name)
 	}
+	target := gone.Target.Digest
 	c.want(wanted{
-		job: image.Job{Kind: "pull image again", Key: gone.Names[0], ID: gone.Target.Digest.Encoded()},
+		job: image.Job{Kind: "pull image again", Key: gone.Names[0], ID: target.Encoded()},
 		ready: func(ctx context.Context, at image.Stage) error {
 			at("wait for the archive", "the import of an archive of image.import_dirs", time.Now().Add(maxWait))
 			return c.Archives.AwaitLost(ctx, all)
 		},
 		fetch: func(ctx context.Context, at *image.Stages) error {
-			return c.Store.Restore(ctx, gone, func(p image.Progress) { at.Say(p.Stage, progress.WaitsFor("a registry", p)) })
+			wanted, ok := c.Lost.Get(target)
+			if !ok {
+				return nil // it is back, or somebody has removed its names
+			}
+			return c.Store.Restore(ctx, wanted, func(p image.Progress) { at.Say(p.Stage, progress.WaitsFor("a registry", p)) })
 		},
-		over: func() { c.Lost.Forget(gone.Target.Digest) },
+		over: func(err error) {
+			if err != nil {
+				c.Lost.GiveUp(target)
+				return
+			}
+			c.Lost.Forget(target)
+		},
 	})
 }
 
@@ -79,7 +90,7 @@ type wanted struct {
 	ready func(context.Context, image.Stage) error
 	fetch func(context.Context, *image.Stages) error
 	// over is called when the job has ended. It is not called when the store closes: the next start continues then.
-	over func()
+	over func(error)
 }
 
 // want fetches an object.
@@ -106,7 +117,7 @@ func (c *Checker) want(w wanted) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.over()
+		w.over(err)
 		if err != nil {
 			c.Log.Warn("cannot fetch in the background what is damaged; pull or import the image again, or run berth image fsck --repair",
 				"job", w.job.Kind, "object", w.job.Key, "error", err)

@@ -127,7 +127,7 @@ func (s *Images) open(ctx context.Context) error {
 		return err
 	}
 	s.checker = check.New(check.Config{
-		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Archives: s.imports, Jobs: s.cfg.Jobs, Notes: s.Faults,
+		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Archives: s.imports, Jobs: s.cfg.Jobs, Notes: func() []string { return slices.Concat(s.Faults(), s.SetAside()) },
 		Quarantined: s.repair.Quarantined, Log: s.log,
 	})
 	s.store.OnDamage(s.checker.WantBlob)
@@ -145,7 +145,7 @@ func (s *Images) open(ctx context.Context) error {
 		}{s.store, s.rootfs})
 	})
 	s.changed()
-	gone := slices.Concat(s.lostPinned, s.store.LostPinned(), s.fetchLost())
+	gone := s.fetchLost()
 	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, gone) })
 	return nil
 }
@@ -181,7 +181,9 @@ func ProbeOverlay(root string) error {
 func (s *Images) fetchLost() []string {
 	var all []string
 	for _, gone := range s.lost.Images() {
-		s.checker.WantImage(gone)
+		if !gone.NoPull {
+			s.checker.WantImage(gone)
+		}
 		for _, key := range gone.Names {
 			name, _ := names.OfKey(key)
 			all = append(all, name)
@@ -257,7 +259,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 		return err
 	}
 	if under != nil {
-		if s.lostPinned, err = s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
+		if err = s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
 			return fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err)
 		}
 	} else if err := s.repair.LostRecords(ctx, s.db); err != nil {

@@ -73,7 +73,7 @@ func (s *Store) ReadRecords(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
+			s.log.Warn("removing an image whose content is missing or damaged; it comes back in the background if an archive of image.import_dirs or a registry has it, else pull or import it", "image", record.Name, "error", err)
 			r.gone[record.Name] = true
 			r.found.Note(record.Target, record.Name, database.IsPinned(record))
 			continue
@@ -123,7 +123,7 @@ func (s *Store) Load(ctx context.Context) error {
 			if keep {
 				s.log.Error("an image cannot be used, because the host has no room to unpack it again; free some and restart berth, or pull or import the image", "image", id, "error", err)
 			} else {
-				s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
+				s.log.Warn("removing an image that cannot be unpacked again; it comes back in the background if an archive of image.import_dirs or a registry has it, else pull or import it", "image", id, "error", err)
 			}
 			for _, name := range r.names[id] {
 				if !keep {
@@ -146,9 +146,9 @@ func (s *Store) Load(ctx context.Context) error {
 	if err := s.keepHeld(ctx, loaded); err != nil {
 		return err
 	}
-	s.lostPinned = r.found.PinnedNames()
-	s.lost.Add(r.found.FromRegistries()) // before the records go, which have the names
-	if !unusable {                       // a lost image comes back, and its registry may not have its signatures any more
+	s.lost.Add(r.found.Images()) // before the records go, which have the names
+	s.SettleLost()
+	if !unusable { // a lost image comes back, and its registry may not have its signatures any more
 		s.dropEvidence()
 	}
 	return s.db.DeleteRecords(ctx, r.gone, "")
