@@ -189,7 +189,7 @@ func (c *Checker) fetchAgain(
 	if len(fromRegistries) == 0 {
 		fromRegistries = using
 	}
-	from, err = c.fetchFromRegistries(ctx, info, fromRegistries, to, begin("a registry of "+nameOf(fromRegistries[0])))
+	from, err = c.Store.FetchAgain(ctx, fromRegistries, descriptorOf(info, fromRegistries), to, begin("a registry of "+nameOf(fromRegistries[0])))
 	if err != nil && ctx.Err() == nil && archiveErr != nil {
 		err = store.Faults{archiveErr, err}
 	}
@@ -222,26 +222,6 @@ func descriptorOf(info content.Info, using []store.Stored) imagespec.Descriptor 
 		}
 	}
 	return desc
-}
-
-// fetchFromRegistries fetches a blob again by the names of the images that have it. It returns the repository that has
-// given it.
-func (c *Checker) fetchFromRegistries(
-	ctx context.Context, info content.Info, using []store.Stored, to registry.Target, got func(int64),
-) (from string, err error) {
-	desc := descriptorOf(info, using)
-	var faults []error
-	for _, img := range using {
-		from, err := c.Store.FetchAgain(ctx, img, desc, to, got)
-		if err == nil {
-			return from, nil
-		}
-		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
-		}
-		faults = append(faults, err)
-	}
-	return "", store.Faults(faults)
 }
 
 // readBlob reads a blob's file, and says what is wrong with it: "" if nothing is. read is called with the bytes

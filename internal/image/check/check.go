@@ -93,7 +93,7 @@ type run struct {
 // Check implements image.Auditor.
 func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckUpdate)) (*image.CheckReport, error) {
 	if !c.running.TryLock() {
-		return nil, fmt.Errorf("cannot check the image store: another check runs: %w", errs.State)
+		return nil, fmt.Errorf("cannot check the image store: another check runs (berth jobs shows it; berth jobs cancel fsck ends it): %w", errs.State)
 	}
 	defer c.running.Unlock()
 	ctx, end, err := c.Background.Begin(ctx)

@@ -88,10 +88,10 @@ func (s *Store) LockBlob(ctx context.Context, blob digest.Digest) (unlock func()
 	return s.blobs.Lock(ctx, blob.String())
 }
 
-// FetchAgain fetches a blob of an image by the image's names, with the node's own credentials, until
-// one of its registries has it. It returns the repository that has given it. got is called with the bytes
-// as they come. Downloads for pods go first.
-func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descriptor, to registry.Target, got func(int64)) (from string, err error) {
+// FetchAgain fetches a blob by the names of images that have it, with the node's own credentials, until one of their registries
+// has it. It asks each repository once, and returns the one that has given the blob. got is called with the bytes as they come.
+// Downloads for pods go first.
+func (s *Store) FetchAgain(ctx context.Context, using []Stored, desc imagespec.Descriptor, to registry.Target, got func(int64)) (from string, err error) {
 	unlock, err := s.LockBlob(ctx, desc.Digest)
 	if err != nil {
 		return "", err
@@ -100,7 +100,7 @@ func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descr
 	rules := s.rules.Load()
 	var all Faults
 	asked := map[string]bool{}
-	for _, name := range append(slices.Clone(img.Digests), img.Tags...) {
+	for _, name := range namesOf(using) {
 		named, err := names.Parse(name)
 		if err != nil || asked[reference.TrimNamed(named).Name()] {
 			continue
@@ -114,12 +114,20 @@ func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descr
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		all = append(all, fmt.Errorf("%s: %w", repository, err))
+		all = append(all, fault{repository, err})
 	}
 	if len(all) == 0 {
 		return "", fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
 	}
 	return "", all
+}
+
+func namesOf(images []Stored) []string {
+	var all []string
+	for _, img := range images {
+		all = append(append(all, img.Digests...), img.Tags...)
+	}
+	return all
 }
 
 // fetchBlob fetches a blob by one name. It fails if the registry sends nothing for long, as a pull does.
@@ -144,13 +152,41 @@ func (s *Store) fetchBlob(ctx context.Context, named reference.Named, desc image
 	return errs.OfDisk(err)
 }
 
+// fault is why a repository has not given an object.
+type fault struct {
+	repository string
+	error
+}
+
+// Error implements error.
+func (f fault) Error() string { return f.repository + ": " + f.error.Error() }
+
+// Unwrap returns the cause.
+func (f fault) Unwrap() error { return f.error }
+
 // Faults are why no registry has given an object. It has the kinds of all.
 type Faults []error
 
+// Error implements error. It has each cause once, with the repositories that it concerns.
 func (f Faults) Error() string {
-	texts := make([]string, len(f))
-	for i, err := range f {
-		texts[i] = err.Error()
+	var causes []string
+	of := map[string][]string{}
+	for _, err := range f {
+		cause, repository := err.Error(), ""
+		if one, ok := err.(fault); ok { //nolint:errorlint // one that wraps it has a text of its own
+			cause, repository = one.error.Error(), one.repository
+		}
+		if of[cause] == nil {
+			causes = append(causes, cause)
+		}
+		of[cause] = append(of[cause], repository)
+	}
+	texts := make([]string, len(causes))
+	for i, cause := range causes {
+		texts[i] = cause
+		if of[cause][0] != "" {
+			texts[i] = strings.Join(of[cause], ", ") + ": " + cause
+		}
 	}
 	return strings.Join(texts, "; ")
 }
