@@ -62,6 +62,8 @@ type Importer struct {
 	// againMu guards again.
 	againMu sync.Mutex
 	again   waiting
+	// failures has a message for each archive that is there and cannot be imported.
+	failures atomic.Pointer[[]string]
 
 	// seen is since when each file that is not imported yet is as it is.
 	seen map[string]sighting
@@ -76,6 +78,8 @@ type attempt struct {
 	of   state
 	wait time.Duration
 	at   time.Time
+	// why is the error.
+	why string
 }
 
 // New makes an Importer, which does nothing before Run.
@@ -166,6 +170,7 @@ func (i *Importer) importAll(ctx context.Context) time.Duration {
 		rules := i.rules.Load()
 		due, next := i.scan(rules.Dirs, time.Now())
 		if len(due) == 0 {
+			i.noteFailures(rules.Dirs)
 			return next
 		}
 		for _, f := range due {
@@ -203,10 +208,10 @@ func (i *Importer) importOne(ctx context.Context, f file, pin bool) {
 		log.Info("imported the images of an archive", "images", namesOf(images), "took", time.Since(began).Round(time.Millisecond).String())
 	case ctx.Err() != nil: // the store closes, and the next start continues
 	case errors.Is(err, errChanges):
-		i.later[f.path] = attempt{of: f.state, at: time.Now().Add(i.cfg.Settle)}
+		i.later[f.path] = attempt{of: f.state, at: time.Now().Add(i.cfg.Settle), why: errs.Message(err)}
 		log.Info("an archive has changed while it was read; it is imported when it stays as it is")
 	case cancelled:
-		i.later[f.path] = attempt{of: f.state}
+		i.later[f.path] = attempt{of: f.state, why: errs.Message(err)}
 		log.Warn("the import of an archive was cancelled; it is repeated when the file changes, or when berth starts again")
 	case permanent(err):
 		made.Error, made.Digest = errs.Message(err), ""
@@ -217,7 +222,7 @@ func (i *Importer) importOne(ctx context.Context, f file, pin bool) {
 		if last, ok := i.later[f.path]; ok && last.of == f.state {
 			wait = min(2*max(last.wait, minWait/2), maxWait)
 		}
-		i.later[f.path] = attempt{of: f.state, wait: wait, at: time.Now().Add(wait)}
+		i.later[f.path] = attempt{of: f.state, wait: wait, at: time.Now().Add(wait), why: errs.Message(err)}
 		log.Warn("cannot import an archive; it is tried again", "after", wait.String(), "error", err)
 	}
 }
