@@ -179,6 +179,27 @@ func TestArchivesAreImportedOnce(t *testing.T) {
 	stop()
 }
 
+// TestNamesAndOrder: archives are files with one of the suffixes, in any case. They come in the order of the directories, and in
+// each in that of the bytes of their names.
+func TestNamesAndOrder(t *testing.T) {
+	f, first, second := newFake(t), t.TempDir(), t.TempDir()
+	for n, name := range []string{"b.tar", "a.TGZ", "UP.TAR", "c.Tar.Zst", "d.tar.gz", "e.tar.zstd", "f.tzst", ".hidden.tar", ".tar", "tar", "g.tar.part", "h.zip"} {
+		put(t, second, name, name, time.Hour+time.Duration(n)*time.Minute)
+	}
+	put(t, first, "z.tar", "z", time.Hour)
+	if err := os.Mkdir(filepath.Join(first, "a.tar"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	due, _ := f.importer(t.TempDir(), first, second).scan([]string{first, second}, time.Now())
+	var got []string
+	for _, one := range due {
+		got = append(got, filepath.Base(one.path))
+	}
+	if want := []string{"z.tar", "UP.TAR", "a.TGZ", "b.tar", "c.Tar.Zst", "d.tar.gz", "e.tar.zstd", "f.tzst"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestAFileThatIsWrittenIsNotRead: before it has stayed as it is for a while.
 func TestAFileThatIsWrittenIsNotRead(t *testing.T) {
 	f, dir := newFake(t), t.TempDir()
