@@ -145,3 +145,39 @@ func TestLossesOfAPullThatFails(t *testing.T) {
 		t.Errorf("the list is left: %v", err)
 	}
 }
+
+// TestLayersThatAreUnpackedAgainAreNamed: the log says which layer is missing.
+func TestLayersThatAreUnpackedAgainAreNamed(t *testing.T) {
+	a := audit(t)
+	cfg, chain := a.cfg, ""
+	layer := filepath.Dir(filepath.Join(a.db.LayersDir(), lowerOf(t, a.Images, a.firstID)[0]))
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(layer); err != nil {
+		t.Fatal(err)
+	}
+	log := &lines{}
+	cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	s := open(t, cfg)
+	inventory, err := s.store.Inventory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, img := range inventory {
+		if img.ID == a.firstID {
+			chain = img.Tree.TopChain()
+		}
+	}
+	said := log.take()
+	if !slices.ContainsFunc(said, func(line string) bool {
+		return strings.Contains(line, "unpacking an image again") && strings.Contains(line, "the files of layer "+chain+" are missing")
+	}) {
+		t.Errorf("no line names layer %s: %q", chain, said)
+	}
+	for _, line := range said {
+		if strings.Contains(line, "error=<nil>") {
+			t.Errorf("an error that is none: %s", line)
+		}
+	}
+}

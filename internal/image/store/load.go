@@ -173,11 +173,18 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 		if whole, err = s.layers.Whole(ctx, t, i); err != nil {
 			return nil, err
 		}
+		if !whole {
+			err = fmt.Errorf("the files of layer %s are missing or not complete", t.Chains()[i])
+		}
 	}
 	if whole {
 		return e, nil
 	}
-	s.log.Warn("unpacking an image again whose layers are missing", "image", t.ID(), "error", err)
+	attrs := []any{"image", t.ID()}
+	if err != nil { // nil where the image was in a snapshotter alone
+		attrs = append(attrs, "error", err)
+	}
+	s.log.Warn("unpacking an image again whose layers are missing", attrs...)
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
 		ready := func(ctx context.Context, i int) error { return s.db.Known(ctx, t.Layers[i]) }
 		return s.layers.Unpack(ctx, t, ready, func(int64) {})
