@@ -314,4 +314,14 @@ func TestCheckSaysEachCauseOnce(t *testing.T) {
 	if requests := len(running) + 1; requests != 2 {
 		t.Errorf("%d requests, want one for each repository", requests)
 	}
+	// The URL in this cause has the name of the first repository.
+	a.registry.Intercept = func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
+	report, err := a.Check(t.Context(), true, nil)
+	if err != nil || len(report.Damage) != 1 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	advice = report.Damage[0].Advice
+	if want := a.host + "/first, " + a.host + "/second: "; strings.Count(advice, "EOF") != 1 || !strings.Contains(advice, want) {
+		t.Errorf("want one cause of %s in %q", want, advice)
+	}
 }

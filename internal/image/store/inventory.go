@@ -114,7 +114,7 @@ func (s *Store) FetchAgain(ctx context.Context, using []Stored, desc imagespec.D
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		all = append(all, fault{repository, err})
+		all = append(all, fault{repository, reference.Path(named), err})
 	}
 	if len(all) == 0 {
 		return "", fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
@@ -152,9 +152,9 @@ func (s *Store) fetchBlob(ctx context.Context, named reference.Named, desc image
 	return errs.OfDisk(err)
 }
 
-// fault is why a repository has not given an object.
+// fault is why a repository has not given an object. path is the repository's in its registry.
 type fault struct {
-	repository string
+	repository, path string
 	error
 }
 
@@ -167,25 +167,29 @@ func (f fault) Unwrap() error { return f.error }
 // Faults are why no registry has given an object. It has the kinds of all.
 type Faults []error
 
-// Error implements error. It has each cause once, with the repositories that it concerns.
+// Error implements error. It has each cause once, with the repositories that it concerns. Causes are the same if they differ in the
+// repository's path alone, which is in the URL of a request.
 func (f Faults) Error() string {
-	var causes []string
-	of := map[string][]string{}
+	type cause struct{ key, text, of string }
+	var causes []cause
 	for _, err := range f {
-		cause, repository := err.Error(), ""
+		c := cause{key: err.Error(), text: err.Error()}
 		if one, ok := err.(fault); ok { //nolint:errorlint // one that wraps it has a text of its own
-			cause, repository = one.error.Error(), one.repository
+			c = cause{key: strings.ReplaceAll(one.error.Error(), one.path, ""), text: one.error.Error(), of: one.repository}
 		}
-		if of[cause] == nil {
-			causes = append(causes, cause)
+		at := slices.IndexFunc(causes, func(other cause) bool { return other.key == c.key })
+		switch {
+		case at < 0:
+			causes = append(causes, c)
+		case c.of != "":
+			causes[at].of += ", " + c.of
 		}
-		of[cause] = append(of[cause], repository)
 	}
 	texts := make([]string, len(causes))
-	for i, cause := range causes {
-		texts[i] = cause
-		if of[cause][0] != "" {
-			texts[i] = strings.Join(of[cause], ", ") + ": " + cause
+	for i, c := range causes {
+		texts[i] = c.text
+		if c.of != "" {
+			texts[i] = c.of + ": " + c.text
 		}
 	}
 	return strings.Join(texts, "; ")
