@@ -60,7 +60,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		networkReady.Message = s.scrub.Text("The network is ready in spite of: " + errs.Message(configFault))
 	}
 	if store, ok := s.opts.Images.(damageReporter); ok {
-		resp.Status.Conditions = append(resp.Status.Conditions, imageStoreCondition(store.Faults()))
+		resp.Status.Conditions = append(resp.Status.Conditions, imageStoreCondition(store.Faults(), store.SetAside()))
 	}
 	if !req.GetVerbose() {
 		return resp, nil
@@ -140,18 +140,23 @@ func notReadyReason(err error) string {
 
 // damageReporter is an image store that reports lost images.
 type damageReporter interface {
-	// Faults returns messages for users, none if the store has lost nothing.
+	// Faults returns messages for users, none if the store has lost nothing, or if all of it is back.
 	Faults() []string
+	// SetAside returns messages about what lies in the store's quarantine.
+	SetAside() []string
 }
 
 // imageStoreIntact is berth's own condition. Kubelets look at the other two only: a rebuilt store
 // can serve.
 const imageStoreIntact = "ImageStoreIntact"
 
-func imageStoreCondition(faults []string) *runtimeapi.RuntimeCondition {
-	c := &runtimeapi.RuntimeCondition{Type: imageStoreIntact, Status: len(faults) == 0}
-	if !c.Status {
-		c.Reason, c.Message = "DatabaseDamaged", strings.Join(faults, "; ")
+func imageStoreCondition(faults, setAside []string) *runtimeapi.RuntimeCondition {
+	c := &runtimeapi.RuntimeCondition{Type: imageStoreIntact, Status: len(faults) == 0, Message: strings.Join(append(faults, setAside...), "; ")}
+	switch {
+	case len(faults) > 0:
+		c.Reason = "ImagesLost"
+	case len(setAside) > 0:
+		c.Reason = "SetAside"
 	}
 	return c
 }

@@ -1,7 +1,6 @@
 package cri
 
 import (
-	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -13,17 +12,28 @@ import (
 // faultyImages is a store that reports lost data.
 type faultyImages struct {
 	image.Store
-	faults []string
+	faults, setAside []string
 }
 
-func (f *faultyImages) Faults() []string { return f.faults }
+func (f *faultyImages) Faults() []string   { return f.faults }
+func (f *faultyImages) SetAside() []string { return f.setAside }
 
-// TestStatusOfADamagedImageStore: verbose status shows the damage, and the node stays ready.
+// TestStatusOfADamagedImageStore: the status shows what is lost, and what lies in the quarantine. The store is intact without
+// losses, and the node stays ready.
 func TestStatusOfADamagedImageStore(t *testing.T) {
 	images := &faultyImages{Store: noImages()}
 	c := runtimeapi.NewRuntimeServiceClient(client(t, &fakePods{info: &engine.Info{}}, images, nil))
-	for _, faults := range [][]string{nil, {"the database could not be read"}} {
-		images.faults = faults
+	for _, is := range []struct {
+		faults, setAside []string
+		intact           bool
+		reason, message  string
+	}{
+		{nil, nil, true, "", ""},
+		{[]string{"an image is lost"}, nil, false, "ImagesLost", "an image is lost"},
+		{[]string{"an image is lost"}, []string{"files are in the quarantine"}, false, "ImagesLost", "an image is lost; files are in the quarantine"},
+		{nil, []string{"files are in the quarantine"}, true, "SetAside", "files are in the quarantine"},
+	} {
+		images.faults, images.setAside = is.faults, is.setAside
 		resp, err := c.Status(t.Context(), &runtimeapi.StatusRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -32,9 +42,8 @@ func TestStatusOfADamagedImageStore(t *testing.T) {
 		for _, condition := range resp.Status.Conditions {
 			conditions[condition.Type] = condition
 		}
-		got := conditions["ImageStoreIntact"]
-		if got == nil || got.Status != (faults == nil) || !strings.Contains(got.Message, strings.Join(faults, "")) || got.Status != (got.Reason == "") {
-			t.Errorf("faults %q: %v", faults, got)
+		if got := conditions["ImageStoreIntact"]; got == nil || got.Status != is.intact || got.Reason != is.reason || got.Message != is.message {
+			t.Errorf("%+v: %v", is, got)
 		}
 		if !conditions[runtimeapi.RuntimeReady].Status || !conditions[runtimeapi.NetworkReady].Status {
 			t.Errorf("the node is not ready: %v", resp.Status.Conditions)

@@ -13,7 +13,8 @@ type Auditor interface {
 	DiskUse(ctx context.Context) (*DiskUse, error)
 	// Check looks at the modes of the store's own files, reads all content and all unpacked layers, and
 	// compares them with their digests. With repair it sets modes again, fetches damaged content again,
-	// from the registries that the names of its images lead to, and unpacks damaged layers again. It
+	// from archives that its images came from or from the registries that their names lead to, and unpacks
+	// damaged layers again. It
 	// changes no layer that a container uses. seen, which may be nil, gets the progress, and each damaged
 	// object after its repair; it must not block. The error is about the check itself; damage is in the
 	// report. The end of ctx ends the check between two objects: what is repaired stays so. Checks run

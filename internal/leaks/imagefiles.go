@@ -3,6 +3,7 @@ package leaks
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // The databases of the image store are files of bbolt, whose first two pages have a magic number each. The pages have the
@@ -23,7 +25,7 @@ const (
 )
 
 // examineImageFiles finds what the next start of berth moves to the quarantine of the image store: damaged databases, and
-// what is in the place of its directories.
+// what is in the place of its directories. It also finds archives that berth cannot import.
 func examineImageFiles(_ context.Context, f *Facts, r *doctor.Report) error {
 	if !f.Native {
 		return nil
@@ -55,6 +57,40 @@ func examineImageFiles(_ context.Context, f *Facts, r *doctor.Report) error {
 			r.Add(finding.Warning, file, fmt.Sprintf("the image store's database %s %s: the next start of berth moves both databases to the quarantine, and makes them again from the files beside them", file, why),
 				"restart berth; its log names the images that are lost, which are pulled again; then `berth image fsck --repair`")
 		}
+	}
+	return examineImports(images, r)
+}
+
+// imported is what the check needs of the list of imported archives.
+type imported struct {
+	Archives []struct {
+		Path  string
+		Size  int64
+		Time  int64
+		Error string
+	}
+}
+
+// examineImports finds archives of image.import_dirs that the daemon cannot import, and that have not changed since. A list that
+// cannot be read is no fault: the daemon writes it again.
+func examineImports(images string, r *doctor.Report) error {
+	var list imported
+	data, err := sysfile.ReadRegular(filepath.Join(images, "imported.json"), 16<<20)
+	if errors.Is(err, errs.NotFound) || err == nil && json.Unmarshal(data, &list) != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the list of imported archives: %w", err)
+	}
+	for _, one := range list.Archives {
+		if one.Error == "" {
+			continue
+		}
+		if info, err := os.Stat(one.Path); err != nil || info.Size() != one.Size || info.ModTime().UnixNano() != one.Time {
+			continue // berth reads it again
+		}
+		r.Add(finding.Warning, one.Path, fmt.Sprintf("the archive %s of image.import_dirs is not imported: %s", one.Path, one.Error),
+			"put a correct archive in its place, which berth imports, or remove it")
 	}
 	return nil
 }

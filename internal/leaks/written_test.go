@@ -2,6 +2,7 @@ package leaks
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,12 @@ func TestWhatBerthHasWritten(t *testing.T) {
 		{"an empty database", func(w *world, _ *Facts) { w.write(w.root+"/images/metadata.db", "") }, "image-files", finding.Warning, "images/metadata.db", "is empty"},
 		{"a missing database", func(w *world, _ *Facts) { w.remove(w.root + "/images/metadata.db") }, "image-files", finding.Warning, "images/metadata.db", "is missing"},
 		{"a damaged database", func(w *world, _ *Facts) { w.write(w.root+"/images/snapshots/metadata.db", strings.Repeat("x", 70000)) }, "image-files", finding.Warning, "snapshots/metadata.db", "is damaged"},
+		{"an archive that cannot be imported", func(w *world, _ *Facts) { w.imported("it is truncated") }, "image-files", finding.Warning, "bad.tar", "bad.tar of image.import_dirs is not imported: it is truncated"},
+		{"an archive that could not be imported and has changed", func(w *world, _ *Facts) {
+			w.imported("it is truncated")
+			w.write(w.root+"/bad.tar", "another one")
+		}, "", "", "", ""},
+		{"an archive that was imported", func(w *world, _ *Facts) { w.imported("") }, "", "", "", ""},
 		{"a link in the place of a directory", func(w *world, _ *Facts) {
 			w.remove(w.root + "/images/content")
 			if err := os.Symlink("/elsewhere", w.root+"/images/content"); err != nil {
@@ -88,4 +95,16 @@ func later(t *testing.T, w *world, by time.Duration) {
 	if err := os.Chtimes(filepath.Join(w.root, "pods/attachments", sandboxID+".json"), at, at); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// imported writes the list of imported archives, which has one with an error.
+func (w *world) imported(problem string) {
+	w.t.Helper()
+	path := filepath.Join(w.root, "bad.tar")
+	w.write(path, "an archive")
+	info, err := os.Stat(path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.write(w.root+"/images/imported.json", fmt.Sprintf(`{"version":1,"archives":[{"path":%q,"size":%d,"time":%d,"inode":1,"error":%q}]}`, path, info.Size(), info.ModTime().UnixNano(), problem))
 }

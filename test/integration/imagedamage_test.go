@@ -68,13 +68,13 @@ func TestDaemonStartsWithADamagedImageStore(t *testing.T) {
 			}
 			other := b.RunPod("after", "exec sleep 1000")
 			b.RemovePod(other.Sandbox)
-			if out := b.MustCLI("info"); !strings.Contains(out, "ImageStoreIntact:") || !strings.Contains(out, "DatabaseDamaged") || !strings.Contains(out, "quarantine") {
+			if out := b.MustCLI("info"); !strings.Contains(out, "ImageStoreIntact:   yes; SetAside: ") || !strings.Contains(out, "quarantine") {
 				t.Errorf("berth info says:\n%s", out)
 			}
 			if err := os.RemoveAll(filepath.Join(images, "quarantine")); err != nil {
 				t.Fatal(err)
 			}
-			if out := b.MustCLI("info"); strings.Contains(out, "DatabaseDamaged") {
+			if out := b.MustCLI("info"); strings.Contains(out, "SetAside") {
 				t.Errorf("berth info, after the quarantine was removed:\n%s", out)
 			}
 		})

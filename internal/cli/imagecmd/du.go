@@ -21,7 +21,8 @@ func (c *commands) newDiskUse() *cobra.Command {
 		Use:   "du",
 		Short: "Show what images take on disk, and who uses them",
 		Long: "du shows the compressed content and the unpacked layers of each image, how much of both no other image has (OWN:\n" +
-			"what its removal frees), and how many containers use it. Only berth supports this.",
+			"what its removal frees), and how many containers use it. A row (removed) is of layers of a removed image that\n" +
+			"containers still use; it names these containers. Only berth supports this.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
@@ -49,7 +50,14 @@ func diskUse(w io.Writer, use *image.DiskUse) error {
 		})
 	}
 	for _, u := range use.Kept {
-		rows = append(rows, []string{"(removed)", show.ID(u.Chain), size(0), size(u.Bytes), size(u.Bytes), size(0), fmt.Sprint(len(u.Containers))})
+		// An image names itself; of a removed one only its containers are left to look at.
+		users := make([]string, len(u.Containers))
+		for i, key := range u.Containers {
+			users[i] = show.ID(key)
+		}
+		rows = append(rows, []string{
+			"(removed)", show.ID(u.Chain), size(0), size(u.Bytes), size(u.Bytes), size(0), fmt.Sprintf("%d: %s", len(users), strings.Join(users, " ")),
+		})
 	}
 	if err := show.Table(w, []string{"IMAGE", "ID", "CONTENT", "LAYERS", "OWN", "SHARED", "CONTAINERS"}, rows); err != nil {
 		return err

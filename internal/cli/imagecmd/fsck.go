@@ -29,9 +29,9 @@ func (c *commands) newCheck() *cobra.Command {
 		Short: "Check the content and the layers of all images",
 		Long: "fsck looks at the modes and owners of the store's own files, reads every blob, unpacks every layer again, and\n" +
 			"compares all with what they should be. It says what is damaged, and which images and containers that concerns. With\n" +
-			"--repair the daemon sets modes and owners again, fetches damaged blobs again from the registries of their images,\n" +
-			"with its own credentials, and exchanges damaged layers. It changes no layer that a container uses, and nothing that\n" +
-			"containers have written. Each damaged object is printed when it is found, with what was done.\n\n" +
+			"--repair the daemon sets modes and owners again, fetches damaged blobs again, and exchanges damaged layers. Blobs come\n" +
+			"from the archives in image.import_dirs that the images came from, or from the registries of the images, with the\n" +
+			"daemon's own credentials. It changes no layer that a container uses, and nothing that containers have written. Each damaged object is printed when it is found, with what was done.\n\n" +
 			"The check takes as long as reading and unpacking all images. It shows its progress, and `berth jobs` lists it.\n" +
 			"Ctrl-C ends it: what is repaired stays so, and the store is valid. Only berth supports this.\n\n" +
 			"The exit code is 0 without damage, 3 if all damage is repaired, 4 if damage is left, and 1 if the check failed.",

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/lost"
+	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/image/store"
@@ -43,23 +44,60 @@ func (c *Checker) WantBlob(dgst digest.Digest) { c.wantBlob(dgst, 0) }
 // wantBlob is WantBlob after a time.
 func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
 	job := image.Job{Kind: "fetch blob again", Key: dgst.String(), ID: dgst.Encoded()}
-	c.want(job, after, func(ctx context.Context, at *image.Stages) error { return c.mendInBackground(ctx, at, dgst) }, func() {})
+	c.want(wanted{
+		job: job, after: after, ready: func(context.Context, image.Stage) error { return nil },
+		fetch: func(ctx context.Context, at *image.Stages) error { return c.mendInBackground(ctx, at, dgst) }, over: func(error) {},
+	})
 }
 
-// WantImage pulls an image again in the background that a start has lost.
+// WantImage brings an image back in the background that a start has lost: an archive of the host that has it is imported
+// again, else the image is pulled.
 func (c *Checker) WantImage(gone lost.Image) {
-	job := image.Job{Kind: "pull image again", Key: gone.Names[0], ID: gone.Target.Digest.Encoded()}
-	c.want(job, 0, func(ctx context.Context, at *image.Stages) error {
-		return c.Store.Restore(ctx, gone, func(p image.Progress) { at.Say(p.Stage, progress.WaitsFor("a registry", p)) })
-	}, func() { c.Lost.Forget(gone.Target.Digest) })
+	var all []string
+	for _, key := range gone.Names {
+		name, _ := names.OfKey(key)
+		all = append(all, name)
+	}
+	target := gone.Target.Digest
+	c.want(wanted{
+		job: image.Job{Kind: "pull image again", Key: gone.Names[0], ID: target.Encoded()},
+		ready: func(ctx context.Context, at image.Stage) error {
+			at("wait for the archive", "the import of an archive of image.import_dirs", time.Now().Add(maxWait))
+			return c.Archives.AwaitLost(ctx, all)
+		},
+		fetch: func(ctx context.Context, at *image.Stages) error {
+			wanted, ok := c.Lost.Get(target)
+			if !ok {
+				return nil // it is back, or somebody has removed its names
+			}
+			return c.Store.Restore(ctx, wanted, func(p image.Progress) { at.Say(p.Stage, progress.WaitsFor("a registry", p)) })
+		},
+		over: func(err error) {
+			if err != nil {
+				c.Lost.GiveUp(target)
+				return
+			}
+			c.Lost.Forget(target)
+		},
+	})
 }
 
-// want fetches an object in a job of its own. It calls over when the job has ended. It does not call over when the store
-// closes: the next start continues then.
-func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Context, *image.Stages) error, over func()) {
+// wanted is an object that is fetched in a job of its own.
+type wanted struct {
+	job   image.Job
+	after time.Duration
+	// ready returns when the first fetch may begin.
+	ready func(context.Context, image.Stage) error
+	fetch func(context.Context, *image.Stages) error
+	// over is called when the job has ended. It is not called when the store closes: the next start continues then.
+	over func(error)
+}
+
+// want fetches an object.
+func (c *Checker) want(w wanted) {
 	c.mu.Lock()
-	known := c.wanted[job.Key]
-	c.wanted[job.Key] = true
+	known := c.wanted[w.job.Key]
+	c.wanted[w.job.Key] = true
 	c.mu.Unlock()
 	if known {
 		return
@@ -68,18 +106,21 @@ func (c *Checker) want(job image.Job, after time.Duration, fetch func(context.Co
 		defer func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			delete(c.wanted, job.Key)
+			delete(c.wanted, w.job.Key)
 		}()
-		err := c.Jobs.Run(ctx, job, func(ctx context.Context, at image.Stage) error {
-			return c.retry(database.WithNamespace(ctx), at, after, fetch)
+		err := c.Jobs.Run(ctx, w.job, func(ctx context.Context, at image.Stage) error {
+			if err := w.ready(ctx, at); err != nil {
+				return err
+			}
+			return c.retry(database.WithNamespace(ctx), at, w.after, w.fetch)
 		})
 		if ctx.Err() != nil {
 			return
 		}
-		over()
+		w.over(err)
 		if err != nil {
 			c.Log.Warn("cannot fetch in the background what is damaged; pull or import the image again, or run berth image fsck --repair",
-				"job", job.Kind, "object", job.Key, "error", err)
+				"job", w.job.Kind, "object", w.job.Key, "error", err)
 		}
 	})
 }
@@ -165,17 +206,17 @@ func (c *Checker) mendInBackground(ctx context.Context, at *image.Stages, dgst d
 			return fmt.Errorf("it is used in place: write %s again: %w", from, errs.Invalid)
 		}
 	}
-	if len(pulled) == 0 {
-		return fmt.Errorf("its images are pinned, and such images come from archives: %w", errs.Unsupported)
+	begin := func(source string) func(int64) {
+		var got int64
+		progress := func(n int64) {
+			got += n
+			at.Say("fetch", fmt.Sprintf("%s, %d of %d bytes", source, got, info.Size))
+		}
+		progress(0)
+		return progress
 	}
-	var got int64
-	progress := func(n int64) {
-		got += n
-		at.Say("fetch", fmt.Sprintf("a registry of %s, %d of %d bytes", nameOf(pulled[0]), got, info.Size))
-	}
-	progress(0)
 	fetch := func(ctx context.Context, to registry.Target) error {
-		from, err := c.fetchAgain(ctx, info, pulled, to, progress)
+		from, err := c.fetchAgain(ctx, info, all, pulled, to, begin)
 		if err != nil {
 			return err
 		}

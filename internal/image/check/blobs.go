@@ -153,9 +153,11 @@ func (r *run) mendBlob(ctx context.Context, info content.Info, using []store.Sto
 		damage.Advice = "run the check with --repair, or remove the image and pull or import it again"
 		return
 	}
-	r.stages.Say("fetch a blob again", fmt.Sprintf("a registry of %s", nameOf(using[0])))
 	r.meter.Stage(image.CheckFetching, info.Size)
-	source, err := r.fetchAgain(ctx, info, using, to, r.meter.Add)
+	source, err := r.fetchAgain(ctx, info, using, using, to, func(source string) func(int64) {
+		r.stages.Say("fetch a blob again", source)
+		return r.meter.Add
+	})
 	switch {
 	case err == nil:
 		damage.Repaired, damage.Repair = true, "fetched again from "+source
@@ -167,11 +169,49 @@ func (r *run) mendBlob(ctx context.Context, info content.Info, using []store.Sto
 	}
 }
 
-// fetchAgain fetches a blob again by the names of the images that have it. It returns the repository that has
-// given it.
+// fetchAgain fetches a blob again: from an archive of the host, or by the names of the images that registries are asked for. It
+// returns the archive or the repository that has given it. begin is called with what is asked, and returns what gets the
+// bytes.
 func (c *Checker) fetchAgain(
-	ctx context.Context, info content.Info, using []store.Stored, to registry.Target, got func(int64),
+	ctx context.Context, info content.Info, using, fromRegistries []store.Stored, to registry.Target, begin func(source string) (got func(int64)),
 ) (from string, err error) {
+	path, archiveErr := c.extract(ctx, info, using, to, begin("an archive of image.import_dirs"))
+	switch {
+	case path != "":
+		return "archive " + path, nil
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case archiveErr != nil:
+		c.Log.Warn("an archive of image.import_dirs does not have what is damaged of its image; a registry is asked", "blob", info.Digest, "error", archiveErr)
+	case len(fromRegistries) == 0:
+		return "", fmt.Errorf("its images are pinned, such images come from archives, and no archive of image.import_dirs has them: %w", errs.Unsupported)
+	}
+	if len(fromRegistries) == 0 {
+		fromRegistries = using
+	}
+	from, err = c.Store.FetchAgain(ctx, fromRegistries, descriptorOf(info, fromRegistries), to, begin("a registry of "+nameOf(fromRegistries[0])))
+	if err != nil && ctx.Err() == nil && archiveErr != nil {
+		err = store.Faults{archiveErr, err}
+	}
+	return from, err
+}
+
+// extract takes a blob from an archive. Nothing else fetches it meanwhile.
+func (c *Checker) extract(ctx context.Context, info content.Info, using []store.Stored, to registry.Target, got func(int64)) (path string, err error) {
+	unlock, err := c.Store.LockBlob(ctx, info.Digest)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	var names []string
+	for _, img := range using {
+		names = append(append(append(names, img.ID), img.Tags...), img.Digests...)
+	}
+	return c.Archives.Extract(ctx, names, descriptorOf(info, using), to, got)
+}
+
+// descriptorOf describes a blob. A registry is asked for a manifest by its type.
+func descriptorOf(info content.Info, using []store.Stored) imagespec.Descriptor {
 	desc := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: info.Digest, Size: info.Size}
 	for _, img := range using {
 		switch {
@@ -181,18 +221,7 @@ func (c *Checker) fetchAgain(
 			desc.MediaType = imagespec.MediaTypeImageManifest
 		}
 	}
-	var faults []error
-	for _, img := range using {
-		from, err := c.Store.FetchAgain(ctx, img, desc, to, got)
-		if err == nil {
-			return from, nil
-		}
-		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
-		}
-		faults = append(faults, err)
-	}
-	return "", store.Faults(faults)
+	return desc
 }
 
 // readBlob reads a blob's file, and says what is wrong with it: "" if nothing is. read is called with the bytes

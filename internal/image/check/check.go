@@ -10,9 +10,11 @@ import (
 	"sync"
 
 	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/archive"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/erofs"
@@ -34,6 +36,8 @@ type Config struct {
 	Erofs        erofs.Paths
 	Rootfs       *rootfs.Manager
 	Lost         *lost.List
+	// Archives are those that the daemon imports images from.
+	Archives Archives
 	// Background ends checks and what is fetched again when the store closes.
 	Background *background.Group
 	// Jobs shows both to people.
@@ -42,6 +46,15 @@ type Config struct {
 	Notes       func() []string
 	Quarantined func() []image.Quarantined
 	Log         *slog.Logger
+}
+
+// Archives are archives of the host that have images of the store; see package importdirs.
+type Archives interface {
+	// Extract takes a blob from an archive that has images with any of the names, and returns its path. It returns "" and no
+	// error if no archive is known.
+	Extract(ctx context.Context, names []string, want imagespec.Descriptor, to archive.Target, got func(int64)) (from string, err error)
+	// AwaitLost returns when no archive is to be imported again for lost images with any of the names.
+	AwaitLost(ctx context.Context, names []string) error
 }
 
 // Checker implements image.Auditor, and fetches damaged content again in the background; see WantBlob.
@@ -80,7 +93,7 @@ type run struct {
 // Check implements image.Auditor.
 func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckUpdate)) (*image.CheckReport, error) {
 	if !c.running.TryLock() {
-		return nil, fmt.Errorf("cannot check the image store: another check runs: %w", errs.State)
+		return nil, fmt.Errorf("cannot check the image store: another check runs (berth jobs shows it; berth jobs cancel fsck ends it): %w", errs.State)
 	}
 	defer c.running.Unlock()
 	ctx, end, err := c.Background.Begin(ctx)

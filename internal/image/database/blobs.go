@@ -56,6 +56,25 @@ func (d *DB) intact(ctx context.Context, desc imagespec.Descriptor) error {
 	return nil
 }
 
+// Whole is the tree.Provide for content of an image that is handed out. It looks at the blob's file, and does not read it. The
+// error of a blob that is missing or looks wrong is a DamagedError.
+func (d *DB) Whole(ctx context.Context, desc imagespec.Descriptor) error {
+	info, err := d.Content.Info(ctx, desc.Digest)
+	if errdefs.IsNotFound(err) {
+		return &DamagedError{Blob: desc.Digest, problem: "it is missing"}
+	}
+	if err != nil {
+		return err
+	}
+	if problem := d.FileProblem(info); problem != "" {
+		return &DamagedError{Blob: desc.Digest, problem: problem}
+	}
+	if info.Size != desc.Size {
+		return wrongSize(info, desc)
+	}
+	return nil
+}
+
 // Known is the tree.Provide for content of a recorded image. It checks the blob's file, since the database does not know the
 // losses of a disk. It adds to the content store a blob whose file is there, and which only the database does not know: the
 // database is damaged.

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +31,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database/crosscheck"
 	"github.com/berthrun/berth/internal/image/tree"
+	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
 const (
@@ -113,7 +116,7 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	path := d.MetadataFile()
 	d.bolt, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: OpenTimeout, FreelistType: bbolt.FreelistMapType})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return fmt.Errorf("cannot open the image store: another process has %s: %w", path, errs.Unavailable)
+		return fmt.Errorf("%s: %w", HeldBy(path), errs.Unavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot open the image store's metadata %s: %w", path, err)
@@ -234,4 +237,21 @@ func (d *DB) ReadRecord(ctx context.Context, record images.Image, provide tree.P
 		t.Through = throughOf(record)
 	}
 	return t, err
+}
+
+// maxCommand bounds how much of a command line is shown.
+const maxCommand = 200
+
+// HeldBy says for people which process has locked a file of the store, or how to find it.
+func HeldBy(path string) string {
+	pid := sysfd.FlockHolder(path)
+	if pid == 0 {
+		return fmt.Sprintf("another process has %s (lslocks, or fuser %[1]s, names it)", path)
+	}
+	who := fmt.Sprintf("process %d", pid)
+	if data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && len(data) > 0 {
+		command := strings.TrimSpace(strings.ReplaceAll(string(data), "\x00", " "))
+		who += fmt.Sprintf(" (%.*s)", maxCommand, command)
+	}
+	return fmt.Sprintf("%s has %s: end it, or give this berth a root directory of its own", who, path)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,7 +56,15 @@ type Importer struct {
 	// wake is filled when something may have to be imported.
 	wake chan struct{}
 
-	list *list
+	// list is read once; see imported.
+	list     *list
+	readOnce sync.Once
+	// againMu guards again.
+	againMu sync.Mutex
+	again   waiting
+	// failures has a message for each archive that is there and cannot be imported.
+	failures atomic.Pointer[[]string]
+
 	// seen is since when each file that is not imported yet is as it is.
 	seen map[string]sighting
 	// later has the files that could not be imported for a reason that may go away.
@@ -69,6 +78,8 @@ type attempt struct {
 	of   state
 	wait time.Duration
 	at   time.Time
+	// why is the error.
+	why string
 }
 
 // New makes an Importer, which does nothing before Run.
@@ -77,6 +88,7 @@ func New(cfg Config, rules Rules) *Importer {
 		cfg.Settle = defaultSettle
 	}
 	i := &Importer{cfg: cfg, wake: make(chan struct{}, 1), seen: map[string]sighting{}, later: map[string]attempt{}, faulty: map[string]string{}}
+	i.again = waiting{begun: make(chan struct{}), paths: map[string]chan struct{}{}}
 	i.rules.Store(&rules)
 	return i
 }
@@ -95,11 +107,17 @@ func (i *Importer) look() {
 	}
 }
 
-// Run imports archives until ctx ends. lost are names of images from archives that the store has lost at its start: it reads
-// archives that had one again.
+// imported is the list of what was imported. The store is open when it is first called: before, something else may be in the
+// place of the list.
+func (i *Importer) imported() *list {
+	i.readOnce.Do(func() { i.list = readList(i.cfg.Root, i.cfg.Log) })
+	return i.list
+}
+
+// Run imports archives until ctx ends. lost are names of images that the store has lost: it reads archives that had one again.
 func (i *Importer) Run(ctx context.Context, lost []string) {
-	i.list = readList(i.cfg.Root, i.cfg.Log)
-	i.list.forgetImages(lost)
+	i.readAgain(lost)
+	defer i.settleAbsent(nil)
 	var changes *watch
 	defer func() { changes.close() }()
 	for ctx.Err() == nil {
@@ -152,10 +170,12 @@ func (i *Importer) importAll(ctx context.Context) time.Duration {
 		rules := i.rules.Load()
 		due, next := i.scan(rules.Dirs, time.Now())
 		if len(due) == 0 {
+			i.noteFailures(rules.Dirs)
 			return next
 		}
 		for _, f := range due {
 			i.importOne(ctx, f, rules.Pin)
+			i.settle(f.path)
 			if ctx.Err() != nil || i.rules.Load() != rules {
 				break
 			}
@@ -188,10 +208,10 @@ func (i *Importer) importOne(ctx context.Context, f file, pin bool) {
 		log.Info("imported the images of an archive", "images", namesOf(images), "took", time.Since(began).Round(time.Millisecond).String())
 	case ctx.Err() != nil: // the store closes, and the next start continues
 	case errors.Is(err, errChanges):
-		i.later[f.path] = attempt{of: f.state, at: time.Now().Add(i.cfg.Settle)}
+		i.later[f.path] = attempt{of: f.state, at: time.Now().Add(i.cfg.Settle), why: errs.Message(err)}
 		log.Info("an archive has changed while it was read; it is imported when it stays as it is")
 	case cancelled:
-		i.later[f.path] = attempt{of: f.state}
+		i.later[f.path] = attempt{of: f.state, why: errs.Message(err)}
 		log.Warn("the import of an archive was cancelled; it is repeated when the file changes, or when berth starts again")
 	case permanent(err):
 		made.Error, made.Digest = errs.Message(err), ""
@@ -202,7 +222,7 @@ func (i *Importer) importOne(ctx context.Context, f file, pin bool) {
 		if last, ok := i.later[f.path]; ok && last.of == f.state {
 			wait = min(2*max(last.wait, minWait/2), maxWait)
 		}
-		i.later[f.path] = attempt{of: f.state, wait: wait, at: time.Now().Add(wait)}
+		i.later[f.path] = attempt{of: f.state, wait: wait, at: time.Now().Add(wait), why: errs.Message(err)}
 		log.Warn("cannot import an archive; it is tried again", "after", wait.String(), "error", err)
 	}
 }

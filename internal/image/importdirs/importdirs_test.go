@@ -179,11 +179,31 @@ func TestArchivesAreImportedOnce(t *testing.T) {
 	stop()
 }
 
+// TestNamesAndOrder: archives are files with one of the suffixes, in any case. They come in the order of the directories, and in
+// each in that of the bytes of their names.
+func TestNamesAndOrder(t *testing.T) {
+	f, first, second := newFake(t), t.TempDir(), t.TempDir()
+	for n, name := range []string{"b.tar", "a.TGZ", "UP.TAR", "c.Tar.Zst", "d.tar.gz", "e.tar.zstd", "f.tzst", ".hidden.tar", ".tar", "tar", "g.tar.part", "h.zip"} {
+		put(t, second, name, name, time.Hour+time.Duration(n)*time.Minute)
+	}
+	put(t, first, "z.tar", "z", time.Hour)
+	if err := os.Mkdir(filepath.Join(first, "a.tar"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	due, _ := f.importer(t.TempDir(), first, second).scan([]string{first, second}, time.Now())
+	var got []string
+	for _, one := range due {
+		got = append(got, filepath.Base(one.path))
+	}
+	if want := []string{"z.tar", "UP.TAR", "a.TGZ", "b.tar", "c.Tar.Zst", "d.tar.gz", "e.tar.zstd", "f.tzst"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestAFileThatIsWrittenIsNotRead: before it has stayed as it is for a while.
 func TestAFileThatIsWrittenIsNotRead(t *testing.T) {
 	f, dir := newFake(t), t.TempDir()
 	i := f.importer(t.TempDir(), dir)
-	i.list = readList(i.cfg.Root, i.cfg.Log)
 	begin := time.Now().Add(-time.Hour)
 	put(t, dir, "a.tar", "h", time.Hour)
 	scan := func(at time.Duration, due bool, next time.Duration) {
@@ -217,7 +237,6 @@ func TestAnImportIsTriedAgain(t *testing.T) {
 	f, dir := newFake(t), t.TempDir()
 	put(t, dir, "a.tar", "full", time.Hour)
 	i := f.importer(t.TempDir(), dir)
-	i.list = readList(i.cfg.Root, i.cfg.Log)
 	for _, want := range []time.Duration{minWait, 2 * minWait, 4 * minWait} {
 		i.importOne(t.Context(), i.archives(dir)[0], true)
 		if due, next := i.scan([]string{dir}, time.Now()); len(due) > 0 || next.Round(time.Second) != want {
@@ -256,7 +275,6 @@ func TestAFileThatChangesWhileItIsRead(t *testing.T) {
 	f, dir := newFake(t), t.TempDir()
 	put(t, dir, "a.tar", "one", time.Hour)
 	i := f.importer(t.TempDir(), dir)
-	i.list = readList(i.cfg.Root, i.cfg.Log)
 	i.cfg.Import = func(ctx context.Context, archive io.Reader, pin bool, report func(image.Progress)) ([]image.Image, error) {
 		defer func() {
 			if err := os.WriteFile(filepath.Join(dir, "a.tar"), []byte("one more"), 0o600); err != nil {
@@ -266,7 +284,7 @@ func TestAFileThatChangesWhileItIsRead(t *testing.T) {
 		return f.Import(ctx, archive, pin, report)
 	}
 	i.importOne(t.Context(), i.archives(dir)[0], true)
-	if got, ok := i.list.get(filepath.Join(dir, "a.tar")); ok {
+	if got, ok := i.imported().get(filepath.Join(dir, "a.tar")); ok {
 		t.Errorf("recorded: %+v", got)
 	}
 	if f.logCount("has changed while it was read") != 1 {
@@ -326,10 +344,9 @@ func TestReadsWaitForPullsForALittle(t *testing.T) {
 		<-ctx.Done() // a pull that hangs
 		return ctx.Err()
 	}
-	i.list = readList(i.cfg.Root, i.cfg.Log)
 	i.importOne(t.Context(), i.archives(dir)[0], true)
 	f.want("import one true")
-	if _, ok := i.list.get(filepath.Join(dir, "a.tar")); !ok || waited == 0 {
+	if _, ok := i.imported().get(filepath.Join(dir, "a.tar")); !ok || waited == 0 {
 		t.Errorf("imported: %v, waited %d times", ok, waited)
 	}
 }

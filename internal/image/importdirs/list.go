@@ -108,16 +108,39 @@ func (l *list) put(made record) {
 	})
 }
 
-// forgetImages forgets the archives with any of these names.
-func (l *list) forgetImages(names []string) {
-	if len(names) == 0 {
-		return
+// with returns the archives that have images with any of these names, the oldest first.
+func (l *list) with(names []string) []record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []record
+	for _, r := range l.all {
+		if r.has(names) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (r record) has(names []string) bool {
+	return slices.ContainsFunc(r.Names, func(name string) bool { return slices.Contains(names, name) })
+}
+
+// readAgain makes archives with any of these names due, and returns them. They stay on the list, which says whose images they
+// have.
+func (l *list) readAgain(names []string) []record {
+	found := l.with(names)
+	if len(found) == 0 {
+		return nil
 	}
 	l.change(func(all []record) []record {
-		return slices.DeleteFunc(all, func(r record) bool {
-			return slices.ContainsFunc(r.Names, func(name string) bool { return slices.Contains(names, name) })
-		})
+		for at := range all {
+			if all[at].has(names) {
+				all[at].state, all[at].Digest = state{}, ""
+			}
+		}
+		return all
 	})
+	return found
 }
 
 // change only logs a failure: the next start imports again what is not on the list.

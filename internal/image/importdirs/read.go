@@ -37,7 +37,7 @@ func (i *Importer) read(ctx context.Context, made *record, pin bool, at *image.S
 		return nil, err
 	}
 	at.Say("reading", fmt.Sprintf("the file, %d bytes", made.Size))
-	if former, ok := i.list.get(made.Path); ok && former.Digest != "" && former.Size == made.Size {
+	if former, ok := i.imported().get(made.Path); ok && former.Digest != "" && former.Size == made.Size {
 		same := &reading{ctx: ctx, file: opened, sum: sha256.New(), awaitIdle: i.cfg.AwaitIdle}
 		if err := same.rest(); err != nil {
 			return nil, err
@@ -64,6 +64,9 @@ func (i *Importer) read(ctx context.Context, made *record, pin bool, at *image.S
 	made.Digest = r.digest()
 	for _, img := range images {
 		made.Names = append(append(made.Names, img.Tags...), img.Digests...)
+		if len(img.Tags)+len(img.Digests) == 0 {
+			made.Names = append(made.Names, img.ID)
+		}
 	}
 	return images, unchanged(opened, made.state)
 }

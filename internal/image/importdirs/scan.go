@@ -52,7 +52,7 @@ func (i *Importer) scan(dirs []string, now time.Time) (due []file, next time.Dur
 				continue
 			}
 			there[f.path] = true
-			if known, ok := i.list.get(f.path); ok && known.state == f.state {
+			if known, ok := i.imported().get(f.path); ok && known.state == f.state {
 				continue
 			}
 			switch wait := i.wait(f, now); {
@@ -63,6 +63,7 @@ func (i *Importer) scan(dirs []string, now time.Time) (due []file, next time.Dur
 			}
 		}
 	}
+	i.settleAbsent(there)
 	for path := range i.seen {
 		if !there[path] {
 			delete(i.seen, path)

@@ -46,7 +46,10 @@ type Unpacker struct {
 	log         *slog.Logger
 	unsyncedDir string
 	syncs       syncs
-	maxLayer    atomic.Int64
+	// syncFS is sysfile.SyncFS. syncFailed is set once it has failed in this boot.
+	syncFS     func(path string) error
+	syncFailed atomic.Bool
+	maxLayer   atomic.Int64
 	// decryptionKeys is the directory of the private keys.
 	decryptionKeys atomic.Pointer[string]
 	// chains are held from before a layer is unpacked until it is committed.
@@ -64,7 +67,7 @@ func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
 // New makes an unpacker. UnsyncedDir exists.
 func New(cfg Config) *Unpacker {
 	u := &Unpacker{
-		db: cfg.DB, runner: cfg.Runner, whiteouts: cfg.WhiteoutFiles, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
+		db: cfg.DB, runner: cfg.Runner, whiteouts: cfg.WhiteoutFiles, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root), syncFS: sysfile.SyncFS,
 		holders: holders{of: map[string]*batch{}, waiting: map[string]int{}}, early: make(chan struct{}, maxEarly),
 	}
 	u.SetDecryptionKeys("")

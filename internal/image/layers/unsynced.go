@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,10 +26,18 @@ import (
 // an image, and removes the list after a sync of the file system in the background. A list of
 // another boot means a loss of power before that sync: its snapshots are unpacked again from
 // their blobs, which are synced before the image is recorded.
+//
+// The kernel reports once that it could not write a file: a sync that succeeds says nothing of files that an earlier one has
+// lost. So after a sync that has failed no list of the same boot is removed, also by later processes.
 type unsynced struct {
 	Boot      string   `json:"boot"`
 	Snapshots []string `json:"snapshots"`
+	// Failed is set in the note of a sync that has failed, which is a list without snapshots.
+	Failed bool `json:"failed,omitempty"`
 }
+
+// failedNote is the name of that note among the lists.
+const failedNote = "failed"
 
 // A sync begins when no layer has been unpacked for syncDelay: before that it would write files of layers that are not complete,
 // and the pull, and the container that starts after it, would wait for the disk. It does not wait longer than maxSyncDelay.
@@ -139,19 +148,41 @@ func (u *Unpacker) syncAll(ctx context.Context) {
 			return
 		}
 		if err := u.dropLists(ctx, lists); err != nil {
-			u.log.Warn("cannot sync unpacked layers to disk; they are checked after a reboot", "error", err)
+			u.log.Error("cannot sync unpacked layers to disk; those of this boot are unpacked again after a reboot; look for errors of the disk in the kernel's log", "error", err)
 		}
 	}
+}
+
+// noteFailed has all lists of this boot stay.
+func (u *Unpacker) noteFailed() error {
+	if u.syncFailed.Swap(true) {
+		return nil
+	}
+	boot, err := sysproc.BootID()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(unsynced{Boot: boot, Failed: true})
+	if err != nil {
+		return err
+	}
+	if err := sysfile.ReplaceSynced(filepath.Join(u.unsyncedDir, failedNote), data); err != nil {
+		return fmt.Errorf("cannot note that a sync has failed: %w", err)
+	}
+	return nil
 }
 
 // dropLists removes lists after a sync. A sync of a busy disk takes long and cannot be cancelled.
 func (u *Unpacker) dropLists(ctx context.Context, lists []string) error {
 	synced := make(chan error, 1)
-	go func() { synced <- sysfile.SyncFS(u.db.Root) }()
+	go func() { synced <- u.syncFS(u.db.Root) }()
 	select {
 	case err := <-synced:
 		if err != nil {
-			return err
+			return errors.Join(err, u.noteFailed())
+		}
+		if u.syncFailed.Load() {
+			return nil
 		}
 		for _, list := range lists {
 			err = errors.Join(err, errs.IgnoreNotExist(os.Remove(list)))
@@ -162,6 +193,36 @@ func (u *Unpacker) dropLists(ctx context.Context, lists []string) error {
 	}
 }
 
+// foundList is a list that an earlier process has left.
+type foundList struct {
+	unsynced
+	path string
+}
+
+// readLists reads the lists. One that cannot be read has no boot.
+func (u *Unpacker) readLists() ([]foundList, error) {
+	entries, err := os.ReadDir(u.unsyncedDir)
+	if err != nil {
+		return nil, err
+	}
+	var all []foundList
+	for _, entry := range entries {
+		list := foundList{path: filepath.Join(u.unsyncedDir, entry.Name())}
+		data, err := database.ReadOwn(list.path)
+		if err == nil {
+			err = json.Unmarshal(data, &list.unsynced)
+		}
+		if err != nil {
+			// If its write was interrupted before the sync, nothing was committed yet.
+			u.log.Warn("removing an unreadable list of unsynced snapshots; after a loss of power run berth image fsck",
+				"file", list.path, "error", err)
+			list.unsynced = unsynced{}
+		}
+		all = append(all, list)
+	}
+	return all, nil
+}
+
 // CheckUnsynced removes the snapshots that a loss of power may have damaged. Call it once,
 // before the first Unpack.
 func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
@@ -169,26 +230,17 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(u.unsyncedDir)
+	lists, err := u.readLists()
 	if err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		path := filepath.Join(u.unsyncedDir, entry.Name())
-		var list unsynced
-		data, err := database.ReadOwn(path)
-		if err == nil {
-			err = json.Unmarshal(data, &list)
-		}
-		if err != nil {
-			// If its write was interrupted before the sync, nothing was committed yet.
-			u.log.Warn("removing an unreadable list of unsynced snapshots; after a loss of power run berth image fsck",
-				"file", path, "error", err)
-			list = unsynced{}
-		}
+	u.syncFailed.Store(slices.ContainsFunc(lists, func(list foundList) bool { return list.Failed && list.Boot == boot }))
+	for _, list := range lists {
 		if list.Boot == boot {
-			u.syncs.begin()
-			u.syncLater(path)
+			if !u.syncFailed.Load() {
+				u.syncs.begin()
+				u.syncLater(list.path)
+			}
 			continue
 		}
 		for _, chain := range list.Snapshots {
@@ -196,7 +248,7 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := os.RemoveAll(path); err != nil {
+		if err := os.RemoveAll(list.path); err != nil {
 			return err
 		}
 	}

@@ -142,13 +142,13 @@ func TestDamagedDatabaseIsMadeAgain(t *testing.T) {
 				if _, err := s.Get(ctx, pinned.ID); err == nil && inodeOf(t, s, pinned.ID) != inode {
 					t.Error("layers were unpacked again although their directories are there")
 				}
-				if faults := s.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "2 images") || !strings.Contains(faults[0], s.repair.QuarantineDir()) {
+				if faults := s.SetAside(); len(faults) != 1 || !strings.Contains(faults[0], "2 images") || !strings.Contains(faults[0], s.repair.QuarantineDir()) {
 					t.Errorf("what is said of it: %q", faults)
 				}
 				wantFiles(t, s, pinned.ID)
 				s = reopen(t, s)
 				runs(t, s)
-				if faults := s.Faults(); len(faults) != 1 {
+				if faults := s.SetAside(); len(faults) != 1 {
 					t.Errorf("after the next start: %q", faults)
 				}
 				if err := errors.Join(s.Release(ctx, "c"), s.Release(ctx, "orphan"), s.Remove(ctx, "app:1"), s.Remove(ctx, "plain:1")); err != nil {
@@ -157,7 +157,7 @@ func TestDamagedDatabaseIsMadeAgain(t *testing.T) {
 				if err := os.RemoveAll(s.repair.QuarantineDir()); err != nil {
 					t.Fatal(err)
 				}
-				if faults := s.Faults(); len(faults) != 0 {
+				if faults := s.SetAside(); len(faults) != 0 {
 					t.Errorf("after the quarantine was removed: %q", faults)
 				}
 				s = reopen(t, s)
@@ -186,7 +186,7 @@ func TestDamageWithoutTheCopyOfNames(t *testing.T) {
 			t.Errorf("image %s: %+v, %v", id, got, err)
 		}
 	}
-	if faults := s.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "2 of them without names") {
+	if faults := s.SetAside(); len(faults) != 1 || !strings.Contains(faults[0], "2 of them without names") {
 		t.Errorf("what is said of it: %q", faults)
 	}
 	wantFiles(t, s, pinned.ID)
@@ -255,7 +255,7 @@ func TestInterruptedRebuildStartsAgain(t *testing.T) {
 	// The rebuild stops after it has restored the layers of images, and before those of root
 	// filesystems.
 	cut := func() ([]string, error) { return nil, why }
-	if _, err := s.repair.Rebuild(ctx, half, under, cut); !errors.Is(err, why) {
+	if err := s.repair.Rebuild(ctx, half, under, cut); !errors.Is(err, why) {
 		t.Fatalf("rebuild: %v, want %v", err, why)
 	}
 	if err := half.Close(); err != nil {
@@ -264,7 +264,7 @@ func TestInterruptedRebuildStartsAgain(t *testing.T) {
 	s = open(t, s.cfg)
 	runs(t, s)
 	wantFiles(t, s, pinned.ID)
-	if faults := s.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "2 images") {
+	if faults := s.SetAside(); len(faults) != 1 || !strings.Contains(faults[0], "2 images") {
 		t.Errorf("what is said of it: %q", faults)
 	}
 }
@@ -322,8 +322,8 @@ func TestDamageThatOnlyReadersFind(t *testing.T) {
 	s = open(t, s.cfg)
 	runs(t, s)
 	wantFiles(t, s, pinned.ID)
-	if len(s.Faults()) != 1 {
-		t.Errorf("what is said of it: %q", s.Faults())
+	if len(s.SetAside()) != 1 {
+		t.Errorf("what is said of it: %q", s.SetAside())
 	}
 }
 
@@ -331,7 +331,7 @@ func TestDamageThatOnlyReadersFind(t *testing.T) {
 func TestUndamagedStoreIsNotChanged(t *testing.T) {
 	s, _, _ := running(t)
 	s = reopen(t, s)
-	if faults := s.Faults(); len(faults) != 0 {
+	if faults := s.SetAside(); len(faults) != 0 {
 		t.Errorf("%q", faults)
 	}
 	if _, err := os.Lstat(s.repair.QuarantineDir()); !errors.Is(err, os.ErrNotExist) {

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
@@ -263,5 +265,63 @@ func TestCheckLeavesLayersInUse(t *testing.T) {
 	}
 	if damage = a.check(t, true); len(damage) != 0 {
 		t.Errorf("left: %+v", damage)
+	}
+}
+
+// TestCheckSaysEachCauseOnce: why a blob of several images cannot be fetched is said once, with the repositories that it concerns.
+// Each repository is asked once. A second check names the command that lists the first one.
+func TestCheckSaysEachCauseOnce(t *testing.T) {
+	a := audit(t)
+	third := build(t, imagetest.Spec{Compression: "gzip", Layers: []imagetest.Layer{
+		{{Path: "base", Content: []byte(strings.Repeat("base", 10_000)), Xattrs: map[string]string{"user.x": "y"}}, {Path: "link", Symlink: "base"}},
+		{{Path: "third"}},
+	}})
+	a.registry.Push("first", "2", third)
+	if _, err := a.Pull(t.Context(), a.host+"/first:2", image.Auth{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	shared := a.first.Layers[0].Digest
+	alter(t, a.db.BlobPath(shared), func(data []byte) []byte { clear(data); return data })
+	running, asked := make(chan struct{}, 10), make(chan struct{})
+	a.registry.Intercept = func(w http.ResponseWriter, req *http.Request) bool {
+		running <- struct{}{}
+		<-asked
+		http.NotFound(w, req)
+		return true
+	}
+	type outcome struct {
+		report *image.CheckReport
+		err    error
+	}
+	checked := make(chan outcome, 1)
+	go func() {
+		report, err := a.Check(t.Context(), true, nil)
+		checked <- outcome{report, err}
+	}()
+	<-running
+	if _, err := a.Check(t.Context(), false, nil); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "berth jobs") {
+		t.Errorf("a second check: %v", err)
+	}
+	close(asked)
+	got := <-checked
+	if got.err != nil || len(got.report.Damage) != 1 || len(got.report.Damage[0].Images) != 3 {
+		t.Fatalf("%+v, %v", got.report, got.err)
+	}
+	advice := got.report.Damage[0].Advice
+	if want := a.host + "/first, " + a.host + "/second: "; strings.Count(advice, a.host+"/first") != 1 || !strings.Contains(advice, want) {
+		t.Errorf("want one cause of %s in %q", want, advice)
+	}
+	if requests := len(running) + 1; requests != 2 {
+		t.Errorf("%d requests, want one for each repository", requests)
+	}
+	// The URL in this cause has the name of the first repository.
+	a.registry.Intercept = func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
+	report, err := a.Check(t.Context(), true, nil)
+	if err != nil || len(report.Damage) != 1 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	advice = report.Damage[0].Advice
+	if want := a.host + "/first, " + a.host + "/second: "; strings.Count(advice, "EOF") != 1 || !strings.Contains(advice, want) {
+		t.Errorf("want one cause of %s in %q", want, advice)
 	}
 }

@@ -140,8 +140,6 @@ type Images struct {
 	copiesBecause string
 	// droppedCopies is set while layers of copies are removed from the database, and not from the disk.
 	droppedCopies bool
-	// lostPinned are the names of pinned images that a rebuild has lost.
-	lostPinned []string
 	// checker accounts for what is on disk.
 	checker *check.Checker
 }
@@ -168,8 +166,28 @@ func (s *Images) Pools() []figures.Pool {
 	return []figures.Pool{s.rootfs.PoolFigures()}
 }
 
-// Faults returns messages about lost images, until the quarantine is removed.
-func (s *Images) Faults() []string { return s.repair.Faults() }
+// Faults returns messages about images that starts have lost, until they are back or somebody removes their names.
+func (s *Images) Faults() []string {
+	var coming, gone []string
+	for _, image := range s.lost.Images() {
+		if name := strings.Join(image.Called(), " "); image.NoPull {
+			gone = append(gone, name)
+		} else {
+			coming = append(coming, name)
+		}
+	}
+	var all []string
+	if len(coming) > 0 {
+		all = append(all, "images whose content was damaged or missing are lost; berth brings them back in the background (berth jobs): "+strings.Join(coming, ", "))
+	}
+	if len(gone) > 0 {
+		all = append(all, "images whose content was damaged or missing are lost; pull or import them again, put their archives into a directory of image.import_dirs, or remove their names (berth image rm): "+strings.Join(gone, ", "))
+	}
+	return all
+}
+
+// SetAside returns messages about what starts have set aside, until the quarantine is removed.
+func (s *Images) SetAside() []string { return s.repair.Notes() }
 
 // Close stops the work in the background and closes the store. Mounted root filesystems stay.
 // It waits a little for removals and for the end of an opening; the next Open continues them.

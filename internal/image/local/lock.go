@@ -40,7 +40,7 @@ func (s *Images) lockStore() error {
 		time.Sleep(50 * time.Millisecond)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("cannot open the image store: another process has %s: %w", f.Name(), errs.Unavailable)
+		err = fmt.Errorf("%s: %w", database.HeldBy(f.Name()), errs.Unavailable)
 	}
 	return errors.Join(err, f.Close())
 }

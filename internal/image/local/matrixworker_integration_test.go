@@ -117,7 +117,7 @@ func (w *damageCheck) run(ctx context.Context) {
 	if !w.open(ctx) {
 		return
 	}
-	w.report.Logged, w.report.Faults = w.log.take(), w.s.Faults()
+	w.report.Logged, w.report.Faults = w.log.take(), slices.Concat(w.s.Faults(), w.s.SetAside())
 	w.report.Opened = w.served(ctx, "opening")
 	w.exports(ctx)
 	for _, repair := range []bool{false, true, false} {

@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/image/importdirs"
 	"github.com/berthrun/berth/internal/image/layers"
 	"github.com/berthrun/berth/internal/image/lost"
+	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/preload"
 	"github.com/berthrun/berth/internal/image/repair"
 	"github.com/berthrun/berth/internal/image/rootfs"
@@ -126,7 +127,7 @@ func (s *Images) open(ctx context.Context) error {
 		return err
 	}
 	s.checker = check.New(check.Config{
-		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Jobs: s.cfg.Jobs, Notes: s.Faults,
+		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Archives: s.imports, Jobs: s.cfg.Jobs, Notes: func() []string { return slices.Concat(s.Faults(), s.SetAside()) },
 		Quarantined: s.repair.Quarantined, Log: s.log,
 	})
 	s.store.OnDamage(s.checker.WantBlob)
@@ -144,8 +145,8 @@ func (s *Images) open(ctx context.Context) error {
 		}{s.store, s.rootfs})
 	})
 	s.changed()
-	s.fetchLost()
-	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, slices.Concat(s.lostPinned, s.store.LostPinned())) })
+	gone := s.fetchLost()
+	s.background.Go(func(ctx context.Context) { s.imports.Run(ctx, gone) })
 	return nil
 }
 
@@ -176,14 +177,22 @@ func ProbeOverlay(root string) error {
 	return paths.ProbeOverlay()
 }
 
-// fetchLost fetches again in the background what the opening has found damaged or missing.
-func (s *Images) fetchLost() {
+// fetchLost fetches again in the background what the opening has found damaged or missing. It returns the names of the images.
+func (s *Images) fetchLost() []string {
+	var all []string
 	for _, gone := range s.lost.Images() {
-		s.checker.WantImage(gone)
+		if !gone.NoPull {
+			s.checker.WantImage(gone)
+		}
+		for _, key := range gone.Names {
+			name, _ := names.OfKey(key)
+			all = append(all, name)
+		}
 	}
 	for _, blob := range s.store.TakeAbsent() {
 		s.checker.WantBlob(blob)
 	}
+	return all
 }
 
 func newImages(cfg Config) *Images {
@@ -250,7 +259,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 		return err
 	}
 	if under != nil {
-		if s.lostPinned, err = s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
+		if err = s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
 			return fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err)
 		}
 	} else if err := s.repair.LostRecords(ctx, s.db); err != nil {

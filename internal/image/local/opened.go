@@ -276,10 +276,14 @@ func (s *Images) Snapshotter(key string) string {
 
 // Warnings implements image.Warner.
 func (s *Images) Warnings() []string {
-	if !s.isOpen() || s.copiesBecause == "" {
+	if !s.isOpen() {
 		return nil
 	}
-	return []string{s.copiesBecause}
+	all := s.imports.Failures()
+	if s.copiesBecause != "" {
+		all = append([]string{s.copiesBecause}, all...)
+	}
+	return all
 }
 
 // CanLimit implements image.Limiter.

@@ -9,8 +9,9 @@ import (
 const quietPause = 2 * time.Second
 
 // changed is called after what may have written to the databases. Once they are quiet they are noted as intact, so
-// that the start after a kill need not read them; see repair.Repairer.Quiet.
+// that the start after a kill need not read them; see repair.Repairer.Quiet. A lost image may be back.
 func (s *Images) changed() {
+	s.store.SettleLost()
 	select {
 	case s.wake <- struct{}{}:
 	default: // a look is due already

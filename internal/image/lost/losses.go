@@ -31,28 +31,13 @@ func (l Losses) Note(target imagespec.Descriptor, name string, pinned bool) {
 	one.Names, one.pinned = append(one.Names, name), one.pinned || pinned
 }
 
-// FromRegistries are those that are to be pulled again, in the order of their targets. Pinned images come from an archive
-// or a directory of the node.
-func (l Losses) FromRegistries() []Image {
+// Images are all of them, in the order of their targets. Pinned images come from an archive or a directory of the node.
+func (l Losses) Images() []Image {
 	var all []Image
 	for _, dgst := range slices.Sorted(maps.Keys(l)) {
-		if !l[dgst].pinned {
-			all = append(all, l[dgst].Image)
-		}
-	}
-	return all
-}
-
-// PinnedNames are the names of lost images that come from an archive or a directory of the node.
-func (l Losses) PinnedNames() []string {
-	var all []string
-	for _, one := range l {
-		if one.pinned {
-			for _, key := range one.Names {
-				name, _ := names.OfKey(key)
-				all = append(all, name)
-			}
-		}
+		one := l[dgst].Image
+		one.NoPull = l[dgst].pinned
+		all = append(all, one)
 	}
 	return all
 }

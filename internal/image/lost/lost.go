@@ -1,5 +1,6 @@
-// Package lost keeps the list of images that a start has removed and that berth pulls again in the background. An image
-// stays on the list until the pull has succeeded or has failed for good. If the daemon ends before, its next start continues.
+// Package lost keeps the list of images that a start has removed. An image stays on the list until it is back, or until somebody
+// removes its names. berth pulls those again in the background that may come from a registry: until the pull has failed for good.
+// If the daemon ends before, its next start continues.
 package lost
 
 import (
@@ -10,13 +11,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -28,6 +32,46 @@ type Image struct {
 	// Names are the keys of its tags and digests, Target is what they point to.
 	Names  []string             `json:"names"`
 	Target imagespec.Descriptor `json:"target"`
+	// NoPull is set if berth does not pull it: it comes from an archive or a directory of the node, or the pull has failed for
+	// good.
+	NoPull bool `json:"noPull,omitempty"`
+}
+
+// byDigest reports whether the key of a name has the digest of an image.
+func byDigest(key string) bool { return strings.Contains(key, "@") }
+
+// Called are the names for people: the tags, or the digests if there is no tag.
+func (i Image) Called() []string {
+	var tags, digests []string
+	for _, key := range i.Names {
+		if name, _ := names.OfKey(key); byDigest(key) {
+			digests = append(digests, name)
+		} else {
+			tags = append(tags, name)
+		}
+	}
+	if len(tags) > 0 {
+		return tags
+	}
+	return digests
+}
+
+// IsBack reports whether the image is there again: one has the name with its digest, or others have all of its tags. taken
+// reports whether an image has a name, by its key.
+func (i Image) IsBack(taken func(key string) bool) bool {
+	tags, free := 0, 0
+	for _, key := range i.Names {
+		switch {
+		case byDigest(key) && taken(key):
+			return true
+		case byDigest(key):
+		case taken(key):
+			tags++
+		default:
+			free++
+		}
+	}
+	return tags > 0 && free == 0
 }
 
 // content is what the file has.
@@ -38,20 +82,23 @@ type content struct {
 
 const version = 1
 
-// List is the list of one image store. All methods are safe for concurrent use.
+// List is the list of one image store. All methods are safe for concurrent use. It only logs that it cannot write its file: what
+// this process knows of the images is not lost by it.
 type List struct {
 	path string
 	log  *slog.Logger
-	// mu guards the file.
-	mu sync.Mutex
+	// mu guards the file and the images, which are read once.
+	mu     sync.Mutex
+	known  bool
+	images []Image
 }
 
-// NewList returns the list of the image store in root.
+// NewList returns the list of the image store in root. It reads the file at the first call of a method.
 func NewList(root string, log *slog.Logger) *List {
 	return &List{path: filepath.Join(root, FileName), log: log}
 }
 
-// Add puts images on the list of lost ones. It only logs a failure: the images are not lost by it.
+// Add puts images on the list of lost ones.
 func (l *List) Add(images []Image) {
 	if len(images) == 0 {
 		return
@@ -63,6 +110,7 @@ func (l *List) Add(images []Image) {
 				all = append(all, Image{Target: image.Target})
 				at = len(all) - 1
 			}
+			all[at].NoPull = image.NoPull
 			for _, name := range image.Names {
 				if !slices.Contains(all[at].Names, name) {
 					all[at].Names = append(all[at].Names, name)
@@ -80,17 +128,74 @@ func (l *List) Forget(target digest.Digest) {
 	})
 }
 
+// GiveUp notes that an image is not pulled again.
+func (l *List) GiveUp(target digest.Digest) {
+	l.change(func(all []Image) []Image {
+		for at := range all {
+			all[at].NoPull = all[at].NoPull || all[at].Target.Digest == target
+		}
+		return all
+	})
+}
+
+// Settle takes images off the list that are back; see Image.IsBack.
+func (l *List) Settle(taken func(key string) bool) {
+	l.change(func(all []Image) []Image {
+		return slices.DeleteFunc(all, func(one Image) bool { return one.IsBack(taken) })
+	})
+}
+
+// Remove takes names off the list, by their keys. An image without another tag goes with its last one.
+func (l *List) Remove(keys []string) {
+	l.change(func(all []Image) []Image {
+		return slices.DeleteFunc(all, func(one Image) bool {
+			return slices.ContainsFunc(one.Names, func(key string) bool { return slices.Contains(keys, key) }) &&
+				!slices.ContainsFunc(one.Names, func(key string) bool { return !byDigest(key) && !slices.Contains(keys, key) })
+		})
+	})
+	l.change(func(all []Image) []Image {
+		for at := range all {
+			all[at].Names = slices.DeleteFunc(all[at].Names, func(key string) bool { return slices.Contains(keys, key) })
+		}
+		return all
+	})
+}
+
+// Get returns an image on the list.
+func (l *List) Get(target digest.Digest) (Image, bool) {
+	for _, one := range l.Images() {
+		if one.Target.Digest == target {
+			return one, true
+		}
+	}
+	return Image{}, false
+}
+
 // Images returns the images on the list, in the order of Add. A list that cannot be read is empty, and logged.
 func (l *List) Images() []Image {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.read()
+	l.read()
+	return clone(l.images)
 }
 
-func (l *List) read() []Image {
+// clone copies images, so that a change of one does not change the other.
+func clone(images []Image) []Image {
+	all := slices.Clone(images)
+	for at := range all {
+		all[at].Names = slices.Clone(all[at].Names)
+	}
+	return all
+}
+
+func (l *List) read() {
+	if l.known {
+		return
+	}
+	l.known = true
 	data, err := os.ReadFile(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return
 	}
 	var list content
 	if err == nil {
@@ -101,26 +206,37 @@ func (l *List) read() []Image {
 	}
 	if err != nil {
 		l.log.Warn("cannot read the list of lost images; what a former start has lost is not pulled again in the background", "file", l.path, "error", err)
-		return nil
+		return
 	}
-	return list.Images
+	l.images = list.Images
 }
 
+// change writes the file if the images change.
 func (l *List) change(change func([]Image) []Image) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := func() error {
-		all := change(l.read())
-		if len(all) == 0 {
-			return errs.IgnoreNotExist(os.Remove(l.path))
+	l.read()
+	if len(l.images) == 0 {
+		if l.images = change(nil); len(l.images) == 0 {
+			return
 		}
-		data, err := json.Marshal(content{Version: version, Images: all})
-		if err != nil {
-			return err
-		}
-		return sysfile.ReplaceSynced(l.path, data)
-	}()
-	if err != nil {
+	} else if now := change(clone(l.images)); reflect.DeepEqual(now, l.images) {
+		return
+	} else {
+		l.images = now
+	}
+	if err := l.write(); err != nil {
 		l.log.Warn("cannot write the list of lost images", "file", l.path, "error", err)
 	}
+}
+
+func (l *List) write() error {
+	if len(l.images) == 0 {
+		return errs.IgnoreNotExist(os.Remove(l.path))
+	}
+	data, err := json.Marshal(content{Version: version, Images: l.images})
+	if err != nil {
+		return err
+	}
+	return sysfile.ReplaceSynced(l.path, data)
 }

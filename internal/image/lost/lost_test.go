@@ -55,20 +55,61 @@ func TestDamagedList(t *testing.T) {
 	}
 }
 
-// TestLosses: an archive of the node has the names of a pinned image, without the platform for which it was imported. A pull needs
-// the keys.
+// TestLosses: berth does not pull a pinned image, which comes from an archive or a directory of the node. An id is not a name.
 func TestLosses(t *testing.T) {
 	target := imagespec.Descriptor{Digest: digest.FromString("1")}
 	for _, pinned := range []bool{true, false} {
 		found := Losses{}
 		found.Note(target, "sha256:1", pinned)
 		found.Note(target, "example.org/a:1#wasi/wasm", pinned)
-		if names := found.PinnedNames(); pinned != slices.Equal(names, []string{"example.org/a:1"}) {
-			t.Errorf("pinned %v: the pinned names are %q", pinned, names)
+		all := found.Images()
+		if len(all) != 1 || all[0].NoPull != pinned || !slices.Equal(all[0].Names, []string{"example.org/a:1#wasi/wasm"}) || !slices.Equal(all[0].Called(), []string{"example.org/a:1"}) {
+			t.Errorf("pinned %v: %+v", pinned, all)
 		}
-		all := found.FromRegistries()
-		if pinned != (len(all) == 0) || !pinned && !slices.Equal(all[0].Names, []string{"example.org/a:1#wasi/wasm"}) {
-			t.Errorf("pinned %v: to be pulled again: %+v", pinned, all)
+	}
+}
+
+// TestSettle: an image is back once its digest is, or once other images have all of its tags.
+func TestSettle(t *testing.T) {
+	const byDigest, one, two = "example.org/a@sha256:1", "example.org/a:1", "example.org/a:2"
+	for _, c := range []struct {
+		names, taken []string
+		back         bool
+	}{
+		{[]string{byDigest, one, two}, nil, false},
+		{[]string{byDigest, one, two}, []string{byDigest}, true},
+		{[]string{byDigest, one, two}, []string{one}, false},
+		{[]string{byDigest, one, two}, []string{one, two}, true},
+		{[]string{byDigest}, []string{one}, false},
+		{[]string{byDigest}, []string{byDigest}, true},
+	} {
+		root := t.TempDir()
+		l := NewList(root, slog.New(slog.DiscardHandler))
+		l.Add([]Image{{Names: c.names, Target: imagespec.Descriptor{Digest: digest.FromString("1")}}})
+		l.Settle(func(key string) bool { return slices.Contains(c.taken, key) })
+		if left := NewList(root, slog.New(slog.DiscardHandler)).Images(); (len(left) == 0) != c.back {
+			t.Errorf("%q with %q taken: left %+v", c.names, c.taken, left)
 		}
+	}
+}
+
+// TestRemove: whoever removes the tags of a lost image does not want it. A pull that has failed for good is noted.
+func TestRemove(t *testing.T) {
+	target := digest.FromString("1")
+	root := t.TempDir()
+	l := NewList(root, slog.New(slog.DiscardHandler))
+	l.Add([]Image{{Names: []string{"a@sha256:1", "a:1", "a:2"}, Target: imagespec.Descriptor{Digest: target}}})
+	l.GiveUp(target)
+	l.Remove([]string{"a:1"})
+	if got, ok := NewList(root, slog.New(slog.DiscardHandler)).Get(target); !ok || !got.NoPull || !slices.Equal(got.Names, []string{"a@sha256:1", "a:2"}) {
+		t.Errorf("%+v, %v", got, ok)
+	}
+	l.Remove([]string{"other:1"})
+	if _, ok := l.Get(target); !ok {
+		t.Error("the image is not on the list any more")
+	}
+	l.Remove([]string{"a:2"})
+	if entries, err := os.ReadDir(root); err != nil || len(entries) != 0 {
+		t.Errorf("left %v, %v", entries, err)
 	}
 }

@@ -81,7 +81,8 @@ type report struct {
 	Foreign []string `json:"foreign,omitempty"`
 }
 
-func (r report) text(dir string) string {
+// text says what was found. losses is a part of it.
+func (r report) text(dir, losses string) string {
 	if len(r.Foreign) > 0 {
 		return fmt.Sprintf("the image store had other objects in the place of its own, which were set aside unread: %s; what was found lies in %s: remove it after you have looked at it", strings.Join(r.Foreign, "; "), dir)
 	}
@@ -89,10 +90,15 @@ func (r report) text(dir string) string {
 	if r.Nameless > 0 {
 		text += fmt.Sprintf(", %d of them without names, which come with the next pull", r.Nameless)
 	}
-	if len(r.Lost) > 0 {
-		text += ", these are lost; berth pulls them again in the background if a registry has them, else pull or import them: " + strings.Join(r.Lost, "; ")
+	return text + losses + fmt.Sprintf("; what was found lies in %s: remove it after you have looked at it and the containers of that time have ended", dir)
+}
+
+// losses name the lost images, at the time of the rebuild.
+func (r report) losses() string {
+	if len(r.Lost) == 0 {
+		return ""
 	}
-	return text + fmt.Sprintf("; what was found lies in %s: remove it after you have looked at it and the containers of that time have ended", dir)
+	return ", these are lost; berth brings them back in the background if an archive of image.import_dirs or a registry has them, else pull or import them: " + strings.Join(r.Lost, "; ")
 }
 
 // IsDamage reports whether opening failed because of the content of the databases. An error of the
@@ -241,10 +247,11 @@ func (r Repairer) beginRebuild(damage error) (*Rebuilding, error) {
 	return under, sysfile.ReplaceSynced(r.rebuildingPath(), data)
 }
 
-// Faults returns messages about what the store has lost, until the quarantine is removed.
-func (r Repairer) Faults() []string {
+// Notes returns messages about what starts have set aside, until the quarantine is removed. They do not say which images were
+// lost: these may be back.
+func (r Repairer) Notes() []string {
 	var all []string
-	r.eachReport(func(dir string, found report) { all = append(all, found.text(dir)) })
+	r.eachReport(func(dir string, found report) { all = append(all, found.text(dir, "")) })
 	return all
 }
 

@@ -162,6 +162,6 @@ func (a *aside) report() error {
 	if err != nil {
 		return err
 	}
-	a.Log.Error(made.text(a.dir), "quarantine", a.dir)
+	a.Log.Error(made.text(a.dir, ""), "quarantine", a.dir)
 	return sysfile.ReplaceSynced(filepath.Join(a.dir, reportName), data)
 }

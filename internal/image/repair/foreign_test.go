@@ -31,7 +31,7 @@ func TestForeignObjectsAreSetAside(t *testing.T) {
 	must(os.WriteFile(blob, nil, 0o600))
 	must(os.WriteFile(filepath.Join(root, "metadata.db"), nil, 0o600))
 	must(r.SetForeignAside())
-	if faults := r.Faults(); len(faults) != 0 {
+	if faults := r.Notes(); len(faults) != 0 {
 		t.Errorf("a store as it must be: %q", faults)
 	}
 	must(os.WriteFile(filepath.Join(root, "quarantine"), nil, 0o600))
@@ -52,7 +52,7 @@ func TestForeignObjectsAreSetAside(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	faults := r.Faults()
+	faults := r.Notes()
 	if len(faults) != 1 {
 		t.Fatalf("what is said of it: %q", faults)
 	}

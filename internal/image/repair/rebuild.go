@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -47,9 +48,8 @@ type foundLayer struct {
 }
 
 // Rebuild fills both databases, which are new and open, and writes a report. used returns the
-// topmost snapshots below the existing root filesystems. Rebuild returns the names of pinned images that could not be
-// rebuilt.
-func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuilding, used func() ([]string, error)) ([]string, error) {
+// topmost snapshots below the existing root filesystems.
+func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuilding, used func() ([]string, error)) error {
 	ctx = database.WithNamespace(ctx)
 	b := &rebuilder{
 		db: db, under: under, used: used, report: report{At: time.Now().UTC(), Reason: under.Reason},
@@ -62,18 +62,18 @@ func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuildin
 	}
 	// A rebuild that is interrupted starts over, so one sync at its end is enough.
 	if err := db.Unsynced(func() error { return b.run(ctx) }); err != nil {
-		return nil, err
+		return err
 	}
-	r.Lost.Add(b.lost.FromRegistries())
+	r.Lost.Add(b.lost.Images())
 	data, err := json.MarshalIndent(b.report, "", "  ")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := sysfile.ReplaceSynced(filepath.Join(under.Dir, reportName), data); err != nil {
-		return nil, err
+		return err
 	}
-	r.Log.Error(b.report.text(under.Dir), "images", b.report.Images, "lost", len(b.report.Lost), "quarantine", under.Dir)
-	return b.lost.PinnedNames(), os.Remove(r.rebuildingPath())
+	r.Log.Error(b.report.text(under.Dir, b.report.losses()), "images", b.report.Images, "lost", len(b.report.Lost), "quarantine", under.Dir)
+	return os.Remove(r.rebuildingPath())
 }
 
 func (r *rebuilder) run(ctx context.Context) error {
@@ -190,7 +190,7 @@ func (r *rebuilder) adoptDocument(ctx context.Context, desc imagespec.Descriptor
 		return err
 	}
 	if got := desc.Digest.Algorithm().FromBytes(data); got != desc.Digest {
-		return fmt.Errorf("blob %s has digest %s", desc.Digest, got)
+		return fmt.Errorf("blob %s has other content, with digest %s", desc.Digest, got)
 	}
 	return r.db.AdoptFile(ctx, desc)
 }
@@ -287,10 +287,14 @@ func (r *rebuilder) forgetPreloaded(context.Context) error {
 }
 
 // setBlobsAside moves content of no image to the quarantine: garbage collection would remove it.
-func (r *rebuilder) setBlobsAside(context.Context) error {
+func (r *rebuilder) setBlobsAside(ctx context.Context) error {
 	return r.blobs(func(dgst digest.Digest, path string, _ os.FileInfo) error {
 		if r.keep[dgst] {
 			return nil
+		}
+		// The documents of an image that is lost in the end are recorded.
+		if err := r.db.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
+			return err
 		}
 		to := filepath.Join(r.under.Dir, imagespec.ImageBlobsDir, dgst.Algorithm().String(), dgst.Encoded())
 		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {

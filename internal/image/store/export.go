@@ -36,7 +36,7 @@ func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 		for _, ref := range refs {
 			saved, err := s.hold(ctx, ref)
 			if err != nil {
-				return fmt.Errorf("cannot export %s: %w", ref, err)
+				return fmt.Errorf("cannot export %s: %w", ref, s.noteDamage(err))
 			}
 			all = append(all, *saved)
 		}
@@ -72,9 +72,9 @@ func (s *Store) hold(ctx context.Context, ref string) (*archive.Saved, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.db.ReadRecord(ctx, found, s.db.Present)
+	t, err := s.db.ReadRecord(ctx, found, s.db.Whole)
 	if err != nil {
-		return nil, s.noteDamage(err)
+		return nil, err
 	}
 	saved := &archive.Saved{
 		Indexes: t.Indexes, Manifest: t.Manifest, Config: t.Config, Layers: t.Layers,
@@ -105,7 +105,7 @@ func (s *Store) lease(ctx context.Context, blobs []imagespec.Descriptor) error {
 		}
 	}
 	for _, blob := range blobs {
-		if err := s.db.Present(ctx, blob); err != nil { // removed before it was leased
+		if err := s.db.Whole(ctx, blob); err != nil { // or removed before it was leased
 			return err
 		}
 	}

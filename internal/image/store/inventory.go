@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -82,11 +83,16 @@ func (s *Store) WhileUnused(ctx context.Context, chain string, fn func() error) 
 	return true, fn()
 }
 
-// FetchAgain fetches a blob of an image by the image's names, with the node's own credentials, until
-// one of its registries has it. It returns the repository that has given it. got is called with the bytes
-// as they come. Downloads for pods go first.
-func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descriptor, to registry.Target, got func(int64)) (from string, err error) {
-	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
+// LockBlob keeps others from fetching a blob until unlock.
+func (s *Store) LockBlob(ctx context.Context, blob digest.Digest) (unlock func(), err error) {
+	return s.blobs.Lock(ctx, blob.String())
+}
+
+// FetchAgain fetches a blob by the names of images that have it, with the node's own credentials, until one of their registries
+// has it. It asks each repository once, and returns the one that has given the blob. got is called with the bytes as they come.
+// Downloads for pods go first.
+func (s *Store) FetchAgain(ctx context.Context, using []Stored, desc imagespec.Descriptor, to registry.Target, got func(int64)) (from string, err error) {
+	unlock, err := s.LockBlob(ctx, desc.Digest)
 	if err != nil {
 		return "", err
 	}
@@ -94,7 +100,7 @@ func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descr
 	rules := s.rules.Load()
 	var all Faults
 	asked := map[string]bool{}
-	for _, name := range append(slices.Clone(img.Digests), img.Tags...) {
+	for _, name := range namesOf(using) {
 		named, err := names.Parse(name)
 		if err != nil || asked[reference.TrimNamed(named).Name()] {
 			continue
@@ -108,12 +114,20 @@ func (s *Store) FetchAgain(ctx context.Context, img Stored, desc imagespec.Descr
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		all = append(all, fmt.Errorf("%s: %w", repository, err))
+		all = append(all, fault{repository, reference.Path(named), err})
 	}
 	if len(all) == 0 {
 		return "", fmt.Errorf("no name of the image leads to a registry: %w", errs.NotFound)
 	}
 	return "", all
+}
+
+func namesOf(images []Stored) []string {
+	var all []string
+	for _, img := range images {
+		all = append(append(all, img.Digests...), img.Tags...)
+	}
+	return all
 }
 
 // fetchBlob fetches a blob by one name. It fails if the registry sends nothing for long, as a pull does.
@@ -138,13 +152,45 @@ func (s *Store) fetchBlob(ctx context.Context, named reference.Named, desc image
 	return errs.OfDisk(err)
 }
 
+// fault is why a repository has not given an object. path is the repository's in its registry.
+type fault struct {
+	repository, path string
+	error
+}
+
+// Error implements error.
+func (f fault) Error() string { return f.repository + ": " + f.error.Error() }
+
+// Unwrap returns the cause.
+func (f fault) Unwrap() error { return f.error }
+
 // Faults are why no registry has given an object. It has the kinds of all.
 type Faults []error
 
+// Error implements error. It has each cause once, with the repositories that it concerns. Causes are the same if they differ in the
+// repository's path alone, which is in the URL of a request.
 func (f Faults) Error() string {
-	texts := make([]string, len(f))
-	for i, err := range f {
-		texts[i] = err.Error()
+	type cause struct{ key, text, of string }
+	var causes []cause
+	for _, err := range f {
+		c := cause{key: err.Error(), text: err.Error()}
+		if one, ok := err.(fault); ok { //nolint:errorlint // one that wraps it has a text of its own
+			c = cause{key: strings.ReplaceAll(one.error.Error(), one.path, ""), text: one.error.Error(), of: one.repository}
+		}
+		at := slices.IndexFunc(causes, func(other cause) bool { return other.key == c.key })
+		switch {
+		case at < 0:
+			causes = append(causes, c)
+		case c.of != "":
+			causes[at].of += ", " + c.of
+		}
+	}
+	texts := make([]string, len(causes))
+	for i, c := range causes {
+		texts[i] = c.text
+		if c.of != "" {
+			texts[i] = c.of + ": " + c.text
+		}
 	}
 	return strings.Join(texts, "; ")
 }

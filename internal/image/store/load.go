@@ -73,7 +73,7 @@ func (s *Store) ReadRecords(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			s.log.Warn("removing an image whose content is missing; it is pulled again in the background if a registry has it, else pull or import it", "image", record.Name, "error", err)
+			s.log.Warn("removing an image whose content is missing or damaged; it comes back in the background if an archive of image.import_dirs or a registry has it, else pull or import it", "image", record.Name, "error", err)
 			r.gone[record.Name] = true
 			r.found.Note(record.Target, record.Name, database.IsPinned(record))
 			continue
@@ -123,7 +123,7 @@ func (s *Store) Load(ctx context.Context) error {
 			if keep {
 				s.log.Error("an image cannot be used, because the host has no room to unpack it again; free some and restart berth, or pull or import the image", "image", id, "error", err)
 			} else {
-				s.log.Warn("removing an image that cannot be unpacked again; it is pulled again in the background if a registry has it, else pull or import it", "image", id, "error", err)
+				s.log.Warn("removing an image that cannot be unpacked again; it comes back in the background if an archive of image.import_dirs or a registry has it, else pull or import it", "image", id, "error", err)
 			}
 			for _, name := range r.names[id] {
 				if !keep {
@@ -146,9 +146,9 @@ func (s *Store) Load(ctx context.Context) error {
 	if err := s.keepHeld(ctx, loaded); err != nil {
 		return err
 	}
-	s.lostPinned = r.found.PinnedNames()
-	s.lost.Add(r.found.FromRegistries()) // before the records go, which have the names
-	if !unusable {                       // a lost image comes back, and its registry may not have its signatures any more
+	s.lost.Add(r.found.Images()) // before the records go, which have the names
+	s.SettleLost()
+	if !unusable { // a lost image comes back, and its registry may not have its signatures any more
 		s.dropEvidence()
 	}
 	return s.db.DeleteRecords(ctx, r.gone, "")
@@ -173,11 +173,18 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 		if whole, err = s.layers.Whole(ctx, t, i); err != nil {
 			return nil, err
 		}
+		if !whole {
+			err = fmt.Errorf("the files of layer %s are missing or not complete", t.Chains()[i])
+		}
 	}
 	if whole {
 		return e, nil
 	}
-	s.log.Warn("unpacking an image again whose layers are missing", "image", t.ID(), "error", err)
+	attrs := []any{"image", t.ID()}
+	if err != nil { // nil where the image was in a snapshotter alone
+		attrs = append(attrs, "error", err)
+	}
+	s.log.Warn("unpacking an image again whose layers are missing", attrs...)
 	err = s.db.WithLease(ctx, func(ctx context.Context) error {
 		ready := func(ctx context.Context, i int) error { return s.db.Known(ctx, t.Layers[i]) }
 		return s.layers.Unpack(ctx, t, ready, func(int64) {})

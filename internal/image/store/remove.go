@@ -47,6 +47,7 @@ func (s *Store) remove(ctx context.Context, platform, ref string, find func() (*
 		return fmt.Errorf("cannot remove image %s: %w", ref, errs.OfDisk(err))
 	}
 	keys := s.pullKeys(ref, platform)
+	s.lost.Remove(keys)
 	dropped := s.dropLeftovers(ctx, func(k database.Leftover) bool {
 		return removed[k.Key] || slices.Contains(keys, k.Key) || len(removed) > 0 && time.Since(k.At) > s.retryTime
 	})

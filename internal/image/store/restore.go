@@ -19,8 +19,14 @@ import (
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
-// LostPinned returns the names of pinned images that Load could not use.
-func (s *Store) LostPinned() []string { return s.lostPinned }
+// SettleLost takes images off the list of lost ones that are back.
+func (s *Store) SettleLost() {
+	s.lost.Settle(func(key string) bool {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		return s.names[key] != ""
+	})
+}
 
 // noteAbsent notes the layers of a loaded image whose blobs are missing. What is unpacked of them is there.
 // Load calls it.

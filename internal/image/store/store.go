@@ -143,8 +143,6 @@ type Store struct {
 	recorded *recorded
 	// absent are the blobs of layers that Load has found missing.
 	absent []digest.Digest
-	// lostPinned are the names of pinned images that Load cannot use.
-	lostPinned []string
 	// damaged is called with a blob whose file is found damaged; see OnDamage.
 	damaged func(digest.Digest)
 

@@ -513,7 +513,11 @@ func (s *Shims) killStray(ctx context.Context, pod, socket string) {
 		err = sysproc.AwaitExit(killing, pidfd)
 	}
 	s.forget(pid, proc.Start)
-	s.log.Warn("killed a shim that has no record, because its launcher was killed", "pod", pod, "pid", pid, "error", errs.IgnoreNotFound(err))
+	if err = errs.IgnoreNotFound(err); err != nil {
+		s.log.Warn("cannot kill a shim that has no record, because its launcher was killed", "pod", pod, "pid", pid, "error", err)
+		return
+	}
+	s.log.Warn("killed a shim that has no record, because its launcher was killed", "pod", pod, "pid", pid)
 }
 
 // askPid asks the shim at a socket for its pid, over each version of the task API. 0 when it does not answer.
