@@ -46,12 +46,24 @@ type Repository struct {
 	// stall is how long an endpoint may send nothing of a blob; see body.arm.
 	stall time.Duration
 	// place is the directory of the domain's configuration, "" for none.
-	place string
-	creds *credentials
+	place   string
+	sources sources
+	creds   *credentials
 }
 
-// Open reads which endpoints serve the repository of named. It sends nothing.
+// Open reads which endpoints serve the repository of named. It sends nothing. It is Invalid if their configuration cannot be
+// used: no other registry may get the request then.
 func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
+	r, err := Describe(ctx, named, auth, cfg)
+	if err == nil && r.sources.fault != nil {
+		return nil, r.sources.fault
+	}
+	return r, err
+}
+
+// Describe is Open for Explain. If the configuration of the endpoints cannot be used, Explain shows why, and every request
+// fails for this reason.
+func Describe(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
 	_, byDigest := named.(reference.Digested)
 	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, parts: cfg.Parts, stall: stallTime}
 	hosts, err := r.configure(ctx, auth, cfg)
@@ -61,6 +73,11 @@ func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*R
 	for i := range hosts {
 		e := &endpoint{RegistryHost: hosts[i], index: i}
 		e.name = e.Scheme + "://" + e.Host + e.Path
+		if r.sources.fault != nil {
+			e.name = r.sources.name(i, e.name)
+			r.endpoints = append(r.endpoints, e)
+			continue
+		}
 		e.resolver = docker.NewResolver(docker.ResolverOptions{
 			Hosts:   func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{e.RegistryHost}, nil },
 			Headers: http.Header{"User-Agent": {cfg.UserAgent}},
@@ -73,10 +90,27 @@ func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*R
 	return r, nil
 }
 
+// Broken is why the configuration of the endpoints cannot be used, nil if it can.
+func (r *Repository) Broken() error { return r.sources.fault }
+
+// Warnings are what hosts.toml has and nobody uses, with the places.
+func (r *Repository) Warnings() []string {
+	if r.sources.described == nil {
+		return nil
+	}
+	var all []string
+	for _, w := range r.sources.described.AllWarnings() {
+		all = append(all, w.At(r.sources.file))
+	}
+	return all
+}
+
 // Close closes idle connections.
 func (r *Repository) Close() {
 	for _, e := range r.endpoints {
-		e.Client.CloseIdleConnections()
+		if e.Client != nil {
+			e.Client.CloseIdleConnections()
+		}
 	}
 }
 
@@ -96,6 +130,9 @@ func (r *Repository) order(need docker.HostCapabilities) []*endpoint {
 
 // arrange is order with another judge of which endpoints keep their place.
 func (r *Repository) arrange(need docker.HostCapabilities, keeps func(name string) bool) []*endpoint {
+	if r.sources.fault != nil {
+		return nil
+	}
 	var fit, behind []*endpoint
 	for _, e := range r.endpoints {
 		switch {
@@ -165,6 +202,9 @@ type fault struct {
 // failure is the error of a request that no endpoint has answered. The registry itself, which is the
 // last one of the configuration, decides the kind; the text has the others too.
 func (r *Repository) failure(faults []fault) error {
+	if r.sources.fault != nil {
+		return r.sources.fault
+	}
 	if len(faults) == 0 {
 		return fmt.Errorf("no endpoint of %s may be asked for it: the capabilities in %s exclude all: %w", r.domain, r.place, errs.Invalid)
 	}
