@@ -139,7 +139,7 @@ func testCredentials(t *testing.T, d *dockertest.Daemon) {
 					if err != nil {
 						t.Error(err)
 					}
-				} else if !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "t0ken") {
+				} else if !errors.Is(err, errs.Denied) || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "t0ken") {
 					t.Errorf("error %v, want kind Invalid without credentials", err)
 				}
 			})

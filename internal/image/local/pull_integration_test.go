@@ -185,8 +185,8 @@ func TestPullWithCredentials(t *testing.T) {
 				"token":     {RegistryToken: "wr0ng-passw0rd"},
 			} {
 				_, err := s.Pull(ctx, host+"/private:1", auth, nil)
-				if !errors.Is(err, errs.Invalid) {
-					t.Errorf("%s: error %v, want kind Invalid", how, err)
+				if !errors.Is(err, errs.Denied) {
+					t.Errorf("%s: error %v, want kind Denied", how, err)
 				}
 				if err != nil && (strings.Contains(err.Error(), "passw0rd") || strings.Contains(err.Error(), base64.StdEncoding.EncodeToString([]byte("joe:wr0ng-passw0rd")))) {
 					t.Errorf("%s: the error tells the password: %v", how, err)

@@ -2,13 +2,12 @@ package registry
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 )
 
@@ -86,17 +85,15 @@ func (r *Repository) explain(e *endpoint) image.Endpoint {
 			shown.Capabilities = append(shown.Capabilities, c.name)
 		}
 	}
-	shown.Credentials = r.creds.describe(e, where)
+	shown.Credentials = r.creds.describe(e, r.sources.place(e.index))
 	return shown
 }
 
 // describe says whose credentials an endpoint gets, and no secret.
 func (c *credentials) describe(e *endpoint, where string) string {
 	header := ""
-	for name := range e.Header {
-		if http.CanonicalHeaderKey(name) == "Authorization" {
-			header = fmt.Sprintf("the header Authorization of %s", where)
-		}
+	if e.hasAuthorization() {
+		header = "the header Authorization of " + where
 	}
 	found := ""
 	switch key := c.ofNode(e.Host); {
@@ -123,7 +120,7 @@ func (r *Repository) try(ctx context.Context, shown *image.Endpoint) (*endpoint,
 	desc, err := r.resolveAt(ctx, r.endpoints[i])
 	shown.Attempt = &image.Attempt{Took: time.Since(began), Digest: desc.Digest, MediaType: desc.MediaType}
 	if err != nil {
-		shown.Attempt.Fault = r.creds.scrub(err).Error()
+		shown.Attempt.Fault = errs.Message(r.creds.scrub(err))
 	}
 	return r.endpoints[i], err
 }

@@ -151,6 +151,14 @@ func (s *sources) endpoints() []hoststoml.Endpoint {
 	return s.described.Endpoints
 }
 
+// place is where an endpoint is written.
+func (s *sources) place(i int) string {
+	if all := s.endpoints(); i < len(all) && all[i].Line > 0 {
+		return fmt.Sprintf("%s:%d", s.file, all[i].Line)
+	}
+	return s.file
+}
+
 // at says where an endpoint is written, how it is reached, and what is wrong with that.
 func (s *sources) at(i int) (where string, tls []string, problem string) {
 	all := s.endpoints()
@@ -158,16 +166,15 @@ func (s *sources) at(i int) (where string, tls []string, problem string) {
 		if s.fault != nil {
 			problem = errs.Message(s.fault)
 		}
+		if s.described == nil && s.file != "" {
+			return "default of the registry's name: " + s.file + " has no hosts.toml", s.tls, problem
+		}
 		return s.file, s.tls, problem
 	}
 	e := &all[i]
 	problems := slices.Concat(e.Faults, e.Warnings)
 	if i == len(all)-1 { // those of the whole file
 		problems = slices.Concat(problems, s.described.Faults, s.described.Warnings)
-	}
-	where = s.file
-	if e.Line > 0 {
-		where = fmt.Sprintf("%s:%d", s.file, e.Line)
 	}
 	if e.SkipVerify {
 		tls = append(tls, "the certificate is not verified (skip_verify)")
@@ -178,5 +185,8 @@ func (s *sources) at(i int) (where string, tls []string, problem string) {
 	for _, pair := range e.Client {
 		tls = append(tls, "client certificate "+pair[0])
 	}
-	return where, tls, at(s.file, problems)
+	if e.Line == 0 {
+		return "default of the registry's name: " + s.file + " has no key server", tls, at(s.file, problems)
+	}
+	return s.place(i), tls, at(s.file, problems)
 }

@@ -134,10 +134,26 @@ func TestExplainShowsEachProblemAtItsEndpoint(t *testing.T) {
 		"https://a.test/x | " + path + ":1 | " + path + ":3: ca: names " + filepath.Dir(path) + "/gone.crt, which is not there | pull | true",
 		"http://b.test | " + path + ":5 | " + path + ":6: capabilities: want a list of pull, resolve, push and referrers, not \"fly\" | pull,resolve,push | true",
 		"http://c.test | " + path + ":7 |  | pull,resolve,push | true",
-		"https://team.test/v2 | " + path + " |  | pull,resolve,push | false",
+		"https://team.test/v2 | default of the registry's name: " + path + " has no key server |  | pull,resolve,push | false",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("explained as\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	certificates := filepath.Join(s.cfg.Dirs[0], "certificates.test")
+	if err := os.Mkdir(certificates, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other, err := reference.ParseDockerRef("certificates.test/app:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(t.Context(), other, Auth{}, s.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if all, err := r.Explain(t.Context(), false); err != nil || len(all) != 1 || all[0].Source != "default of the registry's name: "+certificates+" has no hosts.toml" {
+		t.Errorf("a directory without hosts.toml is explained as %+v, %v", all, err)
 	}
 	if path, got := explain("server = \n"); len(got) != 1 || !strings.HasPrefix(got[0], "https://team.test/v2 | "+path+" | ") || !strings.Contains(got[0], path+":1: is not TOML") {
 		t.Errorf("a file that is not TOML is explained as %q", got)

@@ -8,6 +8,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -38,6 +39,8 @@ type Config struct {
 // Repository is where one image comes from.
 type Repository struct {
 	ref, domain string
+	// path is the repository without the domain. object is what the reference is about, for people.
+	path, object string
 	// byDigest: the reference has a digest, so every mirror may be asked for it.
 	byDigest  bool
 	endpoints []*endpoint
@@ -66,6 +69,13 @@ func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*R
 func Describe(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
 	_, byDigest := named.(reference.Digested)
 	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, parts: cfg.Parts, stall: stallTime}
+	r.path = reference.Path(named)
+	switch object := named.(type) {
+	case reference.Digested:
+		r.object = "the manifest " + object.Digest().String() + " of " + r.path
+	case reference.Tagged:
+		r.object = "the tag " + object.Tag() + " of " + r.path
+	}
 	hosts, err := r.configure(ctx, auth, cfg)
 	if err != nil {
 		return nil, err
@@ -179,17 +189,17 @@ func (r *Repository) unresolved(faults []fault) error {
 // resolveAt asks one endpoint.
 func (r *Repository) resolveAt(ctx context.Context, e *endpoint) (imagespec.Descriptor, error) {
 	_, desc, err := e.resolver.Resolve(ctx, r.ref)
-	return desc, r.judge(ctx, e, err)
+	return desc, r.judge(ctx, e, r.object, err)
 }
 
-// judge gives an error of an endpoint its kind, and notes how the endpoint is.
-func (r *Repository) judge(ctx context.Context, e *endpoint, err error) error {
+// judge gives an error of an endpoint its kind and its words, and notes how the endpoint is. what is what it was asked for.
+func (r *Repository) judge(ctx context.Context, e *endpoint, what string, err error) error {
 	if err == nil {
 		r.health.worked(e.name)
 		return nil
 	}
-	err = classify(err)
-	r.health.failed(ctx, e.name, err, r.creds.scrub(err).Error())
+	err = classify(r.inWords(e, what, err))
+	r.health.failed(ctx, e.name, err, errs.Message(r.creds.scrub(err)))
 	return err
 }
 
@@ -214,11 +224,20 @@ func (r *Repository) failure(faults []fault) error {
 	for _, f := range faults {
 		if !seen[f.at] {
 			seen[f.at] = true
-			others = append(others, fmt.Sprintf("%s: %v", f.at.name, f.err))
+			others = append(others, f.said().Error())
 		}
 	}
 	if len(others) == 0 {
 		return main.err
 	}
-	return fmt.Errorf("%s: %w (asked before: %s)", main.at.name, main.err, strings.Join(others, "; "))
+	return fmt.Errorf("%w (asked before: %s)", main.said(), strings.Join(others, "; "))
+}
+
+// said is the error with words that name the endpoint.
+func (f fault) said() error {
+	var named *answerError
+	if errors.As(f.err, &named) {
+		return f.err
+	}
+	return &kinded{errors.New(f.at.name + ": " + errs.Message(f.err)), f.err}
 }
