@@ -9,7 +9,7 @@ import (
 )
 
 func explanationToProto(e *image.Explanation) *berthpb.ExplainImageResponse {
-	resp := &berthpb.ExplainImageResponse{Ref: e.Ref, ShortName: e.ShortName, Candidates: e.Candidates, Present: e.Present, Platform: e.Platform}
+	resp := &berthpb.ExplainImageResponse{Ref: e.Ref, ShortName: e.ShortName, Candidates: e.Candidates, Present: e.Present, Platform: e.Platform, Fault: validText(e.Fault)}
 	for i := range e.Next {
 		resp.Next = append(resp.Next, explanationToProto(&e.Next[i]))
 	}
@@ -17,7 +17,7 @@ func explanationToProto(e *image.Explanation) *berthpb.ExplainImageResponse {
 		at := &e.Endpoints[i]
 		sent := &berthpb.Endpoint{
 			Url: validText(at.URL), Mirror: at.Mirror, Source: validText(at.Source), Problem: validText(at.Problem), Credentials: validText(at.Credentials),
-			Capabilities: at.Capabilities, Skipped: at.Skipped, Health: validText(at.Health),
+			Capabilities: at.Capabilities, Skipped: validText(at.Skipped), Health: validText(at.Health),
 		}
 		for _, text := range at.TLS {
 			sent.Tls = append(sent.Tls, validText(text))
@@ -100,7 +100,7 @@ func admissionFromProto(sent *berthpb.Admission) *image.Admission {
 }
 
 func explanationFromProto(resp *berthpb.ExplainImageResponse) *image.Explanation {
-	e := &image.Explanation{Ref: resp.GetRef(), ShortName: resp.GetShortName(), Candidates: resp.GetCandidates(), Present: resp.GetPresent(), Platform: resp.GetPlatform()}
+	e := &image.Explanation{Ref: resp.GetRef(), ShortName: resp.GetShortName(), Candidates: resp.GetCandidates(), Present: resp.GetPresent(), Platform: resp.GetPlatform(), Fault: resp.GetFault()}
 	for _, next := range resp.GetNext() {
 		e.Next = append(e.Next, *explanationFromProto(next))
 	}

@@ -77,8 +77,13 @@ func checkConfig(cmd *cobra.Command, file string) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
 	}
 	// Each pull reads them anew, and fails until they are mended.
-	if _, err := keyring.Read(cfg.Image.CredentialFiles); err != nil {
+	keys, err := keyring.Read(cfg.Image.CredentialFiles)
+	if err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: image.credential_files: no image can be pulled: %s\n", errs.Message(err))
+	} else {
+		for _, fault := range keys.Faults() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: image.credential_files: no image of the host can be pulled: %s\n", errs.Message(fault))
+		}
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
 	return nil

@@ -120,7 +120,10 @@ func (i importer) Explain(_ context.Context, target image.PullTarget, ref string
 		{URL: "https://mirror.test/v2", Mirror: true, Source: "/etc/berth/certs.d/registry.test/hosts.toml:3", Credentials: "none", TLS: []string{"verified"}, Capabilities: []string{"pull"}},
 		{URL: "https://registry.test/v2", Credentials: "those of user " + auth.Username, Skipped: "not asked"},
 	}}
-	if ref == "fake:1" {
+	if ref == "broken:1" {
+		e.Fault = "hosts.toml:2: capabilities"
+	}
+	if ref == "fake:1" || ref == "refused:1" {
 		e.Admission = &image.Admission{
 			Policy: &image.PolicyDecision{File: "/etc/policy.json", Scope: "docker:registry.test", Requirements: []image.Requirement{
 				{Type: "sigstoreSigned", Means: "signed", Keys: []string{"/etc/a.pub (Ed25519)", "/etc/b.pub (Ed25519)"}, Identity: "matchRepository: the repository registry.test/fake"},
@@ -128,9 +131,13 @@ func (i importer) Explain(_ context.Context, target image.PullTarget, ref string
 			Verifiers: &image.Verifiers{Dir: "/etc/verifiers", Programs: []string{"first", "second"}},
 		}
 	}
-	if try {
-		e.Referrers = &image.Referrers{Of: "sha256:d1", List: []image.Referrer{{ArtifactType: "application/vnd.example.sbom", Digest: "sha256:5b0", Size: 12}}, LeftOut: 3}
+	if try && (ref == "there:1" || ref == "refused:1") {
+		e.Endpoints[0].Attempt = &image.Attempt{Took: 3 * time.Millisecond, Digest: "sha256:d1"}
+	} else if try && ref != "broken:1" {
 		e.Endpoints[0].Attempt = &image.Attempt{Took: 3 * time.Millisecond, Fault: "connection refused"}
+	}
+	if try && e.Admission != nil {
+		e.Referrers = &image.Referrers{Of: "sha256:d1", List: []image.Referrer{{ArtifactType: "application/vnd.example.sbom", Digest: "sha256:5b0", Size: 12}}, LeftOut: 3}
 		e.Admission.Trial = &image.AdmissionTrial{Digest: "sha256:d1", Fault: "because", Signatures: []image.SignatureTrial{{Place: "tag sha256-d1.sig", Fault: "not made with a trusted key"}, {Place: "other"}}}
 	}
 	return e, nil

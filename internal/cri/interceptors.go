@@ -39,6 +39,7 @@ func kindCodes() []kindCode {
 		{errs.Unsupported, codes.Unimplemented},
 		{errs.Exhausted, codes.ResourceExhausted},
 		{errs.Deadline, codes.DeadlineExceeded},
+		{errs.Denied, codes.PermissionDenied},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 		{context.Canceled, codes.Canceled},
 	}

@@ -147,6 +147,8 @@ func kindOf(code codes.Code) error {
 		return errs.Exhausted
 	case codes.DeadlineExceeded:
 		return errs.Deadline
+	case codes.PermissionDenied:
+		return errs.Denied
 	case codes.Canceled:
 		return context.Canceled
 	}

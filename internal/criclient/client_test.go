@@ -49,7 +49,7 @@ func TestErrorsBecomeKindsWithTheirMessageAlone(t *testing.T) {
 	for code, kind := range map[codes.Code]error{
 		codes.NotFound: errs.NotFound, codes.AlreadyExists: errs.Exists, codes.InvalidArgument: errs.Invalid,
 		codes.FailedPrecondition: errs.State, codes.Unavailable: errs.Unavailable, codes.Unimplemented: errs.Unsupported,
-		codes.ResourceExhausted: errs.Exhausted, codes.DeadlineExceeded: errs.Deadline, codes.Canceled: context.Canceled,
+		codes.ResourceExhausted: errs.Exhausted, codes.DeadlineExceeded: errs.Deadline, codes.Canceled: context.Canceled, codes.PermissionDenied: errs.Denied,
 	} {
 		err := plain(status.Error(code, "cannot do it"))
 		if !errors.Is(err, kind) || err.Error() != "cannot do it" {

@@ -35,11 +35,13 @@ var (
 	Exhausted = errors.New("resource exhausted")
 	// Deadline: the caller's deadline has passed; the work may continue.
 	Deadline = errors.New("deadline exceeded")
+	// Denied: another party, such as a registry, refuses the credentials or demands some.
+	Denied = errors.New("access denied")
 )
 
 // Kinds lists every kind, for tests that walk all of them.
 func Kinds() []error {
-	return []error{NotFound, Exists, Invalid, State, Unavailable, Unsupported, Exhausted, Deadline}
+	return []error{NotFound, Exists, Invalid, State, Unavailable, Unsupported, Exhausted, Deadline, Denied}
 }
 
 // Kind returns the first kind that err wraps, or nil if it wraps none. A host that

@@ -1,6 +1,6 @@
 // Package hoststoml writes hosts.toml, the file of a registry that berth and containerd
-// read: where its images come from, in order. It knows the form of the file, and not who
-// describes registries.
+// read: where its images come from, in order. It also says what such a file has, and what is wrong in it.
+// It knows the form of the file, and not who describes registries.
 package hoststoml
 
 import (

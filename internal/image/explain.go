@@ -32,6 +32,9 @@ type Explanation struct {
 	// endpoints say so in Skipped: the policy rejects that one, or, with try, its registry has the image, or fails in a way
 	// for which a pull asks no other registry.
 	Next []Explanation `json:"next,omitempty"`
+	// Fault says why the configuration of the registry cannot be used, "" if it can. With a fault a pull fails before it asks
+	// an endpoint.
+	Fault string `json:"fault,omitempty"`
 	// Endpoints in the order in which they are asked, then those that are not asked.
 	Endpoints []Endpoint `json:"endpoints"`
 	// Admission is nil on a node that has neither a policy nor verifiers: all images may be used.
@@ -126,8 +129,8 @@ type Endpoint struct {
 	URL string `json:"url"`
 	// Mirror is false for the registry itself.
 	Mirror bool `json:"mirror"`
-	// Source is the file and line that names the endpoint, or why it is there without one. Problem says
-	// why a file of the configuration is not used.
+	// Source is the file and line that names the endpoint, or why it is there without one. Problem says what is wrong with
+	// what the file has of it.
 	Source  string `json:"source"`
 	Problem string `json:"problem,omitempty"`
 	// Credentials says whose credentials it gets.

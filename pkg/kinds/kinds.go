@@ -24,4 +24,6 @@ var (
 	Exhausted = errs.Exhausted
 	// Deadline: a time limit has passed.
 	Deadline = errs.Deadline
+	// Denied: a registry refuses the credentials, or demands some.
+	Denied = errs.Denied
 )

@@ -53,7 +53,7 @@ put /etc/berth/hooks/bad.json <<< '{"version": "1.0.0", "hook": {"path": "/bin/t
 		},
 		{
 			"a registry's file that is not TOML", `put /etc/berth/certs.d/one.example/hosts.toml <<< 'server = '`,
-			"registries", finding.Problem, "/etc/berth/certs.d/one.example/hosts.toml", "is no TOML", "correct it", false,
+			"registries", finding.Problem, "/etc/berth/certs.d/one.example/hosts.toml", "is not TOML", "correct it", false,
 		},
 		{
 			"a registry's certificate that is missing", `put /etc/berth/certs.d/two.example/hosts.toml <<< 'ca = "ca.crt"'`,

@@ -102,7 +102,7 @@ func TestPullsOfAPrivateImageAtOnce(t *testing.T) {
 	for _, auth := range wrong {
 		bad.Go(func() {
 			_, err := h.pull(b, auth)
-			checkRefusal(t, err, codes.InvalidArgument, []string{h.ref})
+			checkRefusal(t, err, codes.PermissionDenied, []string{h.ref})
 		})
 	}
 	bad.Wait()
@@ -111,7 +111,7 @@ func TestPullsOfAPrivateImageAtOnce(t *testing.T) {
 	h.sentOnce(t)
 	for _, auth := range wrong {
 		_, err := h.pull(b, auth)
-		checkRefusal(t, err, codes.InvalidArgument, []string{h.ref})
+		checkRefusal(t, err, codes.PermissionDenied, []string{h.ref})
 	}
 }
 

@@ -1768,7 +1768,9 @@ type ExplainImageResponse struct {
 	// The other candidates, in order.
 	Next []*ExplainImageResponse `protobuf:"bytes,8,rep,name=next,proto3" json:"next,omitempty"`
 	// The platform for which the image is pulled.
-	Platform      string `protobuf:"bytes,9,opt,name=platform,proto3" json:"platform,omitempty"`
+	Platform string `protobuf:"bytes,9,opt,name=platform,proto3" json:"platform,omitempty"`
+	// Why the configuration of the registry cannot be used, so that a pull fails before it asks an endpoint. Empty if it can.
+	Fault         string `protobuf:"bytes,10,opt,name=fault,proto3" json:"fault,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1862,6 +1864,13 @@ func (x *ExplainImageResponse) GetNext() []*ExplainImageResponse {
 func (x *ExplainImageResponse) GetPlatform() string {
 	if x != nil {
 		return x.Platform
+	}
+	return ""
+}
+
+func (x *ExplainImageResponse) GetFault() string {
+	if x != nil {
+		return x.Fault
 	}
 	return ""
 }
@@ -3806,7 +3815,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v2.AuthR\x04auth\x12\x10\n" +
 	"\x03try\x18\x03 \x01(\bR\x03try\x12\x1c\n" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x18\n" +
-	"\ahandler\x18\x05 \x01(\tR\ahandler\"\xe9\x02\n" +
+	"\ahandler\x18\x05 \x01(\tR\ahandler\"\xff\x02\n" +
 	"\x14ExplainImageResponse\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x1d\n" +
 	"\n" +
@@ -3819,7 +3828,9 @@ const file_berth_proto_rawDesc = "" +
 	"\treferrers\x18\x06 \x01(\v2\x13.berth.v2.ReferrersR\treferrers\x12\x18\n" +
 	"\apresent\x18\a \x01(\tR\apresent\x122\n" +
 	"\x04next\x18\b \x03(\v2\x1e.berth.v2.ExplainImageResponseR\x04next\x12\x1a\n" +
-	"\bplatform\x18\t \x01(\tR\bplatform\"t\n" +
+	"\bplatform\x18\t \x01(\tR\bplatform\x12\x14\n" +
+	"\x05fault\x18\n" +
+	" \x01(\tR\x05fault\"t\n" +
 	"\tReferrers\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12&\n" +
 	"\x04list\x18\x02 \x03(\v2\x12.berth.v2.ReferrerR\x04list\x12\x19\n" +

@@ -118,8 +118,13 @@ func checkHooks(key string, dirs []string, report report) {
 // which encrypted images cannot be used.
 func checkImages(cfg *config.Daemon, report report) {
 	if path := cfg.Image.Policy; path != "" {
-		_, err := policy.Read(path)
+		p, err := policy.Read(path)
 		report.file("image.policy", path, err)
+		if err == nil {
+			for _, fault := range p.CheckKeys() {
+				report("image.policy", "%s", errs.Message(fault))
+			}
+		}
 	}
 	if dir := cfg.Image.PolicyDir; dir != "" {
 		for _, fault := range policy.CheckDir(dir) {

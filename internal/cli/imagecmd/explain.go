@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/image"
@@ -31,7 +32,8 @@ func (c *commands) newExplain() *cobra.Command {
 			"secret. With --try it decides about the image as a pull does, from its manifest and signatures, and lists the\n" +
 			"artifacts that refer to the image, such as signatures and bills of materials. Of several full names, a pull tries\n" +
 			"the next one only if the registry lacks the image, refuses the client or cannot be reached. --try stops at the same\n" +
-			"name as a pull. Only berth supports this.",
+			"name as a pull. The exit code of --try is 1 if no endpoint has the image, or if it may not be used. Only berth\n" +
+			"supports this.",
 		Example: "  berth image explain busybox\n  berth image explain --try --namespace team-a registry.example/team/app:v1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,7 +46,13 @@ func (c *commands) newExplain() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return output.Print(cmd.OutOrStdout(), explained, func(w io.Writer) error { return explain(w, args[0], explained) })
+				if err := output.Print(cmd.OutOrStdout(), explained, func(w io.Writer) error { return explain(w, args[0], explained) }); err != nil {
+					return err
+				}
+				if try && !obtainable(explained) {
+					return exitcode.Of(1)
+				}
+				return nil
 			})
 		},
 	}
@@ -56,6 +64,21 @@ func (c *commands) newExplain() *cobra.Command {
 	cmd.MarkFlagsRequiredTogether("username", "password-stdin")
 	output.Register(cmd)
 	return cmd
+}
+
+// obtainable reports whether an endpoint that was tried has the image, and nothing refuses it.
+func obtainable(e *image.Explanation) bool {
+	for i := range e.Endpoints {
+		if a := e.Endpoints[i].Attempt; a != nil && a.Fault == "" {
+			return e.Admission == nil || e.Admission.Trial == nil || e.Admission.Trial.Accepted
+		}
+	}
+	for i := range e.Next { // they are tried if a pull goes on to them
+		if obtainable(&e.Next[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 func explain(w io.Writer, ref string, e *image.Explanation) error {
@@ -102,6 +125,9 @@ func meaning(ref string, e *image.Explanation) string {
 // candidate says where a pull looks for one full name, and what decides about its image.
 func candidate(e *image.Explanation) string {
 	text := ""
+	if e.Fault != "" {
+		text += "\nA pull fails, and asks no registry: " + e.Fault + "\n"
+	}
 	number := 0
 	for i := range e.Endpoints {
 		at := &e.Endpoints[i]

@@ -20,7 +20,7 @@ func TestAnswersOfPulls(t *testing.T) {
 		{"success", `{"status":"Pulling"}` + "\n\n" + `{"status":"done","id":"a"}`, 2, nil},
 		{"an unknown field", `{"status":"x","new":{"a":[1]}}`, 1, nil},
 		{"absent", `{"errorDetail":{"message":"manifest unknown: manifest unknown"},"error":"manifest unknown"}`, 0, errs.NotFound},
-		{"denied", `{"status":"x"}` + "\n" + `{"errorDetail":{"message":"unauthorized: access denied"}}`, 1, errs.Invalid},
+		{"denied", `{"status":"x"}` + "\n" + `{"errorDetail":{"message":"unauthorized: access denied"}}`, 1, errs.Denied},
 		{"the registry is down", `{"errorDetail":{"message":"received unexpected HTTP status: 503 Service Unavailable"}}`, 0, errs.Unavailable},
 		{"the disk is full", `{"errorDetail":{"message":"write /x: no space left on device"}}`, 0, errs.Exhausted},
 		{"another platform", `{"errorDetail":{"message":"no matching manifest for linux/s390x in the manifest list entries"}}`, 0, errs.Unsupported},

@@ -37,7 +37,7 @@ func textKinds() []textKind {
 			"500 internal server error", "502 bad gateway", "503 service unavailable", "504 gateway timeout",
 			"429 too many requests", "toomanyrequests", "service unavailable",
 		}},
-		{errs.Invalid, []string{
+		{errs.Denied, []string{
 			"unauthorized", "no basic auth credentials", "access denied", "access forbidden", "authorization failed",
 			"insufficient_scope", "403 forbidden", "denied:",
 		}},
@@ -92,7 +92,9 @@ func withKind(err error, status int) error {
 
 func kindOfStatus(status int) error {
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusBadRequest:
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return errs.Denied
+	case http.StatusBadRequest:
 		return errs.Invalid
 	case http.StatusNotFound:
 		return errs.NotFound

@@ -50,6 +50,34 @@ func layersOf(n int, compression string) imagetest.Spec {
 	return spec
 }
 
+// TestPullByANameWithBoth: of a name with a tag and a digest the digest counts, as for containerd, CRI-O and Docker. Nobody asks
+// whether the tag has this digest, so the image does not get it.
+func TestPullByANameWithBoth(t *testing.T) {
+	r := &imagetest.Registry{}
+	host := serve(t, r)
+	img := build(t, layersOf(1, ""))
+	r.Push("team/app", "v1", img)
+	s := open(t, testConfig(t))
+	digested := host + "/team/app@" + img.Manifest.Digest.String()
+	both := strings.Replace(digested, "@", ":gone@", 1)
+	id, err := s.Pull(t.Context(), both, image.Auth{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Get(t.Context(), both)
+	if err != nil || got.ID != id || len(got.Tags) > 0 || !slices.Equal(got.Digests, []string{digested}) {
+		t.Errorf("the image has the names %q and %q, %v", got.Tags, got.Digests, err)
+	}
+	if _, err := s.Get(t.Context(), host+"/team/app:gone"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("found by the tag, which nobody has looked up: %v", err)
+	}
+	for _, asked := range r.Requests() {
+		if strings.HasSuffix(asked, "/gone") {
+			t.Errorf("the registry was asked for the tag: %s", asked)
+		}
+	}
+}
+
 func TestPullByTagAndDigest(t *testing.T) {
 	ctx := context.Background()
 	r := &imagetest.Registry{}
@@ -185,8 +213,8 @@ func TestPullWithCredentials(t *testing.T) {
 				"token":     {RegistryToken: "wr0ng-passw0rd"},
 			} {
 				_, err := s.Pull(ctx, host+"/private:1", auth, nil)
-				if !errors.Is(err, errs.Invalid) {
-					t.Errorf("%s: error %v, want kind Invalid", how, err)
+				if !errors.Is(err, errs.Denied) {
+					t.Errorf("%s: error %v, want kind Denied", how, err)
 				}
 				if err != nil && (strings.Contains(err.Error(), "passw0rd") || strings.Contains(err.Error(), base64.StdEncoding.EncodeToString([]byte("joe:wr0ng-passw0rd")))) {
 					t.Errorf("%s: the error tells the password: %v", how, err)

@@ -224,7 +224,7 @@ func pullWithEachCredential(t *testing.T, a *authority, host string, withTokens 
 		"wrong password": {Username: registryUser, Password: "wr0ng-passw0rd"},
 		"of another one": {Username: registryUser, Password: registryPassword, ServerAddress: "elsewhere.example"},
 	} {
-		t.Run(name, func(t *testing.T) { wantPull(t, cfg(t), ref, auth, errs.Invalid, host) })
+		t.Run(name, func(t *testing.T) { wantPull(t, cfg(t), ref, auth, errs.Denied, host, "(401)") })
 	}
 	t.Run("config.json of the node", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "config.json")

@@ -265,12 +265,12 @@ func TestShortNameSendsCredentialsToTheirRegistryAlone(t *testing.T) {
 	s.last.User, s.last.Password = "joe", "hunter2"
 	auth := image.Auth{Username: "joe", Password: "hunter2"}
 	// They say nothing of their registry. A kubelet has chosen them for docker.io.
-	s.refuses(t, "app:1", auth, errs.Invalid, s.hosts[0]+"/app:1: ", s.hosts[1]+"/app:1: ", "only docker.io gets them")
+	s.refuses(t, "app:1", auth, errs.Denied, s.hosts[0]+"/app:1: ", s.hosts[1]+"/app:1: ", "only docker.io gets them")
 	if len(s.secrets) != 0 {
 		t.Errorf("credentials without an address went to %v", s.secrets)
 	}
 	auth.ServerAddress = s.hosts[1]
-	s.refuses(t, "app:1", auth, errs.Invalid)
+	s.refuses(t, "app:1", auth, errs.Denied)
 	if slices.Contains(s.secrets, s.hosts[0]) || !slices.Contains(s.secrets, s.hosts[1]) {
 		t.Errorf("credentials for the last registry went to %v", s.secrets)
 	}

@@ -11,6 +11,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -23,6 +25,27 @@ type namedKey struct {
 
 // minRSA is the shortest key of RSA that is used, in bits.
 const minRSA = 2048
+
+// CheckKeys returns a fault for each requirement of images of registries whose keys or certificates cannot be used. Until they
+// can, it refuses all images of its scope.
+func (p *Policy) CheckKeys() []error {
+	var faults []error
+	check := func(field string, list []requirement) {
+		for i := range list {
+			if kind := list[i].kind; kind != SignedBy && kind != SigstoreSigned {
+				continue
+			}
+			if _, err := list[i].trust(); err != nil {
+				faults = append(faults, fmt.Errorf("image policy %s: %s[%d].%w", p.File, field, i, err))
+			}
+		}
+	}
+	check("default", p.fallback)
+	for _, scope := range slices.Sorted(maps.Keys(p.docker)) {
+		check("transports.docker."+scope, p.docker[scope])
+	}
+	return faults
+}
 
 // keys reads public keys in PEM.
 func (s *source) keys() ([]namedKey, error) {

@@ -50,8 +50,10 @@ func CheckDir(dir string) []error {
 		}
 		if err := checkNamespace(namespace); err != nil {
 			faults = append(faults, fmt.Errorf("%s is not used: %w", filepath.Join(dir, entry.Name()), err))
-		} else if _, err := Read(filepath.Join(dir, entry.Name())); err != nil {
+		} else if p, err := Read(filepath.Join(dir, entry.Name())); err != nil {
 			faults = append(faults, err)
+		} else {
+			faults = append(faults, p.CheckKeys()...)
 		}
 	}
 	return faults

@@ -52,8 +52,20 @@ type tokens struct{ docker.Authorizer }
 
 // Authorize implements docker.Authorizer.
 func (t tokens) Authorize(ctx context.Context, req *http.Request) error {
-	return t.Authorizer.Authorize(withSpan(withBound(ctx, bound{"a token", maxToken}), nil), req)
+	err := t.Authorizer.Authorize(withSpan(withBound(ctx, bound{"a token", maxToken}), nil), req)
+	if err != nil {
+		return &tokenError{err}
+	}
+	return nil
 }
+
+// tokenError is the error of a request for a token.
+type tokenError struct{ err error }
+
+func (e *tokenError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error.
+func (e *tokenError) Unwrap() error { return e.err }
 
 // limit bounds the body of an answer.
 func limit(resp *http.Response, req *http.Request) {

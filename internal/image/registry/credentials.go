@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"net/http"
 	"sync"
 
 	"github.com/berthrun/berth/internal/image/registry/keyring"
@@ -18,6 +19,8 @@ type credentials struct {
 	mu sync.Mutex
 	// sent are secrets of the node, which errors must not contain.
 	sent []keyring.Secret
+	// asked are the hosts for which there were credentials when they were needed.
+	asked map[string]bool
 }
 
 // isHome reports whether a host is the registry in the image's name.
@@ -39,6 +42,7 @@ func (c *credentials) ofNode(host string) *keyring.Credential {
 // basic returns name and password for a host that demands them.
 func (c *credentials) basic(host string) (user, secret string, err error) {
 	if c.ofRequest(host) {
+		c.had(host, c.request.Secret)
 		return c.request.User, c.request.Secret, nil
 	}
 	found := c.ofNode(host)
@@ -50,12 +54,14 @@ func (c *credentials) basic(host string) (user, secret string, err error) {
 		return "", "", err
 	}
 	c.note(s)
+	c.had(host, s.Password)
 	return s.User, s.Password, nil
 }
 
 // bearer returns the token that is sent to a host as it is, "" for none. It runs no helper.
 func (c *credentials) bearer(host string) (string, error) {
 	if c.ofRequest(host) {
+		c.had(host, c.request.Bearer)
 		return c.request.Bearer, nil
 	}
 	found := c.ofNode(host)
@@ -67,7 +73,48 @@ func (c *credentials) bearer(host string) (string, error) {
 		return "", err
 	}
 	c.note(s)
+	c.had(host, s.Bearer)
 	return s.Bearer, nil
+}
+
+// had notes that there was a secret for a host, unless it is "".
+func (c *credentials) had(host, secret string) {
+	if secret == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked == nil {
+		c.asked = map[string]bool{}
+	}
+	c.asked[host] = true
+}
+
+// used says whose credentials an endpoint has got, "" for none. where is where the endpoint is written.
+func (c *credentials) used(e *endpoint, where string) string {
+	c.mu.Lock()
+	asked := c.asked[e.Host]
+	c.mu.Unlock()
+	key := c.ofNode(e.Host)
+	switch {
+	case asked && c.ofRequest(e.Host):
+		return "the request"
+	case asked && key != nil:
+		return key.String()
+	case e.hasAuthorization():
+		return "the header Authorization of " + where
+	}
+	return ""
+}
+
+// hasAuthorization reports whether hosts.toml has credentials for an endpoint.
+func (e *endpoint) hasAuthorization() bool {
+	for name := range e.Header {
+		if http.CanonicalHeaderKey(name) == "Authorization" {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *credentials) note(s keyring.Secret) {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/remotes"
@@ -35,7 +34,8 @@ type endpoint struct {
 }
 
 // configure returns the hosts that serve images of the domain, in the order in which they are
-// tried: hosts.toml's mirrors, then the registry itself.
+// tried: hosts.toml's mirrors, then the registry itself. If their configuration cannot be used, sources has the fault, and the
+// hosts may only be shown.
 func (r *Repository) configure(ctx context.Context, auth Auth, cfg Config) ([]docker.RegistryHost, error) {
 	request, err := auth.Credentials(r.domain)
 	if err != nil {
@@ -43,12 +43,18 @@ func (r *Repository) configure(ctx context.Context, auth Auth, cfg Config) ([]do
 	}
 	r.creds = &credentials{ctx: ctx, domain: r.domain, home: homeHost(r.domain), request: request, keys: cfg.Keys}
 	known, local := map[string]bool{}, newLocality()
+	dir, err := hostDir(cfg.Dirs, r.domain)
+	if err != nil && !errdefs.IsNotFound(err) {
+		r.sources.fault = fmt.Errorf("cannot look for the configuration of registry %s: %w: %w", r.domain, err, errs.Invalid)
+		return r.sources.written(r.creds.home), nil
+	}
+	r.place, r.sources = dir, readSources(dir)
+	if r.sources.fault != nil {
+		r.sources.fault = fmt.Errorf("cannot read the configuration of registry %s: %w", r.domain, r.sources.fault)
+		return r.sources.written(r.creds.home), nil
+	}
 	options := config.HostOptions{
-		HostDir: func(host string) (string, error) {
-			dir, err := hostDir(cfg.Dirs, host)
-			r.place = dir
-			return dir, err
-		},
+		HostDir:     func(string) (string, error) { return dir, nil },
 		Credentials: r.creds.basic,
 		UpdateClient: func(client *http.Client) error {
 			client.Transport = guard(client.Transport, known, local)
@@ -56,14 +62,16 @@ func (r *Repository) configure(ctx context.Context, auth Auth, cfg Config) ([]do
 		},
 	}
 	hosts, err := config.ConfigureHosts(ctx, options)(r.domain)
+	if err == nil {
+		err = r.sources.verify(hosts)
+	} else {
+		err = fmt.Errorf("%s: %w: correct it, or remove the directory: %w", dir, err, errs.Invalid)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the configuration of registry %s: %w: %w", r.domain, err, errs.Invalid)
+		r.sources.fault = fmt.Errorf("cannot read the configuration of registry %s: %w", r.domain, err)
+		return r.sources.written(r.creds.home), nil
 	}
 	for i := range hosts {
-		if hosts[i].Host == "" || hosts[i].Scheme != "http" && hosts[i].Scheme != "https" {
-			return nil, fmt.Errorf("cannot read the configuration of registry %s: hosts.toml names the host \"%s://%s%s\", want http:// or https:// and a host: %w",
-				r.domain, hosts[i].Scheme, hosts[i].Host, strings.TrimSuffix(hosts[i].Path, "/v2"), errs.Invalid)
-		}
 		known[hosts[i].Host] = true
 		token, err := r.creds.bearer(hosts[i].Host)
 		if err != nil {

@@ -26,9 +26,98 @@ func classify(err error) error {
 		return err
 	}
 	if kind := kindOf(err); kind != nil {
-		return fmt.Errorf("%w: %w", err, kind)
+		return &kinded{err, kind}
 	}
 	return err
+}
+
+// kinded is an error with a kind that its text does not name.
+type kinded struct{ err, kind error }
+
+func (k *kinded) Error() string { return k.err.Error() }
+
+// Unwrap returns the error and its kind.
+func (k *kinded) Unwrap() []error { return []error{k.err, k.kind} }
+
+// answerError is what an endpoint has answered, in words that name it.
+type answerError struct {
+	text string
+	kind error
+}
+
+func (a *answerError) Error() string { return a.text }
+
+// Unwrap returns the kind.
+func (a *answerError) Unwrap() error { return a.kind }
+
+// inWords has words for the answers that say what to do: the endpoint does not have what was asked for, or refuses this
+// client. Other errors stay as they are.
+func (r *Repository) inWords(e *endpoint, what string, err error) error {
+	label := e.label(len(r.endpoints))
+	var status remoteerrors.ErrUnexpectedStatus
+	hasStatus := errors.As(err, &status)
+	var denied *answerError
+	var token *tokenError
+	switch {
+	case errors.As(err, &denied), errs.Kind(err) != nil:
+		return err
+	case errors.As(err, &token) && hasStatus && status.StatusCode == http.StatusNotFound:
+		return err // of the server that issues tokens
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		denied = r.refusal(e, label, http.StatusUnauthorized)
+	case errdefs.IsNotFound(err), hasStatus && status.StatusCode == http.StatusNotFound:
+		return &answerError{fmt.Sprintf("%s does not have %s", label, what), errs.NotFound}
+	case hasStatus && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden):
+		denied = r.refusal(e, r.server(label, e, err, status), status.StatusCode)
+	default:
+		return err
+	}
+	var said docker.Errors
+	if errors.As(err, &said) && len(said) > 0 {
+		denied.text += fmt.Sprintf(": it says %.200q", said[0].Error())
+	}
+	return denied
+}
+
+// label names an endpoint for people. all is the number of endpoints.
+func (e *endpoint) label(all int) string {
+	if e.index < all-1 {
+		return "the mirror " + e.Host
+	}
+	return "the registry " + e.Host
+}
+
+// server names the server that has sent a status: the endpoint, the one that issues its tokens, or one to which it redirects.
+func (r *Repository) server(label string, e *endpoint, err error, status remoteerrors.ErrUnexpectedStatus) string {
+	at, bad := url.Parse(status.RequestURL)
+	if bad != nil {
+		return label
+	}
+	var token *tokenError
+	switch {
+	case errors.As(err, &token):
+		return fmt.Sprintf("%s, which issues the tokens of %s,", at.Host, label)
+	case at.Host != e.Host:
+		return fmt.Sprintf("%s, to which %s redirects,", at.Host, label)
+	}
+	return label
+}
+
+// refusal is the error of a server that answers an endpoint's request with 401 or 403.
+func (r *Repository) refusal(e *endpoint, server string, code int) *answerError {
+	text := ""
+	source := r.creds.used(e, r.sources.place(e.index))
+	switch {
+	case code == http.StatusForbidden && source != "":
+		text = fmt.Sprintf("%s denies access to %s with the credentials of %s (403)", server, r.path, source)
+	case code == http.StatusForbidden:
+		text = fmt.Sprintf("%s denies access to %s without credentials (403)", server, r.path)
+	case source != "":
+		text = fmt.Sprintf("%s refused the credentials of %s (401)", server, source)
+	default:
+		text = fmt.Sprintf("%s wants credentials and berth has none (401); it may answer so if it does not have %s", server, r.path)
+	}
+	return &answerError{text, errs.Denied}
 }
 
 func kindOf(err error) error {
@@ -43,7 +132,7 @@ func kindOf(err error) error {
 	case errdefs.IsNotFound(err):
 		return errs.NotFound
 	case errors.Is(err, docker.ErrInvalidAuthorization):
-		return errs.Invalid
+		return errs.Denied
 	case errors.As(err, &status):
 		return kindOfStatus(status.StatusCode)
 	case errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err):
@@ -63,6 +152,8 @@ func kindOfStatus(code int) error {
 	switch {
 	case code == http.StatusNotFound:
 		return errs.NotFound
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return errs.Denied
 	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
 		return errs.Unavailable
 	}
@@ -80,11 +171,7 @@ func (e *UnservedError) Unwrap() error { return e.Err }
 
 // isUnserved reports whether an error of the endpoints of a registry says that the registry does not serve a reference.
 func isUnserved(err error) bool {
-	if errors.Is(err, errs.NotFound) || errors.Is(err, errs.Unavailable) || errors.Is(err, docker.ErrInvalidAuthorization) {
-		return true
-	}
-	var status remoteerrors.ErrUnexpectedStatus
-	return errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden)
+	return errors.Is(err, errs.NotFound) || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.Denied)
 }
 
 // Scrub returns err without all text that could be a secret: user info and queries of

@@ -2,31 +2,38 @@ package registry
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 )
 
 // Explain returns the endpoints in the order in which a pull asks them, and why. With try it asks each
-// of them what the reference means, as a pull does, and pulls nothing. The error is then that with which Resolve ends.
+// of them what the reference means, as a pull does, and pulls nothing. The error is then that with which Resolve ends. Without
+// try it is nil, unless the configuration of the endpoints cannot be used.
 func (r *Repository) Explain(ctx context.Context, try bool) ([]image.Endpoint, error) {
-	files := readSources(r.place, len(r.endpoints))
 	var all []image.Endpoint
+	if r.sources.fault != nil {
+		for _, e := range r.endpoints {
+			shown := r.explain(e)
+			shown.Skipped = "not asked: the configuration of " + r.domain + " cannot be used, so that every pull fails"
+			all = append(all, shown)
+		}
+		return all, r.sources.fault
+	}
 	asked := map[*endpoint]bool{}
 	for _, e := range r.arrange(r.needed(), func(name string) bool { return !r.health.isBehind(name) }) {
 		asked[e] = true
-		all = append(all, r.explain(e, files))
+		all = append(all, r.explain(e))
 	}
 	for _, e := range r.endpoints {
 		if asked[e] {
 			continue
 		}
-		shown := r.explain(e, files)
+		shown := r.explain(e)
 		shown.Skipped = "not asked what the tag means: its capabilities lack resolve"
 		switch {
 		case !e.Capabilities.Has(docker.HostCapabilityPull):
@@ -58,9 +65,9 @@ func (r *Repository) Explain(ctx context.Context, try bool) ([]image.Endpoint, e
 }
 
 // explain describes one endpoint.
-func (r *Repository) explain(e *endpoint, files sources) image.Endpoint {
-	where, tls := files.at(e.index)
-	shown := image.Endpoint{URL: e.name, Mirror: e.index < len(r.endpoints)-1, Source: where, Problem: files.problem, TLS: tls, Health: r.health.describe(e.name)}
+func (r *Repository) explain(e *endpoint) image.Endpoint {
+	where, tls, problem := r.sources.at(e.index)
+	shown := image.Endpoint{URL: e.name, Mirror: e.index < len(r.endpoints)-1, Source: where, Problem: problem, TLS: tls, Health: r.health.describe(e.name)}
 	if where == "" {
 		shown.Source = "default of the registry's name: no directory has a configuration for " + r.domain
 	}
@@ -78,17 +85,15 @@ func (r *Repository) explain(e *endpoint, files sources) image.Endpoint {
 			shown.Capabilities = append(shown.Capabilities, c.name)
 		}
 	}
-	shown.Credentials = r.creds.describe(e, where)
+	shown.Credentials = r.creds.describe(e, r.sources.place(e.index))
 	return shown
 }
 
 // describe says whose credentials an endpoint gets, and no secret.
 func (c *credentials) describe(e *endpoint, where string) string {
 	header := ""
-	for name := range e.Header {
-		if http.CanonicalHeaderKey(name) == "Authorization" {
-			header = fmt.Sprintf("the header Authorization of %s", where)
-		}
+	if e.hasAuthorization() {
+		header = "the header Authorization of " + where
 	}
 	found := ""
 	switch key := c.ofNode(e.Host); {
@@ -115,7 +120,7 @@ func (r *Repository) try(ctx context.Context, shown *image.Endpoint) (*endpoint,
 	desc, err := r.resolveAt(ctx, r.endpoints[i])
 	shown.Attempt = &image.Attempt{Took: time.Since(began), Digest: desc.Digest, MediaType: desc.MediaType}
 	if err != nil {
-		shown.Attempt.Fault = r.creds.scrub(err).Error()
+		shown.Attempt.Fault = errs.Message(r.creds.scrub(err))
 	}
 	return r.endpoints[i], err
 }

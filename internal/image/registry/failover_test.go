@@ -500,14 +500,4 @@ func TestExplainNamesFilesAndLines(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("explained as\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if err := os.WriteFile(path, []byte("server = 1\n["), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if r, err = Open(t.Context(), named, Auth{}, Config{Dirs: []string{dir}}); err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if all, _ := r.Explain(t.Context(), false); len(all) != 1 || !strings.Contains(all[0].Problem, path+" is not used") {
-		t.Errorf("a broken file: %+v", all)
-	}
 }

@@ -325,7 +325,7 @@ func (b *body) next(err error) {
 		b.askFirst(b.at)
 		return
 	}
-	err = b.r.judge(b.ctx, b.at, err)
+	err = b.r.judge(b.ctx, b.at, fmt.Sprintf("the blob %s of %s", b.desc.Digest, b.r.path), err)
 	b.faults = append(b.faults, fault{b.at, err})
 	var throttled *ThrottledError
 	if b.moved && b.again[b.at] < maxCuts && !errors.As(err, &throttled) {

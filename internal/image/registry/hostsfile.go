@@ -1,151 +1,192 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
-	"github.com/pelletier/go-toml/v2"
-	"github.com/pelletier/go-toml/v2/unstable"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/hoststoml"
 )
 
-// sources are where a domain's endpoints are written, for people: containerd's parser reads them
-// and does not keep that.
+// sources are where a domain's endpoints are written. containerd's parser does not keep that. If it cannot read hosts.toml, it
+// has the registry of the domain asked instead, which the file may exclude. So berth reads the file first.
 type sources struct {
 	// file is hosts.toml, or the directory of certificate files; "" without configuration.
 	file string
-	// endpoints are in the order of the parser: the mirrors, then the registry itself.
-	endpoints []written
-	// problem is why hosts.toml is not used, "" if it is.
-	problem string
+	// described is what hosts.toml has, nil without that file.
+	described *hoststoml.Description
+	// tls are the settings of the registry in a directory of certificate files.
+	tls []string
+	// fault is why the configuration cannot be used, nil if it can. No endpoint is asked then.
+	fault error
 }
 
-// written is what is written of one endpoint.
-type written struct {
-	// line in the file, 0 if the endpoint is not written there.
-	line int
-	tls  []string
-}
-
-type hostTable struct {
-	CA         any   `toml:"ca"`
-	Client     any   `toml:"client"`
-	SkipVerify *bool `toml:"skip_verify"`
-}
-
-// readSources reads what the directory of a domain has. n is how many endpoints containerd's parser
-// has found there.
-func readSources(dir string, n int) sources {
+// readSources reads what the directory of a domain has; "" is none.
+func readSources(dir string) sources {
 	if dir == "" {
-		return sources{endpoints: make([]written, n)}
+		return sources{}
 	}
 	path := filepath.Join(dir, hoststoml.Name)
 	data, err := os.ReadFile(path)
-	if err != nil || len(data) == 0 {
-		return certFiles(dir, n)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(data) == 0 {
+		return certFiles(dir)
 	}
-	var file struct {
-		hostTable
-		Host map[string]hostTable `toml:"host"`
-	}
-	if err := toml.Unmarshal(data, &file); err != nil {
-		s := certFiles(dir, n)
-		s.problem = fmt.Sprintf("%s is not used, it cannot be read: %v", path, err)
+	s := sources{file: path, described: &hoststoml.Description{}}
+	if err != nil {
+		s.fault = fmt.Errorf("cannot read hosts.toml: %w: %w", err, errs.Invalid)
 		return s
 	}
-	s := sources{file: path}
-	server, tables := positions(data)
-	for _, at := range tables {
-		s.endpoints = append(s.endpoints, written{at.line, file.Host[at.name].describe()})
-	}
-	s.endpoints = append(s.endpoints, written{server, file.describe()})
-	if len(s.endpoints) != n {
-		s = certFiles(dir, n)
-		s.problem = path + " is not used: it has a value that is not valid; the daemon's log has the reason"
+	s.described = hoststoml.Describe(data)
+	s.described.CheckFiles(dir, os.ReadFile)
+	if faults := s.described.AllFaults(); len(faults) > 0 {
+		s.fault = fmt.Errorf("%s: correct the file, or remove %s: %w", at(path, faults), dir, errs.Invalid)
 	}
 	return s
 }
 
-// describe lists the settings of TLS. No value is a secret: keys are named by their files.
-func (t hostTable) describe() []string {
-	var all []string
-	if t.SkipVerify != nil && *t.SkipVerify {
-		all = append(all, "the certificate is not verified (skip_verify)")
+// at are faults with their places.
+func at(file string, faults []hoststoml.Fault) string {
+	var texts []string
+	for _, fault := range faults {
+		texts = append(texts, fault.At(file))
 	}
-	if t.CA != nil {
-		all = append(all, fmt.Sprintf("authorities of the host and %v", t.CA))
-	}
-	if t.Client != nil {
-		all = append(all, fmt.Sprintf("client certificate %v", t.Client))
-	}
-	return all
+	return strings.Join(texts, "; ")
 }
 
 // certFiles is a directory as docker has it: certificates without hosts.toml.
-func certFiles(dir string, n int) sources {
-	s := sources{file: dir, endpoints: make([]written, n)}
+func certFiles(dir string) sources {
+	s := sources{file: dir}
 	entries, err := os.ReadDir(dir)
-	if err != nil || n == 0 {
-		return s
+	if err != nil {
+		return s // containerd's reader has the error
 	}
 	for _, entry := range entries {
 		switch filepath.Ext(entry.Name()) {
 		case ".crt":
-			s.endpoints[n-1].tls = append(s.endpoints[n-1].tls, "authorities of the host and "+entry.Name())
+			s.tls = append(s.tls, "authorities of the host and "+entry.Name())
 		case ".cert":
-			s.endpoints[n-1].tls = append(s.endpoints[n-1].tls, "client certificate "+entry.Name())
+			s.tls = append(s.tls, "client certificate "+entry.Name())
 		}
 	}
 	return s
 }
 
-type position struct {
-	name string
-	line int
+// verify compares what containerd's parser has read with what berth has: the file may have changed in between.
+func (s *sources) verify(hosts []docker.RegistryHost) error {
+	if s.described == nil {
+		return nil
+	}
+	differs := len(hosts) != len(s.described.Endpoints)
+	for i := 0; i < len(hosts) && !differs; i++ {
+		e := &s.described.Endpoints[i]
+		differs = len(hosts[i].Header) != len(e.Header) || e.Host != "" && (hosts[i].Host != e.Host || hosts[i].Capabilities&known != capabilitiesOf(e))
+	}
+	if differs {
+		return fmt.Errorf("%s has changed while it was read: pull the image again: %w", s.file, errs.Unavailable)
+	}
+	return nil
 }
 
-// positions returns the line of the key server, 0 if there is none, and those of the tables of
-// hosts, in their order.
-func positions(data []byte) (server int, tables []position) {
-	var p unstable.Parser
-	p.Reset(data)
-	inTable := false
-	for p.NextExpression() {
-		e := p.Expression()
-		if e.Kind != unstable.KeyValue && e.Kind != unstable.Table {
-			continue
+// written are the endpoints of a hosts.toml that cannot be used, to be shown and not to be asked. Without any it is the
+// registry of the domain.
+func (s *sources) written(home string) []docker.RegistryHost {
+	var all []docker.RegistryHost
+	for i := range s.endpoints() {
+		e := &s.described.Endpoints[i]
+		host := docker.RegistryHost{Scheme: e.Scheme, Host: e.Host, Header: http.Header{}}
+		if e.URL == "" {
+			host.Scheme, host.Host, host.Path = "https", home, "/v2"
 		}
-		var keys []string
-		line := 0
-		for it := e.Key(); it.Next(); {
-			if line == 0 {
-				line = p.Shape(p.Range(it.Node().Data)).Start.Line
-			}
-			keys = append(keys, string(it.Node().Data))
+		for _, name := range e.Header {
+			host.Header[name] = nil
 		}
-		if e.Kind == unstable.KeyValue {
-			if !inTable && len(keys) == 1 && keys[0] == "server" {
-				server = line
-			}
-			continue
-		}
-		inTable = true
-		if len(keys) >= 2 && keys[0] == "host" && (len(tables) == 0 || tables[len(tables)-1].name != keys[1]) {
-			tables = append(tables, position{keys[1], line})
-		}
+		host.Capabilities = capabilitiesOf(e)
+		all = append(all, host)
 	}
-	return server, tables
+	if all == nil {
+		all = []docker.RegistryHost{{Scheme: "https", Host: home, Path: "/v2"}}
+	}
+	return all
 }
 
-func (s sources) at(i int) (where string, tls []string) {
-	if i >= len(s.endpoints) {
-		return s.file, nil
+// name is that of an endpoint which cannot be asked: as it is written, or otherwise without a URL.
+func (s *sources) name(i int, otherwise string) string {
+	if all := s.endpoints(); i < len(all) && all[i].URL != "" {
+		return all[i].Shown()
 	}
-	w := s.endpoints[i]
-	if w.line > 0 {
-		return fmt.Sprintf("%s:%d", s.file, w.line), w.tls
+	return otherwise
+}
+
+// known are the capabilities that hosts.toml may name.
+const known = docker.HostCapabilityPull | docker.HostCapabilityResolve | docker.HostCapabilityPush | docker.HostCapabilityReferrers
+
+func capabilitiesOf(e *hoststoml.Endpoint) docker.HostCapabilities {
+	if len(e.Capabilities) == 0 {
+		return known
 	}
-	return s.file, w.tls
+	all := docker.HostCapabilities(0)
+	for name, is := range map[string]docker.HostCapabilities{
+		"pull": docker.HostCapabilityPull, "resolve": docker.HostCapabilityResolve,
+		"push": docker.HostCapabilityPush, "referrers": docker.HostCapabilityReferrers,
+	} {
+		if slices.Contains(e.Capabilities, name) {
+			all |= is
+		}
+	}
+	return all
+}
+
+func (s *sources) endpoints() []hoststoml.Endpoint {
+	if s.described == nil {
+		return nil
+	}
+	return s.described.Endpoints
+}
+
+// place is where an endpoint is written.
+func (s *sources) place(i int) string {
+	if all := s.endpoints(); i < len(all) && all[i].Line > 0 {
+		return fmt.Sprintf("%s:%d", s.file, all[i].Line)
+	}
+	return s.file
+}
+
+// at says where an endpoint is written, how it is reached, and what is wrong with that.
+func (s *sources) at(i int) (where string, tls []string, problem string) {
+	all := s.endpoints()
+	if i >= len(all) {
+		if s.fault != nil {
+			problem = errs.Message(s.fault)
+		}
+		if s.described == nil && s.file != "" {
+			return "default of the registry's name: " + s.file + " has no hosts.toml", s.tls, problem
+		}
+		return s.file, s.tls, problem
+	}
+	e := &all[i]
+	problems := slices.Concat(e.Faults, e.Warnings)
+	if i == len(all)-1 { // those of the whole file
+		problems = slices.Concat(problems, s.described.Faults, s.described.Warnings)
+	}
+	if e.SkipVerify {
+		tls = append(tls, "the certificate is not verified (skip_verify)")
+	}
+	if len(e.CA) > 0 {
+		tls = append(tls, "authorities of the host and "+strings.Join(e.CA, ", "))
+	}
+	for _, pair := range e.Client {
+		tls = append(tls, "client certificate "+pair[0])
+	}
+	if e.Line == 0 {
+		return "default of the registry's name: " + s.file + " has no key server", tls, at(s.file, problems)
+	}
+	return s.place(i), tls, at(s.file, problems)
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -24,7 +25,7 @@ func (r *Repository) Referrers(ctx context.Context, dgst digest.Digest, artifact
 			continue
 		}
 		found, err := fetcher.FetchReferrers(ctx, dgst, only...)
-		if err = r.judge(ctx, e, err); err != nil {
+		if err = r.judge(ctx, e, fmt.Sprintf("a list of what refers to %s of %s", dgst, r.path), err); err != nil {
 			faults = append(faults, fault{e, err})
 			continue
 		}

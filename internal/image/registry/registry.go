@@ -8,6 +8,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -38,6 +39,8 @@ type Config struct {
 // Repository is where one image comes from.
 type Repository struct {
 	ref, domain string
+	// path is the repository without the domain. object is what the reference is about, for people.
+	path, object string
 	// byDigest: the reference has a digest, so every mirror may be asked for it.
 	byDigest  bool
 	endpoints []*endpoint
@@ -46,14 +49,33 @@ type Repository struct {
 	// stall is how long an endpoint may send nothing of a blob; see body.arm.
 	stall time.Duration
 	// place is the directory of the domain's configuration, "" for none.
-	place string
-	creds *credentials
+	place   string
+	sources sources
+	creds   *credentials
 }
 
-// Open reads which endpoints serve the repository of named. It sends nothing.
+// Open reads which endpoints serve the repository of named. It sends nothing. It is Invalid if their configuration cannot be
+// used: no other registry may get the request then.
 func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
+	r, err := Describe(ctx, named, auth, cfg)
+	if err == nil && r.sources.fault != nil {
+		return nil, r.sources.fault
+	}
+	return r, err
+}
+
+// Describe is Open for Explain. If the configuration of the endpoints cannot be used, Explain shows why, and every request
+// fails for this reason.
+func Describe(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
 	_, byDigest := named.(reference.Digested)
 	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, parts: cfg.Parts, stall: stallTime}
+	r.path = reference.Path(named)
+	switch object := named.(type) {
+	case reference.Digested:
+		r.object = "the manifest " + object.Digest().String() + " of " + r.path
+	case reference.Tagged:
+		r.object = "the tag " + object.Tag() + " of " + r.path
+	}
 	hosts, err := r.configure(ctx, auth, cfg)
 	if err != nil {
 		return nil, err
@@ -61,6 +83,11 @@ func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*R
 	for i := range hosts {
 		e := &endpoint{RegistryHost: hosts[i], index: i}
 		e.name = e.Scheme + "://" + e.Host + e.Path
+		if r.sources.fault != nil {
+			e.name = r.sources.name(i, e.name)
+			r.endpoints = append(r.endpoints, e)
+			continue
+		}
 		e.resolver = docker.NewResolver(docker.ResolverOptions{
 			Hosts:   func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{e.RegistryHost}, nil },
 			Headers: http.Header{"User-Agent": {cfg.UserAgent}},
@@ -73,10 +100,27 @@ func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*R
 	return r, nil
 }
 
+// Broken is why the configuration of the endpoints cannot be used, nil if it can.
+func (r *Repository) Broken() error { return r.sources.fault }
+
+// Warnings are what hosts.toml has and nobody uses, with the places.
+func (r *Repository) Warnings() []string {
+	if r.sources.described == nil {
+		return nil
+	}
+	var all []string
+	for _, w := range r.sources.described.AllWarnings() {
+		all = append(all, w.At(r.sources.file))
+	}
+	return all
+}
+
 // Close closes idle connections.
 func (r *Repository) Close() {
 	for _, e := range r.endpoints {
-		e.Client.CloseIdleConnections()
+		if e.Client != nil {
+			e.Client.CloseIdleConnections()
+		}
 	}
 }
 
@@ -96,6 +140,9 @@ func (r *Repository) order(need docker.HostCapabilities) []*endpoint {
 
 // arrange is order with another judge of which endpoints keep their place.
 func (r *Repository) arrange(need docker.HostCapabilities, keeps func(name string) bool) []*endpoint {
+	if r.sources.fault != nil {
+		return nil
+	}
 	var fit, behind []*endpoint
 	for _, e := range r.endpoints {
 		switch {
@@ -142,17 +189,17 @@ func (r *Repository) unresolved(faults []fault) error {
 // resolveAt asks one endpoint.
 func (r *Repository) resolveAt(ctx context.Context, e *endpoint) (imagespec.Descriptor, error) {
 	_, desc, err := e.resolver.Resolve(ctx, r.ref)
-	return desc, r.judge(ctx, e, err)
+	return desc, r.judge(ctx, e, r.object, err)
 }
 
-// judge gives an error of an endpoint its kind, and notes how the endpoint is.
-func (r *Repository) judge(ctx context.Context, e *endpoint, err error) error {
+// judge gives an error of an endpoint its kind and its words, and notes how the endpoint is. what is what it was asked for.
+func (r *Repository) judge(ctx context.Context, e *endpoint, what string, err error) error {
 	if err == nil {
 		r.health.worked(e.name)
 		return nil
 	}
-	err = classify(err)
-	r.health.failed(ctx, e.name, err, r.creds.scrub(err).Error())
+	err = classify(r.inWords(e, what, err))
+	r.health.failed(ctx, e.name, err, errs.Message(r.creds.scrub(err)))
 	return err
 }
 
@@ -165,6 +212,9 @@ type fault struct {
 // failure is the error of a request that no endpoint has answered. The registry itself, which is the
 // last one of the configuration, decides the kind; the text has the others too.
 func (r *Repository) failure(faults []fault) error {
+	if r.sources.fault != nil {
+		return r.sources.fault
+	}
 	if len(faults) == 0 {
 		return fmt.Errorf("no endpoint of %s may be asked for it: the capabilities in %s exclude all: %w", r.domain, r.place, errs.Invalid)
 	}
@@ -174,11 +224,20 @@ func (r *Repository) failure(faults []fault) error {
 	for _, f := range faults {
 		if !seen[f.at] {
 			seen[f.at] = true
-			others = append(others, fmt.Sprintf("%s: %v", f.at.name, f.err))
+			others = append(others, f.said().Error())
 		}
 	}
 	if len(others) == 0 {
 		return main.err
 	}
-	return fmt.Errorf("%s: %w (asked before: %s)", main.at.name, main.err, strings.Join(others, "; "))
+	return fmt.Errorf("%w (asked before: %s)", main.said(), strings.Join(others, "; "))
+}
+
+// said is the error with words that name the endpoint.
+func (f fault) said() error {
+	var named *answerError
+	if errors.As(f.err, &named) {
+		return f.err
+	}
+	return &kinded{errors.New(f.at.name + ": " + errs.Message(f.err)), f.err}
 }

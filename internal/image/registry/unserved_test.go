@@ -21,9 +21,9 @@ func TestUnserved(t *testing.T) {
 		kind     error
 	}{
 		"not found":         {status: http.StatusNotFound, unserved: true, kind: errs.NotFound},
-		"forbidden":         {status: http.StatusForbidden, unserved: true, kind: errs.Invalid},
-		"unauthorized":      {status: http.StatusUnauthorized, unserved: true, kind: errs.Invalid},
-		"basic credentials": {status: http.StatusUnauthorized, header: http.Header{"Www-Authenticate": {`Basic realm="x"`}}, unserved: true, kind: errs.Invalid},
+		"forbidden":         {status: http.StatusForbidden, unserved: true, kind: errs.Denied},
+		"unauthorized":      {status: http.StatusUnauthorized, unserved: true, kind: errs.Denied},
+		"basic credentials": {status: http.StatusUnauthorized, header: http.Header{"Www-Authenticate": {`Basic realm="x"`}}, unserved: true, kind: errs.Denied},
 		"broken":            {status: http.StatusInternalServerError, unserved: true, kind: errs.Unavailable},
 		"bad request":       {status: http.StatusBadRequest, kind: errs.Invalid},
 	} {

@@ -75,7 +75,7 @@ func knows(at image.Endpoint) bool {
 // is not known.
 func (s *Store) explain(ctx context.Context, named reference.Named, want wanted, try bool) (_ *image.Explanation, ends string, err error) {
 	auth, rules := want.auth, want.rules
-	remote, err := s.openRegistry(ctx, named, auth, rules)
+	remote, err := s.registryOf(ctx, named, auth, rules, registry.Describe)
 	if err != nil {
 		return nil, "", fmt.Errorf("cannot explain image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
 	}
@@ -84,6 +84,9 @@ func (s *Store) explain(ctx context.Context, named reference.Named, want wanted,
 	ends = rules.endsAt(named, auth, try, failed)
 	explained := &image.Explanation{
 		Ref: named.String(), Candidates: []string{named.String()}, Endpoints: endpoints, Platform: cmp.Or(want.platform, image.NodePlatform()),
+	}
+	if broken := remote.Broken(); broken != nil {
+		explained.Fault = errs.Message(registry.Scrub(broken, registry.Auth(auth)))
 	}
 	for i := range explained.Endpoints {
 		if a := explained.Endpoints[i].Attempt; a != nil && a.Fault != "" {
@@ -100,13 +103,13 @@ func (s *Store) explain(ctx context.Context, named reference.Named, want wanted,
 }
 
 // endsAt says why a pull stops at a candidate, as Pull does, "" if it goes on or that is not known. tried is set if the
-// registry was asked what the name means; failed is the error then.
+// registry was asked what the name means; failed is the error then, or that of a configuration with which nothing is asked.
 func (r *PullRules) endsAt(named reference.Named, auth image.Auth, tried bool, failed error) string {
 	var unserved *registry.UnservedError
 	switch err := r.mayAsk(named); {
 	case err != nil:
 		return errs.Message(err)
-	case !tried, errors.As(failed, &unserved):
+	case !tried && failed == nil, errors.As(failed, &unserved):
 		return ""
 	case failed == nil:
 		return "its registry has the image"
@@ -227,13 +230,30 @@ func (r *PullRules) explainSignatures(named reference.Named, t *tree.Tree, found
 	return all
 }
 
-// openRegistry reads where the images of a repository come from.
+// openRegistry reads where the images of a repository come from. It logs each warning of a hosts.toml once.
 func (s *Store) openRegistry(ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules) (*registry.Repository, error) {
+	remote, err := s.registryOf(ctx, named, auth, rules, registry.Open)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range remote.Warnings() {
+		if _, logged := s.warned.LoadOrStore(warning, true); !logged {
+			s.log.Warn("a part of hosts.toml has no effect", "registry", reference.Domain(named), "warning", warning)
+		}
+	}
+	return remote, nil
+}
+
+// registryOf is openRegistry by registry.Open or registry.Describe.
+func (s *Store) registryOf(
+	ctx context.Context, named reference.Named, auth image.Auth, rules *PullRules,
+	open func(context.Context, reference.Named, registry.Auth, registry.Config) (*registry.Repository, error),
+) (*registry.Repository, error) {
 	keys, err := keyring.Read(rules.CredentialFiles)
 	if err != nil {
 		return nil, err
 	}
-	return registry.Open(ctx, named, registry.Auth(auth), registry.Config{
+	return open(ctx, named, registry.Auth(auth), registry.Config{
 		Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent, Keys: keys, Health: &s.health,
 		Parts: registry.Parts{Size: rules.LayerPart, Connections: rules.LayerConnections},
 	})

@@ -126,7 +126,7 @@ func (f *search) unserved(ref string, answers Faults) error {
 		text += " (the credentials of the request do not say for which registry they are, so only docker.io gets them)"
 	}
 	kind := errs.NotFound
-	for _, other := range []error{errs.Invalid, errs.Unavailable} {
+	for _, other := range []error{errs.Denied, errs.Unavailable} {
 		if errors.Is(answers, other) {
 			kind = other
 		}

@@ -67,14 +67,14 @@ func TestCredentialsOfASearch(t *testing.T) {
 
 func TestErrorOfASearch(t *testing.T) {
 	absent := fmt.Errorf("a.test/app:1: %w", &unservedError{fmt.Errorf("there is no such manifest: %w", errs.NotFound)})
-	refused := fmt.Errorf("b.test/app:1: %w", &unservedError{fmt.Errorf("401 Unauthorized: %w", errs.Invalid)})
+	refused := fmt.Errorf("b.test/app:1: %w", &unservedError{fmt.Errorf("401 Unauthorized: %w", errs.Denied)})
 	away := fmt.Errorf("c.test/app:1: %w", &unservedError{fmt.Errorf("connection refused: %w", errs.Unavailable)})
 	for _, c := range []struct {
 		answers Faults
 		kind    error
 	}{
 		{Faults{absent}, errs.NotFound},
-		{Faults{refused, absent}, errs.Invalid},
+		{Faults{refused, absent}, errs.Denied},
 		{Faults{away, refused, absent}, errs.Unavailable},
 	} {
 		err := (&search{limited: true}).unserved("app:1", c.answers)

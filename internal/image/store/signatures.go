@@ -119,7 +119,7 @@ func (s *Store) signatures(
 // returned with its fault, so that it does not hide others.
 func (s *Store) signaturesIn(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, place string, most int, m *progress.Meter) ([]policy.Signature, error) {
 	data, err := s.smallBlob(ctx, remote, desc, m)
-	if errors.Is(err, errs.Invalid) {
+	if errors.Is(err, errs.Invalid) || errors.Is(err, errs.Denied) {
 		return []policy.Signature{{Place: place, Fault: err.Error()}}, nil
 	}
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Store) signaturesIn(ctx context.Context, remote *registry.Repository, d
 		}
 		data, err := s.smallBlob(ctx, remote, layer, m)
 		switch {
-		case errors.Is(err, errs.Invalid):
+		case errors.Is(err, errs.Invalid), errors.Is(err, errs.Denied):
 			sig.Fault = err.Error()
 		case err != nil:
 			return nil, err

@@ -134,6 +134,8 @@ type Store struct {
 	pulls progress.Pulls
 	// health is what pulls learn about endpoints.
 	health registry.Health
+	// warned has the warnings of hosts.toml files that the log has.
+	warned sync.Map
 	// downloads bounds what all pulls together download.
 	downloads *downloads.Gate
 	// blobs are held while one is fetched, evidence while that of an image is written.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/doctor"
@@ -154,48 +154,25 @@ func registries(_ context.Context, m *Machine, r *doctor.Report) error {
 			if err != nil {
 				continue // a directory with certificates alone
 			}
-			var text map[string]any
-			if err := toml.Unmarshal(data, &text); err != nil {
-				r.Add(problem, file, fmt.Sprintf("%s is no TOML: %v: images of %s are not pulled", file, err, name), "correct it, or remove "+path.Dir(file))
-				continue
+			described := hoststoml.Describe(data)
+			described.CheckFiles(path.Dir(file), func(path string) ([]byte, error) {
+				data, err := read(m.host, path)
+				if errors.Is(err, errs.NotFound) {
+					err = fs.ErrNotExist
+				}
+				return data, err
+			})
+			for _, fault := range described.AllFaults() {
+				fix := "correct it, or remove " + path.Dir(file)
+				if fault.File != "" {
+					fix = "put the file there, or correct " + file
+				}
+				r.Add(problem, file, fmt.Sprintf("%s: images of %s are not pulled", fault.At(file), name), fix)
 			}
-			for _, named := range filesOf(text) {
-				at := named
-				if !path.IsAbs(at) {
-					at = path.Join(path.Dir(file), named)
-				}
-				if !provision.Exists(m.host.Files(), at) {
-					r.Add(problem, file, fmt.Sprintf("%s names %s, which is not there: images of %s are not pulled", file, at, name), "put the file there, or correct "+file)
-				}
+			for _, fault := range described.AllWarnings() {
+				r.Add(warning, file, fault.At(file), "correct it, or remove it from "+file)
 			}
 		}
 	}
 	return nil
-}
-
-// filesOf are the files that a hosts.toml names, sorted: certificates of authorities and of the client.
-func filesOf(table map[string]any) []string {
-	var all []string
-	var add func(value any)
-	add = func(value any) {
-		switch value := value.(type) {
-		case string:
-			all = append(all, value)
-		case []any:
-			for _, v := range value {
-				add(v)
-			}
-		}
-	}
-	add(table["ca"])
-	add(table["client"])
-	if hosts, ok := table["host"].(map[string]any); ok {
-		for _, host := range hosts {
-			if table, ok := host.(map[string]any); ok {
-				all = append(all, filesOf(table)...)
-			}
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }

@@ -344,7 +344,9 @@ func faultsOfBerth() []planted {
 		{"a limit of what containers write, without project quotas", both(file("/var/lib/berth/images/closed", ""), settings(func(b *doctor.Berth) {
 			b.WritableLimits = []string{"defaults.writable_limit is 1073741824"}
 		})), doctor.Space{}, "image-store", finding.Problem, "/var/lib/berth", "defaults.writable_limit is 1073741824, and no pod with such a limit starts: the file system of /var/lib/berth has no project quotas", "or no such limit"},
-		{"a registry's file that is no TOML", file(hosts, "server = \n"), doctor.Space{}, "registries", finding.Problem, hosts, "is no TOML", "remove /etc/berth/certs.d/registry.example"},
+		{"a registry's file that is not TOML", file(hosts, "server = \n"), doctor.Space{}, "registries", finding.Problem, hosts, hosts + ":1: is not TOML", "remove /etc/berth/certs.d/registry.example"},
+		{"a registry's file with a value that is not valid", file(hosts, "[host.\"https://m\"]\ncapabilities = [\"fly\"]\n"), doctor.Space{}, "registries", finding.Problem, hosts, hosts + ":2: capabilities: want a list of pull, resolve, push and referrers, not \"fly\": images of registry.example are not pulled", "correct it"},
+		{"a registry's file with an unknown key", file(hosts, "[host.\"https://m\"]\nskip_verfy = true\n"), doctor.Space{}, "registries", finding.Warning, hosts, hosts + ":2: skip_verfy: is not a key of hosts.toml", "remove it from " + hosts},
 		{"a mirror that is down", file(hosts, "[host.\"http://up.example\"]\n[host.\"https://localhost:5001\"]\n"), doctor.Space{}, "registry-hosts", finding.Warning, hosts, "names https://localhost:5001, and no connection can be made to localhost:5001: connection refused", "berth image explain --try"},
 		{"a registry's certificate that is missing", file(hosts, "[host.\"https://m\"]\nca = \"ca.crt\"\n"), doctor.Space{}, "registries", finding.Problem, hosts, "names /etc/berth/certs.d/registry.example/ca.crt, which is not there", "put the file there"},
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestErrorKindsSurviveTheSocket(t *testing.T) {
-	unknown := []error{errs.Exists, errs.Unavailable, errs.Deadline} // never from the keeper
+	unknown := []error{errs.Exists, errs.Unavailable, errs.Deadline, errs.Denied} // never from the keeper
 	for _, kind := range errs.Kinds() {
 		c := codeOf(fmt.Errorf("something: %w", kind))
 		a := answer{frame: frame{code: c, payload: []byte("something")}}

@@ -4,11 +4,17 @@
 package keyring
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/credential"
@@ -65,12 +71,50 @@ func Read(paths []string) (*Ring, error) {
 			return nil, fmt.Errorf("cannot read the credentials of registries: %w", err)
 		}
 		f := file{path: path}
-		if json.Unmarshal(data, &f) != nil { // its message may quote the text
-			return nil, fmt.Errorf("cannot read the credentials of registries: %s is not a config.json of docker: %w", path, errs.Invalid)
+		if err := json.Unmarshal(data, &f); err != nil {
+			return nil, fmt.Errorf("cannot read the credentials of registries: %s: %w", why(path, data, err), errs.Invalid)
 		}
 		ring.files = append(ring.files, f)
 	}
 	return ring, nil
+}
+
+// why says where and why a file is not of docker's format. The message of the error may quote a secret.
+func why(path string, data []byte, err error) string {
+	at := func(offset int64) string {
+		before := data[:min(max(offset, 0), int64(len(data)))]
+		return fmt.Sprintf("%s:%d", path, 1+bytes.Count(before, []byte("\n")))
+	}
+	var syntax *json.SyntaxError
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		want := "an object"
+		if wrong.Type.Kind() == reflect.String {
+			want = "a string"
+		}
+		return fmt.Sprintf("%s: %s: want %s, as docker's config.json has it", at(wrong.Offset), cmp.Or(wrong.Field, "the file"), want)
+	case errors.As(err, &syntax) && syntax.Offset >= int64(len(data)):
+		return at(syntax.Offset) + ": is not JSON: the file ends before its last value does; want docker's config.json"
+	case errors.As(err, &syntax):
+		last := bytes.LastIndexByte(data[:max(syntax.Offset-1, 0)], '\n')
+		return fmt.Sprintf("%s: is not JSON: character %d of the line does not belong there; want docker's config.json", at(syntax.Offset-1), syntax.Offset-1-int64(last))
+	}
+	return path + ": is not docker's config.json"
+}
+
+// Faults are the entries whose credentials cannot be read. Images of their hosts cannot be pulled.
+func (r *Ring) Faults() []error {
+	var faults []error
+	for _, f := range r.files {
+		for _, key := range slices.Sorted(maps.Keys(f.Auths)) {
+			c := &Credential{File: f.path, Key: key, entry: f.Auths[key]}
+			if _, err := c.Get(context.Background()); err != nil {
+				faults = append(faults, err)
+			}
+		}
+	}
+	return faults
 }
 
 // Find returns the credential for a host with its port, nil if there is none. As docker does, it
