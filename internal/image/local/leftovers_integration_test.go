@@ -219,7 +219,7 @@ func TestFinishedLayersOfAPrivateImage(t *testing.T) {
 	good := image.Auth{Username: "joe", Password: "pw"}
 	c.cut(t, s, good)
 	for _, auth := range []image.Auth{{Username: "joe", Password: "wrong"}, {}} {
-		if err := c.pull(t.Context(), s, auth); !errors.Is(err, errs.Invalid) {
+		if err := c.pull(t.Context(), s, auth); !errors.Is(err, errs.Denied) {
 			t.Errorf("other credentials: %v", err)
 		}
 	}

@@ -204,7 +204,7 @@ func TestCallersWithOtherCredentialsShareADownload(t *testing.T) {
 	})
 	<-reached
 	unfinished(t, s.cfg, nil)
-	if _, err := s.Pull(t.Context(), host+"/private:1", image.Auth{Username: "joe", Password: "wrong"}, nil); !errors.Is(err, errs.Invalid) {
+	if _, err := s.Pull(t.Context(), host+"/private:1", image.Auth{Username: "joe", Password: "wrong"}, nil); !errors.Is(err, errs.Denied) {
 		t.Errorf("wrong credentials: %v", err)
 	}
 	fetching := make(chan struct{})

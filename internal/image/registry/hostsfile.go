@@ -41,7 +41,7 @@ func readSources(dir string) sources {
 	}
 	s := sources{file: path, described: &hoststoml.Description{}}
 	if err != nil {
-		s.fault = fmt.Errorf("cannot read hosts.toml: %w: %w", err, errs.Invalid)
+		s.fault = fmt.Errorf("%w: have it be a file that root can read, or remove %s: %w", err, dir, errs.Invalid)
 		return s
 	}
 	s.described = hoststoml.Describe(data)
@@ -102,7 +102,7 @@ func (s *sources) written(home string) []docker.RegistryHost {
 	for i := range s.endpoints() {
 		e := &s.described.Endpoints[i]
 		host := docker.RegistryHost{Scheme: e.Scheme, Host: e.Host, Header: http.Header{}}
-		if e.URL == "" {
+		if e.URL == "" && i == len(s.described.Endpoints)-1 {
 			host.Scheme, host.Host, host.Path = "https", home, "/v2"
 		}
 		for _, name := range e.Header {
@@ -117,12 +117,16 @@ func (s *sources) written(home string) []docker.RegistryHost {
 	return all
 }
 
-// name is that of an endpoint which cannot be asked: as it is written, or otherwise without a URL.
-func (s *sources) name(i int, otherwise string) string {
-	if all := s.endpoints(); i < len(all) && all[i].URL != "" {
+// name is that of an endpoint which cannot be asked: as it is written, or registry for the registry without a URL.
+func (s *sources) name(i int, registry string) string {
+	switch all := s.endpoints(); {
+	case i >= len(all), i == len(all)-1 && all[i].URL == "":
+		return registry
+	case all[i].URL == "":
+		return `""`
+	default:
 		return all[i].Shown()
 	}
-	return otherwise
 }
 
 // known are the capabilities that hosts.toml may name.

@@ -41,6 +41,7 @@ func TestHostsFileThatCannotBeUsedAsksNobody(t *testing.T) {
 		"a wrong type":     {"[host.\"http://HOST\"]\nskip_verify = \"yes\"\n", ":2: skip_verify: want true or false, not \"yes\""},
 		"not a server":     {"server = \"a registry\"\n[host.\"http://HOST\"]\n", ":1: \"a registry\": is not the URL of a server"},
 		"not a host":       {"[host.\"https:///x\"]\n", ":1: \"https:///x\": is not the URL of a server"},
+		"an empty host":    {"[host.\"\"]\n", ":1: host.\"\": names no host"},
 		"a duration":       {"[host.\"http://HOST\"]\ndial_timeout = \"soon\"\n", ":2: dial_timeout: want a duration"},
 		"a header":         {"[host.\"http://HOST\".header]\nAuthorization = 1234567\n", "header Authorization: want a string"},
 		"no table":         {"host = \"http://HOST\"\n", ":1: "},
@@ -78,6 +79,31 @@ func TestHostsFileThatCannotBeUsedAsksNobody(t *testing.T) {
 				t.Errorf("the registry was asked: %q", asked)
 			}
 		})
+	}
+}
+
+// TestHostsFileThatIsADirectory: what cannot be read is as what cannot be used.
+func TestHostsFileThatIsADirectory(t *testing.T) {
+	asked := &imagetest.Registry{}
+	s := newSite(t, asked)
+	path := s.hostsFile(t, "")
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	named, err := reference.ParseDockerRef("team.test/app:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), named, Auth{}, s.cfg); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), path+": is a directory: have it be a file") {
+		t.Errorf("error %v", err)
+	}
+	r, err := Describe(t.Context(), named, Auth{}, s.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if shown, err := r.Explain(t.Context(), true); !errors.Is(err, errs.Invalid) || len(shown) != 1 || !strings.Contains(shown[0].Problem, "is a directory") {
+		t.Errorf("explained as %+v, %v", shown, err)
 	}
 }
 
@@ -128,6 +154,9 @@ func TestExplainShowsEachProblemAtItsEndpoint(t *testing.T) {
 			}
 		}
 		return path, shown
+	}
+	if path, got := explain("[host.\"\"]\n"); len(got) != 2 || !strings.HasPrefix(got[0], "\"\" | "+path+":1 | "+path+":1: host.\"\": names no host") {
+		t.Errorf("a mirror without a name is explained as %q", got)
 	}
 	path, got := explain("[host.\"https://u:secret@a.test/x\"]\ncapabilities = [\"pull\"]\nca = \"gone.crt\"\n\n[host.\"http://b.test\"]\ncapabilities = [\"fly\"]\n[host.\"http://c.test\"]\n")
 	want := []string{

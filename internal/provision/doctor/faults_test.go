@@ -348,6 +348,7 @@ func faultsOfBerth() []planted {
 		{"a registry's file with a value that is not valid", file(hosts, "[host.\"https://m\"]\ncapabilities = [\"fly\"]\n"), doctor.Space{}, "registries", finding.Problem, hosts, hosts + ":2: capabilities: want a list of pull, resolve, push and referrers, not \"fly\": images of registry.example are not pulled", "correct it"},
 		{"a registry's file with an unknown key", file(hosts, "[host.\"https://m\"]\nskip_verfy = true\n"), doctor.Space{}, "registries", finding.Warning, hosts, hosts + ":2: skip_verfy: is not a key of hosts.toml", "remove it from " + hosts},
 		{"a mirror that is down", file(hosts, "[host.\"http://up.example\"]\n[host.\"https://localhost:5001\"]\n"), doctor.Space{}, "registry-hosts", finding.Warning, hosts, "names https://localhost:5001, and no connection can be made to localhost:5001: connection refused", "berth image explain --try"},
+		{"a mirror without a scheme that is down", file(hosts, "[host.\"localhost:5001\"]\n"), doctor.Space{}, "registry-hosts", finding.Warning, hosts, "names localhost:5001, and no connection can be made to localhost:5001: connection refused", "berth image explain --try"},
 		{"a registry's certificate that is missing", file(hosts, "[host.\"https://m\"]\nca = \"ca.crt\"\n"), doctor.Space{}, "registries", finding.Problem, hosts, "names /etc/berth/certs.d/registry.example/ca.crt, which is not there", "put the file there"},
 	}
 }

@@ -5,16 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"path"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
@@ -39,13 +35,14 @@ func registryHosts(ctx context.Context, m *Machine, r *doctor.Report) error {
 		for _, name := range names {
 			file := path.Join(dir, name, hoststoml.Name)
 			data, err := read(m.host, file)
-			var text map[string]any
-			if err != nil || toml.Unmarshal(data, &text) != nil {
-				continue // the check of registries reports it
+			if err != nil {
+				continue // a directory with certificates alone
 			}
-			for _, at := range urlsOf(text) {
-				if address := addressOf(at); address != "" {
-					hosts = append(hosts, host{file, name, at, address})
+			described := hoststoml.Describe(data) // the check of registries reports its faults
+			for i := range described.Endpoints {
+				e := &described.Endpoints[i]
+				if address := addressOf(e.Scheme + "://" + e.Host); address != "" {
+					hosts = append(hosts, host{file, name, e.Shown(), address})
 				}
 			}
 		}
@@ -70,18 +67,6 @@ func registryHosts(ctx context.Context, m *Machine, r *doctor.Report) error {
 		}
 	}
 	return nil
-}
-
-// urlsOf are the URLs of a hosts.toml, sorted.
-func urlsOf(table map[string]any) []string {
-	var all []string
-	if server, _ := table["server"].(string); server != "" {
-		all = append(all, server)
-	}
-	hosts, _ := table["host"].(map[string]any)
-	all = append(all, slices.Collect(maps.Keys(hosts))...)
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // addressOf is where berth connects to for a URL; "" for none, or a proxy's that is configured in the environment.
