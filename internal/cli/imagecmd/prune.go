@@ -41,7 +41,7 @@ func prune(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, dryRun
 	if err != nil {
 		return fmt.Errorf("cannot find the images that no container uses: %w", err)
 	}
-	var freed bytes
+	var freed freedBytes
 	var failed []error
 	out := cmd.OutOrStdout()
 	done := "removed"
@@ -57,7 +57,7 @@ func prune(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, dryRun
 			failed = append(failed, err)
 			continue
 		}
-		freed = bytes{freed.least + frees.least, freed.most + frees.most}
+		freed = freedBytes{freed.least + frees.least, freed.most + frees.most}
 		fmt.Fprintf(out, "%s %s (%s)\n", done, strings.Join(namesOf(img), " "), show.ID(img.GetId()))
 	}
 	if dryRun {
@@ -98,31 +98,31 @@ func namesOf(img *runtimeapi.Image) []string {
 	return []string{show.Or("")}
 }
 
-// bytes has a bound below and one above of what removals free.
-type bytes struct{ least, most int64 }
+// freedBytes has a bound below and one above of what removals free.
+type freedBytes struct{ least, most int64 }
 
 // freedBy is what the removal of an image frees at this moment. What it shares with images that are removed before it is its
 // own then; images that stay for a dry run hide that.
-func freedBy(ctx context.Context, conn *criclient.Conn, img *runtimeapi.Image, stays bool) (bytes, error) {
+func freedBy(ctx context.Context, conn *criclient.Conn, img *runtimeapi.Image, stays bool) (freedBytes, error) {
 	use, err := conn.Berth.DiskUse(ctx)
 	if errors.Is(err, errs.Unsupported) { // another runtime, or a Docker Engine
-		return bytes{0, int64(img.GetSize())}, nil
+		return freedBytes{0, int64(img.GetSize())}, nil
 	}
 	if err != nil {
-		return bytes{}, err
+		return freedBytes{}, err
 	}
 	for _, one := range use.Images {
 		switch {
 		case one.ID == img.GetId() && stays:
-			return bytes{one.Own, one.Own + one.Shared}, nil
+			return freedBytes{one.Own, one.Own + one.Shared}, nil
 		case one.ID == img.GetId():
-			return bytes{one.Own, one.Own}, nil
+			return freedBytes{one.Own, one.Own}, nil
 		}
 	}
-	return bytes{}, nil
+	return freedBytes{}, nil
 }
 
-func (b bytes) String() string {
+func (b freedBytes) String() string {
 	least, most := show.Size(uint64(max(b.least, 0))), show.Size(uint64(max(b.most, 0)))
 	switch {
 	case least == most:
