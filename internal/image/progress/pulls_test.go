@@ -130,3 +130,21 @@ func TestSearchCountsOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatAPullWaitsFor: people see which of the two waits for other downloads it is, or that it is both.
+func TestWhatAPullWaitsFor(t *testing.T) {
+	const limits = "other downloads of the node (image.max_total_downloads, image.download_rate_mib)"
+	for want, now := range map[string]image.Progress{
+		"the registry":                                    {Stage: Resolving},
+		"the registry, 1 of 5 bytes":                      {Stage: Fetching, Done: 1, Total: 5},
+		limits + ", 1 of 5 bytes":                         {Stage: Waiting, Done: 1, Total: 5, Limited: true},
+		"the disk, 1 of 5 bytes":                          {Stage: Unpacking, Done: 1, Total: 5},
+		"the record of the image":                         {Stage: Done, Total: 5},
+		"1 layer that another pull fetches, 1 of 5 bytes": {Stage: Waiting, Done: 1, Total: 5, Behind: 1},
+		"2 layers that other pulls fetch, and " + limits + ", 1 of 5 bytes": {Stage: Waiting, Done: 1, Total: 5, Behind: 2, Limited: true},
+	} {
+		if got := WaitsFor("the registry", now); got != want {
+			t.Errorf("%+v: %q, want %q", now, got, want)
+		}
+	}
+}
