@@ -66,7 +66,7 @@ func (s *sieve) Writer(ctx context.Context, opts ...content.WriterOpt) (content.
 	switch {
 	case s.found:
 		return nil, errFound
-	case asked.Desc.Digest == s.want.Digest, asked.Desc.Digest == "" && asked.Desc.Size == s.want.Size:
+	case asked.Desc.Size == s.want.Size && (asked.Desc.Digest == s.want.Digest || asked.Desc.Digest == ""): // a larger file could fill the disk
 		if err := w.begin(ctx); err != nil {
 			return nil, err
 		}

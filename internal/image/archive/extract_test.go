@@ -110,6 +110,12 @@ func TestExtract(t *testing.T) {
 		if err := Extract(t.Context(), bytes.NewReader(data.Bytes()[:data.Len()/3]), other, to, func(int64) {}); !errors.Is(err, errs.Invalid) {
 			t.Errorf("%s: a truncated archive: %v", form, err)
 		}
+		smaller := found[0].Target
+		smaller.Size--
+		to = &sink{}
+		if err := Extract(t.Context(), bytes.NewReader(data.Bytes()), smaller, to, func(int64) {}); !errors.Is(err, errs.NotFound) || to.got != nil {
+			t.Errorf("%s: a file with the name of the blob and another size: %v, %d bytes are written", form, err, len(to.got))
+		}
 		to = &sink{broken: errs.Exhausted}
 		if err := Extract(t.Context(), bytes.NewReader(data.Bytes()), found[0].Target, to, func(int64) {}); !errors.Is(err, errs.Exhausted) || to.leaves != 1 {
 			t.Errorf("%s: a full disk: %v, left %d times", form, err, to.leaves)

@@ -193,7 +193,7 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 			}
 			continue
 		}
-		d.log.Warn("removing a damaged blob; it is fetched again in the background if a registry has it, else by the next pull or import of its image",
+		d.log.Warn("removing a damaged blob; it is fetched again in the background if an archive of image.import_dirs or a registry has it, else by the next pull or import of its image",
 			"blob", dgst, "problem", problem)
 		if err := d.dropBlob(ctx, dgst); err != nil {
 			return err
