@@ -18,10 +18,11 @@ func (c *commands) newRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm IMAGE...",
 		Short: "Remove images, with all their names",
-		Long: "rm removes images with all their names, also pinned ones.\n\n" +
-			"An image goes also while containers use it, running or not. They go on. rm names them: the unpacked layers stay on\n" +
-			"disk until the last of these containers is removed. A kubelet that starts such a container again pulls the image.\n\n" +
-			"For a name that the node does not have, rm removes what failed pulls have left of it, and fails.",
+		Long: "The command removes images with all their names, also pinned ones.\n\n" +
+			"An image goes also while containers use it, running or not. They go on. The command names them: the unpacked layers\n" +
+			"stay on disk until the last of these containers is removed. A kubelet that starts such a container again pulls the\n" +
+			"image.\n\n" +
+			"For a name that the node does not have, the command removes what failed pulls have left of it, and fails.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
