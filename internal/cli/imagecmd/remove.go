@@ -19,9 +19,9 @@ func (c *commands) newRemove() *cobra.Command {
 		Use:   "rm IMAGE...",
 		Short: "Remove images, with all their names",
 		Long: "The command removes images with all their names, also pinned ones.\n\n" +
-			"An image goes also while containers use it, running or not. They go on. The command names them: the unpacked layers\n" +
-			"stay on disk until the last of these containers is removed. A kubelet that starts such a container again pulls the\n" +
-			"image.\n\n" +
+			"It also removes an image that containers use, running or not. The containers go on. The command names them: the\n" +
+			"unpacked layers stay on disk until the last of these containers is removed. A kubelet that starts such a container\n" +
+			"again pulls the image.\n\n" +
 			"For a name that the node does not have, the command removes what failed pulls have left of it, and fails.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,
