@@ -116,7 +116,7 @@ func checkUpdateToProto(u image.CheckUpdate) *berthpb.CheckUpdate {
 }
 
 func checkToProto(report *image.CheckReport) *berthpb.CheckReport {
-	sent := &berthpb.CheckReport{Blobs: int64(report.Blobs), Layers: int64(report.Layers), Bytes: report.Bytes, Notes: validTexts(report.Notes)}
+	sent := &berthpb.CheckReport{Blobs: int64(report.Blobs), Layers: int64(report.Layers), Bytes: report.Bytes, Notes: validTexts(report.Notes), Unchecked: validTexts(report.Unchecked)}
 	for i := range report.Damage {
 		sent.Damage = append(sent.Damage, damageToProto(&report.Damage[i]))
 	}
@@ -130,7 +130,7 @@ func checkToProto(report *image.CheckReport) *berthpb.CheckReport {
 
 func checkFromProto(r *berthpb.CheckReport) *image.CheckReport {
 	report := &image.CheckReport{
-		Blobs: int(r.GetBlobs()), Layers: int(r.GetLayers()), Bytes: r.GetBytes(), Damage: []image.Damage{}, Notes: list(r.GetNotes()),
+		Blobs: int(r.GetBlobs()), Layers: int(r.GetLayers()), Bytes: r.GetBytes(), Damage: []image.Damage{}, Notes: list(r.GetNotes()), Unchecked: list(r.GetUnchecked()),
 		Quarantined: []image.Quarantined{},
 	}
 	for _, d := range r.GetDamage() {

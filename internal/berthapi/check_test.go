@@ -32,7 +32,7 @@ func damageOf(path string) image.Damage {
 
 // TestCheckReportsAllDamage: a client gets each damaged object, whatever it misses of the progress.
 func TestCheckReportsAllDamage(t *testing.T) {
-	report := &image.CheckReport{Blobs: 1, Layers: 2, Bytes: 3, Damage: []image.Damage{}, Notes: []string{"a note"}, Quarantined: []image.Quarantined{
+	report := &image.CheckReport{Blobs: 1, Layers: 2, Bytes: 3, Damage: []image.Damage{}, Notes: []string{"a note"}, Unchecked: []string{"layer a: the disk is full"}, Quarantined: []image.Quarantined{
 		{Dir: "/q/1", At: time.Unix(7, 0).UTC(), Objects: []string{"trash was a file"}},
 	}}
 	for i := range 100 {

@@ -79,7 +79,9 @@ type CheckReport struct {
 	Layers int      `json:"layers"`
 	Bytes  int64    `json:"bytes"`
 	Damage []Damage `json:"damage"`
-	// Notes are what could not be checked, and why, and what starts have set aside.
+	// Unchecked are objects that could not be checked, and why: they may be damaged.
+	Unchecked []string `json:"unchecked"`
+	// Notes are what a check leaves out, and what starts have set aside.
 	Notes []string `json:"notes"`
 	// Quarantined is what starts have set aside, until somebody removes it.
 	Quarantined []Quarantined `json:"quarantined"`

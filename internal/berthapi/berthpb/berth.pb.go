@@ -2994,10 +2994,12 @@ type CheckReport struct {
 	Layers int64                  `protobuf:"varint,2,opt,name=layers,proto3" json:"layers,omitempty"`
 	Bytes  int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Damage []*Damage              `protobuf:"bytes,4,rep,name=damage,proto3" json:"damage,omitempty"`
-	// What could not be checked, and what starts have set aside.
+	// What a check leaves out, and what starts have set aside.
 	Notes []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
 	// What starts have set aside, until somebody removes it.
-	Quarantined   []*Quarantined `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined []*Quarantined `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Objects that could not be checked, and why: they may be damaged.
+	Unchecked     []string `protobuf:"bytes,7,rep,name=unchecked,proto3" json:"unchecked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3070,6 +3072,13 @@ func (x *CheckReport) GetNotes() []string {
 func (x *CheckReport) GetQuarantined() []*Quarantined {
 	if x != nil {
 		return x.Quarantined
+	}
+	return nil
+}
+
+func (x *CheckReport) GetUnchecked() []string {
+	if x != nil {
+		return x.Unchecked
 	}
 	return nil
 }
@@ -3918,14 +3927,15 @@ const file_berth_proto_rawDesc = "" +
 	"\vCheckUpdate\x12-\n" +
 	"\x06report\x18\x01 \x01(\v2\x15.berth.v2.CheckReportR\x06report\x12.\n" +
 	"\bprogress\x18\x02 \x01(\v2\x12.berth.v2.ProgressR\bprogress\x12(\n" +
-	"\x06damage\x18\x03 \x01(\v2\x10.berth.v2.DamageR\x06damage\"\xca\x01\n" +
+	"\x06damage\x18\x03 \x01(\v2\x10.berth.v2.DamageR\x06damage\"\xe8\x01\n" +
 	"\vCheckReport\x12\x14\n" +
 	"\x05blobs\x18\x01 \x01(\x03R\x05blobs\x12\x16\n" +
 	"\x06layers\x18\x02 \x01(\x03R\x06layers\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12(\n" +
 	"\x06damage\x18\x04 \x03(\v2\x10.berth.v2.DamageR\x06damage\x12\x14\n" +
 	"\x05notes\x18\x05 \x03(\tR\x05notes\x127\n" +
-	"\vquarantined\x18\x06 \x03(\v2\x15.berth.v2.QuarantinedR\vquarantined\"y\n" +
+	"\vquarantined\x18\x06 \x03(\v2\x15.berth.v2.QuarantinedR\vquarantined\x12\x1c\n" +
+	"\tunchecked\x18\a \x03(\tR\tunchecked\"y\n" +
 	"\vQuarantined\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +

@@ -17,8 +17,9 @@ import (
 
 // Exit codes of fsck, beside 0 for no damage and 1 for a check that failed.
 const (
-	exitRepaired = 3
-	exitDamaged  = 4
+	exitUnchecked = 1
+	exitRepaired  = 3
+	exitDamaged   = 4
 )
 
 func (c *commands) newCheck() *cobra.Command {
@@ -31,10 +32,12 @@ func (c *commands) newCheck() *cobra.Command {
 			"compares all with what they should be. It says what is damaged, and which images and containers that concerns. With\n" +
 			"--repair the daemon sets modes and owners again, fetches damaged blobs again, and exchanges damaged layers. Blobs come\n" +
 			"from the archives in image.import_dirs that the images came from, or from the registries of the images, with the\n" +
-			"daemon's own credentials. It changes no layer that a container uses, and nothing that containers have written. Each damaged object is printed when it is found, with what was done.\n\n" +
+			"daemon's own credentials. It changes no layer that a container uses, and nothing that containers have written. Each\n" +
+			"damaged object is printed when it is found, with what was done.\n\n" +
 			"The check takes as long as reading and unpacking all images. It shows its progress, and `berth jobs` lists it.\n" +
 			"Ctrl-C ends it: what is repaired stays so, and the store is valid. Only berth supports this.\n\n" +
-			"The exit code is 0 without damage, 3 if all damage is repaired, 4 if damage is left, and 1 if the check failed.",
+			"The exit code is 0 without damage, 3 if all damage is repaired, 4 if damage is left, and 1 if the check failed or\n" +
+			"could not check all, such as on a full disk.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
@@ -65,11 +68,16 @@ func (c *commands) newCheck() *cobra.Command {
 
 func checkCode(report *image.CheckReport) int {
 	code := 0
+	if len(report.Unchecked) > 0 {
+		code = exitUnchecked
+	}
 	for i := range report.Damage {
 		if !report.Damage[i].Repaired {
 			return exitDamaged
 		}
-		code = exitRepaired
+		if code == 0 {
+			code = exitRepaired
+		}
 	}
 	return code
 }
@@ -96,12 +104,19 @@ func checkSummary(w io.Writer, report *image.CheckReport) error {
 	for _, note := range report.Notes {
 		text += "note: " + note + "\n"
 	}
+	for _, object := range report.Unchecked {
+		text += "not checked: " + object + "\n"
+	}
 	for i := range report.Damage {
 		if report.Damage[i].Repaired {
 			repaired++
 		}
 	}
-	_, err := fmt.Fprintf(w, "%schecked %d blobs and %d layers, %s; %d damaged, %d of them repaired\n", text,
-		report.Blobs, report.Layers, show.Size(uint64(max(report.Bytes, 0))), len(report.Damage), repaired)
+	text += fmt.Sprintf("checked %d blobs and %d layers, %s; %d damaged, %d of them repaired", report.Blobs, report.Layers,
+		show.Size(uint64(max(report.Bytes, 0))), len(report.Damage), repaired)
+	if n := len(report.Unchecked); n > 0 {
+		text += fmt.Sprintf("; %d not checked", n)
+	}
+	_, err := fmt.Fprintln(w, text)
 	return err
 }

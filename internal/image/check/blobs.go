@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -181,8 +182,10 @@ func (c *Checker) fetchAgain(
 		return "archive " + path, nil
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
+	case errors.Is(archiveErr, errs.Exhausted): // the disk is full for what registries send, too
+		return "", archiveErr
 	case archiveErr != nil:
-		c.Log.Warn("an archive of image.import_dirs does not have what is damaged of its image; a registry is asked", "blob", info.Digest, "error", archiveErr)
+		c.Log.Warn("cannot take what is damaged of an image from its archive in image.import_dirs; a registry is asked", "blob", info.Digest, "error", archiveErr)
 	case len(fromRegistries) == 0:
 		return "", fmt.Errorf("its images are pinned, such images come from archives, and no archive of image.import_dirs has them: %w", errs.Unsupported)
 	}

@@ -103,7 +103,7 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 	defer end()
 	r := &run{
 		Checker: c, repair: repair, seen: seen, broken: map[digest.Digest]bool{},
-		report: &image.CheckReport{Damage: []image.Damage{}, Notes: append([]string{}, c.Notes()...), Quarantined: c.Quarantined()},
+		report: &image.CheckReport{Damage: []image.Damage{}, Unchecked: []string{}, Notes: append([]string{}, c.Notes()...), Quarantined: c.Quarantined()},
 	}
 	r.meter = progress.NewMeter(func(p image.Progress) {
 		if seen != nil {
@@ -134,7 +134,7 @@ func (r *run) run(ctx context.Context) error {
 	}
 	for _, img := range r.images {
 		if img.Fault != nil {
-			r.note("the layers of %s are not checked: %v", nameOf(img), img.Fault)
+			r.unchecked("the layers of %s: %v", nameOf(img), img.Fault)
 		}
 	}
 	return nil
@@ -150,6 +150,11 @@ func (r *run) found(damage image.Damage) {
 
 func (r *run) note(format string, args ...any) {
 	r.report.Notes = append(r.report.Notes, fmt.Sprintf(format, args...))
+}
+
+// unchecked notes an object that cannot be checked, and why.
+func (r *run) unchecked(format string, args ...any) {
+	r.report.Unchecked = append(r.report.Unchecked, fmt.Sprintf(format, args...))
 }
 
 // readImages lists the images; again after documents have been repaired.

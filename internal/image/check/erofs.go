@@ -27,7 +27,7 @@ func (r *run) checkErofs(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			r.note("the EROFS image of layer %s is not checked: %s", chain, errs.Message(err))
+			r.unchecked("the EROFS image of layer %s: %s", chain, errs.Message(err))
 			continue
 		}
 		r.report.Layers++

@@ -61,6 +61,9 @@ func (r *run) layers() (all []layerOf, total int64) {
 	return all, total
 }
 
+// errLeft keeps a layer that stays damaged from being recorded as the content of its blob.
+var errLeft = errors.New("the layer stays damaged")
+
 // checkLayer checks one layer, and repairs it if it may.
 func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain string) error {
 	t := img.Tree
@@ -75,7 +78,7 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 	}
 	for _, n := range t.LayersOf(i) {
 		if r.broken[t.Layers[n].Digest] {
-			r.note("layer %s of %s is not checked: its blob %s is damaged", chain, nameOf(img), t.Layers[n].Digest)
+			r.unchecked("layer %s of %s: its blob %s is damaged", chain, nameOf(img), t.Layers[n].Digest)
 			return nil
 		}
 	}
@@ -91,18 +94,23 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		if damage.Containers, err = r.users(ctx, chain); err != nil {
 			return err
 		}
-		return r.mendLayer(ctx, chain, dir, again, &damage)
+		if err := r.mendLayer(ctx, chain, dir, again, &damage); err != nil || damage.Repaired {
+			return err
+		}
+		return errLeft
 	})
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err != nil:
+	case err != nil && damage.Problem == "":
 		if _, _, gone := r.DB.LayerFiles(ctx, chain); gone == nil {
-			r.note("layer %s of %s is not checked: %s", chain, nameOf(img), errs.Message(err))
+			r.unchecked("layer %s of %s: %s", chain, nameOf(img), errs.Message(err))
 		}
 		return nil
 	case damage.Problem == "":
 		return nil
+	case err != nil && !damage.Repaired && !errors.Is(err, errLeft):
+		damage.Advice = fmt.Sprintf("it cannot be repaired: %s", errs.Message(err))
 	}
 	for _, other := range r.images {
 		if other.Tree != nil && slices.Contains(other.Tree.Chains(), chain) {

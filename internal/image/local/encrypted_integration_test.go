@@ -316,7 +316,7 @@ func TestRepairOfEncryptedLayers(t *testing.T) {
 	alter(t, tops[0], func(data []byte) []byte { return append(data, "damage"...) })
 	s.removeKey()
 	report := check(true)
-	if len(report.Damage) > 0 || len(report.Notes) != 2 || !strings.Contains(strings.Join(report.Notes, " "), "none of the 0 private keys") {
+	if len(report.Damage) > 0 || len(report.Unchecked) != 2 || !strings.Contains(strings.Join(report.Unchecked, " "), "none of the 0 private keys") {
 		t.Errorf("without the key: %+v", report)
 	}
 	s.addKey()

@@ -61,7 +61,7 @@ func (a *audited) check(t *testing.T, repair bool) []image.Damage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Blobs != 7 || len(report.Damage) == 0 && (report.Layers != 3 || len(report.Notes) > 0) {
+	if report.Blobs != 7 || len(report.Damage) == 0 && (report.Layers != 3 || len(report.Notes)+len(report.Unchecked) > 0) {
 		t.Errorf("report %+v", report)
 	}
 	return report.Damage
@@ -205,6 +205,7 @@ func TestCheckFindsAndRepairsLayers(t *testing.T) {
 		"mode":      {func(dir string) error { return os.Chmod(filepath.Join(dir, "dir"), 0o777) }, "dir: its mode is 40777, want 40750"},
 		"added":     {func(dir string) error { return os.WriteFile(filepath.Join(dir, "new"), nil, 0o600) }, "new: it is not in the layer"},
 		"emptied":   {os.RemoveAll, "no such file"},
+		"all gone":  {func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) }, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := audit(t)
@@ -233,6 +234,29 @@ func TestCheckFindsAndRepairsLayers(t *testing.T) {
 				t.Errorf("the container sees %d bytes, %v", len(data), err)
 			}
 		})
+	}
+}
+
+// TestCheckOnAFullDisk: a check that cannot unpack a layer, to compare it, does not pass it over.
+func TestCheckOnAFullDisk(t *testing.T) {
+	cfg := testConfig(t)
+	fill := onSmallDisk(t, &cfg, smallDisk)
+	s := open(t, cfg)
+	list, err := s.Import(t.Context(), archiveOf(t, imagetest.Spec{Name: "app:1", Layers: []imagetest.Layer{{{Path: "file", Content: make([]byte, 8<<20)}}}}), "", false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(4 << 20)
+	for _, repair := range []bool{false, true} {
+		report, err := s.Check(t.Context(), repair, nil)
+		if err != nil || report.Layers != 0 || len(report.Damage) != 0 || len(report.Unchecked) != 1 || !strings.Contains(report.Unchecked[0], "the disk has left") {
+			t.Errorf("repair %t of %s: %+v, %v", repair, list[0].ID, report, err)
+		}
+	}
+	fill(32 << 20)
+	report, err := s.Check(t.Context(), true, nil)
+	if err != nil || report.Layers != 1 || len(report.Damage)+len(report.Unchecked) != 0 {
+		t.Errorf("with space: %+v, %v", report, err)
 	}
 }
 
