@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 func (c *commands) newPrune() *cobra.Command {
@@ -41,16 +42,23 @@ func prune(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, dryRun
 	if err != nil {
 		return fmt.Errorf("cannot find the images that no container uses: %w", err)
 	}
+	out := cmd.OutOrStdout()
+	if dryRun {
+		frees, _, err := bounds(ctx, conn, unused)
+		if err != nil {
+			return fmt.Errorf("cannot find out what prune would free: %w", err)
+		}
+		for _, img := range unused {
+			fmt.Fprintf(out, "would remove %s (%s)\n", strings.Join(namesOf(img), " "), show.ID(img.GetId()))
+		}
+		fmt.Fprintf(out, "would free %s of %d images\n", frees, len(unused))
+		return nil
+	}
 	var freed freedBytes
 	var failed []error
-	out := cmd.OutOrStdout()
-	done := "removed"
-	if dryRun {
-		done = "would remove"
-	}
 	for _, img := range unused {
-		frees, err := freedBy(ctx, conn, img, dryRun)
-		if err == nil && !dryRun {
+		frees, err := freedBy(ctx, conn, img)
+		if err == nil {
 			_, err = conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}})
 		}
 		if err != nil {
@@ -58,14 +66,9 @@ func prune(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, dryRun
 			continue
 		}
 		freed = freedBytes{freed.least + frees.least, freed.most + frees.most}
-		fmt.Fprintf(out, "%s %s (%s)\n", done, strings.Join(namesOf(img), " "), show.ID(img.GetId()))
+		fmt.Fprintf(out, "removed %s (%s)\n", strings.Join(namesOf(img), " "), show.ID(img.GetId()))
 	}
-	if dryRun {
-		done = "would free"
-	} else {
-		done = "freed"
-	}
-	fmt.Fprintf(out, "%s %s of %d images\n", done, freed, len(unused)-len(failed))
+	fmt.Fprintf(out, "freed %s of %d images\n", freed, len(unused)-len(failed))
 	return errors.Join(failed...)
 }
 
@@ -101,25 +104,51 @@ func namesOf(img *runtimeapi.Image) []string {
 // freedBytes has a bound below and one above of what removals free.
 type freedBytes struct{ least, most int64 }
 
-// freedBy is what the removal of an image frees at this moment. What it shares with images that are removed before it is its
-// own then; images that stay for a dry run hide that.
-func freedBy(ctx context.Context, conn *criclient.Conn, img *runtimeapi.Image, stays bool) (freedBytes, error) {
+// freedBy is what the removal of one image frees. What the image shares with those that were removed before it is its own now.
+func freedBy(ctx context.Context, conn *criclient.Conn, img *runtimeapi.Image) (freedBytes, error) {
+	frees, counted, err := bounds(ctx, conn, []*runtimeapi.Image{img})
+	if counted {
+		frees.most = frees.least
+	}
+	return frees, err
+}
+
+// bounds are those of what the removal of images together frees at this moment. They are far from each other only if the images
+// share much with each other, or with those that stay. counted is whether the least is what only these images have.
+func bounds(ctx context.Context, conn *criclient.Conn, images []*runtimeapi.Image) (frees freedBytes, counted bool, err error) {
 	use, err := conn.Berth.DiskUse(ctx)
 	if errors.Is(err, errs.Unsupported) { // another runtime, or a Docker Engine
-		return freedBytes{0, int64(img.GetSize())}, nil
+		var sizes int64
+		for _, img := range images {
+			sizes += int64(img.GetSize())
+		}
+		return freedBytes{0, sizes}, false, nil
 	}
 	if err != nil {
-		return freedBytes{}, err
+		return freedBytes{}, false, err
 	}
+	removed := map[string]bool{}
+	for _, img := range images {
+		removed[img.GetId()] = true
+	}
+	return boundsOf(use, removed), true, nil
+}
+
+// boundsOf is bounds of the images with the ids.
+func boundsOf(use *image.DiskUse, removed map[string]bool) freedBytes {
+	var own, all, stays, shared int64
 	for _, one := range use.Images {
-		switch {
-		case one.ID == img.GetId() && stays:
-			return freedBytes{one.Own, one.Own + one.Shared}, nil
-		case one.ID == img.GetId():
-			return freedBytes{one.Own, one.Own}, nil
+		if removed[one.ID] {
+			own, all = own+one.Own, all+one.Own+one.Shared
+			continue
 		}
+		stays, shared = stays+one.Own, max(shared, one.Shared)
 	}
-	return freedBytes{}, nil
+	for _, kept := range use.Kept {
+		stays += kept.Bytes
+	}
+	// No more goes than the store has beside what stays.
+	return freedBytes{own, max(own, min(all, use.Total-use.Unfinished-stays-shared))}
 }
 
 func (b freedBytes) String() string {
