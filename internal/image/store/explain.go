@@ -254,7 +254,7 @@ func (s *Store) registryOf(
 		return nil, err
 	}
 	return open(ctx, named, registry.Auth(auth), registry.Config{
-		Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent, Keys: keys, Health: &s.health,
+		Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent, Keys: keys, Health: &s.health, Log: s.log,
 		Parts: registry.Parts{Size: rules.LayerPart, Connections: rules.LayerConnections},
 	})
 }
