@@ -11,14 +11,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/credential"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Ring is the credentials of some files, the first file first.
@@ -58,13 +59,16 @@ type entry struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
+// maxFile bounds a config file, in bytes.
+const maxFile = 16 << 20
+
 // Read reads config files of docker. A file that does not exist has no credentials. Invalid for a
 // file that is not of this format; the error does not quote it.
 func Read(paths []string) (*Ring, error) {
 	ring := &Ring{}
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if os.IsNotExist(err) {
+		data, err := sysfile.ReadFile(path, maxFile)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {

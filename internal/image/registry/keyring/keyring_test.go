@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/registry/keyring"
 )
@@ -124,6 +126,17 @@ func TestNoTextOfABadFileIsQuoted(t *testing.T) {
 	var none *keyring.Ring
 	if none.Find("h") != nil {
 		t.Error("no ring has an entry")
+	}
+}
+
+// TestAFileThatIsANamedPipe: berth does not wait for a writer.
+func TestAFileThatIsANamedPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keyring.Read([]string{path}); err == nil || !strings.Contains(err.Error(), path+": is not a regular file") {
+		t.Errorf("error %v", err)
 	}
 }
 
