@@ -24,6 +24,8 @@ type sources struct {
 	file string
 	// described is what hosts.toml has, nil without that file.
 	described *hoststoml.Description
+	// empty: hosts.toml is there, and counts as missing.
+	empty bool
 	// tls are the settings of the registry in a directory of certificate files.
 	tls []string
 	// fault is why the configuration cannot be used, nil if it can. No endpoint is asked then.
@@ -43,7 +45,9 @@ func readSources(dir string) sources {
 	path := filepath.Join(dir, hoststoml.Name)
 	data, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(data) == 0 {
-		return certFiles(dir)
+		s := certFiles(dir)
+		s.empty = err == nil
+		return s
 	}
 	s := sources{file: path, described: &hoststoml.Description{}}
 	if err != nil {
@@ -184,6 +188,9 @@ func (s *sources) at(i int) (where string, tls []string, problem string) {
 	if i >= len(all) {
 		if s.fault != nil {
 			problem = errs.Message(s.fault)
+		}
+		if s.empty {
+			return "default of the registry's name: " + filepath.Join(s.file, hoststoml.Name) + " is empty", s.tls, problem
 		}
 		if s.described == nil && s.file != "" {
 			return "default of the registry's name: " + s.file + " has no hosts.toml", s.tls, problem

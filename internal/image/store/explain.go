@@ -94,7 +94,11 @@ func (s *Store) explain(ctx context.Context, named reference.Named, want wanted,
 		}
 	}
 	if explained.Admission = rules.explainAdmission(named); explained.Admission != nil && try {
-		explained.Admission.Trial = s.tryAdmission(ctx, named, want)
+		if failed != nil && remote.Broken() == nil && rules.mayAsk(named) == nil {
+			explained.Admission.Trial = &image.AdmissionTrial{Fault: "no endpoint has it; see their answers"}
+		} else {
+			explained.Admission.Trial = s.tryAdmission(ctx, named, want)
+		}
 	}
 	if i := slices.IndexFunc(explained.Endpoints, knows); i >= 0 {
 		explained.Referrers = referrersOf(ctx, remote, explained.Endpoints[i].Attempt.Digest, auth)
