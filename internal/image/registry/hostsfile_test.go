@@ -45,7 +45,10 @@ func TestHostsFileThatCannotBeUsedAsksNobody(t *testing.T) {
 		"an empty host":    {"[host.\"\"]\n", ":1: host.\"\": names no host"},
 		"a duration":       {"[host.\"http://HOST\"]\ndial_timeout = \"soon\"\n", ":2: dial_timeout: want a duration"},
 		"a header":         {"[host.\"http://HOST\".header]\nAuthorization = 1234567\n", "header Authorization: want a string"},
-		"no table":         {"host = \"http://HOST\"\n", ":1: "},
+		"no table":         {"host = \"http://HOST\"\n", ":1: host: want tables [host.\"https://HOST\"]"},
+		"a value":          {"[host]\n\"http://HOST\" = 1\n", ":2: host: want tables [host.\"https://HOST\"]"},
+		"a scheme":         {"server = \"htps://HOST\"\n", "the scheme \"htps\" is unknown"},
+		"another scheme":   {"[host.\"ftp://HOST\"]\n", "the scheme \"ftp\" is unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := &imagetest.Registry{}

@@ -23,7 +23,10 @@ import (
 )
 
 // Ring is the credentials of some files, the first file first.
-type Ring struct{ files []file }
+type Ring struct {
+	files   []file
+	missing []string
+}
 
 // Credential is how a host's credentials are found. The secret is read by Get.
 type Credential struct {
@@ -69,6 +72,7 @@ func Read(paths []string) (*Ring, error) {
 	for _, path := range paths {
 		data, err := sysfile.ReadFile(path, maxFile)
 		if errors.Is(err, fs.ErrNotExist) {
+			ring.missing = append(ring.missing, path)
 			continue
 		}
 		if err != nil {
@@ -119,6 +123,14 @@ func (r *Ring) Faults() []error {
 		}
 	}
 	return faults
+}
+
+// Missing are the files that do not exist.
+func (r *Ring) Missing() []string {
+	if r == nil {
+		return nil
+	}
+	return r.missing
 }
 
 // Find returns the credential for a host with its port, nil if there is none. As docker does, it
