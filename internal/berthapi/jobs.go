@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -43,11 +44,25 @@ func (h *handlers) WatchJobs(_ *berthpb.WatchJobsRequest, stream grpc.ServerStre
 	return err
 }
 
+// AnswerTime is how long before the deadline of a client CancelJob ends its wait, so that its answer arrives in time.
+const AnswerTime = time.Second
+
+// beforeDeadline returns a context that ends AnswerTime before ctx does, or half of the time if that is less.
+func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-min(AnswerTime, time.Until(deadline)/2)))
+}
+
 // CancelJob implements berthpb.BerthServer.
 func (h *handlers) CancelJob(ctx context.Context, req *berthpb.CancelJobRequest) (*berthpb.CancelJobResponse, error) {
 	if h.control.Cancel == nil {
 		return nil, fmt.Errorf("the jobs of this daemon cannot be cancelled: %w", errs.Unsupported)
 	}
+	ctx, cancel := beforeDeadline(ctx)
+	defer cancel()
 	end, err := h.control.Cancel(ctx, req.GetId())
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,19 @@ func TestWatchJobs(t *testing.T) {
 	}})
 	if err := connect(t, slow.Register).Berth.WatchJobs(t.Context(), nil); !errors.Is(err, errs.Exhausted) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestCancelJobAnswersBeforeTheDeadline: the client gets the reason for which the job has not ended.
+func TestCancelJobAnswersBeforeTheDeadline(t *testing.T) {
+	api := controlled(berthapi.JobControl{Cancel: func(ctx context.Context, _ string) (berthapi.JobUpdate, error) {
+		<-ctx.Done()
+		return berthapi.JobUpdate{}, fmt.Errorf("it waits for the disk: %w", errs.Deadline)
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), berthapi.AnswerTime+100*time.Millisecond)
+	defer cancel()
+	if _, err := connect(t, api.Register).Berth.CancelJob(ctx, "ab"); !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), "it waits for the disk") {
+		t.Errorf("error %v", err)
 	}
 }
 

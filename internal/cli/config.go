@@ -15,7 +15,6 @@ import (
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/image/registry/keyring"
 )
 
 func newConfig() *cobra.Command {
@@ -73,19 +72,22 @@ func checkConfig(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
+	warnings := configcheck.Credentials(cfg)
 	if warning := daemon.UnusedWarning(cfg); warning != "" {
+		warnings = append(warnings, warning)
+	}
+	for _, warning := range warnings {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
 	}
-	// Each pull reads them anew, and fails until they are mended.
-	keys, err := keyring.Read(cfg.Image.CredentialFiles)
-	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning: image.credential_files: no image can be pulled: %s\n", errs.Message(err))
-	} else {
-		for _, fault := range keys.Faults() {
-			fmt.Fprintf(cmd.ErrOrStderr(), "warning: image.credential_files: no image of the host can be pulled: %s\n", errs.Message(fault))
-		}
+	said := ""
+	switch len(warnings) {
+	case 0:
+	case 1:
+		said = ", 1 warning"
+	default:
+		said = fmt.Sprintf(", %d warnings", len(warnings))
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault%s\n", file, said)
 	return nil
 }
 

@@ -126,12 +126,16 @@ func Describe(data []byte) *Description {
 		d.Faults = append(d.Faults, decodeFault("is not TOML: ", err))
 		return &d
 	}
+	p := places(data)
+	if faults := hostFaults(root, p); len(faults) > 0 {
+		d.Faults = append(d.Faults, faults...)
+		return &d
+	}
 	var file loose
 	if err := toml.Unmarshal(data, &file); err != nil {
 		d.Faults = append(d.Faults, decodeFault("", err))
 		return &d
 	}
-	p := places(data)
 	for _, at := range p.hosts {
 		e := describe(at.name, file.Host[at.name], p.of("host", at.name))
 		e.Line = at.line
@@ -157,6 +161,27 @@ func Describe(data []byte) *Description {
 	}
 	slices.SortFunc(d.Warnings, func(a, b Fault) int { return strings.Compare(a.Text, b.Text) })
 	return &d
+}
+
+// hostFaults are values where the tables of mirrors belong.
+func hostFaults(root map[string]any, p *written) []Fault {
+	const want = `host: want tables [host."https://HOST"]`
+	var all []Fault
+	for _, name := range sorted(root) {
+		if !strings.EqualFold(name, "host") {
+			continue
+		}
+		table, ok := root[name].(map[string]any)
+		if !ok {
+			all = append(all, Fault{Line: p.lines[key(name)], Text: want})
+		}
+		for _, mirror := range sorted(table) {
+			if _, ok := table[mirror].(map[string]any); !ok {
+				all = append(all, Fault{Line: p.lines[key(name, mirror)], Text: want})
+			}
+		}
+	}
+	return all
 }
 
 // decodeFault is the fault of the library that reads TOML.
@@ -257,10 +282,10 @@ func (e *Endpoint) readURL() {
 	}
 	address := e.URL
 	if !strings.HasPrefix(address, "http") {
-		if scheme, _, ok := strings.Cut(address, "://"); ok {
-			e.Warnings = append(e.Warnings, Fault{
-				Line: e.lines[""], Text: fmt.Sprintf("%q: the scheme %s is unknown, so that it is read as %q", e.Shown(), scheme, "https://"+e.Shown()),
-			})
+		// containerd would ask the host that has the name of the scheme.
+		if scheme, _, ok := strings.Cut(address, "://"); ok && !strings.Contains(scheme, "/") {
+			e.fault("", "%q: the scheme %q is unknown; want http:// or https://", e.Shown(), scheme)
+			return
 		}
 		address = "https://" + address
 	}

@@ -103,6 +103,8 @@ type Progress struct {
 	Behind int
 	// Limited reports whether the limits of the node hold back layers of a pull that is "waiting".
 	Limited bool
+	// From names the endpoints that a pull asks now, "" while that is not known.
+	From string
 }
 
 // PullObserver counts pulls. It must not block.

@@ -41,7 +41,7 @@ type Stage func(name, waitsFor string, until time.Time)
 
 const (
 	stagePause = 3 * time.Second
-	// slowStage is how long a job may be in one stage before it counts as slow.
+	// slowStage is how long a job that reads or waits for others may be in one stage before it counts as slow.
 	slowStage = 10 * time.Minute
 )
 
@@ -57,21 +57,28 @@ type Stages struct {
 func NewStages(at Stage) *Stages { return &Stages{at: at} }
 
 // Say reports a stage and what it waits for, unless it has reported that stage less than 3 s ago.
-func (s *Stages) Say(name, waitsFor string) {
+func (s *Stages) Say(name, waitsFor string) { s.say(name, waitsFor, slowStage) }
+
+func (s *Stages) say(name, waitsFor string, slow time.Duration) {
 	now := time.Now()
 	if name == s.name && now.Sub(s.last) < stagePause {
 		return
 	}
 	s.name, s.waitsFor, s.last = name, waitsFor, now
-	s.at(name, waitsFor, now.Add(slowStage))
+	s.at(name, waitsFor, now.Add(slow))
 }
 
-// SayChange is Say for a waitsFor without numbers that grow, as of a job with Live: it reports each change at once.
-func (s *Stages) SayChange(name, waitsFor string) {
+// SayMoved reports that a job with Live has changed its stage or has moved in it. waitsFor has no numbers that grow: each
+// change of it is reported at once. The stage is slow soon after the last call, later if it queues for other work.
+func (s *Stages) SayMoved(name, waitsFor string, queues bool) {
 	if waitsFor != s.waitsFor {
 		s.name = ""
 	}
-	s.Say(name, waitsFor)
+	slow := time.Duration(0)
+	if queues {
+		slow = slowStage
+	}
+	s.say(name, waitsFor, slow)
 }
 
 // Unlisted runs jobs that nobody sees.

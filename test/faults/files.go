@@ -60,6 +60,18 @@ put /etc/berth/hooks/bad.json <<< '{"version": "1.0.0", "hook": {"path": "/bin/t
 			"registries", finding.Problem, "/etc/berth/certs.d/two.example/hosts.toml", "two.example/ca.crt, which is not there", "put the file there", false,
 		},
 		{
+			"a directory in the place of a registry's file", `put /etc/berth/certs.d/four.example/hosts.toml/a < /dev/null`,
+			"registries", finding.Problem, "/etc/berth/certs.d/four.example/hosts.toml", "cannot be read: ", "make it a file", false,
+		},
+		{
+			"a file in the place of a registry's directory", `put /etc/berth/certs.d/five.example < /dev/null`,
+			"registries", finding.Problem, "/etc/berth/certs.d/five.example", "is a file, and not a directory with a hosts.toml: images of five.example are not pulled", "remove it", false,
+		},
+		{
+			"credentials that are not JSON", `put /etc/berth/auth.json <<< '{'; conf image 'credential_files = ["/etc/berth/auth.json"]'`,
+			"berth-config", finding.Problem, toml, "image.credential_files: no image can be pulled: ", "correct the file with the credentials", false,
+		},
+		{
 			"a mirror that is down", `put /etc/berth/certs.d/three.example/hosts.toml <<< '[host."http://127.0.0.1:1"]'`,
 			"registry-hosts", finding.Warning, "/etc/berth/certs.d/three.example/hosts.toml", "no connection can be made to 127.0.0.1:1: ", "start it, or remove it", false,
 		},

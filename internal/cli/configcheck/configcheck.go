@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/image/decryption"
 	"github.com/berthrun/berth/internal/image/lookaside"
 	"github.com/berthrun/berth/internal/image/policy"
+	"github.com/berthrun/berth/internal/image/registry/keyring"
 	"github.com/berthrun/berth/internal/image/verifier"
 	"github.com/berthrun/berth/internal/network/cni/conftemplate"
 	"github.com/berthrun/berth/internal/nri"
@@ -112,6 +113,23 @@ func checkHooks(key string, dirs []string, report report) {
 	for _, fault := range faults {
 		report(key, "%s", errs.Message(fault))
 	}
+}
+
+// Credentials are the faults of image.credential_files, with the images that cannot be pulled for them. The daemon starts
+// with them: each pull reads the files anew.
+func Credentials(cfg *config.Daemon) []string {
+	if cfg.Engine != "native" {
+		return nil // they have no effect
+	}
+	keys, err := keyring.Read(cfg.Image.CredentialFiles)
+	if err != nil {
+		return []string{"image.credential_files: no image can be pulled: " + errs.Message(err)}
+	}
+	var all []string
+	for _, fault := range keys.Faults() {
+		all = append(all, "image.credential_files: no image of the host can be pulled: "+errs.Message(fault))
+	}
+	return all
 }
 
 // checkImages checks what decides on images. None may be used while it cannot be read. It also checks private keys, without

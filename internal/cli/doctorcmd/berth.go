@@ -101,7 +101,7 @@ func ask(ctx context.Context, endpoint string) (*config.Daemon, error) {
 func (c Configuration) Berth() doctor.Berth {
 	cfg := c.Daemon
 	b := doctor.Berth{
-		File: c.File, Fault: c.Fault, FileFaults: configcheck.Faults(cfg, daemon.CheckErofs), Unused: daemon.UnusedWarning(cfg), Engine: cfg.Engine, Socket: cfg.SocketPath(), Root: cfg.Root, State: cfg.State,
+		File: c.File, Fault: c.Fault, FileFaults: configcheck.Faults(cfg, daemon.CheckErofs), Unused: daemon.UnusedWarning(cfg), CredentialFaults: configcheck.Credentials(cfg), Engine: cfg.Engine, Socket: cfg.SocketPath(), Root: cfg.Root, State: cfg.State,
 		Network: cfg.Network.Mode, ConfDir: cfg.Network.ConfDir, BinDirs: cfg.Network.BinDirs, Subnets: cfg.Network.Subnets, Bridge: daemon.Leftovers(cfg).Bridge,
 		CgroupDriver: cfg.Runtime.CgroupDriver,
 		SELinux:      cfg.Runtime.SELinux, AppArmor: cfg.Runtime.AppArmor, AppArmorProfile: cfg.Runtime.AppArmorProfile,

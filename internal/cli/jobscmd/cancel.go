@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/connect"
 	"github.com/berthrun/berth/internal/criclient"
 )
@@ -28,7 +29,7 @@ func newCancel(endpoint *connect.Flag) *cobra.Command {
 		ValidArgsFunction: complete(endpoint),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
-				ctx, cancel := context.WithTimeout(ctx, limit)
+				ctx, cancel := context.WithTimeout(ctx, limit+berthapi.AnswerTime)
 				defer cancel()
 				end, err := conn.Berth.CancelJob(ctx, args[0])
 				if err != nil {

@@ -251,6 +251,9 @@ func TestExplainAdmission(t *testing.T) {
 		}
 		return e.Admission
 	}
+	if a := explain("/team/none:v1", true); a.Trial == nil || a.Trial.Accepted || a.Trial.Fault != "no endpoint has it; see their answers" {
+		t.Errorf("an image that the registry does not have: %+v", a.Trial)
+	}
 	asked := len(g.registry.Requests())
 	a := explain("/other/app:v1", false)
 	if p := a.Policy; p == nil || p.File != g.policy || p.Scope != "default" || len(p.Requirements) != 1 || p.Requirements[0].Type != "reject" || a.Trial != nil || a.Verifiers != nil {

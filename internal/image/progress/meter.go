@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +54,9 @@ type Meter struct {
 	last                  time.Time
 	// behind counts layers that another pull fetches, and has fetched for longer than shownWait.
 	behind int
+	// from names those that are asked, and asked counts the requests that run, by whom they ask.
+	from  string
+	asked map[string]int
 	// shown is the last stage that was reported.
 	shown string
 }
@@ -158,6 +164,7 @@ func (m *Meter) send() {
 	}
 	m.reported = time.Now()
 	p := m.progress
+	p.From = m.from
 	m.shown = m.stage()
 	if p.Stage = m.shown; p.Stage == Waiting {
 		p.Behind, p.Limited = m.behind, m.long > 0
@@ -244,6 +251,43 @@ func (m *Meter) Touch() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = time.Now()
+	if m.progress.Stage != "" && m.last.Sub(m.reported) >= reportInterval {
+		m.send()
+	}
+}
+
+// Ask notes that a request asks who, such as "the mirror m.example", until the caller calls end.
+func (m *Meter) Ask(who string) (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.asked == nil {
+		m.asked = map[string]int{}
+	}
+	m.asked[who]++
+	m.showAsked()
+	return sync.OnceFunc(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.asked[who]--; m.asked[who] == 0 {
+			delete(m.asked, who)
+		}
+		m.showAsked()
+	})
+}
+
+// showAsked reports who is asked if that has changed. Between two requests it is who was asked last. m.mu is held.
+func (m *Meter) showAsked() {
+	if len(m.asked) == 0 {
+		return
+	}
+	from := strings.Join(slices.Sorted(maps.Keys(m.asked)), " and ")
+	if from == m.from {
+		return
+	}
+	m.from = from
+	if m.progress.Stage != "" {
+		m.send()
+	}
 }
 
 // idle is how long the running transfers have brought nothing, without those that wait for other downloads.

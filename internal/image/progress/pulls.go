@@ -1,6 +1,7 @@
 package progress
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -93,7 +94,7 @@ func (p *Pulls) do(ctx context.Context, named reference.Named, terms Terms, repo
 		err = jobs.Run(ctx, jobOf(named, feed), func(ctx context.Context, at image.Stage) (err error) {
 			stages := image.NewStages(at)
 			defer feed.Watch(func(now image.Progress) {
-				stages.SayChange(stageOfJob(now.Stage), waitsFor("the registry "+reference.Domain(named), now))
+				stages.SayMoved(stageOfJob(now.Stage), waitsFor(cmp.Or(now.From, "the registry "+reference.Domain(named)), now), now.Stage == Waiting)
 			})()
 			id, err = pull(ctx, feed)
 			return err

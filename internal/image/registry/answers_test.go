@@ -49,6 +49,13 @@ func TestAnswersInWords(t *testing.T) {
 
 	basic := newSite(t, &imagetest.Registry{User: "joe", Password: "right"})
 	basic.fails(t, "team.test/app:1", Auth{}, errs.Denied, "the registry HOST "+noCredentials)
+	gone := filepath.Join(t.TempDir(), "gone.json")
+	missing, err := keyring.Read([]string{gone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	basic.cfg.Keys = missing
+	basic.fails(t, "team.test/app:1", Auth{}, errs.Denied, "the registry HOST "+noCredentials+"; "+gone+" of image.credential_files does not exist")
 	basic.cfg.Keys = keysFor(t, basic.hosts[0], "joe:wrong-passw0rd")
 	basic.fails(t, "team.test/app:1", Auth{}, errs.Denied, "the registry HOST refused the credentials of "+basic.cfg.Keys.Find(basic.hosts[0]).String()+" (401)")
 

@@ -116,6 +116,9 @@ func (r *Repository) refusal(e *endpoint, server string, code int) *answerError 
 		text = fmt.Sprintf("%s refused the credentials of %s (401)", server, source)
 	default:
 		text = fmt.Sprintf("%s wants credentials and berth has none (401); it may answer so if it does not have %s", server, r.path)
+		if missing := r.creds.keys.Missing(); len(missing) > 0 {
+			text += fmt.Sprintf("; %s of image.credential_files does not exist", strings.Join(missing, ", "))
+		}
 	}
 	return &answerError{text, errs.Denied}
 }

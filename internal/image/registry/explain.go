@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// Explain returns the endpoints in the order in which a pull asks them, and why. With try it asks each
-// of them what the reference means, as a pull does, and pulls nothing. The error is then that with which Resolve ends. Without
+// Explain returns the endpoints in the order in which a pull asks them, and why. With try it asks those
+// that are not skipped what the reference means, as a pull does, and pulls nothing. The error is then that with which Resolve ends. Without
 // try it is nil, unless the configuration of the endpoints cannot be used.
 func (r *Repository) Explain(ctx context.Context, try bool) ([]image.Endpoint, error) {
 	var all []image.Endpoint
@@ -49,13 +49,13 @@ func (r *Repository) Explain(ctx context.Context, try bool) ([]image.Endpoint, e
 	var faults []fault
 	found := false
 	for i := range all {
-		e, err := r.try(ctx, &all[i])
-		switch {
-		case all[i].Skipped != "":
-		case err == nil:
-			found = true
-		default:
+		if all[i].Skipped != "" {
+			continue
+		}
+		if e, err := r.try(ctx, &all[i]); err != nil {
 			faults = append(faults, fault{e, err})
+		} else {
+			found = true
 		}
 	}
 	if found {
@@ -71,11 +71,17 @@ func (r *Repository) explain(e *endpoint) image.Endpoint {
 	if where == "" {
 		shown.Source = "default of the registry's name: no directory has a configuration for " + r.domain
 	}
+	if r.isUnverified(e) {
+		shown.TLS = append([]string{"the certificate is not verified: the registry is on the loopback address"}, shown.TLS...)
+	}
 	if len(shown.TLS) == 0 {
 		shown.TLS = []string{"verified with the authorities of the host"}
 	}
 	if e.Scheme == "http" {
 		shown.TLS = []string{"none: plain http"}
+	}
+	if e.mayFallBack() {
+		shown.TLS = append(shown.TLS, "plain http if the server has no TLS")
 	}
 	for _, c := range []struct {
 		name string
@@ -87,6 +93,24 @@ func (r *Repository) explain(e *endpoint) image.Endpoint {
 	}
 	shown.Credentials = r.creds.describe(e, r.sources.place(e.index))
 	return shown
+}
+
+// isUnverified reports whether containerd's reader does not verify the certificate of an endpoint for its address: a registry on
+// the loopback address of which no file has a URL.
+func (r *Repository) isUnverified(e *endpoint) bool {
+	all := r.sources.endpoints()
+	written := e.index < len(all) && all[e.index].URL != ""
+	return !written && e.index == len(r.endpoints)-1 && e.Scheme == "https" && docker.IsLocalhost(e.Host)
+}
+
+// mayFallBack reports whether an endpoint is asked by http if it does not have TLS: containerd's reader then has another
+// transport around berth's.
+func (e *endpoint) mayFallBack() bool {
+	if e.Client == nil {
+		return false
+	}
+	_, ok := e.Client.Transport.(guarded)
+	return !ok
 }
 
 // describe says whose credentials an endpoint gets, and no secret.

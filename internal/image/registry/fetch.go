@@ -153,6 +153,8 @@ type body struct {
 	request context.Context //nolint:containedctx // of one request
 	stop    context.CancelCauseFunc
 	stall   *time.Timer
+	// asks ends the time in which the current endpoint is asked.
+	asks func()
 }
 
 // Read implements io.Reader.
@@ -186,7 +188,7 @@ func (b *body) Read(p []byte) (int, error) {
 		case err == nil:
 			return n, nil
 		case errors.Is(err, io.EOF) && b.offset >= b.desc.Size:
-			b.r.health.worked(b.at.name)
+			b.r.worked(b.at)
 			b.leave() // the next download need not wait until this one is written
 			return n, io.EOF
 		case errors.Is(err, io.EOF):
@@ -271,6 +273,7 @@ func (b *body) open() error {
 	answer, err := fetchFrom(b.request, b.at, b.desc, b.offset)
 	if err != nil {
 		b.stop(nil)
+		b.asks()
 		release()
 		return classify(err)
 	}
@@ -289,8 +292,9 @@ func (b *body) skipped(n int) error {
 	return err
 }
 
-// watch makes the timer that ends the current request when it stalls.
+// watch makes the timer that ends the current request when it stalls, and reports whom it asks.
 func (b *body) watch() {
+	b.asks = b.r.ask(b.at)
 	stop := b.stop
 	b.stall = time.AfterFunc(b.r.stall, func() {
 		stop(fmt.Errorf("it sent nothing for %s: %w", b.r.stall, errs.Unavailable))
@@ -300,7 +304,7 @@ func (b *body) watch() {
 
 // finishPart ends the request for a part that is complete. Its endpoint is asked first for the next one.
 func (b *body) finishPart() {
-	b.r.health.worked(b.at.name)
+	b.r.worked(b.at)
 	b.leave()
 	b.again[b.at], b.round, b.faults = 0, 0, nil
 	b.askFirst(b.at)
@@ -341,6 +345,7 @@ func (b *body) leave() {
 	}
 	b.stall.Stop()
 	b.stop(nil)
+	b.asks()
 	_ = b.current.Close()
 	b.release()
 	b.current = nil

@@ -75,27 +75,38 @@ func (h *Health) isBehind(name string) bool {
 	return f != nil && h.clock().Before(f.until)
 }
 
-// worked notes an answer of an endpoint.
-func (h *Health) worked(name string) {
+// worked notes an answer of an endpoint, and reports whether it has failed before.
+func (h *Health) worked(name string) (again bool) {
 	if h == nil {
-		return
+		return false
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	_, again = h.all[name]
 	delete(h.all, name)
+	return again
 }
+
+// change is what a request has changed in what is known of an endpoint.
+type change int
+
+const (
+	unchanged change = iota
+	nowFails
+	nowWorks
+)
 
 // failed notes an error of an endpoint, with a text for people that has no secret. Errors that are about the image, the credentials or the
 // caller count as an answer, or not at all.
-func (h *Health) failed(ctx context.Context, name string, err error, text string) {
+func (h *Health) failed(ctx context.Context, name string, err error, text string) (is change) {
 	if h == nil || ctx.Err() != nil {
-		return
+		return unchanged
 	}
 	if !errors.Is(err, errs.Unavailable) {
-		if errs.Kind(err) != nil {
-			h.worked(name)
+		if errs.Kind(err) != nil && h.worked(name) {
+			return nowWorks
 		}
-		return
+		return unchanged
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,6 +120,7 @@ func (h *Health) failed(ctx context.Context, name string, err error, text string
 		}
 		f = &fitness{}
 		h.all[name] = f
+		is = nowFails
 	}
 	f.failures++
 	f.fault = text
@@ -118,15 +130,16 @@ func (h *Health) failed(ctx context.Context, name string, err error, text string
 	case errors.As(err, &throttled) && throttled.After > 0:
 		f.behind = min(throttled.After, maxBehind)
 	case f.failures < maxFailures:
-		return
+		return is
 	case f.behind == 0:
 		f.behind = minBehind
 	case now.Before(f.until.Add(-f.behind / 2)): // of the same time behind
-		return
+		return is
 	default:
 		f.behind = min(2*f.behind, maxBehind)
 	}
 	f.until = now.Add(f.behind)
+	return is
 }
 
 // describe says how an endpoint is, "" if it works as far as is known.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/hoststoml"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // sources are where a domain's endpoints are written. containerd's parser does not keep that. If it cannot read hosts.toml, it
@@ -23,11 +24,18 @@ type sources struct {
 	file string
 	// described is what hosts.toml has, nil without that file.
 	described *hoststoml.Description
+	// empty: hosts.toml is there, and counts as missing.
+	empty bool
 	// tls are the settings of the registry in a directory of certificate files.
 	tls []string
 	// fault is why the configuration cannot be used, nil if it can. No endpoint is asked then.
 	fault error
 }
+
+// maxFile bounds hosts.toml and the files that it names, in bytes. Those of many authorities have some hundred kilobytes.
+const maxFile = 16 << 20
+
+func readFile(path string) ([]byte, error) { return sysfile.ReadFile(path, maxFile) }
 
 // readSources reads what the directory of a domain has; "" is none.
 func readSources(dir string) sources {
@@ -35,9 +43,11 @@ func readSources(dir string) sources {
 		return sources{}
 	}
 	path := filepath.Join(dir, hoststoml.Name)
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(data) == 0 {
-		return certFiles(dir)
+		s := certFiles(dir)
+		s.empty = err == nil
+		return s
 	}
 	s := sources{file: path, described: &hoststoml.Description{}}
 	if err != nil {
@@ -45,7 +55,7 @@ func readSources(dir string) sources {
 		return s
 	}
 	s.described = hoststoml.Describe(data)
-	s.described.CheckFiles(dir, os.ReadFile)
+	s.described.CheckFiles(dir, readFile)
 	if faults := s.described.AllFaults(); len(faults) > 0 {
 		s.fault = fmt.Errorf("%s: correct the file, or remove %s: %w", at(path, faults), dir, errs.Invalid)
 	}
@@ -69,6 +79,15 @@ func certFiles(dir string) sources {
 		return s // containerd's reader has the error
 	}
 	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		switch filepath.Ext(entry.Name()) {
+		case ".crt", ".cert", ".key":
+			info, err := os.Stat(path)
+			if err == nil && !info.Mode().IsRegular() && !info.IsDir() { // containerd's reader would wait
+				s.fault = fmt.Errorf("%s: is not a regular file: replace it, or remove it: %w", path, errs.Invalid)
+				return s
+			}
+		}
 		switch filepath.Ext(entry.Name()) {
 		case ".crt":
 			s.tls = append(s.tls, "authorities of the host and "+entry.Name())
@@ -169,6 +188,9 @@ func (s *sources) at(i int) (where string, tls []string, problem string) {
 	if i >= len(all) {
 		if s.fault != nil {
 			problem = errs.Message(s.fault)
+		}
+		if s.empty {
+			return "default of the registry's name: " + filepath.Join(s.file, hoststoml.Name) + " is empty", s.tls, problem
 		}
 		if s.described == nil && s.file != "" {
 			return "default of the registry's name: " + s.file + " has no hosts.toml", s.tls, problem

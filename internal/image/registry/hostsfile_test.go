@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/distribution/reference"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
@@ -44,7 +45,10 @@ func TestHostsFileThatCannotBeUsedAsksNobody(t *testing.T) {
 		"an empty host":    {"[host.\"\"]\n", ":1: host.\"\": names no host"},
 		"a duration":       {"[host.\"http://HOST\"]\ndial_timeout = \"soon\"\n", ":2: dial_timeout: want a duration"},
 		"a header":         {"[host.\"http://HOST\".header]\nAuthorization = 1234567\n", "header Authorization: want a string"},
-		"no table":         {"host = \"http://HOST\"\n", ":1: "},
+		"no table":         {"host = \"http://HOST\"\n", ":1: host: want tables [host.\"https://HOST\"]"},
+		"a value":          {"[host]\n\"http://HOST\" = 1\n", ":2: host: want tables [host.\"https://HOST\"]"},
+		"a scheme":         {"server = \"htps://HOST\"\n", "the scheme \"htps\" is unknown"},
+		"another scheme":   {"[host.\"ftp://HOST\"]\n", "the scheme \"ftp\" is unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := &imagetest.Registry{}
@@ -104,6 +108,34 @@ func TestHostsFileThatIsADirectory(t *testing.T) {
 	defer r.Close()
 	if shown, err := r.Explain(t.Context(), true); !errors.Is(err, errs.Invalid) || len(shown) != 1 || !strings.Contains(shown[0].Problem, "is a directory") {
 		t.Errorf("explained as %+v, %v", shown, err)
+	}
+}
+
+// TestFilesThatAreNamedPipes: berth does not wait for a writer.
+func TestFilesThatAreNamedPipes(t *testing.T) {
+	for name, c := range map[string]struct{ text, pipe string }{
+		"hosts.toml":          {"", "hosts.toml"},
+		"an authority":        {"ca = \"ca.crt\"\n", "ca.crt"},
+		"a certificate":       {"client = \"a.cert\"\n", "a.cert"},
+		"a certs.d directory": {"", "x.crt"},
+	} {
+		s := newSite(t, &imagetest.Registry{})
+		path := s.hostsFile(t, c.text)
+		if c.text == "" {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Mkfifo(filepath.Join(filepath.Dir(path), c.pipe), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		named, err := reference.ParseDockerRef("team.test/app:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(t.Context(), named, Auth{}, s.cfg); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), c.pipe) || !strings.Contains(err.Error(), "is not a regular file") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -30,8 +31,10 @@ type Config struct {
 	UserAgent string
 	// Keys has the node's own credentials, nil for none.
 	Keys *keyring.Ring
-	// Health remembers which endpoints fail, nil to forget it.
+	// Health remembers which endpoints fail, nil to forget it. Log gets each change of it where a registry has mirrors, nil for
+	// nobody.
 	Health *Health
+	Log    *slog.Logger
 	// Parts says how large blobs are fetched. The zero value fetches none in parts.
 	Parts Parts
 }
@@ -45,7 +48,10 @@ type Repository struct {
 	byDigest  bool
 	endpoints []*endpoint
 	health    *Health
+	log       *slog.Logger
 	parts     Parts
+	// Asking is called with the name of each endpoint that is asked, and end when that request ends. nil for nobody.
+	Asking func(who string) (end func())
 	// stall is how long an endpoint may send nothing of a blob; see body.arm.
 	stall time.Duration
 	// place is the directory of the domain's configuration, "" for none.
@@ -68,7 +74,7 @@ func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*R
 // fails for this reason.
 func Describe(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*Repository, error) {
 	_, byDigest := named.(reference.Digested)
-	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, parts: cfg.Parts, stall: stallTime}
+	r := &Repository{ref: named.String(), domain: reference.Domain(named), byDigest: byDigest, health: cfg.Health, log: cfg.Log, parts: cfg.Parts, stall: stallTime}
 	r.path = reference.Path(named)
 	switch object := named.(type) {
 	case reference.Digested:
@@ -188,18 +194,47 @@ func (r *Repository) unresolved(faults []fault) error {
 
 // resolveAt asks one endpoint.
 func (r *Repository) resolveAt(ctx context.Context, e *endpoint) (imagespec.Descriptor, error) {
+	defer r.ask(e)()
 	_, desc, err := e.resolver.Resolve(ctx, r.ref)
 	return desc, r.judge(ctx, e, r.object, err)
+}
+
+// ask reports that an endpoint is asked until the caller calls end.
+func (r *Repository) ask(e *endpoint) (end func()) {
+	if r.Asking == nil {
+		return func() {}
+	}
+	return r.Asking(e.label(len(r.endpoints)))
+}
+
+// worked notes an answer of an endpoint.
+func (r *Repository) worked(e *endpoint) {
+	if r.health.worked(e.name) {
+		r.logHealth(slog.LevelInfo, "an endpoint of a registry answers again", e)
+	}
+}
+
+// logHealth logs a change of an endpoint. Without mirrors the error of the pull says the same.
+func (r *Repository) logHealth(level slog.Level, text string, e *endpoint, more ...any) {
+	if r.log != nil && len(r.endpoints) > 1 {
+		r.log.Log(context.Background(), level, text, append([]any{"registry", r.domain, "endpoint", e.name}, more...)...)
+	}
 }
 
 // judge gives an error of an endpoint its kind and its words, and notes how the endpoint is. what is what it was asked for.
 func (r *Repository) judge(ctx context.Context, e *endpoint, what string, err error) error {
 	if err == nil {
-		r.health.worked(e.name)
+		r.worked(e)
 		return nil
 	}
 	err = classify(r.inWords(e, what, err))
-	r.health.failed(ctx, e.name, err, errs.Message(r.creds.scrub(err)))
+	text := errs.Message(r.creds.scrub(err))
+	switch r.health.failed(ctx, e.name, err, text) {
+	case nowFails:
+		r.logHealth(slog.LevelWarn, "an endpoint of a registry fails, and a pull asks the next one", e, "reason", text)
+	case nowWorks:
+		r.logHealth(slog.LevelInfo, "an endpoint of a registry answers again", e)
+	}
 	return err
 }
 

@@ -94,7 +94,11 @@ func (s *Store) explain(ctx context.Context, named reference.Named, want wanted,
 		}
 	}
 	if explained.Admission = rules.explainAdmission(named); explained.Admission != nil && try {
-		explained.Admission.Trial = s.tryAdmission(ctx, named, want)
+		if failed != nil && remote.Broken() == nil && rules.mayAsk(named) == nil {
+			explained.Admission.Trial = &image.AdmissionTrial{Fault: "no endpoint has it; see their answers"}
+		} else {
+			explained.Admission.Trial = s.tryAdmission(ctx, named, want)
+		}
 	}
 	if i := slices.IndexFunc(explained.Endpoints, knows); i >= 0 {
 		explained.Referrers = referrersOf(ctx, remote, explained.Endpoints[i].Attempt.Digest, auth)
@@ -254,7 +258,7 @@ func (s *Store) registryOf(
 		return nil, err
 	}
 	return open(ctx, named, registry.Auth(auth), registry.Config{
-		Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent, Keys: keys, Health: &s.health,
+		Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent, Keys: keys, Health: &s.health, Log: s.log,
 		Parts: registry.Parts{Size: rules.LayerPart, Connections: rules.LayerConnections},
 	})
 }

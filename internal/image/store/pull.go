@@ -212,6 +212,7 @@ func (s *Store) pullTo(ctx context.Context, named reference.Named, want wanted, 
 			return err
 		}
 		defer remote.Close()
+		remote.Asking = m.Ask
 		t, err := s.resolve(ctx, named, want.platform, remote, m)
 		if err != nil {
 			return err

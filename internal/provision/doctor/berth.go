@@ -30,10 +30,13 @@ func berthConfig(_ context.Context, m *Machine, r *doctor.Report) error {
 	for _, fault := range b.FileFaults {
 		r.Add(problem, b.File, fmt.Sprintf("%s names a file that berth cannot use: %s", b.File, errs.Message(fault)), "correct the file, or the key in "+b.File+"; then restart berth")
 	}
+	for _, fault := range b.CredentialFaults {
+		r.Add(problem, b.File, fault, "correct the file with the credentials, or image.credential_files in "+b.File)
+	}
 	if b.Unused != "" {
 		r.Add(warning, b.File, b.Unused, "remove these keys from "+b.File)
 	}
-	if b.File == "" && b.Fault == nil && len(b.FileFaults) == 0 {
+	if b.File == "" && b.Fault == nil && len(b.FileFaults)+len(b.CredentialFaults) == 0 {
 		r.Add(finding.OK, "", "there is no file; the defaults are in force", "")
 	}
 	return nil
@@ -152,7 +155,8 @@ func registries(_ context.Context, m *Machine, r *doctor.Report) error {
 			file := path.Join(dir, name, hoststoml.Name)
 			data, err := read(m.host, file)
 			if err != nil {
-				continue // a directory with certificates alone
+				unreadable(m.host.Files(), r, path.Join(dir, name), err)
+				continue
 			}
 			described := hoststoml.Describe(data)
 			described.CheckFiles(path.Dir(file), func(path string) ([]byte, error) {
@@ -175,4 +179,25 @@ func registries(_ context.Context, m *Machine, r *doctor.Report) error {
 		}
 	}
 	return nil
+}
+
+// unreadable reports the entry of a registry whose hosts.toml cannot be read. A directory with certificates alone has none.
+func unreadable(files provision.Files, r *doctor.Report, entry string, err error) {
+	name := path.Base(entry)
+	info, statErr := files.Stat(entry)
+	switch {
+	case statErr == nil && info.Type == 0 && mayBeHost(name):
+		r.Add(problem, entry, fmt.Sprintf("%s is a file, and not a directory with a %s: images of %s are not pulled", entry, hoststoml.Name, name),
+			"make it a directory with a "+hoststoml.Name+", or remove it")
+	case statErr == nil && info.Type == 0, errors.Is(err, errs.NotFound):
+	default:
+		file := path.Join(entry, hoststoml.Name)
+		r.Add(problem, file, fmt.Sprintf("%s cannot be read: %s: images of %s are not pulled", file, errs.Message(err), name), "make it a file, or remove "+entry)
+	}
+}
+
+// mayBeHost reports whether an entry of a directory of registries can be of a registry, and is not a note of people such as
+// README.md.
+func mayBeHost(name string) bool {
+	return name == "_default" || name == "localhost" || strings.ContainsAny(name, ".:") && name == strings.ToLower(name)
 }

@@ -58,6 +58,8 @@ type Berth struct {
 	// none.
 	FileFaults []error
 	Unused     string
+	// CredentialFaults are those of image.credential_files, with the images that are not pulled for them.
+	CredentialFaults []string
 	// Engine is native or docker. Socket is the path of the CRI socket.
 	Engine, Socket string
 	// Root and State are berth's directories.

@@ -349,6 +349,9 @@ func faultsOfBerth() []planted {
 		{"a registry's file with an unknown key", file(hosts, "[host.\"https://m\"]\nskip_verfy = true\n"), doctor.Space{}, "registries", finding.Warning, hosts, hosts + ":2: skip_verfy: is not a key of hosts.toml", "remove it from " + hosts},
 		{"a mirror that is down", file(hosts, "[host.\"http://up.example\"]\n[host.\"https://localhost:5001\"]\n"), doctor.Space{}, "registry-hosts", finding.Warning, hosts, "names https://localhost:5001, and no connection can be made to localhost:5001: connection refused", "berth image explain --try"},
 		{"a mirror without a scheme that is down", file(hosts, "[host.\"localhost:5001\"]\n"), doctor.Space{}, "registry-hosts", finding.Warning, hosts, "names localhost:5001, and no connection can be made to localhost:5001: connection refused", "berth image explain --try"},
+		{"a directory in the place of a registry's file", file(hosts+"/a", ""), doctor.Space{}, "registries", finding.Problem, hosts, hosts + " is not a regular file: images of registry.example are not pulled", "remove /etc/berth/certs.d/registry.example"},
+		{"a file in the place of a registry's directory", both(file("/etc/berth/certs.d/README.md", ""), file("/etc/berth/certs.d/registry.example", "")), doctor.Space{}, "registries", finding.Problem, "/etc/berth/certs.d/registry.example", "is a file, and not a directory", "remove it"},
+		{"credentials with a fault", settings(func(b *doctor.Berth) { b.CredentialFaults = []string{"no image can be pulled"} }), doctor.Space{}, "berth-config", finding.Problem, "/etc/berth/berth.toml", "no image can be pulled", "image.credential_files in /etc/berth/berth.toml"},
 		{"a registry's certificate that is missing", file(hosts, "[host.\"https://m\"]\nca = \"ca.crt\"\n"), doctor.Space{}, "registries", finding.Problem, hosts, "names /etc/berth/certs.d/registry.example/ca.crt, which is not there", "put the file there"},
 	}
 }

@@ -83,6 +83,9 @@ func (f files) Open(p string) (io.ReadCloser, error) {
 	var r io.ReadCloser
 	err := f.h.read(func() error {
 		_, n, err := f.get(p, true)
+		if err == nil && n.mode.IsDir() {
+			return fmt.Errorf("%s is not a regular file: %w", p, errs.State)
+		}
 		if err == nil {
 			r = io.NopCloser(strings.NewReader(n.content))
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -127,4 +128,46 @@ func readRegular(fd int, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// ReadFile is os.ReadFile for regular files of at most limit bytes. It does not open anything else: opening a named pipe waits
+// for a writer. All its errors are fs.PathErrors.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	data, err := readPlain(path, limit)
+	if err == nil {
+		return data, nil
+	}
+	var inner *fs.PathError // of the file's name below /proc
+	if errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+}
+
+func readPlain(path string, limit int64) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return nil, unix.EISDIR
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, errors.New("is not a regular file")
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("has more than %d bytes", limit)
+	}
+	return data, err
 }

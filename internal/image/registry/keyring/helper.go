@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -35,7 +36,9 @@ func runHelper(ctx context.Context, helper, server string) (Secret, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, helper, "get")
 	cmd.Stdin = strings.NewReader(server)
-	cmd.WaitDelay = time.Second // a child of it may hold the pipe
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // its children, too
+	cmd.WaitDelay = time.Second                                                          // a child that has left the group may hold the pipe
 	var out bytes.Buffer
 	cmd.Stdout = &limited{&out, maxAnswer}
 	err := cmd.Run()

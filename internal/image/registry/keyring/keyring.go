@@ -11,18 +11,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/credential"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Ring is the credentials of some files, the first file first.
-type Ring struct{ files []file }
+type Ring struct {
+	files   []file
+	missing []string
+}
 
 // Credential is how a host's credentials are found. The secret is read by Get.
 type Credential struct {
@@ -58,13 +62,17 @@ type entry struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
+// maxFile bounds a config file, in bytes.
+const maxFile = 16 << 20
+
 // Read reads config files of docker. A file that does not exist has no credentials. Invalid for a
 // file that is not of this format; the error does not quote it.
 func Read(paths []string) (*Ring, error) {
 	ring := &Ring{}
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if os.IsNotExist(err) {
+		data, err := sysfile.ReadFile(path, maxFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			ring.missing = append(ring.missing, path)
 			continue
 		}
 		if err != nil {
@@ -115,6 +123,14 @@ func (r *Ring) Faults() []error {
 		}
 	}
 	return faults
+}
+
+// Missing are the files that do not exist.
+func (r *Ring) Missing() []string {
+	if r == nil {
+		return nil
+	}
+	return r.missing
 }
 
 // Find returns the credential for a host with its port, nil if there is none. As docker does, it

@@ -1,11 +1,15 @@
 package keyring_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/registry/keyring"
@@ -124,6 +128,59 @@ func TestNoTextOfABadFileIsQuoted(t *testing.T) {
 	var none *keyring.Ring
 	if none.Find("h") != nil {
 		t.Error("no ring has an entry")
+	}
+}
+
+// TestAFileThatIsANamedPipe: berth does not wait for a writer.
+func TestAFileThatIsANamedPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keyring.Read([]string{path}); err == nil || !strings.Contains(err.Error(), path+": is not a regular file") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestAHelperEndsWithItsChildren: a child of a helper that is killed would stay for ever.
+func TestAHelperEndsWithItsChildren(t *testing.T) {
+	told := filepath.Join(t.TempDir(), "told")
+	if err := unix.Mkfifo(told, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	helper(t, "hangs", "sleep 1000 &\necho $! > "+told+"\nwait\n")
+	ring, err := keyring.Read([]string{write(t, "f.json", `{"credHelpers": {"r.example": "hangs"}}`, 0o600)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := ring.Find("r.example").Get(ctx)
+		ended <- err
+	}()
+	text, err := os.ReadFile(told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := unix.PidfdOpen(child, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	cancel()
+	if err := <-ended; !errors.Is(err, errs.Unavailable) {
+		t.Errorf("error %v", err)
+	}
+	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	if n, err := unix.Poll(poll, 2000); n != 1 || err != nil {
+		t.Errorf("the child of the helper stays (%d, %v)", n, err)
+		_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
 	}
 }
 
