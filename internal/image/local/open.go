@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -127,7 +126,7 @@ func (s *Images) open(ctx context.Context) error {
 		return err
 	}
 	s.checker = check.New(check.Config{
-		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Archives: s.imports, Jobs: s.cfg.Jobs, Notes: func() []string { return slices.Concat(s.Faults(), s.SetAside()) },
+		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Archives: s.imports, Jobs: s.cfg.Jobs, Notes: s.SetAside,
 		Quarantined: s.repair.Quarantined, Log: s.log,
 	})
 	s.store.OnDamage(s.checker.WantBlob)
