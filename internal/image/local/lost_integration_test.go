@@ -146,16 +146,6 @@ func TestCheckReportsLostImages(t *testing.T) {
 	if found := look(false); found.Repaired || !strings.Contains(found.Advice, "--repair") || !strings.Contains(found.Advice, "berth image rm docker.io/library/plain:1") {
 		t.Errorf("%+v", found)
 	}
-	r := &imagetest.Registry{Intercept: func(w http.ResponseWriter, _ *http.Request) bool {
-		w.WriteHeader(http.StatusNotFound)
-		return true
-	}}
-	dir := t.TempDir()
-	mirror := "server = \"http://" + serve(t, r) + "\"\n"
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "docker.io"), 0o755), os.WriteFile(filepath.Join(dir, "docker.io/hosts.toml"), []byte(mirror), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	s.SetPullRules(PullRules{RegistryConfigDirs: []string{dir}})
 	if found := look(true); found.Repaired || !strings.Contains(found.Advice, "cannot be pulled") || !strings.Contains(found.Advice, "berth image rm docker.io/library/plain:1") {
 		t.Errorf("without an archive: %+v", found)
 	}

@@ -250,16 +250,16 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 	var under *repair.Rebuilding
 	if damage != nil {
 		if under, err = s.repair.SetAside(ctx, damage); err != nil {
-			return fmt.Errorf("cannot set the damaged database of the image store aside: %w", err)
+			return s.repair.Unfinished(fmt.Errorf("cannot set the damaged database of the image store aside: %w", err))
 		}
 	}
 	s.db = database.New(s.cfg.paths(), s.trash.Discard, s.log)
 	if err := s.db.Open(ctx); err != nil {
-		return err
+		return s.repair.Unfinished(err)
 	}
 	if under != nil {
 		if err = s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
-			return fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err)
+			return s.repair.Unfinished(fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err))
 		}
 	} else if err := s.repair.LostRecords(ctx, s.db); err != nil {
 		return err
