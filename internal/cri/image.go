@@ -58,7 +58,7 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	}
 	img, err := s.findImage(ctx, req.GetImage())
 	if errors.Is(err, errs.NotFound) {
-		return &runtimeapi.ImageStatusResponse{}, nil
+		return s.absentImage(req)
 	}
 	if err != nil {
 		return nil, badImage("image.image", err)
@@ -89,6 +89,22 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	}
 	// Tools read this key.
 	resp.Info, err = asJSON(map[string]any{"info": info})
+	return resp, err
+}
+
+// absentImage is the status of an image that is not present.
+func (s *Server) absentImage(req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	resp := &runtimeapi.ImageStatusResponse{}
+	images, ok := s.opts.Images.(damageReporter)
+	if !ok || !req.GetVerbose() {
+		return resp, nil
+	}
+	lost := images.LostNames(s.opts.Platforms()[req.GetImage().GetRuntimeHandler()], req.GetImage().GetImage())
+	if len(lost) == 0 {
+		return resp, nil
+	}
+	var err error
+	resp.Info, err = asJSON(map[string]any{image.InfoLostNames: lost})
 	return resp, err
 }
 

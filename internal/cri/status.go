@@ -144,6 +144,8 @@ type damageReporter interface {
 	Faults() []string
 	// SetAside returns messages about what lies in the store's quarantine.
 	SetAside() []string
+	// LostNames are the names that a reference may mean, for a platform, of images that the store has lost.
+	LostNames(platform, ref string) []string
 }
 
 // imageStoreIntact is berth's own condition. Kubelets look at the other two only: a rebuilt store

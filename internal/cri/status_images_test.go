@@ -6,6 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 )
 
@@ -13,10 +14,35 @@ import (
 type faultyImages struct {
 	image.Store
 	faults, setAside []string
+	lost             map[string][]string
 }
 
 func (f *faultyImages) Faults() []string   { return f.faults }
 func (f *faultyImages) SetAside() []string { return f.setAside }
+
+func (f *faultyImages) LostNames(platform, ref string) []string {
+	if f.lost == nil {
+		return nil
+	}
+	return f.lost[platform+" "+ref]
+}
+
+// TestStatusOfALostImage: the verbose answer has the names of an image that the store has lost. CRI's own fields are those of an
+// image that is not present.
+func TestStatusOfALostImage(t *testing.T) {
+	images := &faultyImages{Store: &fakeImages{getErr: errs.NotFound}, lost: map[string][]string{" gone:1": {"docker.io/library/gone:1"}}}
+	c := runtimeapi.NewImageServiceClient(client(t, &fakePods{info: &engine.Info{}}, images, nil))
+	for _, is := range []struct {
+		ref     string
+		verbose bool
+		want    string
+	}{{"gone:1", true, `["docker.io/library/gone:1"]`}, {"gone:1", false, ""}, {"other:1", true, ""}} {
+		resp, err := c.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: is.ref}, Verbose: is.verbose})
+		if err != nil || resp.GetImage() != nil || resp.GetInfo()[image.InfoLostNames] != is.want {
+			t.Errorf("%+v: %v, %v", is, resp, err)
+		}
+	}
+}
 
 // TestStatusOfADamagedImageStore: the status shows what is lost, and what lies in the quarantine. The store is intact without
 // losses, and the node stays ready.

@@ -30,6 +30,10 @@ const (
 	CheckComparing = "comparing"
 )
 
+// InfoLostNames is the key of an ImageStatusResponse's Info (CRI) for an image that is not present because the store has lost it.
+// The value has the names of it that a removal makes the store forget, in JSON.
+const InfoLostNames = "lostNames"
+
 // CheckUpdate is a moment of a check: its progress, or an object that it has found damaged.
 type CheckUpdate struct {
 	Progress Progress
@@ -99,10 +103,10 @@ type Quarantined struct {
 
 // Damage is one damaged object.
 type Damage struct {
-	// Object is "blob" or "layer", or "file" or "directory" for one of the store's own with a wrong mode
+	// Object is "blob" or "layer", "image" for one that a start has lost, or "file" or "directory" for one of the store's own with a wrong mode
 	// or owner.
 	Object string `json:"object"`
-	// Digest is the digest of a blob, or the chain id of a layer. Path is that of a file or a directory.
+	// Digest is the digest of a blob, the chain id of a layer, or what the names of a lost image pointed to. Path is that of a file or a directory.
 	Digest digest.Digest `json:"digest,omitempty"`
 	Path   string        `json:"path,omitempty"`
 	// Problem says what is wrong, with the path of the file of a layer.

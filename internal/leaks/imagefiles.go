@@ -10,10 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -25,7 +27,8 @@ const (
 )
 
 // examineImageFiles finds what the next start of berth moves to the quarantine of the image store: damaged databases, and
-// what is in the place of its directories. It also finds archives that berth cannot import.
+// what is in the place of its directories. It also finds images that are lost, and archives that berth
+// cannot import.
 func examineImageFiles(_ context.Context, f *Facts, r *doctor.Report) error {
 	if !f.Native {
 		return nil
@@ -58,7 +61,36 @@ func examineImageFiles(_ context.Context, f *Facts, r *doctor.Report) error {
 				"restart berth; its log names the images that are lost, which are pulled again; then `berth image fsck --repair`")
 		}
 	}
+	if err := examineLost(images, r); err != nil {
+		return err
+	}
 	return examineImports(images, r)
+}
+
+// examineLost finds images that starts of berth have lost and that are not back. A list that cannot be read is no fault: the
+// daemon writes it again.
+func examineLost(images string, r *doctor.Report) error {
+	var list struct {
+		Images []lost.Image
+	}
+	data, err := sysfile.ReadRegular(filepath.Join(images, lost.FileName), 16<<20)
+	if errors.Is(err, errs.NotFound) || err == nil && json.Unmarshal(data, &list) != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the list of lost images: %w", err)
+	}
+	for _, gone := range list.Images {
+		called := strings.Join(gone.Called(), " ")
+		if gone.NoPull {
+			r.Add(finding.Problem, called, fmt.Sprintf("the image store has lost image %s: its content was damaged or missing when berth started", called),
+				"pull it, import its archive, put the archive into a directory of image.import_dirs, or remove its names: `berth image rm "+called+"`")
+			continue
+		}
+		r.Add(finding.Warning, called, fmt.Sprintf("the image store has lost image %s: its content was damaged or missing when berth started; berth pulls it again in the background", called),
+			"see `berth jobs`; pull it with its credentials, or remove its names: `berth image rm "+called+"`")
+	}
+	return nil
 }
 
 // imported is what the check needs of the list of imported archives.

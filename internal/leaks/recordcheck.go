@@ -32,7 +32,7 @@ func RecordChecks() []doctor.Check[*Facts] {
 			Look: examineClock,
 		},
 		{
-			Info: doctor.Info{ID: "image-files", Title: "files of the image store", Reads: "both databases, the directories and the list of imported archives in `images` below berth's root"},
+			Info: doctor.Info{ID: "image-files", Title: "files of the image store", Reads: "both databases, the directories and the lists of lost images and of imported archives in `images` below berth's root"},
 			Look: examineImageFiles,
 		},
 		{

@@ -47,6 +47,13 @@ func TestWhatBerthHasWritten(t *testing.T) {
 		{"an empty database", func(w *world, _ *Facts) { w.write(w.root+"/images/metadata.db", "") }, "image-files", finding.Warning, "images/metadata.db", "is empty"},
 		{"a missing database", func(w *world, _ *Facts) { w.remove(w.root + "/images/metadata.db") }, "image-files", finding.Warning, "images/metadata.db", "is missing"},
 		{"a damaged database", func(w *world, _ *Facts) { w.write(w.root+"/images/snapshots/metadata.db", strings.Repeat("x", 70000)) }, "image-files", finding.Warning, "snapshots/metadata.db", "is damaged"},
+		{"a lost image", func(w *world, _ *Facts) {
+			w.write(w.root+"/images/lost.json", `{"version":1,"images":[{"names":["docker.io/library/gone:1","docker.io/library/gone@sha256:1"],"noPull":true}]}`)
+		}, "image-files", finding.Problem, "docker.io/library/gone:1", "has lost image docker.io/library/gone:1: "},
+		{"a lost image that is pulled again", func(w *world, _ *Facts) {
+			w.write(w.root+"/images/lost.json", `{"version":1,"images":[{"names":["docker.io/library/gone:1#wasi/wasm"]}]}`)
+		}, "image-files", finding.Warning, "docker.io/library/gone:1", "berth pulls it again in the background"},
+		{"a damaged list of lost images", func(w *world, _ *Facts) { w.write(w.root+"/images/lost.json", "{") }, "", "", "", ""},
 		{"an archive that cannot be imported", func(w *world, _ *Facts) { w.imported("it is truncated") }, "image-files", finding.Warning, "bad.tar", "bad.tar of image.import_dirs is not imported: it is truncated"},
 		{"an archive that could not be imported and has changed", func(w *world, _ *Facts) {
 			w.imported("it is truncated")

@@ -130,6 +130,10 @@ func killed() Machine {
 				"image-files", finding.Problem, "%T/root/images/content", "is no directory", "set root in berth.toml, or mount the disk at %T/root/images/content", false,
 			},
 			{
+				"an image that is lost", `echo '{"version":1,"images":[{"names":["docker.io/library/gone:1"],"target":{},"noPull":true}]}' > root/images/lost.json`,
+				"image-files", finding.Problem, "docker.io/library/gone:1", "the image store has lost image docker.io/library/gone:1", "berth image rm docker.io/library/gone:1", false,
+			},
+			{
 				"an archive that cannot be imported", `echo x > sys/bad.tar; printf '{"version":1,"archives":[{"path":"%s","size":2,"time":%s,"inode":%s,"error":"the archive is truncated"}]}' "$T/sys/bad.tar" "$(stat -c %.9Y sys/bad.tar | tr -d .)" "$(stat -c %i sys/bad.tar)" > root/images/imported.json`,
 				"image-files", finding.Warning, "%T/sys/bad.tar", "the archive %T/sys/bad.tar of image.import_dirs is not imported: the archive is truncated", "put a correct archive in its place", false,
 			},

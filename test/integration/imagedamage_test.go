@@ -136,6 +136,54 @@ func TestCheckOfImagesIsAJob(t *testing.T) {
 	b.MustCLI("image", "rm", ref)
 }
 
+// TestLostImagesByTheCommandLine: commands say what is damaged and what is lost, and a removal of either succeeds.
+func TestLostImagesByTheCommandLine(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	blob := func(digest string) string {
+		return filepath.Join(b.Root, "images/content/blobs/sha256", strings.TrimPrefix(digest, "sha256:"))
+	}
+	var all bytes.Buffer
+	must(t, imagetest.OCIArchive(&all, imagetest.Spec{Name: "damaged:1", Files: []imagetest.File{{Path: "d"}}}, imagetest.Spec{Name: "lost:1", Files: []imagetest.File{{Path: "l"}}}))
+	archive := filepath.Join(t.TempDir(), "all.tar")
+	must(t, os.WriteFile(archive, all.Bytes(), 0o600))
+	b.MustCLI("image", "import", "--pin", archive) // berth asks no registry for what is pinned
+	ids := map[string]string{}
+	for _, name := range []string{"damaged:1", "lost:1"} {
+		status, err := b.Images.ImageStatus(b.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+		must(t, err)
+		ids[name] = status.GetImage().GetId()
+	}
+
+	must(t, os.Remove(blob(ids["damaged:1"])))
+	if _, stderr, err := b.CLI("image", "inspect", "damaged:1"); err == nil || !strings.Contains(stderr, "is damaged on disk: its file is missing") || strings.Contains(stderr, "does not have image") {
+		t.Errorf("inspect: %v\n%s", err, stderr)
+	}
+	if out := b.MustCLI("image", "rm", "damaged:1"); out != "damaged:1\n" {
+		t.Errorf("the removal of a damaged image prints %q", out)
+	}
+
+	b.StopDaemon()
+	must(t, os.Remove(blob(ids["lost:1"])))
+	b.StartDaemon()
+	if out := b.MustCLI("info"); !strings.Contains(out, "ImageStoreIntact:   no") {
+		t.Errorf("berth info says:\n%s", out)
+	}
+	out, _, err := b.CLI("image", "fsck")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 4 || !strings.Contains(out, "damaged: image sha256:") || !strings.Contains(out, "docker.io/library/lost:1") {
+		t.Errorf("fsck: %v\n%s", err, out)
+	}
+	if out, stderr, err := b.CLI("image", "rm", "lost:1"); err != nil || out != "lost:1\n" || !strings.Contains(stderr, "the node had lost this image") {
+		t.Errorf("the removal of a lost image: %v, %q\n%s", err, out, stderr)
+	}
+	if out := b.MustCLI("info"); !strings.Contains(out, "ImageStoreIntact:   yes") {
+		t.Errorf("berth info says after it:\n%s", out)
+	}
+	if _, stderr, err := b.CLI("image", "rm", "lost:1"); err == nil || !strings.Contains(stderr, "does not have image") {
+		t.Errorf("the removal of a name that nobody has: %v\n%s", err, stderr)
+	}
+}
+
 // TestPodsAreListedBeforeTheImageStoreIsChecked: a start reads the databases of images completely, which takes
 // long on a slow disk. Pods are listed, run commands and stop meanwhile. Requests for images wait.
 func TestPodsAreListedBeforeTheImageStoreIsChecked(t *testing.T) {

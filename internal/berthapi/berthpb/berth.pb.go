@@ -3157,7 +3157,7 @@ func (x *Quarantined) GetLost() []string {
 // Damage is one damaged object.
 type Damage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "blob", "layer", "file" or "directory".
+	// "blob", "layer", "image" for one that is lost, "file" or "directory".
 	Object string `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// The digest of a blob, the chain id of a layer.
 	Digest     string   `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`

@@ -29,8 +29,10 @@ func (c *commands) newCheck() *cobra.Command {
 		Use:   "fsck",
 		Short: "Check the content and the layers of all images",
 		Long: "fsck looks at the modes and owners of the store's own files, reads every blob, unpacks every layer again, and\n" +
-			"compares all with what they should be. It says what is damaged, and which images and containers that concerns. With\n" +
-			"--repair the daemon sets modes and owners again, fetches damaged blobs again, and exchanges damaged layers. Blobs come\n" +
+			"compares all with what they should be. It says what is damaged, and which images and containers that concerns. It\n" +
+			"also lists the images that starts of the daemon have lost.\n\n" +
+			"With --repair the daemon sets modes and owners again, fetches damaged blobs again, exchanges damaged layers, and pulls\n" +
+			"lost images. Blobs come\n" +
 			"from the archives in image.import_dirs that the images came from, or from the registries of the images, with the\n" +
 			"daemon's own credentials. It changes no layer that a container uses, and nothing that containers have written. Each\n" +
 			"damaged object is printed when it is found, with what was done.\n\n" +

@@ -89,13 +89,18 @@ func find(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case resp.Image == nil && spec.RuntimeHandler != "":
-		return nil, fmt.Errorf("the node does not have image %q for handler %s: %w", spec.Image, spec.RuntimeHandler, errs.NotFound)
-	case resp.Image == nil:
-		return nil, fmt.Errorf("the node does not have image %q: %w", spec.Image, errs.NotFound)
+	if resp.Image == nil {
+		return nil, absentError(spec)
 	}
 	return resp, nil
+}
+
+// absentError is the error of an image that the node does not have.
+func absentError(spec *runtimeapi.ImageSpec) error {
+	if spec.RuntimeHandler != "" {
+		return fmt.Errorf("the node does not have image %q for handler %s: %w", spec.Image, spec.RuntimeHandler, errs.NotFound)
+	}
+	return fmt.Errorf("the node does not have image %q: %w", spec.Image, errs.NotFound)
 }
 
 func (c *commands) newInspect() *cobra.Command {

@@ -2,6 +2,7 @@ package imagecmd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 func (c *commands) newRemove() *cobra.Command {
@@ -22,7 +24,9 @@ func (c *commands) newRemove() *cobra.Command {
 			"It also removes an image that containers use, running or not. The containers go on. The command names them: the\n" +
 			"unpacked layers stay on disk until the last of these containers is removed. A kubelet that starts such a container\n" +
 			"again pulls the image.\n\n" +
-			"For a name that the node does not have, the command removes what failed pulls have left of it, and fails.",
+			"The command removes the name of an image that the node has lost (the condition ImageStoreIntact of `berth info`), and\n" +
+			"says so.\n\n" +
+			"For another name that the node does not have, the command removes what failed pulls have left of it, and fails.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,12 +37,15 @@ func (c *commands) newRemove() *cobra.Command {
 				}
 				var failed []error
 				for _, ref := range args {
-					id, err := remove(ctx, conn, &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler})
+					id, lost, err := remove(ctx, conn, &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler})
 					if err != nil {
 						failed = append(failed, err)
 						continue
 					}
 					fmt.Fprintln(cmd.OutOrStdout(), ref)
+					if len(lost) > 0 {
+						fmt.Fprintf(cmd.ErrOrStderr(), "%s: the node had lost this image; it does not wait for it any more, and these names are removed: %s\n", ref, strings.Join(lost, ", "))
+					}
 					if using := users[id]; len(using) > 0 {
 						fmt.Fprintf(cmd.ErrOrStderr(), "%s: its layers stay on disk until the containers that use it are removed: %s\n", ref, strings.Join(using, ", "))
 					}
@@ -51,13 +58,40 @@ func (c *commands) newRemove() *cobra.Command {
 	return cmd
 }
 
-// remove returns the id of the image. It reports an image that does not exist: for a user that is a mistyped name, though CRI
-// reports success. It removes then what failed pulls of the name have left.
-func remove(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) (id string, err error) {
-	found, err := find(ctx, conn, spec)
-	if err != nil && !errors.Is(err, errs.NotFound) {
-		return "", err
+// remove returns the id of the image, or the names of one that the node has lost. It reports an image that does not exist: for a
+// user that is a mistyped name, though CRI reports success. It removes then what failed pulls of the name have left.
+func remove(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) (id string, lost []string, err error) {
+	// A verbose answer needs the image's content, which may be damaged.
+	found, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	if err != nil {
+		return "", nil, err
 	}
-	_, removeErr := conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
-	return found.GetImage().GetId(), errors.Join(err, removeErr)
+	var absent error
+	if found.Image == nil {
+		if lost, err = lostNames(ctx, conn, spec); err != nil {
+			return "", nil, err
+		}
+		if len(lost) == 0 {
+			absent = absentError(spec)
+		}
+	}
+	_, err = conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
+	return found.GetImage().GetId(), lost, errors.Join(absent, err)
+}
+
+// lostNames are the names of an image that berth has lost, none if it has not.
+func lostNames(ctx context.Context, conn *criclient.Conn, spec *runtimeapi.ImageSpec) ([]string, error) {
+	found, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec, Verbose: true})
+	if err != nil || found.Image != nil {
+		return nil, err
+	}
+	data, ok := found.GetInfo()[image.InfoLostNames]
+	if !ok {
+		return nil, nil
+	}
+	var lost []string
+	if err := json.Unmarshal([]byte(data), &lost); err != nil {
+		return nil, fmt.Errorf("cannot read whether image %q is lost: %w", spec.Image, err)
+	}
+	return lost, nil
 }

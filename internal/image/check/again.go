@@ -16,7 +16,6 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/lost"
-	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/progress"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/image/store"
@@ -53,14 +52,9 @@ func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
 // WantImage brings an image back in the background that a start has lost: an archive of the host that has it is imported
 // again, else the image is pulled.
 func (c *Checker) WantImage(gone lost.Image) {
-	var all []string
-	for _, key := range gone.Names {
-		name, _ := names.OfKey(key)
-		all = append(all, name)
-	}
-	target := gone.Target.Digest
+	all, target := calledBy(gone), gone.Target.Digest
 	c.want(wanted{
-		job: image.Job{Kind: "pull image again", Key: gone.Names[0], ID: target.Encoded()},
+		job: image.Job{Kind: "pull image again", Key: imageKey(gone), ID: target.Encoded()},
 		ready: func(ctx context.Context, at image.Stage) error {
 			at("wait for the archive", "the import of an archive of image.import_dirs", time.Now().Add(maxWait))
 			return c.Archives.AwaitLost(ctx, all)

@@ -127,7 +127,7 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 }
 
 func (r *run) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers, r.checkErofs} {
+	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers, r.checkErofs, r.checkLost} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
@@ -151,6 +152,11 @@ func (c comparing) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (con
 		read = c.db.readFinished
 	}
 	r, err := read(ctx, desc)
+	if errdefs.IsNotFound(err) {
+		if _, known := c.db.Content.Info(ctx, desc.Digest); known == nil { // else it was removed
+			return nil, &DamagedError{Blob: desc.Digest, problem: "its file is missing"}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +201,7 @@ func (r *comparedReader) ReadAt(p []byte, at int64) (int, error) {
 	}
 	_, _ = r.verifier.Write(p[:n])
 	r.read += int64(n)
-	if n > 0 && r.read == r.Size() && !r.verifier.Verified() {
+	if (n > 0 || r.Size() == 0) && r.read == r.Size() && !r.verifier.Verified() {
 		return n, &DamagedError{Blob: r.of, problem: "its content has another digest"}
 	}
 	return n, err

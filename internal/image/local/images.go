@@ -186,6 +186,14 @@ func (s *Images) Faults() []string {
 	return all
 }
 
+// LostNames are the names that a reference may mean, of images that the store has lost. Remove makes it forget them.
+func (s *Images) LostNames(platform, ref string) []string {
+	if !s.isOpen() {
+		return nil
+	}
+	return s.store.LostNames(platform, ref)
+}
+
 // SetAside returns messages about what starts have set aside, until the quarantine is removed.
 func (s *Images) SetAside() []string { return s.repair.Notes() }
 

@@ -3,6 +3,8 @@
 package local
 
 import (
+	"bytes"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
@@ -103,6 +107,78 @@ func TestLossesEnd(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestLostImageIsPinnedAgain: an import brings an image back as it was, pinned or not, if nobody says otherwise.
+func TestLostImageIsPinnedAgain(t *testing.T) {
+	for _, pin := range []bool{true, false} {
+		s, id, path := lose(t, make(seenJobs, 1000), pin)
+		if lost := s.LostNames("", "plain:1"); !slices.Equal(lost, []string{"docker.io/library/plain:1"}) {
+			t.Errorf("lost: %q", lost)
+		}
+		s = reopen(t, s)
+		if _, err := s.Import(t.Context(), bytes.NewReader(must(t, path)), "", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Get(t.Context(), id); err != nil || got.Pinned != pin {
+			t.Errorf("pinned %v before: %+v, %v", pin, got, err)
+		}
+		if lost := s.LostNames("", "plain:1"); len(lost) != 0 {
+			t.Errorf("still lost: %q", lost)
+		}
+	}
+}
+
+// TestCheckReportsLostImages: a check reports what is lost as damage that is left. With repair it brings back what an archive or a
+// registry has.
+func TestCheckReportsLostImages(t *testing.T) {
+	jobs := make(seenJobs, 1000)
+	s, id, path := lose(t, jobs, true)
+	look := func(repair bool) image.Damage {
+		t.Helper()
+		report, err := s.Check(t.Context(), repair, nil)
+		if err != nil || len(report.Damage) != 1 || report.Damage[0].Object != "image" || !slices.Equal(report.Damage[0].Images, []string{"docker.io/library/plain:1"}) {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		return report.Damage[0]
+	}
+	if found := look(false); found.Repaired || !strings.Contains(found.Advice, "--repair") || !strings.Contains(found.Advice, "berth image rm docker.io/library/plain:1") {
+		t.Errorf("%+v", found)
+	}
+	if found := look(true); found.Repaired || !strings.Contains(found.Advice, "cannot be pulled") || !strings.Contains(found.Advice, "berth image rm docker.io/library/plain:1") {
+		t.Errorf("without an archive: %+v", found)
+	}
+	s.SetImportRules(ImportRules{Dirs: []string{filepath.Dir(path)}})
+	jobs.until(t, "import archive: ok")
+	if got, err := s.Get(t.Context(), id); err != nil || !got.Pinned {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if report, err := s.Check(t.Context(), false, nil); err != nil || len(report.Damage) != 0 {
+		t.Errorf("after its import: %+v, %v", report, err)
+	}
+}
+
+// TestRepairPullsLostImages: also those that were pinned, and they are pinned again.
+func TestRepairPullsLostImages(t *testing.T) {
+	registry := &imagetest.Registry{}
+	host := serve(t, registry)
+	a := importArchived(t, imagetest.OCIArchive, true)
+	registry.Push("app", "1", a.built)
+	if err := a.Tag(t.Context(), a.image.ID, []string{host + "/app:1"}); err != nil {
+		t.Fatal(err)
+	}
+	a.restart(t, func() {
+		if err := errors.Join(os.Remove(a.path), os.Remove(a.db.BlobPath(digest.Digest(a.image.ID)))); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if found := a.repaired(t); len(found) != 1 || found[0].Object != "image" || !found[0].Repaired || found[0].Repair != "pulled again" {
+		t.Errorf("%+v", found)
+	}
+	a.whole(t)
+	if faults := a.Faults(); len(faults) != 0 {
+		t.Errorf("still lost: %q", faults)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -127,7 +126,7 @@ func (s *Images) open(ctx context.Context) error {
 		return err
 	}
 	s.checker = check.New(check.Config{
-		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Archives: s.imports, Jobs: s.cfg.Jobs, Notes: func() []string { return slices.Concat(s.Faults(), s.SetAside()) },
+		DB: s.db, Store: s.store, Layers: s.layers, Snapshotters: s.proxies, Erofs: s.cfg.erofsPaths(), Rootfs: s.rootfs, Background: s.background, Lost: s.lost, Archives: s.imports, Jobs: s.cfg.Jobs, Notes: s.SetAside,
 		Quarantined: s.repair.Quarantined, Log: s.log,
 	})
 	s.store.OnDamage(s.checker.WantBlob)
@@ -251,16 +250,16 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 	var under *repair.Rebuilding
 	if damage != nil {
 		if under, err = s.repair.SetAside(ctx, damage); err != nil {
-			return fmt.Errorf("cannot set the damaged database of the image store aside: %w", err)
+			return s.repair.Unfinished(fmt.Errorf("cannot set the damaged database of the image store aside: %w", err))
 		}
 	}
 	s.db = database.New(s.cfg.paths(), s.trash.Discard, s.log)
 	if err := s.db.Open(ctx); err != nil {
-		return err
+		return s.repair.Unfinished(err)
 	}
 	if under != nil {
 		if err = s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
-			return fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err)
+			return s.repair.Unfinished(fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err))
 		}
 	} else if err := s.repair.LostRecords(ctx, s.db); err != nil {
 		return err

@@ -32,6 +32,10 @@ type Image struct {
 	// Names are the keys of its tags and digests, Target is what they point to.
 	Names  []string             `json:"names"`
 	Target imagespec.Descriptor `json:"target"`
+	// ID is the id of the image, "" if it is not known.
+	ID string `json:"id,omitempty"`
+	// Pinned is set if the image was pinned. It is pinned again when it comes back.
+	Pinned bool `json:"pinned,omitempty"`
 	// NoPull is set if berth does not pull it: it comes from an archive or a directory of the node, or the pull has failed for
 	// good.
 	NoPull bool `json:"noPull,omitempty"`
@@ -110,7 +114,10 @@ func (l *List) Add(images []Image) {
 				all = append(all, Image{Target: image.Target})
 				at = len(all) - 1
 			}
-			all[at].NoPull = image.NoPull
+			all[at].NoPull, all[at].Pinned = image.NoPull, all[at].Pinned || image.Pinned
+			if image.ID != "" {
+				all[at].ID = image.ID
+			}
 			for _, name := range image.Names {
 				if !slices.Contains(all[at].Names, name) {
 					all[at].Names = append(all[at].Names, name)
@@ -159,6 +166,26 @@ func (l *List) Remove(keys []string) {
 		}
 		return all
 	})
+}
+
+// WasPinned reports whether an image is on the list that was pinned, by its id and by the digests that its names may lead to.
+func (l *List) WasPinned(id string, targets ...digest.Digest) bool {
+	return slices.ContainsFunc(l.Images(), func(one Image) bool {
+		return one.Pinned && (one.ID == id || slices.Contains(targets, one.Target.Digest))
+	})
+}
+
+// Named are those of these names, by their keys, that images on the list have. They are names for people.
+func (l *List) Named(keys []string) []string {
+	var all []string
+	for _, one := range l.Images() {
+		for _, key := range one.Names {
+			if name, _ := names.OfKey(key); slices.Contains(keys, key) && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
 }
 
 // Get returns an image on the list.

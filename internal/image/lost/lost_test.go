@@ -63,7 +63,7 @@ func TestLosses(t *testing.T) {
 		found.Note(target, "sha256:1", pinned)
 		found.Note(target, "example.org/a:1#wasi/wasm", pinned)
 		all := found.Images()
-		if len(all) != 1 || all[0].NoPull != pinned || !slices.Equal(all[0].Names, []string{"example.org/a:1#wasi/wasm"}) || !slices.Equal(all[0].Called(), []string{"example.org/a:1"}) {
+		if len(all) != 1 || all[0].NoPull != pinned || all[0].Pinned != pinned || all[0].ID != "sha256:1" || !slices.Equal(all[0].Names, []string{"example.org/a:1#wasi/wasm"}) || !slices.Equal(all[0].Called(), []string{"example.org/a:1"}) {
 			t.Errorf("pinned %v: %+v", pinned, all)
 		}
 	}

@@ -222,6 +222,15 @@ func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, erro
 	}
 }
 
+// Unfinished adds to the error of a rebuild what must not be deleted meanwhile: layers and databases of the store are in the
+// quarantine until the next start has ended the rebuild.
+func (r Repairer) Unfinished(err error) error {
+	if _, statErr := os.Lstat(r.rebuildingPath()); err == nil || statErr != nil {
+		return err
+	}
+	return fmt.Errorf("the next start continues the rebuild of the image store; until it has succeeded, delete nothing in %s, which has the layers of images and containers: %w", r.QuarantineDir(), err)
+}
+
 // beginRebuild makes the directory for what is set aside, or finds that of an attempt that was
 // interrupted.
 func (r Repairer) beginRebuild(damage error) (*Rebuilding, error) {

@@ -95,9 +95,9 @@ func (r *rebuilder) namedImages(ctx context.Context) error {
 			if ctx.Err() != nil || diskFull(err) {
 				return err
 			}
+			r.lost.Note(named.Target, named.Name, named.Pinned)
 			if !names.IsID(named.Name) {
 				r.report.Lost = append(r.report.Lost, fmt.Sprintf("%s: %v", named.Name, err))
-				r.lost.Note(named.Target, named.Name, named.Pinned)
 			}
 			continue
 		}

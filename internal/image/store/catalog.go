@@ -61,7 +61,7 @@ func (s *Store) Details(ctx context.Context, ref string) (*imagespec.Image, erro
 		return nil, fmt.Errorf("the node does not have image %q: %w", ref, errs.NotFound)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the configuration of image %s: %w", img.ID, err)
+		return nil, fmt.Errorf("cannot read the content of image %s: %w", img.ID, err)
 	}
 	return &t.Image, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/names"
@@ -22,7 +24,7 @@ func (s *Store) Record(ctx context.Context, t *tree.Tree, fullNames []string, pi
 }
 
 // record is Record. places are the proxy snapshotters that have got the layers, and image.OverlaySnapshotter if the image was
-// unpacked: those that had them before may be left out. s.mu is held; the caller calls SaveNames when it is free, since pulls
+// unpacked: those that had them before may be left out. An image that was lost and was pinned is pinned again. s.mu is held; the caller calls SaveNames when it is free, since pulls
 // that end together share the write.
 func (s *Store) record(ctx context.Context, t *tree.Tree, fullNames []string, pin bool, places ...string) (*image.Image, error) {
 	keys := keysOf(append(slices.Clone(fullNames), t.ID()), t.Platform)
@@ -33,7 +35,11 @@ func (s *Store) record(ctx context.Context, t *tree.Tree, fullNames []string, pi
 			losers[id] = true
 		}
 	}
-	pinned := pin
+	targets := []digest.Digest{t.Target.Digest, t.Manifest.Digest}
+	for _, index := range t.Indexes {
+		targets = append(targets, index.Digest)
+	}
+	pinned := pin || s.lost.WasPinned(t.ID(), targets...)
 	if old := s.index[t.ID()]; old != nil {
 		// One document may be the config of an image and the manifest of an artifact.
 		if (old.Artifact != nil) != (t.Artifact != nil) {

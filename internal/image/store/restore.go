@@ -49,13 +49,14 @@ func (s *Store) TakeAbsent() []digest.Digest {
 // Call it before the store is used.
 func (s *Store) OnDamage(damaged func(digest.Digest)) { s.damaged = damaged }
 
-// noteDamage reports the damage that an error is about, and returns the error.
+// noteDamage reports the damage that an error is about. It returns the error, which then says what berth does about it.
 func (s *Store) noteDamage(err error) error {
 	var found *database.DamagedError
-	if errors.As(err, &found) {
-		s.damaged(found.Blob)
+	if !errors.As(err, &found) {
+		return err
 	}
-	return err
+	s.damaged(found.Blob)
+	return fmt.Errorf("berth fetches damaged content again in the background (berth jobs) if an archive of image.import_dirs or a registry has it: %w", err)
 }
 
 // AwaitIdle returns when no pull runs.
