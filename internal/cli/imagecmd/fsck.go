@@ -31,7 +31,9 @@ func (c *commands) newCheck() *cobra.Command {
 			"compares all with what they should be. It says what is damaged, and which images and containers that concerns. With\n" +
 			"--repair the daemon sets modes and owners again, fetches damaged blobs again, and exchanges damaged layers. Blobs come\n" +
 			"from the archives in image.import_dirs that the images came from, or from the registries of the images, with the\n" +
-			"daemon's own credentials. It changes no layer that a container uses, and nothing that containers have written. Each damaged object is printed when it is found, with what was done.\n\n" +
+			"daemon's own credentials. Containers that use a damaged layer keep\n" +
+			"its files until they are removed, and new ones get the repaired layer. It changes nothing that containers have\n" +
+			"written. Each damaged object is printed when it is found, with what was done.\n\n" +
 			"The check takes as long as reading and unpacking all images. It shows its progress, and `berth jobs` lists it.\n" +
 			"Ctrl-C ends it: what is repaired stays so, and the store is valid. Only berth supports this.\n\n" +
 			"The exit code is 0 without damage, 3 if all damage is repaired, 4 if damage is left, and 1 if the check failed.",

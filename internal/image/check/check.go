@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -131,6 +132,10 @@ func (r *run) run(ctx context.Context) error {
 		if err := step(ctx); err != nil {
 			return err
 		}
+	}
+	replaced, _ := r.Rootfs.Replaced()
+	for _, of := range replaced {
+		r.note("containers %s still have the damaged files of layer %s, which a repair has replaced: remove them, and others get the right files", strings.Join(of.Containers, ", "), of.Chain)
 	}
 	for _, img := range r.images {
 		if img.Fault != nil {

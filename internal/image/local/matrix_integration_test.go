@@ -365,15 +365,13 @@ func (o *outcome) judge(f *damagedStore, r *workerReport) {
 		o.mended = "at the start"
 	case len(r.Repaired) == all && len(r.Left) == 0:
 		o.mended = "fsck --repair"
-	case o.inUse:
-		o.mended = "once the container is gone"
 	case len(r.Pulled) == all:
 		o.mended = "next pull"
 	default:
 		o.faults = append(o.faults, fmt.Sprintf("left: %q; served %v, pulled %v", r.Left, r.Repaired, r.Pulled))
 	}
 	// The check names a container whose layers are gone, and files that belong to no container, until they are removed.
-	lasting := o.inUse || o.path == "containers" || o.path == "containers/c-used"
+	lasting := o.path == "containers" || o.path == "containers/c-used"
 	for key, lower := range f.lower {
 		lasting = lasting || destroyed(o.path, o.damage, lower, key)
 	}

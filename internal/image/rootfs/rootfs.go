@@ -88,9 +88,12 @@ type Manager struct {
 	background *background.Group
 	log        *slog.Logger
 
-	// mu guards uses.
+	// mu guards uses and replaced.
 	mu   sync.RWMutex
 	uses map[string]use
+	// replaced are the records of replaced files by their directories; see replaced.go.
+	replaced map[string]replaced
+
 
 	// copying has an element for each copy that is being made.
 	copying  chan struct{}
@@ -109,7 +112,7 @@ type Manager struct {
 func New(cfg Config) *Manager {
 	m := &Manager{
 		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, proxies: cfg.Snapshotters, copies: cfg.Copies, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
-		uses: map[string]use{}, copying: make(chan struct{}, maxCopies), pool: dirPool{size: cfg.ReadyDirs},
+		uses: map[string]use{}, replaced: map[string]replaced{}, copying: make(chan struct{}, maxCopies), pool: dirPool{size: cfg.ReadyDirs},
 		projects: projects{parent: cfg.ContainersDir(), first: cfg.FirstProject, log: cfg.Log},
 	}
 	m.counted = m.projects.used
@@ -207,7 +210,11 @@ func (m *Manager) forget(key string) {
 	m.mu.Lock()
 	u, ok := m.uses[key]
 	delete(m.uses, key)
+	err := m.dropReplaced(key)
 	m.mu.Unlock()
+	if err != nil {
+		m.log.Warn("cannot remove what only a released root filesystem had; the next start tries it again", "key", key, "error", err)
+	}
 	switch {
 	case ok && u.Proxy != "":
 		if own := m.proxies.Own(u.Proxy); own != nil {
