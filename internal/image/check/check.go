@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -68,6 +69,8 @@ type Checker struct {
 	// mu guards wanted, the keys of what is being fetched, or waits for it.
 	mu     sync.Mutex
 	wanted map[string]bool
+	// mends are the images whose layers are unpacked again.
+	mends singleflight.Group
 }
 
 var _ image.Auditor = (*Checker)(nil)

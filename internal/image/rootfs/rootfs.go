@@ -94,6 +94,8 @@ type Manager struct {
 	// replaced are the records of replaced files by their directories; see replaced.go.
 	replaced map[string]replaced
 
+	// mend is set by OnMissing.
+	mend func(ctx context.Context, imageID string) error
 
 	// copying has an element for each copy that is being made.
 	copying  chan struct{}
@@ -133,19 +135,27 @@ func (m *Manager) Prepare(ctx context.Context, spec image.RootfsSpec) (*image.Mo
 	if spec.Storage != "" && spec.Map != nil {
 		return nil, fmt.Errorf("cannot prepare the root filesystem of %s: what is kept in %s cannot be mapped: %w", key, spec.Storage, errs.Unsupported)
 	}
-	u, fresh, err := m.reserve(spec)
+	path, err := m.makeOrMend(ctx, spec)
 	if err != nil {
-		return nil, err
-	}
-	path, err := m.mountRootfs(ctx, spec, u, fresh)
-	if err != nil {
-		err = fmt.Errorf("cannot prepare the root filesystem of %s: %w", key, errs.OfDisk(err))
-		if fresh {
-			err = errors.Join(err, m.release(key))
-		}
 		return nil, err
 	}
 	return &image.Mounted{Path: path}, nil
+}
+
+// make is Prepare while the key is locked. It also returns what it has used.
+func (m *Manager) make(ctx context.Context, spec image.RootfsSpec) (path string, u use, err error) {
+	u, fresh, err := m.reserve(spec)
+	if err != nil {
+		return "", u, err
+	}
+	path, err = m.mountRootfs(ctx, spec, u, fresh)
+	if err != nil {
+		err = fmt.Errorf("cannot prepare the root filesystem of %s: %w", spec.Key, errs.OfDisk(err))
+		if fresh {
+			err = errors.Join(err, m.release(spec.Key))
+		}
+	}
+	return path, u, err
 }
 
 // reserve keeps the layers of an image for a key, and a storage. fresh is false when
