@@ -131,14 +131,14 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 }
 
 func (r *run) run(ctx context.Context) error {
+	replaced, _ := r.Rootfs.Replaced()
+	for _, of := range replaced {
+		r.note("containers %s use damaged files of layer %s, which a repair has replaced for new containers: remove these containers", strings.Join(of.Containers, ", "), of.Chain)
+	}
 	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers, r.checkErofs} {
 		if err := step(ctx); err != nil {
 			return err
 		}
-	}
-	replaced, _ := r.Rootfs.Replaced()
-	for _, of := range replaced {
-		r.note("containers %s still have the damaged files of layer %s, which a repair has replaced: remove them, and others get the right files", strings.Join(of.Containers, ", "), of.Chain)
 	}
 	for _, img := range r.images {
 		if img.Fault != nil {

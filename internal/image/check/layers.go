@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -111,13 +110,11 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		}
 	}
 	if damage.Repaired {
-		damage.Repair = fmt.Sprintf("unpacked again from blob %s; what was found is removed", t.Layers[i].Digest)
+		from := fmt.Sprintf("unpacked again from blob %s", t.Layers[i].Digest)
 		if t.Artifact != nil {
-			damage.Repair = "copied again from the blobs of the artifact; what was found is removed"
+			from = "copied again from the blobs of the artifact"
 		}
-		if damage.Advice != "" {
-			damage.Repair = strings.TrimSuffix(damage.Repair, "is removed") + "stays for the containers that use it, and new containers get the repaired layer"
-		}
+		damage.Repair = from + "; " + damage.Repair
 	}
 	r.found(damage)
 	return nil
@@ -130,7 +127,8 @@ type unpackedAgain struct {
 	root       bool
 }
 
-// mendLayer exchanges the files of a layer. Containers that use it keep those that they have.
+// mendLayer exchanges the files of a layer. Containers that use it keep those that they have. The repair is what became of
+// what was found.
 func (r *run) mendLayer(ctx context.Context, t *tree.Tree, i int, files unpackedAgain, damage *image.Damage) error {
 	if !r.repair {
 		damage.Advice = "run the check with --repair"
@@ -141,14 +139,19 @@ func (r *run) mendLayer(ctx context.Context, t *tree.Tree, i int, files unpacked
 	if err != nil {
 		return err
 	}
+	damage.Repair = "what was found is removed"
 	if !whole { // the directory is gone, and nothing can be kept
 		damage.Repaired = true
+		if len(damage.Containers) > 0 {
+			damage.Advice = "remove these containers: files that they use are gone"
+		}
 		return r.DB.RestoreFiles(ctx, chain, files.again, files.root)
 	}
 	unused, err := r.Store.WhileUnused(ctx, chain, func() error { return exchange(files) })
 	if err == nil && !unused {
 		isBelow := func(top string) (bool, error) { return r.DB.IsBelow(ctx, chain, top) }
 		err = r.Rootfs.ReplaceLayer(ctx, chain, files.dir, files.again, isBelow)
+		damage.Repair = "what was found stays for the containers that use it, and new containers get the repaired layer"
 		damage.Advice = "remove these containers: until then they have what was found"
 	}
 	damage.Repaired = err == nil

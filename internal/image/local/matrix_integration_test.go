@@ -258,6 +258,15 @@ func (f *damagedStore) try(t *testing.T, c damageCase) (o outcome) {
 	}
 	before, err := listing(outside)
 	must(err)
+	seen := map[string]map[string]string{}
+	if c.inUse {
+		for key := range f.containers {
+			seen[key], err = listing(filepath.Join(state, "rootfs", key))
+			must(err)
+		}
+	} else {
+		seen = f.containers
+	}
 	report, err := f.work(t, root, state)
 	if err != nil {
 		o.faults = append(o.faults, err.Error())
@@ -269,17 +278,17 @@ func (f *damagedStore) try(t *testing.T, c damageCase) (o outcome) {
 	if diff := firstDifference(after, before); diff != "" {
 		o.faults = append(o.faults, "a file outside of the store was changed: "+diff)
 	}
-	o.faults = append(o.faults, f.running(c, state)...)
+	o.faults = append(o.faults, f.running(c, state, seen)...)
 	return o
 }
 
-// running looks whether the containers still see their files.
-func (f *damagedStore) running(c damageCase, state string) (faults []string) {
-	if c.inUse || strings.HasSuffix(c.damage, "outside") && strings.HasPrefix(c.path, "snapshots") {
+// running looks whether the containers still see the files that they have seen.
+func (f *damagedStore) running(c damageCase, state string, seen map[string]map[string]string) (faults []string) {
+	if strings.HasSuffix(c.damage, "outside") && strings.HasPrefix(c.path, "snapshots") {
 		return nil
 	}
-	for key, want := range f.containers {
-		if destroyed(c.path, c.damage, f.lower[key], key) {
+	for key, want := range seen {
+		if !c.inUse && destroyed(c.path, c.damage, f.lower[key], key) {
 			continue
 		}
 		got, err := listing(filepath.Join(state, "rootfs", key))
