@@ -188,3 +188,42 @@ func TestMountedImagesGetARepairedLayer(t *testing.T) {
 		t.Error("the damaged copy was handed out")
 	}
 }
+
+// TestRepairOfALayerOfUserNamespaces: root filesystems with mapped ids, too, keep their files or get the right ones, and a
+// directory that is missing is made again for them.
+func TestRepairOfALayerOfUserNamespaces(t *testing.T) {
+	t.Setenv("BERTH_SNAPSHOTTER", string(AutoSnapshotter))
+	inUserNS(t, func(s *Images, img image.Image, m *image.UserMap) {
+		layer := filepath.Join(s.db.LayersDir(), lowerOf(t, s, img.ID)[5])
+		prepare := func(key, want string) {
+			t.Helper()
+			mounted, err := s.Prepare(t.Context(), image.RootfsSpec{Key: key, ImageID: img.ID, Map: m})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, want := range map[string]string{"f": want, "fx": "x"} {
+				if data, err := os.ReadFile(filepath.Join(mounted.Path, name)); err != nil || string(data) != want {
+					t.Errorf("%s of %s: %q, %v", name, key, data, err)
+				}
+			}
+			wantOwner(t, filepath.Join(mounted.Path, "f"), mappedRoot, 0o644)
+		}
+		alter(t, filepath.Join(layer, "f"), func([]byte) []byte { return []byte("y") })
+		prepare("old", "y")
+		report, err := s.Check(t.Context(), true, nil)
+		if err != nil || len(report.Damage) != 1 || !report.Damage[0].Repaired {
+			t.Errorf("%+v, %v", report, err)
+		}
+		prepare("new", "x")
+		prepare("old", "y")
+		if err := os.RemoveAll(filepath.Dir(layer)); err != nil {
+			t.Fatal(err)
+		}
+		prepare("newer", "x")
+		for _, key := range []string{"old", "new", "newer"} {
+			if err := s.Release(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
