@@ -43,7 +43,7 @@ type CheckUpdate struct {
 // DiskUse is what a store has on disk, in bytes.
 type DiskUse struct {
 	Images []ImageUse `json:"images"`
-	// Kept are layers of removed images that containers still use.
+	// Kept are layers of removed images, and damaged layers that a repair has replaced, that containers still use.
 	Kept []LayerUse `json:"kept"`
 	// Unfinished is content that is being fetched, or that a failed pull has left for a later one.
 	Unfinished int64 `json:"unfinished"`
@@ -71,7 +71,7 @@ type ImageUse struct {
 type LayerUse struct {
 	// Chain is the topmost of them.
 	Chain string `json:"chain"`
-	// Bytes are those of layers that no image has.
+	// Bytes are those of layers that no image has, or has any more.
 	Bytes      int64    `json:"bytes"`
 	Containers []string `json:"containers"`
 }

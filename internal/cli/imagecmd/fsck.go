@@ -31,11 +31,11 @@ func (c *commands) newCheck() *cobra.Command {
 		Long: "fsck looks at the modes and owners of the store's own files, reads every blob, unpacks every layer again, and\n" +
 			"compares all with what they should be. It says what is damaged, and which images and containers that concerns. It\n" +
 			"also lists the images that starts of the daemon have lost.\n\n" +
-			"With --repair the daemon sets modes and owners again, fetches damaged blobs again, exchanges damaged layers, and pulls\n" +
-			"lost images. Blobs come\n" +
-			"from the archives in image.import_dirs that the images came from, or from the registries of the images, with the\n" +
-			"daemon's own credentials. It changes no layer that a container uses, and nothing that containers have written. Each\n" +
-			"damaged object is printed when it is found, with what was done.\n\n" +
+			"With --repair the daemon sets modes and owners again, fetches damaged blobs again, exchanges damaged layers, and\n" +
+			"pulls lost images. Blobs come from the archives in image.import_dirs that the images came from, or from the\n" +
+			"registries of the images, with the daemon's own credentials. Containers that use a damaged layer keep its files until\n" +
+			"they are removed, and new ones get the repaired layer. It changes nothing that containers have written. Each damaged\n" +
+			"object is printed when it is found, with what was done.\n\n" +
 			"The check takes as long as reading and unpacking all images. It shows its progress, and `berth jobs` lists it.\n" +
 			"Ctrl-C ends it: what is repaired stays so, and the store is valid. Only berth supports this.\n\n" +
 			"The exit code is 0 without damage, 3 if all damage is repaired, 4 if damage is left, and 1 if the check failed or\n" +

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -67,6 +69,8 @@ type Checker struct {
 	// mu guards wanted, the keys of what is being fetched, or waits for it.
 	mu     sync.Mutex
 	wanted map[string]bool
+	// mends are the images whose layers are unpacked again.
+	mends singleflight.Group
 }
 
 var _ image.Auditor = (*Checker)(nil)
@@ -127,6 +131,10 @@ func (c *Checker) Check(ctx context.Context, repair bool, seen func(image.CheckU
 }
 
 func (r *run) run(ctx context.Context) error {
+	replaced, _ := r.Rootfs.Replaced()
+	for _, of := range replaced {
+		r.note("containers %s use damaged files of layer %s, which a repair has replaced for new containers: remove these containers", strings.Join(of.Containers, ", "), of.Chain)
+	}
 	for _, step := range []func(context.Context) error{r.checkModes, r.readImages, r.checkBlobs, r.readImages, r.checkMissing, r.checkLayers, r.checkErofs, r.checkLost} {
 		if err := step(ctx); err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // checkLayers unpacks every layer again, lowest first, and compares the files.
@@ -83,7 +84,7 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		}
 	}
 	damage := image.Damage{Object: "layer", Digest: digest.Digest(chain), Images: []string{}, Containers: []string{}}
-	err = r.Layers.Again(ctx, t, i, r.meter.Add, func(again string) error {
+	err = r.Layers.Again(ctx, t, i, r.meter.Add, func(again string, root bool) error {
 		r.report.Layers++
 		r.report.Bytes += t.SizeOf(i)
 		problem, err := compareTrees(ctx, dir, again)
@@ -94,7 +95,7 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		if damage.Containers, err = r.users(ctx, chain); err != nil {
 			return err
 		}
-		if err := r.mendLayer(ctx, chain, dir, again, &damage); err != nil || damage.Repaired {
+		if err := r.mendLayer(ctx, t, i, unpackedAgain{dir, again, root}, &damage); err != nil || damage.Repaired {
 			return err
 		}
 		return errLeft
@@ -118,42 +119,58 @@ func (r *run) checkLayer(ctx context.Context, img store.Stored, i int, chain str
 		}
 	}
 	if damage.Repaired {
-		damage.Repair = fmt.Sprintf("unpacked again from blob %s; what was found is removed", t.Layers[i].Digest)
+		from := fmt.Sprintf("unpacked again from blob %s", t.Layers[i].Digest)
 		if t.Artifact != nil {
-			damage.Repair = "copied again from the blobs of the artifact; what was found is removed"
+			from = "copied again from the blobs of the artifact"
 		}
+		damage.Repair = from + "; " + damage.Repair
 	}
 	r.found(damage)
 	return nil
 }
 
-// mendLayer exchanges the files of a layer that no container uses.
-func (r *run) mendLayer(ctx context.Context, chain, dir, again string, damage *image.Damage) error {
+// unpackedAgain is a layer that was unpacked a second time: its files in dir, and those at again. root is set if the latter have
+// the attributes of the image's root directory.
+type unpackedAgain struct {
+	dir, again string
+	root       bool
+}
+
+// mendLayer exchanges the files of a layer. Containers that use it keep those that they have. The repair is what became of
+// what was found.
+func (r *run) mendLayer(ctx context.Context, t *tree.Tree, i int, files unpackedAgain, damage *image.Damage) error {
 	if !r.repair {
 		damage.Advice = "run the check with --repair"
-		if len(damage.Containers) > 0 {
-			damage.Advice = "remove these containers, then " + damage.Advice
-		}
 		return nil
 	}
-	unused, err := r.Store.WhileUnused(ctx, chain, func() error { return r.exchange(ctx, chain, dir, again) })
+	chain := t.Chains()[i]
+	whole, err := r.Layers.Whole(ctx, t, i)
 	if err != nil {
 		return err
 	}
-	if !unused {
-		damage.Advice = "containers use it, so it is not changed: remove them, and run the check again"
-		return nil
+	damage.Repair = "what was found is removed"
+	if !whole { // the directory is gone, and nothing can be kept
+		if len(damage.Containers) > 0 {
+			damage.Advice = "remove these containers: files that they use are gone"
+		}
+		err := r.DB.RestoreFiles(ctx, chain, files.again, files.root)
+		damage.Repaired = err == nil
+		return err
 	}
-	damage.Repaired = true
-	return nil
+	unused, err := r.Store.WhileUnused(ctx, chain, func() error { return exchange(files) })
+	if err == nil && !unused {
+		isBelow := func(top string) (bool, error) { return r.DB.IsBelow(ctx, chain, top) }
+		err = r.Rootfs.ReplaceLayer(ctx, chain, files.dir, files.again, isBelow)
+		damage.Repair = "what was found stays for the containers that use it, and new containers get the repaired layer"
+		damage.Advice = "remove these containers: until then they have what was found"
+	}
+	damage.Repaired = err == nil
+	return err
 }
 
 // exchange puts the files at again in the place of those at dir, and the other way round, at once.
-func (r *run) exchange(ctx context.Context, chain, dir, again string) error {
-	err := unix.Renameat2(unix.AT_FDCWD, again, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // the files of the layer are gone
-		return r.DB.RestoreFiles(ctx, chain, again)
-	}
+func exchange(files unpackedAgain) error {
+	err := unix.Renameat2(unix.AT_FDCWD, files.again, unix.AT_FDCWD, files.dir, unix.RENAME_EXCHANGE)
 	if err != nil {
 		return fmt.Errorf("cannot replace the files of a layer: %w", errs.OfDisk(err))
 	}

@@ -94,8 +94,13 @@ func (c *Checker) DiskUse(ctx context.Context) (*image.DiskUse, error) {
 	for _, img := range images {
 		use.Images = append(use.Images, useOf(img, s, counts, users))
 	}
-	use.Kept, err = c.kept(ctx, s, counts, users)
-	return use, err
+	if use.Kept, err = c.kept(ctx, s, counts, users); err != nil {
+		return nil, err
+	}
+	replaced, total := c.Rootfs.Replaced()
+	use.Kept = append(use.Kept, replaced...)
+	use.Total += total.Bytes
+	return use, nil
 }
 
 // objectsOf lists the blobs and layers of an image, each once.

@@ -40,8 +40,8 @@ func (d *DB) HasFiles(ctx context.Context, chain string) (bool, error) {
 }
 
 // RestoreFiles moves files into the place of those of a committed snapshot, which are gone. What is
-// there instead is removed.
-func (d *DB) RestoreFiles(ctx context.Context, chain, files string) error {
+// there instead is removed. root is set if the files have the attributes of the image's root directory; see LayerLabel.
+func (d *DB) RestoreFiles(ctx context.Context, chain, files string, root bool) error {
 	dir, parent, err := d.LayerFiles(ctx, chain)
 	if err != nil {
 		return err
@@ -50,6 +50,7 @@ func (d *DB) RestoreFiles(ctx context.Context, chain, files string) error {
 	label, err := readLabel(top)
 	if err != nil {
 		label = unknownLabel(chain, parent, files)
+		label.Root = root
 	}
 	if fi, err := os.Lstat(top); err != nil || !fi.IsDir() {
 		if err := d.discard(top); err != nil {

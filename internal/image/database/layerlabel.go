@@ -52,6 +52,9 @@ const (
 	// layer's files in it.
 	LabelName = "layer"
 	FilesName = "fs"
+	// ReplacedPrefix begins the names of directories in it with files that only running containers have still; see package
+	// rootfs.
+	ReplacedPrefix = "replaced-"
 )
 
 // WriteLayerLabel labels the snapshot whose files are in upper.

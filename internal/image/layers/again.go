@@ -11,8 +11,8 @@ import (
 
 // Again unpacks layer i of an image, which has a snapshot already, a second time, for fn. The
 // directory that fn gets is removed when fn returns. What fn has moved out of it is on disk soon
-// after. unpacked is that of Unpack.
-func (u *Unpacker) Again(ctx context.Context, t *tree.Tree, i int, unpacked func(n int64), fn func(dir string) error) error {
+// after. root is set if it has the attributes of the image's root directory. unpacked is that of Unpack.
+func (u *Unpacker) Again(ctx context.Context, t *tree.Tree, i int, unpacked func(n int64), fn func(dir string, root bool) error) error {
 	secrets, err := u.secretsOfLayers(ctx, t, t.LayersOf(i))
 	if err != nil {
 		return err
@@ -22,7 +22,7 @@ func (u *Unpacker) Again(ctx context.Context, t *tree.Tree, i int, unpacked func
 }
 
 // again is Again.
-func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error) error {
+func (u *unpacking) again(ctx context.Context, i int, fn func(dir string, root bool) error) error {
 	parent := ""
 	if i > 0 {
 		parent = u.names[i-1]
@@ -38,14 +38,17 @@ func (u *unpacking) again(ctx context.Context, i int, fn func(dir string) error)
 	}
 	defer done()
 	return u.db.WithLease(ctx, func(ctx context.Context) error {
-		err := u.filled(ctx, i, parent, whiteoutFiles, func(key string, _ bool) error {
+		err := u.filled(ctx, i, parent, whiteoutFiles, func(key string, root bool) error {
 			info, err := u.db.Snapshots.Stat(ctx, key)
 			if err != nil {
 				return err
 			}
 			dir := database.UpperDir(info)
 			defer u.dropFiles(ctx, i, dir)
-			if err := fn(dir); err != nil {
+			if root, err = u.describesRoot(ctx, parent, root); err != nil {
+				return err
+			}
+			if err := fn(dir, root); err != nil {
 				return err
 			}
 			return u.db.AddSource(ctx, u.names[i], u.source(i), u.t.IsEncrypted(i))

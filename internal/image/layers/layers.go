@@ -292,14 +292,21 @@ func (u *unpacking) freshRoot(ctx context.Context, key string) error {
 
 // commitOne makes the snapshot key that of layer i. The chain is locked.
 func (u *unpacking) commitOne(ctx context.Context, i int, parent, key string, root bool) error {
-	if parent != "" && !root {
-		var err error
-		if root, err = u.db.KnowsRoot(ctx, parent); err != nil {
-			return err
-		}
+	root, err := u.describesRoot(ctx, parent, root)
+	if err != nil {
+		return err
 	}
-	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts, Root: root || parent == ""}
+	label := database.LayerLabel{Chain: u.names[i], Parent: parent, Sources: u.sources(i), WhiteoutFiles: u.whiteouts, Root: root}
 	return u.db.CommitSnapshot(ctx, label, key)
+}
+
+// describesRoot reports whether a layer over parent has the attributes of the image's root directory: by itself (root), or from
+// the layer below.
+func (u *unpacking) describesRoot(ctx context.Context, parent string, root bool) (bool, error) {
+	if root || parent == "" {
+		return true, nil
+	}
+	return u.db.KnowsRoot(ctx, parent)
 }
 
 // manner is the way in which a layer is unpacked; see unpack.Job.

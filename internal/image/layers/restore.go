@@ -59,11 +59,11 @@ func (u *unpacking) reuse(ctx context.Context, i int, ready func(ctx context.Con
 		return err
 	}
 	if whole {
-		return u.again(ctx, i, func(string) error { return nil })
+		return u.again(ctx, i, func(string, bool) error { return nil })
 	}
 	chain := u.names[i]
 	u.log.Warn("unpacking a layer again whose files are gone", "layer", chain)
-	err = u.again(ctx, i, func(again string) error { return u.db.RestoreFiles(ctx, chain, again) })
+	err = u.again(ctx, i, func(again string, root bool) error { return u.db.RestoreFiles(ctx, chain, again, root) })
 	if err != nil {
 		return fmt.Errorf("cannot restore layer %s: %w", chain, errs.OfDisk(err))
 	}

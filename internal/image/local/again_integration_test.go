@@ -370,7 +370,7 @@ func TestModesOfTheStoreItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fi, err := os.Stat(m.Path); err != nil || fi.Mode().Perm() != 0o755 {
+	if fi, err := os.Stat(m.Path); err != nil || fi.Mode().Perm() != 0o751 {
 		t.Errorf("a new root filesystem has the mode %v, %v", fi.Mode(), err)
 	}
 }

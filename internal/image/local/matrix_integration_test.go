@@ -258,6 +258,15 @@ func (f *damagedStore) try(t *testing.T, c damageCase) (o outcome) {
 	}
 	before, err := listing(outside)
 	must(err)
+	seen := map[string]map[string]string{}
+	if c.inUse {
+		for key := range f.containers {
+			seen[key], err = listing(filepath.Join(state, "rootfs", key))
+			must(err)
+		}
+	} else {
+		seen = f.containers
+	}
 	report, err := f.work(t, root, state)
 	if err != nil {
 		o.faults = append(o.faults, err.Error())
@@ -269,17 +278,17 @@ func (f *damagedStore) try(t *testing.T, c damageCase) (o outcome) {
 	if diff := firstDifference(after, before); diff != "" {
 		o.faults = append(o.faults, "a file outside of the store was changed: "+diff)
 	}
-	o.faults = append(o.faults, f.running(c, state)...)
+	o.faults = append(o.faults, f.running(c, state, seen)...)
 	return o
 }
 
-// running looks whether the containers still see their files.
-func (f *damagedStore) running(c damageCase, state string) (faults []string) {
-	if c.inUse || strings.HasSuffix(c.damage, "outside") && strings.HasPrefix(c.path, "snapshots") {
+// running looks whether the containers still see the files that they have seen.
+func (f *damagedStore) running(c damageCase, state string, seen map[string]map[string]string) (faults []string) {
+	if strings.HasSuffix(c.damage, "outside") && strings.HasPrefix(c.path, "snapshots") {
 		return nil
 	}
-	for key, want := range f.containers {
-		if destroyed(c.path, c.damage, f.lower[key], key) {
+	for key, want := range seen {
+		if !c.inUse && destroyed(c.path, c.damage, f.lower[key], key) {
 			continue
 		}
 		got, err := listing(filepath.Join(state, "rootfs", key))
@@ -365,15 +374,13 @@ func (o *outcome) judge(f *damagedStore, r *workerReport) {
 		o.mended = "at the start"
 	case len(r.Repaired) == all && len(r.Left) == 0:
 		o.mended = "fsck --repair"
-	case o.inUse:
-		o.mended = "once the container is gone"
 	case len(r.Pulled) == all:
 		o.mended = "next pull"
 	default:
 		o.faults = append(o.faults, fmt.Sprintf("left: %q; served %v, pulled %v", r.Left, r.Repaired, r.Pulled))
 	}
 	// The check names a container whose layers are gone, and files that belong to no container, until they are removed.
-	lasting := o.inUse || o.path == "containers" || o.path == "containers/c-used"
+	lasting := o.path == "containers" || o.path == "containers/c-used"
 	for key, lower := range f.lower {
 		lasting = lasting || destroyed(o.path, o.damage, lower, key)
 	}

@@ -25,7 +25,7 @@ type damageCase struct {
 	// noted is whether the note of a clean end is there, and fits the databases as they are after the damage, as it does
 	// when a disk changes a block by itself.
 	noted bool
-	// inUse is damage to what a running container sees, which is for the administrator to end.
+	// inUse is damage to what a running container sees, which stays so until the container is removed.
 	inUse bool
 	// quick cases run with every test run.
 	quick bool

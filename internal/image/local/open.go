@@ -130,6 +130,7 @@ func (s *Images) open(ctx context.Context) error {
 		Quarantined: s.repair.Quarantined, Log: s.log,
 	})
 	s.store.OnDamage(s.checker.WantBlob)
+	s.rootfs.OnMissing(s.checker.MendLayers)
 	s.trash.Start()
 	s.rootfs.StartPool()
 	preloader := &preload.Preloader{DB: s.db, Layers: s.layers, Store: s.store, CanMount: s.rootfs.CanMount, Log: s.log}

@@ -150,6 +150,9 @@ func (s *Images) Usage(ctx context.Context) (image.DiskUsage, error) {
 	if err != nil {
 		return image.DiskUsage{}, err
 	}
+	_, replaced := s.rootfs.Replaced()
+	usage.Images[0].Bytes += replaced.Bytes
+	usage.Images[0].Inodes += replaced.Inodes
 	written, ok, err := s.rootfs.Written()
 	if sum := s.written.Load(); err == nil && !ok && sum != nil {
 		written, err = (*sum)(ctx)

@@ -274,8 +274,20 @@ func (r *rebuilder) restoreOne(ctx context.Context, layer foundLayer) error {
 		if err := os.Rename(filepath.Join(layer.dir, database.FilesName), upper); err != nil {
 			return err
 		}
+		if err := moveReplaced(layer.dir, filepath.Dir(upper)); err != nil {
+			return err
+		}
 		return r.db.CommitSnapshot(ctx, layer.LayerLabel, key)
 	})
+}
+
+// moveReplaced moves replaced files, which running containers have, to the new directory of their layer.
+func moveReplaced(from, to string) error {
+	dirs, err := filepath.Glob(filepath.Join(from, database.ReplacedPrefix+"*"))
+	for _, dir := range dirs {
+		err = errors.Join(err, os.Rename(dir, filepath.Join(to, filepath.Base(dir))))
+	}
+	return err
 }
 
 // forgetPreloaded lets packages preload and importdirs add their images again if the names are lost.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -47,7 +48,8 @@ func (c *copied) written(used sysfile.Usage) sysfile.Usage {
 func (m *Manager) fill(ctx context.Context, spec image.RootfsSpec, u use, dir string) (*copied, error) {
 	switch {
 	case spec.ReadOnly:
-		return &copied{Shared: sharedName(u.Chain, spec.MountLabel)}, nil
+		name, err := m.sharedName(u, spec.MountLabel)
+		return &copied{Shared: name}, err
 	case u.Storage != "":
 		return m.openStorage(ctx, spec, u, true)
 	}
@@ -121,13 +123,19 @@ func (m *Manager) mountCopy(ctx context.Context, spec image.RootfsSpec, u use, t
 	return sysmount.BindRoot(source, target, "", spec.ReadOnly)
 }
 
-// sharedName is the name of a shared copy of layers, whose files have an SELinux label.
-func sharedName(chain, label string) string {
-	name := digest.Digest(chain).Encoded()
-	if label == "" {
-		return name
+// sharedName is the name of a shared copy of layers, whose files have an SELinux label. Other directories of the layers, as after
+// the repair of a damaged layer, have another copy.
+func (m *Manager) sharedName(u use, label string) (string, error) {
+	of := label
+	for _, lower := range u.lower {
+		var st unix.Stat_t
+		path := filepath.Join(m.layersDir, lower)
+		if err := unix.Stat(path, &st); err != nil {
+			return "", &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+		of += fmt.Sprintf("\x00%d", st.Ino)
 	}
-	return name + fmt.Sprintf("-%x", sha256.Sum256([]byte(label)))[:13]
+	return digest.Digest(u.Chain).Encoded() + fmt.Sprintf("-%x", sha256.Sum256([]byte(of)))[:13], nil
 }
 
 // sharedKey returns the key of a shared copy's lock. No root filesystem has such a key.

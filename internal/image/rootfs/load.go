@@ -87,7 +87,7 @@ func (m *Manager) Load(ctx context.Context) error {
 		}
 		m.uses[entry.Name()] = u
 	}
-	return errors.Join(m.loadShared(), m.discardPool())
+	return errors.Join(m.loadShared(), m.loadReplaced(), m.discardPool())
 }
 
 // readUse reads the record of a root filesystem. If that is damaged while a container runs, its mount

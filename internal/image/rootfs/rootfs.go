@@ -88,9 +88,14 @@ type Manager struct {
 	background *background.Group
 	log        *slog.Logger
 
-	// mu guards uses.
+	// mu guards uses and replaced.
 	mu   sync.RWMutex
 	uses map[string]use
+	// replaced are the records of replaced files by their directories; see replaced.go.
+	replaced map[string]replaced
+
+	// mend is set by OnMissing.
+	mend func(ctx context.Context, imageID string) error
 
 	// copying has an element for each copy that is being made.
 	copying  chan struct{}
@@ -109,7 +114,7 @@ type Manager struct {
 func New(cfg Config) *Manager {
 	m := &Manager{
 		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, proxies: cfg.Snapshotters, copies: cfg.Copies, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
-		uses: map[string]use{}, copying: make(chan struct{}, maxCopies), pool: dirPool{size: cfg.ReadyDirs},
+		uses: map[string]use{}, replaced: map[string]replaced{}, copying: make(chan struct{}, maxCopies), pool: dirPool{size: cfg.ReadyDirs},
 		projects: projects{parent: cfg.ContainersDir(), first: cfg.FirstProject, log: cfg.Log},
 	}
 	m.counted = m.projects.used
@@ -130,19 +135,27 @@ func (m *Manager) Prepare(ctx context.Context, spec image.RootfsSpec) (*image.Mo
 	if spec.Storage != "" && spec.Map != nil {
 		return nil, fmt.Errorf("cannot prepare the root filesystem of %s: what is kept in %s cannot be mapped: %w", key, spec.Storage, errs.Unsupported)
 	}
-	u, fresh, err := m.reserve(spec)
+	path, err := m.makeOrMend(ctx, spec)
 	if err != nil {
-		return nil, err
-	}
-	path, err := m.mountRootfs(ctx, spec, u, fresh)
-	if err != nil {
-		err = fmt.Errorf("cannot prepare the root filesystem of %s: %w", key, errs.OfDisk(err))
-		if fresh {
-			err = errors.Join(err, m.release(key))
-		}
 		return nil, err
 	}
 	return &image.Mounted{Path: path}, nil
+}
+
+// make is Prepare while the key is locked. It also returns what it has used.
+func (m *Manager) make(ctx context.Context, spec image.RootfsSpec) (path string, u use, err error) {
+	u, fresh, err := m.reserve(spec)
+	if err != nil {
+		return "", u, err
+	}
+	path, err = m.mountRootfs(ctx, spec, u, fresh)
+	if err != nil {
+		err = fmt.Errorf("cannot prepare the root filesystem of %s: %w", spec.Key, errs.OfDisk(err))
+		if fresh {
+			err = errors.Join(err, m.release(spec.Key))
+		}
+	}
+	return path, u, err
 }
 
 // reserve keeps the layers of an image for a key, and a storage. fresh is false when
@@ -207,7 +220,11 @@ func (m *Manager) forget(key string) {
 	m.mu.Lock()
 	u, ok := m.uses[key]
 	delete(m.uses, key)
+	err := m.dropReplaced(key)
 	m.mu.Unlock()
+	if err != nil {
+		m.log.Warn("cannot remove what only a released root filesystem had; the next start tries it again", "key", key, "error", err)
+	}
 	switch {
 	case ok && u.Proxy != "":
 		if own := m.proxies.Own(u.Proxy); own != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -54,15 +55,34 @@ func (s *Store) Inventory(ctx context.Context) ([]Stored, error) {
 		if err != nil {
 			continue // it was removed meanwhile
 		}
-		one := Stored{ID: list[i].ID, Tags: list[i].Tags, Digests: list[i].Digests, Pinned: list[i].Pinned, Lazy: list[i].Lazy, Target: record.Target}
-		one.Tree, one.Fault = s.db.ReadRecord(ctx, record, s.db.Present)
-		if one.Fault != nil {
-			one.Tree = nil
-		}
-		all = append(all, one)
+		all = append(all, s.stored(ctx, &list[i], record))
 	}
 	slices.SortFunc(all, func(a, b Stored) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
+}
+
+// Stored returns one image, with its documents.
+func (s *Store) Stored(ctx context.Context, id string) (Stored, error) {
+	ctx = database.WithNamespace(ctx)
+	img, err := s.Get(ctx, id)
+	if err != nil {
+		return Stored{}, err
+	}
+	record, err := s.db.Images.Get(ctx, img.ID)
+	if err != nil {
+		return Stored{}, fmt.Errorf("cannot find the record of image %s: %w", id, err)
+	}
+	one := s.stored(ctx, img, record)
+	return one, one.Fault
+}
+
+func (s *Store) stored(ctx context.Context, img *image.Image, record images.Image) Stored {
+	one := Stored{ID: img.ID, Tags: img.Tags, Digests: img.Digests, Pinned: img.Pinned, Lazy: img.Lazy, Target: record.Target}
+	one.Tree, one.Fault = s.db.ReadRecord(ctx, record, s.db.Present)
+	if one.Fault != nil {
+		one.Tree = nil
+	}
+	return one
 }
 
 // WhileUnused calls fn while no root filesystem stands on a snapshot, and none can begin to. It

@@ -185,10 +185,7 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 		attrs = append(attrs, "error", err)
 	}
 	s.log.Warn("unpacking an image again whose layers are missing", attrs...)
-	err = s.db.WithLease(ctx, func(ctx context.Context) error {
-		ready := func(ctx context.Context, i int) error { return s.db.Known(ctx, t.Layers[i]) }
-		return s.layers.Unpack(ctx, t, ready, func(int64) {})
-	})
+	err = s.UnpackAgain(ctx, t)
 	switch {
 	case err == nil:
 		return s.load(ctx, t, names, pinned, append(proxies, image.OverlaySnapshotter))
@@ -197,6 +194,15 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 	}
 	s.log.Warn("an image cannot be unpacked again; using its layers in a snapshotter", "image", t.ID(), "snapshotters", proxies, "error", err)
 	return s.load(ctx, t, names, pinned, proxies)
+}
+
+// UnpackAgain unpacks the layers of an image that are missing, from content of the store: those whose files alone are
+// missing into their place, below all that stands on them.
+func (s *Store) UnpackAgain(ctx context.Context, t *tree.Tree) error {
+	return s.db.WithLease(database.WithNamespace(ctx), func(ctx context.Context) error {
+		ready := func(ctx context.Context, i int) error { return s.db.Known(ctx, t.Layers[i]) }
+		return s.layers.Unpack(ctx, t, ready, func(int64) {})
+	})
 }
 
 // keepHeld keeps the layers below root filesystems that no image keeps. It may have been lost just
