@@ -72,7 +72,9 @@ func (s *Store) pullKeys(ref, platform string) []string {
 
 // LostNames are the names that a reference may mean, of images that the store has lost; see lost.List. Remove takes them off the
 // list.
-func (s *Store) LostNames(platform, ref string) []string { return s.lost.Named(s.pullKeys(ref, platform)) }
+func (s *Store) LostNames(platform, ref string) []string {
+	return s.lost.Named(s.pullKeys(ref, platform))
+}
 
 // dropLeftovers removes the leftovers of failed pulls for which drop says so. It reports whether there was one. Their unfinished
 // downloads go, too, but those that a pull under way wants.
