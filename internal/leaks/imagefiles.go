@@ -15,7 +15,6 @@ import (
 	"github.com/berthrun/berth/internal/doctor"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
-	"github.com/berthrun/berth/internal/image/lost"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -67,13 +66,38 @@ func examineImageFiles(_ context.Context, f *Facts, r *doctor.Report) error {
 	return examineImports(images, r)
 }
 
+// lostImage is what the check needs of an image on the list of lost ones.
+type lostImage struct {
+	// Names are its tags and its names with a digest; a platform may follow a name.
+	Names []string
+	// NoPull is set if the daemon does not pull it again.
+	NoPull bool
+}
+
+// called are its tags, or its names with a digest if it has no tag.
+func (l lostImage) called() string {
+	var tags, digests []string
+	for _, key := range l.Names {
+		name, _, _ := strings.Cut(key, "#")
+		if strings.Contains(name, "@") {
+			digests = append(digests, name)
+		} else {
+			tags = append(tags, name)
+		}
+	}
+	if len(tags) == 0 {
+		tags = digests
+	}
+	return strings.Join(tags, " ")
+}
+
 // examineLost finds images that starts of berth have lost and that are not back. A list that cannot be read is no fault: the
 // daemon writes it again.
 func examineLost(images string, r *doctor.Report) error {
 	var list struct {
-		Images []lost.Image
+		Images []lostImage
 	}
-	data, err := sysfile.ReadRegular(filepath.Join(images, lost.FileName), 16<<20)
+	data, err := sysfile.ReadRegular(filepath.Join(images, "lost.json"), 16<<20)
 	if errors.Is(err, errs.NotFound) || err == nil && json.Unmarshal(data, &list) != nil {
 		return nil
 	}
@@ -81,7 +105,7 @@ func examineLost(images string, r *doctor.Report) error {
 		return fmt.Errorf("cannot read the list of lost images: %w", err)
 	}
 	for _, gone := range list.Images {
-		called := strings.Join(gone.Called(), " ")
+		called := gone.called()
 		if gone.NoPull {
 			r.Add(finding.Problem, called, fmt.Sprintf("the image store has lost image %s: its content was damaged or missing when berth started", called),
 				"pull it, import its archive, put the archive into a directory of image.import_dirs, or remove its names: `berth image rm "+called+"`")

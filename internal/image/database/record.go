@@ -172,6 +172,24 @@ func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep stri
 // IsPinned reports whether the image of a record is pinned.
 func IsPinned(record images.Image) bool { return record.Labels[pinnedLabel] == pinnedValue }
 
+// UnpinRecords takes the pin off the records with these names.
+func (d *DB) UnpinRecords(ctx context.Context, names []string) error {
+	return d.update(ctx, func(ctx context.Context) error {
+		for _, name := range names {
+			record, err := d.Images.Get(ctx, name)
+			if err != nil {
+				return err
+			}
+			labels := maps.Clone(record.Labels)
+			delete(labels, pinnedLabel)
+			if _, err := d.Images.Update(ctx, images.Image{Name: name, Labels: labels}, "labels"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // SnapshottersOf are the snapshotters that have the layers of a record's image: names of proxy snapshotters, and
 // image.OverlaySnapshotter if it was unpacked in the store.
 func SnapshottersOf(record images.Image) []string {

@@ -41,6 +41,9 @@ type Config struct {
 	Root string
 	// Import imports one archive, as image.Store does.
 	Import func(ctx context.Context, archive io.Reader, pin bool, progress func(image.Progress)) ([]image.Image, error)
+	// Pinned returns the ids of the images that are pinned. Unpin takes the pin off images.
+	Pinned func() map[string]bool
+	Unpin  func(ctx context.Context, ids []string) error
 	// AwaitIdle returns when no pull runs.
 	AwaitIdle func(ctx context.Context) error
 	// Settle is how long a file must stay as it is before it is read; 3 s if 0.
@@ -195,6 +198,9 @@ func (i *Importer) importOne(ctx context.Context, f file, pin bool) {
 	err := i.cfg.Jobs.Run(ctx, job, func(jobCtx context.Context, at image.Stage) (err error) {
 		images, err = i.read(jobCtx, &made, pin, image.NewStages(at))
 		cancelled = jobCtx.Err() != nil && ctx.Err() == nil
+		if err == nil {
+			i.unpinOutdated(jobCtx, made) // before the list has the new content: a kill repeats both
+		}
 		return err
 	})
 	log := i.cfg.Log.With("file", f.path)
@@ -214,7 +220,8 @@ func (i *Importer) importOne(ctx context.Context, f file, pin bool) {
 		i.later[f.path] = attempt{of: f.state, why: errs.Message(err)}
 		log.Warn("the import of an archive was cancelled; it is repeated when the file changes, or when berth starts again")
 	case permanent(err):
-		made.Error, made.Digest = errs.Message(err), ""
+		former, _ := i.imported().get(f.path)
+		made.Error, made.Digest, made.Pinned = errs.Message(err), "", former.Pinned
 		i.done(f.path, made)
 		log.Error("cannot import an archive; it is read again when the file changes", "error", err)
 	default:
@@ -225,6 +232,30 @@ func (i *Importer) importOne(ctx context.Context, f file, pin bool) {
 		i.later[f.path] = attempt{of: f.state, wait: wait, at: time.Now().Add(wait), why: errs.Message(err)}
 		log.Warn("cannot import an archive; it is tried again", "after", wait.String(), "error", err)
 	}
+}
+
+// unpinOutdated unpins the images that only the former content of an archive has pinned. Else each new version would fill the disk
+// for ever.
+func (i *Importer) unpinOutdated(ctx context.Context, made record) {
+	outdated := i.imported().outdated(made)
+	if len(outdated) == 0 {
+		return
+	}
+	log := i.cfg.Log.With("file", made.Path, "images", strings.Join(outdated, " "))
+	if err := i.cfg.Unpin(ctx, outdated); err != nil {
+		log.Warn("cannot unpin the images of the former content of an archive; remove them with berth image rm", "error", err)
+		return
+	}
+	log.Info("unpinned the images of the former content of an archive")
+}
+
+// Keep notes that images are pinned by somebody else: an archive that changes does not unpin them any more.
+func (i *Importer) Keep(images []image.Image) {
+	ids := make([]string, len(images))
+	for at := range images {
+		ids[at] = images[at].ID
+	}
+	i.imported().keep(ids)
 }
 
 // done records what has become of an archive.

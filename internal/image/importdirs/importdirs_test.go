@@ -99,7 +99,7 @@ func (f *fake) recorded(n int) {
 
 func (f *fake) importer(root string, dirs ...string) *Importer {
 	return New(Config{
-		Root: root, Import: f.Import, AwaitIdle: func(context.Context) error { return nil }, Jobs: image.Unlisted{},
+		Root: root, Import: f.Import, Pinned: func() map[string]bool { return nil }, Unpin: func(context.Context, []string) error { return nil }, AwaitIdle: func(context.Context) error { return nil }, Jobs: image.Unlisted{},
 		Log: slog.New(slog.NewTextHandler(f, nil)),
 	}, Rules{Dirs: dirs, Pin: true})
 }

@@ -39,6 +39,8 @@ type record struct {
 	Digest digest.Digest `json:"digest,omitempty"`
 	// Names are the tags and digests of its images.
 	Names []string `json:"names,omitempty"`
+	// Pinned are the ids of those images that imports from directories have pinned, and nobody else.
+	Pinned []string `json:"pinned,omitempty"`
 	// Error is why it cannot be imported.
 	Error string `json:"error,omitempty"`
 }
@@ -123,6 +125,44 @@ func (l *list) with(names []string) []record {
 
 func (r record) has(names []string) bool {
 	return slices.ContainsFunc(r.Names, func(name string) bool { return slices.Contains(names, name) })
+}
+
+// pins reports whether an archive has pinned an image.
+func (l *list) pins(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.all, func(r record) bool { return slices.Contains(r.Pinned, id) })
+}
+
+// outdated are the images that the former content of an archive has pinned, and neither its new one nor another archive.
+func (l *list) outdated(made record) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.index(made.Path)
+	if at < 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(l.all[at].Pinned), func(id string) bool {
+		return slices.Contains(made.Pinned, id) ||
+			slices.ContainsFunc(l.all, func(r record) bool { return r.Path != made.Path && slices.Contains(r.Pinned, id) })
+	})
+}
+
+// keep notes that images are pinned by somebody else, too.
+func (l *list) keep(ids []string) {
+	kept := func(id string) bool { return slices.Contains(ids, id) }
+	l.mu.Lock()
+	some := slices.ContainsFunc(l.all, func(r record) bool { return slices.ContainsFunc(r.Pinned, kept) })
+	l.mu.Unlock()
+	if !some {
+		return
+	}
+	l.change(func(all []record) []record {
+		for at := range all {
+			all[at].Pinned = slices.DeleteFunc(slices.Clone(all[at].Pinned), kept)
+		}
+		return all
+	})
 }
 
 // readAgain makes archives with any of these names due, and returns them. They stay on the list, which says whose images they

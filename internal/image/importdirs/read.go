@@ -43,7 +43,7 @@ func (i *Importer) read(ctx context.Context, made *record, pin bool, at *image.S
 			return nil, err
 		}
 		if same.digest() == former.Digest {
-			made.Digest, made.Names = former.Digest, former.Names
+			made.Digest, made.Names, made.Pinned = former.Digest, former.Names, former.Pinned
 			return nil, unchanged(opened, made.state)
 		}
 		if _, err := opened.Seek(0, io.SeekStart); err != nil {
@@ -51,6 +51,7 @@ func (i *Importer) read(ctx context.Context, made *record, pin bool, at *image.S
 		}
 	}
 	r := &reading{ctx: ctx, file: opened, sum: sha256.New(), awaitIdle: i.cfg.AwaitIdle}
+	before := i.cfg.Pinned()
 	images, err := i.cfg.Import(ctx, r, pin, func(p image.Progress) { at.Say(stageOf(p, made.Size)) })
 	if changed := unchanged(opened, made.state); changed != nil {
 		return nil, changed
@@ -63,6 +64,9 @@ func (i *Importer) read(ctx context.Context, made *record, pin bool, at *image.S
 	}
 	made.Digest = r.digest()
 	for _, img := range images {
+		if pin && (!before[img.ID] || i.imported().pins(img.ID)) {
+			made.Pinned = append(made.Pinned, img.ID)
+		}
 		made.Names = append(append(made.Names, img.Tags...), img.Digests...)
 		if len(img.Tags)+len(img.Digests) == 0 {
 			made.Names = append(made.Names, img.ID)

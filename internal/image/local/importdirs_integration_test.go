@@ -105,3 +105,47 @@ func TestArchivesOfADirectoryAreImported(t *testing.T) {
 		t.Errorf("an image that was removed, after a rebuild: %v", err)
 	}
 }
+
+// TestFormerImagesOfAnArchiveAreUnpinned: when the content of an archive changes, images of its former content can be removed by
+// the kubelet, but those that its new content or another archive has, or that somebody has pinned otherwise.
+func TestFormerImagesOfAnArchiveAreUnpinned(t *testing.T) {
+	dir, jobs := t.TempDir(), make(seenJobs, 1000)
+	cfg := testConfig(t)
+	cfg.Jobs, cfg.ImportRules = jobs, ImportRules{Dirs: []string{dir}, Pin: true}
+	spec := func(name, content string) imagetest.Spec {
+		return imagetest.Spec{Name: name, Files: []imagetest.File{{Path: "f", Content: []byte(content)}}}
+	}
+	s := open(t, cfg)
+	if _, err := s.Import(t.Context(), archiveOf(t, spec("before:1", "before")), "", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"app:1", "both:1", "other:1", "before:1", "after:1"}
+	dropArchive(t, dir, "a.tar", archiveOf(t, spec("app:1", "app"), spec("both:1", "both"), spec("other:1", "other"), spec("before:1", "before"), spec("after:1", "after")).Bytes(), time.Hour)
+	jobs.until(t, "import archive: ok")
+	dropArchive(t, dir, "b.tar", archiveOf(t, spec("other:1", "other")).Bytes(), time.Hour)
+	jobs.until(t, "import archive: ok")
+	if _, err := s.Import(t.Context(), archiveOf(t, spec("after:1", "after")), "", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]string{}
+	for _, name := range names {
+		img, err := s.Get(t.Context(), name)
+		if err != nil || !img.Pinned {
+			t.Fatalf("%s: %+v, %v", name, img, err)
+		}
+		ids[name] = img.ID
+	}
+	dropArchive(t, dir, "a.tar", archiveOf(t, spec("app:1", "newer"), spec("both:1", "both")).Bytes(), time.Minute)
+	jobs.until(t, "import archive: ok")
+	for range 2 {
+		for _, name := range names {
+			if img, err := s.Get(t.Context(), ids[name]); err != nil || img.Pinned != (name != "app:1") {
+				t.Errorf("the former %s: %+v, %v", name, img, err)
+			}
+		}
+		if img, err := s.Get(t.Context(), "app:1"); err != nil || !img.Pinned || img.ID == ids["app:1"] {
+			t.Errorf("the new app:1: %+v, %v", img, err)
+		}
+		s = reopen(t, s)
+	}
+}

@@ -204,6 +204,7 @@ func newImages(cfg Config) *Images {
 	}
 	s.imports = importdirs.New(importdirs.Config{
 		Root: cfg.Root, Import: s.importArchive, Jobs: cfg.Jobs, Log: cfg.Log,
+		Pinned: func() map[string]bool { return s.store.Pinned() }, Unpin: func(ctx context.Context, ids []string) error { return s.unpin(ctx, ids) },
 		AwaitIdle: func(ctx context.Context) error { return s.store.AwaitIdle(ctx) },
 	}, cfg.ImportRules)
 	s.stop = sync.OnceFunc(func() {
@@ -217,6 +218,12 @@ func newImages(cfg Config) *Images {
 func (s *Images) importArchive(ctx context.Context, archive io.Reader, pin bool, progress func(image.Progress)) ([]image.Image, error) {
 	defer s.changed()
 	return s.store.Import(ctx, archive, "", pin, progress)
+}
+
+// unpin takes the pin off images for package importdirs.
+func (s *Images) unpin(ctx context.Context, ids []string) error {
+	defer s.changed()
+	return s.store.Unpin(ctx, ids)
 }
 
 // openWhole opens and recovers the store. When its databases cannot be read it sets them aside

@@ -171,7 +171,11 @@ func (s *Images) Import(ctx context.Context, archive io.Reader, name string, pin
 		return nil, err
 	}
 	defer s.changed()
-	return s.store.Import(ctx, archive, name, pin, progress)
+	images, err := s.store.Import(ctx, archive, name, pin, progress)
+	if err == nil && pin {
+		s.imports.Keep(images)
+	}
+	return images, err
 }
 
 // Export implements image.Store.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/snapshotters"
 	"github.com/berthrun/berth/internal/image/tree"
@@ -141,4 +142,47 @@ func (s *Store) renamed(id string) {
 	e := *old
 	e.Tags, e.Digests, e.Annotations = keeps(old.Tags), keeps(old.Digests), s.shared(id)
 	s.index[id] = &e
+}
+
+// Pinned returns the ids of the images that are pinned.
+func (s *Store) Pinned() map[string]bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	pinned := map[string]bool{}
+	for id, e := range s.index {
+		if e.Pinned {
+			pinned[id] = true
+		}
+	}
+	return pinned
+}
+
+// Unpin takes the pin off images, by their ids. Images that are used in place stay pinned: they came with the machine.
+func (s *Store) Unpin(ctx context.Context, ids []string) error {
+	ctx = database.WithNamespace(ctx)
+	defer s.db.SaveNames(ctx) // without the lock
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		old := s.index[id]
+		if old == nil || !old.Pinned {
+			continue
+		}
+		if info, err := s.db.Content.Info(ctx, digest.Digest(id)); err == nil && database.PreloadedFrom(info) != "" {
+			continue
+		}
+		var keys []string
+		for key, owner := range s.names {
+			if owner == id {
+				keys = append(keys, key)
+			}
+		}
+		if err := s.db.UnpinRecords(ctx, keys); err != nil {
+			return fmt.Errorf("cannot unpin image %s: %w", id, errs.OfDisk(err))
+		}
+		e := *old
+		e.Pinned = false
+		s.index[id] = &e
+	}
+	return nil
 }
