@@ -61,6 +61,7 @@ func TestJobOfAPull(t *testing.T) {
 			}
 			defer m.Behind()()
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			if job.name != Waiting || !job.until.After(time.Now().Add(time.Minute)) {
 				t.Errorf("a pull that waits for another one: %+v", job)
 			}

@@ -49,7 +49,7 @@ func TestChangesOfAMirrorAreLogged(t *testing.T) {
 		return true
 	}
 	resolve()
-	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") || !strings.Contains(text, s.hosts[0]) || !strings.Contains(text, "503") {
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") || !strings.Contains(text, s.hosts[0]) || !strings.Contains(text, "503") || strings.Contains(text, "ns=") {
 		t.Errorf("a mirror that fails is logged as %q", text)
 	}
 	log.Reset()

@@ -228,10 +228,11 @@ func (r *Repository) judge(ctx context.Context, e *endpoint, what string, err er
 		return nil
 	}
 	err = classify(r.inWords(e, what, err))
-	text := errs.Message(r.creds.scrub(err))
+	request := r.creds.request
+	text := errs.Message(Scrub(r.creds.scrub(err), Auth{Username: request.User, Password: request.Secret, RegistryToken: request.Bearer}))
 	switch r.health.failed(ctx, e.name, err, text) {
 	case nowFails:
-		r.logHealth(slog.LevelWarn, "an endpoint of a registry fails, and a pull asks the next one", e, "reason", text)
+		r.logHealth(slog.LevelWarn, "an endpoint of a registry fails", e, "reason", text)
 	case nowWorks:
 		r.logHealth(slog.LevelInfo, "an endpoint of a registry answers again", e)
 	}
